@@ -29,7 +29,7 @@ demo: $(INSTALLED)
 	@echo 'page:    open the address that $(BIN)/vlalign-serve $(AT) $(RUN) prints'
 
 $(ROOT)/demo/search.txt: $(ROOT)/demo/runs/$(RUN)/run.json Makefile
-	$(BIN)/vlalign-search $(AT) $(RUN) "a blue cross grows" --by picture > $@
+	$(BIN)/vlalign-search $(AT) $(RUN) "a blue cross grows" --by video > $@
 	@cat $@
 
 # A process for each core, each with one thread: processes share the cores better than threads. One more, since some tests wait.

@@ -101,7 +101,7 @@ def take_search(browser: Browser, folder: Path) -> None:
 def take_moments(page: Any, folder: Path) -> None:
     """Take the search page on one longer video."""
     with served(folder, "longer") as address:
-        page.goto(f"{address}&q={QUERY}&by=picture")
+        page.goto(f"{address}&q={QUERY}&by=video")
         page.wait_for_selector(".query-words button")
         page.wait_for_timeout(1000)  # for the poster of the video
         save("moments", part(page, "body", "#results li"))

@@ -1,7 +1,7 @@
 """Making a search index on a Ray cluster: ``python ray_jobs/index.py --dataset howto100m --features clip_vit_b32``,
 with the options of vlalign-index.
 
-Each part of the index is made on one core. Parts that are on disk are not made again, however an earlier call ended.
+Each shard of the index is made on one core. Shards that are on disk are not made again, however an earlier call ended.
 
 ``ray submit`` copies this one file to the head machine, where it runs with the vlalign that the cluster file installs;
 so its imports are absolute.
@@ -9,8 +9,8 @@ so its imports are absolute.
 
 import argparse
 import sys
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from vlalign.ray_jobs.cluster import add_address, connect, spread
 from vlalign.storage.cli.command import run_command
@@ -18,47 +18,28 @@ from vlalign.storage.common.errors import SettingError
 from vlalign.storage.common.progress import Listener
 from vlalign.train.cli.index import index_parser, run_index
 from vlalign.train.search.build import BuiltIndex, build_index
+from vlalign.train.search.search_source import SearchSource
 
 
 def build_index_on_cluster(
-    folder: Path | str | None = None,
-    *,
-    features: str | None = None,
-    run: Path | str | None = None,
-    weights: Path | str | None = None,
-    root: Path | str = "vlalign_data",
-    device: str = "auto",
-    address: str | None = None,
-    on_progress: Listener | None = None,
+    source: SearchSource, *, address: str | None = None, on_progress: Listener | None = None
 ) -> BuiltIndex:
-    """Do what ``build_index`` does, with one core of a Ray cluster for each part of the index.
+    """Do what ``build_index`` does, with one core of a Ray cluster for each shard of the index.
 
     Args:
-        folder: The data set's folder, which all machines must see. None: that of the run.
-        features: Name of a store whose model also reads texts.
-        run: Folder of a run, or its name.
-        weights: File or folder of the weights that made the store; all machines must see it.
-        root: Where a run is looked up if ``folder`` is None.
-        device: "auto" or "cpu": windows are encoded on CPUs.
+        source: The data set and the model, in files that all machines see; its device is "auto" or "cpu", since windows
+            are encoded on CPUs.
         address: Address of the cluster, as for ``connect``.
         on_progress: Called with the progress.
 
     Raises:
         UserError: As for ``build_index``; or no cluster answers, or it could not do the work.
     """
-    if device not in ("auto", "cpu"):
-        raise SettingError("device", device, "windows are encoded on the cores of a cluster; expected cpu")
+    if source.device not in ("auto", "cpu"):
+        raise SettingError("device", source.device, "windows are encoded on the cores of a cluster; expected cpu")
     connect(address)
-    return build_index(
-        folder,
-        features=features,
-        run=run,
-        weights=weights,
-        root=root,
-        device="cpu",
-        spread=partial(spread, doing="indexing"),
-        on_progress=on_progress,
-    )
+    on_cpus = replace(source, device="cpu")
+    return build_index(on_cpus, parallel_map=partial(spread, doing="indexing"), on_progress=on_progress)
 
 
 def index(args: argparse.Namespace) -> int:

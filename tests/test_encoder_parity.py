@@ -76,7 +76,7 @@ def ours(folders, video):
 
 
 def of_texts(encoder):
-    return np.stack([encoder.text_vector(text) for text in made_texts()])
+    return np.stack([encoder.encode_text(text) for text in made_texts()])
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -148,21 +148,21 @@ def test_another_run_with_the_same_name_is_rejected(trained, capsys):
     assert "--run-name NAME" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("by, found_by", [("picture", "picture +"), ("both", "(?:picture|words|both) +")])
+@pytest.mark.parametrize("by, found_by", [("video", "video +"), ("both", "(?:video|text|both) +")])
 def test_search_prints_the_best_moments_with_times_and_scores(trained, by, found_by, capsys):
     call = ["--root", str(trained.root), RUN, "a red circle falls", "--num-results", "3", "--by", by]
     assert search_main(call) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "'a red circle falls' among 14 videos of demo"
-    row = rf"\s*(-?\d+\.\d{{3}})\s+\d\.\d\d -\s+(\d\.\d\d)\s+\d+\.\d\d%  {found_by} (demo\d{{4}})(  \".*\")?"
+    row = rf"\s*(-?\d+\.\d{{3}})\s+\d\.\d\d -\s+(\d\.\d\d)\s+\d+\.\d\d  {found_by} (demo\d{{4}})(  \".*\")?"
     rows = [re.fullmatch(row, line) for line in lines[2:5]]
     assert rows[0]
-    if by == "picture":
+    if by == "video":
         scores = [float(row[1]) for row in rows]
         assert scores == sorted(scores, reverse=True)
         assert not any(row[4] for row in rows)
     else:
-        assert any(re.search(r"%  (words|both) ", line) for line in lines[2:5])
+        assert any(re.search(r"\d  (text|both) ", line) for line in lines[2:5])
     assert "random weights" in lines[5]
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from .public import *
 
-__all__ = ["SeedRuns", "TrainedRun", "build_index", "evaluate", "open_search", "train", "train_seeds"]
+__all__ = ["SearchSource", "SeedRuns", "TrainedRun", "build_index", "evaluate", "open_search", "train", "train_seeds"]
 
 
 def _public() -> ModuleType:

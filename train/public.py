@@ -7,3 +7,4 @@ from .loop.training import TrainedRun as TrainedRun
 from .loop.training import train as train
 from .search.build import build_index as build_index
 from .search.search import open_search as open_search
+from .search.search_source import SearchSource as SearchSource

@@ -24,13 +24,13 @@ MEDIA_TYPES = {
     ".ogv": "video/ogg",
 }
 """{suffix: media type} of files that browsers may play."""
-Shown = Literal["file", "clips", "pictures"]
-"""A video is shown by its own file, by clips in a format that browsers play, or by pictures alone."""
+Shown = Literal["file", "clips", "thumbnails"]
+"""A video is shown by its own file, by clips in a format that browsers play, or by thumbnails alone."""
 
 
 def how_shown(video: VideoRecord) -> Shown:
-    """Return how browsers show a video, by its suffix; only files on this machine are shown as more than pictures."""
+    """Return how browsers show a video, by its suffix; only files on this machine are shown as more than thumbnails."""
     suffix = Path(video.path).suffix.lower()
     if video.url or suffix in IMAGE_SUFFIXES:
-        return "pictures"
+        return "thumbnails"
     return "file" if suffix in MEDIA_TYPES else "clips"

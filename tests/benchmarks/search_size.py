@@ -14,25 +14,27 @@ sys.path[:0] = [str(Path(__file__).parents[1])]
 
 import numpy as np
 from search import CHUNK, NUM_RESULTS, Planted, exact, measure, timed
-from vlalign.train.search.codes import CodedIndex, CodeFolder
-from vlalign.train.search.exact_search import Scan
-from vlalign.train.search.index import WindowIndex, part_files, read_part, write_part
-from vlalign.train.search.index_shards import PART_WINDOWS
+from vlalign.train.search.build import WINDOWS_PER_SHARD
+from vlalign.train.search.coded_search import CodedIndex, CodeFolder
+from vlalign.train.search.exact_search import ExactSearch
+from vlalign.train.search.index import WindowIndex, read_index_shard, shard_files, write_index_shard
 
 WINDOWS_OF_VIDEO = 16
 
 
-def make_parts(planted: Planted, folder: Path) -> None:
-    """Write the parts of an index that are not there yet."""
-    for number in range(len(part_files(folder)), -(-planted.num_windows // PART_WINDOWS)):
-        first = number * PART_WINDOWS
-        chunks = [planted.chunk(low) for low in range(first, min(first + PART_WINDOWS, planted.num_windows), CHUNK)]
+def make_shards(planted: Planted, folder: Path) -> None:
+    """Write the shards of an index that are not there yet."""
+    for number in range(len(shard_files(folder)), -(-planted.num_windows // WINDOWS_PER_SHARD)):
+        first = number * WINDOWS_PER_SHARD
+        chunks = [
+            planted.chunk(low) for low in range(first, min(first + WINDOWS_PER_SHARD, planted.num_windows), CHUNK)
+        ]
         vectors = np.concatenate(chunks)
         borders = list(range(0, len(vectors), WINDOWS_OF_VIDEO))
         seconds = np.arange(WINDOWS_OF_VIDEO, dtype=float)
         spans = [np.stack([seconds, seconds + 1], axis=1)[: len(vectors) - low] for low in borders]
         videos = {f"v{first + low:010d}": 0 for low in borders}
-        write_part(folder, "{}", videos, spans, [vectors[low : low + WINDOWS_OF_VIDEO] for low in borders])
+        write_index_shard(folder, "{}", videos, spans, [vectors[low : low + WINDOWS_OF_VIDEO] for low in borders])
 
 
 def memory() -> str:
@@ -52,28 +54,31 @@ def main() -> None:
     args.folder.mkdir(parents=True, exist_ok=True)
     planted = Planted(args.dim, args.windows)
 
-    timed("vectors", lambda: make_parts(planted, args.folder))
-    parts = [read_part(path) for path in part_files(args.folder)]
-    checksums = {video_id: 0 for part in parts for video_id in part.video_ids}
-    index = timed("opening of windows", lambda: WindowIndex(parts, "{}", checksums))
+    timed("vectors", lambda: make_shards(planted, args.folder))
+    shards = [read_index_shard(path) for path in shard_files(args.folder)]
+    checksums = {video_id: 0 for shard in shards for video_id in shard.video_ids}
+    index = timed("opening of windows", lambda: WindowIndex(shards, "{}", checksums))
     folder = CodeFolder(args.folder)
     timed("codes", lambda: folder.update(index))
-    codebook = folder.codebook()
-    assert codebook is not None
+    quantizer = folder.quantizer()
+    assert quantizer is not None
     coded = timed(
-        "opening of codes", lambda: CodedIndex(index, codebook, [folder.read(part, codebook) for part in index.parts])
+        "opening of codes",
+        lambda: CodedIndex(index, quantizer, [folder.read(shard, quantizer) for shard in index.shards]),
     )
     queries = planted.queries(args.queries)
     print(memory(), flush=True)
     for query in queries:
-        coded.scan(query).best(NUM_RESULTS, None)
+        coded.search(query).best(NUM_RESULTS, None)
     print("after queries by codes alone:", memory(), flush=True)
     best = timed("best windows by numpy", lambda: exact(index.blocks(CHUNK), queries))
     baseline = None
     if args.exact:
         few, right = queries[: args.exact], best[: args.exact]
-        _, baseline = measure("all vectors", lambda q: Scan(index, q).best(NUM_RESULTS, None)[0], few, right, None)
-    measure("codes", lambda query: coded.scan(query).best(NUM_RESULTS, None)[0], queries, best, baseline)
+        _, baseline = measure(
+            "all vectors", lambda q: ExactSearch(index, q).best(NUM_RESULTS, None)[0], few, right, None
+        )
+    measure("codes", lambda query: coded.search(query).best(NUM_RESULTS, None)[0], queries, best, baseline)
     print(memory(), flush=True)
 
 

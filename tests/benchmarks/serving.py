@@ -3,7 +3,7 @@
     python tests/benchmarks/serving.py RUN [--root vlalign_data] [--dataset demo] [--clients 50] [--seconds 60]
                                        [--hostile 10000]
 
-Clients ask as a browser does: a search, then curves, pictures and a part of a video. Hostile requests are bytes on a
+Clients ask as a browser does: a search, then curves, thumbnails and a part of a video. Hostile requests are bytes on a
 socket, because clients would repair them: paths, ids, ranges, hosts, methods, sizes. Exit code 1 if a client got an
 error, if a hostile request got something, or if the server did not answer afterwards.
 """
@@ -57,11 +57,11 @@ async def visit(times: Times, address: str, headers: dict[str, str], rng: random
     async with aiohttp.ClientSession(address, headers=headers, timeout=aiohttp.ClientTimeout(60)) as session:
         while time.monotonic() < until:
             query = " ".join(rng.sample(WORDS, 4))
-            found = await times.get(session, "/api/search", params={"q": query, "num": 4})
+            found = await times.get(session, "/api/search", params={"q": query, "num_results": 4})
             for moment in found["moments"] if found else []:
                 of = {"video_id": moment["video_id"]}
-                await times.get(session, "/api/curve", params=of | {"q": query})
-                await times.get(session, "/media/picture", params=of | {"seconds": moment["start_seconds"]})
+                await times.get(session, "/api/score_curve", params=of | {"q": query})
+                await times.get(session, "/media/thumbnail", params=of | {"seconds": moment["start_seconds"]})
                 await times.get(session, "/media/video", params=of, headers={"Range": "bytes=0-65535"})
 
 
@@ -87,10 +87,11 @@ def hostile_request(rng: random.Random, video_id: str, known: dict[str, str]) ->
         names = [*pieces, *[video_id] * 20, "'", '"', "<script>", "&", "#"]
         name = "".join(rng.choices(names, k=rng.choice([1, 1, 2, 5])))
         seconds = rng.choice(["0", "-1", "nan", "1e999", "x"])
-        kind, end = rng.choice(["video", "picture", "clip"]), rng.choice(["1", "1", "9e6", "nan", "0"])
+        kind, end = rng.choice(["video", "thumbnail", "clip"]), rng.choice(["1", "1", "9e6", "nan", "0"])
         path = f"/media/{kind}?video_id={name}&seconds={seconds}&start={seconds}&end={end}"
     if rng.random() < 0.1:
-        path = f"/api/search?q={rng.choice(['', '%00', 'x' * 3000])}&num={rng.choice(['0', '-5', '99999999999', 'x'])}"
+        query, count = rng.choice(["", "%00", "x" * 3000]), rng.choice(["0", "-5", "99999999999", "x"])
+        path = f"/api/search?q={query}&num_results={count}"
     low, high = (rng.choice(["", "-1", "0", "5", "99999999999999999999", "x"]) for _ in range(2))
     # Most requests are odd in one place only, so that they get past what refuses the others.
     hosts = [*["127.0.0.1"] * 20, "evil.example", "127.0.0.1.evil.example", "", "localhost@evil", "[::1", "a" * 300]
@@ -133,7 +134,7 @@ async def under_attack(port: int, address: str, headers: dict[str, str], num_req
     rng, statuses, wrong = random.Random(0), Counter(), []
     async with aiohttp.ClientSession(address, headers=headers) as session:
         page = await (await session.get("/")).read()
-        found = await (await session.get("/api/search", params={"q": "a", "num": 1})).json()
+        found = await (await session.get("/api/search", params={"q": "a", "num_results": 1})).json()
         video_id = found["moments"][0]["video_id"]
     start = time.monotonic()
     for first in range(0, num_requests, AT_ONCE):

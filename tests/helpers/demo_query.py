@@ -10,7 +10,7 @@ MAKEFILE = Path(__file__).resolve().parents[2] / "Makefile"
 
 def demo_query() -> str:
     """Return what ``make demo`` searches for."""
-    found = re.search(r'vlalign-search .*"(.+)" --by picture', MAKEFILE.read_text(encoding="utf-8"))
+    found = re.search(r'vlalign-search .*"(.+)" --by video', MAKEFILE.read_text(encoding="utf-8"))
     assert found
     return found[1]
 

@@ -392,28 +392,28 @@ def read_subtitles(folder: Path, path: Path) -> None:
 
 
 def read_index(folder: Path, path: Path) -> None:
-    from vlalign.train.search.index import WindowIndex, open_parts
+    from vlalign.train.search.index import WindowIndex, open_index_shards
 
-    parts = open_parts(folder)
-    index = WindowIndex(parts, "{}", {f"v{number}": number for number in range(8)})
+    shards = open_index_shards(folder)
+    index = WindowIndex(shards, "{}", {f"v{number}": number for number in range(8)})
     for _, vectors in index.blocks(100):
         vectors.astype(np.float32).sum()
     index.vectors_of(index.whole_videos())
 
 
 def read_codes(folder: Path, path: Path) -> None:
-    from vlalign.train.search.codes import CodedIndex, CodeFolder
-    from vlalign.train.search.index import WindowIndex, open_parts
+    from vlalign.train.search.coded_search import CodedIndex, CodeFolder
+    from vlalign.train.search.index import WindowIndex, open_index_shards
 
     codes = CodeFolder(folder)
-    index = WindowIndex(open_parts(folder), "{}", {f"v{number}": number for number in range(2)})
-    codebook = codes.codebook()
-    if codebook is None or not index.parts:
+    index = WindowIndex(open_index_shards(folder), "{}", {f"v{number}": number for number in range(2)})
+    quantizer = codes.quantizer()
+    if quantizer is None or not index.shards:
         raise UserError("made anew by vlalign-index")
-    parts = [codes.read(part, codebook) for part in index.parts]
-    if any(part is None for part in parts):
+    of_shards = [codes.read(shard, quantizer) for shard in index.shards]
+    if any(of_shard is None for of_shard in of_shards):
         raise UserError("made anew by vlalign-index")
-    CodedIndex(index, codebook, parts).scan(np.ones(codebook.sample.shape[1], np.float32)).best(5, None)
+    CodedIndex(index, quantizer, of_shards).search(np.ones(quantizer.sample.shape[1], np.float32)).best(5, None)
 
 
 def read_clip(folder: Path, path: Path) -> None:
@@ -540,19 +540,19 @@ def make_originals(reader: str, folder: Path) -> Path:
                 f'<tt xmlns="http://www.w3.org/ns/ttml"><body><div>{paragraphs}</div></body></tt>'
             )
     elif reader == "index":
-        from vlalign.train.search.index import write_part
+        from vlalign.train.search.index import write_index_shard
 
         for videos in ({f"v{n}": n for n in range(3)}, {f"v{n}": n for n in range(3, 6)}):
             spans = [np.array([[0.0, 1.0], [1.0, 2.0]])] * len(videos)
-            write_part(folder, "{}", videos, spans, [rows[:2]] * len(videos))
+            write_index_shard(folder, "{}", videos, spans, [rows[:2]] * len(videos))
     elif reader == "codes":
-        from vlalign.train.search.codes import CodeFolder
-        from vlalign.train.search.index import WindowIndex, open_parts, write_part
+        from vlalign.train.search.coded_search import CodeFolder
+        from vlalign.train.search.index import WindowIndex, open_index_shards, write_index_shard
 
         seconds = np.arange(12.0)
         spans, vectors = np.stack([seconds, seconds + 1], axis=1), np.random.default_rng(0).normal(size=(12, 8))
-        write_part(folder, "{}", {"v0": 0, "v1": 1}, [spans, spans], [vectors, -vectors])
-        index = WindowIndex(open_parts(folder), "{}", {"v0": 0, "v1": 1})
+        write_index_shard(folder, "{}", {"v0": 0, "v1": 1}, [spans, spans], [vectors, -vectors])
+        index = WindowIndex(open_index_shards(folder), "{}", {"v0": 0, "v1": 1})
         CodeFolder(folder).update(index)
     elif reader == "options":
         (folder / "a.json").write_text(PROFILES["s3d"].to_json())

@@ -101,9 +101,9 @@ PAGES = (
     "/api/about",
     f"/api/search?{urlencode({'q': CUT})}",
     "/api/like?video_id=v000&start=0&end=1",
-    f"/api/curve?{urlencode({'q': CUT, 'video_id': 'v000'})}",
+    f"/api/score_curve?{urlencode({'q': CUT, 'video_id': 'v000'})}",
     "/media/video?video_id=v000",
-    "/media/picture?video_id=v000",
+    "/media/thumbnail?video_id=v000",
     "/media/clip?video_id=v001&start=0&end=0.5",
 )
 

@@ -44,7 +44,7 @@ from vlalign.storage.dataset.trusted_folders import allow_folder
 from vlalign.storage.profiles import PROFILES
 from vlalign.storage.shards.read import read_shard
 from vlalign.train.cli.index import main as index_main
-from vlalign.train.search.index import open_parts
+from vlalign.train.search.index import open_index_shards
 
 __all__ = ["cluster", "environment", "network"]  # fixtures
 NUM_KILLS = 12
@@ -251,7 +251,8 @@ def test_an_index_made_on_a_cluster_equals_that_of_one_machine(tmp_path, network
     assert wait_for(job(network, environment, "index.py", *options, log=log), log, 400) == 0, log.read_text()
     assert "windows of 12 videos" in log.read_text()
     one, other = (
-        sorted(open_parts(dataset.path / "index" / "s3d"), key=lambda part: part.video_ids) for dataset in (here, there)
+        sorted(open_index_shards(dataset.path / "index" / "s3d"), key=lambda shard: shard.video_ids)
+        for dataset in (here, there)
     )
     assert len(one) == 2
     for of_one, of_other in zip(one, other, strict=True):

@@ -31,7 +31,7 @@ REFUSED = {
     "no such stage": (evaluate_main, ["early", "--token-weight", "2"], "--token-weight 2.0"),
     "a stage of another objective": (evaluate_main, ["fused", "--bag-weight", "1"], "--bag-weight 1.0"),
     "search: no fusion layers": (search_main, ["early", "cut", "--rerank", "3"], "--rerank 3"),
-    "search: captions alone": (search_main, ["fused", "cut", "--rerank", "3", "--by", "words"], "--rerank 3"),
+    "search: captions alone": (search_main, ["fused", "cut", "--rerank", "3", "--by", "text"], "--rerank 3"),
     "search: like": (search_main, ["fused", "--like", "v000", "--rerank", "3"], "--rerank 3"),
     "search: no run": (search_main, ["cut", "--features", "s3d", "--rerank", "3"], "--rerank 3"),
     "search: a weight without an example": (search_main, ["early", "cut", "--like-weight", "0.5"], "--like-weight 0.5"),

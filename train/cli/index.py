@@ -9,10 +9,11 @@ from ...storage.cli.parser import Parser, command_parser
 from ...storage.common.errors import EXIT_DONE
 from ...storage.common.packages import EXTRAS, install_command
 from ...storage.common.terminal import show
-from .search import add_encoder, folder_of, run_of
+from .search import add_encoder, run_of, source_of
 
 if TYPE_CHECKING:
     from ..search.build import BuiltIndex
+    from ..search.search_source import SearchSource
 
 EXAMPLES = """vlalign-index --dataset mine --features clip_vit_b32
   vlalign-index words-s3d-seed0 --duplicates 0.98"""
@@ -34,20 +35,19 @@ def index_parser(prog: str, description: str, examples: str) -> Parser:
     return parser
 
 
-def run_index(args: argparse.Namespace, build: Callable[..., "BuiltIndex"]) -> int:
+def run_index(args: argparse.Namespace, build: Callable[["SearchSource"], "BuiltIndex"]) -> int:
     """Call a function with the options of ``index_parser``, and print what it made.
 
     Args:
         args: The options.
-        build: ``build_index``, or a function that takes the same arguments.
+        build: ``build_index``, or a function that makes an index elsewhere.
 
     Returns:
         The exit code.
     """
     args.run = run_of(args)
-    folder = folder_of(args)
-    options = {"features": args.features, "run": args.run, "weights": args.weights, "root": args.root}
-    built = build(folder, **options, device=args.device)
+    source = source_of(args)
+    built = build(source)
     show(f"{built.folder}: {built.num_windows:,} windows of {built.num_videos:,} videos")
     show(f"videos added: {built.num_added:,}; no longer counted: {built.num_outdated:,}")
     if built.num_coded is not None:
@@ -59,9 +59,9 @@ def run_index(args: argparse.Namespace, build: Callable[..., "BuiltIndex"]) -> i
         show(f"removed {built.num_other:,} files that another model or version made")
     if args.duplicates is not None:
         from ..search.duplicates import find_duplicates
-        from ..search.search import open_search
+        from ..search.search import Search
 
-        groups = find_duplicates(open_search(folder, **options, device=args.device), cosine=args.duplicates)
+        groups = find_duplicates(Search.open(source), cosine=args.duplicates)
         show(f"{len(groups):,} groups of near-duplicates, with a cosine of {args.duplicates:g} or more")
         for group in groups:
             show(f"{group.lowest_cosine:.4f}  {' '.join(group.video_ids)}")

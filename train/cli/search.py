@@ -3,15 +3,17 @@
 import argparse
 import shlex
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from ...storage.cli.command import run_command
 from ...storage.cli.parser import DEVICE_HELP, Parser, command_parser
 from ...storage.common.errors import EXIT_DONE, SettingError, UserError
 from ...storage.common.terminal import number_of, say, show
 from ...storage.dataset.folder import find_dataset
-from ..search.example_queries import parse_example
-from ..search.limits import SearchBy, check_count, check_query
+from ..search.query import SearchBy, check_count, check_query, parse_example
+
+if TYPE_CHECKING:
+    from ..search.search_source import SearchSource
 
 LIKE_WEIGHT, RERANK = 0.5, 50
 """Defaults of --like-weight and --rerank."""
@@ -34,11 +36,14 @@ def add_encoder(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto", help=f"what a run computes on: {DEVICE_HELP}")
 
 
-def folder_of(args: argparse.Namespace) -> Path | None:
-    """Return the folder of the data set that was asked for; None for that of the run."""
+def source_of(args: argparse.Namespace) -> "SearchSource":
+    """Return the data set and the model that the options name; ``args.run`` is what ``run_of`` returned."""
+    from ..search.search_source import SearchSource  # numpy and torch take their time
+
+    folder = None if args.dataset is None else args.root / args.dataset
     if args.dataset is None and args.run is None:
-        return find_dataset(args.root, None, having="features", hint="vlalign-extract").path
-    return None if args.dataset is None else args.root / args.dataset
+        folder = find_dataset(args.root, None, having="features", hint="vlalign-extract").path
+    return SearchSource(folder, args.features, args.run, args.weights, args.root, args.device)
 
 
 def run_of(args: argparse.Namespace) -> Path | str | None:
@@ -122,7 +127,7 @@ def _check_rerank(args: argparse.Namespace) -> None:
     from ..runs.run_json import read_config
 
     what = "--like has vectors only" if args.like is not None else ""
-    what = what or ("--by words compares with captions only" if args.by == "words" else "")
+    what = what or ("--by text compares with captions only" if args.by == "text" else "")
     what = what or (f"--features {args.features} has vectors only" if args.run is None else "")
     if not what:
         folder = find_run(args.root, args.dataset, str(args.run))
@@ -144,12 +149,10 @@ def _search(args: argparse.Namespace) -> int:
     _check_like_weight(args, query)
     args.run = run_of(args)
     _check_rerank(args)
-    from ..search.search import open_search  # numpy and torch take their time
+    from ..search.moments import moment_table
+    from ..search.search import Search
 
-    folder = folder_of(args)
-    search = open_search(
-        folder, features=args.features, run=args.run, weights=args.weights, root=args.root, device=args.device
-    )
+    search = Search.open(source_of(args))
     moments = search(
         query,
         like=None if args.like is None else parse_example(args.like),
@@ -160,10 +163,10 @@ def _search(args: argparse.Namespace) -> int:
     )
     what = " and ".join(filter(None, (query and repr(query), args.like and f"like {args.like}")))
     num_videos = search.index.state.num_current
-    show(f"{what} among {number_of(num_videos, 'videos')} of {search.described}")
-    show("\n".join(search.lines(moments)) if moments else "nothing fits")
-    for remark in search.remarks(query, args.by) if query else []:
-        show(f"note: {remark}")
+    show(f"{what} among {number_of(num_videos, 'videos')} of {search.description}")
+    show("\n".join(moment_table(moments)) if moments else "nothing fits")
+    for warning in search.warnings(query, args.by) if query else []:
+        show(f"note: {warning}")
     if search.note:
         show(f"note: {search.note}")
     return EXIT_DONE
@@ -188,7 +191,7 @@ def make_parser() -> Parser:
     parser.add_argument("query", metavar="TEXT", nargs="?", help="what to look for")
     parser.add_argument("more_words", nargs="*", help=argparse.SUPPRESS)  # of a text without quotes
     add_encoder(parser)
-    parser.add_argument("--like", metavar="WHAT", help="find what looks like VIDEO@START-END, VIDEO, or a picture")
+    parser.add_argument("--like", metavar="WHAT", help="find what looks like VIDEO@START-END, VIDEO, or an image")
     parser.add_argument(
         "--like-weight", type=float, help=f"share of --like beside a text, 0 to 1 (default: {LIKE_WEIGHT})"
     )
@@ -197,7 +200,7 @@ def make_parser() -> Parser:
         "--by",
         choices=get_args(SearchBy),
         default="both",
-        help="what a text is compared with: what is seen, words of captions and subtitles, or both (default: both)",
+        help="what a text is compared with: the videos, the text of captions and subtitles, or both (default: both)",
     )
     parser.add_argument(
         "--rerank",

@@ -18,10 +18,11 @@ def _serve(args: argparse.Namespace) -> int:
 
     from ..page.browser_clips import sandbox_lacks
     from ..page.serve import serve  # torch takes seconds to import
-    from ..search.search import open_search
+    from ..search.search import Search
+    from ..search.search_source import SearchSource
 
-    options = {"features": args.features, "run": args.run, "weights": args.weights, "device": args.device}
-    searches = [open_search(dataset.path, **options) for dataset in datasets]
+    chosen = args.features, args.run, args.weights, args.root, args.device
+    searches = [Search.open(SearchSource(dataset.path, *chosen)) for dataset in datasets]
     if lacking := sandbox_lacks():
         say(f"note: decoders are confined less than they could be: this system has {'; '.join(lacking)}")
     if searches[0].note:

@@ -1,4 +1,4 @@
-"""Clips of videos that browsers cannot play: made when they are first asked for, and kept for a while."""
+"""Clips of videos that browsers cannot play: cut when they are first asked for, and kept in a cache."""
 
 import itertools
 import tempfile
@@ -7,36 +7,36 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 
-from .concurrency import WAIT_SECONDS, Busy
+from .concurrency import Busy, one_at_a_time
 
-MOST_KEPT = 40
-"""Clips; each has some megabytes."""
-MOST_WAITING = 8
-"""Requests; others are refused at once, so that searches and pictures go on being answered."""
+MAX_CACHED_CLIPS = 40
+"""Each has some megabytes."""
+MAX_WAITING = 8
+"""More requests are refused at once, so that searches and thumbnails are still answered."""
 CUT_SECONDS = 20.0
 """How long cutting a clip may take."""
 
 
-class NoClip(Exception):
-    """A clip could not be made. The message says why."""
+class ClipError(Exception):
+    """A clip could not be cut. The message says why."""
 
 
 def sandbox_lacks() -> tuple[str, ...]:
-    """Return what this system cannot confine the decoders of clips with."""
+    """Return which parts of the sandbox of decoders this system lacks."""
     from ...extract.decoding.sandbox import missing_protections
 
     return missing_protections()
 
 
-class Clips:
-    """Cuts one clip at a time and keeps the latest in a folder that goes away with the program."""
+class ClipCache:
+    """Cuts one clip at a time, and holds the latest in a folder that is removed when the program ends."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="vlalign-clips-")
         self._names = itertools.count()
-        self._kept: OrderedDict[tuple[Path, int, float, float], Path] = OrderedDict()
-        self._cutting = threading.Lock()
-        self._places = threading.BoundedSemaphore(MOST_WAITING)
+        self._paths: OrderedDict[tuple[Path, int, float, float], Path] = OrderedDict()
+        self._lock = threading.Lock()
+        self._waiting = threading.BoundedSemaphore(MAX_WAITING)
 
     def path(self, video: Path, start_seconds: float, end_seconds: float, folders: Sequence[str] | None = None) -> Path:
         """Return the file of a clip, as WebM.
@@ -44,24 +44,20 @@ class Clips:
         Args:
             video: The file to cut the clip from.
             start_seconds: First second of the video; time 0 of the clip.
-            end_seconds: Last second of the video; at most 30 s later count.
-            folders: Where the file must lie; None for anywhere.
+            end_seconds: Last second of the video; the clip has at most 30 s.
+            folders: Folders that the file must lie in; None for any.
 
         Raises:
             Busy: Too many clips are asked for.
-            NoClip: The video cannot be decoded there, or takes too long.
+            ClipError: The video cannot be decoded there, or takes too long.
         """
-        if not self._places.acquire(blocking=False):
-            raise Busy("too many clips at once; try again")
+        if not self._waiting.acquire(blocking=False):
+            raise Busy("clips")
         try:
-            if not self._cutting.acquire(timeout=WAIT_SECONDS):
-                raise Busy("too many clips at once; try again")
-            try:
+            with one_at_a_time(self._lock, "clips"):
                 return self._path(video, start_seconds, end_seconds, folders)
-            finally:
-                self._cutting.release()
         finally:
-            self._places.release()
+            self._waiting.release()
 
     def _path(self, video: Path, start_seconds: float, end_seconds: float, folders: Sequence[str] | None) -> Path:
         from ...extract.decoding.errors import VideoError
@@ -69,14 +65,14 @@ class Clips:
 
         try:
             key = video, video.stat().st_mtime_ns, start_seconds, end_seconds
-            if key not in self._kept:
+            if key not in self._paths:
                 content = cut_clip(video, start_seconds, end_seconds, wait_seconds=CUT_SECONDS, folders=folders)
                 path = Path(self._folder.name) / f"{next(self._names)}.webm"
                 path.write_bytes(content)
-                self._kept[key] = path
+                self._paths[key] = path
         except (VideoError, OSError) as error:
-            raise NoClip(str(error)) from None
-        self._kept.move_to_end(key)
-        while len(self._kept) > MOST_KEPT:
-            self._kept.popitem(last=False)[1].unlink(missing_ok=True)
-        return self._kept[key]
+            raise ClipError(str(error)) from None
+        self._paths.move_to_end(key)
+        while len(self._paths) > MAX_CACHED_CLIPS:
+            self._paths.popitem(last=False)[1].unlink(missing_ok=True)
+        return self._paths[key]

@@ -1,4 +1,4 @@
-"""The checks of every request, before anything is looked up, and the headers of every answer."""
+"""The checks of every request, before anything is looked up, and the headers of every response."""
 
 import hmac
 from collections.abc import Sequence
@@ -9,10 +9,10 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-MOST_ADDRESS_BYTES = 8192
+MAX_URL_BYTES = 8192
 """Longest path and query together. A query of 2,000 characters needs fewer unless all of them are emoji."""
-NO_TOKEN = "the token is missing or wrong; open the address that vlalign-serve printed"
-NO_TOKEN_PAGE = """<!doctype html>
+WRONG_TOKEN = "the token is missing or wrong; open the address that vlalign-serve printed"
+WRONG_TOKEN_PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>vlalign search</title>
 <p>The token is missing or wrong. Open the address that <code>vlalign-serve</code> printed in its terminal; each start
 prints a new one.</p></html>
@@ -21,7 +21,7 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; media-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
-HEADERS = {
+RESPONSE_HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -33,7 +33,7 @@ HEADERS = {
 
 @dataclass(frozen=True)
 class Access:
-    """Rules of who may ask."""
+    """Who may send requests."""
 
     hosts: Sequence[str]
     """Names by which a browser may call this server, without the port; all if empty. A page of somebody else that makes
@@ -56,7 +56,7 @@ class Guard:
         self.app, self.access = app, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or hand it on."""
+        """Refuse a request, or pass it on."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
@@ -66,36 +66,37 @@ class Guard:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(HEADERS)
+                MutableHeaders(scope=message).update(RESPONSE_HEADERS)
             await send(message)
 
-        answer = self._refusal(scope) or self._exchange(scope) or self.app
+        answer = self._refuse(scope) or self._exchange_token(scope) or self.app
         await answer(scope, receive, send_with_headers)
 
-    def _refusal(self, scope: Scope) -> Response | None:
+    def _refuse(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         if scope["method"] not in ("GET", "HEAD"):
             return PlainTextResponse("only GET and HEAD are answered", 405, {"Allow": "GET, HEAD"})
-        if len(scope.get("raw_path", b"")) + len(scope["query_string"]) > MOST_ADDRESS_BYTES:
+        if len(scope.get("raw_path", b"")) + len(scope["query_string"]) > MAX_URL_BYTES:
             return PlainTextResponse("the address is too long", 414)
         if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
             return PlainTextResponse("a request with content is not answered", 413)
         if self.access.hosts and _host_name(headers.get("host", "")) not in self.access.hosts:
             return PlainTextResponse("another host was asked for", 421)
         if self.access.token is not None and not self._knows_token(scope, headers):
-            asks = {"WWW-Authenticate": "Bearer"}
-            is_page = scope["path"] == "/"
-            return HTMLResponse(NO_TOKEN_PAGE, 401, asks) if is_page else JSONResponse({"detail": NO_TOKEN}, 401, asks)
+            headers_401 = {"WWW-Authenticate": "Bearer"}
+            if scope["path"] == "/":
+                return HTMLResponse(WRONG_TOKEN_PAGE, 401, headers_401)
+            return JSONResponse({"detail": WRONG_TOKEN}, 401, headers_401)
         return None
 
-    def _exchange(self, scope: Scope) -> Response | None:
+    def _exchange_token(self, scope: Scope) -> Response | None:
         """Give the page's cookie for the token, which thereby leaves the browser's address bar; None if there is none.
 
         Other addresses are answered at once, for programs that keep no cookies.
         """
-        asked = _asked(scope)
-        rest = [(name, value) for name, value in asked if name != "token"]
-        if self.access.token is None or scope["path"] != "/" or rest == asked:
+        parameters = _parameters(scope)
+        rest = [(name, value) for name, value in parameters if name != "token"]
+        if self.access.token is None or scope["path"] != "/" or rest == parameters:
             return None
         answer = RedirectResponse(f"/?{urlencode(rest)}" if rest else "/", 303)
         answer.set_cookie(self.access.cookie, self.access.token, httponly=True, samesite="strict")
@@ -106,12 +107,12 @@ class Guard:
         cookies = [each.strip().partition("=") for each in headers.get("cookie", "").split(";")]
         cookie = next((value for name, _, value in cookies if name == self.access.cookie), "")
         given = [headers.get("authorization", "").removeprefix("Bearer "), cookie]
-        given += [value for name, value in _asked(scope) if name == "token"][:1]
+        given += [value for name, value in _parameters(scope) if name == "token"][:1]
         wanted = (self.access.token or "").encode()
         return any(hmac.compare_digest(each.encode(errors="replace"), wanted) for each in given)
 
 
-def _asked(scope: Scope) -> list[tuple[str, str]]:
+def _parameters(scope: Scope) -> list[tuple[str, str]]:
     return parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
 
 

@@ -1,4 +1,4 @@
-"""Content that the page shows besides scores: files, thumbnails, captions and splits of its videos, by id."""
+"""What the page shows of a video besides scores, by the video's id: its file, clips, thumbnails, captions and split."""
 
 import os
 import threading
@@ -12,27 +12,27 @@ from ...storage.dataset.media_types import IMAGE_SUFFIXES, MEDIA_TYPES, SOUND_SU
 from ...storage.dataset.trusted_folders import AllowedFolders
 from ...storage.records import SPLITS, Caption
 from ...storage.stores.thumbnails import ThumbnailStore
-from .browser_clips import Clips, NoClip
+from .browser_clips import ClipCache, ClipError
 
-MOST_CAPTIONS = 3
+MAX_CAPTIONS = 3
 SHOWN_SUFFIXES = VIDEO_SUFFIXES + SOUND_SUFFIXES + IMAGE_SUFFIXES
-NOT_READ = "the file of this video was moved or deleted, or lies where it may not be read"
+UNREADABLE = "the file of this video was moved or deleted, or lies where it may not be read"
 
 
-class Missing(Exception):
-    """Something that is not there or may not be served. The message is for the person who asked."""
+class NotFound(Exception):
+    """Something that does not exist or may not be served. The message is for the person who asked."""
 
 
-class Library:
+class VideoLibrary:
     """The videos of a data set. Nothing is found by path, only by id."""
 
-    def __init__(self, dataset: DatasetFolder, clips: Clips) -> None:
+    def __init__(self, dataset: DatasetFolder, clips: ClipCache) -> None:
         """Read the lists. Raises ``UserError`` if one is damaged."""
         self.dataset = dataset
         self._videos = {video.video_id: video for video in dataset.read_videos()}
         self._thumbnails = ThumbnailStore(dataset.thumbnails)
         self._clips = clips
-        self._reading = threading.Lock()
+        self._thumbnails_lock = threading.Lock()
         self._captions: dict[str, list[Caption]] = defaultdict(list)
         if read_captions_about(dataset.captions) is not None:
             for caption in read_captions(dataset.captions):
@@ -46,72 +46,72 @@ class Library:
         return self._split.get(video_id)
 
     def captions_at(self, video_id: str, start_seconds: float, end_seconds: float) -> list[str]:
-        """Return up to ``MOST_CAPTIONS`` captions that are about a time between two times."""
+        """Return up to ``MAX_CAPTIONS`` captions that are about a time between two times."""
         found = []
         for caption in self._captions.get(video_id, []):
             start = caption.start_seconds or 0.0
             end = float("inf") if caption.end_seconds is None else caption.end_seconds
             if start < end_seconds and end > start_seconds:
                 found.append(caption.caption)
-        return found[:MOST_CAPTIONS]
+        return found[:MAX_CAPTIONS]
 
     def how_shown(self, video_id: str) -> Shown:
         """Return how browsers show a video."""
         video = self._videos.get(video_id)
-        return "pictures" if video is None else how_shown(video)
+        return "thumbnails" if video is None else how_shown(video)
 
     def file(self, video_id: str) -> tuple[int, Path, str]:
         """Open the file of a video that browsers play; return its descriptor, to be closed by the caller, its path, and
         its media type.
 
         Raises:
-            Missing: There is no such video, or its file is gone or may not be served.
+            NotFound: There is no such video, or its file is gone or may not be served.
         """
         if self.how_shown(video_id) != "file" and video_id in self._videos:
-            raise Missing("browsers do not play this file; clips or pictures of it are shown")
+            raise NotFound("browsers do not play this file; clips or thumbnails of it are shown")
         descriptor, path, _ = self._opened(video_id)
         if path.suffix.lower() not in SHOWN_SUFFIXES:  # the name in the list may be that of a link to any file
             os.close(descriptor)
-            raise Missing("the file of this video has no name of a video")
+            raise NotFound("the file of this video does not have the suffix of a video")
         return descriptor, path, MEDIA_TYPES[Path(self._videos[video_id].path).suffix.lower()]
 
     def clip(self, video_id: str, start_seconds: float, end_seconds: float) -> Path:
         """Return the file of a clip that browsers play (WebM) of any video on this machine.
 
         Raises:
-            Missing: There is no such video, its file is gone or may not be served, or no clip can be made of it.
+            NotFound: There is no such video, its file is gone or may not be served, or no clip can be made of it.
             Busy: Too many clips are asked for.
         """
-        if self.how_shown(video_id) == "pictures" and video_id in self._videos:
-            raise Missing("there are no clips of this; its pictures are shown")
+        if self.how_shown(video_id) == "thumbnails" and video_id in self._videos:
+            raise NotFound("there are no clips of this; its thumbnails are shown")
         try:
             descriptor, path, allowed = self._opened(video_id)
             os.close(descriptor)
             return self._clips.path(path, start_seconds, end_seconds, allowed.folders)
-        except NoClip as error:
-            raise Missing(f"no clip of this video: {error}") from None
+        except ClipError as error:
+            raise NotFound(f"no clip of this video: {error}") from None
 
     def _opened(self, video_id: str) -> tuple[int, Path, AllowedFolders]:
         """Open the file of a video under the root or in a folder that the user named; return its descriptor, where it
         lies after all links, and the folders."""
         video = self._videos.get(video_id)
         if video is None:
-            raise Missing("no such video in this data set")
+            raise NotFound("no such video in this data set")
         try:
             allowed = AllowedFolders.of(self.dataset)
             descriptor, real_path = allowed.open(self.dataset.video_path(video))
         except (UserError, OSError, ValueError):  # the last of a path with a zero byte
-            raise Missing(NOT_READ) from None
+            raise NotFound(UNREADABLE) from None
         return descriptor, Path(real_path), allowed
 
-    def picture(self, video_id: str, seconds: float) -> bytes:
+    def thumbnail(self, video_id: str, seconds: float) -> bytes:
         """Return the thumbnail nearest to a time, as JPEG.
 
         Raises:
-            Missing: The video has none.
+            NotFound: The video has none.
         """
-        with self._reading:
+        with self._thumbnails_lock:
             thumbnails = self._thumbnails.get(video_id)
         if not thumbnails:
-            raise Missing("no picture of this video")
+            raise NotFound("no thumbnail of this video")
         return min(thumbnails, key=lambda thumbnail: abs(thumbnail.seconds - seconds)).jpeg

@@ -1,12 +1,13 @@
-"""The answers of the page's addresses, as JSON."""
+"""The responses of the page's API, as JSON."""
 
 from pydantic import BaseModel
 
 from ...storage.dataset.media_types import Shown
-from ..search.moments import FoundBy, Moment, ScoreCurve
+from ..search.moments import Moment, ScoreCurve
+from ..search.query import SearchBy
 
 
-class CurveAnswer(BaseModel):
+class CurveResponse(BaseModel):
     """How well a query fits a video over its time."""
 
     start_seconds: list[float]
@@ -14,7 +15,7 @@ class CurveAnswer(BaseModel):
     scores: list[float]
 
     @classmethod
-    def of(cls, curve: ScoreCurve) -> "CurveAnswer":
+    def of(cls, curve: ScoreCurve) -> "CurveResponse":
         """Return a curve as plain lists."""
         return cls(
             start_seconds=curve.start_seconds.tolist(),
@@ -23,14 +24,14 @@ class CurveAnswer(BaseModel):
         )
 
 
-class WordAnswer(BaseModel):
+class WordCurveResponse(BaseModel):
     """How well a word of a query fits a video over its time."""
 
     word: str
-    curve: CurveAnswer
+    curve: CurveResponse
 
 
-class MomentAnswer(BaseModel):
+class MomentResponse(BaseModel):
     """A part of a video that was found."""
 
     video_id: str
@@ -40,21 +41,21 @@ class MomentAnswer(BaseModel):
     """Duration of the whole video."""
     score: float
     percentile: float | None
-    """Percent of all windows that fit less well; null if only captions were searched."""
-    found_by: FoundBy
-    """Means by which it was found: what is seen (picture), words of a caption, or both."""
-    said: str | None
-    """The caption whose words found it."""
+    """Percent of all search windows that fit less well; null if only captions were searched."""
+    found_by: SearchBy
+    """What found it: the video, the text of a caption, or both."""
+    caption: str | None
+    """The caption or subtitle whose words found it."""
     stages: dict[str, float]
     captions: list[str]
     """Captions of the video that are about a time in the moment; at most three."""
     shown: Shown
-    """How browsers show the video: by ``/media/video`` (file), by ``/media/clip`` (clips), or by ``/media/picture``."""
-    curve: CurveAnswer
+    """How browsers show the video: by ``/media/video``, by ``/media/clip``, or by ``/media/thumbnail``."""
+    curve: CurveResponse
     """Over the time of the moment."""
 
     @classmethod
-    def of(cls, moment: Moment, duration_seconds: float, captions: list[str], shown: Shown) -> "MomentAnswer":
+    def of(cls, moment: Moment, duration_seconds: float, captions: list[str], shown: Shown) -> "MomentResponse":
         """Return a moment with what the page shows beside it."""
         return cls(
             video_id=moment.video_id,
@@ -64,25 +65,25 @@ class MomentAnswer(BaseModel):
             score=moment.score,
             percentile=moment.percentile,
             found_by=moment.found_by,
-            said=moment.said,
+            caption=moment.caption,
             stages=moment.stages,
             captions=captions,
             shown=shown,
-            curve=CurveAnswer.of(moment.curve),
+            curve=CurveResponse.of(moment.curve),
         )
 
 
-class SearchAnswer(BaseModel):
+class SearchResponse(BaseModel):
     """Results of a search, the best first."""
 
-    moments: list[MomentAnswer]
+    moments: list[MomentResponse]
     num_videos: int
     """Videos that were searched, after filters."""
-    remarks: list[str]
+    warnings: list[str]
     """Sentences to show beside the moments, such as words that the model does not know."""
 
 
-class DatasetAnswer(BaseModel):
+class DatasetResponse(BaseModel):
     """A data set of the page."""
 
     name: str
@@ -91,11 +92,11 @@ class DatasetAnswer(BaseModel):
     splits: list[str]
 
 
-class AboutAnswer(BaseModel):
+class AboutResponse(BaseModel):
     """Data sets that are searched, and the model."""
 
     model: str
     """Name of the features or of the run."""
     note: str | None
-    datasets: list[DatasetAnswer]
+    datasets: list[DatasetResponse]
     """The first is searched if none is named."""

@@ -1,20 +1,26 @@
-"""Serving the page. ``vlalign-serve`` wraps ``serve``."""
+"""The server of the page: its address, its token, and the limits of its connections. ``vlalign-serve`` wraps it."""
 
+import asyncio
 import ipaddress
 import secrets
 import socket
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ...storage.common.errors import SettingError
 from ..search.search import Search
 from .app import make_app
-from .connections import MOST_CONNECTIONS, Connection
 from .guard import Access
 
 LOOPBACK = "127.0.0.1"
+MAX_CONNECTIONS = 200
+REQUEST_SECONDS = 10.0
+"""How long a request may take to arrive."""
 IDLE_SECONDS = 15
+"""How long a connection may wait for its next request."""
 
 
 def serve(
@@ -28,7 +34,7 @@ def serve(
     """Serve the page until a signal comes.
 
     Args:
-        searches: What is asked, one search for each data set.
+        searches: One for each data set of the page.
         host: Address to listen on.
         port: Port; 0 for any free one.
         no_token: Answer every user of this machine. Otherwise, a request needs the token that is part of the page's
@@ -43,8 +49,7 @@ def serve(
     is_local = _is_loopback(host)
     if no_token and not is_local:
         raise SettingError("host", host, "other machines reach it, so the token stays; leave --no-token out")
-    listening = _listen(host, port)
-    with listening:
+    with _listen(host, port) as listening:
         port = listening.getsockname()[1]
         token = None if no_token else secrets.token_urlsafe(24)
         shown = f"[{host}]" if ":" in host else host
@@ -57,7 +62,7 @@ def serve(
             access_log=False,
             server_header=False,
             http=Connection,
-            limit_concurrency=MOST_CONNECTIONS + 1,
+            limit_concurrency=MAX_CONNECTIONS + 1,
             timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=2,
             ws="none",
@@ -76,9 +81,65 @@ def _is_loopback(host: str) -> bool:
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=MOST_CONNECTIONS)
+        return socket.create_server((host, port), family=family, backlog=MAX_CONNECTIONS)
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise SettingError(
             "port", port, f"{host} cannot be listened on there ({reason}); pass another --port"
         ) from None
+
+
+class Connection(H11Protocol):
+    """A connection that is closed if a request does not arrive whole in time, or if a new one needs its place.
+
+    The place is taken from the address that has most of them: from its oldest idle connection, or else, for an address
+    that has fewer, from its oldest one. uvicorn itself waits for a request for ever, and answers nobody else once there
+    are too many connections.
+    """
+
+    _timer: asyncio.TimerHandle | None = None
+    made_at: float = 0.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Start the timer, and make room."""
+        super().connection_made(transport)
+        self.made_at = self.loop.time()
+        self._start_timer()
+        others = [c for c in self.connections if isinstance(c, Connection) and not c.transport.is_closing()]
+        if len(others) > MAX_CONNECTIONS:
+            numbers = Counter(other.address for other in others)
+            limit = numbers[self.address]
+            free = [c for c in others if c is not self and (not c.is_answering or numbers[c.address] > limit)]
+            if free:
+                min(free, key=lambda c: (-numbers[c.address], c.is_answering, c.made_at)).transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Receive a part of a request."""
+        super().data_received(data)
+        self._start_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the timer."""
+        self._cancel_timer()
+        super().connection_lost(exc)
+
+    @property
+    def address(self) -> str:
+        """The other side's address, without its port."""
+        return self.client[0] if self.client else ""
+
+    @property
+    def is_answering(self) -> bool:
+        """True while a request is being answered."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _start_timer(self) -> None:
+        if self.is_answering:
+            self._cancel_timer()
+        elif self._timer is None:
+            self._timer = self.loop.call_later(REQUEST_SECONDS, self.transport.close)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

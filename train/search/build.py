@@ -1,26 +1,42 @@
-"""Making the index of a data set, in passes of bounded memory. ``vlalign-index`` wraps ``build_index``."""
+"""Making the index of a data set, in passes of bounded memory: plan windows, encode them, write shards, write codes.
 
+``vlalign-index`` wraps ``build_index``; a search of a small data set calls ``open_index``, which does the same.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
 from ...storage.common.errors import UserError
 from ...storage.common.packages import EXTRAS, install_command
-from ...storage.common.progress import Listener, report_progress_to
+from ...storage.common.progress import Listener, progress, report_progress_to
 from ...storage.common.terminal import say
 from ...storage.common.writing import check_folders
-from .caption_index import open_said
-from .codebook import has_faiss
-from .codes import CodedIndex, CodeFolder, Spread, needs_codes, open_codes
-from .encoder import Encoder
-from .index import WindowIndex, part_files, remove_parts, write_part
-from .index_shards import IndexFolder, add_videos, add_videos_elsewhere
-from .open_encoder import EncoderSource
-from .windows import plan_windows
+from .caption_index import open_caption_index
+from .coded_search import CodedIndex, CodeFolder, ParallelMap, has_faiss, needs_codes, read_coded_index
+from .encoder import SearchEncoder
+from .index import (
+    IndexFolder,
+    WindowIndex,
+    clips_of,
+    plan_search_windows,
+    remove_index_shards,
+    shard_files,
+    write_index_shard,
+)
+from .search_source import SearchSource
 
-SMALL_WINDOWS = 20_000
+MAX_WINDOWS_ADDED_BY_SEARCH = 20_000
 """With fewer windows missing, a search makes the index itself."""
+WINDOWS_PER_SHARD = 1 << 16
+"""Windows in a shard, and so in memory at a time: 128 MiB in float32 for 512 values. One video more may fit in."""
+BATCH_WINDOWS = 1024
+"""Windows that are encoded between two reports of progress."""
 
 
 @dataclass(frozen=True)
@@ -43,104 +59,192 @@ class BuiltIndex:
 
 
 def build_index(
-    folder: Path | str | None = None,
-    *,
-    features: str | None = None,
-    run: Path | str | None = None,
-    weights: Path | str | None = None,
-    root: Path | str = "vlalign_data",
-    device: str = "auto",
-    spread: Spread | None = None,
-    on_progress: Listener | None = None,
+    source: SearchSource, *, parallel_map: ParallelMap | None = None, on_progress: Listener | None = None
 ) -> BuiltIndex:
     """Bring the index of a data set up to date: encode what is new or changed, and remove what no longer counts.
 
-    A stopped call loses at most the windows of one file; the next one goes on from there.
+    A stopped call loses at most the windows of one shard; the next one resumes from there.
 
     Args:
-        folder: The data set's folder. None: that of the run.
-        features: Name of a store whose model also reads texts.
-        run: Folder of a run, or its name.
-        weights: File or folder of the weights that made the store.
-        root: Where a run is looked up if ``folder`` is None.
-        device: What a run computes on.
-        spread: Calls a function with each of some items, in other processes, and yields the results as they come; all
-            of it must be picklable, and the processes must see the same files. None: everything is done here.
+        source: The data set and the model, such as ``SearchSource("vlalign_data/mine", features="clip_vit_b32")``.
+        parallel_map: Calls a function with each of some items, in other processes, and yields the results as they come;
+            all of it must be picklable, and the processes must see the same files. None: everything is done here.
         on_progress: Called with the progress.
 
     Raises:
         UserError: As ``open_search``.
     """
-    source = EncoderSource.of(folder, features=features, run=run, weights=weights, root=root, device=device)
-    encoder = source.open()
-    index = IndexFolder.of(encoder)
-    check_folders(CodeFolder(index.path).path)
-    before = after = index.open()
-    if missing := before.state.missing:
-        with report_progress_to(on_progress):
-            if spread is None:
-                add_videos(index, missing)
-            else:
-                add_videos_elsewhere(index, missing, source, spread)
-        after = index.open()
-    if _clean(index, after):
-        after = index.open()
+    source = source.absolute()
+    encoder = source.open_encoder()
+    folder = IndexFolder.of(encoder)
+    check_folders(CodeFolder(folder.path).path)
+    before = after = folder.open()
+    missing = before.state.missing
     num_coded = None
-    too_many = needs_codes(after)
-    if too_many and has_faiss():
-        with report_progress_to(on_progress):
-            num_coded = CodeFolder(index.path).update(after, spread or map)
     with report_progress_to(on_progress):
-        open_said(encoder.dataset)
+        if missing:
+            if parallel_map is None:
+                add_videos(folder, missing)
+            else:
+                add_videos_in_parallel(folder, missing, source, parallel_map)
+            after = folder.open()
+        if _remove_outdated(folder, after):
+            after = folder.open()
+        if needs_codes(after) and has_faiss():
+            num_coded = CodeFolder(folder.path).update(after, parallel_map or map)
+        open_caption_index(encoder.dataset)
     return BuiltIndex(
-        folder=index.path,
+        folder=folder.path,
         num_windows=after.num_windows,
         num_videos=after.state.num_current,
         num_added=len(missing),
         num_outdated=before.state.num_outdated,
         num_other=len(before.state.other),
-        needs_codes=too_many,
+        needs_codes=needs_codes(after),
         num_coded=num_coded,
     )
 
 
-def _clean(index: IndexFolder, current: WindowIndex) -> bool:
-    """Rewrite parts of which less than half counts; remove them and those of which nothing does. Return if any were."""
-    kept = []
-    for first, part in zip(current.first_row.tolist(), current.parts, strict=False):
-        video = current.video[first : first + len(part.vectors)]
+def _remove_outdated(folder: IndexFolder, current: WindowIndex) -> bool:
+    """Rewrite shards of which less than half counts; remove them and those of which nothing does.
+
+    Returns:
+        Whether a shard was removed.
+    """
+    current_files = []
+    for first, shard in zip(current.first_row.tolist(), current.shards, strict=False):
+        video = current.video[first : first + len(shard.vectors)]
         live = video >= 0
         if 2 * live.sum() >= len(video):
-            kept.append(part.path)
+            current_files.append(shard.path)
             continue
         numbers = np.unique(video[live])
         ids = [current.video_ids[number] for number in numbers]
-        checksums = dict(zip(part.video_ids, part.checksums.tolist(), strict=True))
-        spans = [part.spans[video == number] for number in numbers]
-        vectors = [np.asarray(part.vectors[video == number]) for number in numbers]
-        kept.append(write_part(index.path, index.key, {v: checksums[v] for v in ids}, spans, vectors))
-    gone = [path for path in part_files(index.path) if path not in kept]
-    remove_parts(gone)
-    return bool(gone)
+        checksums = dict(zip(shard.video_ids, shard.checksums.tolist(), strict=True))
+        spans = [shard.spans[video == number] for number in numbers]
+        vectors = [np.asarray(shard.vectors[video == number]) for number in numbers]
+        current_files.append(write_index_shard(folder.path, folder.key, {v: checksums[v] for v in ids}, spans, vectors))
+    outdated = [path for path in shard_files(folder.path) if path not in current_files]
+    remove_index_shards(outdated)
+    return bool(outdated)
 
 
-def open_index(encoder: Encoder) -> WindowIndex:
+@dataclass(frozen=True)
+class PlannedShard:
+    """Videos whose windows will be a shard."""
+
+    video_ids: list[str]
+    num_windows: int
+
+
+def add_videos(folder: IndexFolder, video_ids: Sequence[str]) -> None:
+    """Encode the windows of videos and write them as shards. What is written stays if the work is stopped.
+
+    Args:
+        folder: Where the shards go.
+        video_ids: Videos of the encoder.
+    """
+    encoder = folder.encoder
+    shards = list(_plan_shards(encoder, video_ids))
+    encoded = progress(
+        (video for shard in shards for video in _encoded(encoder, shard.video_ids)),
+        total=sum(shard.num_windows for shard in shards),
+        what="indexing",
+        unit="windows",
+        size=lambda done: len(done[1]),
+    )
+    for shard in shards:
+        _write(folder, dict(islice(encoded, len(shard.video_ids))))
+
+
+def add_videos_in_parallel(
+    folder: IndexFolder, video_ids: Sequence[str], source: SearchSource, parallel_map: ParallelMap
+) -> None:
+    """Do what ``add_videos`` does, each shard in another process.
+
+    Args:
+        folder: Where the shards go.
+        video_ids: Videos of the encoder.
+        source: Opens the same encoder there.
+        parallel_map: Calls a function with each shard, and yields the results.
+    """
+    shards = list(_plan_shards(folder.encoder, video_ids))
+    sizes = parallel_map(partial(_add_shard, source, time.time_ns()), shards)
+    total = sum(shard.num_windows for shard in shards)
+    for _ in progress(sizes, total=total, what="indexing", unit="windows", size=lambda done: done):
+        pass
+
+
+def _add_shard(source: SearchSource, call: int, shard: PlannedShard) -> int:
+    """Write a shard; return its number of windows."""
+    folder = _open_once(source, call)
+    _write(folder, dict(_encoded(folder.encoder, shard.video_ids)))
+    return shard.num_windows
+
+
+@lru_cache(maxsize=1)
+def _open_once(source: SearchSource, call: int) -> IndexFolder:
+    """Open the encoder once for each call of ``build_index``: processes that live on see what was added since."""
+    del call
+    return IndexFolder.of(source.open_encoder())
+
+
+def _plan_shards(encoder: SearchEncoder, video_ids: Sequence[str]) -> Iterator[PlannedShard]:
+    """Divide videos into shards."""
+    ids: list[str] = []
+    num_windows = 0
+    for video_id in video_ids:
+        ids.append(video_id)
+        num_windows += len(plan_search_windows(encoder.duration_seconds(video_id)))
+        if num_windows >= WINDOWS_PER_SHARD:
+            yield PlannedShard(ids, num_windows)
+            ids, num_windows = [], 0
+    if ids:
+        yield PlannedShard(ids, num_windows)
+
+
+def _write(folder: IndexFolder, done: dict[str, np.ndarray]) -> None:
+    """Write the vectors of videos as a shard."""
+    encoder = folder.encoder
+    windows = [plan_search_windows(encoder.duration_seconds(video_id)) for video_id in done]
+    write_index_shard(folder.path, folder.key, {v: encoder.checksum(v) for v in done}, windows, list(done.values()))
+
+
+def _encoded(encoder: SearchEncoder, video_ids: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the vectors of each video's windows. Several short videos are encoded together."""
+    batch: dict[str, np.ndarray] = {}
+    for video_id in video_ids:
+        batch[video_id] = plan_search_windows(encoder.duration_seconds(video_id))
+        if sum(map(len, batch.values())) >= BATCH_WINDOWS:
+            yield from _encode_batch(encoder, batch)
+            batch = {}
+    if batch:
+        yield from _encode_batch(encoder, batch)
+
+
+def _encode_batch(encoder: SearchEncoder, batch: dict[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
+    clips = [clip for video_id, windows in batch.items() for clip in clips_of(video_id, windows)]
+    vectors = encoder.encode_clips(clips)
+    borders = np.cumsum([len(windows) for windows in batch.values()])[:-1]
+    yield from zip(batch, np.split(vectors, borders), strict=True)
+
+
+def open_index(folder: IndexFolder) -> WindowIndex:
     """Open the index for a search, after adding what is missing if that is little.
 
     Raises:
-        UserError: There is none, and too much is missing to be added now; or a part is damaged.
+        UserError: There is none, and too much is missing to be added now; or a shard is damaged.
     """
-    folder = IndexFolder.of(encoder)
-    index = folder.open()
+    encoder, index = folder.encoder, folder.open()
     missing = index.state.missing
     if not missing:
         return index
     num_missing = 0
     for video_id in missing:
-        num_missing += len(plan_windows(encoder.duration_seconds(video_id)))
-        if num_missing > SMALL_WINDOWS:
+        num_missing += len(plan_search_windows(encoder.duration_seconds(video_id)))
+        if num_missing > MAX_WINDOWS_ADDED_BY_SEARCH:
             break
-    if num_missing <= SMALL_WINDOWS:
+    if num_missing <= MAX_WINDOWS_ADDED_BY_SEARCH:
         check_folders(folder.path)
         add_videos(folder, missing)
         return folder.open()
@@ -154,17 +258,17 @@ def open_index(encoder: Encoder) -> WindowIndex:
     return index
 
 
-def open_index_codes(encoder: Encoder, index: WindowIndex) -> CodedIndex | None:
-    """Open the codes of an index's windows; None if searches compare all of them, which is said where it takes long.
+def open_coded_index(folder: IndexFolder, index: WindowIndex) -> CodedIndex | None:
+    """Open the codes of an index's windows; None if searches compare all of them. A note says so where it takes long.
 
     Raises:
         UserError: A file of codes is damaged.
     """
-    coded = open_codes(index, IndexFolder.of(encoder).path)
+    coded = read_coded_index(index, folder.path)
     if coded is None and needs_codes(index):
         todo = "" if has_faiss() else f"install FAISS ({install_command(EXTRAS['index'])}), then "
         say(
             f"note: each search compares all {index.num_windows:,} windows, which takes seconds; {todo}"
-            f"run vlalign-index --dataset {encoder.dataset.name}"
+            f"run vlalign-index --dataset {folder.encoder.dataset.name}"
         )
     return coded

@@ -1,4 +1,4 @@
-"""The caption index: captions and subtitles that are searched for their words (BM25, by SQLite), and their moments."""
+"""The caption index: captions and subtitles, found by the words of a query (BM25, by SQLite's full-text search)."""
 
 import json
 import math
@@ -19,12 +19,13 @@ from ...storage.common.terminal import number_of, say
 from ...storage.common.writing import atomic_write
 from ...storage.dataset.folder import DatasetFolder
 from ..data.clips import Clip
-from .codes import AnyScan
-from .encoder import Encoder
-from .limits import check_time, is_out_of_time
+from .coded_search import CandidateSearch
+from .encoder import SearchEncoder
 from .moments import Moment, ScoreCurve
+from .query import check_time, is_timed_out
 
 FILE_NAME = "said.sqlite"
+"""The file and its table have the names of earlier versions, so that they are not made again."""
 FORMAT = 1
 TABLE = (
     "CREATE VIRTUAL TABLE said USING fts5("
@@ -33,17 +34,19 @@ TABLE = (
 ABOUT = "CREATE TABLE about(made_from TEXT)"
 TABLES = {"about", "said", *(f"said_{part}" for part in ("config", "content", "data", "docsize", "idx"))}
 """Tables of such a file: the two, and those that SQLite adds to the first."""
-LEAST_SHARE = 0.5
-"""A caption is found if it scores at least this share of the best one. Fewer have only words that many others have."""
-STEPS_BETWEEN_LOOKS = 10_000
-"""Steps of SQLite's machine between two looks at the clock: a millisecond at most."""
-MOST_WORDS = 64
+MIN_SCORE_SHARE = 0.5
+"""A caption is found if it scores at least this share of the best one: below, it has only common words."""
+SQLITE_STEPS_PER_TIME_CHECK = 10_000
+"""Steps of SQLite's virtual machine between two checks of the time: a millisecond at most."""
+MAX_QUERY_WORDS = 64
 """More words of a query are not looked up: a search for words takes time in proportion to them."""
 TODO = "remove it; the next search makes it again"
+MAX_NAMED = 5
+"""Captions without feature vectors that a note names."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
+class CaptionMatch:
     """A caption that has words of a query."""
 
     video_id: str
@@ -55,35 +58,35 @@ class Said:
     """BM25; higher is better."""
 
 
-class SaidIndex:
+class CaptionIndex:
     """The captions of a data set, of all its protocols."""
 
     def __init__(self, path: Path) -> None:
-        """Open a file that ``open_said`` made.
+        """Open a file that ``open_caption_index`` made.
 
         Raises:
             UserError: The file is damaged, or is another one.
         """
         self.path = path
         check_regular(path)
-        with self._refusing():
+        with self._refuse_damaged():
             # A connection may be used in another thread than this one, by one thread at a time.
             # Immutable: SQLite looks for no journal beside it, which may be a link, and makes none.
             where = f"{path.absolute().as_uri()}?immutable=1"
-            self._open = sqlite3.connect(where, uri=True, check_same_thread=False)
-            self._open.execute("PRAGMA trusted_schema=OFF")
-            self._open.set_progress_handler(is_out_of_time, STEPS_BETWEEN_LOOKS)
-            tables = self._open.execute("SELECT type, name FROM sqlite_schema").fetchall()
+            self._database = sqlite3.connect(where, uri=True, check_same_thread=False)
+            self._database.execute("PRAGMA trusted_schema=OFF")
+            self._database.set_progress_handler(is_timed_out, SQLITE_STEPS_PER_TIME_CHECK)
+            tables = self._database.execute("SELECT type, name FROM sqlite_schema").fetchall()
             if {name for kind, name in tables if kind == "table"} != TABLES or len(tables) != len(TABLES):
-                raise ValueError("its tables are not those of an index of captions")
+                raise ValueError("its tables are not those of a caption index")
 
     def made_from(self) -> str:
-        """Return what ``open_said`` noted about the captions."""
-        with self._refusing():
-            [(made_from,)] = self._open.execute("SELECT made_from FROM about")
+        """Return what ``open_caption_index`` recorded about the captions."""
+        with self._refuse_damaged():
+            [(made_from,)] = self._database.execute("SELECT made_from FROM about")
             return str(made_from)
 
-    def find(self, query: str, num_results: int, videos: Collection[str]) -> list[Said]:
+    def find(self, query: str, num_results: int, videos: Collection[str]) -> list[CaptionMatch]:
         """Return the captions that fit a query best, the best first.
 
         Args:
@@ -91,79 +94,81 @@ class SaidIndex:
             num_results: Most captions to return.
             videos: Ids of the videos to search.
         """
-        found: list[Said] = []
-        with self._refusing(), self._in_time():
-            for said in self._ranked(query):
-                if (found and said.score < LEAST_SHARE * found[0].score) or len(found) == num_results:
+        found: list[CaptionMatch] = []
+        with self._refuse_damaged(), self._until_timeout():
+            for match in self._ranked(query):
+                if (found and match.score < MIN_SCORE_SHARE * found[0].score) or len(found) == num_results:
                     break
-                if said.video_id in videos and not any(_is_same(said, other) for other in found):
-                    found.append(said)
+                if match.video_id in videos and not any(_is_same(match, other) for other in found):
+                    found.append(match)
         return found
 
-    def _ranked(self, query: str) -> Iterator[Said]:
-        words = list(dict.fromkeys(re.findall(r"\w+", query.lower())))[:MOST_WORDS]
+    def _ranked(self, query: str) -> Iterator[CaptionMatch]:
+        words = list(dict.fromkeys(re.findall(r"\w+", query.lower())))[:MAX_QUERY_WORDS]
         if not words:
             return
-        asked = "SELECT video_id, start_seconds, end_seconds, text, -rank FROM said WHERE said MATCH ? ORDER BY rank"
-        with closing(self._open.execute(asked, (" OR ".join(f'"{word}"' for word in words),))) as rows:
+        statement = (
+            "SELECT video_id, start_seconds, end_seconds, text, -rank FROM said WHERE said MATCH ? ORDER BY rank"
+        )
+        with closing(self._database.execute(statement, (" OR ".join(f'"{word}"' for word in words),))) as rows:
             for video_id, start, end, text, score in rows:
                 if not all(isinstance(value, str) for value in (video_id, text)):
                     raise ValueError("a caption that is no text")
                 if not all(value is None or math.isfinite(value) for value in (start, end)):
                     raise ValueError("a caption without a valid time")
-                yield Said(video_id=video_id, start_seconds=start, end_seconds=end, text=text, score=score)
+                yield CaptionMatch(video_id=video_id, start_seconds=start, end_seconds=end, text=text, score=score)
 
     @contextmanager
-    def _in_time(self) -> Iterator[None]:
+    def _until_timeout(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.OperationalError:  # "interrupted"
             check_time()
             raise
 
-    def _refusing(self) -> AbstractContextManager[None]:
+    def _refuse_damaged(self) -> AbstractContextManager[None]:
         errors = (sqlite3.Error, ValueError, TypeError)
-        return refuse_unreadable(self.path, "not a readable index of captions", TODO, errors)
+        return refuse_unreadable(self.path, "not a readable caption index", TODO, errors)
 
 
-def _is_same(said: Said, other: Said) -> bool:
+def _is_same(match: CaptionMatch, other: CaptionMatch) -> bool:
     """Return whether two protocols have the same caption."""
-    return (said.video_id, said.start_seconds, said.text) == (other.video_id, other.start_seconds, other.text)
+    return (match.video_id, match.start_seconds, match.text) == (other.video_id, other.start_seconds, other.text)
 
 
-def open_said(dataset: DatasetFolder) -> SaidIndex | None:
+def open_caption_index(dataset: DatasetFolder) -> CaptionIndex | None:
     """Open the captions of a data set for search, after reading them again if they changed; None without any.
 
     Raises:
         UserError: The captions or the index are damaged.
     """
-    parts = caption_parts(dataset)
-    if not parts:
+    files = caption_parts(dataset)
+    if not files:
         return None
-    sizes = [[str(part.relative_to(dataset.path)), *_changes(part)] for part in parts]
+    sizes = [[str(file.relative_to(dataset.path)), *_size_and_time(file)] for file in files]
     made_from = json.dumps({"format": FORMAT, "parts": sizes})
     path = dataset.path / "index" / FILE_NAME
     if path.exists():
-        index = SaidIndex(path)
+        index = CaptionIndex(path)
         if index.made_from() == made_from:
             return index
     with atomic_write(path) as partial:
-        _write(partial, made_from, progress(parts, total=len(parts), what="reading captions", unit="files"))
-    return SaidIndex(path)
+        _write(partial, made_from, progress(files, total=len(files), what="reading captions", unit="files"))
+    return CaptionIndex(path)
 
 
-def _changes(part: Path) -> tuple[int, int]:
-    stat = part.stat()
+def _size_and_time(file: Path) -> tuple[int, int]:
+    stat = file.stat()
     return stat.st_size, stat.st_mtime_ns
 
 
-def _write(path: Path, made_from: str, parts: Iterable[Path]) -> None:
+def _write(path: Path, made_from: str, files: Iterable[Path]) -> None:
     with closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA journal_mode=OFF")  # a file that is not whole is never used
         database.execute(ABOUT)
         database.execute(TABLE)
-        for part in parts:
-            database.executemany("INSERT INTO said VALUES (?, ?, ?, ?)", map(_row, read_times(part)))
+        for file in files:
+            database.executemany("INSERT INTO said VALUES (?, ?, ?, ?)", map(_row, read_times(file)))
         database.execute("INSERT INTO about VALUES (?)", (made_from,))
         database.commit()
 
@@ -172,86 +177,95 @@ def _row(caption: CaptionTime) -> tuple[str, str, float | None, float | None]:
     return caption.text, caption.video_id, caption.start_seconds, caption.end_seconds
 
 
-MOST_NAMED = 5
 NO_CURVE = ScoreCurve(np.zeros(0), np.zeros(0), np.zeros(0, np.float32))
 
 
-def found_said(
-    captions: Sequence[Said],
-    encoder: Encoder,
-    query: str,
-    curve_of: Callable[[np.ndarray, str], ScoreCurve] | None = None,
-    scan: AnyScan | None = None,
-) -> list[Moment]:
-    """Return the moments that captions are about, in the same order.
+@dataclass(frozen=True)
+class _Located:
+    """A caption, and the part of the video that it is about."""
 
-    Captions without feature rows are left out, and a line names them.
+    match: CaptionMatch
+    start_seconds: float
+    end_seconds: float
+    clip: Clip
 
-    Args:
-        captions: What was found.
-        encoder: Scores the moments as it does what is seen.
-        query: What was asked.
-        curve_of: Returns the curve of a vector and a video.
-        scan: Of the query's vector. None: moments have the captions' own scores, and no percentile.
-    """
-    within = [(said, place) for said in captions if (place := _place(said, encoder)) is not None]
-    vectors = encoder.clip_vectors([clip for _, (_, _, clip) in within]) if within else np.zeros((0, 0), np.float32)
-    with_rows = np.flatnonzero(np.isfinite(vectors).all(axis=1))
-    placed = [within[index] for index in with_rows]
-    _say_left_out(captions, {said for said, _ in placed})
-    if not placed or scan is None or curve_of is None:
-        return [_moment(said, place, said.score) for said, place in placed]
-    clips = [clip for _, (_, _, clip) in placed]
-    scores = vectors[with_rows] @ scan.query_D
-    percents = scan.percent_below(scores).tolist()
-    staged = encoder.score(query, clips, len(clips))
-    totals = scores if staged is None else staged.total
-    moments = []
-    for index, (said, place) in enumerate(placed):
-        stages = {} if staged is None else {name: float(values[index]) for name, values in staged.stages.items()}
-        curve = curve_of(scan.query_D, said.video_id).part(*place[:2])
-        moments.append(_moment(said, place, float(totals[index]), percents[index], stages, curve))
-    return moments
-
-
-def _say_left_out(captions: Sequence[Said], kept: Collection[Said]) -> None:
-    left_out = [said for said in captions if said not in kept]
-    if left_out:
-        named = ", ".join(f"{said.video_id}#{said.start_seconds}-{said.end_seconds}" for said in left_out[:MOST_NAMED])
-        more = ", ..." if len(left_out) > MOST_NAMED else ""
-        say(
-            f"note: {number_of(len(left_out), 'captions')} with the query's words left out, which have no feature rows "
-            f"({named}{more}): their times lie before the first row of the video, or after the last one"
+    def moment(
+        self,
+        score: float,
+        percentile: float | None = None,
+        stages: dict[str, float] | None = None,
+        curve: ScoreCurve = NO_CURVE,
+    ) -> Moment:
+        """Return the moment of the caption."""
+        return Moment(
+            video_id=self.match.video_id,
+            start_seconds=self.start_seconds,
+            end_seconds=self.end_seconds,
+            score=score,
+            percentile=percentile,
+            window=(self.start_seconds, self.end_seconds),
+            stages=stages or {},
+            curve=curve,
+            found_by="text",
+            caption=self.match.text,
         )
 
 
-def _place(said: Said, encoder: Encoder) -> tuple[float, float, Clip] | None:
+def caption_moments(
+    matches: Sequence[CaptionMatch],
+    encoder: SearchEncoder,
+    query: str,
+    curve_of: Callable[[np.ndarray, str], ScoreCurve] | None = None,
+    candidates: CandidateSearch | None = None,
+) -> list[Moment]:
+    """Return the moments that captions are about, in the same order.
+
+    Captions without feature vectors are skipped, and a note names them.
+
+    Args:
+        matches: The captions that were found.
+        encoder: Scores the moments as it scores windows.
+        query: The text that was searched for.
+        curve_of: Returns the curve of a vector and a video.
+        candidates: The search for the query's vector. None: moments have the captions' own scores, and no percentile.
+    """
+    within = [located for match in matches if (located := _locate(match, encoder)) is not None]
+    vectors = encoder.encode_clips([located.clip for located in within]) if within else np.zeros((0, 0), np.float32)
+    has_vector = np.isfinite(vectors).all(axis=1)
+    found = [within[index] for index in np.flatnonzero(has_vector)]
+    _warn_about_skipped(matches, {located.match for located in found})
+    if not found or candidates is None or curve_of is None:
+        return [located.moment(located.match.score) for located in found]
+    clips = [located.clip for located in found]
+    scores = vectors[has_vector] @ candidates.query_D
+    percentiles = candidates.percentiles(scores).tolist()
+    staged = encoder.score(query, clips, len(clips))
+    totals = scores if staged is None else staged.total
+    moments = []
+    for index, located in enumerate(found):
+        stages = {} if staged is None else {name: float(values[index]) for name, values in staged.stages.items()}
+        curve = curve_of(candidates.query_D, located.match.video_id).part(located.start_seconds, located.end_seconds)
+        moments.append(located.moment(float(totals[index]), percentiles[index], stages, curve))
+    return moments
+
+
+def _warn_about_skipped(matches: Sequence[CaptionMatch], found: Collection[CaptionMatch]) -> None:
+    skipped = [match for match in matches if match not in found]
+    if skipped:
+        named = ", ".join(
+            f"{match.video_id}#{match.start_seconds}-{match.end_seconds}" for match in skipped[:MAX_NAMED]
+        )
+        more = ", ..." if len(skipped) > MAX_NAMED else ""
+        say(
+            f"note: skipped {number_of(len(skipped), 'captions')} with the query's words that have no feature vectors "
+            f"({named}{more}): their times lie before the first vector of the video, or after the last one"
+        )
+
+
+def _locate(match: CaptionMatch, encoder: SearchEncoder) -> _Located | None:
     """Return the part of the video that a caption is about; None if its features end before it."""
-    duration = encoder.duration_seconds(said.video_id)
-    if said.start_seconds is None or said.end_seconds is None:
-        return 0.0, duration, Clip(said.video_id, None, None)
-    start, end = said.start_seconds, min(said.end_seconds, duration)
-    return (start, end, Clip(said.video_id, start, end)) if start < end else None
-
-
-def _moment(
-    said: Said,
-    place: tuple[float, float, Clip],
-    score: float,
-    percentile: float | None = None,
-    stages: dict[str, float] | None = None,
-    curve: ScoreCurve = NO_CURVE,
-) -> Moment:
-    start, end, _ = place
-    return Moment(
-        video_id=said.video_id,
-        start_seconds=start,
-        end_seconds=end,
-        score=score,
-        percentile=percentile,
-        window=(start, end),
-        stages=stages or {},
-        curve=curve,
-        found_by="words",
-        said=said.text,
-    )
+    duration = encoder.duration_seconds(match.video_id)
+    if match.start_seconds is None or match.end_seconds is None:
+        return _Located(match, 0.0, duration, Clip(match.video_id, None, None))
+    start, end = match.start_seconds, min(match.end_seconds, duration)
+    return _Located(match, start, end, Clip(match.video_id, start, end)) if start < end else None

@@ -1,4 +1,4 @@
-"""Comparison of a query with the vectors of all windows, one block after the other."""
+"""Exact search: a query is compared with the vectors of all windows, one block after the other."""
 
 import warnings
 from collections.abc import Collection
@@ -6,21 +6,21 @@ from collections.abc import Collection
 import numpy as np
 
 from .index import WindowIndex
-from .limits import check_time
+from .query import check_time
 
 BLOCK_WINDOWS = 1 << 12
 """Windows that are scored at once: their vectors stay in the processor's cache."""
 
 
-class Scan:
-    """The scores of all windows for a query."""
+class ExactSearch:
+    """Candidates for a query, by the scores of all windows."""
 
     def __init__(self, index: WindowIndex, query_D: np.ndarray) -> None:
         self.index, self.query_D = index, query_D
         scores = np.empty(len(index.video), dtype=np.float32)
         for first, block in index.blocks(BLOCK_WINDOWS):
             check_time()
-            scores[first : first + len(block)] = half_product(block, query_D)
+            scores[first : first + len(block)] = half_products(block, query_D)
         self.scores = finite(scores)
         """float32 [W]; -inf for one that is not finite."""
         self._sorted = np.sort(self.scores[index.is_live])
@@ -39,9 +39,9 @@ class Scan:
         rows = np.flatnonzero(allowed)
         return best_of(rows, self.scores[rows], count)
 
-    def percent_below(self, scores: np.ndarray) -> np.ndarray:
+    def percentiles(self, scores: np.ndarray) -> np.ndarray:
         """Return for each score how many percent of all windows have a lower one."""
-        return percent_below(self._sorted, scores)
+        return percentiles(self._sorted, scores)
 
 
 def best_of(rows: np.ndarray, scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -53,7 +53,7 @@ def best_of(rows: np.ndarray, scores: np.ndarray, count: int) -> tuple[np.ndarra
     return rows[order], scores[order]
 
 
-def percent_below(sorted_scores: np.ndarray, scores: np.ndarray) -> np.ndarray:
+def percentiles(sorted_scores: np.ndarray, scores: np.ndarray) -> np.ndarray:
     """Return for each score how many percent of sorted ones are lower: 100 for the highest of them."""
     below = np.searchsorted(sorted_scores, scores, side="left") / max(len(sorted_scores) - 1, 1) * 100
     return np.minimum(below, 100)
@@ -69,11 +69,11 @@ def exact_scores(index: WindowIndex, rows: np.ndarray, query_D: np.ndarray) -> n
     scores = [np.zeros(0, np.float32)]
     for low in range(0, len(rows), BLOCK_WINDOWS):
         check_time()
-        scores.append(half_product(index.halves_of(rows[low : low + BLOCK_WINDOWS]), query_D))
+        scores.append(half_products(index.halves_of(rows[low : low + BLOCK_WINDOWS]), query_D))
     return finite(np.concatenate(scores))
 
 
-def half_product(block: np.ndarray, query_D: np.ndarray) -> np.ndarray:
+def half_products(block: np.ndarray, query_D: np.ndarray) -> np.ndarray:
     """Return the dot products [N] of float16 vectors [N, D] and a query, in float32.
 
     torch converts float16 ten times faster than numpy (``tests/benchmarks/search.py``).

@@ -1,10 +1,12 @@
-"""The vectors of all windows of a data set, in files of bounded size that are mapped into memory.
+"""The index of a data set: its search windows, and their vectors in files that are mapped into memory.
 
-A part is one safetensors file with the windows of some videos. A part that has its final name is complete and never
-changes. What a window belongs to is decided when an index is opened: a window counts if its video's rows are still
-those that it was made from. So a video is added by another part, and removed by removing it from the store.
+An index shard is one safetensors file with the windows of some videos. A shard that has its final name is complete and
+never changes. What a window belongs to is decided when an index is opened: a window counts if its video's rows are
+still those that it was made from. So a video is added by another shard, and removed by removing it from the store.
 """
 
+import json
+import math
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +19,13 @@ import numpy as np
 from ...storage.common.errors import UserError, refuse_unreadable
 from ...storage.common.tensor_files import SUFFIX, TensorFile, release, write_tensors
 from ...storage.common.writing import remove_file
+from ...storage.dataset.folder import DatasetFolder
+from ..data.clips import Clip
+from .encoder import SearchEncoder
 
+SEARCH_WINDOW_SECONDS = (4.0, 8.0, 16.0)
+"""Lengths of windows. Those of one length overlap by half."""
+ROUNDING_SECONDS = 1e-6
 FORMAT = 1
 TYPES = {
     "vectors": ("F16", 2),
@@ -29,11 +37,45 @@ TYPES = {
 }
 """{tensor: type, dimensions}: vectors [W, D]; spans [W, 2] in seconds; index of each window's video [W]; where each id
 begins in ``ids``, and its end [V + 1]; all ids in UTF-8; checksums of the rows that the videos had [V]."""
-WHAT, TODO = "not a part of an index", "remove it and run vlalign-index"
+WHAT, TODO = "not a shard of a search index", "remove it and run vlalign-index"
+
+
+def plan_search_windows(duration_seconds: float, lengths: tuple[float, ...] = SEARCH_WINDOW_SECONDS) -> np.ndarray:
+    """Return the windows of a video: the whole, then those of each length that is shorter than it, by start.
+
+    The last window of a length ends with the video.
+
+    >>> plan_search_windows(7.0, (4.0, 8.0)).tolist()
+    [[0.0, 7.0], [0.0, 4.0], [2.0, 6.0], [3.0, 7.0]]
+
+    Args:
+        duration_seconds: When the video ends.
+        lengths: Lengths of windows in seconds, ascending.
+
+    Returns:
+        Start and end of each in seconds, float64 [W, 2].
+    """
+    windows = [np.array([[0.0, duration_seconds]])]
+    for length in lengths:
+        if length >= duration_seconds - ROUNDING_SECONDS:
+            break
+        stride = length / 2
+        num_inside = math.floor((duration_seconds - length) / stride + ROUNDING_SECONDS) + 1
+        starts = stride * np.arange(num_inside)
+        if starts[-1] + length < duration_seconds - ROUNDING_SECONDS:
+            starts = np.append(starts, duration_seconds - length)
+        windows.append(np.stack([starts, starts + length], axis=1))
+    return np.concatenate(windows)
+
+
+def clips_of(video_id: str, windows: np.ndarray) -> list[Clip]:
+    """Return the windows of a video as clips; the first is the whole (``plan_search_windows``)."""
+    parts = [Clip(video_id, float(start), float(end)) for start, end in windows[1:].tolist()]
+    return [Clip(video_id, None, None), *parts]
 
 
 @dataclass(frozen=True)
-class Part:
+class IndexShard:
     """The windows of some videos."""
 
     path: Path
@@ -50,14 +92,14 @@ class Part:
     """int64 [V]"""
 
 
-def write_part(
+def write_index_shard(
     folder: Path,
     key: str,
     videos: Mapping[str, int],
     windows: Sequence[np.ndarray],
     vectors: Sequence[np.ndarray],
 ) -> Path:
-    """Write a part, whole or not at all; return its path.
+    """Write a shard, whole or not at all; return its path.
 
     Args:
         folder: Folder of the index.
@@ -80,24 +122,24 @@ def write_part(
     return path
 
 
-def part_files(folder: Path) -> list[Path]:
-    """Return the files of all parts, oldest first."""
+def shard_files(folder: Path) -> list[Path]:
+    """Return the files of all shards, oldest first."""
     return sorted(path for path in folder.glob(f"*{SUFFIX}") if not path.name.startswith("."))
 
 
-def read_part(path: Path) -> Part:
-    """Open a part. Its vectors are mapped, not read.
+def read_index_shard(path: Path) -> IndexShard:
+    """Open a shard. Its vectors are mapped, not read.
 
     Raises:
-        UserError: The file is cut, damaged, or not a part of an index.
+        UserError: The file is cut, damaged, or not a shard of an index.
     """
     file = TensorFile(path, TYPES, FORMAT, WHAT, TODO)
     with refuse_unreadable(path, WHAT, TODO):
         return _checked(path, str(file.about["key"]), file.arrays)
 
 
-def _checked(path: Path, key: str, arrays: Mapping[str, np.ndarray]) -> Part:
-    """Return a part whose columns fit each other. Raises ``ValueError`` otherwise."""
+def _checked(path: Path, key: str, arrays: Mapping[str, np.ndarray]) -> IndexShard:
+    """Return a shard whose columns fit each other. Raises ``ValueError`` otherwise."""
     vectors, spans, video, first = (arrays[name] for name in ("vectors", "spans", "video", "first"))
     num_videos, num_windows = len(arrays["checksums"]), len(vectors)
     if spans.shape != (num_windows, 2) or video.shape != (num_windows,) or first.shape != (num_videos + 1,):
@@ -114,7 +156,7 @@ def _checked(path: Path, key: str, arrays: Mapping[str, np.ndarray]) -> Part:
         raise ValueError("its list of videos is damaged")
     borders = first.tolist()
     video_ids = [ids[low:high].decode() for low, high in pairwise(borders)]
-    return Part(path, key, vectors, spans, video, video_ids, np.array(arrays["checksums"]))
+    return IndexShard(path, key, vectors, spans, video, video_ids, np.array(arrays["checksums"]))
 
 
 @dataclass(frozen=True)
@@ -128,58 +170,58 @@ class IndexState:
     num_outdated: int
     """Videos whose windows are of features that changed or are gone."""
     other: list[Path]
-    """Parts that were made from another model or with other settings."""
+    """Shards that were made from another model or with other settings."""
 
 
 class WindowIndex:
-    """All windows that count, of the parts in a folder."""
+    """All windows that count, of the shards in a folder."""
 
-    def __init__(self, parts: Sequence[Part], key: str, checksums: Mapping[str, int]) -> None:
-        """Take parts from ``read_part``.
+    def __init__(self, shards: Sequence[IndexShard], key: str, checksums: Mapping[str, int]) -> None:
+        """Take shards from ``read_index_shard``.
 
         Args:
-            parts: All parts, oldest first. Of two with the same video, the later one counts.
-            key: What the vectors must have been made from; other parts are left out.
+            shards: All shards, oldest first. Of two with the same video, the later one counts.
+            key: What the vectors must have been made from; other shards are left out.
             checksums: {video id: checksum of its rows now}
         """
-        fitting = [part for part in parts if part.key == key]
+        fitting = [shard for shard in shards if shard.key == key]
         self.video_ids = list(checksums)
         self._number_of = {video_id: number for number, video_id in enumerate(checksums)}
         newest: dict[str, int] = {}
         num_outdated = 0
-        for index, part in enumerate(fitting):
-            for video_id, checksum in zip(part.video_ids, part.checksums.tolist(), strict=True):
+        for index, shard in enumerate(fitting):
+            for video_id, checksum in zip(shard.video_ids, shard.checksums.tolist(), strict=True):
                 if checksums.get(video_id) == checksum:
                     newest[video_id] = index
                 else:
                     num_outdated += 1
-        self.parts: list[Part] = []
+        self.shards: list[IndexShard] = []
         video: list[np.ndarray] = [np.zeros(0, np.int32)]
-        for index, part in enumerate(fitting):
-            # -1 for a video that is gone or changed, or whose windows are in a later part.
-            numbers = [self._number_of[v] if newest.get(v) == index else -1 for v in part.video_ids]
+        for index, shard in enumerate(fitting):
+            # -1 for a video that is gone or changed, or whose windows are in a later shard.
+            numbers = [self._number_of[v] if newest.get(v) == index else -1 for v in shard.video_ids]
             if max(numbers, default=-1) >= 0:
-                self.parts.append(part)
-                video.append(np.array(numbers, dtype=np.int32)[part.video])
+                self.shards.append(shard)
+                video.append(np.array(numbers, dtype=np.int32)[shard.video])
         self.video = np.concatenate(video)
         """Index of each window's video among ``video_ids``; -1 for a window that does not count."""
         self._first_of, self._end_of = self._ranges()
         self.is_live = self.video >= 0
         self.num_windows = int(self.is_live.sum())
-        self.first_row = np.cumsum([0, *(len(part.vectors) for part in self.parts)])
+        self.first_row = np.cumsum([0, *(len(shard.vectors) for shard in self.shards)])
         missing = sorted(checksums.keys() - newest.keys())
-        self.state = IndexState(len(newest), missing, num_outdated, [p.path for p in parts if p.key != key])
+        self.state = IndexState(len(newest), missing, num_outdated, [p.path for p in shards if p.key != key])
 
     @property
     def dim(self) -> int:
         """Width of a vector; 0 without any."""
-        return self.parts[0].vectors.shape[1] if self.parts else 0
+        return self.shards[0].vectors.shape[1] if self.shards else 0
 
     def blocks(self, num_rows: int) -> Iterator[tuple[int, np.ndarray]]:
         """Yield (first window, vectors float16 [N, D]) of up to ``num_rows`` windows at a time, in order."""
-        for first, part in zip(self.first_row.tolist(), self.parts, strict=False):
-            for low in range(0, len(part.vectors), num_rows):
-                yield first + low, part.vectors[low : low + num_rows]
+        for first, shard in zip(self.first_row.tolist(), self.shards, strict=False):
+            for low in range(0, len(shard.vectors), num_rows):
+                yield first + low, shard.vectors[low : low + num_rows]
 
     def rows_of(self, video_id: str) -> np.ndarray:
         """Return the indices of a video's windows."""
@@ -197,7 +239,7 @@ class WindowIndex:
         return first_of, end_of
 
     def whole_videos(self) -> np.ndarray:
-        """Return the indices of the windows that are whole videos, one for each video: its first (``plan_windows``)."""
+        """Return the indices of the windows that are whole videos: the first of each (``plan_search_windows``)."""
         live = np.flatnonzero(self.is_live)
         return live[np.unique(self.video[live], return_index=True)[1]]
 
@@ -208,48 +250,74 @@ class WindowIndex:
     def halves_of(self, rows: np.ndarray) -> np.ndarray:
         """Return the vectors of some windows as they are kept, float16 [N, D]."""
         vectors = np.zeros((len(rows), self.dim), dtype=np.float16)
-        for chosen, part, of_part in self._in_parts(rows):
-            vectors[chosen] = part.vectors[of_part]
-            release(part.vectors)
+        for chosen, shard, in_shard in self._by_shard(rows):
+            vectors[chosen] = shard.vectors[in_shard]
+            release(shard.vectors)
         return vectors
 
     def spans_of(self, rows: np.ndarray) -> np.ndarray:
         """Return the starts and ends of some windows in seconds, float64 [N, 2]."""
         spans = np.zeros((len(rows), 2))
-        for chosen, part, of_part in self._in_parts(rows):
-            spans[chosen] = part.spans[of_part]
+        for chosen, shard, in_shard in self._by_shard(rows):
+            spans[chosen] = shard.spans[in_shard]
         return spans
 
-    def _in_parts(self, rows: np.ndarray) -> Iterator[tuple[np.ndarray, Part, np.ndarray]]:
-        """Yield (which rows lie in a part, the part, their places in it)."""
-        part_of = np.searchsorted(self.first_row, rows, side="right") - 1
-        for number in np.unique(part_of).tolist():
-            chosen = part_of == number
-            yield chosen, self.parts[number], rows[chosen] - self.first_row[number]
+    def _by_shard(self, rows: np.ndarray) -> Iterator[tuple[np.ndarray, IndexShard, np.ndarray]]:
+        """Yield (which rows lie in a shard, the shard, their places in it)."""
+        shard_of = np.searchsorted(self.first_row, rows, side="right") - 1
+        for number in np.unique(shard_of).tolist():
+            chosen = shard_of == number
+            yield chosen, self.shards[number], rows[chosen] - self.first_row[number]
 
 
-def open_parts(folder: Path) -> list[Part]:
-    """Open all parts in a folder. A part that a cleaning removed meanwhile is left out.
+def open_index_shards(folder: Path) -> list[IndexShard]:
+    """Open all shards in a folder. A shard that a cleaning removed meanwhile is left out.
 
     Raises:
-        UserError: A part is damaged.
+        UserError: A shard is damaged.
     """
-    parts = []
-    for path in part_files(folder):
+    shards = []
+    for path in shard_files(folder):
         try:
-            parts.append(read_part(path))
+            shards.append(read_index_shard(path))
         except UserError:
             if path.exists():
                 raise
-    return parts
+    return shards
 
 
-def remove_parts(paths: Sequence[Path]) -> None:
-    """Remove parts; those that are gone already do no harm."""
+def remove_index_shards(paths: Sequence[Path]) -> None:
+    """Remove shards; those that are gone already do no harm."""
     for path in paths:
         remove_file(path, missing_ok=True)
 
 
-def folder_name(name: str) -> str:
-    """Return the name of an index's folder for features or a run."""
-    return "".join(c if c.isalnum() or c in "._+-" else "_" for c in name).lstrip(".") or "_"
+@dataclass(frozen=True)
+class IndexFolder:
+    """The folder of a data set's index for one encoder, and the key that its shards must have."""
+
+    encoder: SearchEncoder
+    path: Path
+    key: str
+
+    @classmethod
+    def of(cls, encoder: SearchEncoder) -> "IndexFolder":
+        """Return the index folder of an encoder."""
+        key = json.dumps(encoder.identity | {"window_seconds": list(SEARCH_WINDOW_SECONDS)}, sort_keys=True)
+        return cls(encoder, index_folder(encoder.dataset, encoder.name), key)
+
+    def open(self) -> WindowIndex:
+        """Open the windows that count now.
+
+        Raises:
+            UserError: A shard is damaged.
+        """
+        encoder = self.encoder
+        checksums = {video_id: encoder.checksum(video_id) for video_id in encoder.video_ids()}
+        return WindowIndex(open_index_shards(self.path), self.key, checksums)
+
+
+def index_folder(dataset: DatasetFolder, name: str) -> Path:
+    """Return the folder of the index of features or a run."""
+    safe = "".join(c if c.isalnum() or c in "._+-" else "_" for c in name).lstrip(".") or "_"
+    return dataset.path / "index" / safe

@@ -1,19 +1,17 @@
-"""Moments: hits that overlap are one moment, with a start, an end and a score."""
+"""Moments: windows that were found and overlap are one moment, with a start, an end and a score."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import numpy as np
 
 from ...storage.common.terminal import one_line
-from .limits import check_time
+from .query import SearchBy, check_time
 
-FoundBy = Literal["picture", "words", "both"]
-MOST_SHOWN = 60
-"""Characters of a caption that a line shows."""
+MAX_CAPTION_CHARACTERS = 60
+"""Of a caption in the table for the terminal."""
 RANK_OFFSET = 60
-"""Reciprocal rank fusion (Cormack et al. 2009): a place in a list counts 1 / (60 + place)."""
+"""Reciprocal rank fusion (Cormack et al. 2009): a rank in a list counts 1 / (60 + rank)."""
 
 
 @dataclass(frozen=True)
@@ -48,18 +46,18 @@ class Moment:
     score: float
     """Higher is better: the score of ``window``, with all stages that were asked."""
     percentile: float | None
-    """Percent of all windows that fit the query less well, by the stage that finds candidates: 100 is the best. None if
-    only captions were searched; ``score`` is the caption's then (BM25)."""
+    """Percent of all search windows that fit the query less well, by the stage that finds candidates: 100 is the best.
+    None if only captions were searched; ``score`` is the caption's then (BM25)."""
     window: tuple[float, float]
     """Start and end in seconds of the window that scored highest."""
     stages: dict[str, float] = field(default_factory=dict)
     """{stage of the score: score of ``window``}"""
     curve: ScoreCurve
     """Scores over the time of this moment."""
-    found_by: FoundBy = "picture"
-    """Means by which it was found: what is seen, words of a caption, or both."""
-    said: str | None = None
-    """The caption whose words found it."""
+    found_by: SearchBy = "video"
+    """What found it: the video, the text of a caption, or both."""
+    caption: str | None = None
+    """The caption or subtitle whose words found it."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ def merge_hits(hits: Sequence[Hit], num_moments: int, curve_of: Callable[[str], 
     """Return moments, the best first.
 
     The best hit makes a moment. Hits that overlap it belong to it, and so on with the rest. Where a moment begins and
-    ends is decided by the curve of its video (``outline``), and by better moments, which it does not overlap.
+    ends is decided by the curve of its video (``moment_span``), and by better moments, which it does not overlap.
 
     Args:
         hits: The best first.
@@ -96,7 +94,7 @@ def merge_hits(hits: Sequence[Hit], num_moments: int, curve_of: Callable[[str], 
         if hit.video_id not in curves:
             curves[hit.video_id] = curve_of(hit.video_id)
         curve = curves[hit.video_id]
-        start, end = outline(hit, curve)
+        start, end = moment_span(hit, curve)
         for other in (m for m in moments if m.video_id == hit.video_id):  # the better one keeps what both would have
             if hit.start_seconds >= other.end_seconds:
                 start = max(start, other.end_seconds)
@@ -124,7 +122,7 @@ def _overlap(moment: Moment, hit: Hit) -> bool:
     return hit.start_seconds < end and hit.end_seconds > start
 
 
-def outline(hit: Hit, curve: ScoreCurve) -> tuple[float, float]:
+def moment_span(hit: Hit, curve: ScoreCurve) -> tuple[float, float]:
     """Return where a moment begins and ends, in seconds.
 
     It has the window of the curve that is highest in the hit, and the windows next to it as long as they stay above
@@ -149,26 +147,27 @@ def outline(hit: Hit, curve: ScoreCurve) -> tuple[float, float]:
     return float(curve.start_seconds[first]), float(curve.end_seconds[last])
 
 
-def fuse(seen: Sequence[Moment], said: Sequence[Moment], num_moments: int) -> list[Moment]:
+def fuse_rankings(by_video: Sequence[Moment], by_text: Sequence[Moment], num_moments: int) -> list[Moment]:
     """Return moments of two lists by reciprocal rank fusion, the best first.
 
-    A moment that words found belongs to the first one of the other list that shares time with it; the times of that one
-    stay.
+    A moment that a caption found belongs to the first one of the other list that shares time with it; the times of that
+    one stay.
 
     Args:
-        seen: Moments whose windows fit, the best first.
-        said: Moments whose captions fit, the best first.
+        by_video: Moments whose windows fit, the best first.
+        by_text: Moments whose captions fit, the best first.
         num_moments: Most moments to return.
     """
-    fused = [(1 / (RANK_OFFSET + rank), moment) for rank, moment in enumerate(seen, start=1)]
-    for rank, moment in enumerate(said, start=1):
+    fused = [(1 / (RANK_OFFSET + rank), moment) for rank, moment in enumerate(by_video, start=1)]
+    for rank, moment in enumerate(by_text, start=1):
         points = 1 / (RANK_OFFSET + rank)
-        place = next((i for i, (_, other) in enumerate(fused) if _share_time(moment, other)), None)
-        if place is None:
+        index = next((i for i, (_, other) in enumerate(fused) if _share_time(moment, other)), None)
+        if index is None:
             fused.append((points, moment))
-        elif fused[place][1].found_by == "picture":
-            fused[place] = (fused[place][0] + points, replace(fused[place][1], found_by="both", said=moment.said))
-    fused.sort(key=lambda of: -of[0])  # stable: of equal places, what is seen comes first
+        elif fused[index][1].found_by == "video":
+            both = replace(fused[index][1], found_by="both", caption=moment.caption)
+            fused[index] = fused[index][0] + points, both
+    fused.sort(key=lambda pair: -pair[0])  # stable: of equal points, moments that the video found come first
     return [moment for _, moment in fused[:num_moments]]
 
 
@@ -180,12 +179,11 @@ def _share_time(moment: Moment, other: Moment) -> bool:
     )
 
 
-def span_lines(moments: Sequence[Moment]) -> Iterator[str]:
-    """Yield a line for each moment, for the terminal."""
-    yield f"{'score':>8}  {'seconds':>17}  {'better than':>11}  {'found by':8}  video"
+def moment_table(moments: Sequence[Moment]) -> Iterator[str]:
+    """Yield a header and a line for each moment, for the terminal."""
+    yield f"{'score':>8}  {'seconds':>17}  {'percentile':>10}  {'found by':8}  video"
     for moment in moments:
         span = f"{moment.start_seconds:>7.2f} - {moment.end_seconds:>7.2f}"
-        said = "" if moment.said is None else f'  "{one_line(moment.said[:MOST_SHOWN])}"'
-        better = f"{'-':>11}" if moment.percentile is None else f"{moment.percentile:>10.2f}%"
-        found = f"{better}  {moment.found_by:8}"
-        yield f"{moment.score:>8.3f}  {span}  {found}  {moment.video_id}{said}"
+        percentile = f"{'-':>10}" if moment.percentile is None else f"{moment.percentile:>10.2f}"
+        caption = "" if moment.caption is None else f'  "{one_line(moment.caption[:MAX_CAPTION_CHARACTERS])}"'
+        yield f"{moment.score:>8.3f}  {span}  {percentile}  {moment.found_by:8}  {moment.video_id}{caption}"

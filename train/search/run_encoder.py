@@ -1,7 +1,8 @@
 """Search with a trained run: its text and video sides find candidates, and its further stages order them."""
 
+from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,18 @@ from ...storage.stores.feature_store import FeatureStore
 from ...storage.stores.memory_store import MemoryStore
 from ..data.clip_features import ClipFeatures
 from ..data.clips import Clip
+from ..models.tokens import VideoTokens, present
 from ..run_file_names import MODEL_FILE
 from ..runs.checkpoint import Run
 from ..runs.folder import dataset_of
-from ..scoring.scorer import CLIP_CHUNK, stage_scores
+from ..scoring.scorer import CLIP_CHUNK, Scorer, join_videos, stage_scores
 from ..scoring.word_fits import word_fits
-from .encoder import ClipScores, picture_features, stores_checksum
+from .encoder import ClipScores, stores_checksum
 from .moments import ScoreCurve
-from .token_cache import KeepingScorer
+from .query import check_time
+from .store_encoder import image_features
+
+MAX_CACHED_BYTES = 256 << 20
 
 
 class RunEncoder:
@@ -29,7 +34,7 @@ class RunEncoder:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self._keeping = KeepingScorer.of(run.scorer)
+        self._caching_scorer = CachingScorer.of(run.scorer)
         self._stores = [store for store in run.features.stores if isinstance(store, FeatureStore)]
 
     @property
@@ -43,7 +48,7 @@ class RunEncoder:
         return self.run.folder.absolute().name
 
     @property
-    def described(self) -> str:
+    def description(self) -> str:
         """The data set's name, and that of the run if it was trained on another one."""
         own = dataset_of(self.run.folder, self.run.config)
         if own.path.resolve() == self.dataset.path.resolve():
@@ -61,7 +66,7 @@ class RunEncoder:
         return True
 
     @property
-    def made_from(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """The model, and the profiles and weights of its features."""
         features = [{"profile_hash": s.profile.hash, "weights_sha256": s.weights.sha256} for s in self._stores]
         return {"run": self.name, "model_sha256": sha256_of(self.run.folder / MODEL_FILE), "features": features}
@@ -79,7 +84,7 @@ class RunEncoder:
         return stores_checksum(self._stores, video_id)
 
     @torch.inference_mode()
-    def clip_vectors(self, clips: Sequence[Clip]) -> np.ndarray:
+    def encode_clips(self, clips: Sequence[Clip]) -> np.ndarray:
         """Return the vector of each clip in the stage that is a dot product; NaN for a clip without rows."""
         scorer, chunks = self.run.scorer, []
         scorer.model.eval()
@@ -93,24 +98,24 @@ class RunEncoder:
         return vectors
 
     @torch.inference_mode()
-    def text_vector(self, text: str) -> np.ndarray:
+    def encode_text(self, text: str) -> np.ndarray:
         """Return the vector of a text in the stage that is a dot product."""
         scorer = self.run.scorer
         scorer.model.eval()
         encoded = scorer.encode_texts([scorer.weights.tag_query(text)])
         return scorer.config.objective.text_vectors(scorer.model, encoded)[0].float().cpu().numpy()
 
-    def picture_vector(self, path: Path) -> np.ndarray:
-        """Return the vector of a picture, as of a video that shows it."""
-        stores = [MemoryStore(s.profile, s.weights, [picture_features(s, path)]) for s in self._stores]
+    def encode_image(self, path: Path) -> np.ndarray:
+        """Return the vector of an image, as of a video that shows it."""
+        stores = [MemoryStore(s.profile, s.weights, [image_features(s, path)]) for s in self._stores]
         [video_id] = stores[0].video_ids()
         shown = ClipFeatures(stores, self.run.config.grid)
         scorer = replace(self.run.scorer, features=shown)
-        return RunEncoder(replace(self.run, scorer=scorer)).clip_vectors([Clip(video_id, None, None)])[0]
+        return RunEncoder(replace(self.run, scorer=scorer)).encode_clips([Clip(video_id, None, None)])[0]
 
     def score(self, text: str, clips: Sequence[Clip], rerank: int) -> ClipScores | None:
         """Return the scores of evaluation. Pairs that the late stages did not see come behind the others."""
-        scorer = self._keeping
+        scorer = self._caching_scorer
         shortlist = rerank if scorer.has_early else None
         scores = stage_scores(scorer, [scorer.weights.tag_query(text)], clips, rerank=shortlist)
         stages = {stage: values[0] for stage, values in scores.stages.items()}
@@ -121,14 +126,74 @@ class RunEncoder:
         return None
 
     def word_curves(self, text: str, video_id: str) -> dict[str, ScoreCurve]:
-        """Return how well each word of a text fits the video's rows, those that the model takes of it."""
-        caption = self._keeping.weights.tag_query(text)
-        fits = next(word_fits(self._keeping, [caption], [Clip(video_id, None, None)]), None)
+        """Return how well each word of a text fits the video's rows, those that the model reads."""
+        caption = self._caching_scorer.weights.tag_query(text)
+        fits = next(word_fits(self._caching_scorer, [caption], [Clip(video_id, None, None)]), None)
         if fits is None:
             return {}
         return {word: ScoreCurve(fits.start_seconds, fits.end_seconds, of) for word, of in fits.words.items()}
 
-    def remarks(self, text: str) -> list[str]:
-        """Say which words no training caption had."""
+    def warnings(self, text: str) -> list[str]:
+        """Return which words no training caption had."""
         unknown = self.run.scorer.weights.unknown_words(text)
         return [f"not in the training captions: {', '.join(unknown)}"] if unknown else []
+
+
+class VideoTokenCache:
+    """Tokens of the clips that were scored last, without padding: queries of one data set score the same ones often."""
+
+    def __init__(self, max_bytes: int = MAX_CACHED_BYTES) -> None:
+        self.max_bytes, self.num_bytes = max_bytes, 0
+        self._by_clip: OrderedDict[Clip, VideoTokens] = OrderedDict()
+
+    def __contains__(self, clip: Clip) -> bool:
+        return clip in self._by_clip
+
+    def __getitem__(self, clip: Clip) -> VideoTokens:
+        self._by_clip.move_to_end(clip)
+        return self._by_clip[clip]
+
+    def add(self, clip: Clip, tokens: VideoTokens) -> None:
+        """Add the tokens of a clip."""
+        self._by_clip[clip] = tokens
+        self.num_bytes += _num_bytes(tokens)
+
+    def evict(self) -> None:
+        """Remove the clips that were not asked for longest, until the rest is small enough."""
+        while self.num_bytes > self.max_bytes:
+            self.num_bytes -= _num_bytes(self._by_clip.popitem(last=False)[1])
+
+
+@dataclass(frozen=True)
+class CachingScorer(Scorer):
+    """A scorer that encodes a clip once, as long as its tokens are in the cache."""
+
+    cache: VideoTokenCache = field(default_factory=VideoTokenCache)
+
+    @classmethod
+    def of(cls, scorer: Scorer) -> "CachingScorer":
+        """Return a scorer with a cache of its own."""
+        return cls(**{field.name: getattr(scorer, field.name) for field in fields(Scorer)})
+
+    def encode_videos(self, clips: Sequence[Clip]) -> VideoTokens:
+        """Return the tokens of clips."""
+        check_time()
+        new = [clip for clip in dict.fromkeys(clips) if clip not in self.cache]
+        if new:
+            encoded = super().encode_videos(new)
+            for row, clip in enumerate(new):
+                self.cache.add(clip, _alone(encoded, row))
+        joined = join_videos([self.cache[clip] for clip in clips])
+        self.cache.evict()
+        return joined
+
+
+def _alone(encoded: VideoTokens, row: int) -> VideoTokens:
+    """Return one video without its padding, in memory of its own."""
+    length = int(encoded.mask_BM[row].sum())
+    values = present(encoded[row : row + 1])
+    return VideoTokens(**{n: (v if n == "whole_BD" else v[:, :length]).clone() for n, v in values.items()})
+
+
+def _num_bytes(video: VideoTokens) -> int:
+    return sum(value.nbytes for value in present(video).values())

@@ -1,7 +1,13 @@
-"""Search: find the moments of a data set that fit a text. ``vlalign-search`` wraps ``open_search``."""
+"""Search: find the moments of a data set that fit a text, a part of a video, or an image.
+
+A query goes from top to bottom: it is checked (``query``), becomes a vector (``Search.encode_query``), is compared with
+the vectors of the search windows (``exact_search``, or ``coded_search`` among millions), the best windows are scored
+with all stages (``SearchEncoder.score``) and merged into moments (``moments``), and a text also finds captions
+(``caption_index``). ``build`` makes the index that is searched. ``vlalign-search`` wraps ``open_search``.
+"""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,16 +17,15 @@ import numpy as np
 from ...storage.common.errors import SettingError, UserError
 from ...storage.dataset.folder import DatasetFolder
 from ..data.clips import Clip
-from .build import open_index, open_index_codes
-from .caption_index import SaidIndex, found_said, open_said
-from .codes import AnyScan, CodedIndex
-from .encoder import Encoder, unit
-from .exact_search import Scan
-from .example_queries import Example, VideoPart
-from .index import WindowIndex
-from .limits import SearchBy, check_by, check_count, check_query
-from .moments import Hit, Moment, ScoreCurve, fuse, merge_hits, span_lines
-from .open_encoder import open_encoder
+from .build import open_coded_index, open_index
+from .caption_index import CaptionIndex, caption_moments, open_caption_index
+from .coded_search import CandidateSearch, CodedIndex
+from .encoder import SearchEncoder, unit
+from .exact_search import ExactSearch
+from .index import IndexFolder, WindowIndex
+from .moments import Hit, Moment, ScoreCurve, fuse_rankings, merge_hits
+from .query import Example, SearchBy, VideoSpan, check_by, check_count, check_query
+from .search_source import SearchSource
 
 CANDIDATES_PER_RESULT, MIN_CANDIDATES = 16, 256
 """Windows that are looked at for each moment: overlapping ones become one."""
@@ -30,10 +35,23 @@ class Search:
     """A data set, ready to be searched. Call it with a text."""
 
     def __init__(
-        self, encoder: Encoder, index: WindowIndex, said: SaidIndex | None = None, coded: CodedIndex | None = None
+        self,
+        encoder: SearchEncoder,
+        index: WindowIndex,
+        caption_index: CaptionIndex | None = None,
+        coded_index: CodedIndex | None = None,
     ) -> None:
-        self.encoder, self.index, self.said, self.coded = encoder, index, said, coded
+        self.encoder, self.index = encoder, index
+        self.caption_index, self.coded_index = caption_index, coded_index
         self._video_ids = frozenset(index.video_ids)
+
+    @classmethod
+    def open(cls, source: SearchSource) -> "Search":
+        """Open what ``open_search`` opens."""
+        encoder = source.open_encoder()
+        folder = IndexFolder.of(encoder)
+        index = open_index(folder)
+        return cls(encoder, index, open_caption_index(encoder.dataset), open_coded_index(folder, index))
 
     @property
     def dataset(self) -> DatasetFolder:
@@ -51,13 +69,13 @@ class Search:
         return self.encoder.note
 
     @property
-    def described(self) -> str:
+    def description(self) -> str:
         """The data set's name, and whose run it is if that is another one's."""
-        return self.encoder.described
+        return self.encoder.description
 
     @property
     def num_windows(self) -> int:
-        """Number of windows that are searched."""
+        """Number of search windows."""
         return self.index.num_windows
 
     def __call__(
@@ -75,17 +93,17 @@ class Search:
 
         Args:
             query: What to look for; may be empty with ``like``.
-            like: A part of a video, or a picture, that moments should look like. The part itself is left out.
+            like: A part of a video, or an image, that moments should look like. The part itself is not returned.
             like_weight: Share of ``like`` beside a text, 0 to 1: both vectors have length 1 and are added.
             num_results: Number of moments to return.
             rerank: Number of candidates that a run's fusion layers score, for a text alone.
             videos: Ids of the videos to search; None for all.
-            by: What a text is compared with: "picture" for what is seen, "words" for captions and subtitles, or "both",
-                whose places are fused. With ``like``, only what is seen counts.
+            by: What a text is compared with: "video" for vectors of the videos, "text" for captions and subtitles, or
+                "both", whose rankings are fused. With ``like``, only the videos count.
 
         Raises:
             UserError: There is no query, it is too long, ``like`` cannot be read, a number is impossible, or there are
-                no captions and only they are asked for.
+                no captions and only they are to be searched.
         """
         if like is None or query.strip():
             check_query(query)
@@ -95,18 +113,30 @@ class Search:
             raise SettingError("like_weight", like_weight, "expected 0 to 1")
         check_by(by)
         if like is None:
-            return self._by_text(query, num_results, rerank, videos, by)
-        if by == "words":
+            return self._find_text(query, num_results, rerank, videos, by)
+        if by == "text":
             raise SettingError("by", by, "an example has no words; leave it out, or pass a text alone")
-        query_D = self._vector_like(like)
-        if query.strip():
-            text_D = self.encoder.text_vector(query)
-            query_D = like_weight * unit(query_D) + (1 - like_weight) * unit(text_D)
-        hits = self._hits(self._scan(query_D), num_results, videos)
-        if isinstance(like, VideoPart):
+        query_D = self.encode_query(query, like, like_weight)
+        hits = self._hits(self._find_candidates(query_D), num_results, videos)
+        if isinstance(like, VideoSpan):
             start, end = self._span(like)
             hits = [h for h in hits if h.video_id != like.video_id or h.start_seconds >= end or h.end_seconds <= start]
         return self._moments(hits, query_D, num_results)
+
+    def encode_query(self, query: str, like: Example | None = None, like_weight: float = 0.5) -> np.ndarray:
+        """Return the vector of a query, float32 [D]: of a text, of an example, or of both together.
+
+        Args:
+            query: A text; may be empty with ``like``.
+            like: A part of a video, or an image.
+            like_weight: Share of ``like`` beside a text, 0 to 1.
+        """
+        if like is None:
+            return self.encoder.encode_text(query)
+        example_D = self.encoder.encode_image(like) if isinstance(like, Path) else self._encode_span(like)
+        if not query.strip():
+            return example_D
+        return like_weight * unit(example_D) + (1 - like_weight) * unit(self.encoder.encode_text(query))
 
     def like(
         self, video_id: str, start_seconds: float | None = None, end_seconds: float | None = None, **options: Any
@@ -122,7 +152,7 @@ class Search:
         Raises:
             UserError: The video has no features, or the part is empty or outside of the video.
         """
-        return self(like=VideoPart(video_id, start_seconds, end_seconds), **options)
+        return self(like=VideoSpan(video_id, start_seconds, end_seconds), **options)
 
     def score_curve(self, query: str, video_id: str) -> ScoreCurve:
         """Return how well a text fits a video over its time.
@@ -130,13 +160,14 @@ class Search:
         Raises:
             UserError: The query is empty, or the video has no features.
         """
-        self._check_asked(query, video_id)
-        return self._curve(self.encoder.text_vector(query), video_id)
+        check_query(query)
+        self._check_video(video_id)
+        return self._curve(self.encode_query(query), video_id)
 
     def word_curves(self, query: str, video_id: str) -> dict[str, ScoreCurve]:
         """Return how well each word of a text fits a video over its time; nothing if the run has no such scores.
 
-        Words that the run does not know are left out. Compare scores of one word with each other only.
+        Words that the run does not know are skipped. Compare scores of one word with each other only.
 
         Args:
             query: What to look for.
@@ -145,88 +176,61 @@ class Search:
         Raises:
             UserError: The query is empty, or the video has no features.
         """
-        self._check_asked(query, video_id)
+        check_query(query)
+        self._check_video(video_id)
         return self.encoder.word_curves(query, video_id)
 
-    def lines(self, moments: Sequence[Moment]) -> list[str]:
-        """Return a table of moments for the terminal."""
-        return list(span_lines(moments))
-
-    def remarks(self, query: str, by: SearchBy = "both") -> list[str]:
-        """Return what should be said about a text: words that the model does not know, or what was not searched."""
-        if by == "words":
+    def warnings(self, query: str, by: SearchBy = "both") -> list[str]:
+        """Return what was not searched, and which words of a text the model does not know: a sentence each."""
+        if by == "text":
             return []
-        if self.said is not None and not self.encoder.reads_texts:
+        if self.caption_index is not None and not self.encoder.reads_texts:
             return ["only captions were searched: the model of these features reads no texts"]
-        remarks = self.encoder.remarks(query)
-        if by == "both" and self.said is None:
-            remarks.append("there are no captions or subtitles; only what is seen was searched")
-        return remarks
+        warnings = self.encoder.warnings(query)
+        if by == "both" and self.caption_index is None:
+            warnings.append("there are no captions or subtitles; only the videos were searched")
+        return warnings
 
-    def _span(self, part: VideoPart) -> tuple[float, float]:
-        """Return start and end of a part of a video, in seconds."""
-        self._check_video(part.video_id)
-        duration = self.encoder.duration_seconds(part.video_id)
-        start, end = part.start_seconds or 0.0, duration if part.end_seconds is None else part.end_seconds
-        if not 0 <= start < min(end, duration):
-            raise UserError(
-                f"{part.video_id}@{start:g}-{end:g}: no part of this video, which has {duration:.2f} s; "
-                "expected 0 <= start < end"
-            )
-        return start, end
-
-    def _vector_like(self, like: Example) -> np.ndarray:
-        """Return the vector of a part of a video, or of a picture."""
-        if isinstance(like, Path):
-            return self.encoder.picture_vector(like)
-        start, end = self._span(like)
-        whole = start == 0 and end >= self.encoder.duration_seconds(like.video_id)
-        clip = Clip(like.video_id, None, None) if whole else Clip(like.video_id, start, end)
-        vector = self.encoder.clip_vectors([clip])[0]
-        if not np.isfinite(vector).all():
-            raise UserError(f"{like.video_id}@{start:g}-{end:g}: this part has no feature rows; pass another part")
-        return vector
-
-    def _by_text(
+    def _find_text(
         self, query: str, num_results: int, rerank: int, videos: Collection[str] | None, by: SearchBy
     ) -> list[Moment]:
-        """Return the best moments for a text: by what is seen, by what is said, or by both."""
-        said = None if by == "picture" else self.said
-        if by == "words" and said is None:
+        """Return the best moments for a text: by the videos, by captions, or by both."""
+        captions = None if by == "video" else self.caption_index
+        if by == "text" and captions is None:
             problem = f"{self.dataset.name} has no captions; run vlalign-preprocess with captions or subtitles"
             raise SettingError("by", by, problem)
-        if by == "words" or (said is not None and not self.encoder.reads_texts):
-            assert said is not None
-            return found_said(said.find(query, num_results, self._searched(videos)), self.encoder, query)[:num_results]
-        query_D = self.encoder.text_vector(query)
-        scan = self._scan(query_D)
+        searched = self._video_ids if videos is None else self._video_ids & frozenset(videos)
+        if captions is not None and (by == "text" or not self.encoder.reads_texts):
+            return caption_moments(captions.find(query, num_results, searched), self.encoder, query)[:num_results]
+        query_D = self.encode_query(query)
+        candidates = self._find_candidates(query_D)
         # Of each list twice as many, so that what is low in both can be high in their fusion.
-        num_seen = num_results if said is None else 2 * num_results
-        hits = self._hits(scan, num_seen, videos)
-        seen = self._moments(self._scored(query, hits, max(rerank, num_results)), query_D, num_seen)
-        if said is None:
-            return seen
-        captions = said.find(query, 2 * num_results, self._searched(videos))
-        return fuse(seen, found_said(captions, self.encoder, query, self._curve, scan), num_results)
+        num_by_video = num_results if captions is None else 2 * num_results
+        hits = self._hits(candidates, num_by_video, videos)
+        by_video = self._moments(self._rescored(query, hits, max(rerank, num_results)), query_D, num_by_video)
+        if captions is None:
+            return by_video
+        matches = captions.find(query, 2 * num_results, searched)
+        by_text = caption_moments(matches, self.encoder, query, self._curve, candidates)
+        return fuse_rankings(by_video, by_text, num_results)
 
-    def _searched(self, videos: Collection[str] | None) -> Collection[str]:
-        return self._video_ids if videos is None else self._video_ids & frozenset(videos)
+    def _find_candidates(self, query_D: np.ndarray) -> CandidateSearch:
+        return ExactSearch(self.index, query_D) if self.coded_index is None else self.coded_index.search(query_D)
 
-    def _scan(self, query_D: np.ndarray) -> AnyScan:
-        return Scan(self.index, query_D) if self.coded is None else self.coded.scan(query_D)
-
-    def _hits(self, scan: AnyScan, num_results: int, videos: Collection[str] | None) -> list[Hit]:
+    def _hits(self, candidates: CandidateSearch, num_results: int, videos: Collection[str] | None) -> list[Hit]:
         """Return the best windows, the best first."""
-        rows, scores = scan.best(max(CANDIDATES_PER_RESULT * num_results, MIN_CANDIDATES), videos)
-        below = scan.percent_below(scores).tolist()
+        rows, scores = candidates.best(max(CANDIDATES_PER_RESULT * num_results, MIN_CANDIDATES), videos)
+        percentiles = candidates.percentiles(scores).tolist()
         spans = self.index.spans_of(rows).tolist()
         return [
-            Hit(self.index.video_ids[self.index.video[row]], start, end, score, under)
-            for row, (start, end), score, under in zip(rows.tolist(), spans, scores.tolist(), below, strict=True)
+            Hit(self.index.video_ids[self.index.video[row]], start, end, score, percentile)
+            for row, (start, end), score, percentile in zip(
+                rows.tolist(), spans, scores.tolist(), percentiles, strict=True
+            )
             if math.isfinite(score)  # a window without rows has no vector
         ]
 
-    def _scored(self, query: str, hits: list[Hit], rerank: int) -> list[Hit]:
+    def _rescored(self, query: str, hits: list[Hit], rerank: int) -> list[Hit]:
         """Return hits in the order of all stages."""
         clips = [self._clip(hit) for hit in hits]
         scores = self.encoder.score(query, clips, rerank) if clips else None
@@ -264,9 +268,27 @@ class Search:
         scores = self.index.vectors_of(rows[shortest]) @ query_D
         return ScoreCurve(spans[shortest, 0], spans[shortest, 1], scores)
 
-    def _check_asked(self, query: str, video_id: str) -> None:
-        check_query(query)
-        self._check_video(video_id)
+    def _encode_span(self, like: VideoSpan) -> np.ndarray:
+        """Return the vector of a part of a video."""
+        start, end = self._span(like)
+        whole = start == 0 and end >= self.encoder.duration_seconds(like.video_id)
+        clip = Clip(like.video_id, None, None) if whole else Clip(like.video_id, start, end)
+        vector = self.encoder.encode_clips([clip])[0]
+        if not np.isfinite(vector).all():
+            raise UserError(f"{like.video_id}@{start:g}-{end:g}: this part has no feature rows; pass another part")
+        return vector
+
+    def _span(self, like: VideoSpan) -> tuple[float, float]:
+        """Return start and end of a part of a video, in seconds."""
+        self._check_video(like.video_id)
+        duration = self.encoder.duration_seconds(like.video_id)
+        start, end = like.start_seconds or 0.0, duration if like.end_seconds is None else like.end_seconds
+        if not 0 <= start < min(end, duration):
+            raise UserError(
+                f"{like.video_id}@{start:g}-{end:g}: no part of this video, which has {duration:.2f} s; "
+                "expected 0 <= start < end"
+            )
+        return start, end
 
     def _check_video(self, video_id: str) -> None:
         if not len(self.index.rows_of(video_id)):
@@ -297,6 +319,4 @@ def open_search(
         UserError: Neither or both of ``features`` and ``run`` are given, one cannot be used, or the index is missing
             and too large to be made now.
     """
-    encoder = open_encoder(folder, features=features, run=run, weights=weights, root=root, device=device)
-    index = open_index(encoder)
-    return Search(encoder, index, open_said(encoder.dataset), open_index_codes(encoder, index))
+    return Search.open(SearchSource(folder, features, run, weights, root, device))

@@ -15,7 +15,7 @@ from vlalign.storage.shards.format import COLUMNS, checksum
 from vlalign.storage.stores.feature_store import FeatureStore
 from vlalign.storage.stores.maintenance import verify
 from vlalign.train.run_file_names import EVENTS_FILE, METRICS_FILE, QUERIES_FILE
-from vlalign.train.search.index import open_parts
+from vlalign.train.search.index import open_index_shards
 
 from .synthetic import FEATURES, HELD_OUT_NAME, TAGS, SyntheticDataset, SyntheticVideo, rows_of
 
@@ -77,7 +77,7 @@ def _stored_captions(dataset: DatasetFolder) -> Iterator[tuple]:
 
 def check_index(dataset: DatasetFolder, made: SyntheticDataset, run: str) -> str:
     """Check that the index has each video once."""
-    parts = open_parts(dataset.path / "index" / run)
+    parts = open_index_shards(dataset.path / "index" / run)
     indexed = Counter(chain.from_iterable(part.video_ids for part in parts))
     _expect("videos in all parts of the index, repetitions included", indexed.total(), made.num_videos)
     _expect("videos in the index", len(indexed.keys() & {video.video_id for video in made}), made.num_videos)

@@ -6,10 +6,10 @@ number comes from; "not measured" stands where none is known.
 
 from dataclasses import dataclass
 
-from vlalign.train.search.windows import WINDOW_SECONDS
+from vlalign.train.search.index import SEARCH_WINDOW_SECONDS
 
 NUM_VIDEOS, NUM_CAPTIONS, SECONDS = 1_200_000, 136_000_000, 134_000 * 3600
-WINDOWS_A_SECOND = sum(2 / length for length in WINDOW_SECONDS)
+WINDOWS_A_SECOND = sum(2 / length for length in SEARCH_WINDOW_SECONDS)
 NUM_WINDOWS = NUM_VIDEOS + SECONDS * WINDOWS_A_SECOND
 NUM_MACHINES, CORES, DECODING_CORES = 64, 16, 12
 DECODING_CORE_HOURS, NETWORK_HOURS = 3_929, 73
@@ -34,7 +34,7 @@ SOURCES = (
     "tests/benchmarks/README.md, Preprocessing. The disk is this benchmark's, per caption.",
     "20 million captions: 49.9 s on two cores for the file that is mapped, 7.8 s and 40 bytes each for the clips, 0.6 "
     "GB in each process: tests/benchmarks/README.md, Training on many captions. Steps on a GPU were not measured.",
-    f"{NUM_WINDOWS / 1e6:.0f} million windows (train/search/windows.py). On one core, 10 million are encoded in 224 s. "
+    f"{NUM_WINDOWS / 1e6:.0f} million windows (train/search/index.py). On one core, 10 million are encoded in 224 s. "
     "For 136 million, codes take 2.4 core hours and 23 GiB, and the disk 148 GB: tests/benchmarks/README.md, Index.",
     "100,000 captions and clips: 1,500 s of processor time and 2.7 GiB: tests/benchmarks/README.md, Evaluation of many "
     "captions and clips.",

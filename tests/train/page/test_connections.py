@@ -11,11 +11,10 @@ import pytest
 import uvicorn
 from fastapi import Depends, FastAPI
 from starlette.responses import JSONResponse
-from vlalign.train.page import connections
-from vlalign.train.page.concurrency import MOST_WAITING, Busy, Turns
-from vlalign.train.page.connections import MOST_CONNECTIONS, Connection
+from vlalign.train.page import serve as page_serve
+from vlalign.train.page.concurrency import MAX_WAITING, AddressQueue, Busy
 from vlalign.train.page.guard import Access, Guard
-from vlalign.train.page.serve import IDLE_SECONDS
+from vlalign.train.page.serve import IDLE_SECONDS, MAX_CONNECTIONS, Connection
 
 HALF = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 
@@ -30,7 +29,7 @@ async def app(scope, receive, send):
 
 @pytest.fixture
 def port(monkeypatch):
-    monkeypatch.setattr(connections, "REQUEST_SECONDS", 1.0)
+    monkeypatch.setattr(page_serve, "REQUEST_SECONDS", 1.0)
     with serving(Guard(app, Access(["127.0.0.1"]))) as port:
         yield port
 
@@ -38,11 +37,11 @@ def port(monkeypatch):
 @contextlib.contextmanager
 def serving(app):
     """Serve an application as the page is served; yield the port."""
-    listening = socket.create_server(("127.0.0.1", 0), backlog=MOST_CONNECTIONS)
+    listening = socket.create_server(("127.0.0.1", 0), backlog=MAX_CONNECTIONS)
     config = uvicorn.Config(
         app,
         http=Connection,
-        limit_concurrency=MOST_CONNECTIONS + 1,
+        limit_concurrency=MAX_CONNECTIONS + 1,
         timeout_keep_alive=IDLE_SECONDS,
         lifespan="off",
         log_level="critical",
@@ -85,7 +84,7 @@ def is_closed(connection: socket.socket, seconds: float) -> bool:
 
 def test_many_half_requests_silence_nobody(port):
     with contextlib.ExitStack() as stack:
-        half_requests(port, MOST_CONNECTIONS + 50, stack)
+        half_requests(port, MAX_CONNECTIONS + 50, stack)
         assert [ask(port) for _ in range(3)] == [b"yes"] * 3
 
 
@@ -107,14 +106,14 @@ def test_a_half_request_is_closed_and_a_whole_one_is_answered_first(port):
 def test_the_place_is_taken_from_the_address_that_has_most(port):
     with contextlib.ExitStack() as stack:
         [one] = half_requests(port, 1, stack, "127.0.0.2")
-        most = half_requests(port, MOST_CONNECTIONS + 5, stack)
+        most = half_requests(port, MAX_CONNECTIONS + 5, stack)
         assert is_closed(most[0], 5) and not is_closed(one, 0.2)
 
 
 def test_an_address_with_all_connections_answering_silences_no_other(port):
     endless = HALF.replace(b"/", b"/endless", 1) + b"\r\n"
     with contextlib.ExitStack() as stack:
-        most = half_requests(port, MOST_CONNECTIONS + 5, stack, sent=endless)
+        most = half_requests(port, MAX_CONNECTIONS + 5, stack, sent=endless)
         time.sleep(0.3)
         for _ in range(3):
             [other] = half_requests(port, 1, stack, "127.0.0.2", HALF + b"\r\n")
@@ -152,13 +151,13 @@ def test_large_headers_and_bodies_are_refused_and_the_connection_closed(port, se
 
 
 def test_an_address_waits_for_its_own_requests_only():
-    app, turns, entered, go_on = FastAPI(), Turns("searches"), [], threading.Event()
+    app, queue, entered, go_on = FastAPI(), AddressQueue("searches"), [], threading.Event()
 
     @app.exception_handler(Busy)
     async def busy(_, error: Exception) -> JSONResponse:
         return JSONResponse(str(error), 503)
 
-    @app.get("/", dependencies=[Depends(turns)])
+    @app.get("/", dependencies=[Depends(queue)])
     def search(wait: bool = True) -> str:
         entered.append(wait)
         assert not wait or go_on.wait(30)
@@ -166,8 +165,8 @@ def test_an_address_waits_for_its_own_requests_only():
 
     whole = HALF + b"\r\n"
     with serving(app) as port, contextlib.ExitStack() as stack:
-        many = half_requests(port, 5 + MOST_WAITING, stack, sent=whole)
-        while not entered or turns._num_waiting.total() < MOST_WAITING - 1:  # until all have come
+        many = half_requests(port, 5 + MAX_WAITING, stack, sent=whole)
+        while not entered or queue._num_waiting.total() < MAX_WAITING - 1:  # until all have come
             time.sleep(0.01)
         time.sleep(0.3)
         many += half_requests(port, 1, stack, sent=whole)
@@ -177,4 +176,4 @@ def test_an_address_waits_for_its_own_requests_only():
         assert other.recv(12) == b"HTTP/1.1 200"
         assert entered == [True, False], "no more than one of an address occupies a thread"
         go_on.set()
-        assert Counter(connection.recv(12) for connection in many)[b"HTTP/1.1 200"] == 1 + MOST_WAITING
+        assert Counter(connection.recv(12) for connection in many)[b"HTTP/1.1 200"] == 1 + MAX_WAITING

@@ -27,10 +27,10 @@ from vlalign.train.cli.train import main as train_main
 from vlalign.train.page import app as page_app
 from vlalign.train.page import browser_clips as page_clips
 from vlalign.train.page.app import make_app
-from vlalign.train.page.browser_clips import Clips, NoClip
+from vlalign.train.page.browser_clips import ClipCache, ClipError
 from vlalign.train.page.concurrency import Busy
 from vlalign.train.page.guard import POLICY, Access
-from vlalign.train.page.library import Library
+from vlalign.train.page.library import VideoLibrary
 from vlalign.train.page.serve import serve
 
 TRAIN = ["--objective", "taco", "--features", "s3d", "--num-steps", "2", "--batch-size", "4", "--num-negatives", "2"]
@@ -98,7 +98,7 @@ def client(search):
 
 
 def test_json_says_what_search_finds(client, search):
-    answer = client.get("/api/search", params={"q": "cut the onion", "num": 4}).json()
+    answer = client.get("/api/search", params={"q": "cut the onion", "num_results": 4}).json()
     moments = search("cut the onion", num_results=4)
     assert [(m["video_id"], m["start_seconds"], m["end_seconds"]) for m in answer["moments"]] == [
         (m.video_id, m.start_seconds, m.end_seconds) for m in moments
@@ -106,7 +106,7 @@ def test_json_says_what_search_finds(client, search):
     assert np.allclose([m["score"] for m in answer["moments"]], [m.score for m in moments])
     assert answer["num_videos"] == 24
     first = answer["moments"][0]
-    curve = client.get("/api/curve", params={"q": "cut the onion", "video_id": first["video_id"]}).json()
+    curve = client.get("/api/score_curve", params={"q": "cut the onion", "video_id": first["video_id"]}).json()
     assert np.allclose(curve["scores"], search.score_curve("cut the onion", first["video_id"]).scores)
     part = {"video_id": first["video_id"], "start": 0, "end": 1}
     like = client.get("/api/like", params=part).json()["moments"]
@@ -127,7 +127,7 @@ def test_a_data_set_is_chosen_by_its_name(toy, search):
     about = client.get("/api/about").json()["datasets"]
     assert [(of["name"], of["num_videos"]) for of in about] == [("toy", 24), ("other", 4)]
     for dataset, num_videos in (({}, 24), ({"dataset": "toy"}, 24), ({"dataset": "other"}, 4)):
-        found = client.get("/api/search", params={"q": "onion", "num": 60, **dataset}).json()
+        found = client.get("/api/search", params={"q": "onion", "num_results": 60, **dataset}).json()
         assert found["num_videos"] == num_videos == len({m["video_id"] for m in found["moments"]})
     clip = {"video_id": "v001", "start": 0, "end": 1}
     assert client.get("/media/clip", params=clip | {"dataset": "other"}).status_code == 200
@@ -137,31 +137,31 @@ def test_a_data_set_is_chosen_by_its_name(toy, search):
 
 
 def test_filters_choose_videos(client):
-    found = client.get("/api/search", params={"q": "cut the onion", "split": "test", "num": 60}).json()
+    found = client.get("/api/search", params={"q": "cut the onion", "split": "test", "num_results": 60}).json()
     assert found["num_videos"] == 6
     assert {m["video_id"] for m in found["moments"]} <= {f"v{n:03d}" for n in range(13, 24, 2)}
-    nothing = client.get("/api/search", params={"q": "onion", "caption_known": "false"}).json()
+    nothing = client.get("/api/search", params={"q": "onion", "has_caption": "false"}).json()
     assert (nothing["num_videos"], nothing["moments"]) == (0, [])
-    assert client.get("/api/search", params={"q": "onion", "shortest": 9}).json()["num_videos"] < 24
+    assert client.get("/api/search", params={"q": "onion", "min_seconds": 9}).json()["num_videos"] < 24
 
 
 def test_json_says_what_found_a_moment(client, search):
-    found = client.get("/api/search", params={"q": "cut the onion", "by": "words"}).json()["moments"]
-    expected = search("cut the onion", num_results=12, by="words")
-    assert [(m["found_by"], m["said"]) for m in found] == [("words", m.said) for m in expected] and found
+    found = client.get("/api/search", params={"q": "cut the onion", "by": "text"}).json()["moments"]
+    expected = search("cut the onion", num_results=12, by="text")
+    assert [(m["found_by"], m["caption"]) for m in found] == [("text", m.caption) for m in expected] and found
     assert {m["found_by"] for m in client.get("/api/search", params={"q": "onion"}).json()["moments"]} > {"both"}
-    seen = client.get("/api/search", params={"q": "onion", "by": "picture"}).json()["moments"]
-    assert {(m["found_by"], m["said"]) for m in seen} == {("picture", None)}
+    seen = client.get("/api/search", params={"q": "onion", "by": "video"}).json()["moments"]
+    assert {(m["found_by"], m["caption"]) for m in seen} == {("video", None)}
     assert client.get("/api/search", params={"q": "onion", "by": "sound"}).status_code == 422
 
 
 def test_json_says_where_words_fit(client, search):
     asked = {"q": "cut the onion", "video_id": "v000"}
-    words = client.get("/api/words", params=asked).json()
+    words = client.get("/api/word_curves", params=asked).json()
     curves = search.word_curves("cut the onion", "v000")
     assert [of["word"] for of in words] == list(curves) and "onion" in curves
     assert np.allclose(words[0]["curve"]["scores"], curves[words[0]["word"]].scores)
-    assert client.get("/api/words", params=asked | {"video_id": "nobody"}).status_code == 422
+    assert client.get("/api/word_curves", params=asked | {"video_id": "nobody"}).status_code == 422
 
 
 def test_a_search_that_takes_too_long_is_ended(client, monkeypatch):
@@ -207,9 +207,9 @@ def test_a_link_to_a_video_within_the_root_is_served(client, toy):
 
 def test_what_is_sent_is_the_file_that_was_checked(client, toy, monkeypatch):
     """A link takes its name between the check and the answer. No descriptor stays open."""
-    path, kept, check = toy.path / "videos" / "v000.mp4", toy.path / "videos" / "kept.mp4", Library.file
+    path, kept, check = toy.path / "videos" / "v000.mp4", toy.path / "videos" / "kept.mp4", VideoLibrary.file
 
-    def swapped(self: Library, video_id: str) -> tuple[int, str]:
+    def swapped(self: VideoLibrary, video_id: str) -> tuple[int, str]:
         checked = check(self, video_id)
         path.rename(kept)
         path.symlink_to(toy.root.parent / "secret.mp4")
@@ -217,7 +217,7 @@ def test_what_is_sent_is_the_file_that_was_checked(client, toy, monkeypatch):
 
     assert client.get("/media/video", params={"video_id": "v000"}).content == CONTENT
     num_open = len(os.listdir("/dev/fd"))
-    monkeypatch.setattr(Library, "file", swapped)
+    monkeypatch.setattr(VideoLibrary, "file", swapped)
     try:
         assert client.get("/media/video", params={"video_id": "v000"}).content == CONTENT
     finally:
@@ -244,8 +244,8 @@ def test_a_clip_shows_what_browsers_cannot_play(client):
         ("v005", 50, 51, "there is no frame between these times"),
         ("v005", 2, 1, "there is no frame between these times"),
         ("v006", 0, 1, "Invalid data"),
-        ("v007", 0, 1, "its pictures are shown"),
-        ("v008", 0, 1, "its pictures are shown"),
+        ("v007", 0, 1, "its thumbnails are shown"),
+        ("v008", 0, 1, "its thumbnails are shown"),
     ],
 )
 def test_what_cannot_be_shown_as_a_clip_says_why(client, video_id, start, end, reason):
@@ -260,9 +260,9 @@ def test_clips_of_no_time_are_refused(client, times):
 
 
 def test_few_clips_are_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(page_clips, "MOST_KEPT", 2)
+    monkeypatch.setattr(page_clips, "MAX_CACHED_CLIPS", 2)
     video = write_numbered(tmp_path / "v.avi", range(48), Fraction(1, 24), container="avi", codec="mpeg4")
-    clips = Clips()
+    clips = ClipCache()
     first = clips.path(video, 0.0, 0.25)
     assert clips.path(video, 0.0, 0.25) == first, "the same again"
     others = [clips.path(video, start, start + 0.25) for start in (0.5, 1.0)]
@@ -275,15 +275,15 @@ def test_a_clip_is_cut_from_what_lies_in_the_folders_when_it_is_opened(tmp_path)
     (tmp_path / "root").mkdir()
     video = write_numbered(tmp_path / "v.avi", range(12), Fraction(1, 24), container="avi", codec="mpeg4")
     (tmp_path / "root" / "v.avi").symlink_to(video)
-    with pytest.raises(NoClip):
-        Clips().path(tmp_path / "root" / "v.avi", 0.0, 0.25, [str(tmp_path / "root")])
-    assert Clips().path(tmp_path / "root" / "v.avi", 0.0, 0.25, [str(tmp_path)]).stat().st_size
+    with pytest.raises(ClipError):
+        ClipCache().path(tmp_path / "root" / "v.avi", 0.0, 0.25, [str(tmp_path / "root")])
+    assert ClipCache().path(tmp_path / "root" / "v.avi", 0.0, 0.25, [str(tmp_path)]).stat().st_size
 
 
 def test_too_many_clips_at_once_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(page_clips, "MOST_WAITING", 2)
+    monkeypatch.setattr(page_clips, "MAX_WAITING", 2)
     begun, go_on = threading.Event(), threading.Event()
-    clips = Clips()
+    clips = ClipCache()
 
     def cut_slowly(*_) -> str:
         begun.set()
@@ -294,7 +294,7 @@ def test_too_many_clips_at_once_are_refused(tmp_path, monkeypatch):
     with ThreadPoolExecutor() as threads:
         results = [threads.submit(clips.path, tmp_path, 0.0, 1.0) for _ in range(2)]
         assert begun.wait(30)
-        while clips._places._value:  # until both have come
+        while clips._waiting._value:  # until both have come
             time.sleep(0.01)
         with pytest.raises(Busy):
             clips.path(tmp_path, 0.0, 1.0)
@@ -335,9 +335,9 @@ def test_methods_bodies_and_long_addresses_are_refused(client):
         {"q": ""},
         {"q": " "},
         {"q": "x" * 2001},
-        {"q": "a", "num": 0},
-        {"q": "a", "num": 10**9},
-        {"q": "a", "num": "x"},
+        {"q": "a", "num_results": 0},
+        {"q": "a", "num_results": 10**9},
+        {"q": "a", "num_results": "x"},
     ],
 )
 def test_wrong_queries_are_answered_with_a_reason(client, parameters):

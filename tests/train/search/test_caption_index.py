@@ -1,4 +1,4 @@
-"""Search for what is said: words of captions and subtitles, and their fusion with what is seen."""
+"""The caption index: captions and subtitles are found by their words, and fused with moments that the videos give."""
 
 import sqlite3
 
@@ -10,11 +10,11 @@ from vlalign.storage import Caption, FeatureStore, UserError, VideoFeatures, Wei
 from vlalign.storage.captions.files import write_captions_about, write_part
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.profiles import PROFILES
-from vlalign.train import build_index, open_search
+from vlalign.train import SearchSource, build_index, open_search
 from vlalign.train.cli.search import main as search_main
 from vlalign.train.cli.train import main as train_main
-from vlalign.train.search.caption_index import FILE_NAME, NO_CURVE, SaidIndex, open_said
-from vlalign.train.search.moments import Moment, fuse
+from vlalign.train.search.caption_index import FILE_NAME, NO_CURVE, CaptionIndex, open_caption_index
+from vlalign.train.search.moments import Moment, fuse_rankings
 
 CUES = {
     "kitchen": ["we heat the pan", "now she mentions the oven", "the oven is hot and the bread goes in"],
@@ -49,10 +49,10 @@ def mine(tmp_path):
 def test_subtitles_are_found_without_a_training(mine, capsys):
     search = open_search(mine.path, features="s3d")
     found = search("where does she mention the oven")
-    assert [(m.video_id, m.start_seconds, m.end_seconds, m.said) for m in found] == [
+    assert [(m.video_id, m.start_seconds, m.end_seconds, m.caption) for m in found] == [
         ("kitchen", 4.0, 7.5, "now she mentions the oven")
     ]
-    assert (found[0].found_by, found[0].percentile) == ("words", None) and found[0].score > 0
+    assert (found[0].found_by, found[0].percentile) == ("text", None) and found[0].score > 0
     assert [m.start_seconds for m in search("oven")] == [4.0, 8.0], "the shorter caption first"
     assert {m.video_id for m in search("bus", num_results=2)} == {"street"} and len(search("bus", num_results=2)) == 2
     assert search("oven", videos={"street"}) == [] and search("zeppelin") == []
@@ -60,7 +60,7 @@ def test_subtitles_are_found_without_a_training(mine, capsys):
     call = ["--root", str(mine.root), "--dataset", "mine", "--features", "s3d"]
     assert search_main([*call, "the oven"]) == 0
     out = capsys.readouterr().out
-    assert 'words     kitchen  "now she mentions the oven"' in out
+    assert 'text      kitchen  "now she mentions the oven"' in out
     assert "note: only captions were searched: the model of these features reads no texts" in out
     assert search_main([*call, "--like", "kitchen@0-4"]) == 0, "an example needs no text tower"
 
@@ -76,17 +76,17 @@ def test_a_query_is_no_language(mine, query):
 
 
 def test_a_protocol_is_searched_too_and_changes_are_seen(mine):
-    first = open_said(mine)
+    first = open_caption_index(mine)
     assert first.find("trees", 9, CUES) == []
     file = mine.path / "index" / FILE_NAME
     made = file.stat().st_mtime_ns
-    assert open_said(mine) is not None and file.stat().st_mtime_ns == made, "not read again"
+    assert open_caption_index(mine) is not None and file.stat().st_mtime_ns == made, "not read again"
     folder = mine.root / "subtitles"
     (folder / "garden.srt").write_text(subtitles(["tall trees", "the weather is fine"]))
     call = ["--root", str(mine.root), "--dataset", "mine", "--annotations", str(folder), "--protocol", "merged"]
     assert preprocess.main(call) == 0
-    again = open_said(mine)
-    assert [said.text for said in again.find("trees", 9, CUES)] == ["tall trees the weather is fine"]
+    again = open_caption_index(mine)
+    assert [match.text for match in again.find("trees", 9, CUES)] == ["tall trees the weather is fine"]
     assert len(again.find("roses", 9, CUES)) == 1, "the usual captions stay"
 
 
@@ -100,76 +100,76 @@ def test_captions_after_the_end_of_the_features_are_left_out(mine):
     write_part(folder, 0, captions, {})
     write_captions_about(folder, {"protocol": "other"})
     found = open_search(mine.path, features="s3d")("a word")
-    assert [(m.said, m.start_seconds, m.end_seconds) for m in found] == [("a word before", 10.0, 12.0)]
+    assert [(m.caption, m.start_seconds, m.end_seconds) for m in found] == [("a word before", 10.0, 12.0)]
 
 
 def test_a_damaged_file_is_refused_in_one_line(mine):
-    open_said(mine)
+    open_caption_index(mine)
     path = mine.path / "index" / FILE_NAME
     whole = path.read_bytes()
     for content in (b"", b"no database", whole[:5000], whole[:100] + bytes(len(whole) - 100)):
         path.write_bytes(content)
-        with pytest.raises(UserError, match=r"not a readable index of captions .*; remove it") as refused:
-            SaidIndex(path).find("oven", 3, CUES)
-            SaidIndex(path).made_from()
+        with pytest.raises(UserError, match=r"not a readable caption index .*; remove it") as refused:
+            CaptionIndex(path).find("oven", 3, CUES)
+            CaptionIndex(path).made_from()
         assert "\n" not in str(refused.value)
     path.write_bytes(whole)
     with sqlite3.connect(path) as database:
         database.execute("UPDATE said SET end_seconds = 'x'")
-    with pytest.raises(UserError, match="not a readable index of captions"):
-        SaidIndex(path).find("oven", 3, CUES)
+    with pytest.raises(UserError, match="not a readable caption index"):
+        CaptionIndex(path).find("oven", 3, CUES)
     path.write_bytes(whole)
     with sqlite3.connect(path) as database:
         database.execute("CREATE VIEW trap AS SELECT load_extension('evil')")
-    with pytest.raises(UserError, match="its tables are not those of an index of captions"):
-        open_said(mine)
+    with pytest.raises(UserError, match="its tables are not those of a caption index"):
+        open_caption_index(mine)
 
 
 def test_what_is_seen_and_said_is_fused(tmp_path):
     toy = make_toy(tmp_path)
     call = ["--root", str(toy.root), "--dataset", "toy", "--features", "s3d", "--num-steps", "2", "--run-name", "r"]
     assert train_main(call) == 0
-    assert build_index(toy.path, run="r").num_videos == 24 and (toy.path / "index" / FILE_NAME).exists()
+    assert build_index(SearchSource(toy.path, run="r")).num_videos == 24 and (toy.path / "index" / FILE_NAME).exists()
     search = open_search(toy.path, run="r")
-    captions = {v: search.said.find("onion", 99, {v}) for v in search.index.video_ids}
+    captions = {v: search.caption_index.find("onion", 99, {v}) for v in search.index.video_ids}
     with_onion = {video_id for video_id, found in captions.items() if found}
-    by_words = search("onion", num_results=24, by="words")
-    assert {m.video_id for m in by_words} <= with_onion and all("onion" in m.said for m in by_words)
+    by_text = search("onion", num_results=24, by="text")
+    assert {m.video_id for m in by_text} <= with_onion and all("onion" in m.caption for m in by_text)
     fused = search("onion", num_results=24)
-    assert {m.found_by for m in fused} <= {"both", "picture", "words"}
-    assert {m.video_id for m in fused if m.found_by != "picture"} == {m.video_id for m in by_words}
-    seen = {(m.video_id, m.window): m.score for m in search("onion", num_results=99, by="picture")}
+    assert {m.found_by for m in fused} <= {"both", "video", "text"}
+    assert {m.video_id for m in fused if m.found_by != "video"} == {m.video_id for m in by_text}
+    seen = {(m.video_id, m.window): m.score for m in search("onion", num_results=99, by="video")}
     for moment in fused:
         assert moment.score == pytest.approx(seen[moment.video_id, moment.window], abs=1e-4), "the score is the run's"
 
 
-def moment(video_id, start, end, found_by="picture"):
-    said = None if found_by == "picture" else f"of {video_id}"
+def moment(video_id, start, end, found_by="video"):
+    caption = None if found_by == "video" else f"of {video_id}"
     return Moment(
         video_id=video_id, start_seconds=start, end_seconds=end, score=1.0, percentile=1.0, window=(start, end),
-        curve=NO_CURVE, found_by=found_by, said=said,
+        curve=NO_CURVE, found_by=found_by, caption=caption,
     )  # fmt: skip
 
 
 def test_fusion_adds_reciprocal_ranks():
-    """Of equal places, what is seen comes first."""
-    seen = [moment("a", 0, 4), moment("b", 0, 4), moment("c", 8, 12)]
-    said = [
-        moment("x", 1, 2, "words"),
-        moment("c", 0, 8, "words"),
-        moment("c", 11, 13, "words"),
-        moment("c", 9, 10, "words"),
+    """Of equal points, moments that the video found come first."""
+    by_video = [moment("a", 0, 4), moment("b", 0, 4), moment("c", 8, 12)]
+    by_text = [
+        moment("x", 1, 2, "text"),
+        moment("c", 0, 8, "text"),
+        moment("c", 11, 13, "text"),
+        moment("c", 9, 10, "text"),
     ]
-    fused = fuse(seen, said, 10)
+    fused = fuse_rankings(by_video, by_text, 10)
     # c: 1/63 + 1/63; a and x: 1/61; b and c's other caption, which only touches the moment: 1/62
     assert [(m.video_id, m.found_by, m.start_seconds) for m in fused] == [
         ("c", "both", 8),
-        ("a", "picture", 0),
-        ("x", "words", 1),
-        ("b", "picture", 0),
-        ("c", "words", 0),
+        ("a", "video", 0),
+        ("x", "text", 1),
+        ("b", "video", 0),
+        ("c", "text", 0),
     ]
-    assert fused[0].said == "of c" and len(fuse(seen, said, 2)) == 2
+    assert fused[0].caption == "of c" and len(fuse_rankings(by_video, by_text, 2)) == 2
 
 
 IN_GAP, IN_LAST_HALF_SECOND, BEYOND = (4.2, 4.8), (9.1, 9.4), (50.0, 51.0)
@@ -205,7 +205,7 @@ def gaps(tmp_path_factory):
     return dataset
 
 
-@pytest.mark.parametrize("by", ["words", "both"])
+@pytest.mark.parametrize("by", ["text", "both"])
 @pytest.mark.parametrize(
     ("target", "without"), [({"run": "r"}, [IN_LAST_HALF_SECOND, BEYOND]), ({"features": "s3d"}, [BEYOND])]
 )
@@ -216,12 +216,12 @@ def test_a_caption_without_rows_is_left_out_by_name_and_count(gaps, by, target, 
     caplog.clear()
     found = search("zebra", by=by, num_results=30)
     assert all(np.isfinite(moment.score) for moment in found)
-    said = [(m.video_id, m.start_seconds, m.end_seconds) for m in found if m.said == "a zebra"]
-    if by == "words":
+    with_zebra = [(m.video_id, m.start_seconds, m.end_seconds) for m in found if m.caption == "a zebra"]
+    if by == "text":
         spans = [(5.0, 7.0), IN_GAP, IN_LAST_HALF_SECOND][: 4 - len(without)]
-        assert sorted(said) == sorted(("gap", *span) for span in spans)
-    assert said and all(start < 9.5 for _, start, _ in said)
-    [line] = [record.getMessage() for record in caplog.records if "no feature rows" in record.getMessage()]
+        assert sorted(with_zebra) == sorted(("gap", *span) for span in spans)
+    assert with_zebra and all(start < 9.5 for _, start, _ in with_zebra)
+    [line] = [record.getMessage() for record in caplog.records if "no feature vectors" in record.getMessage()]
     assert f"{len(without)} caption" in line and all(f"gap#{start}-{end}" in line for start, end in without)
     assert line.count("gap#") == len(without)
 

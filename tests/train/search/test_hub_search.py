@@ -14,7 +14,7 @@ from transformers import AutoModel, Blip2Config, CLIPImageProcessor, CLIPProcess
 from vlalign.storage import FeatureStore, UserError
 from vlalign.train import open_search
 from vlalign.train.cli.search import main as search_main
-from vlalign.train.search.example_queries import parse_example
+from vlalign.train.search.query import parse_example
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +42,12 @@ def test_texts_get_the_models_own_vectors(model, dataset):
         tokens = processor(text=[text], return_tensors="pt", truncation=True, max_length=77)
         expected = clip.get_text_features(**tokens).pooler_output[0].numpy()
         np.testing.assert_allclose(
-            search.encoder.text_vector(text), expected / np.linalg.norm(expected), rtol=1e-5, atol=1e-6
+            search.encoder.encode_text(text), expected / np.linalg.norm(expected), rtol=1e-5, atol=1e-6
         )
     found = search("a red ball falls", num_results=2)
     assert {moment.video_id for moment in found} == {"v0", "v1"}
-    assert search.remarks("a blue box", "picture") == []
-    assert search.remarks("a blue box " * 40, "picture") == ["only the first 77 word pieces are read"]
+    assert search.warnings("a blue box", "video") == []
+    assert search.warnings("a blue box " * 40, "video") == ["only the first 77 word pieces are read"]
 
 
 def test_a_picture_gets_the_models_own_vector(model, dataset, tmp_path):
@@ -58,7 +58,7 @@ def test_a_picture_gets_the_models_own_vector(model, dataset, tmp_path):
     with torch.inference_mode():
         pixels = processor(images=Image.open(picture), return_tensors="pt")["pixel_values"]
         expected = clip.get_image_features(pixel_values=pixels).pooler_output[0].numpy()
-    found = search.encoder.picture_vector(picture)
+    found = search.encoder.encode_image(picture)
     np.testing.assert_allclose(found, expected / np.linalg.norm(expected), rtol=1e-4, atol=1e-5)
 
 

@@ -18,18 +18,24 @@ from vlalign.storage.common.packages import EXTRAS, install_command
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.profiles import PROFILES
 from vlalign.storage.stores.maintenance import remove
-from vlalign.train import build_index, open_search
+from vlalign.train import SearchSource, build_index, open_search
 from vlalign.train.cli.index import main as index_main
 from vlalign.train.cli.train import main as train_main
-from vlalign.train.search import build, codes
-from vlalign.train.search import index_shards as parts
+from vlalign.train.search import build, coded_search
 from vlalign.train.search.duplicates import find_duplicates
-from vlalign.train.search.exact_search import half_product
-from vlalign.train.search.index import open_parts, part_files, read_part
-from vlalign.train.search.windows import plan_windows
+from vlalign.train.search.exact_search import half_products
+from vlalign.train.search.index import (
+    IndexFolder,
+    clips_of,
+    index_folder,
+    open_index_shards,
+    plan_search_windows,
+    read_index_shard,
+    shard_files,
+)
 
 SECONDS = 21
-WINDOWS = len(plan_windows(float(SECONDS)))
+WINDOWS = len(plan_search_windows(float(SECONDS)))
 
 
 @pytest.fixture(scope="module")
@@ -60,34 +66,38 @@ def options(clip):
     return {"features": "clip_vit_b32", "weights": clip}
 
 
+def source(dataset, clip):
+    return SearchSource(dataset.path, **options(clip))
+
+
 def folder(dataset):
-    return parts.index_folder(dataset, "clip_vit_b32")
+    return index_folder(dataset, "clip_vit_b32")
 
 
 def test_videos_are_added_changed_and_removed_without_a_rebuild(dataset, clip):
-    first = build_index(dataset.path, **options(clip))
+    first = build_index(source(dataset, clip))
     assert (first.num_videos, first.num_windows, first.num_added) == (4, 4 * WINDOWS, 4)
-    [part] = part_files(folder(dataset))
+    [shard] = shard_files(folder(dataset))
     add(dataset, clip, ["new"], 9)
     add(dataset, clip, ["v1"], 8)  # in place of the old rows
-    again = build_index(dataset.path, **options(clip))
+    again = build_index(source(dataset, clip))
     assert (again.num_videos, again.num_added, again.num_outdated) == (5, 2, 1)
-    assert part in part_files(folder(dataset)), "what was there is not written again"
+    assert shard in shard_files(folder(dataset)), "what was there is not written again"
     opened = open_search(dataset.path, **options(clip))
     rows = opened.index.rows_of("v1")
-    expected = opened.encoder.clip_vectors(parts.clips_of("v1", plan_windows(float(SECONDS))))
+    expected = opened.encoder.encode_clips(clips_of("v1", plan_search_windows(float(SECONDS))))
     np.testing.assert_allclose(opened.index.vectors_of(rows), expected, atol=1e-3)
     remove(dataset.features("clip_vit_b32"), ["v0", "v2", "v3"])
     opened = open_search(dataset.path, **options(clip))
     assert {moment.video_id for moment in opened("red ball")} == {"v1", "new"}
-    last = build_index(dataset.path, **options(clip))
+    last = build_index(source(dataset, clip))
     assert (last.num_videos, last.num_added, last.num_outdated) == (2, 0, 4)
-    assert part not in part_files(folder(dataset)), "nothing of it counts any more"
-    assert build_index(dataset.path, **options(clip)).num_outdated == 0
+    assert shard not in shard_files(folder(dataset)), "nothing of it counts any more"
+    assert build_index(source(dataset, clip)).num_outdated == 0
 
 
 def test_a_stopped_build_goes_on(dataset, clip, monkeypatch):
-    monkeypatch.setattr(parts, "PART_WINDOWS", WINDOWS)
+    monkeypatch.setattr(build, "WINDOWS_PER_SHARD", WINDOWS)
     written = []
 
     def stop(*args):
@@ -95,18 +105,18 @@ def test_a_stopped_build_goes_on(dataset, clip, monkeypatch):
             raise KeyboardInterrupt
         written.append(write(*args))
 
-    write = parts.write_part
-    monkeypatch.setattr(parts, "write_part", stop)
+    write = build.write_index_shard
+    monkeypatch.setattr(build, "write_index_shard", stop)
     with pytest.raises(KeyboardInterrupt):
-        build_index(dataset.path, **options(clip))
-    monkeypatch.setattr(parts, "write_part", write)
-    built = build_index(dataset.path, **options(clip))
+        build_index(source(dataset, clip))
+    monkeypatch.setattr(build, "write_index_shard", write)
+    built = build_index(source(dataset, clip))
     assert (built.num_videos, built.num_added) == (4, 2)
-    assert len(part_files(folder(dataset))) == 4
+    assert len(shard_files(folder(dataset))) == 4
 
 
 def test_large_data_sets_are_indexed_first(dataset, clip, monkeypatch, capsys):
-    monkeypatch.setattr(build, "SMALL_WINDOWS", WINDOWS)
+    monkeypatch.setattr(build, "MAX_WINDOWS_ADDED_BY_SEARCH", WINDOWS)
     with pytest.raises(UserError, match=r"no index of 4 videos yet; run vlalign-index --dataset mine first"):
         open_search(dataset.path, **options(clip))
     call = ["--root", str(dataset.root), "--dataset", "mine", "--features", "clip_vit_b32", "--weights", str(clip)]
@@ -120,21 +130,21 @@ def test_large_data_sets_are_indexed_first(dataset, clip, monkeypatch, capsys):
 
 def test_a_large_index_gets_codes_that_searches_use_and_say_if_they_lack(dataset, clip, monkeypatch, capsys):
     expected = open_search(dataset.path, **options(clip))("red ball")
-    monkeypatch.setattr(codes, "EXACT_WINDOWS", WINDOWS)
-    assert open_search(dataset.path, **options(clip)).coded is None
+    monkeypatch.setattr(coded_search, "EXACT_WINDOWS", WINDOWS)
+    assert open_search(dataset.path, **options(clip)).coded_index is None
     said = "windows, which takes seconds; run vlalign-index --dataset mine"
     assert f"compares all {4 * WINDOWS} {said}" in capsys.readouterr().err
-    assert build_index(dataset.path, **options(clip)).num_coded == 4 * WINDOWS
+    assert build_index(source(dataset, clip)).num_coded == 4 * WINDOWS
     search = open_search(dataset.path, **options(clip))
-    assert search.coded is not None
+    assert search.coded_index is not None
     assert capsys.readouterr().err == ""
     found = search("red ball")
     assert [(m.video_id, m.window) for m in found] == [(m.video_id, m.window) for m in expected]
     assert [m.score for m in found] == pytest.approx([m.score for m in expected], abs=1e-5)
-    assert build_index(dataset.path, **options(clip)).num_coded == 0
-    for module in (build, codes):
+    assert build_index(source(dataset, clip)).num_coded == 0
+    for module in (build, coded_search):
         monkeypatch.setattr(module, "has_faiss", lambda: False)
-    assert open_search(dataset.path, **options(clip)).coded is None
+    assert open_search(dataset.path, **options(clip)).coded_index is None
     assert f"{install_command(EXTRAS['index'])}), then run vlalign-index --dataset mine" in capsys.readouterr().err
     call = ["--root", str(dataset.root), "--dataset", "mine", "--features", "clip_vit_b32", "--weights", str(clip)]
     assert index_main(call) == 0
@@ -147,21 +157,21 @@ def by_other_processes(call, items):
         yield from reversed(list(pool.map(call, items)))
 
 
-def test_parts_that_other_processes_make_are_the_same(dataset, clip, monkeypatch):
-    monkeypatch.setattr(parts, "PART_WINDOWS", WINDOWS + 1)
-    monkeypatch.setattr(codes, "EXACT_WINDOWS", WINDOWS)
-    monkeypatch.setattr(codes, "NUM_PROBES", 100)
+def test_shards_that_other_processes_make_are_the_same(dataset, clip, monkeypatch):
+    monkeypatch.setattr(build, "WINDOWS_PER_SHARD", WINDOWS + 1)
+    monkeypatch.setattr(coded_search, "EXACT_WINDOWS", WINDOWS)
+    monkeypatch.setattr(coded_search, "NUM_PROBES", 100)
     copy = DatasetFolder(dataset.root / "elsewhere", "mine")
     shutil.copytree(dataset.path, copy.path)
-    plain = build_index(dataset.path, **options(clip))
+    plain = build_index(source(dataset, clip))
     progress = []
-    spread = build_index(copy.path, **options(clip), spread=by_other_processes, on_progress=progress.append)
+    spread = build_index(source(copy, clip), parallel_map=by_other_processes, on_progress=progress.append)
     assert (spread.num_windows, spread.num_coded) == (plain.num_windows, plain.num_coded) == (4 * WINDOWS, 4 * WINDOWS)
     assert {(told.what, told.done, told.total) for told in progress} >= {
         ("indexing", 4 * WINDOWS, 4 * WINDOWS),
         ("coding", 4 * WINDOWS, 4 * WINDOWS),
     }
-    made = [sorted(open_parts(folder(at)), key=lambda part: part.video_ids) for at in (dataset, copy)]
+    made = [sorted(open_index_shards(folder(at)), key=lambda shard: shard.video_ids) for at in (dataset, copy)]
     for of_plain, of_spread in zip(*made, strict=True):
         assert of_plain.video_ids == of_spread.video_ids
         np.testing.assert_array_equal(of_plain.vectors, of_spread.vectors)
@@ -181,25 +191,25 @@ def test_processes_of_another_folder_find_the_run(tmp_path, monkeypatch):
         with ProcessPoolExecutor(1, multiprocessing.get_context("fork"), os.chdir, ("/",)) as pool:
             yield from pool.map(call, items)
 
-    assert build_index(run="runs/r", spread=in_another_folder).num_videos == 24
+    assert build_index(SearchSource(run="runs/r"), parallel_map=in_another_folder).num_videos == 24
 
 
 def test_processes_that_live_on_see_what_was_added(dataset, clip, monkeypatch):
     """The encoder that a process keeps is that of one call."""
-    monkeypatch.setattr(codes, "EXACT_WINDOWS", 10**9)
+    monkeypatch.setattr(coded_search, "EXACT_WINDOWS", 10**9)
     for num_videos in (4, 5):
-        built = build_index(dataset.path, **options(clip), spread=map)
+        built = build_index(source(dataset, clip), parallel_map=map)
         assert built.num_videos == num_videos
         add(dataset, clip, ["new"], 9)
 
 
 def test_windows_of_another_model_do_not_count(dataset, clip):
-    build_index(dataset.path, **options(clip))
-    key = open_parts(folder(dataset))[0].key
+    build_index(source(dataset, clip))
+    key = open_index_shards(folder(dataset))[0].key
     # Any more would make indexes of earlier versions again.
     assert set(json.loads(key)) == {"weights_sha256", "profile_hash", "window_seconds"}
-    index = parts.IndexFolder.of(open_search(dataset.path, **options(clip)).encoder)
-    other = parts.IndexFolder(index.encoder, index.path, key.replace("4.0", "5.0"))
+    index = IndexFolder.of(open_search(dataset.path, **options(clip)).encoder)
+    other = IndexFolder(index.encoder, index.path, key.replace("4.0", "5.0"))
     assert (other.open().num_windows, len(other.open().state.other)) == (0, 1)
 
 
@@ -215,36 +225,38 @@ def test_near_duplicates_are_found(dataset, clip, capsys):
 
 
 @pytest.fixture(scope="module")
-def part(tmp_path_factory, clip):
+def shard(tmp_path_factory, clip):
     dataset = DatasetFolder(tmp_path_factory.mktemp("root"), "mine")
     add(dataset, clip, ["v0", "v1"], 0)
-    build_index(dataset.path, **options(clip))
-    [path] = part_files(folder(dataset))
+    build_index(source(dataset, clip))
+    [path] = shard_files(folder(dataset))
     return path
 
 
-def test_a_cut_file_is_refused_in_one_line(part, tmp_path):
-    whole = part.read_bytes()
+def test_a_cut_file_is_refused_in_one_line(shard, tmp_path):
+    whole = shard.read_bytes()
     for length in (0, 5, 8, 40, 300, len(whole) // 2, len(whole) - 1):
         path = tmp_path / "cut.safetensors"
         path.write_bytes(whole[:length])
-        with pytest.raises(UserError, match=r"not a part of an index .*remove it and run vlalign-index") as refused:
-            read_part(path)
+        with pytest.raises(
+            UserError, match=r"not a shard of a search index .*remove it and run vlalign-index"
+        ) as refused:
+            read_index_shard(path)
         assert "\n" not in str(refused.value)
 
 
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_a_changed_file_is_refused_or_read(part, tmp_path, data):
-    """Whatever the bytes are, reading ends with a part whose columns fit, or with one line."""
-    content = bytearray(part.read_bytes())
+def test_a_changed_file_is_refused_or_read(shard, tmp_path, data):
+    """Whatever the bytes are, reading ends with a shard whose columns fit, or with one line."""
+    content = bytearray(shard.read_bytes())
     header = 8 + int.from_bytes(content[:8], "little")
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, header - 1))] = data.draw(st.integers(0, 255))
     path = tmp_path / "changed.safetensors"
     path.write_bytes(content)
     try:
-        read = read_part(path)
+        read = read_index_shard(path)
     except UserError as error:
         assert "\n" not in str(error)
         return
@@ -252,14 +264,14 @@ def test_a_changed_file_is_refused_or_read(part, tmp_path, data):
     assert read.video.max(initial=0) < max(len(read.video_ids), 1)
 
 
-def test_values_that_are_no_numbers_come_last(part):
+def test_values_that_are_no_numbers_come_last(shard):
     """Vectors are not checked when an index is opened, which would read all of them."""
-    read = read_part(part)
+    read = read_index_shard(shard)
     vectors = np.array(read.vectors)
     vectors[0] = np.nan
-    scores = half_product(vectors, vectors[1].astype(np.float32))
+    scores = half_products(vectors, vectors[1].astype(np.float32))
     assert np.isnan(scores[0]) and np.isfinite(scores[1:]).all()
 
 
-def test_the_store_and_its_index_stay_apart(part):
-    assert FeatureStore(part.parents[2] / "features" / "clip_vit_b32").video_ids() == ["v0", "v1"]
+def test_the_store_and_its_index_stay_apart(shard):
+    assert FeatureStore(shard.parents[2] / "features" / "clip_vit_b32").video_ids() == ["v0", "v1"]

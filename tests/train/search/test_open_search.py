@@ -21,8 +21,8 @@ from vlalign.train.cli.train import main as train_main
 from vlalign.train.data.clips import Clip
 from vlalign.train.runs.checkpoint import load_run
 from vlalign.train.scoring.scorer import stage_scores
-from vlalign.train.search.example_queries import VideoPart, parse_example
-from vlalign.train.search.windows import plan_windows
+from vlalign.train.search.index import plan_search_windows
+from vlalign.train.search.query import VideoSpan, parse_example
 
 pytestmark = pytest.mark.portable
 
@@ -79,7 +79,7 @@ def shown(tmp_path, clip):
 
 def test_zero_shot_finds_where_a_text_is_shown(shown, clip):
     search = open_search(shown.path, features="clip_vit_b32", weights=clip)
-    assert search.num_windows == 6 * len(plan_windows(30.0))
+    assert search.num_windows == 6 * len(plan_search_windows(30.0))
     store = FeatureStore(shown.features("clip_vit_b32"))
     for number, text in enumerate(TEXTS):
         moments = search(text, num_results=6)
@@ -98,7 +98,7 @@ def test_zero_shot_finds_where_a_text_is_shown(shown, clip):
 def test_zero_shot_scores_are_cosines_of_means(shown, clip):
     """The definition, written as a loop."""
     search = open_search(shown.path, features="clip_vit_b32", weights=clip)
-    query_D = search.encoder.text_vector("red ball")
+    query_D = search.encoder.encode_text("red ball")
     [best, *_] = search("red ball", num_results=1)
     rows = FeatureStore(shown.features("clip_vit_b32")).get(best.video_id).features
     start, end = best.window
@@ -125,7 +125,7 @@ def test_a_copy_of_a_model_under_another_name_leaves_its_place_alone(tmp_path):
 
 def test_a_run_searches_windows_with_the_scores_of_evaluation(toy):
     search, run = open_search(toy.path, run="r"), load_run(toy.runs / "r")
-    moments = search("cut the onion", num_results=100, rerank=1000, by="picture")
+    moments = search("cut the onion", num_results=100, rerank=1000, by="video")
     assert len(moments) >= 24
     windows = [(m.video_id, *m.window) for m in moments]
     clips = [Clip(v, None, None) if e >= run.features.duration_seconds(v) and s == 0 else Clip(v, s, e)
@@ -134,7 +134,7 @@ def test_a_run_searches_windows_with_the_scores_of_evaluation(toy):
     np.testing.assert_allclose([m.score for m in moments], scores.fused(run.score_weights)[0][0], atol=1e-4)
     for stage in ("sentence", "token", "fusion"):
         np.testing.assert_allclose([m.stages[stage] for m in moments], scores.stages[stage][0], atol=1e-4)
-    assert search.remarks("cut the zeppelin") == ["not in the training captions: the, zeppelin"]
+    assert search.warnings("cut the zeppelin") == ["not in the training captions: the, zeppelin"]
 
 
 def test_words_have_scores_over_time(toy, shown, clip):
@@ -189,14 +189,14 @@ def test_a_wrong_call_is_refused_in_one_line(toy, shown, clip):
         search.like("v0", 40, 50)
     with pytest.raises(UserError, match="either features whose model reads texts, or a run"):
         open_search(shown.path)
-    with pytest.raises(SettingError, match="by sound: expected one of both, picture, words"):
+    with pytest.raises(SettingError, match="by sound: expected one of both, video, text"):
         search("x", by="sound")
-    with pytest.raises(SettingError, match="by words: shown has no captions; run vlalign-preprocess"):
-        search("x", by="words")
-    with pytest.raises(SettingError, match="by words: an example has no words"):
-        search(like=VideoPart("v0"), by="words")
+    with pytest.raises(SettingError, match="by text: shown has no captions; run vlalign-preprocess"):
+        search("x", by="text")
+    with pytest.raises(SettingError, match="by text: an example has no words"):
+        search(like=VideoSpan("v0"), by="text")
     with pytest.raises(UserError, match="features s3d: S3D-G reads no texts"):
-        open_search(toy.path, features="s3d")("onion", by="picture")
+        open_search(toy.path, features="s3d")("onion", by="video")
     with pytest.raises(UserError, match="no feature store"):
         open_search(shown.path, features="resnet152")
 
@@ -238,7 +238,7 @@ def test_the_command_prints_what_the_call_returns(toy, shown, clip, capsys):
         ([*at_shown, "onion"], "no finished run"),
         ([*at_toy, "r", "x", "--num-results", "0"], "--num-results 0: expected 1 or more"),
         ([*at_toy, "r", "x", "--rerank", "0"], "--rerank 0: expected 1 or more"),
-        ([*at_shown, "x", *clip_options, "--by", "words"], "--by words: shown has no captions"),
+        ([*at_shown, "x", *clip_options, "--by", "text"], "--by text: shown has no captions"),
         ([*at_toy, "r", "x", "--device", "cuda:77"], "--device cuda:77: not available here"),
         ([*at_toy, "r", "x", "--features", "s3d"], "the run r has its own"),
         ([*at_shown, *clip_options, "--like", "nobody"], "'nobody': not in the index"),
@@ -251,10 +251,10 @@ def test_the_command_prints_what_the_call_returns(toy, shown, clip, capsys):
 
 def test_words_and_an_example_are_added(shown, clip):
     search = open_search(shown.path, features="clip_vit_b32", weights=clip)
-    text_D = search.encoder.text_vector("red ball")
-    part_D = search.encoder.clip_vectors([Clip("v0", 2.0, 7.0)])[0]
-    [best, *_] = search("red ball", like=VideoPart("v0", 2.0, 7.0), like_weight=0.25, num_results=1)
-    window_D = search.encoder.clip_vectors([Clip(best.video_id, *best.window)])[0]
+    text_D = search.encoder.encode_text("red ball")
+    part_D = search.encoder.encode_clips([Clip("v0", 2.0, 7.0)])[0]
+    [best, *_] = search("red ball", like=VideoSpan("v0", 2.0, 7.0), like_weight=0.25, num_results=1)
+    window_D = search.encoder.encode_clips([Clip(best.video_id, *best.window)])[0]
     expected = 0.25 * window_D @ (part_D / np.linalg.norm(part_D)) + 0.75 * window_D @ text_D
     assert best.score == pytest.approx(float(expected), abs=1e-3)
 
@@ -265,7 +265,7 @@ def test_a_picture_is_searched_by_the_model_that_made_the_features(shown, clip, 
     pixels = np.random.default_rng(0).integers(0, 256, (224, 224, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(tmp_path / "picture.png")
     search = open_search(shown.path, features="clip_vit_b32", weights=clip)
-    found = search.encoder.picture_vector(tmp_path / "picture.png")
+    found = search.encoder.encode_image(tmp_path / "picture.png")
     expected = load_extractor("clip_vit_b32", weights=clip).features(pixels[None])[0].numpy()
     np.testing.assert_allclose(found, expected / np.linalg.norm(expected), atol=1e-4)
     assert parse_example(str(tmp_path / "picture.png")) == tmp_path / "picture.png"
@@ -289,11 +289,11 @@ def test_a_run_searches_a_picture(small_demo, tmp_path):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("cat", VideoPart("cat")),
-        ("a/cat@0-4", VideoPart("a/cat", 0.0, 4.0)),
-        ("me@home@1.5-2", VideoPart("me@home", 1.5, 2.0)),
-        ("cat@4", VideoPart("cat@4")),
-        ("missing.jpg", VideoPart("missing.jpg")),
+        ("cat", VideoSpan("cat")),
+        ("a/cat@0-4", VideoSpan("a/cat", 0.0, 4.0)),
+        ("me@home@1.5-2", VideoSpan("me@home", 1.5, 2.0)),
+        ("cat@4", VideoSpan("cat@4")),
+        ("missing.jpg", VideoSpan("missing.jpg")),
     ],
 )
 def test_examples_are_parsed(text, expected):

@@ -10,7 +10,7 @@ from vlalign.train.cli.evaluate import main as evaluate_main
 from vlalign.train.cli.search import main
 from vlalign.train.cli.serve import main as serve_main
 from vlalign.train.cli.train import main as train_main
-from vlalign.train.search.example_queries import VideoPart, parse_example
+from vlalign.train.search.query import VideoSpan, parse_example
 
 TRAIN = ["--objective", "taco", "--features", "s3d", "--num-steps", "2", "--batch-size", "4", "--num-negatives", "2"]
 LONG = "cut the onion " * 30
@@ -124,6 +124,6 @@ def test_any_text_as_a_run_is_one_line(toy, search, text, capsys):
 
 @pytest.mark.parametrize("text", ODD_TEXTS)
 def test_any_text_as_an_example_is_one_line(search, text):
-    assert parse_example(text) == VideoPart(text)
+    assert parse_example(text) == VideoSpan(text)
     code, _, lines = search("r", "--like", text)
     assert code == 2 and "not in the index of toy" in lines[-1] and len(lines) == 1

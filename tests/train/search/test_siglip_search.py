@@ -12,10 +12,9 @@ from PIL import Image
 from vlalign.storage import FeatureStore, UserError
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.shards import write_shard
-from vlalign.train import build_index, open_search
+from vlalign.train import SearchSource, build_index, open_search
 from vlalign.train.search import build
-from vlalign.train.search.index import open_parts, remove_parts, write_part
-from vlalign.train.search.index_shards import IndexFolder
+from vlalign.train.search.index import IndexFolder, open_index_shards, remove_index_shards, write_index_shard
 
 LABELS = ["a red ball", "a dog catches a frisbee in the park", "two"]
 
@@ -39,14 +38,14 @@ def test_scores_are_those_of_the_librarys_pipeline(model, dataset, tmp_path):
     logits = {each["label"]: math.log(each["score"] / (1 - each["score"])) for each in found}
     own = transformers.AutoModel.from_pretrained(model)
     scale, bias = own.logit_scale.exp().item(), own.logit_bias.item()
-    seen = search.encoder.picture_vector(picture)
+    seen = search.encoder.encode_image(picture)
     for label in LABELS:
-        cosine = float(search.encoder.text_vector(label) @ seen)
+        cosine = float(search.encoder.encode_text(label) @ seen)
         assert scale * cosine + bias == pytest.approx(logits[label], abs=1e-3)
-        shouted = float(search.encoder.text_vector(label.upper()) @ seen)
+        shouted = float(search.encoder.encode_text(label.upper()) @ seen)
         assert shouted == pytest.approx(cosine, abs=1e-6)
-    assert search.remarks("a red ball", "picture") == []
-    assert search.remarks(" ".join(map(str, range(100))), "picture") == ["only the first 64 word pieces are read"]
+    assert search.warnings("a red ball", "video") == []
+    assert search.warnings(" ".join(map(str, range(100))), "video") == ["only the first 64 word pieces are read"]
 
 
 def test_a_store_records_how_texts_must_be_prepared(model, dataset, tmp_path):
@@ -65,21 +64,21 @@ def test_a_store_records_how_texts_must_be_prepared(model, dataset, tmp_path):
 
 def test_an_index_of_another_recipe_is_not_used(model, dataset, monkeypatch):
     options = {"features": "small", "weights": model}
-    build_index(dataset.path, **options)
+    build_index(SearchSource(dataset.path, **options))
     encoder = open_search(dataset.path, **options).encoder
     folder = IndexFolder.of(encoder)
-    parts = open_parts(folder.path)
-    about = json.loads(parts[0].key)
+    shards = open_index_shards(folder.path)
+    about = json.loads(shards[0].key)
     assert about.pop("texts") == "padded to 64 tokens, lower case"
-    for part in parts:  # as versions before wrote it
-        of_video = [part.video == number for number in range(len(part.video_ids))]
-        checksums = dict(zip(part.video_ids, part.checksums.tolist(), strict=True))
-        spans, vectors = ([values[rows] for rows in of_video] for values in (part.spans, part.vectors))
-        write_part(folder.path, json.dumps(about, sort_keys=True), checksums, spans, vectors)
-    remove_parts([part.path for part in parts])
-    monkeypatch.setattr(build, "SMALL_WINDOWS", 1)
+    for shard in shards:  # as versions before wrote it
+        of_video = [shard.video == number for number in range(len(shard.video_ids))]
+        checksums = dict(zip(shard.video_ids, shard.checksums.tolist(), strict=True))
+        spans, vectors = ([values[rows] for rows in of_video] for values in (shard.spans, shard.vectors))
+        write_index_shard(folder.path, json.dumps(about, sort_keys=True), checksums, spans, vectors)
+    remove_index_shards([shard.path for shard in shards])
+    monkeypatch.setattr(build, "MAX_WINDOWS_ADDED_BY_SEARCH", 1)
     with pytest.raises(UserError, match=r"only files that another model or version made \(1\); run vlalign-index"):
         open_search(dataset.path, **options)
-    built = build_index(dataset.path, **options)
+    built = build_index(SearchSource(dataset.path, **options))
     assert (built.num_added, built.num_other) == (2, 1)
     assert len(open_search(dataset.path, **options)("a red ball")) > 0

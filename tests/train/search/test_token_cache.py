@@ -1,4 +1,4 @@
-"""Encoded clips that are kept between queries."""
+"""The cache of encoded clips between queries."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from vlalign.train.cli.train import main as train_main
 from vlalign.train.data.clips import Clip
 from vlalign.train.models.tokens import present
 from vlalign.train.runs.checkpoint import load_run
-from vlalign.train.search.token_cache import KeepingScorer, KeptTokens
+from vlalign.train.search.run_encoder import CachingScorer, VideoTokenCache
 
 
 @pytest.fixture(scope="module", params=["words", "taco", "ncl"])
@@ -25,27 +25,27 @@ def clips_of(scorer):
 
 
 @torch.inference_mode()
-def test_kept_tokens_are_those_of_the_model(scorer):
-    keeping, clips = KeepingScorer.of(scorer), clips_of(scorer)
-    keeping.encode_videos(clips[2:5])
+def test_cached_tokens_are_those_of_the_model(scorer):
+    caching, clips = CachingScorer.of(scorer), clips_of(scorer)
+    caching.encode_videos(clips[2:5])
     for asked in (clips, clips[::-1], [clips[0], clips[0]]):
-        expected, kept = scorer.encode_videos(asked), keeping.encode_videos(asked)
-        assert torch.equal(kept.mask_BM, expected.mask_BM)
+        expected, cached = scorer.encode_videos(asked), caching.encode_videos(asked)
+        assert torch.equal(cached.mask_BM, expected.mask_BM)
         for name, value in present(expected).items():
             seen = expected.mask_BM[:, :, None] if name == "tokens_BMD" else torch.ones(())
-            torch.testing.assert_close(present(kept)[name] * seen, value * seen)
+            torch.testing.assert_close(present(cached)[name] * seen, value * seen)
 
 
 @torch.inference_mode()
 def test_memory_is_bounded(scorer):
-    keeping, clips = KeepingScorer.of(scorer), clips_of(scorer)
-    keeping.encode_videos(clips)
-    most = keeping.kept.num_bytes // 2
-    small = KeepingScorer(
-        **{name: getattr(scorer, name) for name in scorer.__dataclass_fields__}, kept=KeptTokens(most)
+    caching, clips = CachingScorer.of(scorer), clips_of(scorer)
+    caching.encode_videos(clips)
+    max_bytes = caching.cache.num_bytes // 2
+    small = CachingScorer(
+        **{name: getattr(scorer, name) for name in scorer.__dataclass_fields__}, cache=VideoTokenCache(max_bytes)
     )
     for clip in clips:
         small.encode_videos([clip])
-        assert small.kept.num_bytes <= most
-    assert clips[-1] in small.kept and clips[0] not in small.kept
-    assert torch.equal(small.encode_videos(clips).mask_BM, keeping.encode_videos(clips).mask_BM)
+        assert small.cache.num_bytes <= max_bytes
+    assert clips[-1] in small.cache and clips[0] not in small.cache
+    assert torch.equal(small.encode_videos(clips).mask_BM, caching.encode_videos(clips).mask_BM)

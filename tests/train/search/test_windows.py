@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from vlalign.train.search.windows import plan_windows
+from vlalign.train.search.index import plan_search_windows
 
 
 @pytest.mark.parametrize(
@@ -18,12 +18,12 @@ from vlalign.train.search.windows import plan_windows
     ],
 )
 def test_windows_of_short_videos(seconds, expected):
-    assert plan_windows(seconds).tolist() == [list(map(float, window)) for window in expected]
+    assert plan_search_windows(seconds).tolist() == [list(map(float, window)) for window in expected]
 
 
 @given(st.floats(0.04, 7200))
 def test_every_instant_lies_in_a_window_of_each_length(seconds):
-    windows = plan_windows(seconds)
+    windows = plan_search_windows(seconds)
     assert windows[0].tolist() == [0.0, seconds]
     assert (windows[:, 0] >= 0).all() and (windows[:, 1] <= seconds + 1e-6).all()
     lengths = (windows[1:, 1] - windows[1:, 0]).round(6)

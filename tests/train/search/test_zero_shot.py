@@ -58,7 +58,7 @@ def test_the_videos_of_captions_are_found_25_times_as_often_as_by_chance(tmp_pat
     extract(dataset, clip)
     search = open_search(dataset.path, features=FEATURES, weights=clip)
     asked = [record for record in records if not isinstance(record, VideoRecord)]
-    found = [search(of.caption, by="picture", num_results=1)[0].video_id for of in asked]
+    found = [search(of.caption, by="video", num_results=1)[0].video_id for of in asked]
     recall = np.mean([video_id == of.video_id for video_id, of in zip(found, asked, strict=True)])
     print(f"R@1 {100 * recall:.1f} of {len(asked)} captions and {NUM_TEST} videos; chance {100 / NUM_TEST:.1f}")
     assert recall * NUM_TEST >= 25
@@ -89,7 +89,7 @@ def test_the_right_three_seconds_of_long_videos_stand_first(tmp_path, clip):
         for number, scene in enumerate(of_video):
             right = float(number * SECONDS_OF_SCENE), float((number + 1) * SECONDS_OF_SCENE)
             for caption in demo.scene_captions(scene):
-                [moment] = search(caption, by="picture", num_results=1)
+                [moment] = search(caption, by="video", num_results=1)
                 span = moment.start_seconds, moment.end_seconds
                 is_first.append(moment.video_id == video_id and temporal_iou(*span, right) >= 0.5)
                 if is_first[-1]:

@@ -1,10 +1,10 @@
 // The page: reads the address, asks for JSON, and shows it. Text from the data set is only ever set as text.
-const FILTERS = ["dataset", "split", "caption_known", "by", "shortest", "longest"];
-const FOUND_BY = { picture: "what is seen", words: "words of a caption", both: "what is seen and words of a caption" };
+const FILTERS = ["dataset", "split", "has_caption", "by", "min_seconds", "max_seconds"];
+const FOUND_BY = { video: "the video", text: "the text of a caption", both: "the video and the text of a caption" };
 const byId = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
 const CLIP_SECONDS = 10;  // cut in a few seconds; the next one follows by itself
-let asking = new AbortController();
+let request = new AbortController();
 
 function make(name, properties = {}, ...children) {
   const element = Object.assign(document.createElement(name), properties);
@@ -64,15 +64,15 @@ function strip(moment, curve, seek) {
   return svg;
 }
 
-// Shows a video by its file, or by clips where browsers do not play the file, or by a picture where there is neither.
+// Shows a video by its file, or by clips where browsers do not play the file, or by a thumbnail where there is neither.
 // Times outside are those of the video; a clip's own time begins at 0.
 function preview(moment, dataset) {
   const source = (kind, parameters) => `/media/${kind}?${new URLSearchParams({ ...dataset, video_id: moment.video_id, ...parameters })}`;
-  const picture = source("picture", { seconds: moment.start_seconds });
-  const still = () => make("img", { className: "view", alt: `Picture of ${moment.video_id}`, src: picture, loading: "lazy" });
-  if (moment.shown === "pictures") return { view: still(), seek() {}, watch() {} };
+  const thumbnail = source("thumbnail", { seconds: moment.start_seconds });
+  const still = () => make("img", { className: "view", alt: `Thumbnail of ${moment.video_id}`, src: thumbnail, loading: "lazy" });
+  if (moment.shown === "thumbnails") return { view: still(), seek() {}, watch() {} };
   const video = make("video", {
-    className: "view", controls: true, muted: true, playsInline: true, preload: "none", poster: picture,
+    className: "view", controls: true, muted: true, playsInline: true, preload: "none", poster: thumbnail,
   });
   video.setAttribute("aria-label", `${moment.video_id}, from ${clock(moment.start_seconds)}`);
   let clips = false, first = 0, wanted = moment.start_seconds, stopsAt = Infinity, failed = () => {};
@@ -139,11 +139,12 @@ function result(moment, rank, query, dataset, signal) {
   const part = `${clock(moment.start_seconds)} to ${clock(moment.end_seconds)}`;
   const words = make("div", { className: "words" }, make("h2", { textContent: `${rank}. ${moment.video_id}` }),
     make("p", { textContent: moment.percentile === null ? `${part} (score ${moment.score.toFixed(2)})`
-      : `${part}, fits better than ${moment.percentile.toFixed(1)} % of all windows (score ${moment.score.toFixed(2)})` }));
+      : `${part}, percentile ${moment.percentile.toFixed(1)} (score ${moment.score.toFixed(2)})`,
+      title: "percentage of all search windows that fit less well" }));
   if (query) words.append(make("p", { className: "quiet", textContent: `found by ${FOUND_BY[moment.found_by]}` }));
-  for (const caption of new Set([...(moment.said === null ? [] : [moment.said]), ...moment.captions])) words.append(make("p", { className: "quiet", textContent: `“${caption}”` }));
+  for (const caption of new Set([...(moment.caption === null ? [] : [moment.caption]), ...moment.captions])) words.append(make("p", { className: "quiet", textContent: `“${caption}”` }));
   const buttons = make("div", { className: "buttons" });
-  if (moment.shown !== "pictures") {
+  if (moment.shown !== "thumbnails") {
     const play = make("button", { type: "button", textContent: "Play moment" });
     play.setAttribute("aria-label", `Play ${moment.video_id} from ${part}`);
     play.addEventListener("click", () => seek(moment.start_seconds, moment.end_seconds));
@@ -157,11 +158,11 @@ function result(moment, rank, query, dataset, signal) {
   words.append(queryWords, buttons);
   item.append(words);
   if (query) {
-    ask("/api/words", { ...dataset, q: query, video_id: moment.video_id }, signal).then((fits) => {
+    ask("/api/word_curves", { ...dataset, q: query, video_id: moment.video_id }, signal).then((fits) => {
       queryWords.append(...fits.map(({ word, curve }) => wordButton(word, curve, seek)));
       light(moment.start_seconds);
     }).catch(() => {});  // the moment is shown without them
-    ask("/api/curve", { ...dataset, q: query, video_id: moment.video_id }, signal).then((curve) => {
+    ask("/api/score_curve", { ...dataset, q: query, video_id: moment.video_id }, signal).then((curve) => {
       const whole = strip(moment, curve, seek);
       shown.replaceWith(whole);
       shown = whole;
@@ -181,9 +182,9 @@ function go(what) {
 }
 
 async function show(typed = "") {
-  asking.abort();
-  asking = new AbortController();
-  const { signal } = asking;
+  request.abort();
+  request = new AbortController();
+  const { signal } = request;
   const asked = new URLSearchParams(location.search);
   const query = (asked.get("q") ?? "").trim();
   byId("q").value = query || typed;
@@ -192,7 +193,7 @@ async function show(typed = "") {
   byId("name").textContent = byId("dataset").value;
   const dataset = asked.has("dataset") ? { dataset: asked.get("dataset") } : {};
   byId("results").replaceChildren();
-  byId("remarks").replaceChildren();
+  byId("warnings").replaceChildren();
   const status = byId("status");
   document.title = query ? `${query} - vlalign search` : "vlalign search";
   if (!query && !asked.get("like")) { status.textContent = "Type what you look for."; return; }
@@ -202,7 +203,7 @@ async function show(typed = "") {
       : await ask("/api/like", { video_id: asked.get("like"), start: asked.get("start") ?? 0, end: asked.get("end") ?? 0, ...filters() }, signal);
     const what = query ? `for “${query}”` : `like ${asked.get("like")}`;
     status.textContent = `${numberOf(found.moments.length, "moment")} ${what} among ${numberOf(found.num_videos, "video")}`;
-    byId("remarks").append(...found.remarks.map((remark) => make("li", { textContent: remark })));
+    byId("warnings").append(...found.warnings.map((warning) => make("li", { textContent: warning })));
     byId("results").append(...found.moments.map((moment, index) => result(moment, index + 1, query, dataset, signal)));
   } catch (error) {
     if (error.name !== "AbortError") status.textContent = `No answer: ${error.message}`;
@@ -226,7 +227,7 @@ try {
   byId("dataset").append(...about.datasets.map(({ name }) => new Option(name, name)));
   byId("datasets").hidden = about.datasets.length < 2;
   byId("split").append(...[...new Set(about.datasets.flatMap(({ splits }) => splits))].map((split) => new Option(split, split)));
-  const sizes = about.datasets.map((of) => `${of.name}: ${of.num_videos.toLocaleString("en")} videos, ${of.num_windows.toLocaleString("en")} windows`);
+  const sizes = about.datasets.map((dataset) => `${dataset.name}: ${dataset.num_videos.toLocaleString("en")} videos, ${dataset.num_windows.toLocaleString("en")} search windows`);
   byId("about").textContent = `${sizes.join("; ")}; by ${about.model}.`
     + (about.note ? ` ${about.note}` : "");
 } catch (error) {

@@ -1,0 +1,110 @@
+"""Queries: a text, a part of a video, or an image; the checks of their values; and the time that a search may take.
+
+Imports nothing heavy, so that a command refuses a wrong query at once.
+"""
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from ...storage.common.errors import SettingError, UserError
+from ...storage.common.validation import is_text
+from ...storage.dataset.media_types import IMAGE_SUFFIXES
+
+SearchBy = Literal["both", "video", "text"]
+"""What a text is compared with, and what found a moment: the video, by its vectors; the text of captions and subtitles,
+by its words; or both."""
+MAX_QUERY_CHARACTERS = 2000
+SPAN = re.compile(r"(?P<video_id>.+)@(?P<start>\d+(?:\.\d+)?)-(?P<end>\d+(?:\.\d+)?)", re.DOTALL)
+_END_TIME: ContextVar[float | None] = ContextVar("_END_TIME", default=None)
+"""When the search of this thread must have ended, in seconds of the monotonic clock."""
+
+
+@dataclass(frozen=True)
+class VideoSpan:
+    """A part of a video of the data set."""
+
+    video_id: str
+    start_seconds: float | None = None
+    """None: from the start of the video."""
+    end_seconds: float | None = None
+    """None: to its end."""
+
+
+Example = VideoSpan | Path
+"""A part of a video, or the path of an image."""
+
+
+def parse_example(text: str) -> Example:
+    """Return what ``--like`` means.
+
+    >>> parse_example("cat@12.5-18")
+    VideoSpan(video_id='cat', start_seconds=12.5, end_seconds=18.0)
+
+    Args:
+        text: ``VIDEO@START-END`` in seconds, ``VIDEO``, or the path of an image.
+    """
+    if text.lower().endswith(IMAGE_SUFFIXES) and os.path.isfile(text):  # False for any text, however long
+        return Path(text)
+    if match := SPAN.fullmatch(text):
+        return VideoSpan(match["video_id"], float(match["start"]), float(match["end"]))
+    return VideoSpan(text)
+
+
+class SearchTimeout(UserError):
+    """A search took longer than it may."""
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Let searches in the block end with ``SearchTimeout`` after this many seconds.
+
+    They look at the clock between blocks of windows, groups of clips and videos; a model's step is not interrupted.
+    """
+    before = _END_TIME.set(time.monotonic() + seconds)
+    try:
+        yield
+    finally:
+        _END_TIME.reset(before)
+
+
+def check_time() -> None:
+    """Raise ``SearchTimeout`` if the time is over."""
+    if is_timed_out():
+        raise SearchTimeout("the search took too long; choose fewer videos, or ask for fewer moments")
+
+
+def is_timed_out() -> bool:
+    """Return whether the time is over."""
+    end = _END_TIME.get()
+    return end is not None and time.monotonic() > end
+
+
+def check_query(query: str) -> None:
+    """Raise ``UserError`` for a query without words, one that is too long, or one that is no text."""
+    if not query.strip():
+        raise UserError("the query is empty; expected some words, such as 'a blue cross grows'")
+    if len(query) > MAX_QUERY_CHARACTERS:
+        raise UserError(
+            f"the query has {len(query):,} characters; expected at most {MAX_QUERY_CHARACTERS:,}, and models read fewer"
+        )
+    if not is_text(query):
+        raise UserError(f"the query {query[:100]!r} is not valid Unicode; expected UTF-8")
+
+
+def check_count(name: str, value: int) -> None:
+    """Raise ``SettingError`` for a number below 1."""
+    if value < 1:
+        raise SettingError(name, value, "expected 1 or more")
+
+
+def check_by(by: str) -> None:
+    """Raise ``SettingError`` for something that a text cannot be compared with."""
+    if by not in get_args(SearchBy):
+        raise SettingError("by", by, f"expected one of {', '.join(get_args(SearchBy))}")

@@ -1,0 +1,76 @@
+"""What is searched, and with which model: the arguments of a search or an index, and the encoder that they mean."""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ...storage.common.errors import UserError
+from ...storage.dataset.folder import DatasetFolder
+from ..run_file_names import RUN_FILE
+from ..runs.folder import choose_dataset, dataset_of, find_run, read_run
+from ..runs.run_json import read_config
+from .encoder import SearchEncoder
+from .store_encoder import open_store_encoder
+
+
+@dataclass(frozen=True)
+class SearchSource:
+    """A data set, and either features whose model reads texts, or a trained run."""
+
+    folder: Path | str | None = None
+    """The data set's folder, ``<root>/<dataset>``. None: that of the run."""
+    features: str | None = None
+    """Name of a store whose model also reads texts, such as "clip_vit_b32"."""
+    run: Path | str | None = None
+    """Folder of a run, or its name; its features are searched."""
+    weights: Path | str | None = None
+    """With ``features``: file or folder of the weights that made the store. None: where the extraction found them."""
+    root: Path | str = "vlalign_data"
+    """Where a run is looked up if ``folder`` is None."""
+    device: str = "auto"
+    """What a run computes on; see ``find_device``."""
+
+    def absolute(self) -> "SearchSource":
+        """Return the source with absolute paths, for processes that run in other folders."""
+        is_run_folder = self.run is not None and os.path.exists(Path(self.run) / RUN_FILE)  # False for any long text
+        return replace(
+            self,
+            folder=None if self.folder is None else Path(self.folder).absolute(),
+            run=Path(self.run).absolute() if self.run is not None and is_run_folder else self.run,
+            weights=None if self.weights is None else Path(self.weights).absolute(),
+            root=Path(self.root).absolute(),
+        )
+
+    def open_encoder(self) -> SearchEncoder:
+        """Open what turns queries and clips into vectors.
+
+        Raises:
+            UserError: Neither or both of ``features`` and ``run`` are given, or one cannot be used.
+        """
+        folder = None if self.folder is None else Path(self.folder).absolute()
+        if (self.features is None) == (self.run is None):
+            raise UserError("search: expected either features whose model reads texts, or a run")
+        if self.features is None:
+            return self._open_run(folder)
+        if folder is None:
+            raise UserError(f"features {self.features}: of which data set? expected its folder")
+        weights = None if self.weights is None else Path(self.weights)
+        return open_store_encoder(DatasetFolder(folder.parent, folder.name), self.features, weights)
+
+    def _open_run(self, folder: Path | None) -> SearchEncoder:
+        found = find_run(folder.parent if folder else Path(self.root), folder.name if folder else None, str(self.run))
+        config = read_config(read_run(found))
+        own = dataset_of(found, config)
+        asked = choose_dataset(
+            folder.parent if folder else own.root, folder.name if folder else None, own, having="features"
+        )
+        if config.objective.task is not None:
+            problem = f"was trained with the objective {config.objective.name}, and finds no videos by text"
+            raise UserError(f"run {found.name}: {problem}")
+        if not config.encoders.reads_words:
+            raise UserError(f"run {found.name}: was trained on spoken captions, and finds no videos by text")
+
+        from ..runs.checkpoint import load_run  # torch takes seconds to import
+        from .run_encoder import RunEncoder
+
+        return RunEncoder(load_run(found, asked, self.device))
