@@ -7,12 +7,14 @@ import re
 import shlex
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
 from ..common.errors import EXIT_DONE, EXIT_MISTAKE, UserError
 from ..common.packages import package_version
+from ..common.settings import Settings, info_of, types_of
 from .option_files import as_option_file, read_option_file
 
 SHELLS = ("bash", "zsh", "tcsh")
@@ -216,6 +218,55 @@ def command_parser(prog: str, description: str, example: str) -> Parser:
     )
     parser.hide_from_short_help([config, print_config])
     return parser
+
+
+def add_settings(
+    parser: Parser,
+    group: argparse._ArgumentGroup,
+    settings: type[Settings],
+    *,
+    names: Container[str] | None = None,
+    usual: Container[str] = (),
+    has_default: bool = True,
+) -> None:
+    """Add an option for each field of a dataclass of settings.
+
+    Args:
+        parser: The parser.
+        group: Part of the help that they belong to.
+        settings: The dataclass.
+        names: The fields that become options; None: all.
+        usual: The fields that the short help shows.
+        has_default: False: an option that is not given is None, and something else decides, such as a recipe.
+    """
+    for field in fields(settings):
+        if names is None or field.name in names:
+            default = field.default if has_default else None
+            add_setting(parser, group, field, types_of(settings)[field.name], default, is_rare=field.name not in usual)
+
+
+def add_setting(
+    parser: Parser,
+    group: argparse._ArgumentGroup,
+    field: Field[Any],
+    kind: type,
+    default: Any = None,
+    *,
+    help: str | None = None,
+    is_rare: bool = False,
+) -> None:
+    """Add the option of a field of settings, with its description or another ``help``."""
+    info = info_of(field)
+    if help is None:
+        help = f"{info.help} (default: {default})" if default is not None else info.help
+    keywords: dict[str, Any] = {"default": default, "help": help.replace("%", "%%")}
+    if kind is bool:
+        keywords["action"] = argparse.BooleanOptionalAction
+    else:
+        keywords |= {"type": kind, "metavar": info.metavar or kind.__name__.upper()}
+    option = group.add_argument(f"--{field.name.replace('_', '-')}", **keywords)
+    if is_rare:
+        parser.hide_from_short_help([option])
 
 
 def add_messages(parser: Parser) -> None:

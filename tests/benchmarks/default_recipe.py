@@ -16,7 +16,7 @@ TAKEN_OUT: dict[str, dict[str, Any]] = {
     "nothing": {},
     "bag": {"losses": "word"},
     "word": {"losses": "bag"},
-    "average": {"average": 0.0},
+    "ema_decay": {"ema_decay": 0.0},
     "dropout": {"dropout": 0.0},
     "chosen-weights": {"stage_weights": "set"},
     "weight-decay": {"weight_decay": 0.0},

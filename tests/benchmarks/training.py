@@ -200,8 +200,8 @@ def step(folder: Path, annotations: Path) -> None:
 
     def our_loss() -> Tensor:
         texts, videos = encode(model, inputs)
-        batch = Batch(texts, videos, Workers(), torch.Generator(), max_text_tokens=CONFIG.max_text_tokens)
-        return sum(CONFIG.objective.loss_terms(model, batch).values())
+        batch = Batch(texts, videos, Workers(), torch.Generator(), max_text_tokens=CONFIG.data.max_text_tokens)
+        return sum(CONFIG.objective.compute_loss(model, batch).values())
 
     losses = [naive_loss().item(), our_loss().item()]
     assert abs(losses[0] - losses[1]) < 1e-3, losses
@@ -245,10 +245,8 @@ def loop(folder: Path, annotations: Path) -> None:
     trainer._keep = lambda event: setattr(trainer, "best", {"step": 0, "validation_mean_rank": None})
     start = time.perf_counter()
     trainer.run()
-    print(
-        f"loop    {config.num_steps} steps of {K}: {sum(inside) / (time.perf_counter() - start):.3f} of the time in "
-        "the model"
-    )
+    share = sum(inside) / (time.perf_counter() - start)
+    print(f"loop    {config.optimization.num_steps} steps of {K}: {share:.3f} of the time in the model")
 
 
 def rerank(folder: Path, annotations: Path) -> None:
@@ -267,7 +265,7 @@ def rerank(folder: Path, annotations: Path) -> None:
     trainer = make_trainer(dataset, config, folder / "rerank", Workers(), torch.device("cpu"))
     for inputs in trainer.inputs_from(0):
         [event] = trainer.train_step(inputs)
-    print(f"rerank  trained {config.num_steps} steps, loss {event['loss']:.2f}", flush=True)
+    print(f"rerank  trained {config.optimization.num_steps} steps, loss {event['loss']:.2f}", flush=True)
     pairs = trainer.examples.pairs["test"]
     recall, taken = {}, {}
     for name, number in (("vlalign", 50), ("all pairs", None)):

@@ -39,7 +39,7 @@ PAIR_CASES = {
     "ncl": {"objective": "ncl", **NCL, "temperature": 0.1, "num_video_layers": 0},
     "ncl-gated": {"objective": "ncl", **GATED, **NCL, "temperature": 0.1},
     "cmcm": {"objective": "cmcm", "codebook_size": 12},
-    "words": {"objective": "words", "encoder": "words", "average": 0.9, "stage_weights": "validation"},
+    "words": {"objective": "words", "encoder": "words", "ema_decay": 0.9, "stage_weights": "validation"},
     "taco-both": {"objective": "taco", **NCL, "pair_weights": "density", "density_neighbors": 2},
     "cmcm-both": {"objective": "cmcm", "codebook_size": 12, **NCL, "pair_weights": "density", "density_neighbors": 2},
 }
@@ -144,7 +144,7 @@ def save_gradients(cases: dict[str, tuple[str, dict[str, Any]]], out: str, kind:
         workers, device = joined
         for case, (root, settings) in cases.items():
             config = train_config(**settings)
-            dataset = DatasetFolder(Path(root), config.dataset)
+            dataset = DatasetFolder(Path(root), config.data.dataset)
             made = make_trainer(dataset, config, Path(out) / f"run-{case}", workers, device)
             terms, found = gradient(made)
             mean = workers.mean({name: torch.tensor(term) for name, term in terms.items()})

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -244,8 +243,8 @@ ELSEWHERE = {
     "micro_batch_size": "gives the same losses by design: tested in test_step.py",
     "compile": "gives the same losses by design: tested in models/test_compiling.py",
     "validate_every": "decides which step is kept",
-    "average": "changes the weights that are kept: tested in test_trainer.py",
-    "held_out": "changes the data set's split, if it has none for validation",
+    "ema_decay": "changes the weights that are kept: tested in test_trainer.py",
+    "validation_share": "changes the data set's split, if it has none for validation",
     "stage_weights": "changes the score after the last step",
 }
 """{setting that two steps do not show: what it does}"""
@@ -288,9 +287,8 @@ def tried(case: str) -> Iterator[tuple[str, bool]]:
     """The settings of a case, and whether it is said to use them."""
     dataset, settings = CASES[case]
     config = train_config(dataset=dataset, features="s3d", **settings)
-    own = {of.name for of in (*fields(config), *fields(config.objective))}
     for name in CHANGED:
-        yield name, name in own and name not in config.unused()
+        yield name, name in config.flat() and name not in config.unused()
 
 
 @pytest.mark.parametrize("case", [c if c in FAST else pytest.param(c, marks=pytest.mark.slow) for c in CASES])

@@ -1,10 +1,10 @@
 """The command vlalign-evaluate."""
 
 import argparse
-from dataclasses import MISSING, fields
+from dataclasses import fields
 
 from ...storage.cli.command import run_command
-from ...storage.cli.parser import DEVICE_HELP, Parser, command_parser
+from ...storage.cli.parser import DEVICE_HELP, Parser, add_settings, command_parser
 from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE
 from ...storage.common.terminal import show
 from ...storage.records import SPLITS
@@ -55,15 +55,6 @@ def _task_settings(args: argparse.Namespace) -> object | None:
     return None
 
 
-def _add_task_options(parser: Parser) -> None:
-    for task in TASKS.values():
-        group = parser.add_argument_group(f"options of --task {task.name}")
-        for field in fields(task.settings_type):
-            default = None if field.default is MISSING else field.default
-            option = f"--{field.name.replace('_', '-')}"
-            parser.hide_from_short_help([group.add_argument(option, default=default, **field.metadata)])
-
-
 def make_parser() -> Parser:
     """Return the parser of vlalign-evaluate."""
     parser = command_parser(
@@ -88,7 +79,8 @@ def make_parser() -> Parser:
         option = weights.add_argument(f"--{name}-weight", type=float, metavar="W", help=f"weight of {meaning}")
         parser.hide_from_short_help([option])
     parser.add_argument("--device", default="auto", help=DEVICE_HELP)
-    _add_task_options(parser)
+    for task in TASKS.values():
+        add_settings(parser, parser.add_argument_group(f"options of --task {task.name}"), task.settings_type)
     return parser
 
 

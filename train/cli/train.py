@@ -5,17 +5,17 @@ from dataclasses import Field, fields
 from typing import Any
 
 from ...storage.cli.command import run_command
-from ...storage.cli.parser import Parser, command_parser
+from ...storage.cli.parser import Parser, add_setting, command_parser
 from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, SettingError
+from ...storage.common.settings import info_of, types_of
 from ...storage.common.terminal import show
 from ..comparison.seeds import SeedRuns, parse_seeds, train_seeds
 from ..comparison.suites import list_suites, run_suite
 from ..comparison.table import as_text
-from ..config.fields import rule_of, types_of
 from ..loop.training import is_first_process, train
 from ..objectives import OBJECTIVES
 from ..recipes.recipes import RECIPES
-from ..recipes.train_config import PARTS, objective_settings
+from ..recipes.train_config import COMPONENTS, objective_settings, setting_types
 
 OWN_OPTIONS = ("dataset", "protocol", "features")
 """Settings whose options say more than the settings do."""
@@ -38,11 +38,9 @@ def train_command(args: argparse.Namespace) -> int:
     if args.list_suites:
         show(as_text(list_suites()))
         return EXIT_DONE
-    names = [of.name for part in PARTS.values() for of in fields(part)] + [*objective_settings()]
-    settings = {name: getattr(args, name) for name in names if name not in ("dataset", "protocol")}
-    settings["objective"] = args.objective
-    names = ("recipe", "protocol", "init", "run_name", "device")
-    call = {name: getattr(args, name) for name in names}
+    of_call = ("dataset", "recipe", "protocol", "init", "run_name", "device")
+    settings = {name: getattr(args, name) for name in setting_types() if name not in of_call}
+    call = {name: getattr(args, name) for name in of_call[1:]}
     seeds = None if args.seeds is None else parse_seeds(args.seeds)
     if args.suite is not None:
         return suite_command(args, settings, seeds)
@@ -78,30 +76,24 @@ def show_seeds(result: SeedRuns) -> int:
     return EXIT_DONE if result.is_complete else EXIT_INCOMPLETE
 
 
-def add_setting(parser: Parser, group: argparse._ArgumentGroup, of: Field[Any], kind: type, help_text: str) -> None:
-    """Add the option of a setting. Without the option, its value is None."""
-    option = f"--{of.name.replace('_', '-')}"
-    told = help_text.replace("%", "%%")
-    if kind is bool:
-        action = group.add_argument(option, action=argparse.BooleanOptionalAction, default=None, help=told)
-    else:
-        action = group.add_argument(option, type=kind, metavar=kind.__name__.upper(), help=told)
-    if of.name not in USUAL_SETTINGS:
-        parser.hide_from_short_help([action])
+def add_component_settings(parser: Parser) -> None:
+    """Add a group of options for each component's settings but the objective's."""
+    for component in ("data", "model", "optimization", "validation"):
+        group, settings = parser.add_argument_group(component), COMPONENTS[component]
+        for field in fields(settings):
+            if field.name not in OWN_OPTIONS:
+                help = f"{info_of(field).help} (without a recipe: {field.default})"
+                add_option(parser, group, field, types_of(settings)[field.name], help)
 
 
-def add_part_settings(parser: Parser) -> None:
-    """Add a group of options for each part of the settings but the objective's."""
-    for part, settings in PARTS.items():
-        group, types = parser.add_argument_group(part), types_of(settings)
-        for of in fields(settings):
-            if of.name not in OWN_OPTIONS:
-                add_setting(parser, group, of, types[of.name], f"{rule_of(of).told} (without a recipe: {of.default})")
+def add_option(parser: Parser, group: argparse._ArgumentGroup, field: Field[Any], kind: type, help: str) -> None:
+    """Add the option of a setting. If it is not given, it is None, and the recipe decides."""
+    add_setting(parser, group, field, kind, help=help, is_rare=field.name not in USUAL_SETTINGS)
 
 
 def add_objective_settings(parser: Parser) -> None:
     """Add the objective's option, and those of all objectives' settings with the objectives that use each."""
-    group = parser.add_argument_group("objective", "\n".join(f"{n}: {o.meaning}" for n, o in OBJECTIVES.items()))
+    group = parser.add_argument_group("objective", "\n".join(f"{n}: {o.description}" for n, o in OBJECTIVES.items()))
     group.add_argument(
         "--objective",
         metavar="STR",
@@ -110,13 +102,13 @@ def add_objective_settings(parser: Parser) -> None:
     for name, having in objective_settings().items():
         defaults = {getattr(objective, name): None for objective in having.values()}
         first = next(iter(having.values()))
-        [of] = [of for of in fields(first) if of.name == name]
+        [field] = [field for field in fields(first) if field.name == name]
         users = "" if len(having) == len(OBJECTIVES) else f"of {', '.join(having)}: "
         default = " or ".join(map(str, defaults))
-        help_text = f"{users}{rule_of(of).told} (without a recipe: {default})"
+        help_text = f"{users}{info_of(field).help} (without a recipe: {default})"
         if name == "losses":
-            help_text += ". " + "; ".join(f"{n}: {'+'.join(o.terms)}" for n, o in OBJECTIVES.items())
-        add_setting(parser, group, of, types_of(first)[name], help_text)
+            help_text += ". " + "; ".join(f"{n}: {'+'.join(o.loss_terms)}" for n, o in OBJECTIVES.items())
+        add_option(parser, group, field, types_of(first)[name], help_text)
 
 
 def make_parser() -> Parser:
@@ -171,7 +163,7 @@ def make_parser() -> Parser:
         "(default: auto); under torchrun, each process has its own GPU",
     )
     add_objective_settings(parser)
-    add_part_settings(parser)
+    add_component_settings(parser)
     return parser
 
 

@@ -38,7 +38,7 @@ class RunGroup:
         if len(self.runs) == 1:
             return self.first.name
         stems = {re.sub(r"-?seed\d+$", "", run.name) for run in self.runs}
-        seeds = ",".join(str(seed) for seed in sorted(run.config.seed for run in self.runs))
+        seeds = ",".join(str(seed) for seed in sorted(run.config.optimization.seed for run in self.runs))
         return f"{stems.pop()}-seeds{seeds}" if len(stems) == 1 else f"{self.first.name} and {len(self.runs) - 1} more"
 
     def measure(self, name: str) -> Number | None:
@@ -58,8 +58,8 @@ class RunGroup:
             "run": self.name,
             "recipe": config.recipe,
             "objective": config.objective.name,
-            "features": config.features,
-            "trained_on": config.dataset,
+            "features": config.data.features,
+            "trained_on": config.data.dataset,
             "seeds": len(self.runs),
             "task": measured.task if measured else None,
             "split": measured.test.split if measured else None,
@@ -82,7 +82,7 @@ def group_runs(records: Sequence[RunRecord]) -> list[RunGroup]:
         settings = {name: value for name, value in record.config.flat().items() if name != "seed"}
         asked = record.measured and (record.measured.question, vars(record.measured.test))
         key = json.dumps([settings, record.inputs, asked], sort_keys=True, default=str)
-        while any(record.config.seed == other.config.seed for other in groups.get(key, [])):
+        while any(record.config.optimization.seed == other.config.optimization.seed for other in groups.get(key, [])):
             key += " again"
         groups.setdefault(key, []).append(record)
     return [RunGroup(tuple(runs)) for runs in groups.values()]
@@ -213,10 +213,10 @@ def _varying(groups: Sequence[RunGroup]) -> set[str]:
 def _beside(group: RunGroup) -> dict[str, Any]:
     config, measured = group.first.config, group.first.measured
     about = {
-        "features": config.features,
-        "protocol": config.protocol,
+        "features": config.data.features,
+        "protocol": config.data.protocol,
         "init": config.init,
-        "trained_on": config.dataset,
+        "trained_on": config.data.dataset,
     }
     asked = {n: v for n, v in measured.question.items() if n not in ("task", "temperature")} if measured else {}
     return about | asked

@@ -126,7 +126,7 @@ def _compared(
     root: Path, runs: Sequence[TrainedRun], evaluations: tuple[Evaluation, ...], seeds: Sequence[int], name: str
 ) -> SeedRuns:
     table = seeds_table([measured(e.metrics) for e in evaluations], seeds, recipe=runs[0].config.recipe)
-    dataset = DatasetFolder(root, runs[0].config.dataset)
+    dataset = DatasetFolder(root, runs[0].config.data.dataset)
     check_folders(dataset.comparisons)
     return SeedRuns(tuple(runs), evaluations, table, tuple(write_table(table, dataset.comparisons, name)))
 

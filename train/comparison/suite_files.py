@@ -23,7 +23,7 @@ from ...storage.common.errors import SettingError
 from ...storage.common.files import read_json
 from ..recipes.departures import Departure, departures_of, in_order, read_departures
 from ..recipes.recipes import RECIPES, make_config
-from ..recipes.train_config import TrainConfig, foreign_settings
+from ..recipes.train_config import TrainConfig, settings_of_others
 
 FOLDER = Path(__file__).with_name("suite_data")
 
@@ -163,7 +163,7 @@ def given_for(suite: Suite, row: Row, dataset: str, given: Mapping[str, Any]) ->
         SettingError: A given setting cannot be used.
     """
     config = row_config(suite, row, dataset, given)
-    unused = {*config.unused(), *foreign_settings({**given, "objective": config.objective.name})}
+    unused = {*config.unused(), *settings_of_others({**given, "objective": config.objective.name})}
     return {name: value for name, value in given.items() if name not in unused}
 
 

@@ -19,8 +19,8 @@ from ...storage.common.terminal import number_of, say
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.records import Caption
 from ...storage.stores.store import Store
-from ..config.settings import DataSettings, OptimizationSettings
 from ..distributed import Workers
+from ..settings import DataSettings, OptimizationSettings
 from .batches import Batches, ClipBatches
 from .clip_features import ClipFeatures
 from .clips import Clip, Clips
@@ -108,7 +108,7 @@ class Source:
     optimization: OptimizationSettings
     make_batches: Callable[[Pairs], Batches]
     """Decides which clips and captions each batch has."""
-    held_out: float = 0.0
+    validation_share: float = 0.0
     """Share of the training videos to validate on if there is no validation split."""
     density_neighbors: int | None = None
     """K of SSML's Eq. 3 if pairs are weighted by their density; else None."""
@@ -170,8 +170,8 @@ def hold_out(pairs: dict[str, Pairs], source: Source, name: str) -> dict[str, Pa
     """
     train, seed = pairs["train"], source.optimization.seed
     num_videos = len(train.clips.video_ids)
-    num_held = min(max(round(source.held_out * num_videos), 1), MOST_HELD_OUT)
-    if not source.held_out or len(pairs["validation"].clips) or num_videos - num_held < 2:
+    num_held = min(max(round(source.validation_share * num_videos), 1), MOST_HELD_OUT)
+    if not source.validation_share or len(pairs["validation"].clips) or num_videos - num_held < 2:
         return pairs
     if source.workers.first:
         say(

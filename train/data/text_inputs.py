@@ -5,8 +5,8 @@ from pathlib import Path
 
 from ...storage.captions.word_vectors import read_word_vectors
 from ...storage.stores.store import Store
-from ..config.settings import Encoder
 from ..run_file_names import STATE_FILE, TEXT_FOLDER
+from ..settings import EncoderTraits
 from ..untrusted_files import BEGIN_ANEW, read_shapes
 from .examples import Examples
 from .recordings import Recordings
@@ -20,7 +20,7 @@ TextInputs = Pieces | Words | WordIds | Recordings
 class TextSource:
     """The parts that a run's text inputs are made from."""
 
-    encoder: Encoder
+    encoder: EncoderTraits
     max_text_tokens: int
     weights: TokenWeights
     recordings: Store | None = None

@@ -198,7 +198,7 @@ def read_codebook(scorer: Scorer, pairs: Pairs) -> CodebookReport:
         "table": rows,
         "matrices": conditional_matrices(uses, labels_of_clip, pairs, size),
         "places": shown,
-        "grid": scorer.config.grid,
+        "grid": scorer.config.data.grid,
     }
 
 

@@ -319,7 +319,7 @@ def _evaluate(plan: _Plan, device: str, problems: Problems, fingerprint: Mapping
     result = task.evaluate(run, plan.request, problems)
     metrics = {
         "run": plan.run_folder.name,
-        "trained_on": run.config.dataset,
+        "trained_on": run.config.data.dataset,
         "dataset": run.dataset.name,
         "protocol": run.dataset.protocol,
         "task": task.name,

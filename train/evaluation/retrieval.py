@@ -12,13 +12,14 @@ import numpy as np
 from ...storage.captions.files import read_captions
 from ...storage.common.errors import SettingError, UserError
 from ...storage.common.problems import Problems
+from ...storage.common.settings import Settings, setting
 from ...storage.common.terminal import say
 from ...storage.records import Caption
 from ..data.clips import Clip, evenly
 from ..metrics import RECALL_AT, TIES, RetrievalMetrics
 from ..recipes.train_config import TrainConfig
 from ..scoring.scores import Scores, StageScores, TotalScores
-from .task import EvaluationRequest, Metrics, Task, TaskResult, counted, option
+from .task import EvaluationRequest, Metrics, Task, TaskResult, counted
 
 if TYPE_CHECKING:
     from ...storage.stores.store import Store
@@ -103,42 +104,29 @@ class QueryRow(TypedDict):
     first_score: float
 
 
-def _listed(descriptions: Mapping[str, str]) -> str:
-    return "; ".join(f"{name}: {description}" for name, description in descriptions.items())
+@dataclass(frozen=True, kw_only=True)
+class RetrievalSettings(Settings):
+    """How retrieval is scored and ranked."""
 
-
-@dataclass(frozen=True)
-class RetrievalSettings:
-    """How retrieval is scored and ranking."""
-
-    ties: str = option("average", f"how equal scores are counted (default: average). {_listed(TIES)}", choices=TIES)
-    rerank: int | None = option(
+    ties: str = setting("average", "how equal scores are counted", choices=TIES)
+    rerank: int | None = setting(
         None,
         "the fusion layers score only the K best clips of each caption, and the K best captions of each clip "
         "(default: all pairs)",
-        parse=int,
+        ge=1,
         metavar="K",
     )
-    normalize: str = option(
+    normalize: str = setting(
         "none",
-        f"how scores are normalised before they are ranked (default: none). {_listed(NORMALIZATIONS)}",
+        "how scores are normalised before they are ranked",
         choices=NORMALIZATIONS,
     )
-    temperature: float | None = option(
+    temperature: float | None = setting(
         None,
         "temperature that turns scores into probabilities, for --normalize (default: that of the run's loss)",
-        parse=float,
+        gt=0,
         metavar="T",
     )
-
-    def __post_init__(self) -> None:
-        for name, known in (("ties", TIES), ("normalize", NORMALIZATIONS)):
-            if getattr(self, name) not in known:
-                raise SettingError(name, getattr(self, name), f"expected one of {', '.join(known)}")
-        if self.rerank is not None and self.rerank < 1:
-            raise SettingError("rerank", self.rerank, "expected 1 or more")
-        if self.temperature is not None and not self.temperature > 0:
-            raise SettingError("temperature", self.temperature, "expected more than 0")
 
 
 class Retrieval(Task[RetrievalSettings]):
@@ -203,7 +191,7 @@ class Retrieval(Task[RetrievalSettings]):
         )
         normalized = None
         if isinstance(scores, StageScores) and settings.normalize != "none":
-            normalized = normalized_scores(scores, pairs.clip_of_caption, run.config.objective.stage, request)
+            normalized = normalized_scores(scores, pairs.clip_of_caption, run.config.objective.vector_score, request)
         weightings = Weightings(request.score_weights, _stages_to_omit(request), normalized)
         ranking = rank_split(scores, pairs, weightings, settings.ties, _temperature(settings))
         listed = of_split(read_captions(run.dataset.captions), request.split)

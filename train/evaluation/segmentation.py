@@ -198,7 +198,7 @@ def frame_scores(scorer: Scorer, video: LabelledVideo) -> np.ndarray:
     sums = np.zeros((video.num_frames, 0))
     device = next(model.parameters()).device
     for first in range(0, len(clips), CLIP_CHUNK):
-        timed = features.timed_rows(clips[first : first + CLIP_CHUNK], scorer.config.max_video_tokens)
+        timed = features.timed_rows(clips[first : first + CLIP_CHUNK], scorer.config.data.max_video_tokens)
         rows, mask = pad_rows([rows for rows, _ in timed], features.dim)
         with torch.inference_mode():
             scores_BMC = (

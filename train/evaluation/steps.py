@@ -149,7 +149,7 @@ class Steps(Task[NoSettings]):
         from ..data.coverage import split_checksum
         from ..data.usable import of_split, skip_without_rows, why_none
 
-        if not run.config.encoders.reads_words:
+        if not run.config.model.encoder_traits.reads_words:
             raise UserError(f"{run.folder.name}: was trained on spoken captions, and cannot search for written steps")
         captions = skip_without_rows(read_captions(run.dataset.captions), run.features, problems)
         tasks = read_tasks(run, captions, request.split, problems)

@@ -7,11 +7,12 @@ and print the metrics of an earlier evaluation, without it.
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from ...storage.common.problems import Problems
+from ...storage.common.settings import Settings
 from ...storage.common.terminal import number_of
 from ..recipes.train_config import TrainConfig
 
@@ -25,29 +26,8 @@ Metrics = Mapping[str, Any]
 """The content of ``metrics.json``: names and JSON values. A task's file lists its own."""
 
 
-def option(
-    default: object,
-    description: str,
-    *,
-    parse: Callable[[str], object] = str,
-    choices: Iterable[str] | None = None,
-    metavar: str | None = None,
-) -> Any:
-    """Return a dataclass field for a setting that ``vlalign-evaluate`` offers as an option.
-
-    Args:
-        default: Value if the option is not given.
-        description: Text for ``--help``.
-        parse: Turns the option's text into a value.
-        choices: The values that are allowed.
-        metavar: Placeholder of the value in ``--help``.
-    """
-    about = {"help": description, "type": parse, "choices": choices, "metavar": metavar}
-    return field(default=default, metadata={name: value for name, value in about.items() if value is not None})
-
-
-@dataclass(frozen=True)
-class NoSettings:
+@dataclass(frozen=True, kw_only=True)
+class NoSettings(Settings):
     """Settings of a task that has none."""
 
 
@@ -88,8 +68,8 @@ class Task(ABC, Generic[S]):
     """Value of ``--task``, and key in ``TASKS``."""
     description: ClassVar[str]
     """A few words for ``--help``."""
-    settings_type: ClassVar[type] = NoSettings
-    """Dataclass of the task's own settings. Each field is made by ``option``, and is one of ``vlalign-evaluate``."""
+    settings_type: ClassVar[type[Settings]] = NoSettings
+    """Dataclass of the task's own settings. Each field is an option of ``vlalign-evaluate``."""
     caption_name: ClassVar[str] = "captions"
     """The word for the data set's captions in this task, such as "questions"."""
     item_name: ClassVar[str] = "clips"

@@ -39,16 +39,16 @@ def read_examples(source: RunSource, features: ClipFeatures, workers: Workers, p
             source.dataset,
             features,
             source.stores.recordings,
-            data=config,
-            optimization=config,
-            make_batches=lambda pairs: objective.make_batches(pairs, config, config),
+            data=config.data,
+            optimization=config.optimization,
+            make_batches=lambda pairs: objective.make_batches(pairs, config.data, config.optimization),
             density_neighbors=objective.density_neighbors if weighted else None,
-            held_out=config.held_out,
+            validation_share=config.validation.validation_share,
             workers=workers,
             problems=problems,
         )
     )
-    if config.shuffle_shards and not examples.batches.shards:
+    if config.data.shuffle_shards and not examples.batches.shards:
         problem = f"{objective.name} learns from {examples.summary}, which are not shuffled by shards; expected 0"
-        raise SettingError("shuffle_shards", config.shuffle_shards, problem)
+        raise SettingError("shuffle_shards", config.data.shuffle_shards, problem)
     return examples

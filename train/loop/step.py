@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ..config.settings import OptimizationSettings
 from ..data.examples import Inputs
 from ..distributed import Workers
 from ..models.base import PairModel
 from ..models.tokens import TextTokens, VideoTokens, present
 from ..objectives.batch import Batch
 from ..recipes.train_config import TrainConfig
+from ..settings import OptimizationSettings
 from .gradients import summed_gradients
 
 
@@ -99,20 +99,21 @@ def backward(model: PairModel, inputs: Inputs, config: TrainConfig, step: int, w
     Returns:
         The terms of this process's loss by name. Their mean over the processes is the batch's.
     """
-    torch.manual_seed(random.Random(f"{config.seed} step {step} process {workers.rank}").getrandbits(63))
-    texts, videos = encode(model, inputs, config.micro_batch_size)
+    seed, micro_batch_size = config.optimization.seed, config.optimization.micro_batch_size
+    torch.manual_seed(random.Random(f"{seed} step {step} process {workers.rank}").getrandbits(63))
+    texts, videos = encode(model, inputs, micro_batch_size)
     batch = Batch(
         texts,
         videos,
         workers,
-        generator=torch.Generator().manual_seed(random.Random(f"{config.seed} step {step}").getrandbits(63)),
-        recompute=config.micro_batch_size or None,
+        generator=torch.Generator().manual_seed(random.Random(f"{seed} step {step}").getrandbits(63)),
+        recompute=micro_batch_size or None,
         weights_R=inputs.weights,
         video_of_R=inputs.video_of,
         labels=inputs.labels,
-        max_text_tokens=config.max_text_tokens,
+        max_text_tokens=config.data.max_text_tokens,
     )
-    terms = config.objective.loss_terms(model, batch)
+    terms = config.objective.compute_loss(model, batch)
     model.zero_grad(set_to_none=True)
     total = sum(terms.values(), start=torch.zeros((), device=videos.mask_BM.device))
     with summed_gradients(model, workers):

@@ -82,31 +82,36 @@ class Trainer:
         """
         self.source, self.config, self.folder = source, source.config, source.folder
         self.workers, self.device, self.problems = workers, device, problems
-        features = ClipFeatures(source.stores.features, self.config.grid)
+        features = ClipFeatures(source.stores.features, self.config.data.grid)
         inputs = describe_inputs(source.dataset, source.stores, source.init)
         self.examples = read_examples(source, features, workers, problems)
         self.share = workers.share(self.examples.batches.size)
-        weights = TokenWeights(read_idf(source.dataset.idf), self.config.pos_tags)
+        weights = TokenWeights(read_idf(source.dataset.idf), self.config.data.pos_tags)
 
-        torch.manual_seed(self.config.seed)
+        torch.manual_seed(self.config.optimization.seed)
         text_inputs = self._make_text_inputs(weights)
         plan = plan_model(self.config, features.dim, text_inputs, len(self.examples.labels))
-        self.model = make_model(self.config, plan)
+        self.model = make_model(self.config.model, plan)
         if not self._resumes:
             self._start_model(features)
         self.model.to(device)
-        self.average = copy.deepcopy(self.model).eval().requires_grad_(False) if self.config.average else None
-        self.model.set_precision(self.config.precision)
-        if self.config.compile:
+        self.average = (
+            copy.deepcopy(self.model).eval().requires_grad_(False) if self.config.optimization.ema_decay else None
+        )
+        self.model.set_precision(self.config.model.precision)
+        if self.config.model.compile:
             keep_compiled_code_private()
             self.model.compile_layers()
         # Decoupled weight decay: as a part of the gradient, Adam would scale it up to full steps for rows of the
         # vocabulary and positions that no batch has, and a pretrained model would forget them.
         # Fused, the optimiser takes a ninth of its time on a CPU: it was a quarter of a step of the audio encoder.
         self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=self.config.learning_rate, weight_decay=self.config.weight_decay, fused=True
+            self.model.parameters(),
+            lr=self.config.optimization.learning_rate,
+            weight_decay=self.config.optimization.weight_decay,
+            fused=True,
         )
-        self.num_steps = self.config.steps_for(len(self.examples.clips))
+        self.num_steps = self.config.optimization.steps_for(len(self.examples.clips))
         self.state = RunState(
             self.model,
             self.optimizer,
@@ -144,18 +149,20 @@ class Trainer:
 
     def _make_text_inputs(self, weights: TokenWeights) -> TextInputs:
         config, init = self.config, self.source.init
-        source = TextSource(config.encoders, config.max_text_tokens, weights, self.source.stores.recordings)
+        source = TextSource(
+            config.model.encoder_traits, config.data.max_text_tokens, weights, self.source.stores.recordings
+        )
         if self._resumes:
             return saved_text_inputs(source, self.folder / STATE_FILE)
         if init is not None:
             return saved_text_inputs(source, init / MODEL_FILE)
-        return new_text_inputs(source, config.text_encoder, self.examples)
+        return new_text_inputs(source, config.model.text_encoder, self.examples)
 
     def _start_model(self, features: ClipFeatures) -> None:
         config = self.config
         if self.model.standardises:
-            clips, max_rows = self.examples.clips, config.max_video_tokens
-            set_feature_statistics(self.model, features, clips, max_rows=max_rows, seed=config.seed)
+            clips, max_rows = self.examples.clips, config.data.max_video_tokens
+            set_feature_statistics(self.model, features, clips, max_rows=max_rows, seed=config.optimization.seed)
         if self.source.init is not None:
             load_init(self.source.init, self.model)
 
@@ -185,7 +192,7 @@ class Trainer:
 
     @property
     def _is_validated(self) -> bool:
-        return self.step % self.config.validate_every == 0
+        return self.step % self.config.validation.validate_every == 0
 
     def train_step(self, inputs: Inputs) -> list[dict[str, float]]:
         """Do one step.
@@ -200,7 +207,9 @@ class Trainer:
             UserError: The loss of one of these steps is not finite.
         """
         self.model.train()
-        learning_rate = self.config.learning_rate * learning_rate_factor(self.step, self.num_steps, self.config)
+        learning_rate = self.config.optimization.learning_rate * learning_rate_factor(
+            self.step, self.num_steps, self.config.optimization
+        )
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         try:
@@ -212,7 +221,11 @@ class Trainer:
         self.optimizer.step()
         self.state.step += 1
         if self.average is not None:
-            add_to_average(self.average, self.model, min(self.config.average, self.step / (self.step + AVERAGED_FROM)))
+            add_to_average(
+                self.average,
+                self.model,
+                min(self.config.optimization.ema_decay, self.step / (self.step + AVERAGED_FROM)),
+            )
         known: dict[str, float] = {"step": self.step, "learning_rate": learning_rate}
         if (codebook := self.model.codebook) is not None and codebook.size:
             known["codewords_in_use"] = codebook.in_use
@@ -300,7 +313,7 @@ class Trainer:
             "num_threads": torch.get_num_threads(),  # the last digits of sums depend on it
         }
         save_model(self.folder, self.kept_model, last=True)
-        if self.config.stage_weights == "validation":
+        if self.config.validation.stage_weights == "validation":
             load_model(self.folder, self.kept_model)
             if (chosen := choose_stage_weights(self.scorer, self.examples)) is not None:
                 result |= {"stage_weights": chosen.weights, "stage_weights_tried": chosen.tried}

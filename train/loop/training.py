@@ -95,7 +95,7 @@ def train(
         named = [name for name, v in (("dataset", dataset), ("protocol", protocol), ("init", init)) if v is not None]
         _say_settings(config, given, named)
         if "features" not in given and not _features_of(config.recipe):
-            say(f"note: --features {config.features}: {folder.name} has no other")
+            say(f"note: --features {config.data.features}: {folder.name} has no other")
     problems = Problems(quiet=not is_first, file=folder.problems("train"))
     with report_progress_to(on_progress), problems:
         train_run(folder, config, run_folder, stores, device=device, init=init_folder, problems=problems)
@@ -174,7 +174,7 @@ def train_run(
     if not is_alone():
         train_here(dataset, config, folder, stores, device=device, init=init, problems=problems)
         return
-    devices = devices_sharing(device, config.batch_size)
+    devices = devices_sharing(device, config.optimization.batch_size)
     say(f"{folder}: computes on {describe_devices(devices)}")
     if len(devices) > 1:
         job = TrainingJob(dataset, config, folder, init, ",".join(devices))

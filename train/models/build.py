@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..config.settings import ModelSettings
 from ..data.recordings import Recordings
 from ..data.text import Pieces, Words
 from ..data.text_inputs import TextInputs
 from ..data.word_ids import WordIds
+from ..settings import ModelSettings
 from .base import MakeParts, PairModel, no_parts
 from .gated import GatedPair
 from .spoken import SpokenPair

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ...storage.common.device import on_device
-from ..config.settings import MAX_TOKENS
+from ..settings import MAX_TOKENS
 from .layers import GROUP_SIZES, MOST_RECOMPUTED, MixedPrecision, SelfAttentionLayer, length_groups, new_layers
 from .tokens import TextTokens, VideoTokens, lengths_of, nonzero
 

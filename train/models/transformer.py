@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ..config.settings import MAX_TOKENS
+from ..settings import MAX_TOKENS
 from .base import MakeParts, PairModel, no_parts
 from .fusion import Fusion, TokenBank
 from .layers import Compiled, SelfAttentionLayer, by_length, new_layers

@@ -4,26 +4,26 @@ To add an objective, write its file, add its row here, and its tests.
 """
 
 from .base import Objective
-from .cmcm import Cmcm
-from .mil_nce import MilNce
-from .ncl import Ncl
-from .segmentation import Segmentation
-from .ssml import Ssml
-from .taco import Taco
-from .toco import Toco
-from .vqa import Vqa
-from .words import Words
+from .cmcm import CmcmObjective
+from .mil_nce import MilNceObjective
+from .ncl import NclObjective
+from .segmentation import SegmentationObjective
+from .ssml import SsmlObjective
+from .taco import TacoObjective
+from .toco import TocoObjective
+from .vqa import VqaObjective
+from .words import WordsObjective
 
 OBJECTIVES: dict[str, type[Objective]] = {
-    "taco": Taco,
-    "toco": Toco,
-    "ssml": Ssml,
-    "mil-nce": MilNce,
-    "ncl": Ncl,
-    "cmcm": Cmcm,
-    "vqa": Vqa,
-    "segmentation": Segmentation,
-    "words": Words,
+    "taco": TacoObjective,
+    "toco": TocoObjective,
+    "ssml": SsmlObjective,
+    "mil-nce": MilNceObjective,
+    "ncl": NclObjective,
+    "cmcm": CmcmObjective,
+    "vqa": VqaObjective,
+    "segmentation": SegmentationObjective,
+    "words": WordsObjective,
 }
 """{name: objective}"""
 DEFAULT_OBJECTIVE = "taco"

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ...storage.common.errors import SettingError
-from ..config.fields import Settings, setting
+from ...storage.common.settings import Settings, setting
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..config.settings import DataSettings, OptimizationSettings
     from ..data.batches import Batches
     from ..data.examples import Examples, Source
     from ..data.pairs import Pairs
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from ..models.queries import QueryQueue
     from ..models.tokens import TextTokens, VideoTokens
     from ..recipes.train_config import TrainConfig
+    from ..settings import DataSettings, OptimizationSettings
     from .batch import Batch
 
 PAIR_WEIGHTS = {
@@ -32,7 +32,7 @@ PAIR_WEIGHTS = {
     "density": "how probable it is that a clip and its caption belong together (SSML, Eq. 2)",
 }
 """{by what the pairs are weighted: in words}"""
-MOST_SIMILARITIES = 1 << 25
+MAX_SIMILARITIES = 1 << 25
 """Products of a text's token and a video's token that are in memory at once when scoring."""
 
 
@@ -63,9 +63,9 @@ class Objective(Settings):
 
     name: ClassVar[str]
     """As in ``--objective``."""
-    meaning: ClassVar[str]
+    description: ClassVar[str]
     """In words, with its source."""
-    terms: ClassVar[tuple[str, ...]]
+    loss_terms: ClassVar[tuple[str, ...]]
     """Names of the loss's terms."""
     needs_tokens: ClassVar[bool] = False
     """It needs more of a clip and a caption than one vector each."""
@@ -85,7 +85,7 @@ class Objective(Settings):
     """Its loss has retrieval probabilities, which NCL's biases can normalise."""
     has_token_head: ClassVar[bool] = False
     """Its fusion layers score tokens, too (ToCo)."""
-    stage: ClassVar[str] = "pair"
+    vector_score: ClassVar[str] = "pair"
     """The early stage of the score that is a dot product of a text's vector and a video's."""
     unused: ClassVar[frozenset[str]] = frozenset()
     """Settings of other parts, and of all objectives, that it never reads."""
@@ -94,18 +94,20 @@ class Objective(Settings):
     scores."""
 
     losses: str = setting("all", "terms of the loss, joined by +, or all")
-    temperature: float = setting(1.0, "divides similarities (TACo's tau, NCL's gamma)", above=0)  # TACo section 4.3
+    temperature: float = setting(1.0, "divides similarities (TACo's tau, NCL's gamma)", gt=0)  # TACo section 4.3
     pair_weights: str = setting("none", "how the pairs are weighted", choices=PAIR_WEIGHTS)
-    density_neighbors: int = setting(4, "K of SSML's Eq. 3", least=1)  # SSML section 6.1
+    density_neighbors: int = setting(4, "K of SSML's Eq. 3", ge=1)  # SSML section 6.1
     normalized_loss: bool = setting(False, "add NCL's biases to the similarities (its Eq. 12)")
     query_queue: int = setting(
-        16_384, "training queries kept for vlalign-evaluate --normalize, with --normalized-loss", least=1
+        16_384, "training queries kept for vlalign-evaluate --normalize, with --normalized-loss", ge=1
     )  # NCL, appendix B
 
     def check(self) -> None:
         """Check the settings of all objectives."""
-        if self.losses != "all" and (unknown := [name for name in self.losses.split("+") if name not in self.terms]):
-            problem = f"{unknown[0]!r} is no term of {self.name}'s; expected all, or {'+'.join(self.terms)}"
+        if self.losses != "all" and (
+            unknown := [name for name in self.losses.split("+") if name not in self.loss_terms]
+        ):
+            problem = f"{unknown[0]!r} is no term of {self.name}'s; expected all, or {'+'.join(self.loss_terms)}"
             raise SettingError("losses", self.losses, problem)
         if self.normalized_loss and not self.can_normalize:
             problem = f"the loss of {self.name} has no retrieval probabilities of its own batch; expected it off"
@@ -131,7 +133,11 @@ class Objective(Settings):
     @property
     def loss_names(self) -> tuple[str, ...]:
         """The terms that the loss has, in their order."""
-        return self.terms if self.losses == "all" else tuple(t for t in self.terms if t in self.losses.split("+"))
+        return (
+            self.loss_terms
+            if self.losses == "all"
+            else tuple(t for t in self.loss_terms if t in self.losses.split("+"))
+        )
 
     @property
     def has_fusion(self) -> bool:
@@ -144,7 +150,7 @@ class Objective(Settings):
 
         An early stage of weight 0 still finds the pairs that the fusion layers look at.
         """
-        return {self.stage: 1.0}
+        return {self.vector_score: 1.0}
 
     def make_examples(self, source: Source) -> Examples:
         """Read what the model learns from: by default, pairs of clips and captions."""
@@ -172,24 +178,24 @@ class Objective(Settings):
 
         return Parts(queries=self._make_queries(width))
 
-    def loss_terms(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
+    def compute_loss(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
         """Return the terms of a batch's loss, scalars by name. Their sum is the loss."""
         raise NotImplementedError
 
     def text_vectors(self, model: PairModel, texts: TextTokens) -> Tensor:
-        """Return the texts' vectors [T, D] of the early stage ``stage``."""
+        """Return the texts' vectors [T, D] of the early score ``vector_score``."""
         from ..models.gated import unit
 
         return unit(texts.sentence_BD)
 
     def video_vectors(self, model: PairModel, videos: VideoTokens) -> Tensor:
-        """Return the videos' vectors [V, D] of the early stage ``stage``."""
+        """Return the videos' vectors [V, D] of the early score ``vector_score``."""
         from ..models.gated import unit
 
         return unit(videos.mean_BD)
 
     def early_scores(self, model: PairModel, texts: TextTokens, videos: VideoTokens) -> dict[str, Tensor]:
-        """Return scores [T, V] of the early stages other than ``stage``."""
+        """Return scores [T, V] of the early scores other than ``vector_score``."""
         return {}
 
     def word_fits(self, texts: TextTokens, videos: VideoTokens) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ...storage.common.errors import SettingError
-from ..config.fields import setting
+from ...storage.common.settings import setting
 from .base import Objective
 
 if TYPE_CHECKING:
@@ -21,24 +21,25 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cmcm(Objective):
+class CmcmObjective(Objective):
     """CMCM section 2.3: L_MMS + alpha L_CMCM, each in both directions."""
 
     name: ClassVar[str] = "cmcm"
-    meaning: ClassVar[str] = "L_MMS + alpha L_CMCM with a codebook that both sides share (CMCM, section 2.3)"
-    terms: ClassVar[tuple[str, ...]] = ("contrast", "codes")
+    description: ClassVar[str] = "L_MMS + alpha L_CMCM with a codebook that both sides share (CMCM, section 2.3)"
+    loss_terms: ClassVar[tuple[str, ...]] = ("contrast", "codes")
     needs_tokens: ClassVar[bool] = True
     can_normalize: ClassVar[bool] = True
     unused: ClassVar[frozenset[str]] = frozenset(
         {"tokens_of_interest", "num_fusion_layers", "temperature", "stage_weights"}
     )
 
-    margin: float = setting(0.1, "by how much a pair must be ahead of others (SSML's delta, CMCM's M)", least=0)
-    codebook_size: int = setting(1024, "codewords of cmcm; 0: none, its baseline", least=0)  # CMCM section 4.1
-    code_loss_weight: float = setting(0.1, "alpha of CMCM's section 2.3", least=0)
+    margin: float = setting(0.1, "by how much a pair must be ahead of others (SSML's delta, CMCM's M)", ge=0)
+    codebook_size: int = setting(1024, "codewords of cmcm; 0: none, its baseline", ge=0)  # CMCM section 4.1
+    code_loss_weight: float = setting(0.1, "alpha of CMCM's section 2.3", ge=0)
 
     def check(self) -> None:
         """Check that a score is trained."""
+        super().check()
         if "contrast" not in self.loss_names:
             problem = "trains no score of CMCM's; expected contrast among them"
             raise SettingError("losses", self.losses, problem)
@@ -57,7 +58,7 @@ class Cmcm(Objective):
 
         return Parts(codebook=SharedCodebook(width, self.codebook_size), queries=self._make_queries(width))
 
-    def loss_terms(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
+    def compute_loss(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
         """Return both terms, and move the codewords."""
         from ..losses import masked_margin_softmax
         from ..models.codebook import coded_texts, coded_videos

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ..config.fields import setting
+from ...storage.common.settings import setting
 from .base import Objective
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class FusedObjective(Objective):
     needs_words: ClassVar[bool] = True
 
     negatives: str = setting("cascade", "pairs for the fusion layers", choices=NEGATIVES)
-    num_negatives: int = setting(8, "K' of TACo's section 3.3", least=1)  # TACo section 4.3
+    num_negatives: int = setting(8, "K' of TACo's section 3.3", ge=1)  # TACo section 4.3
     token_loss_weight: float = setting(0.5, "lambda_t of TACo's Eq. 6; lambda of ToCo's Eq. 3")
     token_score_weight: float = setting(
         0.5, "weight of the tokens' score in retrieval (TACo, Figure 3; lambda in ToCo)"

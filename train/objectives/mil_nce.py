@@ -5,27 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ..config.fields import setting
+from ...storage.common.settings import setting
 from .base import Objective
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..config.settings import DataSettings, OptimizationSettings
     from ..data.batches import Batches
     from ..data.pairs import Pairs
     from ..models.base import PairModel
     from ..models.tokens import TextTokens, VideoTokens
+    from ..settings import DataSettings, OptimizationSettings
     from .batch import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class MilNce(Objective):
+class MilNceObjective(Objective):
     """MIL-NCE Eq. 1: a clip must pick some of its candidate captions."""
 
     name: ClassVar[str] = "mil-nce"
-    meaning: ClassVar[str] = "several candidate captions for each clip (MIL-NCE, Eq. 1)"
-    terms: ClassVar[tuple[str, ...]] = ("candidates",)
+    description: ClassVar[str] = "several candidate captions for each clip (MIL-NCE, Eq. 1)"
+    loss_terms: ClassVar[tuple[str, ...]] = ("candidates",)
     needs_words: ClassVar[bool] = True
     unused: ClassVar[frozenset[str]] = frozenset(
         {
@@ -40,7 +40,7 @@ class MilNce(Objective):
     )
 
     captions_per_clip: int = setting(
-        3, "candidates of mil-nce: a clip's own caption and those next to it in time", least=1
+        3, "candidates of mil-nce: a clip's own caption and those next to it in time", ge=1
     )
 
     def make_batches(self, pairs: Pairs, data: DataSettings, optimization: OptimizationSettings) -> Batches:
@@ -49,7 +49,7 @@ class MilNce(Objective):
 
         return CandidateBatches(pairs, optimization.batch_size, optimization.seed, self.captions_per_clip)
 
-    def loss_terms(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
+    def compute_loss(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
         """Return Eq. 1. The texts of a batch are the candidates of each clip, one clip after the other."""
         from ..losses import mil_nce
 

@@ -17,16 +17,16 @@ SINKHORN_ITERATIONS = 4  # NCL section 3.3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ncl(Objective):
+class NclObjective(Objective):
     """NCL Eq. 4 with the similarities of Eq. 12, or, without ``normalized_loss``, with those of Eq. 1."""
 
     name: ClassVar[str] = "ncl"
-    meaning: ClassVar[str] = "a contrastive loss in which no text or video is picked too often (NCL, Eq. 4)"
-    terms: ClassVar[tuple[str, ...]] = ("contrast",)
+    description: ClassVar[str] = "a contrastive loss in which no text or video is picked too often (NCL, Eq. 4)"
+    loss_terms: ClassVar[tuple[str, ...]] = ("contrast",)
     can_normalize: ClassVar[bool] = True
     unused: ClassVar[frozenset[str]] = frozenset({"tokens_of_interest", "num_fusion_layers", "stage_weights"})
 
-    def loss_terms(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
+    def compute_loss(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
         """Return Eq. 4."""
         from ..losses import normalized_nce
 

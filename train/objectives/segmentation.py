@@ -17,22 +17,28 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Segmentation(Objective):
+class SegmentationObjective(Objective):
     """Cross entropy of each row's label, by a linear layer on the video encoder's tokens."""
 
     name: ClassVar[str] = "segmentation"
-    meaning: ClassVar[str] = "the step that each row of a video shows (TACo, section 5.2)"
-    terms: ClassVar[tuple[str, ...]] = ("labels",)
+    description: ClassVar[str] = "the step that each row of a video shows (TACo, section 5.2)"
+    loss_terms: ClassVar[tuple[str, ...]] = ("labels",)
     needs_tokens: ClassVar[bool] = True
     needs_words: ClassVar[bool] = True
     needs_row_times: ClassVar[bool] = True
     reads_texts: ClassVar[bool] = False
     learns_from_pairs: ClassVar[bool] = False
     task: ClassVar[str | None] = "segmentation"
-    unused: ClassVar[frozenset[str]] = OF_PAIRS | {"max_text_tokens", "clips_per_video", "shuffle_shards", "held_out"}
+    unused: ClassVar[frozenset[str]] = OF_PAIRS | {
+        "max_text_tokens",
+        "clips_per_video",
+        "shuffle_shards",
+        "validation_share",
+    }
 
     def check(self) -> None:
         """Check that its one term is trained."""
+        super().check()
         if self.losses != "all":
             raise SettingError("losses", self.losses, f"{self.name} has one term; expected all")
 
@@ -50,7 +56,7 @@ class Segmentation(Objective):
 
         return Parts(head=nn.Linear(width, num_labels + 1), queries=self._make_queries(width))
 
-    def loss_terms(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
+    def compute_loss(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
         """Return the cross entropy, the mean over the rows of all processes."""
         import torch.nn.functional as F
 

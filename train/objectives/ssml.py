@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ..config.fields import setting
+from ...storage.common.settings import setting
 from .base import Objective
 
 if TYPE_CHECKING:
@@ -17,27 +17,29 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ssml(Objective):
+class SsmlObjective(Objective):
     """SSML Eq. 4 on cosine similarities. Without weights of the pairs it is HowTo100M's loss, SSML's baseline."""
 
     name: ClassVar[str] = "ssml"
-    meaning: ClassVar[str] = "a margin loss in which improbable pairs weigh less (SSML, Eq. 4)"
-    terms: ClassVar[tuple[str, ...]] = ("margin",)
+    description: ClassVar[str] = "a margin loss in which improbable pairs weigh less (SSML, Eq. 4)"
+    loss_terms: ClassVar[tuple[str, ...]] = ("margin",)
     unused: ClassVar[frozenset[str]] = frozenset(
         {"tokens_of_interest", "num_fusion_layers", "temperature", "normalized_loss", "query_queue", "stage_weights"}
     )
 
-    margin: float = setting(0.1, "by how much a pair must be ahead of others (SSML's delta, CMCM's M)", least=0)
+    margin: float = setting(0.1, "by how much a pair must be ahead of others (SSML's delta, CMCM's M)", ge=0)
     intra_video_rate: float = setting(
-        0.5, "share of a pair's negatives' weight that those of its video have, with --clips-per-video", least=0, most=1
+        0.5, "share of a pair's negatives' weight that those of its video have, with --clips-per-video", ge=0, le=1
     )
 
     def unused_now(self, config: TrainConfig) -> dict[str, str]:
         """Return the settings that nothing reads because of others."""
         belongs = super().unused_now(config)
-        return belongs if config.clips_per_video > 1 else belongs | {"intra_video_rate": "clips_per_video 2 or more"}
+        return (
+            belongs if config.data.clips_per_video > 1 else belongs | {"intra_video_rate": "clips_per_video 2 or more"}
+        )
 
-    def loss_terms(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
+    def compute_loss(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
         """Return Eq. 4."""
         from ..losses import intra_video_weights, soft_max_margin
 

@@ -6,36 +6,37 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ...storage.common.errors import SettingError
-from ..config.fields import setting
-from .base import MOST_SIMILARITIES
+from ...storage.common.settings import setting
+from .base import MAX_SIMILARITIES
 from .fused import FusedObjective
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..config.settings import DataSettings
     from ..models.base import PairModel
     from ..models.fusion import FusionScores
     from ..models.tokens import TextTokens, VideoTokens
     from ..recipes.train_config import TrainConfig
+    from ..settings import DataSettings
     from .batch import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Taco(FusedObjective):
+class TacoObjective(FusedObjective):
     """TACo Eq. 6: a contrastive loss of sentences (L1), of tokens of interest (L2), and of the fusion layers (L3)."""
 
     name: ClassVar[str] = "taco"
-    meaning: ClassVar[str] = "L1 + lambda_t L2 + L3 (TACo, Eq. 6)"
-    terms: ClassVar[tuple[str, ...]] = ("sentence", "token", "fusion")
+    description: ClassVar[str] = "L1 + lambda_t L2 + L3 (TACo, Eq. 6)"
+    loss_terms: ClassVar[tuple[str, ...]] = ("sentence", "token", "fusion")
     can_normalize: ClassVar[bool] = True
-    stage: ClassVar[str] = "sentence"
+    vector_score: ClassVar[str] = "sentence"
     fits_words: ClassVar[bool] = True
 
     sentence_score_weight: float = setting(1.0, "weight of the sentence's score in retrieval")
 
     def check(self) -> None:
         """Check that something finds the hard negatives."""
+        super().check()
         if self.loss_names == ("fusion",) and self.negatives == "cascade":
             problem = "no early loss finds the hard ones with losses fusion; expected random or all"
             raise SettingError("negatives", self.negatives, problem)
@@ -70,7 +71,7 @@ class Taco(FusedObjective):
         }
         return {stage: weights[stage] for stage in self.loss_names}
 
-    def loss_terms(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
+    def compute_loss(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
         """Return TACo Eq. 6's terms, or those of them that ``losses`` names (Table 3)."""
         from ..losses import cascade_scores
         from .batch import best_matches
@@ -140,7 +141,7 @@ class Taco(FusedObjective):
         from ..losses import token_similarity
 
         text_of_S, weights_S, tokens_SD = texts.of_interest
-        parts = tokens_SD.split(max(MOST_SIMILARITIES // videos.mask_BM.numel(), 1))
+        parts = tokens_SD.split(max(MAX_SIMILARITIES // videos.mask_BM.numel(), 1))
         best_SV = torch.cat([token_similarity(videos.tokens_BMD, videos.mask_BM, part) for part in parts])
         empty_TV = best_SV.new_zeros(len(texts.mask_BN), len(videos.mask_BM))
         return {"token": empty_TV.index_add(0, text_of_S, weights_S[:, None] * best_SV)}

@@ -19,18 +19,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Toco(FusedObjective):
+class TocoObjective(FusedObjective):
     """ToCo Eq. 3, and the loss of what finds the hard videos ("another contrastive loss", section 3.3)."""
 
     name: ClassVar[str] = "toco"
-    meaning: ClassVar[str] = "L + lambda L^t over hard videos (ToCo, Eq. 3)"
-    terms: ClassVar[tuple[str, ...]] = ("pooled", "fusion", "token")
+    description: ClassVar[str] = "L + lambda L^t over hard videos (ToCo, Eq. 3)"
+    loss_terms: ClassVar[tuple[str, ...]] = ("pooled", "fusion", "token")
     has_token_head: ClassVar[bool] = True
-    stage: ClassVar[str] = "pooled"
+    vector_score: ClassVar[str] = "pooled"
     unused: ClassVar[frozenset[str]] = frozenset({"normalized_loss", "query_queue"})
 
     def check(self) -> None:
         """Check that a score is trained."""
+        super().check()
         if not {"fusion", "token"} & set(self.loss_names):
             problem = "trains no score of ToCo's; expected fusion or token among them"
             raise SettingError("losses", self.losses, problem)
@@ -51,7 +52,7 @@ class Toco(FusedObjective):
         weights = {"pooled": 0.0, "fusion": self.fusion_score_weight, "fusion_token": self.token_score_weight}
         return {stage: weight for stage, weight in weights.items() if stage.removeprefix("fusion_") in self.loss_names}
 
-    def loss_terms(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
+    def compute_loss(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
         """Return ToCo Eq. 3's terms over hard videos for each text, and the pooled one."""
         from ..losses import nce
         from .batch import pair_matrix

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ...storage.common.errors import SettingError
-from ..config.fields import setting
+from ...storage.common.settings import setting
 from .base import OF_PAIRS, Objective
 
 if TYPE_CHECKING:
@@ -19,21 +19,22 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vqa(Objective):
+class VqaObjective(Objective):
     """SSML section 5.2: the right answer must be ahead of all others, with the video and, as a baseline, without it."""
 
     name: ClassVar[str] = "vqa"
-    meaning: ClassVar[str] = "answers to questions about videos (SSML, section 5.2)"
-    terms: ClassVar[tuple[str, ...]] = ("answers", "blind")
+    description: ClassVar[str] = "answers to questions about videos (SSML, section 5.2)"
+    loss_terms: ClassVar[tuple[str, ...]] = ("answers", "blind")
     needs_words: ClassVar[bool] = True
     learns_from_pairs: ClassVar[bool] = False
     task: ClassVar[str | None] = "vqa"
     unused: ClassVar[frozenset[str]] = OF_PAIRS
 
-    margin: float = setting(0.1, "by how much a pair must be ahead of others (SSML's delta, CMCM's M)", least=0)
+    margin: float = setting(0.1, "by how much a pair must be ahead of others (SSML's delta, CMCM's M)", ge=0)
 
     def check(self) -> None:
         """Check that both terms are trained."""
+        super().check()
         if self.losses != "all":
             raise SettingError("losses", self.losses, f"{self.name} needs all of its terms; expected all")
 
@@ -50,7 +51,7 @@ class Vqa(Objective):
 
         return Parts(head=AnswerHead(width), queries=self._make_queries(width))
 
-    def loss_terms(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
+    def compute_loss(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
         """Return the margin loss with and without the videos.
 
         The batch's texts are this process's questions, followed by all answers.

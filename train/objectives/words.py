@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ...storage.common.errors import SettingError
-from .base import MOST_SIMILARITIES, Objective
+from .base import MAX_SIMILARITIES, Objective
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Words(Objective):
+class WordsObjective(Objective):
     """Contrastive losses, both ways, of two scores.
 
     A loss of their sum was tried: each score then learns less by itself, and the sum ranks no better
@@ -26,12 +26,12 @@ class Words(Objective):
     """
 
     name: ClassVar[str] = "words"
-    meaning: ClassVar[str] = "contrast of a caption's words with a whole clip, and with its rows"
-    terms: ClassVar[tuple[str, ...]] = ("bag", "word")
+    description: ClassVar[str] = "contrast of a caption's words with a whole clip, and with its rows"
+    loss_terms: ClassVar[tuple[str, ...]] = ("bag", "word")
     needs_tokens: ClassVar[bool] = True
     needs_words: ClassVar[bool] = True
     needs_word_vectors: ClassVar[bool] = True
-    stage: ClassVar[str] = "bag"
+    vector_score: ClassVar[str] = "bag"
     fits_words: ClassVar[bool] = True
     unused: ClassVar[frozenset[str]] = frozenset(
         {"tokens_of_interest", "num_fusion_layers", "temperature", "normalized_loss", "query_queue"}
@@ -39,6 +39,7 @@ class Words(Objective):
 
     def check(self) -> None:
         """Check that nothing is set that changes nothing."""
+        super().check()
         if self.temperature != 1.0:
             raise SettingError("temperature", self.temperature, "objective words learns its scales; leave it out")
 
@@ -47,7 +48,7 @@ class Words(Objective):
         """{stage: weight} of the stages that are trained."""
         return dict.fromkeys(self.loss_names, 1.0)
 
-    def loss_terms(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
+    def compute_loss(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
         """Return the loss of each score."""
         from ..losses import nce
 
@@ -91,7 +92,7 @@ class Words(Objective):
         ids_S, word_of_P = texts.ids_BN[text_of_P, column_of_P].unique(return_inverse=True)
         tokens_SD = F.normalize(words.words(ids_S)[:, words.words.embedding_dim // 2 :], dim=1)
         rows_BMD = F.normalize(videos.tokens_BMD, dim=2)
-        parts = tokens_SD.split(max(MOST_SIMILARITIES // videos.mask_BM.numel(), 1))
+        parts = tokens_SD.split(max(MAX_SIMILARITIES // videos.mask_BM.numel(), 1))
         fits_SB = torch.cat([soft_maximum(part, rows_BMD, videos.mask_BM, words.log_sharpness.exp()) for part in parts])
         weights_BN = words.log_word_scale.exp() * F.normalize(texts.weights_BN, dim=1)
         weights_TS = fits_SB.new_zeros(len(texts.mask_BN), len(ids_S))

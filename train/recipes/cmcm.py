@@ -3,7 +3,7 @@
 CMCM fine-tunes CLIP on MSR-VTT; here, as for NCL, the features are fixed.
 """
 
-from .recipe import Recipe
+from .train_config import Recipe
 
 _CMCM: Recipe = {
     "objective": "cmcm",

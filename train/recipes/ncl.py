@@ -3,7 +3,7 @@
 NCL fine-tunes CLIP, with CLIP's learning rate; here the features are fixed and the text encoder is BERT.
 """
 
-from .recipe import Recipe
+from .train_config import Recipe
 
 _NCL: Recipe = {
     "objective": "ncl",

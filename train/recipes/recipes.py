@@ -1,6 +1,8 @@
 """Recipes: complete settings, and how they become a run's configuration.
 
-The papers' settings are in ``papers``.
+The papers' settings are in a file for each paper. A setting that a recipe does not name has its default. To add a
+recipe, add a row to its paper's file, or write a file for a new paper and add it to ``PAPER_RECIPES``. Say in
+``departure_data`` where it departs from the paper, and run docs/make_departures.py.
 """
 
 from collections.abc import Container, Mapping
@@ -10,12 +12,17 @@ from typing import Any
 from ...storage.common.errors import SettingError
 from ...storage.profiles import FRAME_MAPS
 from ..objectives import DEFAULT_OBJECTIVE
-from .papers import RECIPES as PAPER_RECIPES
-from .recipe import Recipe
-from .train_config import TrainConfig
+from . import cmcm, ncl, ssml, taco, toco
+from .train_config import Recipe, TrainConfig
 
-__all__ = ["DEFAULT_RECIPE", "RECIPES", "describe", "make_config", "usual_recipe"]
-
+PAPER_RECIPES: dict[str, Recipe] = {
+    **taco.RECIPES,
+    **toco.RECIPES,
+    **ssml.RECIPES,
+    **ncl.RECIPES,
+    **cmcm.RECIPES,
+}
+"""{name: recipe}. A name starts with the recipe's objective."""
 DEFAULT_RECIPE = "default"
 RECIPES = MappingProxyType[str, Recipe](
     {
@@ -31,9 +38,9 @@ RECIPES = MappingProxyType[str, Recipe](
             "warmup_steps": 20,
             "schedule": "cosine",
             "weight_decay": 1e-2,
-            "average": 0.98,
+            "ema_decay": 0.98,
             "dropout": 0.2,
-            "held_out": 0.1,
+            "validation_share": 0.1,
             "stage_weights": "validation",
         },
         **PAPER_RECIPES,

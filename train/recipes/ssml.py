@@ -3,7 +3,7 @@
 What section 5.1 leaves open is from the published trainer of HowTo100M, whose model and data SSML uses.
 """
 
-from .recipe import Recipe
+from .train_config import Recipe
 
 _SSML: Recipe = {
     "objective": "ssml",

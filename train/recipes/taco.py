@@ -3,7 +3,7 @@
 The paper gives no dropout rate; BERT's 0.1 is used.
 """
 
-from .recipe import Recipe
+from .train_config import Recipe
 
 _TACO: Recipe = {
     "objective": "taco",

@@ -1,6 +1,6 @@
 """ToCo: section 4.3. The paper gives no dropout rate; BERT's 0.1 is used."""
 
-from .recipe import Recipe
+from .train_config import Recipe
 
 _TOCO: Recipe = {
     "objective": "toco",

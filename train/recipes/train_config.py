@@ -2,87 +2,97 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from ...storage.common.errors import SettingError
-from ..config.fields import rule_of, types_of
-from ..config.settings import (
+from ...storage.common.settings import Settings, info_of, types_of
+from ..objectives import DEFAULT_OBJECTIVE, OBJECTIVES, Objective
+from ..settings import (
     ENCODERS,
     DataSettings,
-    Encoder,
+    EncoderTraits,
     ModelSettings,
     OptimizationSettings,
-    Settings,
     ValidationSettings,
 )
-from ..objectives import DEFAULT_OBJECTIVE, OBJECTIVES, Objective
 
-PARTS: dict[str, type[Settings]] = {
-    "data": DataSettings,
-    "model": ModelSettings,
-    "optimisation": OptimizationSettings,
+COMPONENTS: dict[str, type[Settings]] = {
     "validation": ValidationSettings,
+    "optimization": OptimizationSettings,
+    "model": ModelSettings,
+    "data": DataSettings,
 }
-"""{part: its settings}, besides the objective's."""
+"""{component: its settings}, besides the objective's. All names differ, so that a command, a recipe and ``run.json``
+need no component's name. The order is that of the settings in ``run.json`` and in the names of runs."""
+OF_RUN = {"objective": str, "recipe": str, "init": str}
+"""{setting of no component: its type}"""
+Recipe = Mapping[str, Any]
+"""Settings that a configuration starts from: {name: value}, such as ``{"objective": "taco", "batch_size": 128}``."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig(DataSettings, ModelSettings, OptimizationSettings, ValidationSettings):
-    """A complete training configuration: the settings of all parts, and the objective with its own.
+class TrainConfig:
+    """A complete training configuration: the settings of all components, and the objective with its own.
 
     Defaults are the papers' numbers where they fit a small model on a CPU.
     """
 
-    objective: Objective = field(default_factory=OBJECTIVES[DEFAULT_OBJECTIVE])
+    data: DataSettings
+    model: ModelSettings = dataclasses.field(default_factory=ModelSettings)
+    optimization: OptimizationSettings = dataclasses.field(default_factory=OptimizationSettings)
+    validation: ValidationSettings = dataclasses.field(default_factory=ValidationSettings)
+    objective: Objective = dataclasses.field(default_factory=OBJECTIVES[DEFAULT_OBJECTIVE])
     recipe: str = ""
     """Source of the settings that were not given."""
     init: str = ""
     """The run whose model training starts from; empty: none."""
 
-    def check(self) -> None:
-        """Check settings that concern several parts."""
-        if self.clips_per_video and self.batch_size % self.clips_per_video:
-            problem = f"expected whole groups of clips, a multiple of clips_per_video {self.clips_per_video}"
-            raise SettingError("batch_size", self.batch_size, problem)
-        if self.encoders.normalises_batches and self.micro_batch_size:
-            problem = f"the batch normalisation of encoder {self.encoder} must see the whole batch; expected 0"
-            raise SettingError("micro_batch_size", self.micro_batch_size, problem)
+    def __post_init__(self) -> None:
+        self._check_batches()
         self._check_encoder()
         self._check_maps()
-        self.objective.check_data(self)
+        self.objective.check_data(self.data)
+
+    def _check_batches(self) -> None:
+        clips_per_video, batch_size = self.data.clips_per_video, self.optimization.batch_size
+        if clips_per_video and batch_size % clips_per_video:
+            problem = f"expected whole groups of clips, a multiple of clips_per_video {clips_per_video}"
+            raise SettingError("batch_size", batch_size, problem)
+        micro_batch_size = self.optimization.micro_batch_size
+        if self.model.encoder_traits.normalises_batches and micro_batch_size:
+            problem = f"the batch normalisation of encoder {self.model.encoder} must see the whole batch; expected 0"
+            raise SettingError("micro_batch_size", micro_batch_size, problem)
 
     def _check_encoder(self) -> None:
-        lack = "it needs tokens" if self.objective.needs_tokens and not self.encoders.gives_tokens else ""
-        lack = lack or (
-            "it needs to know words" if self.objective.needs_words and not self.encoders.reads_words else ""
-        )
-        if self.objective.needs_word_vectors != self.encoders.gives_word_vectors:
+        objective, traits = self.objective, self.model.encoder_traits
+        lack = "it needs tokens" if objective.needs_tokens and not traits.gives_tokens else ""
+        lack = lack or ("it needs to know words" if objective.needs_words and not traits.reads_words else "")
+        if objective.needs_word_vectors != traits.gives_word_vectors:
             lack = lack or "the encoder and the objective named words belong together"
         if lack:
-            fitting = [name for name, other in OBJECTIVES.items() if _fits(other, self.encoders)]
-            problem = f"does not fit objective {self.objective.name}: {lack}; expected one of {', '.join(fitting)}"
-            raise SettingError("encoder", self.encoder, problem)
+            fitting = [name for name, other in OBJECTIVES.items() if _fits(other, traits)]
+            problem = f"does not fit objective {objective.name}: {lack}; expected one of {', '.join(fitting)}"
+            raise SettingError("encoder", self.model.encoder, problem)
 
     def _check_maps(self) -> None:
-        takes_grid = self.encoders.gives_tokens and not self.objective.needs_row_times
-        if self.maps and self.encoders.gives_tokens and self.grid is None:
+        data, gives_tokens = self.data, self.model.encoder_traits.gives_tokens
+        if data.maps and gives_tokens and data.grid is None:
             problem = "a map of each frame; set video_grid to TIMExHEIGHTxWIDTH, such as 2x2x2"
-            raise SettingError("features", self.features, problem)
-        if self.grid is not None and not takes_grid:
-            if self.encoders.gives_tokens:
-                problem = (
-                    f"objective {self.objective.name} needs the time of each row, which a grid's cells do not have"
-                )
-            else:
-                problem = f"expected an encoder that takes tokens, which {self.encoder} does not"
-            raise SettingError("video_grid", self.video_grid, problem)
+            raise SettingError("features", data.features, problem)
+        if data.grid is not None and not gives_tokens:
+            problem = f"expected an encoder that takes tokens, which {self.model.encoder} does not"
+            raise SettingError("video_grid", data.video_grid, problem)
+        if data.grid is not None and self.objective.needs_row_times:
+            problem = f"objective {self.objective.name} needs the time of each row, which a grid's cells do not have"
+            raise SettingError("video_grid", data.video_grid, problem)
 
     def unused(self) -> dict[str, str]:
         """Return the settings that change nothing in this configuration: {setting: what it belongs to}."""
-        by_encoder = {name: _having_encoders(name) for name in self.encoders.unused}
-        by_objective = {name: _having_objectives(name) for name in self.objective.unused}
+        by_encoder = {name: _encoders_that_use(name) for name in self.model.encoder_traits.unused}
+        by_objective = {name: _objectives_that_use(name) for name in self.objective.unused}
         return self.objective.unused_now(self) | by_encoder | by_objective
 
     @property
@@ -97,8 +107,9 @@ class TrainConfig(DataSettings, ModelSettings, OptimizationSettings, ValidationS
 
     def flat(self) -> dict[str, Any]:
         """Return all settings by name, the objective's own among them, as ``run.json`` keeps them."""
-        settings = {of.name: getattr(self, of.name) for of in fields(self)} | {"objective": self.objective.name}
-        return settings | {of.name: getattr(self.objective, of.name) for of in fields(self.objective)}
+        settings = _values(*(getattr(self, component) for component in COMPONENTS))
+        of_run = {"objective": self.objective.name, "recipe": self.recipe, "init": self.init}
+        return settings | of_run | _values(self.objective)
 
     @classmethod
     def from_flat(cls, settings: Mapping[str, Any]) -> TrainConfig:
@@ -113,15 +124,16 @@ class TrainConfig(DataSettings, ModelSettings, OptimizationSettings, ValidationS
         name = settings.get("objective", DEFAULT_OBJECTIVE)
         if name not in OBJECTIVES:
             raise SettingError("objective", name, f"expected one of {', '.join(OBJECTIVES)}")
-        objective, common = OBJECTIVES[name], {of.name for of in fields(cls)} - {"objective"}
-        unused = foreign_settings(settings)
-        known = common | {of.name for of in fields(objective)} | {"objective"} | set(unused)
-        if unknown := settings.keys() - known:
-            setting = min(unknown)
-            raise SettingError(setting, settings[setting], "no such setting")
-        own = {of.name: settings[of.name] for of in fields(objective) if of.name in settings}
-        rest = {setting: settings[setting] for setting in common & settings.keys()}
-        return cls(objective=objective(**own), **rest)
+        settings_of_others(settings)
+        if unknown := settings.keys() - setting_types().keys():
+            raise SettingError(min(unknown), settings[min(unknown)], "no such setting")
+
+        def make(component: type[Settings]) -> Any:
+            return component(**{f.name: settings[f.name] for f in fields(component) if f.name in settings})
+
+        of_run = {name: settings[name] for name in ("recipe", "init") if name in settings}
+        components = {name: make(component) for name, component in COMPONENTS.items()}
+        return cls(objective=make(OBJECTIVES[name]), **components, **of_run)
 
 
 def train_config(**settings: Any) -> TrainConfig:
@@ -129,33 +141,48 @@ def train_config(**settings: Any) -> TrainConfig:
     return TrainConfig.from_flat(settings)
 
 
+def _values(*components: Settings) -> dict[str, Any]:
+    return {field.name: getattr(component, field.name) for component in components for field in fields(component)}
+
+
 def setting_types() -> dict[str, type]:
     """Return the type of every setting that a run can have: {name: str, int, float or bool}."""
-    types: dict[str, type] = {"objective": str, "recipe": str, "init": str}
-    for part in [*PARTS.values(), *OBJECTIVES.values()]:
-        types |= types_of(part)
+    types: dict[str, type] = dict(OF_RUN)
+    for component in [*COMPONENTS.values(), *OBJECTIVES.values()]:
+        types |= types_of(component)
     return types
+
+
+def default_settings(objective: type[Objective]) -> dict[str, Any]:
+    """Return the default of each setting that has one, with an objective: {name: value}."""
+    components = [*COMPONENTS.values(), objective]
+    return {field.name: field.default for component in components for field in fields(component)}
 
 
 def objective_settings() -> dict[str, dict[str, type[Objective]]]:
     """Return the objectives that have each setting: {setting: {objective's name: objective}}."""
     having: dict[str, dict[str, type[Objective]]] = {}
     for name, objective in OBJECTIVES.items():
-        for of in fields(objective):
-            having.setdefault(of.name, {})[name] = objective
+        for field in fields(objective):
+            having.setdefault(field.name, {})[name] = objective
     return having
 
 
-def _having_encoders(setting: str) -> str:
-    """Return the encoders that read a setting, in words."""
-    return "encoder " + " or ".join(name for name, encoder in ENCODERS.items() if setting not in encoder.unused)
+def settings_of_others(settings: Mapping[str, Any]) -> list[str]:
+    """Return the names of settings that only other objectives have.
 
-
-def _having_objectives(setting: str) -> str:
-    """Return the objectives that read a setting, in words."""
-    common = {of.name for of in fields(Objective)} | {of.name for part in PARTS.values() for of in fields(part)}
-    having = OBJECTIVES if setting in common else objective_settings().get(setting, {})
-    return "objective " + ", ".join(name for name, of in having.items() if setting not in of.unused)
+    Raises:
+        SettingError: The value of one of them is not allowed.
+    """
+    objective, others = settings.get("objective", DEFAULT_OBJECTIVE), []
+    for name, having in objective_settings().items():
+        if name not in settings or objective in having:
+            continue
+        others.append(name)
+        [field] = [field for field in fields(next(iter(having.values()))) if field.name == name]
+        if (problem := info_of(field).problem(settings[name])) is not None:
+            raise SettingError(name, settings[name], problem)
+    return others
 
 
 def refuse_unused(config: TrainConfig, written: Mapping[str, Any]) -> None:
@@ -165,33 +192,26 @@ def refuse_unused(config: TrainConfig, written: Mapping[str, Any]) -> None:
         config: The configuration with these settings.
         written: The settings that were not a recipe's, by name.
     """
-    foreign = foreign_settings({**written, "objective": config.objective.name})
-    unused = config.unused() | {name: _having_objectives(name) for name in foreign}
+    others = settings_of_others({**written, "objective": config.objective.name})
+    unused = config.unused() | {name: _objectives_that_use(name) for name in others}
     for name, value in written.items():
         if name in unused:
-            where = f"objective {config.objective.name} with encoder {config.encoder}"
+            where = f"objective {config.objective.name} with encoder {config.model.encoder}"
             problem = f"changes nothing for {where}: it belongs to {unused[name]}; leave it out"
             raise SettingError(name, value, problem)
 
 
-def foreign_settings(settings: Mapping[str, Any]) -> list[str]:
-    """Return the names of settings that only other objectives have.
-
-    Raises:
-        SettingError: The value of one of them is not allowed.
-    """
-    objective, foreign = settings.get("objective", DEFAULT_OBJECTIVE), []
-    for name, having in objective_settings().items():
-        if name not in settings or objective in having:
-            continue
-        foreign.append(name)
-        [of] = [of for of in fields(next(iter(having.values()))) if of.name == name]
-        if (problem := rule_of(of).problem(settings[name])) is not None:
-            raise SettingError(name, settings[name], problem)
-    return foreign
+def _encoders_that_use(setting: str) -> str:
+    return "encoder " + " or ".join(name for name, traits in ENCODERS.items() if setting not in traits.unused)
 
 
-def _fits(objective: type[Objective], encoder: Encoder) -> bool:
+def _objectives_that_use(setting: str) -> str:
+    common = {field.name for component in COMPONENTS.values() for field in fields(component)}
+    having = OBJECTIVES if setting in common else objective_settings().get(setting, {})
+    return "objective " + ", ".join(name for name, objective in having.items() if setting not in objective.unused)
+
+
+def _fits(objective: type[Objective], encoder: EncoderTraits) -> bool:
     return (
         (encoder.gives_tokens or not objective.needs_tokens)
         and (encoder.reads_words or not objective.needs_words)

@@ -227,15 +227,15 @@ def load_run(
     dataset = on or trained
     stores = stores or open_run_stores(dataset, config)
     check_stores(folder, stores, about["inputs"]["features"], dataset, trained)
-    features = ClipFeatures(stores.features, config.grid)
+    features = ClipFeatures(stores.features, config.data.grid)
     # Of the captions that the run was trained on, whatever it is asked about.
-    weights = TokenWeights(read_idf(trained.idf), config.pos_tags)
-    source = TextSource(config.encoders, config.max_text_tokens, weights, stores.recordings)
+    weights = TokenWeights(read_idf(trained.idf), config.data.pos_tags)
+    source = TextSource(config.model.encoder_traits, config.data.max_text_tokens, weights, stores.recordings)
     text_inputs = saved_text_inputs(source, folder / MODEL_FILE)
     labels = read_labels(folder)
     plan = plan_model(config, features.dim, text_inputs, len(labels))
     check_model(folder / MODEL_FILE, config, plan)
-    model = make_model(config, plan)
+    model = make_model(config.model, plan)
     load_model(folder, model)
     scorer = Scorer(model.to(device).eval(), text_inputs, weights, features, config)
     return Run(folder, dataset, stores, about, scorer, labels)
@@ -263,10 +263,10 @@ def check_model(path: Path, config: TrainConfig, plan: ModelPlan) -> None:
     """
     shapes = read_shapes(path)
     with refusing(path):
-        if max(config.num_video_layers, config.num_fusion_layers) > len(shapes):
+        if max(config.model.num_video_layers, config.model.num_fusion_layers) > len(shapes):
             raise ValueError("the run's settings have more layers")
         with on_meta_device():
-            model = make_model(config, plan)
+            model = make_model(config.model, plan)
         if wrong := difference({name: tuple(value.shape) for name, value in model.state_dict().items()}, shapes):
             raise ValueError(f"not the run's model, {wrong}")
 
@@ -287,6 +287,6 @@ def plan_model(config: TrainConfig, feature_dim: int, text_inputs: TextInputs, n
         has_fusion=objective.has_fusion,
         has_token_head=objective.has_token_head,
         reads_texts=objective.reads_texts,
-        still=config.grid is not None and config.grid[0] == 1,
+        still=config.data.grid is not None and config.data.grid[0] == 1,
         make_parts=lambda width: objective.make_parts(width, num_labels),
     )

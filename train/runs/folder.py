@@ -54,7 +54,7 @@ def open_run_stores(dataset: DatasetFolder, config: TrainConfig) -> Stores:
     Raises:
         UserError: A store is missing or damaged.
     """
-    return open_stores(dataset, config.features, recordings=not config.encoders.reads_words)
+    return open_stores(dataset, config.data.features, recordings=not config.model.encoder_traits.reads_words)
 
 
 def describe_inputs(dataset: DatasetFolder, stores: Stores, init: Path | None = None) -> RunInputs:
@@ -242,7 +242,7 @@ def dataset_of(folder: Path, config: TrainConfig) -> DatasetFolder:
     parents = folder.resolve().parents
     if len(parents) < 3:
         raise UserError(f"{folder}: not in a data set's folder; expected <root>/<dataset>/runs/<run>")
-    return DatasetFolder(parents[2], config.dataset, config.protocol)
+    return DatasetFolder(parents[2], config.data.dataset, config.data.protocol)
 
 
 def trained_before(folder: Path, config: TrainConfig, inputs: RunInputs) -> bool:

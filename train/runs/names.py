@@ -2,12 +2,11 @@
 
 import hashlib
 import re
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from ..recipes.recipes import RECIPES, usual_recipe
-from ..recipes.train_config import TrainConfig
+from ..recipes.train_config import TrainConfig, default_settings
 
 NAMED = ("dataset", "objective", "recipe", "features", "protocol", "init", "seed")
 """Settings that have a place of their own in a name, or in the folder's path."""
@@ -18,7 +17,7 @@ MOST_CHARACTERS = 120
 def changed_settings(config: TrainConfig) -> dict[str, Any]:
     """Return the settings that differ from the run's recipe: {name: value}, without those of ``NAMED``."""
     recipe = RECIPES.get(config.recipe, {})
-    defaults = {of.name: of.default for of in (*fields(config), *fields(config.objective))}
+    defaults = default_settings(type(config.objective))
     changed = {}
     for name, value in config.flat().items():
         is_no_grid = name == "video_grid" and not value  # follows from the features
@@ -47,11 +46,18 @@ def name_of_run(config: TrainConfig, init: Path | None, *, seed: str | None = No
         init: Folder of the run whose model training starts from.
         seed: What stands in the place of the seed, for several runs; None: the run's own.
     """
-    usual = usual_recipe(config.objective.name, config.dataset, config.protocol, config.init)
+    usual = usual_recipe(config.objective.name, config.data.dataset, config.data.protocol, config.init)
     start = config.objective.name if config.recipe in ("", usual) else config.recipe
     settings = settings_text(changed_settings(config))
     if len(settings) > MOST_CHARACTERS:
         settings = "settings-" + hashlib.sha256(settings.encode()).hexdigest()[:8]
     origin = f"from-{init.name}" if init else ""
-    parts = start, config.features, config.protocol, origin, settings, seed or f"seed{config.seed}"
+    parts = (
+        start,
+        config.data.features,
+        config.data.protocol,
+        origin,
+        settings,
+        seed or f"seed{config.optimization.seed}",
+    )
     return "-".join(filter(None, parts))

@@ -13,6 +13,8 @@ from ..objectives import DEFAULT_OBJECTIVE, OBJECTIVES
 from ..recipes.train_config import TrainConfig, setting_types
 
 FEATURES = ("features", "profile_hash", "weights", "weights_sha256", "origin")
+RENAMED_SETTINGS = {"held_out": "validation_share", "average": "ema_decay"}
+"""{name of a setting in runs of earlier versions: its name now}"""
 MOST_NAMES = 64
 """Upper limit of the terms of a loss."""
 
@@ -31,8 +33,10 @@ def check_run(about: Any) -> None:
         isinstance(stores, list) and all(isinstance(store, dict) for store in stores),
         "inputs.features is not a list of objects",
     )
-    num_expected = len(config.features.split("+"))
-    _expect(len(stores) == num_expected, f"inputs.features has {len(stores)} stores; config.features {config.features}")
+    num_expected = len(config.data.features.split("+"))
+    _expect(
+        len(stores) == num_expected, f"inputs.features has {len(stores)} stores; config.features {config.data.features}"
+    )
     for name in FEATURES:
         _expect(all(isinstance(store.get(name), str) for store in stores), f"inputs.features: {name} is not text")
     best = about["result"].get("best")
@@ -61,7 +65,8 @@ def read_config(about: dict[str, Any]) -> TrainConfig:
         ValueError: A setting has another type.
         UserError: A value cannot be used.
     """
-    settings = about["config"]
+    written: dict[str, Any] = about["config"]
+    settings = {RENAMED_SETTINGS.get(name, name): value for name, value in written.items()}
     name = settings.get("objective", DEFAULT_OBJECTIVE)
     _expect(isinstance(name, str), "config.objective is not text")
     if name not in OBJECTIVES:

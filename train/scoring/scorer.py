@@ -70,10 +70,10 @@ class Scorer:
 
     def video_inputs(self, clips: Sequence[Clip]) -> tuple[Tensor, Tensor]:
         """Return the clips' feature rows [B, M, D] and mask [B, M]. The gated encoder gets one row for each clip."""
-        if not self.config.encoders.gives_tokens:
+        if not self.config.model.encoder_traits.gives_tokens:
             rows = torch.from_numpy(self.features.pooled(clips))[:, None]
             return rows, torch.ones(rows.shape[:2], dtype=torch.bool)
-        return self.features.batch(clips, self.config.max_video_tokens)
+        return self.features.batch(clips, self.config.data.max_video_tokens)
 
     @property
     def _device(self) -> torch.device:
@@ -358,7 +358,7 @@ class _Tiles:
         )
         self.stage_names = list(scorer.config.score_weights)
         self._early = [stage for stage in self.stage_names if not stage.startswith("fusion")]
-        self._needs_tokens = any(stage != objective.stage for stage in self._early)
+        self._needs_tokens = any(stage != objective.vector_score for stage in self._early)
 
     @torch.inference_mode()
     def early(self, captions: slice, clips: slice) -> dict[str, np.ndarray]:
@@ -367,7 +367,7 @@ class _Tiles:
         shape = captions.stop - captions.start, clips.stop - clips.start
         scores = {stage: np.empty(shape, dtype=np.float32) for stage in self._early}
         for text_chunk, clip_chunk, texts, videos in self._tokens_of_tiles(captions, clips):
-            blocks = {objective.stage: self.texts.vectors(text_chunk) @ self.videos.vectors(clip_chunk).T}
+            blocks = {objective.vector_score: self.texts.vectors(text_chunk) @ self.videos.vectors(clip_chunk).T}
             if texts is not None and videos is not None:
                 blocks |= objective.early_scores(model, texts, videos)
             row, column = text_chunk * TEXT_CHUNK - captions.start, clip_chunk * CLIP_CHUNK - clips.start
@@ -415,7 +415,7 @@ class _Tiles:
             raise TypeError(f"{type(model).__name__} has no fusion layers")
         text = join_texts([self.texts.tokens(chunk) for chunk in text_chunks])
         videos = join_videos([self.videos.tokens(chunk) for chunk in clip_chunks])
-        bank = model.token_bank(text, videos, self._scorer.config.max_text_tokens)
+        bank = model.token_bank(text, videos, self._scorer.config.data.max_text_tokens)
         first_text, first_clip = text_chunks.start * TEXT_CHUNK, clip_chunks.start * CLIP_CHUNK
         text_of, clip_of = torch.from_numpy(caption_P - first_text), torch.from_numpy(clip_P - first_clip)
         order = (bank.text_lengths[text_of] + bank.video_lengths[clip_of]).argsort(stable=True)

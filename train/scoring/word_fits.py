@@ -43,7 +43,7 @@ def word_fits(scorer: Scorer, captions: Sequence[Caption], clips: Sequence[Clip]
     for first in range(0, len(captions), CLIP_CHUNK):
         texts, parts = captions[first : first + CLIP_CHUNK], clips[first : first + CLIP_CHUNK]
         fits_BNM = config.objective.word_fits(scorer.encode_texts(texts), scorer.encode_videos(parts))
-        timed = scorer.features.timed_rows(parts, config.max_video_tokens)
+        timed = scorer.features.timed_rows(parts, config.data.max_video_tokens)
         for caption, fits_NM, (rows, times) in zip(texts, fits_BNM.float().cpu().numpy(), timed, strict=True):
             yield _of_clip(inputs.words_of_tokens(caption), fits_NM[:, : len(rows)], times)
 

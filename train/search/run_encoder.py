@@ -109,7 +109,7 @@ class RunEncoder:
         """Return the vector of an image, as of a video that shows it."""
         stores = [MemoryStore(s.profile, s.weights, [image_features(s, path)]) for s in self._stores]
         [video_id] = stores[0].video_ids()
-        shown = ClipFeatures(stores, self.run.config.grid)
+        shown = ClipFeatures(stores, self.run.config.data.grid)
         scorer = replace(self.run.scorer, features=shown)
         return RunEncoder(replace(self.run, scorer=scorer)).encode_clips([Clip(video_id, None, None)])[0]
 

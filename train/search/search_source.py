@@ -67,7 +67,7 @@ class SearchSource:
         if config.objective.task is not None:
             problem = f"was trained with the objective {config.objective.name}, and finds no videos by text"
             raise UserError(f"run {found.name}: {problem}")
-        if not config.encoders.reads_words:
+        if not config.model.encoder_traits.reads_words:
             raise UserError(f"run {found.name}: was trained on spoken captions, and finds no videos by text")
 
         from ..runs.checkpoint import load_run  # torch takes seconds to import

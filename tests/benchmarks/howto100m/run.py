@@ -61,7 +61,7 @@ def plan_stages(
     extracting = ["--features", str(profile), "--trust", MODULE, "--workers", str(num_cores), "--cpus-per-worker", "1"]
     training = ["--features", FEATURES, "--recipe", "ssml-small", "--run-name", RUN, "--workers", "1"]
     training += ["--num-steps", str(NUM_STEPS), "--batch-size", str(BATCH_SIZE), "--validate-every", "5"]
-    training += ["--embedding-size", str(EMBEDDING_SIZE), "--held-out", "0.1"]
+    training += ["--embedding-size", str(EMBEDDING_SIZE), "--validation-share", "0.1"]
     tagging = ["--spacy-model", TAGGER, "--word-vectors", str(vectors)]
     calls = {
         "plan": ("ray_jobs.extract_howto100m", [*extracting, "--plan"], made.num_videos, "videos"),

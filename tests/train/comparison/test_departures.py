@@ -20,7 +20,7 @@ from vlalign.train.comparison.suite_files import all_suites, row_config
 from vlalign.train.comparison.suites import RowResult, suite_table
 from vlalign.train.comparison.table import FORMATS
 from vlalign.train.recipes.departures import Departure, all_departures, departures_of
-from vlalign.train.recipes.papers import RECIPES
+from vlalign.train.recipes.recipes import PAPER_RECIPES
 
 TOP = Path(__file__).resolve().parents[3]
 PLACE = re.compile(r"\b((sub)?sections?|appendix|appendices|Eq\.|Tables?|Figures?|pages?) [\dA-G]", re.IGNORECASE)
@@ -72,7 +72,7 @@ def test_a_departure_needs_its_kind_its_place_and_its_text():
             Departure(**(good | wrong))
 
 
-@pytest.mark.parametrize("recipe", [name for name in RECIPES if not name.endswith("-small")])
+@pytest.mark.parametrize("recipe", [name for name in PAPER_RECIPES if not name.endswith("-small")])
 def test_every_recipe_of_a_paper_has_departures_and_small_ones_have_none(recipe):
     assert departures_of([recipe])
     assert departures_of(["taco-small", "mil-nce-small", "default", ""]) == ()
@@ -81,7 +81,7 @@ def test_every_recipe_of_a_paper_has_departures_and_small_ones_have_none(recipe)
 def test_a_pattern_that_no_recipe_has_is_noticed():
     for departure in all_departures():
         for pattern in departure.recipes:
-            assert any(departure in departures_of([name]) for name in RECIPES), pattern
+            assert any(departure in departures_of([name]) for name in PAPER_RECIPES), pattern
 
 
 def test_a_run_of_a_papers_recipe_says_so_wherever_its_result_is_shown(tmp_path, capsys):

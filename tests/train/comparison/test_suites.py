@@ -38,7 +38,7 @@ def test_every_row_is_a_configuration_with_a_figure_for_each_column(name):
         places = {row.name: place for place, row in enumerate(rows)}
         for row in rows:
             config = row_config(suite, row, dataset, {})
-            assert config.dataset == (row.trained_on or dataset)
+            assert config.data.dataset == (row.trained_on or dataset)
             assert row.init is None or places[row.init] < places[row.name]
             assert dataset not in row.figures or len(row.figures[dataset]) == len(suite.columns)
             assert row.stage is None or row.stage in config.score_weights

@@ -104,7 +104,9 @@ def test_pairs_made_of_some_captions_at_a_time_equal_those_made_at_once(tmp_path
     )
     features = ClipFeatures([FeatureStore(dataset.features("s3d"))])
     config = train_config(dataset="mine", features="s3d")
-    made = hold_out(pairs, Source(dataset, features, None, config, config, Batches, held_out=0.3), "pairs")
+    made = hold_out(
+        pairs, Source(dataset, features, None, config.data, config.optimization, Batches, validation_share=0.3), "pairs"
+    )
     held = set(made["validation"].clips.video_ids)
     assert 0 < len(held) < len(set(made["train"].clips.video_ids)) and list(made["test"].captions)
     for split, of in made.items():

@@ -142,8 +142,8 @@ def test_shards_elsewhere_are_fetched_before_their_turn_and_not_all_at_once(shar
     link_store(folder, f"file://{there}").send()
     config = train_config(dataset="toy", features="s3d", batch_size=2, shuffle_shards=1)
     features = ClipFeatures([FeatureStore(folder)])
-    make_batches = partial(config.objective.make_batches, data=config, optimization=config)
-    examples = PairExamples(Source(sharded, features, None, config, config, make_batches))
+    make_batches = partial(config.objective.make_batches, data=config.data, optimization=config.optimization)
+    examples = PairExamples(Source(sharded, features, None, config.data, config.optimization, make_batches))
     shard_of_clip = features.shard_of(examples.clips.video_ids)[examples.clips.video]
     shards = FeatureStore(folder).shards
     for step in range(5):

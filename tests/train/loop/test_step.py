@@ -114,7 +114,7 @@ def test_on_a_gpu_the_gradient_is_that_of_what_was_dropped_before(
 
 def test_learning_rate_warms_up_and_decays_to_nothing():
     config = train_config(dataset="d", features="f", num_steps=100, warmup_steps=10)
-    factors = [learning_rate_factor(step, 100, config) for step in range(101)]
+    factors = [learning_rate_factor(step, 100, config.optimization) for step in range(101)]
     assert factors[0] == pytest.approx(0.1)
     assert max(factors) == factors[9] == factors[10] == 1.0
     assert factors[55] == pytest.approx(0.5)

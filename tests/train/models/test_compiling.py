@@ -12,8 +12,8 @@ from torch import nn
 from torch._dynamo.utils import counters, get_compilation_metrics
 from vlalign.train.models.layers import Compiled
 from vlalign.train.models.spoken import SpokenPair
-from vlalign.train.objectives.taco import Taco
-from vlalign.train.objectives.toco import Toco
+from vlalign.train.objectives.taco import TacoObjective
+from vlalign.train.objectives.toco import TocoObjective
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def num_programs() -> int:
     return counters["stats"]["unique_graphs"]
 
 
-CASES = {"taco": Taco(num_negatives=2), "toco": Toco(num_negatives=2)}
+CASES = {"taco": TacoObjective(num_negatives=2), "toco": TocoObjective(num_negatives=2)}
 
 
 @pytest.mark.slow
@@ -45,7 +45,7 @@ def test_self_attention_is_compiled_once_for_all_lengths(name):
         batch = make_batch(num_pairs)
         if number == 3:  # all are equally long, so that there is no padding
             batch["mask"][:], batch["attention_mask"][:] = True, True
-        loss = sum(CASES[name].loss_terms(model, batch_of(*encode(model, batch))).values())
+        loss = sum(CASES[name].compute_loss(model, batch_of(*encode(model, batch))).values())
         loss.backward()
         if number == 0:
             programs = num_programs()
@@ -55,7 +55,7 @@ def test_self_attention_is_compiled_once_for_all_lengths(name):
     model.eval()
     with torch.no_grad():
         for num_pairs in (6, 5):
-            CASES[name].loss_terms(model, batch_of(*encode(model, make_batch(num_pairs))))
+            CASES[name].compute_loss(model, batch_of(*encode(model, make_batch(num_pairs))))
     assert num_programs() == 2 * expected
 
 

@@ -7,7 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig, BertModel
 from vlalign.train.models.fusion import FusionScores
 from vlalign.train.models.transformer import VideoTextModel
-from vlalign.train.objectives.taco import Taco
+from vlalign.train.objectives.taco import TacoObjective
 
 
 @pytest.mark.parametrize("objective", ["taco", "toco"])
@@ -38,7 +38,7 @@ def test_a_pair_chosen_from_both_sides_is_fused_once(monkeypatch):
         return whole(bank, text_of_P, video_of_P, **more)
 
     monkeypatch.setattr(model.fusion, "forward", counted)
-    Taco(num_negatives=3).loss_terms(model, batch_of(texts, videos))
+    TacoObjective(num_negatives=3).compute_loss(model, batch_of(texts, videos))
     assert len(seen) == len(set(seen)) <= 8 * (2 * 3 + 1)
 
 

@@ -6,7 +6,7 @@ from helpers.pair_models import batch_of, encode, make_batch, make_model
 from torch import nn
 from vlalign.train.models.gated import GatedPair
 from vlalign.train.models.spoken import SpokenPair
-from vlalign.train.objectives.taco import Taco
+from vlalign.train.objectives.taco import TacoObjective
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
@@ -36,7 +36,7 @@ def test_compiled_layers_have_the_same_loss_and_gradient():
         if compiled:
             model.compile_layers()
         model.zero_grad()
-        loss = sum(Taco(num_negatives=2).loss_terms(model, batch_of(*encode(model, batch))).values())
+        loss = sum(TacoObjective(num_negatives=2).compute_loss(model, batch_of(*encode(model, batch))).values())
         loss.backward()
         found.append((loss.detach(), torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])))
     torch.testing.assert_close(found[1], found[0], atol=1e-5, rtol=1e-4)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from helpers.pair_models import batch_of, encode, make_batch, make_model, plain_scores
 from vlalign.train.objectives import OBJECTIVES
-from vlalign.train.objectives.taco import Taco
+from vlalign.train.objectives.taco import TacoObjective
 
 
 def naive_taco(model, texts, videos, config) -> torch.Tensor:
@@ -79,7 +79,7 @@ def test_loss_and_gradient_are_the_papers_equations(objective, naive, num_pairs,
         model.zero_grad()
         texts, videos = encode(model, batch)
         if ours:
-            terms = settings.loss_terms(model, batch_of(texts, videos, recompute=recompute))
+            terms = settings.compute_loss(model, batch_of(texts, videos, recompute=recompute))
             assert set(terms) == set(settings.loss_names)
             loss = sum(terms.values())
         else:
@@ -99,8 +99,8 @@ def test_loss_and_gradient_are_the_papers_equations(objective, naive, num_pairs,
 def test_loss_terms_are_selected_by_name_and_independent(losses):
     model, batch = make_model("taco"), make_batch(5)
     texts, videos = encode(model, batch)
-    every = Taco(negatives="all").loss_terms(model, batch_of(texts, videos))
-    some = Taco(negatives="all", losses=losses).loss_terms(model, batch_of(texts, videos))
+    every = TacoObjective(negatives="all").compute_loss(model, batch_of(texts, videos))
+    some = TacoObjective(negatives="all", losses=losses).compute_loss(model, batch_of(texts, videos))
     assert list(some) == losses.split("+")
     assert all(torch.equal(some[name], every[name]) for name in some)
 
@@ -123,7 +123,7 @@ def test_biased_token_scores_pick_each_video_in_proportion_to_its_weight():
 def test_a_batch_without_tokens_of_interest_has_no_token_loss_with_biases_either():
     model, batch = make_model("taco"), make_batch(4)
     batch["token_weights"][:] = 0
-    terms = Taco(num_negatives=2, normalized_loss=True).loss_terms(model, batch_of(*encode(model, batch)))
+    terms = TacoObjective(num_negatives=2, normalized_loss=True).compute_loss(model, batch_of(*encode(model, batch)))
     assert terms["token"] == 0
     assert all(torch.isfinite(term) for term in terms.values())
 
@@ -131,7 +131,7 @@ def test_a_batch_without_tokens_of_interest_has_no_token_loss_with_biases_either
 def test_the_cascade_takes_the_hardest_and_random_ones_are_drawn_by_seed():
     texts, videos = encode(make_model("taco"), make_batch(6))
     guide = torch.randn(6, 6)
-    of_texts, of_videos = Taco(num_negatives=2).choose_negatives(batch_of(texts, videos, seed=1), guide)
+    of_texts, of_videos = TacoObjective(num_negatives=2).choose_negatives(batch_of(texts, videos, seed=1), guide)
     others = guide.masked_fill(torch.eye(6).bool(), -math.inf)
     assert all(
         set(others[i].topk(2).indices.tolist()) | {i} == set(of_texts[i].nonzero().ravel().tolist()) for i in range(6)
@@ -141,9 +141,9 @@ def test_the_cascade_takes_the_hardest_and_random_ones_are_drawn_by_seed():
         for j in range(6)
     )
     drawn = [
-        Taco(num_negatives=2, negatives="random").choose_negatives(batch_of(texts, videos, seed=s), guide)[0]
+        TacoObjective(num_negatives=2, negatives="random").choose_negatives(batch_of(texts, videos, seed=s), guide)[0]
         for s in (1, 1, 2)
     ]
     assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
     assert (drawn[0].sum(1) == 3).all() and drawn[0].diagonal().all()
-    assert Taco(negatives="all").choose_negatives(batch_of(texts, videos), None)[0].all()
+    assert TacoObjective(negatives="all").choose_negatives(batch_of(texts, videos), None)[0].all()

@@ -21,7 +21,7 @@ from vlalign.train.loop.step import add_to_average
 from vlalign.train.loop.validation import choose_stage_weights
 from vlalign.train.models.words import WIDTH, WordPair
 from vlalign.train.objectives.batch import Batch
-from vlalign.train.objectives.words import Words
+from vlalign.train.objectives.words import WordsObjective
 from vlalign.train.recipes.train_config import train_config
 from vlalign.train.scoring.scorer import stage_scores
 
@@ -66,7 +66,7 @@ def plain_scores(model, ids, rows):
 @torch.no_grad()
 def test_scores_are_those_of_each_pair_alone(encoded):
     model, texts, videos, (ids, text_mask, rows, mask) = encoded
-    objective = Words()
+    objective = WordsObjective()
     bag = objective.text_vectors(model, texts) @ objective.video_vectors(model, videos).T
     word = objective.early_scores(model, texts, videos)["word"]
     for i in range(4):
@@ -89,12 +89,12 @@ def test_the_loss_contrasts_both_scores_both_ways(encoded):
         return sum(-logits.log_softmax(dim)[right, right].mean() for dim in (0, 1))
 
     expected = {"bag": both_ways(bag), "word": both_ways(word)}
-    terms = Words().loss_terms(model, batch)
+    terms = WordsObjective().compute_loss(model, batch)
     assert terms.keys() == expected.keys()
     for name, value in expected.items():
         torch.testing.assert_close(terms[name], value, atol=1e-9, rtol=0)
-    assert Words(losses="word").loss_terms(model, batch).keys() == {"word"}
-    assert Words(losses="word").score_weights == {"word": 1.0}
+    assert WordsObjective(losses="word").compute_loss(model, batch).keys() == {"word"}
+    assert WordsObjective(losses="word").score_weights == {"word": 1.0}
 
 
 def test_words_begin_with_their_idf(encoded):
@@ -124,7 +124,7 @@ def test_an_average_follows_the_weights():
 
 
 def test_the_average_is_what_is_validated_and_kept(toy, tmp_path):
-    training = trainer(toy, tmp_path / "run", **WORDS, average=0.5, num_steps=4)
+    training = trainer(toy, tmp_path / "run", **WORDS, ema_decay=0.5, num_steps=4)
     expected = training.model.rows.weight.detach().clone()
     for step, inputs in enumerate(training.inputs_from(0), 1):
         training.train_step(inputs)
@@ -236,27 +236,27 @@ def test_other_stage_weights_are_refused_in_one_line(toy, changed, name, value, 
     assert message in capsys.readouterr().err
 
 
-def test_training_videos_are_held_out_where_there_is_no_validation_split(toy, tmp_path, capsys):
-    assert len(trainer(toy, tmp_path / "a", **WORDS, held_out=0.25).examples.clips) == 12  # there is one
+def test_training_videos_become_the_validation_split_where_there_is_no_validation_split(toy, tmp_path, capsys):
+    assert len(trainer(toy, tmp_path / "a", **WORDS, validation_share=0.25).examples.clips) == 12  # there is one
     assert "held out" not in capsys.readouterr().err
     without = make_toy(tmp_path)
     captions = [
         replace(c, split="train" if c.split == "validation" else c.split) for c in read_captions(without.captions)
     ]
     write_part(without.captions, 0, captions, {})
-    pairs = trainer(without, tmp_path / "b", **WORDS, held_out=0.25).examples.pairs
+    pairs = trainer(without, tmp_path / "b", **WORDS, validation_share=0.25).examples.pairs
     assert "no validation split: 4 of 18 training videos are held out to validate on" in capsys.readouterr().err
     of_split = {name: {caption.video_id for caption in split.captions} for name, split in pairs.items()}
     assert {name: len(videos) for name, videos in of_split.items()} == {"train": 14, "validation": 4, "test": 6}
     assert not of_split["train"] & of_split["validation"]
-    again = trainer(without, tmp_path / "c", **WORDS, held_out=0.25).examples.pairs
+    again = trainer(without, tmp_path / "c", **WORDS, validation_share=0.25).examples.pairs
     assert {caption.video_id for caption in again["validation"].captions} == of_split["validation"]
     assert len(trainer(without, tmp_path / "d", **WORDS).examples.clips) == 18
 
 
 def test_the_number_of_steps_follows_from_the_data():
     config = train_config(dataset="d", features="s3d", num_steps=0, batch_size=128)
-    assert config.steps_for(180) == 300
-    assert config.steps_for(12_800) == 3000
-    assert config.steps_for(10**8) == 30_000
-    assert train_config(dataset="d", features="s3d", num_steps=7).steps_for(10**8) == 7
+    assert config.optimization.steps_for(180) == 300
+    assert config.optimization.steps_for(12_800) == 3000
+    assert config.optimization.steps_for(10**8) == 30_000
+    assert train_config(dataset="d", features="s3d", num_steps=7).optimization.steps_for(10**8) == 7

@@ -90,10 +90,10 @@ def test_a_recipe_prints_itself_and_runs(datasets, name, capsys):
 
 
 def test_a_recipes_grid_goes_with_its_features():
-    assert make_config("cmcm-msrvtt", {"dataset": "msrvtt"}).grid == (2, 2, 2)
+    assert make_config("cmcm-msrvtt", {"dataset": "msrvtt"}).data.grid == (2, 2, 2)
     given = {"dataset": "msrvtt", "features": "s3d"}
     config = make_config("cmcm-msrvtt", given)
-    assert config.grid is None and "  video_grid" in describe(config, given)
+    assert config.data.grid is None and "  video_grid" in describe(config, given)
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -131,44 +131,43 @@ def test_the_usual_recipe_is_the_papers_for_the_data_set(asked, expected):
     assert usual_recipe(*asked) == expected
 
 
-def test_recipes_have_the_papers_values():
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            "taco-youcook2",
+            {
+                "num_steps": 30_000,
+                "batch_size": 128,
+                "learning_rate": 1e-4,
+                "warmup_steps": 5_000,
+                "num_negatives": 8,
+                "num_video_layers": 2,
+                "num_fusion_layers": 2,
+                "max_video_tokens": 48,
+                "max_text_tokens": 30,
+            },
+        ),
+        ("taco-howto100m", {"num_steps": 500_000, "batch_size": 64, "num_video_layers": 4}),
+        ("taco-youcook2-finetune", {"num_steps": 20_000, "learning_rate": 2e-5, "num_video_layers": 4}),
+        ("taco-activitynet", {"max_video_tokens": 256, "max_text_tokens": 256}),
+        (
+            "toco-youcook2",
+            {
+                "num_steps": 100_000,
+                "batch_size": 64,
+                "warmup_steps": 10_000,
+                "num_negatives": 8,
+                "token_loss_weight": 0.5,
+            },
+        ),
+        ("toco-howto100m", {"num_steps": 1_000_000, "num_negatives": 16}),
+    ],
+)
+def test_recipes_have_the_papers_values(name, expected):
     """TACo section 4.3 and ToCo section 4.3, read again."""
-    taco = make_config("taco-youcook2", {"dataset": "youcook2"})
-    assert (taco.num_steps, taco.batch_size, taco.learning_rate, taco.warmup_steps, taco.objective.num_negatives) == (
-        30_000,
-        128,
-        1e-4,
-        5_000,
-        8,
-    )
-    assert (taco.num_video_layers, taco.num_fusion_layers, taco.max_video_tokens, taco.max_text_tokens) == (
-        2,
-        2,
-        48,
-        30,
-    )
-    pretrained = make_config("taco-howto100m", {"dataset": "howto100m"})
-    assert (pretrained.num_steps, pretrained.batch_size, pretrained.num_video_layers) == (500_000, 64, 4)
-    finetuned = make_config("taco-youcook2-finetune", {"dataset": "youcook2", "init": "run"})
-    assert (finetuned.num_steps, finetuned.learning_rate, finetuned.num_video_layers) == (20_000, 2e-5, 4)
-    paragraphs = make_config("taco-activitynet", {"dataset": "activitynet"})
-    assert (paragraphs.max_video_tokens, paragraphs.max_text_tokens) == (256, 256)
-    toco = make_config("toco-youcook2", {"dataset": "youcook2"})
-    assert (
-        toco.num_steps,
-        toco.batch_size,
-        toco.warmup_steps,
-        toco.objective.num_negatives,
-        toco.objective.token_loss_weight,
-    ) == (
-        100_000,
-        64,
-        10_000,
-        8,
-        0.5,
-    )
-    pretrained = make_config("toco-howto100m", {"dataset": "howto100m"})
-    assert (pretrained.num_steps, pretrained.objective.num_negatives) == (1_000_000, 16)
+    settings = make_config(name, {"dataset": "d", "init": "run" if name.endswith("-finetune") else ""}).flat()
+    assert {setting: settings[setting] for setting in expected} == expected
 
 
 def test_a_recipe_prints_itself_and_a_typo_is_refused(toy, capsys):

@@ -2,8 +2,8 @@
 
 import pytest
 from vlalign.storage.common.errors import UserError
-from vlalign.train.config.settings import parse_tokens_of_interest
 from vlalign.train.recipes.train_config import train_config
+from vlalign.train.settings import parse_tokens_of_interest
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from vlalign.train.recipes.train_config import train_config
 )
 def test_tokens_of_interest_by_name(text, tags):
     assert parse_tokens_of_interest(text) == tags
-    assert train_config(dataset="d", features="s3d", tokens_of_interest=text).tokens_of_interest == text
+    assert train_config(dataset="d", features="s3d", tokens_of_interest=text).data.tokens_of_interest == text
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.files import read_json, write_json
 from vlalign.train.cli.evaluate import main as evaluate_main
+from vlalign.train.runs.run_json import read_config
 
 
 @pytest.mark.parametrize(
@@ -34,6 +35,11 @@ from vlalign.train.cli.evaluate import main as evaluate_main
 def test_a_wrong_value_in_run_json_is_named(run, part, value, complaint, capsys):
     (run / "run.json").write_text(json.dumps(read_json(run / "run.json") | {part: value}))
     assert complaint in refused(run, capsys)
+
+
+def test_settings_of_earlier_versions_have_their_names_of_now():
+    config = read_config({"config": {"dataset": "toy", "features": "s3d", "held_out": 0.2, "average": 0.9}})
+    assert (config.validation.validation_share, config.optimization.ema_decay) == (0.2, 0.9)
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -102,4 +102,4 @@ def test_a_run_trains_on_such_a_store(tmp_path, model):
     from vlalign.train import train
 
     run = train(tmp_path, "toy", settings={"features": f"hf:{model}", "num_steps": 2})
-    assert run.config.features == "small" and "small" in run.folder.name
+    assert run.config.data.features == "small" and "small" in run.folder.name

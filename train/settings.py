@@ -1,17 +1,16 @@
-"""The settings of a run, in parts: data, model, optimisation, validation. Each checks itself.
+"""The settings of a run's components: data, model, optimization, validation. Each checks itself.
 
-An objective's settings are its own (``objectives``); ``config.TrainConfig`` holds all parts together. Nothing here
-imports torch, so that a command line starts quickly.
+An objective's settings are its own (``objectives``); ``recipes.train_config.TrainConfig`` holds all of them. Nothing
+here imports torch, so that a command line starts quickly.
 """
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ...storage.common.errors import SettingError
-from ...storage.common.validation import DATASET_NAME
-from ...storage.profiles import FRAME_MAPS
-from .fields import Rule, Settings, setting
+from ..storage.common.errors import SettingError
+from ..storage.common.settings import SettingInfo, Settings, setting
+from ..storage.common.validation import DATASET_NAME
+from ..storage.profiles import FRAME_MAPS
 
 UNIVERSAL_TAGS = [
     "ADJ",
@@ -70,14 +69,16 @@ class DataSettings(Settings):
     protocol: str = setting(
         "", "which splits and captions of the data set, as for vlalign-preprocess; empty: the usual ones"
     )
-    features: str = field(metadata={"rule": Rule(help="name of a feature store, such as s3d, or several joined by +")})
+    features: str = field(
+        metadata={"setting": SettingInfo(description="name of a feature store, such as s3d, or several joined by +")}
+    )
     video_grid: str = setting(
         "",
         "TIMExHEIGHTxWIDTH: average a clip's frame maps into this many cells, each one a token (CMCM section 4.3, "
         "appendix B); for features that are maps. --max-video-tokens counts frames then",
     )
-    max_video_tokens: int = setting(48, "rows of a clip, evenly chosen from longer clips", least=1)  # TACo section 4.3
-    max_text_tokens: int = setting(30, "word pieces of a caption; longer ones are cut", least=3)  # TACo section 4.3
+    max_video_tokens: int = setting(48, "rows of a clip, evenly chosen from longer clips", ge=1)  # TACo section 4.3
+    max_text_tokens: int = setting(30, "word pieces of a caption; longer ones are cut", ge=3)  # TACo section 4.3
     tokens_of_interest: str = setting(
         "noun+verb", "parts of speech that the token loss is about, such as noun+verb+adj; or none"
     )  # TACo section 3.3
@@ -85,9 +86,9 @@ class DataSettings(Settings):
         0,
         "shards of the features whose clips are shuffled together, one such group after the other, for features that "
         "no disk or memory here holds whole; 0: all",
-        least=0,
+        ge=0,
     )
-    clips_per_video: int = setting(0, "clips of the same video in a batch; 0: as many as are drawn by chance", least=0)
+    clips_per_video: int = setting(0, "clips of the same video in a batch; 0: as many as are drawn by chance", ge=0)
 
     @property
     def pos_tags(self) -> tuple[str, ...]:
@@ -134,10 +135,10 @@ class DataSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Encoder:
-    """A kind of encoders for clips and captions."""
+class EncoderTraits:
+    """The properties of a kind of encoder for clips and captions."""
 
-    meaning: str
+    description: str
     gives_tokens: bool = True
     """False: it gives one vector for each clip and caption."""
     reads_words: bool = True
@@ -151,12 +152,12 @@ class Encoder:
 
 
 ENCODERS = {
-    "transformer": Encoder(
-        meaning="self-attention over a clip's rows and over a caption's word pieces (TACo, section 3.1)",
+    "transformer": EncoderTraits(
+        description="self-attention over a clip's rows and over a caption's word pieces (TACo, section 3.1)",
         unused=("embedding_size",),
     ),
-    "gated": Encoder(
-        meaning="gated embeddings of the maximum of a clip's rows and of the average of a caption's word vectors "
+    "gated": EncoderTraits(
+        description="gated embeddings of the maximum of a clip's rows and of the average of a caption's word vectors "
         "(SSML, section 5.1)",
         gives_tokens=False,
         unused=(
@@ -169,14 +170,14 @@ ENCODERS = {
             "dropout",
         ),
     ),
-    "words": Encoder(
-        meaning="a vector and a weight for each word of the training captions, and linear layers on a clip's rows",
+    "words": EncoderTraits(
+        description="a vector and a weight for each word of the training captions, and linear layers on a clip's rows",
         gives_word_vectors=True,
         unused=("text_encoder", "embedding_size", "num_video_layers", "num_fusion_layers", "tokens_of_interest"),
     ),
-    "spoken": Encoder(
-        meaning="a linear layer on a clip's rows, and Harwath's residual network on its spoken caption's log-mel rows "
-        "(CMCM, Table 3)",
+    "spoken": EncoderTraits(
+        description="a linear layer on a clip's rows, and Harwath's residual network on its spoken caption's log-mel "
+        "rows (CMCM, Table 3)",
         reads_words=False,
         unused=(
             "text_encoder",
@@ -189,37 +190,33 @@ ENCODERS = {
         normalises_batches=True,
     ),
 }
-"""{name: encoders}"""
-
-
-def _meanings(encoders: Iterable[tuple[str, Encoder]]) -> dict[str, str]:
-    return {name: encoder.meaning for name, encoder in encoders}
+"""{name: properties}"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings(Settings):
     """Settings of the model."""
 
-    encoder: str = setting("transformer", choices=_meanings(ENCODERS.items()))
+    encoder: str = setting("transformer", choices={name: traits.description for name, traits in ENCODERS.items()})
     text_encoder: str = setting(
         "small", "'small' (two layers, learned from the captions), or a BERT-like model by folder or hub name"
     )
-    embedding_size: int = setting(6144, "width of the gated encoder", least=1)  # SSML section 5.1
-    num_video_layers: int = setting(1, "self-attention layers over a clip's rows", least=0)  # TACo section 4.2
-    num_fusion_layers: int = setting(2, "layers that see a text and a video together", least=1)  # TACo section 4.2
-    dropout: float = setting(0.1, "dropout rate of the new layers", least=0, below=1)
+    embedding_size: int = setting(6144, "width of the gated encoder", ge=1)  # SSML section 5.1
+    num_video_layers: int = setting(1, "self-attention layers over a clip's rows", ge=0)  # TACo section 4.2
+    num_fusion_layers: int = setting(2, "layers that see a text and a video together", ge=1)  # TACo section 4.2
+    dropout: float = setting(0.1, "dropout rate of the new layers", ge=0, lt=1)
     precision: str = setting(
         "fp32", choices={"fp32": "", "bf16": "layers compute in bfloat16 while training, the rest in float32"}
     )
     compile: bool = setting(False, "compile the layers with torch.compile")
 
     @property
-    def encoders(self) -> Encoder:
-        """The encoders of this name."""
+    def encoder_traits(self) -> EncoderTraits:
+        """The properties of the encoder of this name."""
         return ENCODERS[self.encoder]
 
 
-PASSES, LEAST_STEPS, MOST_STEPS = 30, 300, 30_000
+NUM_EPOCHS, MIN_STEPS, MAX_STEPS = 30, 300, 30_000
 """The number of steps that follows from the data."""
 SCHEDULES = {"linear": "to 0 in a straight line", "cosine": "to 0 as a cosine", "constant": "not at all"}
 """{how the learning rate falls after the warm-up: in words}"""
@@ -232,26 +229,26 @@ class OptimizationSettings(Settings):
     seed: int = setting(0, "seed of everything random")
     num_steps: int = setting(
         300,
-        f"steps, each on one batch; 0: {PASSES} times through the training clips, at least {LEAST_STEPS} steps and at "
-        f"most {MOST_STEPS:,}",
-        least=0,
+        f"steps, each on one batch; 0: {NUM_EPOCHS} epochs of the training clips, at least {MIN_STEPS} steps and at "
+        f"most {MAX_STEPS:,}",
+        ge=0,
     )
-    batch_size: int = setting(64, "pairs that are contrasted with each other, in all processes together", least=2)
+    batch_size: int = setting(64, "pairs that are contrasted with each other, in all processes together", ge=2)
     micro_batch_size: int = setting(
-        0, "pairs that a process computes at once, for the same loss in less memory and more time; 0: all", least=0
+        0, "pairs that a process computes at once, for the same loss in less memory and more time; 0: all", ge=0
     )
-    learning_rate: float = setting(5e-4, "peak learning rate of AdamW", above=0)
-    warmup_steps: int = setting(50, "steps in which the learning rate rises from 0", least=0)
+    learning_rate: float = setting(5e-4, "peak learning rate of AdamW", gt=0)
+    warmup_steps: int = setting(50, "steps in which the learning rate rises from 0", ge=0)
     schedule: str = setting("linear", "how the learning rate falls", choices=SCHEDULES)
-    weight_decay: float = setting(1e-5, "decoupled weight decay of AdamW", least=0)  # TACo section 4.3
-    average: float = setting(
-        0.0, "decay of a running average of the weights, which is validated and kept; 0: no average", least=0, below=1
+    weight_decay: float = setting(1e-5, "decoupled weight decay of AdamW", ge=0)  # TACo section 4.3
+    ema_decay: float = setting(
+        0.0, "decay of an exponential moving average of the weights, which is validated and saved; 0: none", ge=0, lt=1
     )
 
     def steps_for(self, num_clips: int) -> int:
         """Return the number of steps of a training on this many clips."""
-        passes = round(PASSES * num_clips / self.batch_size)
-        return self.num_steps or min(max(passes, LEAST_STEPS), MOST_STEPS)
+        steps = round(NUM_EPOCHS * num_clips / self.batch_size)
+        return self.num_steps or min(max(steps, MIN_STEPS), MAX_STEPS)
 
 
 STAGE_WEIGHTS = {
@@ -265,8 +262,8 @@ STAGE_WEIGHTS = {
 class ValidationSettings(Settings):
     """Settings of the validation during training."""
 
-    validate_every: int = setting(50, "steps between validations; the run's state is saved as often", least=1)
-    held_out: float = setting(
-        0.0, "share of the training videos to validate on if the data set has no validation split", least=0, below=1
+    validate_every: int = setting(50, "steps between validations; the run's state is saved as often", ge=1)
+    validation_share: float = setting(
+        0.0, "share of the training videos to validate on if the data set has no validation split", ge=0, lt=1
     )
     stage_weights: str = setting("set", "where the weights of the score's stages come from", choices=STAGE_WEIGHTS)

@@ -1,0 +1,103 @@
+"""Settings as dataclasses: a field's metadata says what a setting is for and which values it may have.
+
+Commands make options from these fields (``cli.parser.Parser.add_settings``), and making a dataclass checks its values.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, fields
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from .errors import SettingError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingInfo:
+    """The metadata of a setting: its description and its allowed values."""
+
+    description: str = ""
+    """One line for ``--help``."""
+    ge: float | None = None
+    """Greater than or equal to this, as in pydantic; likewise the next three."""
+    gt: float | None = None
+    le: float | None = None
+    lt: float | None = None
+    choices: Mapping[str, str] | None = None
+    """{allowed value: its description}; a description may be empty."""
+    metavar: str | None = None
+    """Placeholder of the value in ``--help``; None: its type."""
+
+    def problem(self, value: Any) -> str | None:
+        """Return what was expected instead of ``value``, or None if it is allowed."""
+        if self.choices is not None:
+            return None if value in self.choices else f"expected one of {', '.join(self.choices)}"
+        if self.ge is not None and self.le is not None:
+            return None if self.ge <= value <= self.le else f"expected {self.ge} to {self.le}"
+        if self.ge is not None and not value >= self.ge:
+            return f"expected {self.ge} or more"
+        if self.gt is not None and not value > self.gt:
+            return f"expected more than {self.gt}"
+        if self.lt is not None and not value < self.lt:
+            return f"expected less than {self.lt}"
+        return None
+
+    @property
+    def help(self) -> str:
+        """The description with all choices."""
+        choices = [f"{name}: {text}" if text else name for name, text in (self.choices or {}).items()]
+        return ". ".join(filter(None, (self.description, "; ".join(choices))))
+
+
+def setting(
+    default: T,
+    description: str = "",
+    *,
+    ge: float | None = None,
+    gt: float | None = None,
+    le: float | None = None,
+    lt: float | None = None,
+    choices: Mapping[str, str] | None = None,
+    metavar: str | None = None,
+) -> T:
+    """Return a dataclass field with a default, and a ``SettingInfo`` as its metadata."""
+    info = SettingInfo(description=description, ge=ge, gt=gt, le=le, lt=lt, choices=choices, metavar=metavar)
+    return dataclasses.field(default=default, metadata={"setting": info})
+
+
+def info_of(field: Field[Any]) -> SettingInfo:
+    """Return the metadata of a setting."""
+    return field.metadata.get("setting", SettingInfo())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Base of all settings: values are checked when they are made.
+
+    A class checks what its fields' metadata does not say in its method ``check``, which calls that of its base class.
+    """
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            is_unset = value is None and field.default is None
+            if not is_unset and (problem := info_of(field).problem(value)) is not None:
+                raise SettingError(field.name, value, problem)
+        self.check()
+
+    def check(self) -> None:
+        """Raise ``SettingError`` for values that do not fit together."""
+
+
+def types_of(settings: type[Settings]) -> dict[str, type]:
+    """Return the type of each setting: {name: int, float, bool or str}. ``int | None`` is an int."""
+    hints = get_type_hints(settings)
+    return {field.name: _type(hints[field.name]) for field in fields(settings)}
+
+
+def _type(hint: Any) -> type:
+    if get_origin(hint) in (Union, UnionType):
+        [hint] = [kind for kind in get_args(hint) if kind is not type(None)]
+    return hint

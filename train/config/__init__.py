@@ -1,1 +1,0 @@
-"""Settings: what a field is for, and the parts of a configuration."""
