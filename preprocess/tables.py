@@ -9,7 +9,7 @@ from typing import Any
 
 from ..storage.captions.files import (
     ABOUT_NAME,
-    MAPPED_NAME,
+    CACHE_NAME,
     OTHER_LANGUAGES,
     part_path,
     read_captions,
@@ -80,7 +80,7 @@ def make_tables(preparation: Preparation, first_pass: FirstPass) -> CaptionStati
         read_captions(folder, in_order)  # writes the file that training maps, if an earlier call was stopped before
         with refuse_unreadable(summary_file, "not a summary of captions", "remove it and run the command again"):
             return CaptionStatistics.from_json(read_json(summary_file))
-    for name in (ABOUT_NAME, MAPPED_NAME):  # the folder is incomplete until everything is written
+    for name in (ABOUT_NAME, CACHE_NAME):  # the folder is incomplete until everything is written
         remove_file(folder / name, missing_ok=True)
     if left:
         parts = _parts(preparation, first_pass, left)

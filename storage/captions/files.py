@@ -21,8 +21,15 @@ from ..common.writing import atomic_write
 from ..dataset.folder import DatasetFolder
 from ..records import Caption
 from ..untrusted.parquet import ParquetReader
-from .arrays import EncodedRows, encode_rows, in_memory, write_rows
-from .table import RECORDS_AT_ONCE, TYPES, CaptionTable
+from .table import (
+    RECORDS_AT_ONCE,
+    TENSOR_TYPES,
+    CaptionTable,
+    EncodedCaptions,
+    encode_captions,
+    table_in_memory,
+    write_captions,
+)
 
 _COLUMN_TYPES = {
     str: pa.string(),
@@ -67,12 +74,12 @@ ABOUT_RULES = {
     OTHER_LANGUAGES: (_are_shares, "a number from 0 to 1 for each language"),
 }
 """{field of ``about.json`` that is used: (whether a value fits, what does)}"""
-MAPPED_NAME = f"captions{SUFFIX}"
+CACHE_NAME = f"captions{SUFFIX}"
 """The content of all parts, to be mapped."""
-MAPPED_FORMAT = 1
-MOST_CAPTIONS = 1 << 31
+CACHE_FORMAT = 1
+MAX_CAPTIONS = 1 << 31
 """Their numbers are kept in four bytes."""
-ROWS_AT_ONCE = 1 << 16
+ENCODED_AT_ONCE = 1 << 16
 """Captions that are encoded at a time."""
 
 
@@ -89,7 +96,7 @@ def _table(captions: Iterable[Caption]) -> pa.Table:
 
 def caption_table(captions: Iterable[Caption]) -> CaptionTable:
     """Return records as a table in memory."""
-    return in_memory(_table(captions))
+    return table_in_memory(_table(captions))
 
 
 def part_path(folder: Path, number: int) -> Path:
@@ -212,26 +219,26 @@ def read_captions(folder: Path | str, in_order: OrderedMap | None = None) -> Cap
     paths = sorted(folder.glob("part-*.parquet"))
     facts = [(path.name, stat.st_size, stat.st_mtime_ns) for path in paths for stat in (path.stat(),)]
     key = hashlib.sha256(json.dumps([about, facts], sort_keys=True).encode()).hexdigest()
-    path = folder / MAPPED_NAME
-    kept = CachedTensors(path, TYPES, MAPPED_FORMAT, key, lambda writer: _write_mapped(writer, paths, in_order))
+    path = folder / CACHE_NAME
+    kept = CachedTensors(path, TENSOR_TYPES, CACHE_FORMAT, key, lambda writer: _write_cache(writer, paths, in_order))
     return CaptionTable(kept.open(), str(path), key)
 
 
-def _write_mapped(writer: TensorWriter, paths: Sequence[Path], in_order: OrderedMap | None) -> None:
+def _write_cache(writer: TensorWriter, paths: Sequence[Path], in_order: OrderedMap | None) -> None:
     num_captions = sum(_read_metadata(path).num_rows for path in paths)
-    if num_captions >= MOST_CAPTIONS:
-        raise UserError(f"{paths[0].parent}: {num_captions:,} captions; expected fewer than {MOST_CAPTIONS:,}")
+    if num_captions >= MAX_CAPTIONS:
+        raise UserError(f"{paths[0].parent}: {num_captions:,} captions; expected fewer than {MAX_CAPTIONS:,}")
     encoded = in_order(_encode_part, paths, doing="writing captions") if in_order else map(_encode_part, paths)
     shown = progress(encoded, total=num_captions, what="writing captions", unit="captions", size=_num_rows)
-    write_rows(writer, chain.from_iterable(shown), num_captions)
+    write_captions(writer, chain.from_iterable(shown), num_captions)
 
 
-def _num_rows(parts: list[EncodedRows]) -> int:
+def _num_rows(parts: list[EncodedCaptions]) -> int:
     return sum(map(len, parts))
 
 
-def _encode_part(path: Path) -> list[EncodedRows]:
-    return [encode_rows(batch) for batch in _read_part(path).to_batches(ROWS_AT_ONCE)]
+def _encode_part(path: Path) -> list[EncodedCaptions]:
+    return [encode_captions(batch) for batch in _read_part(path).to_batches(ENCODED_AT_ONCE)]
 
 
 def _read_part(path: Path) -> pa.Table:
@@ -243,7 +250,7 @@ def _read_part(path: Path) -> pa.Table:
         return pa.concat_tables([RECORD_SCHEMA.empty_table(), table], promote_options="default")
 
 
-class CaptionTime(NamedTuple):
+class TimedCaption(NamedTuple):
     """A caption's text, and what it is about."""
 
     video_id: str
@@ -260,7 +267,7 @@ def caption_parts(dataset: DatasetFolder) -> list[Path]:
     return [part for folder in complete for part in sorted(folder.glob("part-*.parquet"))]
 
 
-def read_times(part: Path) -> Iterator[CaptionTime]:
+def read_timed_captions(part: Path) -> Iterator[TimedCaption]:
     """Yield the captions of a part without their words.
 
     Raises:
@@ -270,4 +277,4 @@ def read_times(part: Path) -> Iterator[CaptionTime]:
     with _refuse_damaged(part):  # columns of other types
         table = table.cast(pa.schema([CAPTION_SCHEMA.field(name) for name in table.column_names]))
     for batch in table.to_batches(RECORDS_AT_ONCE):
-        yield from map(CaptionTime._make, zip(*batch.to_pydict().values(), strict=True))
+        yield from map(TimedCaption._make, zip(*batch.to_pydict().values(), strict=True))

@@ -1,28 +1,39 @@
-"""Captions whose columns and rows are arrays, in memory or mapped; a record is made when it is asked for."""
+"""Captions in arrays, in memory or mapped from a file: encoded from Arrow, and decoded when a record is asked for.
+
+Video, split and times are arrays of their own; everything else of a caption is a list in JSON, so that one place in the
+file has nearly all of it.
+"""
 
 import json
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, overload
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute
 
 from ..common.errors import refuse_unreadable
+from ..common.tensor_files import TensorWriter
 from ..records import Caption
 
-CODED = ("video_id", "split")
+pc: Any = pyarrow.compute  # its functions are made when it is imported, so that type checkers do not see them
+
+CODED_FIELDS = ("video_id", "split")
 """Fields of which many captions have the same: each caption has a number instead."""
-TIMES = ("start_seconds", "end_seconds")
-IN_ROWS = tuple(field.name for field in fields(Caption) if field.name not in (*CODED, *TIMES))
+TIME_FIELDS = ("start_seconds", "end_seconds")
+JSON_FIELDS = tuple(field.name for field in fields(Caption) if field.name not in (*CODED_FIELDS, *TIME_FIELDS))
 """All other fields: a caption's row is a JSON list of them, so that one place in the file has nearly all of it."""
-TYPES = {
+TENSOR_TYPES = {
     "row_starts": ("I64", 1),
-    **{name: ("F64", 1) for name in TIMES},
-    **{f"{name}.codes": ("I32", 1) for name in CODED},
+    **{name: ("F64", 1) for name in TIME_FIELDS},
+    **{f"{name}.codes": ("I32", 1) for name in CODED_FIELDS},
     "rows": ("U8", 1),
-    **{f"{name}.{part}": kind for name in CODED for part, kind in (("starts", ("I64", 1)), ("texts", ("U8", 1)))},
+    **{
+        f"{name}.{part}": kind for name in CODED_FIELDS for part, kind in (("starts", ("I64", 1)), ("texts", ("U8", 1)))
+    },
 }
 """The tensors of a caption table, in the order in which they are written."""
 TODO = "remove it; if that does not help, run vlalign-preprocess again"
@@ -109,13 +120,13 @@ class CaptionTable(Sequence[Caption]):
         """Make a table.
 
         Args:
-            tensors: Arrays as in ``TYPES``.
+            tensors: Arrays as in ``TENSOR_TYPES``.
             where: Where they are from, for messages.
             key: Tells these captions from others; empty for captions in memory.
             rows: The captions that the table shows, in order: indices into the arrays; all by default.
         """
         self._tensors, self.where, self.key, self._rows = tensors, where, key, rows
-        self._texts = {name: Texts(tensors[f"{name}.starts"], tensors[f"{name}.texts"]) for name in CODED}
+        self._texts = {name: Texts(tensors[f"{name}.starts"], tensors[f"{name}.texts"]) for name in CODED_FIELDS}
         self._json = Texts(tensors["row_starts"], tensors["rows"])
 
     def __len__(self) -> int:
@@ -143,8 +154,8 @@ class CaptionTable(Sequence[Caption]):
         rows = chosen if self._rows is None else self._rows[chosen]
         return CaptionTable(self._tensors, self.where, self.key, rows)
 
-    def by_videos(self, most: int) -> Iterator["CaptionTable"]:
-        """Yield the captions in parts of about ``most``, all captions of a video in the same part.
+    def by_videos(self, size: int) -> Iterator["CaptionTable"]:
+        """Yield the captions in parts of about ``size``, all captions of a video in the same part.
 
         There is one part if captions of several videos alternate.
         """
@@ -154,13 +165,13 @@ class CaptionTable(Sequence[Caption]):
             return int(codes[place if self._rows is None else self._rows[place]])
 
         def never_decrease() -> bool:
-            parts = (codes[self._rows_at(slice(first, first + most + 1))] for first in range(0, len(self), most))
+            parts = (codes[self._rows_at(slice(first, first + size + 1))] for first in range(0, len(self), size))
             return all(bool(np.all(part[1:] >= part[:-1])) for part in parts)
 
         first, last = 0, len(self)
-        if last > most and never_decrease():
-            while last - first > most:
-                after = bisect_right(range(last), code_at(first + most - 1), lo=first, key=code_at)
+        if last > size and never_decrease():
+            while last - first > size:
+                after = bisect_right(range(last), code_at(first + size - 1), lo=first, key=code_at)
                 yield self.take(np.arange(first, after))
                 first = after
         if first < last or not last:
@@ -196,7 +207,7 @@ class CaptionTable(Sequence[Caption]):
             The distinct texts in the order of their first appearance, and for each caption the index of its text, or -1
             for None: int32 [num_captions].
         """
-        if column in CODED:
+        if column in CODED_FIELDS:
             return self._coded(column)
         index_of: dict[Any, int] = {}
         coder = (-1 if text is None else index_of.setdefault(text, len(index_of)) for text in self._field(column))
@@ -220,7 +231,7 @@ class CaptionTable(Sequence[Caption]):
         return np.arange(*places.indices(len(self))) if self._rows is None else self._rows[places]
 
     def _field(self, column: str) -> Iterator[Any]:
-        place = IN_ROWS.index(column)
+        place = JSON_FIELDS.index(column)
         for first in range(0, len(self), RECORDS_AT_ONCE):
             with refuse_unreadable(self.where, "damaged captions", TODO):
                 rows = self._json.take(self._rows_at(slice(first, first + RECORDS_AT_ONCE)))
@@ -229,13 +240,13 @@ class CaptionTable(Sequence[Caption]):
 
     def _records(self, rows: np.ndarray) -> list[Caption]:
         with refuse_unreadable(self.where, "damaged captions", TODO):
-            coded = [self._texts[name].take(self._tensors[f"{name}.codes"][rows]) for name in CODED]
-            times = [self._tensors[name][rows].tolist() for name in TIMES]
-            names, rest = (*CODED, *TIMES), self._json.take(rows)
+            coded = [self._texts[name].take(self._tensors[f"{name}.codes"][rows]) for name in CODED_FIELDS]
+            times = [self._tensors[name][rows].tolist() for name in TIME_FIELDS]
+            names, rest = (*CODED_FIELDS, *TIME_FIELDS), self._json.take(rows)
             return [
                 Caption(
                     **dict(zip(names, (video_id, split, *map(_none_if_nan, of_row)), strict=True)),
-                    **dict(zip(IN_ROWS, _DECODER.decode(row), strict=True)),
+                    **dict(zip(JSON_FIELDS, _DECODER.decode(row), strict=True)),
                 )
                 for video_id, split, *of_row, row in zip(*coded, *times, rest, strict=True)
             ]
@@ -243,3 +254,133 @@ class CaptionTable(Sequence[Caption]):
 
 def _none_if_nan(number: float) -> float | None:
     return None if math.isnan(number) else number
+
+
+# From Arrow to arrays
+
+
+@dataclass(frozen=True)
+class EncodedCaptions:
+    """Some captions as arrays."""
+
+    times: dict[str, np.ndarray]
+    codes: dict[str, tuple[list[str], np.ndarray]]
+    """{field of ``CODED_FIELDS``: its texts in these captions, and for each caption the index of its text, or -1}"""
+    lengths: np.ndarray
+    """Bytes of each caption's row."""
+    rows: np.ndarray
+    """The rows, one after the other."""
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+
+def encode_captions(batch: pa.RecordBatch) -> EncodedCaptions:
+    """Return captions as arrays."""
+    rows = _as_json(batch)
+    _, ends, utf8 = rows.buffers()
+    offsets = np.frombuffer(ends, np.int32, len(rows) + 1, rows.offset * 4).astype(np.int64)
+    texts = np.frombuffer(utf8, np.uint8) if len(rows) else np.zeros(0, np.uint8)
+    times = {name: batch.column(name).to_numpy(zero_copy_only=False).astype(np.float64) for name in TIME_FIELDS}
+    codes = {name: _code(batch.column(name)) for name in CODED_FIELDS}
+    return EncodedCaptions(times, codes, np.diff(offsets), texts[offsets[0] : offsets[-1]])
+
+
+def _code(column: pa.Array) -> tuple[list[str], np.ndarray]:
+    encoded = column.dictionary_encode()
+    return encoded.dictionary.to_pylist(), encoded.indices.fill_null(-1).to_numpy()
+
+
+class _TextCodes:
+    """Codes of all texts that were met so far."""
+
+    def __init__(self) -> None:
+        self._code_of: dict[str, dict[str, int]] = {name: {} for name in CODED_FIELDS}
+
+    def of(self, encoded: EncodedCaptions) -> dict[str, np.ndarray]:
+        """Return the codes of some captions."""
+        arrays = {}
+        for name, (texts, indices) in encoded.codes.items():
+            code_of = self._code_of[name]
+            codes = [code_of.setdefault(text, len(code_of)) for text in texts]
+            arrays[f"{name}.codes"] = np.array([*codes, -1], np.int32)[indices]
+        return arrays
+
+    def texts(self) -> dict[str, np.ndarray]:
+        """Return the texts that have codes, in order of their codes."""
+        arrays = {}
+        for name, code_of in self._code_of.items():
+            encoded = [text.encode() for text in code_of]
+            arrays[f"{name}.starts"] = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+            arrays[f"{name}.texts"] = np.frombuffer(b"".join(encoded), np.uint8)
+        return arrays
+
+
+def _as_json(batch: pa.RecordBatch) -> pa.Array:
+    """Return a JSON list of the fields ``JSON_FIELDS`` for each caption."""
+    parts = []
+    for name in JSON_FIELDS:
+        column = batch.column(name)
+        if pa.types.is_list(column.type):
+            parts.append(_json_list(column))
+        else:
+            parts.append(_json_value(column))
+        parts.append(",")
+    return pc.binary_join_element_wise("[", *parts[:-1], "]", "")
+
+
+def _json_value(column: pa.Array) -> pa.Array:
+    if not pa.types.is_string(column.type):
+        return pc.coalesce(column.cast(pa.string()), "null")
+    escaped = pc.replace_substring(pc.replace_substring(column, "\\", "\\\\"), '"', '\\"')
+    return pc.coalesce(pc.binary_join_element_wise('"', escaped, '"', ""), "null")
+
+
+def _json_list(column: pa.ListArray) -> pa.Array:
+    lengths = pc.list_value_length(column).fill_null(0).to_numpy()
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    values = pa.ListArray.from_arrays(pa.array(offsets), _json_value(column.flatten()))
+    return pc.binary_join_element_wise("[", pc.binary_join(values, ","), "]", "")
+
+
+def table_in_memory(table: pa.Table) -> CaptionTable:
+    """Return captions whose arrays are in memory."""
+    codes = _TextCodes()
+    none = pa.RecordBatch.from_pylist([], table.schema)
+    encoded = [encode_captions(batch) for batch in (none, *table.to_batches())]
+    each = [part.times | codes.of(part) | {"rows": part.rows} for part in encoded]
+    arrays = {name: np.concatenate([of_part[name] for of_part in each]) for name in each[0]}
+    starts = np.cumsum([0, *np.concatenate([part.lengths for part in encoded])], dtype=np.int64)
+    return CaptionTable(arrays | {"row_starts": starts} | codes.texts())
+
+
+def write_captions(writer: TensorWriter, parts: Iterable[EncodedCaptions], num_captions: int) -> None:
+    """Write the tensors of a caption table.
+
+    Args:
+        writer: Gets them.
+        parts: The captions, in order.
+        num_captions: Number of captions in all parts.
+
+    Raises:
+        ValueError: There are more or fewer captions.
+    """
+    codes, done, size = _TextCodes(), 0, 0
+    writer.reserve("row_starts", "I64", num_captions + 1)
+    for name in TIME_FIELDS:
+        writer.reserve(name, "F64", num_captions)
+    for name in CODED_FIELDS:
+        writer.reserve(f"{name}.codes", "I32", num_captions)
+    writer.fill("row_starts", 0, np.zeros(1, np.int64))
+    writer.append("rows", np.zeros(0, np.uint8))
+    for part in parts:
+        writer.fill("row_starts", done + 1, size + np.cumsum(part.lengths))
+        writer.append("rows", part.rows)
+        for name, values in (part.times | codes.of(part)).items():
+            writer.fill(name, done, values)
+        done, size = done + len(part), size + len(part.rows)
+    if done != num_captions:
+        raise ValueError(f"{done:,} captions, expected {num_captions:,}")
+    writer.append("rows", np.full(-writer.size % 8, ord(" "), np.uint8))  # what follows is aligned
+    for name, values in sorted(codes.texts().items(), key=lambda item: -item[1].itemsize):
+        writer.append(name, values)

@@ -27,8 +27,8 @@ import pyarrow.parquet as pq
 from vlalign.preprocess.prepare import PART_CAPTIONS
 from vlalign.storage import IdfEntry, VideoFeatures, Weights, write_idf, write_shard
 from vlalign.storage.captions.files import (
+    CACHE_NAME,
     CAPTION_SCHEMA,
-    MAPPED_NAME,
     part_path,
     read_captions,
     read_captions_about,
@@ -177,7 +177,7 @@ def measure(folder: Path, millions: float, has_all: bool) -> None:
     read_captions(dataset.captions, partial(map_in_processes, num_processes=available_cores()))
     print(f"{millions:g} million captions are written to be mapped: {time.time() - began:.1f} s", flush=True)
     show("clips are written", trained(dataset, SMALL))
-    sizes = [path.stat().st_size for path in (dataset.captions / MAPPED_NAME, *dataset.pairs.iterdir())]
+    sizes = [path.stat().st_size for path in (dataset.captions / CACHE_NAME, *dataset.pairs.iterdir())]
     print(f"{' + '.join(f'{size / num_captions:.0f}' for size in sizes if size)} bytes a caption in files", flush=True)
     show("clips are there", trained(dataset, SMALL))
     show("two processes", trained(dataset, SMALL, 2))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vlalign.preprocess.cli import main
 from vlalign.preprocess.first_pass import LOG_NAME
-from vlalign.storage.captions.files import MAPPED_NAME
+from vlalign.storage.captions.files import CACHE_NAME
 from vlalign.storage.common.tensor_files import FIRST_BYTE
 
 SMALL = "en_core_web_sm"
@@ -37,7 +37,7 @@ def tables(folder: Path) -> dict[str, str]:
     which has the times at which parts were written."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(
-            path.read_bytes()[FIRST_BYTE if path.name == MAPPED_NAME else 0 :]
+            path.read_bytes()[FIRST_BYTE if path.name == CACHE_NAME else 0 :]
         ).hexdigest()
         for path in folder.rglob("*")
         if path.is_file() and path.name != LOG_NAME

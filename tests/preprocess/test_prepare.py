@@ -14,7 +14,7 @@ from helpers.needs import shared
 from vlalign.preprocess import prepare as preparing
 from vlalign.preprocess.prepare import prepare_captions, prepare_records
 from vlalign.storage import Caption, VideoRecord, read_captions, read_idf
-from vlalign.storage.captions.files import MAPPED_NAME
+from vlalign.storage.captions.files import CACHE_NAME
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.dataset.folder import DatasetFolder
@@ -69,10 +69,10 @@ def test_the_number_of_processes_changes_no_byte(tmp_path, monkeypatch):
         prepare_records(dataset, read(130), spacy_model=SMALL, problems=Problems(), num_processes=workers)
         made[workers] = tables(dataset.path)
     assert made[1] == made[2]
-    assert {*(f"captions/part-0000{n}.parquet" for n in range(4)), f"captions/{MAPPED_NAME}"} <= made[1].keys()
-    written = (dataset.captions / MAPPED_NAME).stat().st_ino
+    assert {*(f"captions/part-0000{n}.parquet" for n in range(4)), f"captions/{CACHE_NAME}"} <= made[1].keys()
+    written = (dataset.captions / CACHE_NAME).stat().st_ino
     stored = read_captions(dataset.captions)
-    assert (dataset.captions / MAPPED_NAME).stat().st_ino == written, "training finds the file"
+    assert (dataset.captions / CACHE_NAME).stat().st_ino == written, "training finds the file"
     assert [replace(c, words=[], word_starts=[], pos_tags=[]) for c in stored] == captions(130)
     assert_idf_is(dataset, ten_line_idf(dataset.captions))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...storage.captions.files import CaptionTime, caption_parts, read_times
+from ...storage.captions.files import TimedCaption, caption_parts, read_timed_captions
 from ...storage.common.errors import refuse_unreadable
 from ...storage.common.files import check_regular
 from ...storage.common.progress import progress
@@ -168,12 +168,12 @@ def _write(path: Path, made_from: str, files: Iterable[Path]) -> None:
         database.execute(ABOUT)
         database.execute(TABLE)
         for file in files:
-            database.executemany("INSERT INTO said VALUES (?, ?, ?, ?)", map(_row, read_times(file)))
+            database.executemany("INSERT INTO said VALUES (?, ?, ?, ?)", map(_row, read_timed_captions(file)))
         database.execute("INSERT INTO about VALUES (?)", (made_from,))
         database.commit()
 
 
-def _row(caption: CaptionTime) -> tuple[str, str, float | None, float | None]:
+def _row(caption: TimedCaption) -> tuple[str, str, float | None, float | None]:
     return caption.text, caption.video_id, caption.start_seconds, caption.end_seconds
 
 

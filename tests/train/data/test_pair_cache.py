@@ -11,7 +11,7 @@ import pytest
 from helpers.stores import video, write
 from vlalign.storage import Caption, FeatureStore, read_captions
 from vlalign.storage.captions import files as captions
-from vlalign.storage.captions.files import MAPPED_NAME, caption_table, write_captions_about, write_part
+from vlalign.storage.captions.files import CACHE_NAME, caption_table, write_captions_about, write_part
 from vlalign.storage.captions.table import Texts
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
@@ -130,7 +130,7 @@ def test_captions_of_a_video_stay_together_in_parts_of_few():
 @pytest.mark.parametrize("damage", ["cut", "empty", "other bytes", "other captions", "other features"])
 def test_files_that_do_not_fit_are_written_again_with_a_line(dataset, damage, capsys):
     read(dataset)
-    kept, expected = [dataset.captions / MAPPED_NAME, dataset.pairs / "s3d.safetensors"], make_captions()
+    kept, expected = [dataset.captions / CACHE_NAME, dataset.pairs / "s3d.safetensors"], make_captions()
     if damage == "other captions":
         expected = make_captions("fry")
         write_all(dataset, expected)
@@ -154,9 +154,9 @@ def test_files_that_do_not_fit_are_written_again_with_a_line(dataset, damage, ca
 
 def test_damage_within_a_row_is_one_line(dataset):
     read(dataset)
-    path = dataset.captions / MAPPED_NAME
+    path = dataset.captions / CACHE_NAME
     path.write_bytes(path.read_bytes().replace(b'["cut 2"', b'["cut 2['))
-    with pytest.raises(UserError, match=f"{MAPPED_NAME}: damaged captions .*; remove it"):
+    with pytest.raises(UserError, match=f"{CACHE_NAME}: damaged captions .*; remove it"):
         list(read_captions(dataset.captions))
 
 
@@ -166,7 +166,7 @@ def test_a_folder_that_cannot_be_written_is_read(dataset, monkeypatch):
 
     monkeypatch.setattr("vlalign.storage.common.tensor_files.file_lock", refused)
     pairs, _ = read(dataset)
-    assert len(pairs["train"].captions) == 3 and not (dataset.captions / MAPPED_NAME).exists()
+    assert len(pairs["train"].captions) == 3 and not (dataset.captions / CACHE_NAME).exists()
 
 
 def write_slowly(folder, began) -> None:
@@ -189,7 +189,7 @@ def test_a_killed_process_leaves_nothing_and_the_next_one_begins_again(dataset):
     assert began.wait(120)
     os.kill(process.pid, signal.SIGKILL)
     process.join()
-    assert not (dataset.captions / MAPPED_NAME).exists()
+    assert not (dataset.captions / CACHE_NAME).exists()
     assert len(read_captions(dataset.captions)) == 7
     assert not list(dataset.captions.glob(".*.partial"))
 
@@ -202,6 +202,6 @@ def test_processes_that_need_the_file_at_once_write_it_once(dataset, capsys):
     process.start()
     assert began.wait(120)
     assert len(read_captions(dataset.captions)) == 7  # waits for the other process
-    written = (dataset.captions / MAPPED_NAME).stat().st_ino
+    written = (dataset.captions / CACHE_NAME).stat().st_ino
     process.join()
-    assert process.exitcode == 0 and (dataset.captions / MAPPED_NAME).stat().st_ino == written
+    assert process.exitcode == 0 and (dataset.captions / CACHE_NAME).stat().st_ino == written
