@@ -132,6 +132,6 @@ class ExtractionSettings:
             return encoder
         if not is_hub_name(encoder):
             return self.weights.get(name, PRETRAINED)
-        from ..storage.hub.files import pinned  # asks the hub
+        from ..storage.hub.files import pin_revision  # asks the hub
 
-        return pinned(encoder)
+        return pin_revision(encoder)

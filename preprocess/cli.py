@@ -43,7 +43,7 @@ def preprocess_parser(prog: str, description: str, example: str) -> Parser:
         help="word2vec (binary or text), GloVe or npz file; keeps the vectors of the captions' words",
     )
     parser.add_argument(
-        "--strict", action="store_true", help="stop at the first row that cannot be used, instead of leaving it out"
+        "--strict", action="store_true", help="stop at the first row that cannot be used, instead of skipping it"
     )
     parser.add_argument(
         "--workers",

@@ -86,7 +86,7 @@ class FirstPassLine:
 
 @dataclass
 class FirstPassLog:
-    """The log of a first pass, which goes on where an earlier call ended."""
+    """The log of a first pass, which resumes where an earlier call ended."""
 
     file: BinaryIO
     """Written at its end."""
@@ -110,7 +110,7 @@ def open_first_pass_log(path: Path, about: Mapping[str, Any]) -> Iterator[FirstP
     """Open the log of a first pass.
 
     Args:
-        path: The log. Its valid lines are kept if they are about the same, else it begins anew.
+        path: The log. Its valid lines are kept if they are about the same, else it starts empty.
         about: Everything that decides what the first pass finds.
 
     Raises:
@@ -265,7 +265,7 @@ def run_first_pass(
     Args:
         chunks: The captions.
         tagger: Name of the tagger, which is a part of the keys.
-        problems: Receives inputs that are left out.
+        problems: Receives inputs that are skipped.
         part_captions: Number of captions of each part but the last.
         in_order: Reads the chunks.
         log: What an earlier call found. It is extended.

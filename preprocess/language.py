@@ -90,9 +90,9 @@ def guess_language(text: str, expected: str) -> str:
     votes = Counter(language for word in text[:500].lower().split() for language in languages_of.get(word, ()))
     if not votes:
         return ""
-    most = max(votes.values())
+    max_votes = max(votes.values())
     # Short words are shared: "add oil to a pan" has three stop words of Polish, and two of English.
-    return expected if 2 * votes[expected] > most else max(votes, key=lambda language: votes[language])
+    return expected if 2 * votes[expected] > max_votes else max(votes, key=lambda language: votes[language])
 
 
 def languages_among(texts: Sequence[str], expected: str) -> Counter[str]:

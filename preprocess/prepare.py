@@ -49,7 +49,7 @@ class PreparedCaptions:
     """None unless word vectors were asked for."""
     num_problems: int
     problems: list[str]
-    """The first problems: inputs that were left out, and captions of videos that the data set does not list. If there
+    """The first problems: inputs that were skipped, and captions of videos that the data set does not list. If there
     are many, ``dataset.problems("preprocess")`` lists all."""
 
 
@@ -80,11 +80,11 @@ def prepare_captions(
             with your own captions.
         protocol: Choice of splits and captions (default: the data set's first).
         spacy_model: Installed spaCy pipeline.
-        language: Language of the captions, such as "de", in place of ``spacy_model``: spaCy's own pipeline of it tags,
+        language: Language of the captions, such as "de", instead of ``spacy_model``: spaCy's own pipeline of it tags,
             and of several subtitle files of a video the one in this language is read.
         word_vectors: word2vec (binary or text), GloVe or npz file; keeps the vectors of the captions' words.
         seed: Decides the demo's scenes, and the splits of your own captions if they have none.
-        strict: Raise an error at the first row that cannot be used, instead of leaving it out.
+        strict: Raise an error at the first row that cannot be used, instead of skipping it.
         num_processes: Processes that read and tag (default: one for each available core). The result does not depend
             on it.
         in_order: Reads and tags elsewhere, such as on a cluster, instead of in ``num_processes`` processes.
@@ -159,7 +159,7 @@ def prepare_records(
         records: Read once to look through all of them, so that errors appear before any work is done, and again if
             anything is left to tag.
         spacy_model: Installed spaCy pipeline.
-        problems: Receives inputs that are left out.
+        problems: Receives inputs that are skipped.
         num_processes: Processes of this machine that read and tag.
         in_order: Reads and tags elsewhere.
         origin: What else decides the captions.

@@ -7,7 +7,7 @@ Protocols:
 - ``raw-captions`` and ``raw-merged``: the same from ``raw_caption.json``, which has all words, and captions that repeat
   earlier ones. The first two read ``caption.json``, which has no stop words.
 
-All captions are train. Clips overlap and can end after their video. Texts that are empty or NaN are left out and
+All captions are train. Clips overlap and can end after their video. Texts that are empty or NaN are skipped and
 counted.
 """
 

@@ -33,7 +33,7 @@ class ImageEntry(NamedTuple):
 
 
 def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
-    """Yield the captions of all splits. A caption without a transcript is left out, even if its recording is whole."""
+    """Yield the captions of all splits. A caption without a transcript is skipped, even if its recording is whole."""
     del protocol  # there is only one
     for split, path in zip(FILES, annotations.find(*FILES.values()), strict=True):
         recordings = set()

@@ -29,7 +29,7 @@ DRAWN, NUM_DRAWS = 1000, 5
 
 
 def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
-    """Yield the captions of a protocol. A caption without a transcript is left out, even if its recording is whole.
+    """Yield the captions of a protocol. A caption without a transcript is skipped, even if its recording is whole.
 
     A split without a list is one problem, unless no split has one.
     """

@@ -32,7 +32,7 @@ class Annotations:
     published: Mapping[str, str]
     """Maps each official file name to where its authors publish it."""
     problems: Problems
-    """Receives one line, with file and row, for each row that is left out."""
+    """Receives one line, with file and row, for each row that is skipped."""
 
     def find(self, *names: str) -> list[Path]:
         """Return the paths of official files, in the order of ``names``.
@@ -63,7 +63,7 @@ class Annotations:
     def read_json(self, path: Path, kind: type = dict) -> Any:
         """Return the content of a JSON file in UTF-8, with or without a byte order mark.
 
-        If an object has the same key twice, the second value is left out and reported.
+        If an object has the same key twice, the second value is skipped and reported.
 
         Args:
             path: File to read.
@@ -92,8 +92,8 @@ class Annotations:
         return value
 
     def drop(self, path: Path, row: str, reason: str) -> None:
-        """Report a row that is left out."""
-        self.problems.add(f"{path}, {row}: {reason}; left out")
+        """Report a row that is skipped."""
+        self.problems.add(f"{path}, {row}: {reason}; skipped")
 
     def cut_at_end(self, caption: Caption, duration_seconds: Any) -> Caption:
         """Return the caption with its clip cut at the end of the video; count it if that changes the clip.

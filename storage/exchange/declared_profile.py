@@ -13,7 +13,7 @@ from ..common.terminal import one_line
 from ..profiles import ALIASES, PROFILES, find_profile
 from ..records import Profile
 
-MOST_PROFILE_BYTES = 1 << 20
+MAX_PROFILE_BYTES = 1 << 20
 MAX_BAD_LINES = 5
 """Bad lines that a message names."""
 
@@ -37,7 +37,7 @@ def read_profile(text: str) -> Profile:
         )
     todo = f"expected one with the fields {', '.join(field.name for field in fields(Profile))}"
     with refuse_unreadable(path, "not a JSON object", todo, (ValueError, RecursionError)):
-        values = json.loads(read_small(path, MOST_PROFILE_BYTES))
+        values = json.loads(read_small(path, MAX_PROFILE_BYTES))
         if not isinstance(values, dict):
             raise ValueError(f"it holds a {type(values).__name__}")
     return profile_in(values, path)

@@ -15,9 +15,9 @@ from ..common.files import check_regular, read_object, sha256_of
 from .names import HubName, read_hub_name
 
 CONFIG_FILE = "config.json"
-WANTED = ("*.json", "*.txt", "*.model", "*.safetensors", "README.md")
+DOWNLOADED_FILES = ("*.json", "*.txt", "*.model", "*.safetensors", "README.md")
 MAX_CONFIG_BYTES, MAX_INDEX_BYTES = 4 << 20, 64 << 20
-FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+WEIGHT_TYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 OTHER_TYPES = {"I64", "I32", "BOOL"}
 """Types of entries that are no weights, such as positions."""
 PROCESSOR_FILES = (
@@ -35,7 +35,7 @@ TIMM_NAMES = ("architecture", "backbone")
 """Fields that name a network of timm, which also takes "local-dir:FOLDER" and "hf-hub:ORG/MODEL"."""
 TIMM_ARGUMENTS = ("model_args", "backbone_kwargs")
 """Fields whose values become arguments of ``timm.create_model``."""
-TIMM_LOADS = re.compile(r"(pretrained|checkpoint|cache|model_name|kwargs_filter).*|.*(path|file|dir|url)")
+TIMM_LOADING_ARGUMENTS = re.compile(r"(pretrained|checkpoint|cache|model_name|kwargs_filter).*|.*(path|file|dir|url)")
 """Such arguments that say what to load and from where: ``checkpoint_path`` may be a pickle, which timm 1.0.10 runs."""
 
 
@@ -129,8 +129,8 @@ class ModelFiles:
                 safe_open(path, framework="numpy") as file,
             ):
                 types = {file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118 (no mapping)
-            if wrong := sorted(types - FLOATS.keys() - OTHER_TYPES):
-                expected = ", ".join(FLOATS.values())
+            if wrong := sorted(types - WEIGHT_TYPES.keys() - OTHER_TYPES):
+                expected = ", ".join(WEIGHT_TYPES.values())
                 what = "float64" if wrong == ["F64"] else f"quantised ({', '.join(wrong)})"
                 raise UserError(f"{path}: its weights are {what}; expected {expected}")
 
@@ -159,7 +159,7 @@ def _timm_faults(part: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
             yield name, arguments, "expected an object"
             continue
         for argument, value in arguments.items():
-            if TIMM_LOADS.fullmatch(argument):
+            if TIMM_LOADING_ARGUMENTS.fullmatch(argument):
                 yield f"{name}.{argument}", value, "and says what to load; only the model's own weights are. Remove it"
             elif not _is_plain(value):
                 yield f"{name}.{argument}", value, "expected numbers, or a name in letters, digits and _"
@@ -183,10 +183,10 @@ def find_files(name: HubName) -> ModelFiles:
             problem = f"{folder} has no {CONFIG_FILE}" if folder.is_dir() else f"{folder}: no such folder"
             raise UserError(f"features {name.text}: {problem}; expected what save_pretrained writes, or hf:ORG/MODEL")
         return ModelFiles(folder.absolute(), folder.absolute().name, "")
-    return downloaded(name.model, name.revision, f"features {name.text}", "--features hf:/path/to/FOLDER")
+    return download_model(name.model, name.revision, f"features {name.text}", "--features hf:/path/to/FOLDER")
 
 
-def pinned(text: str) -> str:
+def pin_revision(text: str) -> str:
     """Return an encoder's name with the revision that it has now, or with the whole path of its folder.
 
     Raises:
@@ -199,7 +199,7 @@ def pinned(text: str) -> str:
     return replace(name, revision=files.revision).text
 
 
-def downloaded(model: str, revision: str | None, what: str, option: str) -> ModelFiles:
+def download_model(model: str, revision: str | None, what: str, option: str) -> ModelFiles:
     """Return the files of a model of the hub: those that its cache on this machine has, or else downloaded.
 
     Args:
@@ -222,7 +222,9 @@ def downloaded(model: str, revision: str | None, what: str, option: str) -> Mode
 
     try:
         offline = constants.HF_HUB_OFFLINE  # some versions of huggingface_hub would ask the hub all the same
-        found = Path(snapshot_download(model, revision=revision, allow_patterns=list(WANTED), local_files_only=offline))
+        found = Path(
+            snapshot_download(model, revision=revision, allow_patterns=list(DOWNLOADED_FILES), local_files_only=offline)
+        )
         return ModelFiles(found, model, found.name)
     except GatedRepoError:
         reason = f"its owners must allow it first: ask at https://huggingface.co/{model}, then run hf auth login"

@@ -24,22 +24,22 @@ from .files import ADAPTER_FILE, CONFIG_FILE, MAX_CONFIG_BYTES, ModelFiles
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
-WORD = re.compile(r"[\w .,+()|-]{0,100}")
+PLAIN_NAME = re.compile(r"[\w .,+()|-]{0,100}")
 """The texts that a configuration may have: names, but no paths, addresses, models of the hub or code."""
-FILES = re.compile(r"(.*_)?(path|file|dir|url|repo|repo_id)")
+FILE_SETTINGS = re.compile(r"(.*_)?(path|file|dir|url|repo|repo_id)")
 """Settings whose texts name something to load."""
-LEFT_OUT = {
+SKIPPED_SETTINGS = {
     *("architectures", "auto_map", "dtype", "id2label", "label2id", "label_names", "name_or_path", "torch_dtype"),
     *("task_specific_params", "transformers_version", "attn_implementation", "experts_implementation"),
     *("transformers_weights", "pretrained", "use_pretrained_backbone", "distributed_config"),
 }
 """Settings that change nothing, or say what else to load: kernels of the hub, other files of weights."""
-LEFT_OUT_OF_PROCESSORS = re.compile(rf"{FILES.pattern}|auto_map|chat_template|_.*|custom_.*")
-PROCESSOR_PARTS = ("*.json", "*.txt", "*.model")
-NO_PARTS = (CONFIG_FILE, ADAPTER_FILE, "audio_tokenizer_config.json", "generation_config.json", "*.index.json")
-MAX_PART_BYTES = 64 << 20
-MOST_LAYERS = 10_000
-_alone = threading.RLock()
+SKIPPED_PROCESSOR_SETTINGS = re.compile(rf"{FILE_SETTINGS.pattern}|auto_map|chat_template|_.*|custom_.*")
+COPIED_FILES = ("*.json", "*.txt", "*.model")
+EXCLUDED_FILES = (CONFIG_FILE, ADAPTER_FILE, "audio_tokenizer_config.json", "generation_config.json", "*.index.json")
+MAX_PROCESSOR_FILE_BYTES = 64 << 20
+MAX_LAYERS = 10_000
+_offline_lock = threading.RLock()
 
 
 @contextlib.contextmanager
@@ -47,7 +47,7 @@ def offline() -> Iterator[None]:
     """Let libraries ask nothing of the hub meanwhile: a request raises ``OSError``."""
     from huggingface_hub import constants
 
-    with _alone:
+    with _offline_lock:
         before = constants.HF_HUB_OFFLINE
         constants.HF_HUB_OFFLINE = True
         try:
@@ -183,7 +183,7 @@ def _plain_config(files: ModelFiles) -> dict[str, Any]:
 def _plain(about: Mapping[str, Any], config_class: "type[PreTrainedConfig] | None") -> dict[str, Any]:
     """Return the settings of a configuration that name nothing to load: numbers and names.
 
-    Networks read settings, too, that their class does not declare.
+    Networks also read settings that their class does not declare.
     """
     declared = {field.name for field in fields(config_class)} if config_class is not None else set()
     parts: Any = config_class.sub_configs if config_class is not None else {}
@@ -193,16 +193,18 @@ def _plain(about: Mapping[str, Any], config_class: "type[PreTrainedConfig] | Non
             return _plain(value, _class_of(parts.get(name.removesuffix("_dict")), value))
         if isinstance(value, list):
             return [plain(name, inner) for inner in value]
-        if isinstance(value, int) and value > MOST_LAYERS and ("layers" in name or "depth" in name):
-            raise ValueError(f"its {name} is {str(value)[:20]}; expected at most {MOST_LAYERS:,}")
-        if not isinstance(value, str) or (WORD.fullmatch(value) and not FILES.fullmatch(name)):
+        if isinstance(value, int) and value > MAX_LAYERS and ("layers" in name or "depth" in name):
+            raise ValueError(f"its {name} is {str(value)[:20]}; expected at most {MAX_LAYERS:,}")
+        if not isinstance(value, str) or (PLAIN_NAME.fullmatch(value) and not FILE_SETTINGS.fullmatch(name)):
             return value
         if name in declared:
             raise ValueError(f"its {name} is {value[:80]!r}; expected a number or a name")
         return _NOTHING
 
     made = {
-        name: plain(name, value) for name, value in about.items() if name not in LEFT_OUT and not name.startswith("_")
+        name: plain(name, value)
+        for name, value in about.items()
+        if name not in SKIPPED_SETTINGS and not name.startswith("_")
     }
     return {name: value for name, value in made.items() if value is not _NOTHING and _NOTHING not in _items(value)}
 
@@ -231,14 +233,14 @@ def _processor_files(files: ModelFiles) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="vlalign-model-") as name:
         folder = Path(name)
         for path in sorted(files.folder.iterdir()):
-            wanted = any(fnmatch(path.name, pattern) for pattern in PROCESSOR_PARTS)
-            if not wanted or not path.is_file() or any(fnmatch(path.name, pattern) for pattern in NO_PARTS):
+            wanted = any(fnmatch(path.name, pattern) for pattern in COPIED_FILES)
+            if not wanted or not path.is_file() or any(fnmatch(path.name, pattern) for pattern in EXCLUDED_FILES):
                 continue
             check_regular(path)
             if path.name.endswith("_config.json"):
                 about = read_object(path, MAX_CONFIG_BYTES)
                 (folder / path.name).write_text(json.dumps(_without_files(about)), encoding="utf-8")
-            elif path.stat().st_size <= MAX_PART_BYTES:
+            elif path.stat().st_size <= MAX_PROCESSOR_FILE_BYTES:
                 shutil.copyfile(path, folder / path.name)
         (folder / CONFIG_FILE).write_text(json.dumps(config), encoding="utf-8")
         yield name
@@ -249,4 +251,6 @@ def _without_files(value: Any) -> Any:
         return [_without_files(inner) for inner in value]
     if not isinstance(value, dict):
         return value
-    return {name: _without_files(inner) for name, inner in value.items() if not LEFT_OUT_OF_PROCESSORS.fullmatch(name)}
+    return {
+        name: _without_files(inner) for name, inner in value.items() if not SKIPPED_PROCESSOR_SETTINGS.fullmatch(name)
+    }

@@ -16,7 +16,7 @@ POOLINGS = {
 """{option: what a feature is}; without one it is the vector that the model itself gives."""
 WHOLE = "whole"
 HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9._-]+")
-FORM = (
+EXPECTED_FORM = (
     "expected hf:ORG/MODEL, timm:NAME or hf:/path/to/folder, then @REVISION, :tokens, :mean, :first, :2fps or :whole "
     "if wanted"
 )
@@ -77,7 +77,7 @@ def read_hub_name(text: str) -> HubName:
     model, *options = whole.split(":")
     model, _, revision = model.partition("@")
     if not model or ("@" in text and not re.fullmatch(r"[\w./-]+", revision)):
-        raise SettingError("features", text, FORM)
+        raise SettingError("features", text, EXPECTED_FORM)
     pooling, fps, is_whole = None, None, False
     for option in options:
         if option in POOLINGS and pooling is None:
@@ -87,7 +87,7 @@ def read_hub_name(text: str) -> HubName:
         elif (match := re.fullmatch(r"(\d+(?:\.\d+)?)fps", option)) and fps is None and float(match[1]) > 0:
             fps = float(match[1])
         else:
-            raise SettingError("features", text, f"{option!r} is not known; {FORM}")
+            raise SettingError("features", text, f"{option!r} is not known; {EXPECTED_FORM}")
     if is_whole and fps is not None:
         raise SettingError("features", text, f"both :{WHOLE} and frames a second; leave one of them out")
     if fps is not None and fps.is_integer():
@@ -97,7 +97,9 @@ def read_hub_name(text: str) -> HubName:
         if revision:
             raise SettingError("features", text, "a folder has no revisions; leave it out")
         if "/" in model and not model.startswith(("/", "./", "../", "~/")):
-            raise SettingError("features", text, f"{model} is no ORG/MODEL; write a folder as ./{model}; {FORM}")
+            raise SettingError(
+                "features", text, f"{model} is no ORG/MODEL; write a folder as ./{model}; {EXPECTED_FORM}"
+            )
     if not DATASET_NAME.fullmatch(name.store):
         problem = f"its store would be called {name.store!r}; expected letters, digits, '.', '_' and '-' only"
         raise SettingError("features", text, problem)

@@ -232,7 +232,7 @@ def _size(value: Any) -> int:
 
 def _fields(file: BinaryIO, depth: int = 0) -> Iterator[tuple[int, Any]]:
     """Yield (number, value) of the fields of a structure: integers, structures as lists of fields, and lists as tuples.
-    Texts are left out.
+    Texts are skipped.
     """
     number, known = 0, set()
     while head := _byte(file):

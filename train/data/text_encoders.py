@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from ...storage.common.errors import UserError
-from ...storage.hub.files import ModelFiles, downloaded
+from ...storage.hub.files import ModelFiles, download_model
 from ...storage.hub.loading import load_network, load_processor, read_config
 from ...storage.hub.names import HUB_ID
 from ..distributed import Workers
@@ -105,7 +105,7 @@ def _find_files(name: str) -> ModelFiles:
         return ModelFiles(folder.absolute(), folder.name, "")
     if not HUB_ID.fullmatch(name):
         raise ValueError("no such folder, and no name of the hub's")
-    return downloaded(name, None, f"text encoder {name!r}", "--text-encoder FOLDER")
+    return download_model(name, None, f"text encoder {name!r}", "--text-encoder FOLDER")
 
 
 def _fast_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerFast:

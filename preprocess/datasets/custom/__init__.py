@@ -31,12 +31,12 @@ def read(
 ) -> Iterator[VideoRecord | Caption]:
     """Yield the captions in a file, those of a video together.
 
-    Rows that cannot be used are reported with their number and left out.
+    Rows that cannot be used are reported with their number and skipped.
 
     Args:
         annotations: The file.
         seed: Decides the splits if the file has no column ``split``.
-        problems: Receives the rows that are left out. If it is quiet, nothing else is logged either.
+        problems: Receives the rows that are skipped. If it is quiet, nothing else is logged either.
         videos: Known videos, to whose ids the ids of the captions are matched; empty if none is known yet. With None,
             ids are kept as they are and nothing is logged about them.
 
@@ -75,7 +75,7 @@ def _read_captions(path: Path, problems: Problems, note: Note) -> tuple[list[Cap
         try:
             captions.append(rows.caption(row))
         except ValueError as error:
-            problems.add(f"{path}, {where}: {error}; left out")
+            problems.add(f"{path}, {where}: {error}; skipped")
     if captions:
         for message in (*times.notes(), *rows.notes(), *clip_notes(captions, columns, times)):
             note(message)

@@ -107,7 +107,7 @@ def _without_suffix(name: str) -> str:
 
 
 def _tails(path: str) -> list[str]:
-    """Return the path, then the path without its first folder, and so on. Of very deep ones the first are left out."""
+    """Return the path, then the path without its first folder, and so on. Of very deep ones the first are skipped."""
     parts = path.split("/")
     firsts = [0, *range(max(1, len(parts) - MAX_FOLDERS), len(parts))]
     return ["/".join(parts[first:]) for first in firsts]

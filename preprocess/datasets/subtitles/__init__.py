@@ -50,13 +50,13 @@ def read(
 ) -> Iterator[Caption]:
     """Yield the captions in subtitle files, those of a video together.
 
-    Cues and files that cannot be used are reported and left out.
+    Cues and files that cannot be used are reported and skipped.
 
     Args:
         annotations: A file, or a folder with files.
         protocol: One of ``PROTOCOLS``.
         seed: Decides the splits.
-        problems: Receives what is left out. If it is quiet, nothing else is logged either.
+        problems: Receives what is skipped. If it is quiet, nothing else is logged either.
         videos: Known videos, to whose ids the names of the files are matched; empty if none is known yet.
         language: Of several files of a video, the one that is named as in this language is read.
 
@@ -117,16 +117,16 @@ class _FileReader:
         except (UserError, OSError) as error:
             if self.is_only_one:
                 raise
-            self.problems.add(f"{error}; left out" if isinstance(error, UserError) else f"{path}: {error.strerror}")
+            self.problems.add(f"{error}; skipped" if isinstance(error, UserError) else f"{path}: {error.strerror}")
             return []
         if not cues:
-            self.problems.add(f"{path}: no cue in it, expected lines such as 00:00:01,000 --> 00:00:02,500; left out")
+            self.problems.add(f"{path}: no cue in it, expected lines such as 00:00:01,000 --> 00:00:02,500; skipped")
             return []
         usable = sorted(self._usable(path, cues), key=lambda cue: cue.start_seconds)
         kept = without_repeats(usable)
-        self.changes["repeat what the cue before shows, as rolling captions do: left out"] += len(usable) - len(kept)
+        self.changes["repeat what the cue before shows, as rolling captions do: skipped"] += len(usable) - len(kept)
         unique = dict.fromkeys(TimedText(cue.start_seconds, cue.end_seconds, cue.text) for cue in kept)
-        self.changes["stand twice in their file: one is left out"] += len(kept) - len(unique)
+        self.changes["stand twice in their file: one is skipped"] += len(kept) - len(unique)
         return list(unique)
 
     def _cues(self, path: Path) -> list[Cue]:
@@ -139,7 +139,7 @@ class _FileReader:
             content = decode(data, path, lambda text: self.note(f"{path.name}: {text}"), save_as="save it as UTF-8")
 
         def drop(where: str, reason: str) -> None:
-            self.problems.add(f"{path}, {where}: {reason}; left out")
+            self.problems.add(f"{path}, {where}: {reason}; skipped")
 
         if suffix in TTML_SUFFIXES:
             return list(read_ttml(content, path, drop))
@@ -148,7 +148,7 @@ class _FileReader:
     def _usable(self, path: Path, cues: list[Cue]) -> Iterator[Cue]:
         for cue in cues:
             if not cue.lines:
-                self.changes["are empty: left out"] += 1
+                self.changes["are empty: skipped"] += 1
                 continue
             if cue.start_seconds < 0 < cue.end_seconds:
                 self.changes["begin before the video: cut at 0"] += 1
@@ -160,7 +160,7 @@ class _FileReader:
             elif any("\ud800" <= character <= "\udfff" for character in cue.text):
                 reason = "half of a surrogate pair, expected valid Unicode"
             if reason:
-                self.problems.add(f"{path}, {cue.where}: {reason}; left out")
+                self.problems.add(f"{path}, {cue.where}: {reason}; skipped")
             else:
                 yield cue
 

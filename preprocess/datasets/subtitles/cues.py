@@ -1,6 +1,6 @@
 """Cues of SubRip (``.srt``) and WebVTT (``.vtt``) files: who says what from when to when.
 
-A small parser of our own: libraries leave out damaged cues without a word, or reject a file for one of them, and none
+A small parser of our own: libraries skip damaged cues without a word, or reject a file for one of them, and none
 says in which line a cue stands.
 """
 
@@ -41,7 +41,7 @@ class Cue:
 
 
 Drop = Callable[[str, str], None]
-"""Reports a cue that is left out: where it stands, and why."""
+"""Reports a cue that is skipped: where it stands, and why."""
 
 
 def read_cues(text: str, drop: Drop) -> Iterator[Cue]:

@@ -92,7 +92,7 @@ def _below(folder: Path, problems: Problems, note: Note) -> list[Path]:
             elif path.is_file():
                 paths.append(path)
             else:
-                problems.add(f"{path}: {_kind_of(path)}, expected a file of subtitles; left out")
+                problems.add(f"{path}: {_kind_of(path)}, expected a file of subtitles; skipped")
     if counts := [number_of(count, what) for what, count in left_out.items() if count]:
         formats = ", ".join((*SUFFIXES[1:], SUFFIXES[0]))
         note(f"not read: {', '.join(counts)}; expected {formats} in the folder itself or below")

@@ -27,14 +27,14 @@ def repeated_lines(before: Cue, cue: Cue) -> int:
     """Return how many first lines of a cue are the last ones of the cue before; 0 after a pause."""
     if cue.start_seconds - before.end_seconds > MAX_PAUSE_SECONDS:
         return 0
-    most = min(len(before.lines), len(cue.lines), MAX_LINES)
-    return next((n for n in range(most, 0, -1) if before.lines[-n:] == cue.lines[:n]), 0)
+    longest = min(len(before.lines), len(cue.lines), MAX_LINES)
+    return next((n for n in range(longest, 0, -1) if before.lines[-n:] == cue.lines[:n]), 0)
 
 
 def without_repeats(cues: Sequence[Cue]) -> list[Cue]:
     """Return the cues, each with only its new lines if the captions roll.
 
-    A cue without new lines is left out. Captions that do not roll are returned as they are.
+    A cue without new lines is skipped. Captions that do not roll are returned as they are.
 
     Args:
         cues: Cues with at least one line each, in time order.

@@ -115,7 +115,7 @@ def _cues(
 def _text(element: Element, depth: int = 0) -> Iterator[str]:
     """Yield the text of an element, with a line break for each ``br``. Other white space says nothing in XML.
 
-    Text with more than ``MAX_DEPTH`` elements around it is left out.
+    Text with more than ``MAX_DEPTH`` elements around it is skipped.
     """
     yield " ".join((element.text or "").split("\n"))
     for inner in element if depth < MAX_DEPTH else ():

@@ -34,8 +34,9 @@ def test_msvd_qa_clips_without_a_name_are_reported(tmp_path, capsys):
     )
     captions, problems = untimed_captions_of(msvd_qa, tmp_path)
     assert ([c.video_id for c in captions], problems) == (["a_1_2", "b_1_2"], 1)
-    said = f"{tmp_path / 'test_qa.json'}, question 0: video 203 is not in {tmp_path / 'youtube_mapping.txt'}; left out"
-    assert warnings(capsys) == [said]
+    [said] = warnings(capsys)
+    assert said.startswith(f"{tmp_path / 'test_qa.json'}, question 0: ") and " 203 " in said
+    assert str(tmp_path / "youtube_mapping.txt") in said
 
 
 def test_msvd_qa_real_counts(tmp_path):
