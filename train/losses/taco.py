@@ -7,13 +7,31 @@ from .contrastive import nce, weighted_nce
 from .ncl import pair_biases
 
 
-def sentence_nce(video_BD: Tensor, text_RD: Tensor, temperature: float = 1.0, first: int = 0) -> Tensor:
+def sentence_nce(
+    video_BD: Tensor,
+    text_RD: Tensor,
+    temperature: float = 1.0,
+    first: int = 0,
+    *,
+    weights_R: Tensor | None = None,
+    bias_B: Tensor | None = None,
+) -> Tensor:
     """TACo Eq. 3: each text must pick its own video among all of the batch, by dot product.
+
+    Args:
+        video_BD: The videos.
+        text_RD: The texts.
+        temperature: Divides the similarities.
+        first: Index of the first text's video.
+        weights_R: Weight of each text; None: all have 1.
+        bias_B: Added to the similarities with each video, such as NCL's biases.
 
     Returns:
         A scalar, the mean over texts.
     """
-    return nce(text_RD @ video_BD.T / temperature, first)
+    similarity_RB = text_RD @ video_BD.T
+    biased_RB = similarity_RB if bias_B is None else similarity_RB + bias_B
+    return nce(biased_RB / temperature, first, weights_R)
 
 
 def token_similarity(video_BMD: Tensor, video_mask_BM: Tensor, tokens: Tensor) -> Tensor:
@@ -54,9 +72,20 @@ def token_nce(
     """
     text_of_S, place_S = token_weights_RN.nonzero(as_tuple=True)
     similarity_SB = token_similarity(video_BMD, video_mask_BM, text_RND[text_of_S, place_S])
-    return weighted_nce(similarity_SB / temperature, first + text_of_S, token_weights_RN[text_of_S, place_S]) / len(
-        text_RND
-    )
+    weights_S = token_weights_RN[text_of_S, place_S]
+    return matched_token_nce(similarity_SB / temperature, first + text_of_S, weights_S, len(text_RND))
+
+
+def matched_token_nce(logits_SB: Tensor, video_of_S: Tensor, weights_S: Tensor, num_texts: int) -> Tensor:
+    """``token_nce`` of similarities that were computed before.
+
+    Args:
+        logits_SB: ``token_similarity`` of the tokens of interest, divided by the temperature.
+        video_of_S: Index of each token's own video.
+        weights_S: Normalised idf of the tokens.
+        num_texts: Number of texts, with those that have no token of interest.
+    """
+    return weighted_nce(logits_SB, video_of_S, weights_S) / num_texts
 
 
 def cascade_scores(sentence_TV: Tensor, token_SV: Tensor, text_of_S: Tensor) -> Tensor:

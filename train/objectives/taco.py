@@ -78,8 +78,8 @@ class TacoObjective(FusedObjective):
 
         videos, terms, guidance_RB = batch.all_videos(), {}, None
         if "sentence" in self.loss_names:
-            guidance_RB = batch.texts.sentence_BD @ videos.mean_BD.T
-            terms["sentence"] = self._sentence_loss(batch, guidance_RB)
+            guidance_RB = batch.texts.sentence_BD.detach() @ videos.mean_BD.detach().T
+            terms["sentence"] = self._sentence_loss(batch, videos, guidance_RB)
         if "token" in self.loss_names:
             text_of_S, weights_S, similarity_SB = best_matches(batch, videos)
             terms["token"] = self.token_loss_weight * self._token_loss(batch, text_of_S, weights_S, similarity_SB)
@@ -92,25 +92,25 @@ class TacoObjective(FusedObjective):
             model.queries.push(batch.workers.gather(batch.texts.sentence_BD), videos.mean_BD)
         return terms
 
-    def _sentence_loss(self, batch: Batch, similarity_RB: Tensor) -> Tensor:
+    def _sentence_loss(self, batch: Batch, videos: VideoTokens, similarity_RB: Tensor) -> Tensor:
         """L1, Eq. 3."""
-        from ..losses import nce
+        from ..losses import sentence_nce
 
-        bias_B = 0.0
+        weights_R, bias_B = batch.weights_R, None
         if self.normalized_loss:
-            bias_B = batch.video_biases(similarity_RB, self.temperature, batch.weights_R)
-        return nce((similarity_RB + bias_B) / self.temperature, batch.first, batch.weights_R)
+            bias_B = batch.video_biases(similarity_RB, self.temperature, weights_R)
+        texts, first = batch.texts.sentence_BD, batch.first
+        return sentence_nce(videos.mean_BD, texts, self.temperature, first, weights_R=weights_R, bias_B=bias_B)
 
     def _token_loss(self, batch: Batch, text_of_S: Tensor, weights_S: Tensor, similarity_SB: Tensor) -> Tensor:
         """L2, Eq. 4."""
-        from ..losses import weighted_nce
+        from ..losses import matched_token_nce
 
         counted_S = weights_S if batch.weights_R is None else weights_S * batch.weights_R[text_of_S]
-        bias_B = 0.0
         if self.normalized_loss:
-            bias_B = batch.video_biases(similarity_SB, self.temperature, counted_S, text_of_S)
-        loss = weighted_nce((similarity_SB + bias_B) / self.temperature, batch.first + text_of_S, counted_S)
-        return loss / len(batch.texts.mask_BN)
+            similarity_SB = similarity_SB + batch.video_biases(similarity_SB, self.temperature, counted_S, text_of_S)
+        num_texts = len(batch.texts.mask_BN)
+        return matched_token_nce(similarity_SB / self.temperature, batch.first + text_of_S, counted_S, num_texts)
 
     def _fusion_loss(self, model: PairModel, batch: Batch, videos: VideoTokens, guidance_RB: Tensor | None) -> Tensor:
         """L3, Eq. 5."""

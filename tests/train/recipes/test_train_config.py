@@ -1,9 +1,14 @@
 """Settings of a training: which values are refused, and what the error says."""
 
+import importlib.util
+from pathlib import Path
+
 import pytest
 from vlalign.storage.common.errors import UserError
 from vlalign.train.recipes.train_config import train_config
 from vlalign.train.settings import parse_tokens_of_interest
+
+TOP = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(
@@ -80,3 +85,12 @@ def test_an_invalid_setting_is_refused_by_name(setting, says):
 def test_an_unknown_part_of_speech_is_one_line(text):
     with pytest.raises(UserError, match="is no part of speech; expected 'none', or some of adj, adp"):
         train_config(dataset="d", features="s3d", tokens_of_interest=text)
+
+
+def test_the_page_lists_all_settings_as_the_code_has_them():
+    """docs/training.md's table is made by docs/make_settings.py."""
+    spec = importlib.util.spec_from_file_location("make_settings", TOP / "docs" / "make_settings.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.PAGE.read_text(encoding="utf-8") == module.page(), "run python docs/make_settings.py"
