@@ -61,6 +61,23 @@ def known_encoders(
 
 
 @dataclass(frozen=True, kw_only=True)
+class WorkerSettings:
+    """The settings of one process that extracts on one device. They are sent to other processes and machines."""
+
+    dataset: DatasetFolder
+    weights: Mapping[str, str]
+    """{features: weights} of all features that it extracts."""
+    device: str = "cpu"
+    precision: str = "fp32"
+    decoding: str = EXACT
+    tf32: str = "convolutions"
+    num_cores: int | None = None
+    """Cores for decoders and, on a CPU, networks. None: all of the machine."""
+    allowed_hosts: Sequence[str] = ()
+    """Hosts in private networks that videos may be fetched from."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExtractionSettings:
     """The settings of ``extract_dataset``, ``plan_extraction`` and ``verify_dataset``.
 
@@ -119,6 +136,19 @@ class ExtractionSettings:
     def names(self) -> list[str]:
         """The names of the profiles."""
         return list(self.features)
+
+    def for_worker(self, weights: Mapping[str, str], device: str, num_cores: int | None = None) -> WorkerSettings:
+        """Return the settings of a process that extracts features with ``weights``, {features: weights}."""
+        return WorkerSettings(
+            dataset=self.dataset,
+            weights=dict(weights),
+            device=device,
+            precision=self.precision,
+            decoding=self.decoding,
+            tf32=self.tf32,
+            num_cores=num_cores,
+            allowed_hosts=list(self.allowed_hosts),
+        )
 
     def weights_of(self, name: str) -> str:
         """Return which weights the features ``name`` are computed with: those of an encoder of a library are its own,

@@ -7,7 +7,7 @@ from ..storage.records import VideoFeatures
 from .decoding.errors import VideoError
 from .extractor import Extractor
 from .pipeline.engine import extract_videos
-from .pipeline.jobs import Job
+from .pipeline.video_jobs import VideoJob
 
 
 def extract_video(
@@ -29,7 +29,7 @@ def extract_video(
     Raises:
         VideoError: The file gives no features at all.
     """
-    job = Job(video_id or Path(path).stem, Path(path).absolute(), extractors)
+    job = VideoJob(video_id or Path(path).stem, Path(path).absolute(), extractors)
     ((_, result),) = extract_videos([job], extractors)
     if isinstance(result, VideoError):
         raise result

@@ -11,17 +11,17 @@ import ray
 from ray.actor import ActorHandle
 from ray.exceptions import RayError
 
-from ..storage.dataset.folder import DatasetFolder
+from ..extract.settings import WorkerSettings
 from .cluster import NAMESPACE, Share
 from .worker import ExtractionWorker
 
 
-class Actor(ExtractionWorker):
+class ExtractionActor(ExtractionWorker):
     """A worker that ends its process when it is left alone."""
 
-    def __init__(self, dataset: DatasetFolder, num_cores: int, shard_seconds: float) -> None:
+    def __init__(self, settings: WorkerSettings, shard_seconds: float) -> None:
         """Start the thread that waits for the end. The arguments are those of ``ExtractionWorker``."""
-        super().__init__(dataset, num_cores, shard_seconds)
+        super().__init__(settings, shard_seconds)
         threading.Thread(target=self._end_when_left_alone, daemon=True).start()
 
     def _end_when_left_alone(self) -> None:
@@ -30,7 +30,7 @@ class Actor(ExtractionWorker):
 
 
 @dataclass(eq=False)
-class Worker:
+class WorkerHandle:
     """A worker as its driver knows it."""
 
     name: str
@@ -41,17 +41,17 @@ class Worker:
     """False while it waits for room on the cluster."""
 
 
-def start_worker(name: str, number: int, dataset: DatasetFolder, share: Share, shard_seconds: float) -> Worker:
+def start_worker(name: str, number: int, settings: WorkerSettings, share: Share, shard_seconds: float) -> WorkerHandle:
     """Ask the cluster for a worker that outlives this process.
 
     Args:
         name: Name by which another driver can find it.
         number: Number by which this driver knows it.
-        dataset: Data set whose videos it extracts.
+        settings: Data set, features, device and cores.
         share: What it uses of a machine.
         shard_seconds: Longest time that finished features wait to be written.
     """
-    actor_class = ray.remote(Actor).options(
+    actor_class = ray.remote(ExtractionActor).options(
         name=name,
         namespace=NAMESPACE,
         lifetime="detached",
@@ -61,9 +61,9 @@ def start_worker(name: str, number: int, dataset: DatasetFolder, share: Share, s
         max_restarts=0,
         max_task_retries=0,
     )
-    handle = actor_class.remote(dataset, share.num_cores, shard_seconds)
+    handle = actor_class.remote(settings, shard_seconds)
     actor: ActorHandle = handle  # pyright: ignore[reportAssignmentType] # Ray declares the actor's own type
-    return Worker(name, number, actor)
+    return WorkerHandle(name, number, actor)
 
 
 def existing_workers(prefix: str) -> list[str]:
@@ -77,7 +77,7 @@ def _names_in_namespace(actors: Sequence[Any]) -> list[str]:
     return [actor["name"] for actor in actors if actor["namespace"] == NAMESPACE]
 
 
-def kill_worker(worker: Worker) -> None:
+def kill_worker(worker: WorkerHandle) -> None:
     """Kill a worker, if it still exists."""
     with contextlib.suppress(RayError, ValueError):
         ray.kill(worker.actor)

@@ -29,9 +29,9 @@ R = TypeVar("R")
 NAMESPACE = "vlalign"
 GPU_WORKER_CPUS = 8.0
 """Cores of a GPU worker if no number is given and no machine with a GPU is up yet."""
-PREFETCHED_ITEMS = 2
+ITEMS_PER_CORE = 2
 """Items per core that wait in the cluster, so that no more is read than is worked on."""
-MOST_RETRIES = 5
+MAX_RETRIES = 5
 """How often an item is tried again after its process or machine was lost."""
 
 
@@ -156,7 +156,7 @@ class Share:
 
     num_cpus: float
     num_gpus: float
-    most_workers: int | None
+    max_workers: int | None
     """None: as many as fit on the cluster."""
 
     @property
@@ -166,7 +166,7 @@ class Share:
 
     def num_workers(self) -> int:
         """Return how many workers there should be on the cluster as it is now."""
-        return self.most_workers or max(sum(self.fit(node) for node in nodes()), 1)
+        return self.max_workers or max(sum(self.fit(node) for node in nodes()), 1)
 
     def fit(self, resources: Mapping[str, float]) -> int:
         """Return how many workers fit on a machine with these resources."""
@@ -235,7 +235,7 @@ def spread(call: Callable[[T], R], items: Iterable[T], *, doing: str, in_order: 
 
     Args:
         call: Function to run; it must be picklable.
-        items: Read lazily, ``PREFETCHED_ITEMS`` per core.
+        items: Read lazily, ``ITEMS_PER_CORE`` per core.
         doing: What the function does, for messages, such as "tagging captions".
         in_order: Yield the results in the order of the items, instead of as they are done.
 
@@ -244,7 +244,7 @@ def spread(call: Callable[[T], R], items: Iterable[T], *, doing: str, in_order: 
         OSError: A call raised it.
     """
 
-    @ray.remote(num_cpus=1, max_retries=MOST_RETRIES)
+    @ray.remote(num_cpus=1, max_retries=MAX_RETRIES)
     def remote(item: T) -> R:  # Ray takes functions only, and not everything that can be called
         return call(item)
 
@@ -257,7 +257,7 @@ def spread(call: Callable[[T], R], items: Iterable[T], *, doing: str, in_order: 
     try:
         for item in items:
             waiting.append(remote.remote(item))
-            if len(waiting) >= PREFETCHED_ITEMS * max(sum(node.get("CPU", 0) for node in nodes()), 1):
+            if len(waiting) >= ITEMS_PER_CORE * max(sum(node.get("CPU", 0) for node in nodes()), 1):
                 yield from next_results()
         while waiting:
             yield from next_results()

@@ -8,7 +8,7 @@ so its imports are absolute.
 import argparse
 import asyncio
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -18,22 +18,20 @@ from ray.exceptions import RayError
 from vlalign.extract.cli.extract import extract_parser, run
 from vlalign.extract.decoding.errors import VideoError
 from vlalign.extract.pipeline.dataset import ExtractionResult, extract_dataset
-from vlalign.extract.pipeline.probing import Probed, measure_speed_with, probe_videos
+from vlalign.extract.pipeline.pending_work import Extraction
+from vlalign.extract.pipeline.probing import ProbedVideo, probe_videos
 from vlalign.extract.pipeline.runner import Speed
-from vlalign.extract.pipeline.work_list import Todo, WorkList
-from vlalign.extract.pipeline.write import SHARD_SECONDS
+from vlalign.extract.pipeline.shard_writing import SHARD_SECONDS
+from vlalign.extract.pipeline.speed import measure_worker_speed
 from vlalign.extract.settings import ExtractionSettings
 from vlalign.ray_jobs.cluster import Share, add_address, connect, device_of_workers, reason_of, share_of_worker, spread
-from vlalign.ray_jobs.cluster_run import ClusterRun
-from vlalign.ray_jobs.worker import WorkerSettings
+from vlalign.ray_jobs.driver import ExtractionDriver
 from vlalign.storage.cli.command import run_command
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.common.problems import Problems
 from vlalign.storage.common.progress import Listener
 from vlalign.storage.common.signals import keeping
 from vlalign.storage.common.terminal import say
 from vlalign.storage.records import Profile
-from vlalign.storage.remote.store import remote_store
 
 PROBE_TOGETHER = 256
 """Videos that one call on the cluster probes. Each call starts a decoder, which takes as long as probing 200 videos."""
@@ -68,56 +66,41 @@ class ClusterRunner:
             gpus_per_worker=self.options.gpus_per_worker,
         )
 
-    def extract(
-        self, settings: ExtractionSettings, work: WorkList, todo: Todo, weights: Mapping[str, str], problems: Problems
-    ) -> None:
-        """Extract the videos in ``todo``; see ``Runner``."""
+    def extract(self, extraction: Extraction) -> None:
+        """Extract each video's missing features; see ``Runner``."""
+        settings, num_tasks = extraction.settings, len(extraction.tasks)
         share, device = self._share(settings), device_of_workers(settings.device)
-        stores = {name: remote_store(work.dataset.features(name)) for name in weights}
-        hosts = list(settings.allowed_hosts)
-        worker_settings = WorkerSettings(
-            weights=dict(weights),
-            device=device,
-            precision=settings.precision,
-            decoding=settings.decoding,
-            tf32=settings.tf32,
-            allowed_hosts=hosts,
-            store_urls={name: store.url for name, store in stores.items() if store},
-        )
-        chosen = [(name, settings.weights_of(name)) for name in settings.names]
-        identity = repr([chosen, device, settings.precision, settings.decoding, settings.tf32, hosts])
-        job = ClusterRun(
-            work, todo, worker_settings, problems, share, self.options.shard_seconds, identity, self._on_progress
-        )
+        worker = settings.for_worker(extraction.weights, device, share.num_cores)
+        seconds = self.options.shard_seconds
+        driver = ExtractionDriver(extraction, worker, share, shard_seconds=seconds, on_progress=self._on_progress)
         resources = f"for each worker cores: {share.num_cpus:g}, GPUs: {share.num_gpus:g}, device: {device}"
-        say(f"{work.dataset.path}: {len(todo):,} videos to do; {resources}")
+        say(f"{settings.dataset.path}: {num_tasks:,} videos to do; {resources}")
 
         def kept() -> str:
-            num_done = len(todo) - job.dispatch.num_left
+            num_done = num_tasks - driver.scheduler.num_left
             return f"{num_done:,} videos are on disk" if num_done else ""
 
         try:
             with keeping(kept):
-                asyncio.run(job.run())
+                asyncio.run(driver.run())
         finally:
-            for line in job.status.summary(job.dispatch.num_left):
+            for line in driver.status.summary(driver.scheduler.num_left):
                 say(line)
 
     def probe(
         self, videos: Sequence[tuple[str, Path]], profiles: Sequence[Profile]
-    ) -> Iterator[tuple[str, Probed | VideoError]]:
+    ) -> Iterator[tuple[str, ProbedVideo | VideoError]]:
         """Yield what is known of each video, in any order; see ``Runner``."""
         parts = (videos[first : first + PROBE_TOGETHER] for first in range(0, len(videos), PROBE_TOGETHER))
         return chain.from_iterable(spread(lambda part: list(probe_videos(part, profiles, 1)), parts, doing="probing"))
 
-    def measure_speed(
-        self, settings: ExtractionSettings, probed: Sequence[Probed], weights: Mapping[str, str]
-    ) -> Speed:
+    def measure_speed(self, extraction: Extraction, probed: Sequence[ProbedVideo]) -> Speed:
         """Estimate the speed of all workers from that of one; see ``Runner``."""
-        share, device = self._share(settings), device_of_workers(settings.device)
+        share, device = self._share(extraction.settings), device_of_workers(extraction.settings.device)
+        worker = extraction.settings.for_worker(extraction.weights, device, share.num_cores)
 
         def measured() -> float:
-            return measure_speed_with(settings, probed, weights, device=device, num_cores=share.num_cores)
+            return measure_worker_speed(worker, probed)
 
         num_workers = share.num_workers()
         remote = ray.remote(measured).options(num_cpus=share.num_cpus, num_gpus=share.num_gpus)

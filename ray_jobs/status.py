@@ -11,11 +11,11 @@ from pathlib import Path
 
 from ray.util.metrics import Gauge
 
-from ..extract.pipeline.write import Outcome
+from ..extract.pipeline.shard_writing import VideoOutcome
 from ..storage.common.progress import LOG_EVERY_SECONDS, Listener, Progress
 from ..storage.common.terminal import escape_controls, messages_are_shown, say
 from ..storage.common.writing import errors_naming, make_folder, open_to_write
-from .worker import Answer
+from .worker import WorkerReport
 
 MEASURES = {
     "videos": "videos that are done, including failed ones",
@@ -82,14 +82,14 @@ class Status:
         self._counted: set[str] = set()
         self.failures: Counter[str] = Counter()
         self.started = time.monotonic()
-        self._answers: dict[int, tuple[float, float]] = {}
+        self._times: dict[int, tuple[float, float]] = {}
         """For each worker, its seconds of computing and its age."""
         self._logged = 0.0
         self._num_lines = 0
         self._gauges = {name: Gauge(f"vlalign_extract_{name}", meaning) for name, meaning in MEASURES.items()}
         make_folder(log.parent)
 
-    def outcome(self, outcome: Outcome, size: int) -> None:
+    def outcome(self, outcome: VideoOutcome, size: int) -> None:
         """Count a video of ``size`` bytes that is done or has failed.
 
         A video that is lost with its worker is extracted again, and only the first result counts.
@@ -108,15 +108,15 @@ class Status:
         self.num_rows += outcome.num_rows
         self.num_bytes += outcome.num_bytes
 
-    def answered(self, worker: int, answer: Answer) -> None:
+    def note_times(self, worker: int, report: WorkerReport) -> None:
         """Note how long a worker has computed."""
-        self._answers[worker] = answer.compute_seconds, answer.seconds
+        self._times[worker] = report.compute_seconds, report.seconds
 
     def figures(self, num_left: int, num_workers: int) -> Figures:
         """Return the state now."""
         seconds = time.monotonic() - self.started
-        computed = sum(compute_seconds for compute_seconds, _ in self._answers.values())
-        total = sum(age for _, age in self._answers.values())
+        computed = sum(compute_seconds for compute_seconds, _ in self._times.values())
+        total = sum(age for _, age in self._times.values())
         share_done = min(self.bytes_read / self.total_bytes, 1.0)  # files may have grown since they were listed
         return Figures(
             time=datetime.now(timezone.utc).isoformat(timespec="seconds"),

@@ -42,7 +42,7 @@ def train_on_cluster(
     device: str = "auto",
     num_processes: int = 1,
     cpus_per_process: float = 1.0,
-    most_restarts: int = 10,
+    max_restarts: int = 10,
     address: str | None = None,
 ) -> int:
     """Train a model in several processes of a Ray cluster.
@@ -54,7 +54,7 @@ def train_on_cluster(
         device: "cpu", "cuda" for one GPU per process, or "auto": "cuda" if a machine of the cluster has a GPU.
         num_processes: Processes that train one model together.
         cpus_per_process: Cores of each process.
-        most_restarts: How often to restart after a process or machine was lost.
+        max_restarts: How often to restart after a process or machine was lost.
         address: Address of the cluster, as for ``connect``.
 
     Returns:
@@ -62,7 +62,7 @@ def train_on_cluster(
 
     Raises:
         UserError: No cluster answers, or a setting cannot be used.
-        TrainingJobError: Processes were lost more than ``most_restarts`` times.
+        TrainingJobError: Processes were lost more than ``max_restarts`` times.
     """
     if num_processes < 1:
         raise SettingError("num_processes", num_processes, "expected 1 or more")
@@ -78,7 +78,7 @@ def train_on_cluster(
             num_workers=num_processes, use_gpu=device != "cpu", resources_per_worker={"CPU": cpus_per_process}
         ),
         run_config=RunConfig(
-            storage_path=str(folder / "jobs" / "ray_train"), failure_config=FailureConfig(max_failures=most_restarts)
+            storage_path=str(folder / "jobs" / "ray_train"), failure_config=FailureConfig(max_failures=max_restarts)
         ),
         torch_config=TorchConfig(timeout_s=int(PATIENCE.total_seconds())),
     )
@@ -117,7 +117,7 @@ def train_command(args: argparse.Namespace) -> int:
             device=args.device,
             num_processes=args.workers,
             cpus_per_process=args.cpus_per_worker,
-            most_restarts=args.most_restarts,
+            max_restarts=args.max_restarts,
             address=args.address,
         )
     except TrainingJobError as error:
@@ -144,7 +144,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=1, help="processes that train one model together (default: 1)")
     parser.add_argument("--cpus-per-worker", type=float, default=1.0, help="cores of each process (default: 1)")
     parser.add_argument(
-        "--most-restarts",
+        "--max-restarts",
         type=int,
         default=10,
         help="how often to restart after a process or machine was lost (default: 10)",

@@ -9,55 +9,65 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum, auto
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..extract.extractor import Extractor
-from ..extract.pipeline.jobs import Job
-from ..extract.pipeline.store_extractor import make_extractor
-from ..extract.pipeline.write import Kept, Outcome, extract_into_stores, job_of
+from ..extract.pipeline.pending_work import VideoTask
+from ..extract.pipeline.shard_writing import ShardsWritten, VideoOutcome, extract_into_stores
+from ..extract.pipeline.store_extractor import make_extractors
+from ..extract.settings import WorkerSettings
 from ..storage.common.device import use_tf32
 from ..storage.common.terminal import show_messages
-from ..storage.dataset.folder import DatasetFolder
-from ..storage.records import Profile, VideoRecord, Weights
+from ..storage.records import Profile, Weights
 from ..storage.remote.store import link_store
 
-ANSWER_SECONDS = 5.0
-"""Longest time that a driver waits for an answer. More frequent answers of a thousand workers would keep it busy.
+REPORT_SECONDS = 5.0
+"""Longest time that a driver waits for a report. More frequent reports of a thousand workers would keep it busy.
 Videos that are on disk are reported at once, because those that the driver does not know of are extracted again if
 the worker ends."""
 DRIVER_SECONDS = 60.0
 """A worker that no driver calls for this long finishes its videos and ends. Until then another driver can take it
 over."""
 
-VideoTask = tuple[VideoRecord, list[str]]
-"""A video and the names of the features that it needs."""
 
+class State(Enum):
+    """What a worker is doing.
 
-@dataclass(frozen=True, kw_only=True)
-class WorkerSettings:
-    """The settings that the extractors of all workers of a call have in common."""
+    NEW -> LOADING -> IDLE <-> WORKING      videos come; all of them are on disk or failed
+    IDLE -> STOPPED, WORKING -> STOPPING    the machine will be gone soon: nothing more is begun
+    STOPPING -> STOPPED                     what was finished is on disk
+    WORKING or STOPPING -> FAILED           the thread ended with an error, which the driver gets
+    """
 
-    weights: Mapping[str, str]
-    """For each features name, the requested weights."""
-    device: str = "cpu"
-    precision: str = "fp32"
-    decoding: str = "exact"
-    tf32: str = "convolutions"
-    allowed_hosts: Sequence[str] = ()
-    """Hosts in private networks that videos may be fetched from."""
-    store_urls: Mapping[str, str] | None = None
-    """For features whose store is remote, its address."""
+    NEW = auto()
+    LOADING = auto()
+    IDLE = auto()
+    WORKING = auto()
+    STOPPING = auto()
+    STOPPED = auto()
+    FAILED = auto()
+
+    @property
+    def has_thread(self) -> bool:
+        """True while a thread extracts."""
+        return self in (State.WORKING, State.STOPPING)
+
+    @property
+    def accepts_videos(self) -> bool:
+        """False once the machine will be gone soon."""
+        return self not in (State.STOPPING, State.STOPPED)
 
 
 @dataclass
-class Answer:
+class WorkerReport:
     """A worker's report."""
 
-    events: list[Outcome | Kept]
+    events: list[VideoOutcome | ShardsWritten]
     num_waiting: int
     """Videos that it was given and has not begun."""
     idle: bool
@@ -71,12 +81,12 @@ class Answer:
 
 
 @dataclass
-class Greeting:
+class TakeoverReport:
     """A worker's report to a driver that does not know it yet."""
 
-    held: list[str]
+    unwritten: list[str]
     """Videos that it was given and that are not on disk."""
-    kept: list[str]
+    written: list[str]
     """Videos that it has written to disk. A driver that read the stores before may not know of them."""
     since_driver_seconds: float
     """Time since the last call of a driver."""
@@ -106,75 +116,120 @@ class _Stopwatch:
             self.seconds += seconds
 
 
+@dataclass
+class _Videos:
+    """The videos that a worker was given, and what became of them."""
+
+    waiting: deque[VideoTask] = field(default_factory=deque)
+    """Those that are not begun."""
+    ask_at: int | None = None
+    """See ``ExtractionWorker.exchange``."""
+    unwritten: dict[str, None] = field(default_factory=dict)
+    """Ids of those that are not on disk and have not failed, in order."""
+    written: list[str] = field(default_factory=list)
+    """Ids of those on disk."""
+    events: list[VideoOutcome | ShardsWritten] = field(default_factory=list)
+    """What the driver does not know yet."""
+
+    def add(self, tasks: Sequence[VideoTask]) -> None:
+        self.waiting.extend(tasks)
+        self.unwritten |= dict.fromkeys(task.video.video_id for task in tasks)
+
+    def record(self, event: VideoOutcome | ShardsWritten) -> None:
+        self.events.append(event)
+        if isinstance(event, ShardsWritten):
+            self.written += event.video_ids
+            finished = event.video_ids
+        else:
+            finished = [event.video_id] if event.failure else []
+        for video_id in finished:
+            self.unwritten.pop(video_id, None)
+
+    @property
+    def has_news(self) -> bool:
+        """True if the driver should hear at once of videos on disk, or be asked for more."""
+        is_written = any(isinstance(event, ShardsWritten) for event in self.events)
+        return is_written or (self.ask_at is not None and len(self.waiting) <= self.ask_at)
+
+
+@dataclass
+class _Clock:
+    """When things happened, by ``time.monotonic``."""
+
+    made: float = field(default_factory=time.monotonic)
+    last_call: float = field(default_factory=time.monotonic)
+    """When a driver last called, or waited for the networks to be loaded."""
+    last_progress: float = field(default_factory=time.monotonic)
+
+
 class ExtractionWorker:
     """Extracts the videos that drivers give it."""
 
-    def __init__(self, dataset: DatasetFolder, num_cores: int, shard_seconds: float) -> None:
+    def __init__(self, settings: WorkerSettings, shard_seconds: float) -> None:
         """Make a worker without extractors.
 
         Args:
-            dataset: Data set whose videos are extracted.
-            num_cores: Cores for decoders and, on a CPU, networks.
+            settings: Data set, features, device and cores.
             shard_seconds: Longest time that finished features wait to be written.
         """
         show_messages()  # Ray forwards them to the driver
-        self._dataset, self._num_cores, self._shard_seconds = dataset, num_cores, shard_seconds
+        self._settings, self._shard_seconds = settings, shard_seconds
         self._extractors: dict[str, Extractor] = {}
-        self._allowed_hosts: Sequence[str] = ()
         self._stopwatch = _Stopwatch()
         self._changed = threading.Condition()
-        self._given: deque[VideoTask] = deque()
-        self._ask_at: int | None = None
-        self._events: list[Outcome | Kept] = []
-        self._held: dict[str, None] = {}
-        self._kept: list[str] = []
-        self._running = self._loading = False
+        """Guards all that follows."""
+        self._state, self._videos, self._clock = State.NEW, _Videos(), _Clock()
         self._error: BaseException | None = None
-        self._hurry = False
-        self._made_at = self._last_call = self._last_progress = time.monotonic()
+        """What ended the thread."""
 
-    def load(self, settings: WorkerSettings) -> dict[str, tuple[Profile, Weights]]:
+    def load(self, store_urls: Mapping[str, str] | None = None) -> dict[str, tuple[Profile, Weights]]:
         """Load the extractors, unless they are loaded already. Return the profile and weights of each.
+
+        Args:
+            store_urls: {features: address} of remote stores.
 
         Raises:
             UserError: Weights cannot be loaded, or differ from those of an existing store.
         """
-        if not self._extractors:
-            use_tf32(settings.tf32)
-            self._loading, self._allowed_hosts = True, settings.allowed_hosts
-            for name, url in (settings.store_urls or {}).items():
-                link_store(self._dataset.features(name), url).send()
-            if settings.device == "cpu":
-                torch.set_num_threads(self._num_cores)
-            for name, weights in settings.weights.items():
-                extractor = make_extractor(
-                    self._dataset,
-                    name,
-                    weights,
-                    device=settings.device,
-                    precision=settings.precision,
-                    decoding=settings.decoding,
-                )
-                self._extractors[name] = _Timed(**vars(extractor), stopwatch=self._stopwatch)
-            self._last_call, self._loading = time.monotonic(), False
+        if self._state is State.NEW:
+            self._state = State.LOADING
+            try:
+                self._load(store_urls or {})
+            finally:
+                self._clock.last_call = time.monotonic()
+                self._state = State.IDLE if self._extractors else State.NEW
         return {name: (e.profile, e.weights) for name, e in self._extractors.items()}
 
-    def greet(self) -> Greeting:
+    def _load(self, store_urls: Mapping[str, str]) -> None:
+        use_tf32(self._settings.tf32)
+        for name, url in store_urls.items():
+            link_store(self._settings.dataset.features(name), url).send()
+        if self._settings.device == "cpu" and self._settings.num_cores:
+            torch.set_num_threads(self._settings.num_cores)
+        made = make_extractors(self._settings)
+        self._extractors = {name: _Timed(**vars(made[name]), stopwatch=self._stopwatch) for name in made}
+
+    def report_for_takeover(self) -> TakeoverReport:
         """Report to a driver that may take this worker over."""
         with self._changed:
-            return Greeting(list(self._held), list(self._kept), time.monotonic() - self._last_call)
+            videos, since_driver = self._videos, time.monotonic() - self._clock.last_call
+            return TakeoverReport(list(videos.unwritten), list(videos.written), since_driver)
 
     def wait_until_left_alone(self) -> None:
         """Return once no driver has called for a minute and all videos are on disk."""
-        while self._running or self._loading or time.monotonic() - self._last_call < DRIVER_SECONDS:
+        while (
+            self._state.has_thread
+            or self._state is State.LOADING
+            or time.monotonic() - self._clock.last_call < DRIVER_SECONDS
+        ):
             time.sleep(1.0)
 
-    def exchange(self, videos: Sequence[VideoTask], ask_at: int | None, hurry: bool = False) -> Answer:
+    def exchange(self, tasks: Sequence[VideoTask], ask_at: int | None, hurry: bool = False) -> WorkerReport:
         """Accept videos, and report what became of earlier ones.
 
         Args:
-            videos: Videos to extract.
-            ask_at: Answer as soon as no more than this many videos are waiting to begin. None: no more videos follow
+            tasks: Videos to extract.
+            ask_at: Report as soon as no more than this many videos are waiting to begin. None: no more videos follow
                 for now; finish and write everything.
             hurry: The machine will be gone soon. Write what is finished at once, and begin nothing more.
 
@@ -182,87 +237,78 @@ class ExtractionWorker:
             Exception: Whatever ended the thread that extracts.
         """
         with self._changed:
-            self._last_call = time.monotonic()
-            self._hurry = self._hurry or hurry
-            self._ask_at = None if self._hurry else ask_at
-            if self._hurry:
-                self._given.clear()  # other workers have the time
-            elif videos:
-                self._given.extend(videos)
-                self._held |= dict.fromkeys(video.video_id for video, _ in videos)
-                if not self._running:
-                    self._running, self._last_progress = True, time.monotonic()
-                    threading.Thread(target=self._run, daemon=True).start()
-            self._changed.wait_for(self._should_answer, ANSWER_SECONDS)
-            self._last_call = time.monotonic()
-            events, self._events = self._events, []
+            videos, self._clock.last_call = self._videos, time.monotonic()
+            if hurry and self._state.accepts_videos and self._state is not State.FAILED:
+                self._state = State.STOPPING if self._state.has_thread else State.STOPPED
+            if self._state.accepts_videos:
+                videos.ask_at = ask_at
+                self._accept(tasks)
+            else:
+                videos.ask_at = None
+                videos.waiting.clear()  # other workers have the time
+            self._changed.wait_for(lambda: not self._state.has_thread or videos.has_news, REPORT_SECONDS)
+            self._clock.last_call = time.monotonic()
+            events, videos.events = videos.events, []
             if self._error is not None and not events:
                 raise self._error
-            return Answer(
-                events=events,
-                num_waiting=len(self._given),
-                idle=not self._running and not self._given,
-                compute_seconds=self._stopwatch.seconds / (self._num_cores if self._on_cpu else 1),
-                seconds=time.monotonic() - self._made_at,
-                quiet_seconds=time.monotonic() - self._last_progress if self._running else 0.0,
-            )
+            return self._report(events)
 
-    @property
-    def _on_cpu(self) -> bool:
-        return all(e.device.type == "cpu" for e in self._extractors.values())
+    def _accept(self, tasks: Sequence[VideoTask]) -> None:
+        self._videos.add(tasks)
+        if tasks and self._state is State.IDLE:
+            self._state, self._clock.last_progress = State.WORKING, time.monotonic()
+            threading.Thread(target=self._run, daemon=True).start()
 
-    def _should_answer(self) -> bool:
-        kept = any(isinstance(event, Kept) for event in self._events)
-        return bool(
-            self._error or kept or not self._running or (self._ask_at is not None and len(self._given) <= self._ask_at)
+    def _report(self, events: list[VideoOutcome | ShardsWritten]) -> WorkerReport:
+        now, num_waiting, is_working = time.monotonic(), len(self._videos.waiting), self._state.has_thread
+        on_cpu = all(extractor.device.type == "cpu" for extractor in self._extractors.values())
+        return WorkerReport(
+            events=events,
+            num_waiting=num_waiting,
+            idle=not is_working and not num_waiting,
+            compute_seconds=self._stopwatch.seconds / ((on_cpu and self._settings.num_cores) or 1),
+            seconds=now - self._clock.made,
+            quiet_seconds=now - self._clock.last_progress if is_working else 0.0,
         )
 
-    def _jobs(self) -> Iterator[Job | None]:
-        """Yield a job for each video, and None while more may come."""
+    def _tasks(self) -> Iterator[VideoTask | None]:
+        """Yield each video, and None while more may come."""
+        videos = self._videos
         while True:
             with self._changed:
-                task = self._given.popleft() if self._given else None
+                task = videos.waiting.popleft() if videos.waiting else None
                 if task is not None:
                     self._changed.notify_all()
-                elif self._ask_at is None or time.monotonic() - self._last_call > DRIVER_SECONDS:
+                elif videos.ask_at is None or time.monotonic() - self._clock.last_call > DRIVER_SECONDS:
                     return
-            if task is None:
-                yield None
-            else:
-                video, features = task
-                yield job_of(self._dataset, video, [self._extractors[name] for name in features])
+            yield task
 
     def _run(self) -> None:
         """Extract videos until none is waiting, and again if more came in the meantime."""
         while True:
+            error = None
             try:
                 for event in extract_into_stores(
-                    self._dataset,
-                    self._jobs(),
-                    list(self._extractors.values()),
-                    num_cores=self._num_cores,
-                    shard_seconds=lambda: 0.0 if self._hurry else self._shard_seconds,
-                    allowed_hosts=self._allowed_hosts,
+                    self._settings,
+                    self._extractors,
+                    self._tasks(),
+                    shard_seconds=lambda: self._shard_seconds if self._state.accepts_videos else 0.0,
                 ):
                     self._record(event)
-            except BaseException as error:  # whatever it is, the driver must hear of it
-                with self._changed:
-                    self._error = error
+            except BaseException as raised:  # whatever it is, the driver must hear of it
+                error = raised
             with self._changed:
-                if not self._given or self._error:
-                    self._running = False
-                    self._changed.notify_all()
-                    return
+                if error is not None:
+                    self._state, self._error = State.FAILED, error
+                elif not self._videos.waiting:
+                    self._state = State.IDLE if self._state is State.WORKING else State.STOPPED
+                else:
+                    continue
+                self._changed.notify_all()
+                return
 
-    def _record(self, event: Outcome | Kept) -> None:
+    def _record(self, event: VideoOutcome | ShardsWritten) -> None:
         with self._changed:
-            self._last_progress = time.monotonic()
-            self._events.append(event)
-            if isinstance(event, Kept):
-                self._kept += event.video_ids
-                finished = event.video_ids
-            else:
-                finished = [event.video_id] if event.failure else []
-            for video_id in finished:
-                self._held.pop(video_id, None)
+            self._clock.last_progress = time.monotonic()
+            self._videos.record(event)
             self._changed.notify_all()

@@ -28,7 +28,7 @@ from vlalign.extract import load_extractor
 from vlalign.extract.cli.extract import main as extract_main
 from vlalign.extract.decoding.process import DecodeProcess
 from vlalign.extract.models import MODELS
-from vlalign.extract.pipeline.jobs import Job
+from vlalign.extract.pipeline.video_jobs import VideoJob
 from vlalign.extract.videos.demo import render_video
 from vlalign.storage import FeatureStore
 from vlalign.storage.common.device import tf32_in_use, use_tf32
@@ -140,10 +140,10 @@ def test_batches_of_two_videos_give_the_rows_of_the_cpu(tmp_path):
     paths = [tmp_path / f"{seconds}.mp4" for seconds in (0.8, 1.6)]
     for path in paths:
         render_video(scene(float(path.stem)), path)
-    expected = extract([Job(path.stem, path, [stub()]) for path in paths], [stub()])
+    expected = extract([VideoJob(path.stem, path, [stub()]) for path in paths], [stub()])
     with gpu():
         on_gpu = replace(stub(), device=torch.device("cuda"))
-        found = extract([Job(path.stem, path, [on_gpu]) for path in paths], [on_gpu])
+        found = extract([VideoJob(path.stem, path, [on_gpu]) for path in paths], [on_gpu])
     for path in paths:
         rows, rows_of_cpu = (results[path.stem].features["s3d"].features for results in (found, expected))
         np.testing.assert_allclose(rows, rows_of_cpu, rtol=1e-5)

@@ -152,7 +152,7 @@ def test_a_signal_that_the_caller_ignores_stays_ignored(tmp_path):
 
 EXTRACT = """
     import sys
-    from vlalign.extract.pipeline import write
+    from vlalign.extract.pipeline import shard_writing
     from vlalign.extract.cli.extract import main
     write.SHARD_VIDEOS = 4
     sys.exit(main(sys.argv[1:]))

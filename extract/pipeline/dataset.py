@@ -19,8 +19,8 @@ from ...storage.remote.store import RemoteStore, link_store, remote_store
 from ..decoding import sandbox
 from ..settings import ExtractionSettings
 from ..videos.selection import choose_videos, render_missing
+from .pending_work import Extraction, PendingWork, VideoTask, is_transient
 from .runner import LocalRunner, Runner
-from .work_list import Todo, WorkList, is_transient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,17 +48,6 @@ class ExtractionResult:
         return not (self.num_failed or self.num_partial or self.num_problems)
 
 
-@dataclass(frozen=True)
-class Selection:
-    """The videos of a call, and what is left to do for them."""
-
-    videos: list[VideoRecord]
-    work: WorkList
-    todo: Todo
-    weights: dict[str, str]
-    """{features: weights} of the features that are needed."""
-
-
 def extract_dataset(
     settings: ExtractionSettings, *, runner: Runner | None = None, on_progress: Listener | None = None
 ) -> ExtractionResult:
@@ -82,22 +71,22 @@ def extract_dataset(
         OSError: A file cannot be written.
     """
     with report_progress_to(on_progress), Problems(file=settings.dataset.problems("extract")) as problems:
-        selection = select_videos(settings, problems, dry_run=False)
-        dataset, todo = settings.dataset, selection.todo
-        if todo:
+        extraction = prepare_extraction(settings, problems, dry_run=False)
+        dataset, num_tasks = settings.dataset, len(extraction.tasks)
+        if num_tasks:
             if not settings.stores:  # else it was checked before it was linked
-                for name in selection.weights:
+                for name in extraction.weights:
                     if remote := remote_store(dataset.features(name)):
                         remote.check()
             if lacking := sandbox.missing_protections():
                 say(f"note: decoders are confined less than they could be: this system has {'; '.join(lacking)}")
-            (runner or LocalRunner()).extract(settings, selection.work, todo, selection.weights, problems)
-            say(f"{dataset.path}: {number_of(len(todo), 'videos')} tried, {number_of(problems.count, 'problems')}")
-        return _summary(settings, selection, problems)
+            (runner or LocalRunner()).extract(extraction)
+            say(f"{dataset.path}: {number_of(num_tasks, 'videos')} tried, {number_of(problems.count, 'problems')}")
+        return _summary(extraction)
 
 
-def select_videos(settings: ExtractionSettings, problems: Problems, *, dry_run: bool) -> Selection:
-    """Return the videos and what is left to do for them; link stores and render videos unless ``dry_run``."""
+def prepare_extraction(settings: ExtractionSettings, problems: Problems, *, dry_run: bool) -> Extraction:
+    """Find the videos and what is left to do for them; link stores and render videos unless ``dry_run``."""
     dataset, names = settings.dataset, settings.names
     for folder in settings.allowed_folders:
         allow_folder(dataset, folder)
@@ -111,11 +100,16 @@ def select_videos(settings: ExtractionSettings, problems: Problems, *, dry_run: 
     videos = choose_videos(settings, problems, dry_run=dry_run)
     if not dry_run:
         render_missing(dataset, videos)
-    work = WorkList(dataset, names)
-    todo = [(video, left) for video in videos if (left := work.left(video, only_failed=settings.retry_failed))]
-    todo.sort(key=lambda one: any(one[0].video_id in work.failures[name] for name in one[1]))  # new videos first
-    needed = {name for _, left in todo for name in left}
-    return Selection(videos, work, todo, {name: settings.weights_of(name) for name in names if name in needed})
+    pending = PendingWork(dataset, names)
+    tasks = [
+        VideoTask(video, missing)
+        for video in videos
+        if (missing := pending.missing_features(video, only_failed=settings.retry_failed))
+    ]
+    tasks.sort(key=lambda task: any(task.video.video_id in pending.failures[name] for name in task.features))
+    needed = {name for task in tasks for name in task.features}
+    weights = {name: settings.weights_of(name) for name in names if name in needed}
+    return Extraction(settings, videos, tasks, weights, pending, problems)
 
 
 def _link_stores(settings: ExtractionSettings, address: str, *, dry_run: bool) -> None:
@@ -131,15 +125,15 @@ def _link_stores(settings: ExtractionSettings, address: str, *, dry_run: bool) -
             )
 
 
-def _say_failed(work: WorkList, videos: Sequence[VideoRecord]) -> None:
+def _report_failed(pending: PendingWork, videos: Sequence[VideoRecord]) -> None:
     """Print how many videos failed for reasons of their own, and how many only could not be reached."""
     num_failed, unreached = 0, Counter()
     where: dict[bool, Path] = {}
     """The list of failures, by whether they are transient."""
     for video in videos:
-        failures = {name: found for name in work.features if (found := work.failures[name].get(video.video_id))}
+        failures = {name: found for name in pending.features if (found := pending.failures[name].get(video.video_id))}
         for name, failure in failures.items():
-            where.setdefault(is_transient(failure), work.failures_file(name))
+            where.setdefault(is_transient(failure), pending.failures_file(name))
         if any(not is_transient(failure) for failure in failures.values()):
             num_failed += 1
         elif failures:
@@ -154,12 +148,13 @@ def _say_failed(work: WorkList, videos: Sequence[VideoRecord]) -> None:
         say(f"{number_of(num_failed, 'videos')} failed; {where[False]} says why; --retry-failed tries again")
 
 
-def _summary(settings: ExtractionSettings, selection: Selection, problems: Problems) -> ExtractionResult:
-    dataset, names, work, videos = settings.dataset, settings.names, selection.work, selection.videos
-    failed = {video.video_id for video in videos if any(video.video_id in work.failures[name] for name in names)}
+def _summary(extraction: Extraction) -> ExtractionResult:
+    dataset, names = extraction.settings.dataset, extraction.settings.names
+    pending, videos = extraction.pending, extraction.videos
+    failed = {video.video_id for video in videos if any(video.video_id in pending.failures[name] for name in names)}
     num_complete = len(videos) - len(failed)
     say(f"{dataset.path}: features {','.join(names)} of {num_complete:,} of {len(videos):,} videos are there")
-    stores = list((WorkList(dataset, names) if selection.todo else work).stores.values())
+    stores = list((PendingWork(dataset, names) if extraction.tasks else pending).stores.values())
     partial = {
         video.video_id
         for video in videos
@@ -168,11 +163,11 @@ def _summary(settings: ExtractionSettings, selection: Selection, problems: Probl
     }
     if partial:
         say(f"{number_of(len(partial), 'videos')} partial or damaged; the stores say what is missing")
-    _say_failed(work, videos)
+    _report_failed(pending, videos)
     return ExtractionResult(
         videos=videos,
-        num_tried=len(selection.todo),
+        num_tried=len(extraction.tasks),
         num_complete=num_complete,
         num_partial=len(partial),
-        num_problems=problems.count,
+        num_problems=extraction.problems.count,
     )

@@ -6,8 +6,7 @@ finished and end, too.
 """
 
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Sequence
 from enum import Enum
 from multiprocessing.connection import Connection
 
@@ -17,15 +16,13 @@ from ...storage.common.child_process import STOP_SECONDS, Child, Ended, run_chil
 from ...storage.common.device import find_device, use_tf32
 from ...storage.common.signals import uninterrupted
 from ...storage.common.system import available_cores
-from ...storage.dataset.folder import DatasetFolder
-from ..settings import ExtractionSettings
-from .jobs import Job
+from ..settings import WorkerSettings
+from .pending_work import Extraction, VideoTask
+from .shard_writing import ShardsWritten, VideoOutcome, extract_into_stores
 from .store_extractor import make_extractors
-from .work_list import Todo
-from .write import Kept, Outcome, extract_into_stores, job_of
 
 
-class _Said(Enum):
+class _Signal(Enum):
     """Messages of a process besides its outcomes."""
 
     LOADED = "loaded"
@@ -33,67 +30,38 @@ class _Said(Enum):
     """Asks for the next video. The answer is None if there is none."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkerSetup:
-    """The first message to a process: its share of the work."""
-
-    dataset: DatasetFolder
-    weights: Mapping[str, str]
-    """{features: weights}"""
-    device: str
-    precision: str
-    decoding: str
-    tf32: str
-    num_cores: int
-    """Cores for decoders and, on a CPU, networks."""
-    allowed_hosts: Sequence[str]
-
-
 def extract_on_devices(
-    settings: ExtractionSettings, todo: Todo, weights: Mapping[str, str], devices: Sequence[str]
-) -> Generator[Outcome | Kept, None, None]:
+    extraction: Extraction, devices: Sequence[str]
+) -> Generator[VideoOutcome | ShardsWritten, None, None]:
     """Yield what ``extract_into_stores`` yields, from a process for each device.
 
     Args:
-        settings: What to extract, and how.
-        todo: The videos and the features that they need.
-        weights: {features: weights} of all features that are needed.
+        extraction: What to extract, and how.
         devices: Names of the devices; one may come several times.
 
     Raises:
         UserError: Weights cannot be used, or a process has ended before its time.
         OSError: A shard cannot be written.
     """
-    setups = [
-        WorkerSetup(
-            dataset=settings.dataset,
-            weights=weights,
-            device=device,
-            precision=settings.precision,
-            decoding=settings.decoding,
-            tf32=settings.tf32,
-            num_cores=max(available_cores() // len(devices), 1),
-            allowed_hosts=list(settings.allowed_hosts),
-        )
-        for device in devices
-    ]
-    left = iter(todo)
+    num_cores = max(available_cores() // len(devices), 1)
+    workers = [extraction.settings.for_worker(extraction.weights, device, num_cores) for device in devices]
+    left = iter(extraction.tasks)
     children: list[Child] = []
     try:
         children += (Child(f"the process on {device}", __name__) for device in devices)
-        children[0].send(setups[0])  # the others wait until it has downloaded weights and checked the stores
+        children[0].send(workers[0])  # the others wait until it has downloaded weights and checked the stores
         running = list(children)
         while running:
             for child in wait_for_any(running):
                 message = child.receive()
-                if message is _Said.NEXT:
+                if message is _Signal.NEXT:
                     child.send(next(left, None))
                 elif isinstance(message, Ended):
                     running.remove(child)
-                elif message is _Said.LOADED and child is children[0]:
-                    for other, setup in zip(children[1:], setups[1:], strict=True):
-                        other.send(setup)
-                elif isinstance(message, Outcome | Kept):
+                elif message is _Signal.LOADED and child is children[0]:
+                    for other, worker in zip(children[1:], workers[1:], strict=True):
+                        other.send(worker)
+                elif isinstance(message, VideoOutcome | ShardsWritten):
                     yield message
     finally:
         with uninterrupted():
@@ -109,31 +77,21 @@ def main() -> None:
     run_child(_work)
 
 
-def _work(connection: Connection, setup: WorkerSetup) -> None:
+def _work(connection: Connection, worker: WorkerSettings) -> None:
     """Extract the videos that the command gives."""
-    use_tf32(setup.tf32)
-    if find_device(setup.device, make_current=True).type == "cpu":
-        torch.set_num_threads(setup.num_cores)
-    extractors = make_extractors(
-        setup.dataset, setup.weights, device=setup.device, precision=setup.precision, decoding=setup.decoding
-    )
-    connection.send(_Said.LOADED)
+    use_tf32(worker.tf32)
+    if find_device(worker.device, make_current=True).type == "cpu" and worker.num_cores:
+        torch.set_num_threads(worker.num_cores)
+    extractors = make_extractors(worker)
+    connection.send(_Signal.LOADED)
 
-    def jobs() -> Iterator[Job]:
+    def tasks() -> Iterator[VideoTask]:
         while True:
-            connection.send(_Said.NEXT)
+            connection.send(_Signal.NEXT)
             task = connection.recv()
             if task is None:
                 return
-            video, features = task
-            yield job_of(setup.dataset, video, [extractors[name] for name in features])
+            yield task
 
-    events = extract_into_stores(
-        setup.dataset,
-        jobs(),
-        list(extractors.values()),
-        num_cores=setup.num_cores,
-        allowed_hosts=setup.allowed_hosts,
-    )
-    for event in events:
+    for event in extract_into_stores(worker, extractors, tasks()):
         connection.send(event)

@@ -26,9 +26,9 @@ from ...storage.common.writing import open_to_write
 from ...storage.remote.addresses import HTTP, AddressRefused, hide_secrets, scheme_of, without_secrets
 from ...storage.remote.file_systems import file_system, package_to_install
 from ..decoding.errors import VideoError
-from .jobs import END, Job
+from .video_jobs import END, VideoJob
 
-FILES_AHEAD = 8
+NUM_PREFETCHED = 8
 MAX_BYTES = 20 << 30
 """Size of all files on disk, and so of one file; less if the disk has less than twice as much free. A file of
 undeclared length reserves all of it."""
@@ -60,7 +60,7 @@ class _Downloads:
         self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         self._lock: TextIO = (self.folder / "lock").open("w")
         wait_for_lock(self._lock)
-        self.pool = ThreadPoolExecutor(FILES_AHEAD, "fetch")
+        self.pool = ThreadPoolExecutor(NUM_PREFETCHED, "fetch")
 
     def close(self) -> None:
         self.pool.shutdown(wait=not stopping(), cancel_futures=True)
@@ -97,7 +97,7 @@ class Fetcher:
         self._max_bytes = min(self._max_bytes, room)
         return downloads
 
-    def jobs(self, jobs: Iterable[Job | None]) -> Iterator[Job | None]:
+    def jobs(self, jobs: Iterable[VideoJob | None]) -> Iterator[VideoJob | None]:
         """Yield jobs with a ``url`` once they are on disk, in the order in which they arrive, and others at once."""
         source, pending, more = iter(jobs), [], True
         while more or pending:
@@ -105,7 +105,7 @@ class Fetcher:
                 pending.remove(ready)
                 ready[1].result()
                 yield ready[0]
-            elif more and len(pending) < FILES_AHEAD:
+            elif more and len(pending) < NUM_PREFETCHED:
                 job = next(source, END)
                 if job is END:
                     more = False
@@ -116,7 +116,7 @@ class Fetcher:
             else:
                 yield None
 
-    def _start(self, job: Job) -> tuple[Job, Future[None]]:
+    def _start(self, job: VideoJob) -> tuple[VideoJob, Future[None]]:
         downloads = self._downloads
         local = downloads.folder / f"{uuid.uuid4().hex}{Path(job.url.split('?')[0]).suffix[:8]}"
         self._sizes[local] = 0
@@ -197,7 +197,7 @@ class Fetcher:
             self._room.wait_for(lambda: self._closing or sum(self._sizes.values()) + needed <= self._max_bytes)
             self._sizes[local] = needed
 
-    def done(self, job: Job) -> VideoError | None:
+    def done(self, job: VideoJob) -> VideoError | None:
         """Remove the download of a finished job; return why it failed, if it did."""
         if job.url:
             job.path.unlink(missing_ok=True)

@@ -28,15 +28,15 @@ from ..decoding.messages import (
 from ..decoding.process import DecodeProcess
 from ..decoding.sound import SoundFinished
 from ..extractor import Extractor
-from .compute import Compute
-from .jobs import END, ClosableIterator, Extracted, Job, VideoInWork, frame_spec_of
+from .inference import InferencePool
+from .video_jobs import END, ClosableIterator, Extracted, VideoInProgress, VideoJob, frame_spec_of
 
 POLL_SECONDS = 0.02
 """How often a source of jobs that has none at the moment is asked again."""
 DECODER_DIED = ("timeout", "out_of_memory", "crashed")
 """After these failures the next decoder is tried. After other failures the child has already tried them all."""
 
-Result = tuple[Job, Extracted | VideoError]
+Result = tuple[VideoJob, Extracted | VideoError]
 
 
 def num_decoders(extractors: Sequence[Extractor], num_cores: int) -> int:
@@ -67,7 +67,7 @@ def video_engine(extractors: Sequence[Extractor]) -> str:
 
 
 def extract_videos(
-    jobs: Iterable[Job | None], extractors: Sequence[Extractor], *, num_cores: int | None = None
+    jobs: Iterable[VideoJob | None], extractors: Sequence[Extractor], *, num_cores: int | None = None
 ) -> ClosableIterator[Result]:
     """Yield each job with its result, in the order in which they finish.
 
@@ -85,7 +85,7 @@ def extract_videos(
 
 
 def extract_with_pauses(
-    jobs: Iterable[Job | None], extractors: Sequence[Extractor], *, num_cores: int | None = None
+    jobs: Iterable[VideoJob | None], extractors: Sequence[Extractor], *, num_cores: int | None = None
 ) -> ClosableIterator[Result | None]:
     """Like ``extract_videos``, but also yield None whenever no more results are ready just now."""
     engine = _Engine(jobs, extractors, num_cores or available_cores())
@@ -98,14 +98,14 @@ def extract_with_pauses(
 class _Engine:
     """Decoder processes, and the computation that they feed."""
 
-    def __init__(self, jobs: Iterable[Job | None], extractors: Sequence[Extractor], num_cores: int) -> None:
-        self._jobs: Iterator[Job | None] | None = iter(jobs)
-        self._compute = Compute(extractors)
+    def __init__(self, jobs: Iterable[VideoJob | None], extractors: Sequence[Extractor], num_cores: int) -> None:
+        self._jobs: Iterator[VideoJob | None] | None = iter(jobs)
+        self._compute = InferencePool(extractors)
         self._specs = [frame_spec_of(e.profile) for e in extractors if e.profile.modality == "pictures"]
         self._num_startable = num_decoders(extractors, num_cores)
         self._gpu = video_engine(extractors)
         self._idle: list[DecodeProcess] = []
-        self._decoding: dict[DecodeProcess, VideoInWork] = {}
+        self._decoding: dict[DecodeProcess, VideoInProgress] = {}
         self._sources = selectors.DefaultSelector()
         """The sources of messages for ``_listen``: decoders at work, and finished batches."""
         self._sources.register(self._compute.done, selectors.EVENT_READ)
@@ -139,10 +139,10 @@ class _Engine:
             if job is END:
                 self._jobs = None
             else:
-                self._start(VideoInWork(job, file_identity(job.path)))
+                self._start(VideoInProgress(job, file_identity(job.path)))
         return self._jobs is not None
 
-    def _start(self, video: VideoInWork) -> None:
+    def _start(self, video: VideoInProgress) -> None:
         decoder = self._take_decoder()
         needs_sound = video.needs_sound
         if needs_sound:
@@ -176,14 +176,14 @@ class _Engine:
             if video.complete:
                 yield video.job, video.result()
 
-    def _take(self, decoder: DecodeProcess, video: VideoInWork) -> None:
+    def _take(self, decoder: DecodeProcess, video: VideoInProgress) -> None:
         message = decoder.receive()
         try:
             self._handle(message, decoder, video)
         except InvalidMessage as error:
             raise decoder.refused(error) from None
 
-    def _handle(self, message: Message, decoder: DecodeProcess, video: VideoInWork) -> None:
+    def _handle(self, message: Message, decoder: DecodeProcess, video: VideoInProgress) -> None:
         """Take one message, which may come from a decoder that a hostile file has taken over: check every figure.
 
         Raises:

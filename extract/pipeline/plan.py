@@ -11,8 +11,9 @@ from ...storage.records import Profile
 from ..decoding.errors import VideoError
 from ..extractor import profile_of
 from ..settings import ExtractionSettings
-from .dataset import Selection, select_videos
-from .probing import Probed
+from .dataset import prepare_extraction
+from .pending_work import Extraction
+from .probing import ProbedVideo
 from .runner import LocalRunner, Runner, Speed
 
 ROW_OVERHEAD_BYTES = 8 + 8 + 4
@@ -62,9 +63,9 @@ def plan_extraction(
     """
     runner = runner or LocalRunner()
     with report_progress_to(on_progress), Problems() as problems:
-        selection = select_videos(settings, problems, dry_run=True)
-        paths = _paths_to_probe(selection)
-        profiles = [profile_of(name, weights) for name, weights in selection.weights.items()] if paths else []
+        extraction = prepare_extraction(settings, problems, dry_run=True)
+        paths = _paths_to_probe(extraction)
+        profiles = [profile_of(name, weights) for name, weights in extraction.weights.items()] if paths else []
         answers = []
         if paths:
             probing = runner.probe(list(paths.items()), profiles)
@@ -72,21 +73,23 @@ def plan_extraction(
         for video_id, answer in answers:
             _report(video_id, paths[video_id], answer, problems)
         probed = [answer for _, answer in answers if not isinstance(answer, VideoError)]
-        needed = {p.name: {video.video_id for video, left in selection.todo if p.name in left} for p in profiles}
+        needed = {
+            p.name: {video.video_id for video, features in extraction.tasks if p.name in features} for p in profiles
+        }
         return ExtractionPlan(
             num_probed=len(paths),
             num_unreadable=len(paths) - len(probed),
             features=[planned_features(profile, probed, needed[profile.name]) for profile in profiles],
             hours=sum(video.duration_seconds for video in probed) / 3600,
-            speed=runner.measure_speed(settings, probed, selection.weights) if probed else None,
+            speed=runner.measure_speed(extraction, probed) if probed else None,
             num_problems=problems.count,
         )
 
 
-def _paths_to_probe(selection: Selection) -> dict[str, Path]:
+def _paths_to_probe(extraction: Extraction) -> dict[str, Path]:
     """Return {video id: path} of the videos that exist on this machine."""
-    dataset = selection.work.dataset
-    videos = [video for video, _ in selection.todo]
+    dataset = extraction.settings.dataset
+    videos = [video for video, _ in extraction.tasks]
     to_render = {video.video_id for video in videos if video.scene and not dataset.video_path(video).exists()}
     if to_render:
         say(f"note: {len(to_render):,} videos are rendered only when they are extracted, and not counted here")
@@ -95,7 +98,7 @@ def _paths_to_probe(selection: Selection) -> dict[str, Path]:
     return {v.video_id: dataset.video_path(v) for v in videos if v.video_id not in to_render and not v.url}
 
 
-def _report(video_id: str, path: Path, answer: Probed | VideoError, problems: Problems) -> None:
+def _report(video_id: str, path: Path, answer: ProbedVideo | VideoError, problems: Problems) -> None:
     where = f"video {video_id!r}, {path}"
     if isinstance(answer, VideoError):
         problems.add(f"{where}: {answer.kind}: {answer}")
@@ -106,7 +109,7 @@ def _report(video_id: str, path: Path, answer: Probed | VideoError, problems: Pr
         problems.add(f"{where}: partial: {answer.missing}")
 
 
-def planned_features(profile: Profile, probed: Sequence[Probed], needed: set[str]) -> PlannedFeatures:
+def planned_features(profile: Profile, probed: Sequence[ProbedVideo], needed: set[str]) -> PlannedFeatures:
     """Add up the rows that a profile will have of the videos whose ids are ``needed``."""
     videos = [video for video in probed if video.video_id in needed and profile.name in video.num_rows]
     num_rows = sum(video.num_rows[profile.name] for video in videos)

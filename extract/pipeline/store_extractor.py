@@ -1,6 +1,7 @@
 """The extractor for a store: its weights must be those that the store was made with so far."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -19,7 +20,7 @@ from ..encoders.custom import is_custom_encoder
 from ..encoders.weights_paths import remember_weights
 from ..extractor import NAMED, Extractor, load_extractor
 from ..models.weights import published_weights
-from ..settings import PRETRAINED
+from ..settings import PRETRAINED, ExtractionSettings, WorkerSettings
 
 DEMO = "demo"
 """The one data set that falls back to random weights if the published ones cannot be downloaded."""
@@ -84,26 +85,23 @@ def make_extractor(
     return extractor
 
 
-def make_extractors(
-    dataset: DatasetFolder, weights: Mapping[str, str], *, device: str, precision: str, decoding: str = EXACT
-) -> dict[str, Extractor]:
-    """Load the extractors for several stores, {features: weights} -> {features: extractor}; see ``make_extractor``."""
-    return {
-        name: make_extractor(dataset, name, chosen, device=device, precision=precision, decoding=decoding)
-        for name, chosen in weights.items()
-    }
+def make_extractors(worker: WorkerSettings) -> dict[str, Extractor]:
+    """Load the extractors of a worker, {features: extractor}; see ``make_extractor``."""
+    how = {"device": worker.device, "precision": worker.precision, "decoding": worker.decoding}
+    return {name: make_extractor(worker.dataset, name, chosen, **how) for name, chosen in worker.weights.items()}
 
 
-def choose_devices(dataset: DatasetFolder, weights: Mapping[str, str], names: str, precision: str) -> list[str]:
-    """Return the names of the devices that extract; ``names`` as for ``parse_devices``.
+def choose_devices(settings: ExtractionSettings, weights: Mapping[str, str]) -> list[str]:
+    """Return the names of the devices that extract features with ``weights``, {features: weights}.
 
     Apple's GPU is chosen only if it computes what the CPU does.
     """
-    devices = parse_devices(names, apple=True)
-    if names != AUTO or devices != ["mps"]:
+    devices = parse_devices(settings.device, apple=True)
+    if settings.device != AUTO or devices != ["mps"]:
         return devices
-    there = make_extractors(dataset, weights, device="mps", precision=precision)
-    here = make_extractors(dataset, weights, device="cpu", precision="bf16" if precision == "bf16" else "fp32")
+    apple = replace(settings.for_worker(weights, "mps"), decoding=EXACT)
+    there = make_extractors(apple)
+    here = make_extractors(replace(apple, device="cpu", precision="bf16" if apple.precision == "bf16" else "fp32"))
     other = [name for name in weights if not has_features_of(there[name], here[name])]
     if other:
         say(f"note: Apple's GPU computes other features than the CPU for {', '.join(other)}, and is not used")

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...storage.records import VideoFeatures
-from .pair import DROPPED, NEARER, ODD_ROW, RowPair
-from .rows import paired_distances
+from .pair import DROPPED, NEARER, ODD_ROW, FeaturePair, paired_distances
 
 SAME, DIFFERENT, NOT_TOLD = "same", "DIFFERENT", "CANNOT BE TOLD"
 CLOSE = 0.2
@@ -114,13 +113,13 @@ def compare(
     Raises:
         UserError: The rows cannot be compared.
     """
-    return _Judge(RowPair(ours, theirs, others)).judge(alternatives, known)
+    return _Judge(FeaturePair(ours, theirs, others)).judge(alternatives, known)
 
 
 class _Judge:
     """Decides on a pair of rows."""
 
-    def __init__(self, pair: RowPair) -> None:
+    def __init__(self, pair: FeaturePair) -> None:
         self._pair = pair
 
     def _verdict(self, verdict: str, *remarks: str, cause: str = "") -> Comparison:

@@ -18,7 +18,7 @@ from ..decoding.process import DecodeProcess
 from ..decoding.sampling import FrameSpec
 from ..extractor import Extractor
 from ..models.s3d import S3D
-from ..pipeline.jobs import frame_spec_of
+from ..pipeline.video_jobs import frame_spec_of
 from .compare import Alternatives, Hypothesis
 
 BATCH = 4

@@ -83,7 +83,7 @@ def verify_dataset(
     extraction = extract_dataset(settings, runner=runner, on_progress=on_progress)
     (name,) = settings.names
     weights, precision = settings.weights_of(name), settings.precision
-    device = choose_devices(settings.dataset, {name: weights}, settings.device, precision)[0]
+    device = choose_devices(settings, {name: weights})[0]
     extractor = make_extractor(settings.dataset, name, weights, device=device, precision=precision)
     verifier = _Verifier(settings.dataset, extractor, feature_files(settings.verify_against))
     verdicts = []

@@ -11,7 +11,7 @@ from pathlib import Path
 from ...storage.common.problems import Problems
 from ...storage.common.terminal import number_of
 
-MOST_SUFFIXES = 5
+MAX_SUFFIXES = 5
 """Suffixes that are named in a line about files that are left out."""
 APPLE_DOUBLE = "._"
 """Names of the files that macOS writes beside others on foreign disks begin with this. They are never videos."""
@@ -32,9 +32,9 @@ class Scan:
         """Return what was left out, such as "312 files with other names (310 .srt, 2 .txt)"; empty if nothing was."""
         reasons = []
         if self.others:
-            common = self.others.most_common(MOST_SUFFIXES)
+            common = self.others.most_common(MAX_SUFFIXES)
             named = [f"{count:,} {suffix or 'without a suffix'}" for suffix, count in common]
-            more = ", ..." if len(self.others) > MOST_SUFFIXES else ""
+            more = ", ..." if len(self.others) > MAX_SUFFIXES else ""
             reasons.append(f"{number_of(self.others.total(), 'files')} with other names ({', '.join(named)}{more})")
         if self.num_repeated:
             reasons.append(f"{number_of(self.num_repeated, 'links')} to folders that are scanned by another path")

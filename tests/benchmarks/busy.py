@@ -63,14 +63,14 @@ def extraction() -> Callable[[], None]:
     from helpers.videos import scene
     from vlalign.extract import load_extractor
     from vlalign.extract.pipeline.engine import extract_videos
-    from vlalign.extract.pipeline.jobs import Job
+    from vlalign.extract.pipeline.video_jobs import VideoJob
     from vlalign.extract.videos.demo import render_video
 
     paths = [Path(tempfile.mkdtemp()) / f"{number}.mp4" for number in range(2)]
     for path in paths:
         render_video(scene(1.4), path)
     extractor = load_extractor("s3d", weights="random")
-    return lambda: list(extract_videos([Job(path.name, path, [extractor]) for path in paths], [extractor]))
+    return lambda: list(extract_videos([VideoJob(path.name, path, [extractor]) for path in paths], [extractor]))
 
 
 PARTS = {"train": training, "taco": lambda: training(None), "evaluate": evaluation, "extract": extraction}

@@ -24,7 +24,7 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
-from vlalign.ray_jobs.dispatch import Dispatch
+from vlalign.ray_jobs.scheduler import VideoScheduler
 
 HOURS, NUM_VIDEOS = 134_000, 1_200_000
 """HowTo100M."""
@@ -65,7 +65,7 @@ def _simulate(
     gc.collect()
     spent, num_exchanges, num_failures, lost = 0.0, 0, 0, 0.0
     started = time.perf_counter()
-    dispatch = Dispatch((1000 * seconds).astype(np.int64))
+    scheduler = VideoScheduler((1000 * seconds).astype(np.int64))
     spent += time.perf_counter() - started
     durations = times.tolist()
     waiting: list[list[int]] = [[] for _ in range(num_workers)]
@@ -87,7 +87,7 @@ def _simulate(
         nonlocal spent, num_exchanges
         num_exchanges += 1
         begun = time.perf_counter()
-        given, ask_at[worker] = dispatch.next(names[worker], len(waiting[worker]))
+        given, ask_at[worker] = scheduler.next(names[worker], len(waiting[worker]))
         spent += time.perf_counter() - begun
         waiting[worker] += given
 
@@ -96,18 +96,18 @@ def _simulate(
         num_exchanges += 1
         begun = time.perf_counter()
         for video in finished[worker]:
-            dispatch.done(names[worker], video)
+            scheduler.done(names[worker], video)
         spent += time.perf_counter() - begun
         finished[worker].clear()
         since[worker] = now
 
-    while dispatch.num_left:
+    while scheduler.num_left:
         now, worker = heapq.heappop(events)
         if now >= fails_at[worker]:
             num_failures += 1
             unfinished = 0.0 if current[worker] is None else fails_at[worker] - begun_at[worker]
             lost += sum(durations[video] for video in finished[worker]) + unfinished
-            dispatch.ended(names[worker])
+            scheduler.ended(names[worker])
             names[worker], next_name = next_name, next_name + 1
             waiting[worker], finished[worker], current[worker] = [], [], None
             back = fails_at[worker] + START_SECONDS
@@ -121,7 +121,7 @@ def _simulate(
         if current[worker] is not None:
             finished[worker].append(current[worker])
             begun = time.perf_counter()
-            dispatch.finished(names[worker], current[worker])
+            scheduler.finished(names[worker], current[worker])
             spent += time.perf_counter() - begun
             current[worker] = None
         if finished[worker] and (now - since[worker] > SHARD_SECONDS or len(finished[worker]) >= 64):
@@ -174,73 +174,57 @@ def job_settings(root: Path, dataset: str):
 
 def overhead(folder: Path) -> None:
     """Measure the cost of Ray and the bookkeeping for 20,000 videos without work, with one and eight workers."""
-    from vlalign.extract.pipeline.work_list import WorkList
-    from vlalign.extract.pipeline.write import Kept, Outcome
-    from vlalign.ray_jobs import actors, cluster_run
+    from vlalign.extract.pipeline.pending_work import Extraction, PendingWork, VideoTask
+    from vlalign.extract.pipeline.shard_writing import ShardsWritten, VideoOutcome
+    from vlalign.ray_jobs import actors, driver
     from vlalign.ray_jobs.cluster import Share
-    from vlalign.ray_jobs.worker import ExtractionWorker, WorkerSettings
+    from vlalign.ray_jobs.worker import ExtractionWorker, State
     from vlalign.storage.common.problems import Problems
     from vlalign.storage.dataset.folder import DatasetFolder
     from vlalign.storage.records import VideoRecord
 
     class Stub(ExtractionWorker):
-        def load(self, settings: WorkerSettings) -> dict:
-            self._last_call = time.monotonic()
+        def load(self, store_urls: object = None) -> dict:
+            self._state = State.IDLE
             return {}
 
         def _run(self) -> None:
             done = []
-            for job in self._jobs():
-                if job is None:
+            for task in self._tasks():
+                if task is None:
                     time.sleep(0.001)
                     continue
-                self._record(Outcome(job.video_id, str(job.path), ["s3d"], None, "", 400.0, 600, 1_228_800))
-                done.append(job.video_id)
+                video = task.video
+                self._record(VideoOutcome(video.video_id, video.path, ["s3d"], None, "", 400.0, 600, 1_228_800))
+                done.append(video.video_id)
                 if len(done) == 64:
-                    self._record(Kept(done))
+                    self._record(ShardsWritten(done))
                     done = []
-            self._record(Kept(done))
+            self._record(ShardsWritten(done))
             with self._changed:
-                self._running = False
+                self._state = State.IDLE
                 self._changed.notify_all()
 
-        @property
-        def _on_cpu(self) -> bool:
-            return True
-
-    Stub._jobs = _without_extractors
     dataset = DatasetFolder(folder, "stubs")
     dataset.path.mkdir(parents=True, exist_ok=True)
-    todo = [(VideoRecord(video_id=f"video{number:06d}", path=f"{number}.mp4"), ["s3d"]) for number in range(NUM_STUBS)]
-    actors.Actor = Stub
+    videos = [VideoRecord(video_id=f"video{number:06d}", path=f"{number}.mp4") for number in range(NUM_STUBS)]
+    tasks = [VideoTask(video, ["s3d"]) for video in videos]
+    settings = job_settings(folder, "stubs")
+    actors.ExtractionActor = Stub
     with on_ray(2):
         for num_workers in (1, 8):
-            share, settings = Share(2 / num_workers, 0.0, num_workers), WorkerSettings(weights={"s3d": "random"})
-            work = WorkList(dataset, ["s3d"])
-            run = cluster_run.ClusterRun(work, todo, settings, Problems(), share, SHARD_SECONDS, "benchmark")
+            share, weights = Share(2 / num_workers, 0.0, num_workers), {"s3d": "random"}
+            extraction = Extraction(settings, videos, tasks, weights, PendingWork(dataset, ["s3d"]), Problems())
+            worker = settings.for_worker(weights, "cpu", share.num_cores)
+            run = driver.ExtractionDriver(extraction, worker, share, shard_seconds=SHARD_SECONDS)
             heard: list[float] = []
-            run._heard = _noting(run._heard, heard)
+            run._take = _noting(run._take, heard)
             asyncio.run(run.run())
             took = heard[-1] - heard[0]
             print(
                 f"{num_workers} workers: {NUM_STUBS:,} videos in {took:.1f} s, {1e3 * took / NUM_STUBS:.2f} ms each, "
                 f"{len(heard):,} answers"
             )
-
-
-def _without_extractors(worker) -> Iterator:
-    from vlalign.extract.pipeline.jobs import Job
-
-    while True:
-        with worker._changed:
-            if worker._given:
-                video, _ = worker._given.popleft()
-                worker._changed.notify_all()
-            elif worker._ask_at is None:
-                return
-            else:
-                video = None
-        yield Job(video.video_id, Path(video.path), []) if video else None
 
 
 def _noting(call, times: list[float]):
@@ -283,18 +267,20 @@ def loop(folder: Path) -> None:
 
 def turn(root: Path, how: str) -> None:
     from vlalign.extract import extract_dataset
-    from vlalign.extract.pipeline import write as plain
-    from vlalign.ray_jobs import cluster_run, extraction
+    from vlalign.extract.pipeline import shard_writing as plain
+    from vlalign.ray_jobs import driver, extract_howto100m
 
     times: list[float] = []
     settings = job_settings(root, "films")
     if how == "plain":
-        plain.note_outcome = _noting(plain.note_outcome, times)
+        plain.report_outcome = _noting(plain.report_outcome, times)
         extract_dataset(settings)
     else:
-        cluster_run.Status.outcome = _noting(cluster_run.Status.outcome, times)
+        driver.Status.outcome = _noting(driver.Status.outcome, times)
         with on_ray(2):
-            extract_dataset(settings, runner=extraction.ClusterRunner(extraction.WorkerOptions(workers=1)))
+            extract_dataset(
+                settings, runner=extract_howto100m.ClusterRunner(extract_howto100m.WorkerOptions(workers=1))
+            )
     print((len(times) - 1) / (times[-1] - times[0]))
 
 

@@ -31,7 +31,7 @@ from vlalign.extract.decoding.sampling import sample_frames
 from vlalign.extract.extractor import Extractor
 from vlalign.extract.models import MODELS
 from vlalign.extract.pipeline.engine import extract_videos
-from vlalign.extract.pipeline.jobs import Job, frame_spec_of
+from vlalign.extract.pipeline.video_jobs import VideoJob, frame_spec_of
 from vlalign.storage.common.system import available_cores
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("", "train")]
@@ -105,7 +105,7 @@ def model_cpu_seconds(extractor: Extractor, windows: list[np.ndarray]) -> float:
 def extraction_seconds(paths: list[Path], extractors: list[Extractor]) -> float:
     """Wall seconds of a whole extraction, its processes' start included."""
     started = time.monotonic()
-    for _ in extract_videos([Job(str(i), path, extractors) for i, path in enumerate(paths)], extractors):
+    for _ in extract_videos([VideoJob(str(i), path, extractors) for i, path in enumerate(paths)], extractors):
         pass
     return time.monotonic() - started
 
@@ -266,9 +266,9 @@ def memory(paths: list[Path]) -> None:
     idle, _ = measured("")
     extract = (
         "from pathlib import Path; from vlalign.extract import load_extractor; "
-        "from vlalign.extract.pipeline.engine import Job, extract_videos\n"
-        f"e = load_extractor('s3d', weights='random'); list(extract_videos([Job('x', Path({str(path)!r}), [e], 20.0)], "
-        "[e]))"
+        "from vlalign.extract.pipeline.engine import VideoJob, extract_videos\n"
+        "e = load_extractor('s3d', weights='random'); "
+        f"list(extract_videos([VideoJob('x', Path({str(path)!r}), [e], 20.0)], [e]))"
     )
     peak, _ = measured(extract)
     info = probe_video(path)
@@ -280,9 +280,9 @@ def startup(paths: list[Path]) -> None:
     """(f) many videos in one process against a process for each."""
     extract = (
         "from pathlib import Path; from vlalign.extract import load_extractor; "
-        "from vlalign.extract.pipeline.engine import Job, extract_videos\n"
+        "from vlalign.extract.pipeline.engine import VideoJob, extract_videos\n"
         "e = load_extractor('resnet152', weights='random'); paths = {paths}\n"
-        "list(extract_videos([Job(p, Path(p), [e], 5.0) for p in paths], [e]))"
+        "list(extract_videos([VideoJob(p, Path(p), [e], 5.0) for p in paths], [e]))"
     )
     names = [str(path) for path in paths]
     apart = sum(measured(extract.format(paths=[name]))[1] for name in names)

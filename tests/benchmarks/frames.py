@@ -19,7 +19,7 @@ from torch import Tensor
 from vlalign.extract.decoding import process as decode_process
 from vlalign.extract.extractor import Extractor
 from vlalign.extract.pipeline.engine import extract_videos
-from vlalign.extract.pipeline.jobs import Extracted, Job
+from vlalign.extract.pipeline.video_jobs import Extracted, VideoJob
 from vlalign.storage import Weights
 from vlalign.storage.profiles import PROFILES
 
@@ -68,7 +68,7 @@ def now() -> np.ndarray:
 def through_engine(extractor: Extractor) -> np.ndarray:
     """Windows a second and a processor second, once the decoder has started."""
     started = now()
-    jobs = [Job(str(number), Path(__file__), [extractor]) for number in range(2)]
+    jobs = [VideoJob(str(number), Path(__file__), [extractor]) for number in range(2)]
     for _, result in extract_videos(jobs, [extractor], num_cores=1):
         assert isinstance(result, Extracted), result
         assert len(result.features["s3d"].features) == NUM_WINDOWS

@@ -12,7 +12,7 @@ from helpers.sounds import sound_of_one_second
 from vlalign.extract.cli.extract import main
 from vlalign.extract.pipeline import download as fetch
 from vlalign.extract.pipeline.download import Fetcher
-from vlalign.extract.pipeline.jobs import Job
+from vlalign.extract.pipeline.video_jobs import VideoJob
 from vlalign.storage import FeatureStore, VideoRecord
 from vlalign.storage.common.files import read_jsonl
 from vlalign.storage.dataset.folder import DatasetFolder
@@ -95,7 +95,7 @@ def server() -> Iterator[http.server.ThreadingHTTPServer]:
 def fetched(url: str, *, allowed=("localhost",), max_bytes=2 * SIZE) -> tuple[int | None, str, str]:
     """(its size, kind of failure, words) of what is fetched."""
     fetcher = Fetcher(allowed_hosts=allowed, max_bytes=max_bytes)
-    jobs = fetcher.jobs([Job("x", Path(), [], url=url)])
+    jobs = fetcher.jobs([VideoJob("x", Path(), [], url=url)])
     until = time.monotonic() + 60
     while (job := next(jobs)) is None and time.monotonic() < until:
         time.sleep(0.01)
@@ -146,7 +146,9 @@ def test_a_download_that_is_too_slow_is_given_up(server, monkeypatch):
 
 def test_files_of_unknown_length_are_fetched_one_at_a_time(server, tmp_path):
     fetcher = Fetcher(allowed_hosts=["localhost"], max_bytes=2 * SIZE)
-    jobs = fetcher.jobs([Job(str(number), Path(), [], url=at(server, f"sound/{number}.mp4")) for number in range(3)])
+    jobs = fetcher.jobs(
+        [VideoJob(str(number), Path(), [], url=at(server, f"sound/{number}.mp4")) for number in range(3)]
+    )
     done = 0
     for job in jobs:
         if job is not None:

@@ -14,8 +14,8 @@ from vlalign.extract.decoding.decode import decode_video
 from vlalign.extract.decoding.probe import probe_video
 from vlalign.extract.decoding.sampling import FrameSpec, Window, WindowAssembler, num_windows, window_times
 from vlalign.extract.extractor import Extractor, check_extractable
-from vlalign.extract.pipeline.jobs import frame_spec_of
 from vlalign.extract.pipeline.probing import probe_videos
+from vlalign.extract.pipeline.video_jobs import frame_spec_of
 from vlalign.extract.videos.demo import render_video
 from vlalign.storage import Profile
 from vlalign.storage.profiles import PROFILES

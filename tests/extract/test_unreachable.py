@@ -24,8 +24,8 @@ from vlalign.extract.extractor import load_extractor
 from vlalign.extract.pipeline import download as fetch
 from vlalign.extract.pipeline.download import Fetcher
 from vlalign.extract.pipeline.engine import extract_videos
-from vlalign.extract.pipeline.jobs import Job
-from vlalign.extract.pipeline.work_list import WorkList
+from vlalign.extract.pipeline.pending_work import PendingWork
+from vlalign.extract.pipeline.video_jobs import VideoJob
 from vlalign.storage import FeatureStore, VideoRecord
 from vlalign.storage.common.files import file_identity, read_jsonl, write_jsonl
 from vlalign.storage.dataset.folder import DatasetFolder
@@ -194,7 +194,7 @@ def test_a_server_that_recovers_within_the_call_is_asked_again_after_longer_and_
 
     monkeypatch.setattr("vlalign.storage.common.retry.time.sleep", sleep)
     fetcher = Fetcher(allowed_hosts=["127.0.0.1"])
-    jobs = fetcher.jobs([Job("x", Path(), [], url=at(server, "503/a.wav"))])
+    jobs = fetcher.jobs([VideoJob("x", Path(), [], url=at(server, "503/a.wav"))])
     job = next(job for job in jobs if job is not None)
     assert fetcher.done(job) is None
     first, second = (pause for pause in pauses if pause >= fetch.PAUSE_SECONDS)
@@ -246,7 +246,9 @@ def test_failures_of_addresses_that_an_earlier_version_wrote(tmp_path, kind, is_
     row = {"video_id": "a", "path": "https://example.org/a.mp4", "kind": kind, "message": "403", "source": ""}
     write_jsonl(dataset.features("logmel") / "failures.jsonl", [row])
     video = VideoRecord(video_id="a", path=row["path"])
-    assert WorkList(dataset, ["logmel"]).left(video, only_failed=False) == (["logmel"] if is_tried else [])
+    assert PendingWork(dataset, ["logmel"]).missing_features(video, only_failed=False) == (
+        ["logmel"] if is_tried else []
+    )
 
 
 @pytest.mark.parametrize(
@@ -258,7 +260,7 @@ def test_failures_of_a_file_that_has_not_changed_since(tmp_path, kind, is_tried)
     path.write_bytes(b"content")
     row = {"video_id": "a", "path": str(path), "kind": kind, "message": "why", "source": file_identity(path)}
     write_jsonl(dataset.features("logmel") / "failures.jsonl", [row])
-    left = WorkList(dataset, ["logmel"]).left(dataset.read_videos()[0], only_failed=False)
+    left = PendingWork(dataset, ["logmel"]).missing_features(dataset.read_videos()[0], only_failed=False)
     assert left == (["logmel"] if is_tried else [])
 
 
@@ -282,7 +284,7 @@ NOT_READABLE = {
 def test_a_disk_that_cannot_be_read_is_not_the_video_s_fault(tmp_path, path, features):
     need(SYSTEM, [] if path.exists() else [str(path)])
     extractors = [load_extractor(name, weights="random") for name in features]
-    ((_, result),) = extract_videos([Job("a", path, extractors)], extractors)
+    ((_, result),) = extract_videos([VideoJob("a", path, extractors)], extractors)
     assert isinstance(result, VideoError)
     assert result.kind == "unreachable" and os.strerror(NOT_READABLE[path]) in str(result)
 
@@ -303,7 +305,7 @@ def test_a_disk_that_fails_in_the_middle_of_a_video_gives_no_partial_features(tm
     extractors = [load_extractor(name, weights="random") for name in features]
     with mounted(tmp_path / "disk", "-o", "loop,ro", image) as disk:
         os.truncate(image, middle // 4096 * 4096)
-        ((_, result),) = extract_videos([Job("a", disk / "a.mkv", extractors)], extractors)
+        ((_, result),) = extract_videos([VideoJob("a", disk / "a.mkv", extractors)], extractors)
     assert isinstance(result, VideoError)
     assert (result.kind, str(result)) == ("unreachable", "reading it failed (Input/output error)")
 

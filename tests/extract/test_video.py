@@ -13,7 +13,7 @@ from vlalign.extract.decoding.kernels import centre_crop
 from vlalign.extract.decoding.probe import VideoInfo, probe_video
 from vlalign.extract.decoding.sampling import sample_frames, window_times
 from vlalign.extract.pipeline.engine import extract_videos
-from vlalign.extract.pipeline.jobs import Job
+from vlalign.extract.pipeline.video_jobs import VideoJob
 from vlalign.extract.videos.demo import render_video
 from vlalign.preprocess.datasets.demo import plan_scenes
 from vlalign.storage import VideoFeatures
@@ -158,7 +158,7 @@ def test_one_frame_is_one_row(tmp_path, s3d):
 
 
 def test_thumbnails_come_with_the_features(short_video, s3d):
-    ((_, made),) = extract_videos([Job("id", short_video, [s3d])], [s3d])
+    ((_, made),) = extract_videos([VideoJob("id", short_video, [s3d])], [s3d])
     assert [t.video_id for t in made.thumbnails] == ["id"] * 3
     assert [t.seconds for t in made.thumbnails] == pytest.approx([0.04, 0.28, 0.52])
     assert {Image.open(io.BytesIO(t.jpeg)).size for t in made.thumbnails} == {(120, 90)}

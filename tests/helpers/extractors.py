@@ -7,7 +7,7 @@ from vlalign.extract.decoding.errors import VideoError
 from vlalign.extract.extractor import Extractor
 from vlalign.extract.models.network import Network
 from vlalign.extract.pipeline.engine import extract_videos
-from vlalign.extract.pipeline.jobs import Extracted, Job
+from vlalign.extract.pipeline.video_jobs import Extracted, VideoJob
 from vlalign.storage import Weights
 from vlalign.storage.profiles import PROFILES
 
@@ -25,5 +25,5 @@ def stub(name: str = "s3d", batch_size: int = 3) -> Extractor:
     return Extractor(profile, Weights(name="stub", sha256="0" * 64), Means(), torch.device("cpu"), batch_size)
 
 
-def run(jobs: list[Job], extractors: list[Extractor]) -> dict[str, Extracted | VideoError]:
+def run(jobs: list[VideoJob], extractors: list[Extractor]) -> dict[str, Extracted | VideoError]:
     return {job.video_id: result for job, result in extract_videos(jobs, extractors)}

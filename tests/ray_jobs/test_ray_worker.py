@@ -1,5 +1,6 @@
 """One extraction worker without Ray: what it accepts and reports, and what it does if no driver calls."""
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,18 +11,27 @@ import pytest
 from helpers import stores
 from helpers.extractors import stub
 from helpers.videos import scene
-from vlalign.extract.pipeline.work_list import WorkList
-from vlalign.extract.pipeline.write import Kept, Outcome
+from vlalign.extract.pipeline.pending_work import PendingWork, VideoTask
+from vlalign.extract.pipeline.shard_writing import ShardsWritten, VideoOutcome
+from vlalign.extract.pipeline.video_jobs import VideoJob
+from vlalign.extract.settings import WorkerSettings
 from vlalign.extract.videos.demo import render_video
 from vlalign.ray_jobs import worker as module
-from vlalign.ray_jobs.worker import Answer, ExtractionWorker, WorkerSettings
-from vlalign.ray_jobs.written_videos import Written
+from vlalign.ray_jobs.driver import StoreWatcher
+from vlalign.ray_jobs.worker import ExtractionWorker, State, WorkerReport
 from vlalign.storage import FeatureStore, VideoRecord
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.dataset.folder import DatasetFolder
 
 FEATURES = ["s3d"]
-SETTINGS = WorkerSettings(weights={"s3d": "random"})
+
+
+def settings_in(folder, num_cores: int, weights: str = "random") -> WorkerSettings:
+    return WorkerSettings(dataset=DatasetFolder(folder, "mine"), weights={"s3d": weights}, num_cores=num_cores)
+
+
+def tasks_of(videos: list[VideoRecord]) -> list[VideoTask]:
+    return [VideoTask(video, FEATURES) for video in videos]
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +44,9 @@ def films(tmp_path_factory) -> list[VideoRecord]:
 
 @pytest.fixture
 def worker(tmp_path, monkeypatch) -> Iterator[ExtractionWorker]:
-    monkeypatch.setattr(module, "make_extractor", lambda *_, **__: stub())
-    made = ExtractionWorker(DatasetFolder(tmp_path, "mine"), num_cores=2, shard_seconds=1000.0)
-    made.load(SETTINGS)
+    monkeypatch.setattr(module, "make_extractors", lambda _: {"s3d": stub()})
+    made = ExtractionWorker(settings_in(tmp_path, 2), shard_seconds=1000.0)
+    made.load()
     yield made
     with suppress(OSError):
         exchange_until(made, is_idle)  # its thread would take cores from the following tests
@@ -44,7 +54,7 @@ def worker(tmp_path, monkeypatch) -> Iterator[ExtractionWorker]:
 
 def exchange_until(
     worker: ExtractionWorker, enough, ask_at: int | None = None, seconds: float = 300.0
-) -> list[Outcome | Kept]:
+) -> list[VideoOutcome | ShardsWritten]:
     events, until = [], time.monotonic() + seconds
     while time.monotonic() < until:
         answer = worker.exchange([], ask_at)
@@ -54,41 +64,41 @@ def exchange_until(
     raise AssertionError(f"not within {seconds} s: {events}")
 
 
-def is_idle(answer: Answer, _: list) -> bool:
+def is_idle(answer: WorkerReport, _: list) -> bool:
     return answer.idle
 
 
-def outcomes(events: list[Outcome | Kept]) -> list[str]:
-    return [event.video_id for event in events if isinstance(event, Outcome)]
+def outcomes(events: list[VideoOutcome | ShardsWritten]) -> list[str]:
+    return [event.video_id for event in events if isinstance(event, VideoOutcome)]
 
 
-def kept(events: list[Outcome | Kept]) -> list[str]:
-    return [video_id for event in events if isinstance(event, Kept) for video_id in event.video_ids]
+def kept(events: list[VideoOutcome | ShardsWritten]) -> list[str]:
+    return [video_id for event in events if isinstance(event, ShardsWritten) for video_id in event.video_ids]
 
 
 def test_everything_is_on_disk_once_no_more_videos_follow(worker, films):
-    first = worker.exchange([(video, FEATURES) for video in films[:2]], 0)
+    first = worker.exchange(tasks_of(films[:2]), 0)
     events = first.events + exchange_until(
         worker, lambda answer, events: len(outcomes(events)) + len(first.events) >= 2, ask_at=-1
     )
     assert sorted(outcomes(events)) == ["v0", "v1"] and kept(events) == [], "a shard takes longer to fill"
-    assert worker.greet().held == ["v0", "v1"]
-    events = worker.exchange([(video, FEATURES) for video in films[2:]], None).events
+    assert worker.report_for_takeover().unwritten == ["v0", "v1"]
+    events = worker.exchange(tasks_of(films[2:]), None).events
     events += exchange_until(worker, is_idle)
     assert sorted(outcomes(events)) == ["v2", "v3", "v4", "v5"] and sorted(kept(events)) == [f"v{i}" for i in range(6)]
-    greeting = worker.greet()
-    assert (greeting.held, sorted(greeting.kept)) == ([], [f"v{i}" for i in range(6)])
-    store = FeatureStore(worker._dataset.features("s3d"))
+    report = worker.report_for_takeover()
+    assert (report.unwritten, sorted(report.written)) == ([], [f"v{i}" for i in range(6)])
+    store = FeatureStore(worker._settings.dataset.features("s3d"))
     assert sorted(store.video_ids()) == [video.video_id for video in films]
 
 
 def test_its_rows_equal_those_of_a_plain_loop(worker, films, tmp_path):
     from vlalign.extract.pipeline.engine import extract_videos
 
-    worker.exchange([(video, FEATURES) for video in films], None)
+    worker.exchange(tasks_of(films), None)
     exchange_until(worker, is_idle)
-    store = FeatureStore(worker._dataset.features("s3d"))
-    jobs = [module.Job(video.video_id, worker._dataset.video_path(video), [stub()]) for video in films]
+    store = FeatureStore(worker._settings.dataset.features("s3d"))
+    jobs = [VideoJob(video.video_id, worker._settings.dataset.video_path(video), [stub()]) for video in films]
     for job, made in extract_videos(jobs, [stub()]):
         expected, found = made.features["s3d"], store.get(job.video_id)
         np.testing.assert_allclose(found.features, expected.features.astype(np.float16), rtol=2e-3)
@@ -98,33 +108,33 @@ def test_its_rows_equal_those_of_a_plain_loop(worker, films, tmp_path):
 
 def test_it_continues_after_it_was_idle(worker, films):
     for video in films[:3]:
-        worker.exchange([(video, FEATURES)], None)
+        worker.exchange(tasks_of([video]), None)
         exchange_until(worker, is_idle)
-    assert worker.greet().kept == ["v0", "v1", "v2"]
+    assert worker.report_for_takeover().written == ["v0", "v1", "v2"]
 
 
 def test_a_broken_video_is_reported_as_a_failure(worker, films, tmp_path):
     broken = VideoRecord(video_id="broken", path=str(tmp_path / "broken.mp4"))
     (tmp_path / "broken.mp4").write_bytes(b"no video" * 1000)
-    events = worker.exchange([(broken, FEATURES), (films[0], FEATURES)], None).events + exchange_until(worker, is_idle)
-    failures = [event.failure.kind for event in events if isinstance(event, Outcome) and event.failure]
+    events = worker.exchange(tasks_of([broken, films[0]]), None).events + exchange_until(worker, is_idle)
+    failures = [event.failure.kind for event in events if isinstance(event, VideoOutcome) and event.failure]
     assert failures == ["unreadable"] and kept(events) == ["v0"]
-    assert worker.greet().held == []
+    assert worker.report_for_takeover().unwritten == []
 
 
 def test_in_a_hurry_it_finishes_begun_videos_and_accepts_no_more(worker, films):
-    worker.exchange([(video, FEATURES) for video in films], 5)
+    worker.exchange(tasks_of(films), 5)
     events = worker.exchange([], 0, hurry=True).events
     events += exchange_until(worker, is_idle, ask_at=0)
     done = kept(events)
     assert len(done) < len(films), "those that had not begun are left to others"
-    assert not done or set(FeatureStore(worker._dataset.features("s3d")).video_ids()) == set(done)
-    answer = worker.exchange([(films[5], FEATURES)], 0)
+    assert not done or set(FeatureStore(worker._settings.dataset.features("s3d")).video_ids()) == set(done)
+    answer = worker.exchange(tasks_of([films[5]]), 0)
     assert answer.idle and answer.events == []
 
 
 def test_it_answers_as_soon_as_few_enough_videos_wait(worker, films):
-    answer = worker.exchange([(video, FEATURES) for video in films], 4)
+    answer = worker.exchange(tasks_of(films), 4)
     assert answer.num_waiting <= 4 and not answer.idle
     exchange_until(worker, is_idle)
 
@@ -133,47 +143,47 @@ def test_an_error_in_its_thread_reaches_the_driver(worker, films, monkeypatch):
     def full(*_, **__):
         raise OSError("no room there: a shard needs 1 MB")
 
-    monkeypatch.setattr("vlalign.extract.pipeline.write.write_shard", full)
+    monkeypatch.setattr("vlalign.extract.pipeline.shard_writing.write_shard", full)
     with pytest.raises(OSError, match="no room there"):
-        worker.exchange([(films[0], FEATURES)], None)
+        worker.exchange(tasks_of([films[0]]), None)
         exchange_until(worker, is_idle)
 
 
 def test_without_a_driver_it_finishes_and_may_end(worker, films, monkeypatch):
     monkeypatch.setattr(module, "DRIVER_SECONDS", 1.0)
-    worker.exchange([(video, FEATURES) for video in films], 0)
+    worker.exchange(tasks_of(films), 0)
     worker.wait_until_left_alone()
-    assert sorted(FeatureStore(worker._dataset.features("s3d")).video_ids()) == [v.video_id for v in films]
-    assert worker.greet().held == [] and worker.greet().since_driver_seconds > 1.0
+    assert sorted(FeatureStore(worker._settings.dataset.features("s3d")).video_ids()) == [v.video_id for v in films]
+    assert worker.report_for_takeover().unwritten == [] and worker.report_for_takeover().since_driver_seconds > 1.0
 
 
 def test_videos_on_disk_are_reported_at_once(tmp_path, films, monkeypatch):
     """Otherwise they would be extracted again if the worker ended."""
-    monkeypatch.setattr(module, "make_extractor", lambda *_, **__: stub())
-    monkeypatch.setattr(module, "ANSWER_SECONDS", 300.0)
-    made = ExtractionWorker(DatasetFolder(tmp_path, "mine"), num_cores=1, shard_seconds=0.0)
-    made.load(SETTINGS)
-    answer = made.exchange([(video, FEATURES) for video in films], -1)
+    monkeypatch.setattr(module, "make_extractors", lambda _: {"s3d": stub()})
+    monkeypatch.setattr(module, "REPORT_SECONDS", 300.0)
+    made = ExtractionWorker(settings_in(tmp_path, 1), shard_seconds=0.0)
+    made.load()
+    answer = made.exchange(tasks_of(films), -1)
     assert kept(answer.events) and not answer.idle
     made.exchange([], None)
     exchange_until(made, is_idle)
 
 
-def test_written_sees_new_shards_of_any_writer(tmp_path):
+def test_the_watcher_sees_new_shards_of_any_writer(tmp_path):
     dataset, names = DatasetFolder(tmp_path, "mine"), ["s3d", "resnet152"]
     profiles = {name: replace(stores.PROFILE, name=name) for name in names}
     stores.write(dataset.features("s3d"), stores.video("before", 2), profile=profiles["s3d"])
-    written = Written(WorkList(dataset, names), names)
-    assert written.look() == {}
+    watcher = StoreWatcher(PendingWork(dataset, names), names)
+    assert watcher.look() == {}
     stores.write(dataset.features("s3d"), stores.video("a", 2), stores.video("b", 1), profile=profiles["s3d"])
-    assert written.look() == {"a": {"s3d"}, "b": {"s3d"}}
+    assert watcher.look() == {"a": {"s3d"}, "b": {"s3d"}}
     stores.write(dataset.features("resnet152"), stores.video("b", 3), profile=profiles["resnet152"])
-    assert written.look() == {"b": {"s3d", "resnet152"}}
-    assert written.look() == {}
+    assert watcher.look() == {"b": {"s3d", "resnet152"}}
+    assert watcher.look() == {}
 
 
 def test_missing_weights_are_a_user_error(tmp_path):
-    made = ExtractionWorker(DatasetFolder(tmp_path, "mine"), num_cores=1, shard_seconds=1.0)
-    settings = WorkerSettings(weights={"s3d": str(tmp_path / "absent.pth")})
-    with pytest.raises(UserError, match=r"no such file|not found"):
-        made.load(settings)
+    made = ExtractionWorker(settings_in(tmp_path, 1, weights=str(tmp_path / "absent.pth")), shard_seconds=1.0)
+    with pytest.raises(UserError, match=re.escape("absent.pth")):
+        made.load()
+    assert made._state is State.NEW

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from vlalign.extract.pipeline.write import Outcome
+from vlalign.extract.pipeline.shard_writing import VideoOutcome
 from vlalign.ray_jobs import status as module
 from vlalign.ray_jobs.status import Status
-from vlalign.ray_jobs.worker import Answer
+from vlalign.ray_jobs.worker import WorkerReport
 from vlalign.storage.records import Failure
 
 
@@ -27,9 +27,9 @@ def status(tmp_path, monkeypatch):
     made = Status(4, 1000, tmp_path / "jobs" / "log.jsonl", states.append)
     made.started -= 10.0
     failure = Failure(video_id="b", path="b.mp4", kind="unreadable", message="no video")
-    made.outcome(Outcome("a", "a.mp4", ["s3d"], None, "the end is missing", 3600.0, 100, 2000), 400)
-    made.outcome(Outcome("b", "b.mp4", ["s3d"], failure), 100)
-    made.answered(0, Answer([], 0, False, compute_seconds=3.0, seconds=4.0, quiet_seconds=0.0))
+    made.outcome(VideoOutcome("a", "a.mp4", ["s3d"], None, "the end is missing", 3600.0, 100, 2000), 400)
+    made.outcome(VideoOutcome("b", "b.mp4", ["s3d"], failure), 100)
+    made.note_times(0, WorkerReport([], 0, False, compute_seconds=3.0, seconds=4.0, quiet_seconds=0.0))
     made.states = states
     return made
 
@@ -62,12 +62,12 @@ def test_a_video_that_is_repeated_counts_once(status):
     """A worker that is lost takes finished videos with it, which another one extracts again."""
     before = status.figures(2, 1)
     for video_id in ("a", "b", "a"):
-        status.outcome(Outcome(video_id, f"{video_id}.mp4", ["s3d"], None, "", 3600.0, 100, 2000), 400)
+        status.outcome(VideoOutcome(video_id, f"{video_id}.mp4", ["s3d"], None, "", 3600.0, 100, 2000), 400)
     after = status.figures(2, 1)
     for name in ("videos", "hours", "rows", "bytes", "partial", "failures"):
         assert getattr(after, name) == getattr(before, name), name
     for video_id in ("c", "d"):
-        status.outcome(Outcome(video_id, f"{video_id}.mp4", ["s3d"], None, "", 3600.0, 100, 2000), 400)
+        status.outcome(VideoOutcome(video_id, f"{video_id}.mp4", ["s3d"], None, "", 3600.0, 100, 2000), 400)
     done = status.figures(0, 1)
     assert done.videos == 4 and done.seconds_left == 0, "files that grew leave no negative time"
     assert "-1 day" not in done.time_left() and any("4 of 4" in line for line in status.summary(0))

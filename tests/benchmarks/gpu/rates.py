@@ -21,7 +21,7 @@ from vlalign.extract.decoding.messages import WindowReady
 from vlalign.extract.decoding.process import DecodeProcess
 from vlalign.extract.extractor import Extractor
 from vlalign.extract.pipeline.engine import extract_with_pauses, num_decoders
-from vlalign.extract.pipeline.jobs import Job
+from vlalign.extract.pipeline.video_jobs import VideoJob
 from vlalign.storage.common.system import available_cores
 
 SIZES = {"240p": (320, 240), "480p": (854, 480), "1080p": (1920, 1080)}
@@ -111,7 +111,7 @@ def a_batch(extractor: Extractor) -> torch.Tensor:
     return frames.pin_memory() if extractor.device.type == "cuda" else frames
 
 
-def whole_batches(extractor: Extractor, path: Path, num_decoders: int) -> Iterator[Job]:
+def whole_batches(extractor: Extractor, path: Path, num_decoders: int) -> Iterator[VideoJob]:
     """Yield jobs without end, of two batches each.
 
     The first one of each decoder is shorter, each by another length: else the batches of all decoders would be full at
@@ -120,7 +120,7 @@ def whole_batches(extractor: Extractor, path: Path, num_decoders: int) -> Iterat
     size = extractor.batch_size
     first = (-(-size * number // num_decoders) for number in range(1, num_decoders + 1))
     for number, num_windows in enumerate(itertools.chain(first, itertools.repeat(2 * size))):
-        yield Job(str(number), path, [extractor], seconds_of(extractor, num_windows))
+        yield VideoJob(str(number), path, [extractor], seconds_of(extractor, num_windows))
 
 
 def decoding_and_together(extractor: Extractor, path: Path, seconds: float) -> tuple[float, float]:

@@ -24,7 +24,7 @@ from vlalign.extract.decoding.errors import VideoError
 from vlalign.extract.decoding.kernels import PILLOW, Size
 from vlalign.extract.decoding.probe import VideoInfo, probe_video
 from vlalign.extract.decoding.sampling import MAX_SIDE_RATIO
-from vlalign.extract.pipeline.jobs import frame_spec_of
+from vlalign.extract.pipeline.video_jobs import frame_spec_of
 from vlalign.extract.videos.demo import frame_times, render_video
 from vlalign.storage.profiles import LOGMEL, PROFILES
 

@@ -17,8 +17,8 @@ from vlalign.extract.decoding.errors import VideoError
 from vlalign.extract.decoding.images import FORMATS, is_image, probe_image, read_image
 from vlalign.extract.decoding.kernels import scaled_size
 from vlalign.extract.decoding.sampling import Window, window_times
-from vlalign.extract.pipeline.jobs import frame_spec_of
 from vlalign.extract.pipeline.probing import probe_videos
+from vlalign.extract.pipeline.video_jobs import frame_spec_of
 from vlalign.extract.videos.selection import list_folder
 from vlalign.storage import FeatureStore
 from vlalign.storage.common.errors import UserError

@@ -35,8 +35,8 @@ from vlalign.extract.decoding.process import MAX_ANSWER_BYTES, DecodeProcess
 from vlalign.extract.decoding.process_link import num_bytes_for
 from vlalign.extract.decoding.sampling import MAX_VIDEO_SECONDS, FrameSpec, num_windows, sample_frames
 from vlalign.extract.decoding.sound import SoundFinished
-from vlalign.extract.pipeline import jobs
-from vlalign.extract.pipeline.jobs import Job, frame_spec_of
+from vlalign.extract.pipeline import video_jobs
+from vlalign.extract.pipeline.video_jobs import VideoJob, frame_spec_of
 from vlalign.storage.profiles import PROFILES
 
 MESSAGES: list[Message] = [
@@ -196,9 +196,9 @@ def test_a_lying_decoder_fails_only_its_own_video(short_video, tmp_path, monkeyp
         "child.main()\n"
     )
     monkeypatch.setattr(decode_process, "COMMAND", hostile)
-    monkeypatch.setattr(jobs, "MAX_SOUND_ROWS", MOST_SOUND_ROWS)
+    monkeypatch.setattr(video_jobs, "MAX_SOUND_ROWS", MOST_SOUND_ROWS)
     features = [stub("resnet152"), load_extractor("logmel")] if "sound" in lie else [stub("resnet152")]
-    made = run([Job(name, tmp_path / f"{name}.mp4", features) for name in ("bad", "good")], features)
+    made = run([VideoJob(name, tmp_path / f"{name}.mp4", features) for name in ("bad", "good")], features)
     bad = made["bad"]
     error = bad if isinstance(bad, VideoError) else bad.failures["logmel"]
     assert (

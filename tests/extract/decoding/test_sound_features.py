@@ -20,7 +20,7 @@ from vlalign.extract.decoding.errors import VideoError
 from vlalign.extract.decoding.log_mel import RATE
 from vlalign.extract.decoding.probe import probe_video
 from vlalign.extract.pipeline.engine import extract_videos
-from vlalign.extract.pipeline.jobs import Job
+from vlalign.extract.pipeline.video_jobs import VideoJob
 from vlalign.storage import FeatureStore
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.files import read_jsonl
@@ -63,7 +63,7 @@ def test_pictures_and_sound_are_decoded_by_one_request(clips, logmel, monkeypatc
 
 def test_missing_streams_are_left_out_and_others_extracted(clips, logmel):
     extractors = [stub("s3d"), logmel]
-    jobs = [Job(name, path, extractors) for name, path in clips.items()]
+    jobs = [VideoJob(name, path, extractors) for name, path in clips.items()]
     made = {job.video_id: result for job, result in extract_videos(jobs, extractors)}
     assert made.pop("broken").kind == "unreadable"
     assert {name: sorted(result.features) for name, result in made.items()} == {
@@ -104,11 +104,11 @@ def test_a_decoder_that_dies_of_the_sound_still_gives_the_pictures(clips, logmel
         monkeypatch.setattr("vlalign.extract.decoding.process.SILENCE_SECONDS", 2.0)
     expected = extract_video(clips["both"], [stub("s3d")])["s3d"]
     extractors = [stub("s3d"), logmel]
-    ((_, made),) = extract_videos([Job("x", clips["both"], extractors)], extractors)
+    ((_, made),) = extract_videos([VideoJob("x", clips["both"], extractors)], extractors)
     assert {name: error.kind for name, error in made.failures.items()} == {"logmel": kind}
     np.testing.assert_array_equal(made.features["s3d"].features, expected.features)
     assert made.features["s3d"].decoder == expected.decoder, "no decoder of pictures is to blame"
-    ((_, alone),) = extract_videos([Job("x", clips["both"], [logmel])], [logmel])
+    ((_, alone),) = extract_videos([VideoJob("x", clips["both"], [logmel])], [logmel])
     assert isinstance(alone, VideoError) and alone.kind == kind
 
 

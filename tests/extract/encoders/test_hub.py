@@ -29,7 +29,7 @@ from vlalign.extract.decoding.probe import probe_video
 from vlalign.extract.decoding.sampling import Window
 from vlalign.extract.encoders.hub import HubEncoder
 from vlalign.extract.extractor import load_for_store
-from vlalign.extract.pipeline.jobs import frame_spec_of
+from vlalign.extract.pipeline.video_jobs import frame_spec_of
 from vlalign.extract.videos.demo import render_video
 from vlalign.storage import FeatureStore, UserError
 from vlalign.storage.dataset.folder import DatasetFolder

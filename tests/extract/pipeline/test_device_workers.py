@@ -11,6 +11,7 @@ from helpers.videos import scene
 from vlalign.extract.cli.extract import main
 from vlalign.extract.pipeline import store_extractor
 from vlalign.extract.pipeline.store_extractor import choose_devices, has_features_of
+from vlalign.extract.settings import ExtractionSettings
 from vlalign.extract.videos.demo import render_video
 from vlalign.storage import FeatureStore
 from vlalign.storage.dataset.folder import DatasetFolder
@@ -75,11 +76,11 @@ def test_the_gpu_of_apple_is_used_only_if_its_features_are_right(tmp_path, monke
 
     made = {"cpu": {"s3d": stub()}, "mps": {"s3d": replace(stub(), network=Other())}}
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    monkeypatch.setattr(store_extractor, "make_extractors", lambda *_, device, precision: made[device])
-    dataset = DatasetFolder(tmp_path, "mine")
-    assert choose_devices(dataset, {"s3d": "random"}, "auto", "fp32") == chosen
+    monkeypatch.setattr(store_extractor, "make_extractors", lambda worker: made[worker.device])
+    settings = ExtractionSettings(dataset=DatasetFolder(tmp_path, "mine"))
+    assert choose_devices(settings, {"s3d": "random"}) == chosen
     assert ("is not used" in capsys.readouterr().err) == (chosen == ["cpu"])
-    assert choose_devices(dataset, {"s3d": "random"}, "mps", "fp32") == ["mps"]
+    assert choose_devices(replace(settings, device="mps"), {"s3d": "random"}) == ["mps"]
 
 
 def test_features_of_sound_are_the_same_on_all_devices():
@@ -91,5 +92,5 @@ def test_all_gpus_are_chosen_before_any_other_device(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    chosen = choose_devices(DatasetFolder(tmp_path, "mine"), {"s3d": "random"}, "auto", "fp32")
-    assert chosen == ["cuda:0", "cuda:1", "cuda:2"]
+    settings = ExtractionSettings(dataset=DatasetFolder(tmp_path, "mine"))
+    assert choose_devices(settings, {"s3d": "random"}) == ["cuda:0", "cuda:1", "cuda:2"]

@@ -16,8 +16,8 @@ from helpers.disks import without_locks
 from vlalign.extract.cli.extract import main
 from vlalign.extract.pipeline import download as fetch
 from vlalign.extract.pipeline.download import Fetcher
-from vlalign.extract.pipeline.jobs import Job
-from vlalign.extract.pipeline.work_list import WorkList
+from vlalign.extract.pipeline.pending_work import PendingWork
+from vlalign.extract.pipeline.video_jobs import VideoJob
 from vlalign.storage import FeatureStore, VideoRecord
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.files import file_identity, read_jsonl
@@ -61,7 +61,7 @@ def served(tmp_path, short_video) -> Iterator[tuple[str, Path]]:
     server.server_close()
 
 
-def next_job(jobs: Iterator[Job | None]) -> Job:
+def next_job(jobs: Iterator[VideoJob | None]) -> VideoJob:
     until = time.monotonic() + 60
     while time.monotonic() < until:
         if (job := next(jobs)) is not None:
@@ -95,12 +95,15 @@ def test_a_data_set_of_addresses_is_extracted_like_one_of_files(tmp_path, served
     assert (failure["kind"], failure["path"]) == ("missing", paths["gone"]) and paths["gone"] in failure["message"]
     assert left_on_disk(tmp_path) == [] and list((tmp_path / "temporary").iterdir()) == []
     assert main(call) == 1 and "tried" not in capsys.readouterr().err.split("features s3d of 3 of 4")[-1]
-    assert all(WorkList(dataset, ["s3d"]).left(video, only_failed=False) == [] for video in dataset.read_videos())
+    assert all(
+        PendingWork(dataset, ["s3d"]).missing_features(video, only_failed=False) == []
+        for video in dataset.read_videos()
+    )
 
 
 def test_unreachable_files_are_retried_and_then_fail_with_the_reason(served):
     fetcher = Fetcher(allowed_hosts=HERE)
-    jobs = fetcher.jobs([Job("x", Path(), [], url="http://127.0.0.1:9/x.mp4")])
+    jobs = fetcher.jobs([VideoJob("x", Path(), [], url="http://127.0.0.1:9/x.mp4")])
     job = next_job(jobs)
     failure = fetcher.done(job)
     assert (
@@ -114,13 +117,13 @@ def test_unreachable_files_are_retried_and_then_fail_with_the_reason(served):
 
 def test_a_limited_number_of_files_is_fetched_ahead_and_removed_after_use(tmp_path, served, monkeypatch):
     address, folder = served
-    monkeypatch.setattr(fetch, "FILES_AHEAD", 3)
+    monkeypatch.setattr(fetch, "NUM_PREFETCHED", 3)
     fetcher, asked = Fetcher(allowed_hosts=HERE), []
 
-    def source() -> Iterator[Job]:
+    def source() -> Iterator[VideoJob]:
         for number in range(20):
             asked.append(number)
-            yield Job(str(number), Path(), [], url=f"{address}/a.mp4")
+            yield VideoJob(str(number), Path(), [], url=f"{address}/a.mp4")
 
     jobs = fetcher.jobs(source())
     first = next_job(jobs)
@@ -140,7 +143,7 @@ def test_downloads_are_limited_by_free_space(tmp_path, served):
     address, folder = served
     size = (folder / "a.mp4").stat().st_size
     fetcher = Fetcher(allowed_hosts=HERE, max_bytes=int(1.5 * size))
-    jobs = fetcher.jobs([Job(str(number), Path(), [], url=f"{address}/a.mp4") for number in range(4)])
+    jobs = fetcher.jobs([VideoJob(str(number), Path(), [], url=f"{address}/a.mp4") for number in range(4)])
     for _ in range(4):
         job = next_job(jobs)
         time.sleep(0.3)
@@ -151,7 +154,7 @@ def test_downloads_are_limited_by_free_space(tmp_path, served):
 
 def test_local_files_do_not_wait_for_downloads():
     fetcher = Fetcher(allowed_hosts=HERE)
-    here = Job("here", Path("here.mp4"), [])
+    here = VideoJob("here", Path("here.mp4"), [])
     assert list(fetcher.jobs([here, None, here])) == [here, None, here]
     assert fetcher.done(here) is None
     fetcher.close()
@@ -161,7 +164,7 @@ def test_a_missing_file_system_package_is_reported_at_once(monkeypatch):
     monkeypatch.setitem(sys.modules, "gcsfs", None)  # as if it were not installed
     fetcher = Fetcher(allowed_hosts=HERE)
     with pytest.raises(UserError, match=r"gs://bucket/a\.mp4: cannot be read without another package .*gcsfs"):
-        next_job(fetcher.jobs([Job("x", Path(), [], url="gs://bucket/a.mp4")]))
+        next_job(fetcher.jobs([VideoJob("x", Path(), [], url="gs://bucket/a.mp4")]))
     fetcher.close()
 
 
@@ -171,7 +174,7 @@ def test_fsspec_memory_files_can_be_fetched(short_video, monkeypatch):
     with fsspec.open("memory://films/a.mp4", "wb") as file:
         file.write(short_video.read_bytes())
     fetcher = Fetcher(allowed_hosts=HERE)
-    job = next_job(fetcher.jobs([Job("x", Path(), [], url="memory://films/a.mp4")]))
+    job = next_job(fetcher.jobs([VideoJob("x", Path(), [], url="memory://films/a.mp4")]))
     assert job.path.read_bytes() == short_video.read_bytes() and job.path.suffix == ".mp4"
     fetcher.close()
 
@@ -183,9 +186,9 @@ def test_downloads_of_a_killed_process_are_removed_by_the_next(tmp_path, served)
     (left / "lock").touch()
     (left / "0.mp4").write_bytes(b"x")
     fetcher, other = Fetcher(allowed_hosts=HERE), Fetcher(allowed_hosts=HERE)
-    first = next_job(fetcher.jobs([Job("x", Path(), [], url=f"{address}/a.mp4")]))
+    first = next_job(fetcher.jobs([VideoJob("x", Path(), [], url=f"{address}/a.mp4")]))
     assert not left.exists()
-    next_job(other.jobs([Job("x", Path(), [], url=f"{address}/a.mp4")]))
+    next_job(other.jobs([VideoJob("x", Path(), [], url=f"{address}/a.mp4")]))
     assert first.path.exists(), "those of a process that lives stay"
     fetcher.close()
     other.close()

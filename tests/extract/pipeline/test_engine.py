@@ -25,13 +25,17 @@ from vlalign.extract.decoding import process as decode_process
 from vlalign.extract.decoding.errors import VideoError
 from vlalign.extract.extractor import Extractor
 from vlalign.extract.models.s3d import S3D
-from vlalign.extract.pipeline import write as run_module
+from vlalign.extract.pipeline import shard_writing as run_module
 from vlalign.extract.pipeline.engine import extract_videos
-from vlalign.extract.pipeline.jobs import Extracted, Job
-from vlalign.extract.pipeline.write import Outcome, extract_into_stores
+from vlalign.extract.pipeline.pending_work import VideoTask
+from vlalign.extract.pipeline.shard_writing import VideoOutcome, extract_into_stores
+from vlalign.extract.pipeline.video_jobs import Extracted, VideoJob
+from vlalign.extract.settings import WorkerSettings
 from vlalign.extract.videos.demo import render_video
 from vlalign.storage import FeatureStore, VideoFeatures, write_shard
 from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.storage.dataset.trusted_folders import allow_folder
+from vlalign.storage.records import VideoRecord
 
 
 def cosine(a: VideoFeatures, b: VideoFeatures) -> float:
@@ -60,7 +64,7 @@ def test_a_batch_has_rows_of_one_video_and_results_are_assigned_to_it(videos):
             return super().forward(x)
 
     watched = replace(stub(batch_size=4), network=Watched())
-    together = run([Job(p.stem, p, [watched]) for p in videos], [watched])
+    together = run([VideoJob(p.stem, p, [watched]) for p in videos], [watched])
     assert sorted(together) == [p.stem for p in videos]
     num_rows = [len(result.features["s3d"].features) for result in together.values()]
     assert sorted(sizes) == sorted(min(4, n - first) for n in num_rows for first in range(0, n, 4))
@@ -104,7 +108,7 @@ def test_rows_are_the_same_bytes_on_any_number_of_cores_and_in_any_order(
     before = torch.get_num_threads()
     request.addfinalizer(lambda: torch.set_num_threads(before))
     torch.set_num_threads(num_threads)
-    jobs = [Job(path.stem, path, [small_s3d]) for path in (videos[::-1] if turned else videos)]
+    jobs = [VideoJob(path.stem, path, [small_s3d]) for path in (videos[::-1] if turned else videos)]
     made = {
         job.video_id: result.features["s3d"] for job, result in extract_videos(jobs, [small_s3d], num_cores=num_cores)
     }
@@ -113,9 +117,9 @@ def test_rows_are_the_same_bytes_on_any_number_of_cores_and_in_any_order(
 
 def test_rows_are_the_same_bytes_beside_other_videos_and_features(videos, small_s3d, rows_alone):
     others = stub("resnet152")
-    jobs = [Job("first", videos[5], [others])]
+    jobs = [VideoJob("first", videos[5], [others])]
     for path in videos:
-        jobs += [Job(path.stem, path, [others, small_s3d]), Job(f"{path.stem} again", path, [small_s3d])]
+        jobs += [VideoJob(path.stem, path, [others, small_s3d]), VideoJob(f"{path.stem} again", path, [small_s3d])]
     made = run(jobs, [small_s3d, others])
     for path in videos:
         for video_id in (path.stem, f"{path.stem} again"):
@@ -127,9 +131,12 @@ def test_a_stopped_run_that_goes_on_stores_the_same_bytes(videos, small_s3d, tmp
     monkeypatch.setattr(run_module, "write_shard", partial(write_shard, dtype="float32"))
 
     def extract(dataset: DatasetFolder, paths: list[Path], most: int | None = None) -> None:
-        jobs = (Job(path.stem, path, [small_s3d]) for path in paths)
-        events = extract_into_stores(dataset, jobs, [small_s3d])
-        for _ in islice((event for event in events if isinstance(event, Outcome)), most):
+        allow_folder(dataset, paths[0].parent)
+        records = (VideoRecord(video_id=path.stem, path=str(path)) for path in paths)
+        tasks = (VideoTask(video, ["s3d"]) for video in records)
+        worker = WorkerSettings(dataset=dataset, weights={"s3d": "random"})
+        events = extract_into_stores(worker, {"s3d": small_s3d}, tasks)
+        for _ in islice((event for event in events if isinstance(event, VideoOutcome)), most):
             pass
         events.close()
 
@@ -151,7 +158,8 @@ def test_a_stopped_run_that_goes_on_stores_the_same_bytes(videos, small_s3d, tmp
 def test_each_job_gets_its_own_extractors(videos):
     s3d, univl = stub("s3d"), stub("s3d_univl")
     made = run(
-        [Job("a", videos[3], [s3d]), Job("b", videos[3], [univl, s3d]), Job("c", videos[4], [univl])], [s3d, univl]
+        [VideoJob("a", videos[3], [s3d]), VideoJob("b", videos[3], [univl, s3d]), VideoJob("c", videos[4], [univl])],
+        [s3d, univl],
     )
     assert [sorted(made[name].features) for name in "abc"] == [["s3d"], ["s3d", "s3d_univl"], ["s3d_univl"]]
     np.testing.assert_array_equal(made["a"].features["s3d"].features, made["b"].features["s3d"].features)
@@ -159,7 +167,7 @@ def test_each_job_gets_its_own_extractors(videos):
 
 def test_only_the_beginning_is_read_on_request(videos):
     whole, beginning = (
-        run([Job("x", videos[6], [stub()], seconds)], [stub()])["x"].features["s3d"] for seconds in (None, 1.4)
+        run([VideoJob("x", videos[6], [stub()], seconds)], [stub()])["x"].features["s3d"] for seconds in (None, 1.4)
     )
     assert len(beginning.features) == 3 < len(whole.features)
     np.testing.assert_array_equal(beginning.features[:2], whole.features[:2])
@@ -175,7 +183,7 @@ def test_broken_videos_fail_and_others_are_unchanged(videos, tmp_path):
     broken.write_bytes(b"not a video" * 1000)
     made = run(
         [
-            Job(f"{p.stem}-{i}", p, [stub()])
+            VideoJob(f"{p.stem}-{i}", p, [stub()])
             for i, p in enumerate([broken, videos[0], broken, tmp_path / "gone", videos[1]])
         ],
         [stub()],
@@ -207,9 +215,9 @@ def videos_of(source: str) -> list[Path]:
 def test_videos_have_the_same_bytes_alone_and_beside_others(name, source):
     extractor = load_extractor(name, weights="random")
     paths = videos_of(source)
-    together = run([Job(p.stem, p, [extractor], seconds=2) for p in paths], [extractor])
+    together = run([VideoJob(p.stem, p, [extractor], seconds=2) for p in paths], [extractor])
     for path in paths[:2]:
-        alone = run([Job(path.stem, path, [extractor], seconds=2)], [extractor])[path.stem]
+        alone = run([VideoJob(path.stem, path, [extractor], seconds=2)], [extractor])[path.stem]
         assert alone.features[name].features.tobytes() == together[path.stem].features[name].features.tobytes()
 
 
@@ -226,7 +234,7 @@ def test_real_videos_in_bf16(name, monkeypatch):
     made = {}
     for precision in ("fp32", "bf16"):
         extractor = load_extractor(name, weights="random", precision=precision)
-        made[precision] = run([Job("x", path, [extractor], seconds=1)], [extractor])["x"].features[name]
+        made[precision] = run([VideoJob("x", path, [extractor], seconds=1)], [extractor])["x"].features[name]
     assert cosine(made["fp32"], made["bf16"]) >= 0.999
 
 
@@ -282,7 +290,7 @@ def failing_decoders(monkeypatch):
 def test_a_video_that_kills_every_decoder_fails_and_others_continue(videos, tmp_path, failing_decoders, what, kind):
     failing_decoders(what, {"decord", "PyAV", "ffmpeg"})
     shutil.copy(videos[5], tmp_path / "bad.mp4")
-    jobs = [Job(p.stem, p, [stub()]) for p in (videos[2], tmp_path / "bad.mp4", videos[3], videos[4])]
+    jobs = [VideoJob(p.stem, p, [stub()]) for p in (videos[2], tmp_path / "bad.mp4", videos[3], videos[4])]
     made = run(jobs, [stub()])
     assert isinstance(made["bad"], VideoError) and made["bad"].kind == kind
     for path in videos[2:5]:
@@ -297,7 +305,7 @@ def test_after_a_decoder_died_the_next_one_is_tried(videos, tmp_path, failing_de
     assert expected.decoder.startswith(("decord", "PyAV"))
     failing_decoders(what, {expected.decoder.split()[0]})
     shutil.copy(videos[5], tmp_path / "bad.mp4")
-    made = run([Job("bad", tmp_path / "bad.mp4", [stub()])], [stub()])["bad"]
+    made = run([VideoJob("bad", tmp_path / "bad.mp4", [stub()])], [stub()])["bad"]
     if isinstance(made, VideoError):
         assert expected.decoder.startswith("PyAV") and shutil.which("ffmpeg") is None
         need(PROGRAM, ["ffmpeg"])
@@ -314,7 +322,7 @@ def children() -> set[int]:
 
 
 def test_no_process_is_left_when_a_run_ends_early(videos):
-    results = extract_videos([Job(str(i), videos[6], [stub()]) for i in range(20)], [stub()])
+    results = extract_videos([VideoJob(str(i), videos[6], [stub()]) for i in range(20)], [stub()])
     next(results)
     assert len(children()) == 1
     results.close()
@@ -322,7 +330,7 @@ def test_no_process_is_left_when_a_run_ends_early(videos):
 
 
 def test_one_process_decodes_many_videos(videos):
-    results = extract_videos([Job(str(i), videos[i % 7], [stub()]) for i in range(12)], [stub()])
+    results = extract_videos([VideoJob(str(i), videos[i % 7], [stub()]) for i in range(12)], [stub()])
     seen = set()
     for _ in results:
         seen |= children()
@@ -332,7 +340,7 @@ def test_one_process_decodes_many_videos(videos):
 def test_a_new_process_takes_over_after_so_many_videos(videos, monkeypatch):
     monkeypatch.setattr(decode_process, "MAX_VIDEOS_PER_PROCESS", 3)
     seen = set()
-    for _, result in extract_videos([Job(str(i), videos[0], [stub()]) for i in range(8)], [stub()]):
+    for _, result in extract_videos([VideoJob(str(i), videos[0], [stub()]) for i in range(8)], [stub()]):
         assert isinstance(result, Extracted)
         seen |= children()
     assert len(seen) >= 2
@@ -349,10 +357,10 @@ import resource, sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
 from helpers.extractors import stub
-from vlalign.extract.pipeline.jobs import Job
+from vlalign.extract.pipeline.video_jobs import VideoJob
 from vlalign.extract.pipeline.engine import extract_videos
 e = [stub("i3d_resnext101", batch_size=4), stub("resnet152")]
-((_, made),) = extract_videos([Job("x", Path({path!r}), e)], e)
+((_, made),) = extract_videos([VideoJob("x", Path({path!r}), e)], e)
 own, child = (resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 print(len(made.features["i3d_resnext101"].features), own, child)
 """

@@ -11,7 +11,7 @@ from helpers.foreign import rows
 from helpers.videos import scene
 from vlalign.extract import extract_video
 from vlalign.extract.cli.extract import main
-from vlalign.extract.pipeline.jobs import frame_spec_of
+from vlalign.extract.pipeline.video_jobs import frame_spec_of
 from vlalign.extract.verification.recipes import read_windows
 from vlalign.extract.videos.demo import render_video
 from vlalign.storage import FeatureStore

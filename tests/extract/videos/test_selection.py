@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from helpers.foreign import STORED, rows_of
 from helpers.videos import touch
-from vlalign.extract.pipeline.work_list import OLDER_NS, WorkList
+from vlalign.extract.pipeline.pending_work import OLDER_NS, PendingWork
 from vlalign.extract.videos.selection import list_folder
 from vlalign.storage import Failure, FeatureStore, VideoRecord, write_shard
 from vlalign.storage.common.errors import UserError
@@ -133,10 +133,13 @@ def test_a_folder_without_videos_is_refused(tmp_path, make, complaint):
 )
 def test_what_is_left_of_a_video(half_done, name, left, left_with_retry):
     video = VideoRecord(video_id=name, path=f"videos/{name}.mp4")
-    work = WorkList(half_done, ["s3d"])
-    assert work.left(video, only_failed=False) == left
-    assert work.left(video, only_failed=True) == left_with_retry
-    assert WorkList(half_done, ["resnet152", "s3d"]).left(video, only_failed=False) == ["resnet152", *left]
+    work = PendingWork(half_done, ["s3d"])
+    assert work.missing_features(video, only_failed=False) == left
+    assert work.missing_features(video, only_failed=True) == left_with_retry
+    assert PendingWork(half_done, ["resnet152", "s3d"]).missing_features(video, only_failed=False) == [
+        "resnet152",
+        *left,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -161,16 +164,16 @@ def test_a_file_is_hashed_only_if_size_and_time_differ(tmp_path, content, mtime_
     moment = time.time_ns() + mtime_ns
     os.utime(path, ns=(moment, moment))
     if content == b"as it was" and mtime_ns:
-        monkeypatch.setattr("vlalign.extract.pipeline.work_list.file_identity", None)  # would fail if it were called
-    assert (WorkList(dataset, ["s3d"]).left(video, only_failed=False) == []) is is_still
+        monkeypatch.setattr("vlalign.extract.pipeline.pending_work.file_identity", None)  # would fail if it were called
+    assert (PendingWork(dataset, ["s3d"]).missing_features(video, only_failed=False) == []) is is_still
 
 
 def test_recorded_failures_are_kept_until_the_video_succeeds(half_done):
     new = Failure(video_id="new", path="videos/new.mp4", kind="no_video", message="söund only", source="7-x")
-    work = WorkList(half_done, ["s3d"])
-    work.note("s3d", "new", new)
-    work.note("s3d", "broken", None)
-    work.note("s3d", "never failed", None)
+    work = PendingWork(half_done, ["s3d"])
+    work.note_failure("s3d", "new", new)
+    work.note_failure("s3d", "broken", None)
+    work.note_failure("s3d", "never failed", None)
     work.write_failures()
-    again = WorkList(half_done, ["s3d"])
+    again = PendingWork(half_done, ["s3d"])
     assert list(again.failures["s3d"]) == ["mended", "lost", "new"] and again.failures["s3d"]["new"] == new

@@ -20,7 +20,7 @@ from helpers.training import TWO_STEPS
 from s3fs import S3FileSystem
 from vlalign.extract.cli.extract import main as extract_main
 from vlalign.extract.pipeline import download as fetch
-from vlalign.extract.pipeline import write as run
+from vlalign.extract.pipeline import shard_writing as run
 from vlalign.storage import FeatureStore, VideoRecord
 from vlalign.storage.cli.store import main as store_main
 from vlalign.storage.common.files import read_jsonl

@@ -57,7 +57,7 @@ END: Final = End.END
 
 
 @dataclass(frozen=True)
-class Job:
+class VideoJob:
     """A video to extract."""
 
     video_id: str
@@ -98,10 +98,10 @@ def frame_spec_of(profile: Profile) -> FrameSpec:
 
 
 @dataclass
-class Batch:
+class WindowBatch:
     """Successive windows of one video, all of one size, for one extractor."""
 
-    video: "VideoInWork"
+    video: "VideoInProgress"
     index: int
     """Index of the extractor in ``video.picture_extractors``."""
     frames: Tensor
@@ -123,14 +123,14 @@ class Batch:
 
 
 @dataclass
-class VideoInWork:
+class VideoInProgress:
     """A video that is being decoded and computed, with all that has arrived.
 
     A decoder may fail halfway; the next one then begins from the first frame. ``attempt`` counts these beginnings, and
     rows of an earlier attempt are dropped. Sound is decoded first and only once.
     """
 
-    job: Job
+    job: VideoJob
     source: str
     heard: SoundFinished | None = None
     """The decoder's summary of the sound. Once it is set, no more sound comes."""
@@ -145,7 +145,7 @@ class VideoInWork:
     """Decoders that did not survive the video."""
     rows: list[list[np.ndarray]] = field(default_factory=list)
     """Feature rows for each of ``picture_extractors``."""
-    filling: dict[int, Batch] = field(default_factory=dict)
+    filling: dict[int, WindowBatch] = field(default_factory=dict)
     """The batch that is not full yet, by index of its extractor."""
     num_pending: int = 0
     """Rows whose features are not computed yet."""

@@ -12,13 +12,13 @@ from torch import Tensor
 from ...storage.common.errors import UserError
 from ...storage.common.signals import stopping
 from ..extractor import Extractor
-from .jobs import PENDING_ROW, Batch, VideoInWork
+from .video_jobs import PENDING_ROW, VideoInProgress, WindowBatch
 
 MAX_SPARE_SHAPES = 8
 """Frame shapes whose memory is kept for reuse. Profiles that do not crop have one for each size of video."""
 
 
-class Compute:
+class InferencePool:
     """Run batches through their networks.
 
     On a CPU, as many batches run at once as there are cores, one core each, so that no core waits for another. On a
@@ -33,12 +33,12 @@ class Compute:
         num_batches = self._threads_before if on_cpu else 1
         self._pool = ThreadPoolExecutor(num_batches, "compute", initializer=torch.set_num_threads, initargs=(1,))
         self._max_running = 2 * num_batches
-        self._running: dict[Future[Tensor], Batch] = {}
+        self._running: dict[Future[Tensor], WindowBatch] = {}
         self._spare: dict[tuple[tuple[int, ...], torch.dtype, bool], list[Tensor]] = {}
         """Frames of finished batches, by shape, type and whether they are pinned."""
         self._done, self._done_signal = socket.socketpair()  # Windows waits for sockets only
 
-    def next_window(self, video: VideoInWork, index: int, shape: Sequence[int]) -> np.ndarray:
+    def next_window(self, video: VideoInProgress, index: int, shape: Sequence[int]) -> np.ndarray:
         """Return the memory into which the frames of the next window are to be written; call ``add`` afterwards.
 
         Args:
@@ -55,7 +55,7 @@ class Compute:
             frames = self._buffer(
                 (extractor.batch_size, *shape), extractor.frame_dtype, pinned=extractor.device.type == "cuda"
             )
-            batch = video.filling[index] = Batch(video, index, frames, video.attempt, len(video.rows[index]))
+            batch = video.filling[index] = WindowBatch(video, index, frames, video.attempt, len(video.rows[index]))
         return batch.windows[batch.num_rows]
 
     def _buffer(self, shape: tuple[int, ...], dtype: torch.dtype, *, pinned: bool) -> Tensor:
@@ -68,7 +68,7 @@ class Compute:
             return spare.pop()
         return torch.empty(shape, dtype=dtype, pin_memory=pinned)
 
-    def add(self, video: VideoInWork, index: int) -> None:
+    def add(self, video: VideoInProgress, index: int) -> None:
         """Take the window that was written to the memory from ``next_window``."""
         batch = video.filling[index]
         batch.num_rows += 1
@@ -77,12 +77,12 @@ class Compute:
         if batch.num_rows == len(batch.windows):
             self._start(batch)
 
-    def start_rest(self, video: VideoInWork) -> None:
-        """Compute the batches of a video that are not full: no more windows will come."""
+    def start_rest(self, video: VideoInProgress) -> None:
+        """InferencePool the batches of a video that are not full: no more windows will come."""
         for batch in list(video.filling.values()):
             self._start(batch)
 
-    def _start(self, batch: Batch) -> None:
+    def _start(self, batch: WindowBatch) -> None:
         del batch.video.filling[batch.index]
         future = self._pool.submit(batch.extractor.features, batch.frames[: batch.num_rows])
         self._running[future] = batch
@@ -107,13 +107,13 @@ class Compute:
         """Wait until a batch is done."""
         wait(self._running, return_when=FIRST_COMPLETED)
 
-    def take_done(self) -> list[VideoInWork]:
+    def take_done(self) -> list[VideoInProgress]:
         """Give finished rows to their videos; return those videos.
 
         Raises:
             UserError: The device ran out of memory.
         """
-        touched: dict[int, VideoInWork] = {}
+        touched: dict[int, VideoInProgress] = {}
         for future in [f for f in self._running if f.done()]:
             self._done.recv(1)
             batch = self._running.pop(future)
@@ -130,7 +130,7 @@ class Compute:
         return list(touched.values())
 
     @staticmethod
-    def _rows_of(future: Future[Tensor], batch: Batch) -> np.ndarray:
+    def _rows_of(future: Future[Tensor], batch: WindowBatch) -> np.ndarray:
         try:
             # Copied by this thread: nothing that stays then lies in the memory of the thread that computed it.
             return future.result().numpy().copy()

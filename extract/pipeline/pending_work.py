@@ -1,21 +1,24 @@
-"""The videos that are left to extract, according to the stores and the lists of failures.
+"""The features that videos still need, according to the stores and the lists of failures.
 
 Imports nothing heavy: if nothing is left, this is all that runs.
 """
 
 import os
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from ...storage.common.errors import UserError
 from ...storage.common.files import file_identity, read_jsonl, write_jsonl
 from ...storage.common.locks import file_lock
+from ...storage.common.problems import Problems
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.records import Failure, VideoRecord
 from ...storage.shards.names import written_at_ns
 from ...storage.stores.feature_store import FeatureStore, is_store
+from ..settings import ExtractionSettings
 
 OLDER_NS = 3600 * 10**9
 """An hour: the clocks of machines differ, and a video is read some time before its shard is written."""
@@ -24,8 +27,13 @@ TRANSIENT = ("unreachable", "no_room")
 """Kinds of failures that are not the video's own, but its server's, the network's or the disk's. Failures of these
 kinds in lists of earlier versions are tried again, too."""
 
-Todo = Sequence[tuple[VideoRecord, list[str]]]
-"""Videos, each with the names of the features that it needs."""
+
+class VideoTask(NamedTuple):
+    """A video to extract."""
+
+    video: VideoRecord
+    features: list[str]
+    """Names of the features that it needs."""
 
 
 class _File:
@@ -69,7 +77,7 @@ def _made(store: FeatureStore, video_id: str) -> tuple[str, int]:
     return video["source"].decode(), written_at_ns(shard.path)
 
 
-class WorkList:
+class PendingWork:
     """The work that is left for each kind of features, from the stores and ``failures.jsonl`` alone."""
 
     def __init__(self, dataset: DatasetFolder, features: Sequence[str]) -> None:
@@ -83,7 +91,7 @@ class WorkList:
         """Return the list of the videos that failed."""
         return self.dataset.features(features) / "failures.jsonl"
 
-    def left(self, video: VideoRecord, *, only_failed: bool) -> list[str]:
+    def missing_features(self, video: VideoRecord, *, only_failed: bool) -> list[str]:
         """Return the features that a video still needs.
 
         These are the features that no store has from this very file and that did not fail on it for a reason of its
@@ -92,7 +100,7 @@ class WorkList:
         if only_failed:
             return [features for features in self.features if video.video_id in self.failures[features]]
         file = _File(None if video.url else self.dataset.video_file(video))
-        left = []
+        missing = []
         for features in self.features:
             store, failure = self.stores.get(features), self.failures[features].get(video.video_id)
             if store and video.video_id in store and file.is_unchanged(*_made(store, video.video_id)):
@@ -100,10 +108,10 @@ class WorkList:
             is_same = failure and (video.url or (failure.source == file.identity and file.identity))
             if failure and is_same and not is_transient(failure):
                 continue
-            left.append(features)
-        return left
+            missing.append(features)
+        return missing
 
-    def note(self, features: str, video_id: str, failure: Failure | None) -> None:
+    def note_failure(self, features: str, video_id: str, failure: Failure | None) -> None:
         """Note that a video failed, or, with None, that it no longer fails."""
         failures = self.failures[features]
         if failures.get(video_id) != failure:
@@ -121,6 +129,23 @@ class WorkList:
                 write_jsonl(path, [asdict(failure) for failure in failures.values()])
             self.failures[features] = failures
         self._changed.clear()
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """One call: what was asked for, what of it is left to do, and where failures are recorded."""
+
+    settings: ExtractionSettings
+    videos: Sequence[VideoRecord]
+    """All videos that were asked for."""
+    tasks: Sequence[VideoTask]
+    """Those that lack features, new ones first."""
+    weights: Mapping[str, str]
+    """{features: weights} of the features that are needed."""
+    pending: PendingWork
+    """The stores, and the failures, of which it takes new ones."""
+    problems: Problems
+    """Receives videos that failed or are damaged."""
 
 
 def is_transient(failure: Failure) -> bool:

@@ -4,7 +4,7 @@ import json
 import os
 
 import pytest
-from vlalign.extract.cli import examination as doctor
+from vlalign.extract.cli import doctor
 from vlalign.extract.cli.doctor import main
 from vlalign.storage.common.packages import EXTRAS, install_command
 
@@ -46,6 +46,6 @@ def test_a_folder_that_does_not_exist_yet_is_looked_at_by_its_disk(tmp_path):
 
 
 def test_a_full_disk_is_missing_room(tmp_path, monkeypatch):
-    monkeypatch.setattr(doctor, "LEAST_DISK_BYTES", os.statvfs(tmp_path).f_blocks * os.statvfs(tmp_path).f_frsize)
+    monkeypatch.setattr(doctor, "MIN_DISK_BYTES", os.statvfs(tmp_path).f_blocks * os.statvfs(tmp_path).f_frsize)
     [finding] = [of for of in doctor.examine(tmp_path) if of.what == "disk"]
     assert finding.needed and finding.todo.startswith("make room there")

@@ -1,7 +1,7 @@
-"""Jobs -> features in the stores of a data set, a shard at a time."""
+"""Videos -> features in the stores of a data set, written a shard at a time."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -14,17 +14,18 @@ from ...storage.common.progress import progress
 from ...storage.common.signals import keeping, uninterrupted
 from ...storage.common.terminal import one_line, say
 from ...storage.dataset.folder import DatasetFolder
-from ...storage.records import Failure, VideoFeatures, VideoRecord
+from ...storage.records import Failure, VideoFeatures
 from ...storage.remote.addresses import without_secrets
 from ...storage.remote.store import RemoteStore, remote_store
 from ...storage.shards import TEXTS, check_storable, write_shard
 from ...storage.stores.thumbnails import Thumbnail, ThumbnailStore, write_thumbnails
 from ..decoding.errors import VideoError
 from ..extractor import Extractor
+from ..settings import WorkerSettings
 from .download import Fetcher
 from .engine import Result, extract_with_pauses
-from .jobs import ClosableIterator, Extracted, Job
-from .work_list import WorkList, is_transient
+from .pending_work import Extraction, VideoTask, is_transient
+from .video_jobs import ClosableIterator, Extracted, VideoJob
 
 SHARD_VIDEOS = 64
 SHARD_SECONDS = 120.0
@@ -37,7 +38,7 @@ UNUSUAL = "unusual"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class VideoOutcome:
     """The outcome of a video: its features are computed, though not on disk yet, or it failed."""
 
     video_id: str
@@ -60,13 +61,13 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """All that was finished so far is on disk: these videos since the last ``Kept``."""
+class ShardsWritten:
+    """All that was finished so far is on disk: these videos since the last ``ShardsWritten``."""
 
     video_ids: list[str]
 
 
-class _Unwritten:
+class _PendingShards:
     """Finished videos that are not on disk yet."""
 
     def __init__(self, dataset: DatasetFolder, extractors: Sequence[Extractor]) -> None:
@@ -92,7 +93,7 @@ class _Unwritten:
         self._thumbnails += [t for t in extracted.thumbnails if self._known_thumbnails.source(t.video_id) != t.source]
         self.video_ids.append(video_id)
 
-    def write(self) -> Kept:
+    def write(self) -> ShardsWritten:
         """Write what was finished. If it cannot be sent to a remote store, it is on disk and the next call sends it."""
         to_send = []
         for name, videos in self._features.items():
@@ -104,9 +105,9 @@ class _Unwritten:
             self._thumbnails.clear()
         for remote, shard in to_send:
             remote.put(shard)
-        kept = Kept(self.video_ids)
+        written = ShardsWritten(self.video_ids)
         self._begin()
-        return kept
+        return written
 
     def _write_shard(self, name: str, videos: list[VideoFeatures]) -> list[tuple[RemoteStore, Path]]:
         """Write a shard to disk; return it and where to send it, or nothing for a local store."""
@@ -133,35 +134,28 @@ def _computed_on(extractor: Extractor) -> dict[str, str]:
     return {"device": device_title(device)} | ({"tf32": tf32_in_use()} if rounds else {})
 
 
-def job_of(dataset: DatasetFolder, video: VideoRecord, extractors: Sequence[Extractor]) -> Job:
-    """Return the job that extracts a video of a data set."""
-    return Job(video.video_id, Path() if video.url else dataset.video_path(video), extractors, url=video.url)
-
-
 def extract_into_stores(
-    dataset: DatasetFolder,
-    jobs: Iterable[Job | None],
-    extractors: Sequence[Extractor],
+    worker: WorkerSettings,
+    extractors: Mapping[str, Extractor],
+    tasks: Iterable[VideoTask | None],
     *,
-    num_cores: int | None = None,
     shard_seconds: Callable[[], float] = lambda: SHARD_SECONDS,
-    allowed_hosts: Collection[str] = (),
-) -> ClosableIterator[Outcome | Kept]:
-    """Yield each video's ``Outcome`` when it is computed, and ``Kept`` whenever shards were written.
+) -> ClosableIterator[VideoOutcome | ShardsWritten]:
+    """Yield each video's ``VideoOutcome`` when it is computed, and ``ShardsWritten`` whenever shards were written.
 
     Shards are written every ``SHARD_VIDEOS`` videos, ``SHARD_BYTES`` or ``shard_seconds()``. Finished videos are
     written whatever ends the run.
 
     Args:
-        dataset: Its stores receive the features.
-        jobs: See ``extract_videos``.
-        extractors: All extractors that the jobs use.
-        num_cores: See ``extract_videos``.
+        worker: Data set, cores, and hosts that videos may be fetched from.
+        extractors: {features: extractor} of all features that the tasks need.
+        tasks: The videos. A None among them means "none at the moment": videos already begun go on meanwhile.
         shard_seconds: Returns the longest time between shards.
-        allowed_hosts: See ``Fetcher``.
     """
-    unwritten, fetcher = _Unwritten(dataset, extractors), Fetcher(allowed_hosts=allowed_hosts)
-    results = extract_with_pauses(fetcher.jobs(jobs), extractors, num_cores=num_cores)
+    used = list(extractors.values())
+    unwritten, fetcher = _PendingShards(worker.dataset, used), Fetcher(allowed_hosts=worker.allowed_hosts)
+    jobs = (task and _job_of(worker.dataset, task, extractors) for task in tasks)
+    results = extract_with_pauses(fetcher.jobs(jobs), used, num_cores=worker.num_cores)
     try:
         for result in results:
             if result is None:  # only now, so that videos that finish together lie in one shard
@@ -175,14 +169,20 @@ def extract_into_stores(
     finally:
         with uninterrupted():
             try:
-                kept = unwritten.write()  # first: closing may take a while
+                written = unwritten.write()  # first: closing may take a while
             finally:
                 results.close()
                 fetcher.close()
-    yield kept
+    yield written
 
 
-def _take(result: Result, unwritten: _Unwritten, fetcher: Fetcher) -> Outcome:
+def _job_of(dataset: DatasetFolder, task: VideoTask, extractors: Mapping[str, Extractor]) -> VideoJob:
+    video, features = task
+    path = Path() if video.url else dataset.video_path(video)
+    return VideoJob(video.video_id, path, [extractors[name] for name in features], url=video.url)
+
+
+def _take(result: Result, unwritten: _PendingShards, fetcher: Fetcher) -> VideoOutcome:
     """Keep a video's features, if they can be stored, and say what became of it."""
     job, extracted = result
     path, names = without_secrets(job.url) if job.url else str(job.path), [e.profile.name for e in job.extractors]
@@ -197,10 +197,10 @@ def _take(result: Result, unwritten: _Unwritten, fetcher: Fetcher) -> Outcome:
         for name, video in extracted.features.items():
             check_storable(video, unwritten.extractors[name].profile)
     except (VideoError, ValueError) as error:
-        return Outcome(job.video_id, path, names, _failure(job, path, source, error))
+        return VideoOutcome(job.video_id, path, names, _failure(job, path, source, error))
     unwritten.add(extracted, job.video_id)
     features = list(extracted.features.values())
-    return Outcome(
+    return VideoOutcome(
         video_id=job.video_id,
         path=path,
         features=names,
@@ -215,40 +215,37 @@ def _take(result: Result, unwritten: _Unwritten, fetcher: Fetcher) -> Outcome:
     )
 
 
-def _failure(job: Job, path: str, source: str, error: VideoError | ValueError) -> Failure:
+def _failure(job: VideoJob, path: str, source: str, error: VideoError | ValueError) -> Failure:
     kind = error.kind if isinstance(error, VideoError) else "not_storable"
     return Failure(video_id=job.video_id, path=path, kind=kind, message=str(error), source=source)
 
 
-def run_extraction(
-    events: ClosableIterator[Outcome | Kept], work: WorkList, num_videos: int, problems: Problems
-) -> None:
+def record_outcomes(events: ClosableIterator[VideoOutcome | ShardsWritten], extraction: Extraction) -> None:
     """Carry out an extraction and show its progress. A video that fails is recorded, and the others go on.
 
     Args:
-        events: The extraction, such as that of ``extract_into_stores``.
-        work: Receives the failures.
-        num_videos: Videos to extract.
-        problems: Receives videos that failed or are damaged.
+        events: What ``extract_into_stores`` yields.
+        extraction: Receives the failures and problems.
     """
+    pending = extraction.pending
 
-    def outcomes() -> Iterator[Outcome]:
+    def outcomes() -> Iterator[VideoOutcome]:
         for event in events:
-            if isinstance(event, Kept):
-                work.write_failures()
+            if isinstance(event, ShardsWritten):
+                pending.write_failures()
             else:
                 yield event
 
     num_made = 0
     with keeping(lambda: f"{num_made:,} videos of this call are kept" if num_made else ""):
         try:
-            for outcome in progress(outcomes(), total=num_videos, what="extracting", unit="videos"):
+            for outcome in progress(outcomes(), total=len(extraction.tasks), what="extracting", unit="videos"):
                 num_made += outcome.failure is None
-                note_outcome(outcome, work, problems)
+                report_outcome(outcome, extraction)
         finally:
             with uninterrupted():
                 events.close()
-                work.write_failures()
+                pending.write_failures()
 
 
 def _note(words: str, kind: str, more: str, problems: Problems) -> None:
@@ -260,8 +257,9 @@ def _note(words: str, kind: str, more: str, problems: Problems) -> None:
         say(f"note: {more}")
 
 
-def note_outcome(outcome: Outcome, work: WorkList, problems: Problems) -> None:
+def report_outcome(outcome: VideoOutcome, extraction: Extraction) -> None:
     """Report what is wrong with a video, and record its failures."""
+    problems = extraction.problems
     where = f"video {outcome.video_id!r}, {outcome.path}"
     failure = outcome.failure
     if failure:
@@ -281,4 +279,4 @@ def note_outcome(outcome: Outcome, work: WorkList, problems: Problems) -> None:
         more = "more videos are unusual in such ways, and whole"
         _note(f"{where}: {one_line(outcome.note)}", UNUSUAL, more, problems)
     for name in outcome.features:
-        work.note(name, outcome.video_id, failure or outcome.failures.get(name))
+        extraction.pending.note_failure(name, outcome.video_id, failure or outcome.failures.get(name))

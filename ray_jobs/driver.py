@@ -6,40 +6,46 @@ Workers outlive their driver for a minute, in which another driver can take them
 """
 
 import asyncio
+import contextlib
 import hashlib
 import os
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import count
 
 import ray
 from ray.exceptions import RayError
 
-from ..extract.pipeline.work_list import WorkList
-from ..extract.pipeline.write import Kept, Outcome, note_outcome
+from ..extract.pipeline.pending_work import Extraction, PendingWork
+from ..extract.pipeline.shard_writing import ShardsWritten, VideoOutcome, report_outcome
+from ..extract.settings import WorkerSettings
 from ..storage.common.errors import UserError
 from ..storage.common.files import file_identity
-from ..storage.common.problems import Problems
 from ..storage.common.progress import Listener
+from ..storage.dataset.folder import DatasetFolder
 from ..storage.records import Failure, Profile, VideoRecord, Weights
 from ..storage.remote.addresses import without_secrets
-from .actors import Worker, existing_workers, kill_worker, start_worker
+from ..storage.remote.store import remote_store
+from ..storage.shards import read_shard
+from ..storage.stores.feature_store import current_shards
+from .actors import WorkerHandle, existing_workers, kill_worker, start_worker
 from .cluster import NAMESPACE, Share, cause_of, draining_nodes, reason_of
-from .dispatch import MOST_ENDS, Dispatch
+from .scheduler import MAX_ENDS, VideoScheduler
 from .status import Status
-from .worker import Answer, Greeting, VideoTask, WorkerSettings
-from .written_videos import Written
+from .worker import TakeoverReport, WorkerReport
 
 LOOK_SECONDS = 5.0
 """Time between checks whether the cluster has grown, and whether machines will be gone soon."""
 PAUSE_SECONDS = 2.0
 """Time before a worker that ended is replaced."""
-MOST_ENDS_IN_A_ROW = 3
+MAX_ENDS_IN_A_ROW = 3
 """If this many workers in a row end with nothing done, the run stops with the message of the last one. If they end
 without an error of their own, like those of a lost machine, this many per place are needed."""
 STALLED_SECONDS = 2 * 3600.0
 """A worker without an outcome for this long hangs. Decoding has its own, shorter limits."""
-ANSWER_WITHIN_SECONDS = 300.0
+REPORT_WITHIN_SECONDS = 300.0
 """A worker that does not answer for this long is killed. Workers normally answer within seconds."""
 DRIVER_AT_WORK_SECONDS = 5.0
 """A worker that was called more recently than this has a driver."""
@@ -49,49 +55,45 @@ IDLE_SECONDS = 0.5
 """Time between offers of work to an idle worker."""
 
 
-class ClusterRun:
+class ExtractionDriver:
     """One call: what is to be done, and the workers that do it."""
 
     def __init__(
         self,
-        work: WorkList,
-        todo: Sequence[VideoTask],
-        settings: WorkerSettings,
-        problems: Problems,
+        extraction: Extraction,
+        worker: WorkerSettings,
         share: Share,
+        *,
         shard_seconds: float,
-        identity: str,
         on_progress: Listener | None = None,
     ) -> None:
         """Prepare to extract videos.
 
         Args:
-            work: The data set and its stores.
-            todo: Videos to extract.
-            settings: Settings of the extractors.
-            problems: Receives failures.
+            extraction: What to extract, and how.
+            worker: Settings of each worker.
             share: What each worker uses of a machine.
             shard_seconds: Longest time that finished features wait to be written.
-            identity: The settings as the user gave them. Workers of an earlier call with other settings are not taken
-                over.
             on_progress: Called with the progress every few seconds.
         """
-        self.work, self.todo, self.settings, self.problems, self.share = work, todo, settings, problems, share
+        settings, tasks = extraction.settings, extraction.tasks
+        self.extraction, self.worker, self.share = extraction, worker, share
         self.shard_seconds = shard_seconds
-        self.number_of = {video.video_id: number for number, (video, _) in enumerate(todo)}
-        self.sizes = [_size(work, video) for video, _ in todo]
-        self.dispatch = Dispatch(self.sizes)
-        self._written = Written(work, settings.weights)
-        log = work.dataset.path / "jobs" / f"extract-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
-        self.status = Status(len(todo), sum(self.sizes), log, on_progress)
-        self._workers: dict[str, Worker] = {}
+        self.number_of = {task.video.video_id: number for number, task in enumerate(tasks)}
+        self.sizes = [_size(settings.dataset, task.video) for task in tasks]
+        self.scheduler = VideoScheduler(self.sizes)
+        self._stores = StoreWatcher(extraction.pending, extraction.weights)
+        log = settings.dataset.path / "jobs" / f"extract-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
+        self.status = Status(len(tasks), sum(self.sizes), log, on_progress)
+        self._workers: dict[str, WorkerHandle] = {}
         self._numbers = count()
-        self._made = {name: (store.profile, store.weights) for name, store in work.stores.items()}
+        self._made = {name: (store.profile, store.weights) for name, store in extraction.pending.stores.items()}
         """Profile and weights of each features name: those of its store or, without one, of the first worker."""
+        remote = {name: remote_store(settings.dataset.features(name)) for name in extraction.weights}
+        self._store_urls = {name: store.url for name, store in remote.items() if store}
         self._ends_in_a_row = 0
         self._draining: set[str] = set()
-        digest = hashlib.sha256(repr([str(work.dataset.path), work.features, identity]).encode()).hexdigest()
-        self._prefix = f"extract-{digest[:16]}-"
+        self._prefix = _worker_prefix(extraction, worker)
 
     async def run(self) -> None:
         """Extract until nothing is left.
@@ -105,48 +107,49 @@ class ClusterRun:
             await self._look_at_stores()  # workers may have written and ended since the stores were read
             # Only now, because no video may be assigned before all earlier workers are known.
             slots = {asyncio.create_task(self._slot(worker)) for worker in taken_over}
-            while self.dispatch.num_left:
+            while self.scheduler.num_left:
                 self._draining = draining_nodes()
-                while len(slots) < min(self.share.num_workers(), self.dispatch.num_left):
+                while len(slots) < min(self.share.num_workers(), self.scheduler.num_left):
                     slots.add(asyncio.create_task(self._slot()))
                 done, slots = await asyncio.wait(slots, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
-                self.work.write_failures()
-                self.status.show(self.dispatch.num_left, sum(worker.loaded for worker in self._workers.values()))
+                self.extraction.pending.write_failures()
+                self.status.show(self.scheduler.num_left, sum(worker.loaded for worker in self._workers.values()))
         finally:
             for task in slots:
                 task.cancel()
             await asyncio.gather(*slots, return_exceptions=True)
             for worker in self._workers.values():
                 # If videos are left, a loaded worker finishes what it has and waits for another driver.
-                if not (worker.loaded and self.dispatch.num_left):
+                if not (worker.loaded and self.scheduler.num_left):
                     kill_worker(worker)
-            self.work.write_failures()
+            self.extraction.pending.write_failures()
 
-    async def _take_over(self, name: str) -> Worker | None:
+    async def _take_over(self, name: str) -> WorkerHandle | None:
         """Take over a worker of an earlier call.
 
         Raises:
             UserError: That call is still running.
         """
         try:
-            worker = Worker(name, next(self._numbers), ray.get_actor(name, NAMESPACE))
+            worker = WorkerHandle(name, next(self._numbers), ray.get_actor(name, NAMESPACE))
         except ValueError:  # it has ended since it was listed
             return None
         try:
             for _ in range(LOOKS_FOR_DRIVER):
-                greeting: Greeting = await asyncio.wait_for(worker.actor.greet.remote(), 2 * DRIVER_AT_WORK_SECONDS)
-                if greeting.since_driver_seconds > DRIVER_AT_WORK_SECONDS:
+                call = worker.actor.report_for_takeover.remote()
+                report: TakeoverReport = await asyncio.wait_for(call, 2 * DRIVER_AT_WORK_SECONDS)
+                if report.since_driver_seconds > DRIVER_AT_WORK_SECONDS:
                     break
                 await asyncio.sleep(DRIVER_AT_WORK_SECONDS)
             else:
-                path = self.work.dataset.path
+                path = self.extraction.settings.dataset.path
                 raise UserError(f"{path}: another call is extracting it now; wait until it ends, or stop it first")
         except (RayError, asyncio.TimeoutError):
             kill_worker(worker)
             return None
-        self.dispatch.take_over(worker.number, self._known(greeting.held), self._known(greeting.kept))
+        self.scheduler.take_over(worker.number, self._known(report.unwritten), self._known(report.written))
         self._workers[name] = worker
         return worker
 
@@ -154,9 +157,9 @@ class ClusterRun:
         """Return the numbers of the videos that belong to this call."""
         return [self.number_of[video_id] for video_id in video_ids if video_id in self.number_of]
 
-    async def _slot(self, worker: Worker | None = None) -> None:
+    async def _slot(self, worker: WorkerHandle | None = None) -> None:
         """Keep one place filled with a worker while anything is left to do."""
-        while self.dispatch.num_left:
+        while self.scheduler.num_left:
             worker = worker or self._start()
             self._workers[worker.name] = worker
             try:
@@ -173,57 +176,59 @@ class ClusterRun:
 
     async def _look_at_stores(self) -> None:
         """Count videos as done that are on disk, though no worker reported them."""
-        written = await asyncio.to_thread(self._written.look)
+        written = await asyncio.to_thread(self._stores.look)
         known = (
             (self.number_of[video_id], features) for video_id, features in written.items() if video_id in self.number_of
         )
-        self.dispatch.on_disk(number for number, features in known if features >= set(self.todo[number][1]))
+        self.scheduler.on_disk(
+            number for number, features in known if features >= set(self.extraction.tasks[number].features)
+        )
 
-    def _release(self, worker: Worker) -> None:
+    def _release(self, worker: WorkerHandle) -> None:
         del self._workers[worker.name]
         kill_worker(worker)
 
-    def _start(self) -> Worker:
+    def _start(self) -> WorkerHandle:
         name = f"{self._prefix}{os.urandom(4).hex()}"
-        return start_worker(name, next(self._numbers), self.work.dataset, self.share, self.shard_seconds)
+        return start_worker(name, next(self._numbers), self.worker, self.share, self.shard_seconds)
 
-    async def _serve(self, worker: Worker) -> None:
+    async def _serve(self, worker: WorkerHandle) -> None:
         """Give a worker videos and record their outcomes, until nothing is left or its machine will be gone soon."""
-        made = await worker.actor.load.remote(self.settings)  # waits for room on the cluster, however long
+        made = await worker.actor.load.remote(self._store_urls)  # waits for room on the cluster, however long
         worker.node = await worker.actor.__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id())
         worker.loaded = True
         self._check_made(worker, made)
-        answer = Answer([], 0, True, 0.0, 0.0, 0.0)
-        while self.dispatch.num_left:
+        report = WorkerReport([], 0, True, 0.0, 0.0, 0.0)
+        while self.scheduler.num_left:
             draining = worker.node in self._draining
-            if draining and answer.idle:
-                self.dispatch.ended(worker.number, by_a_video=False)
+            if draining and report.idle:
+                self.scheduler.ended(worker.number, by_a_video=False)
                 return
-            given, ask_at = ([], None) if draining else self.dispatch.next(worker.number, answer.num_waiting)
-            if answer.idle and not given:
+            given, ask_at = ([], None) if draining else self.scheduler.next(worker.number, report.num_waiting)
+            if report.idle and not given:
                 await asyncio.sleep(IDLE_SECONDS)
-            call = worker.actor.exchange.remote([self.todo[number] for number in given], ask_at, draining)
-            answer = await asyncio.wait_for(call, ANSWER_WITHIN_SECONDS)
-            self._heard(worker, answer)
+            call = worker.actor.exchange.remote([self.extraction.tasks[number] for number in given], ask_at, draining)
+            report = await asyncio.wait_for(call, REPORT_WITHIN_SECONDS)
+            self._take(worker, report)
 
-    def _heard(self, worker: Worker, answer: Answer) -> None:
-        self.status.answered(worker.number, answer)
-        for event in answer.events:
-            if isinstance(event, Kept):
+    def _take(self, worker: WorkerHandle, report: WorkerReport) -> None:
+        self.status.note_times(worker.number, report)
+        for event in report.events:
+            if isinstance(event, ShardsWritten):
                 for number in self._known(event.video_ids):
-                    self.dispatch.done(worker.number, number)
+                    self.scheduler.done(worker.number, number)
             elif (number := self.number_of.get(event.video_id)) is not None:
                 self._ends_in_a_row = 0
                 self._note(event)
-                (self.dispatch.done if event.failure else self.dispatch.finished)(worker.number, number)
-        if answer.quiet_seconds > STALLED_SECONDS:
-            raise TimeoutError(f"no outcome for {answer.quiet_seconds / 60:.0f} minutes")
+                (self.scheduler.done if event.failure else self.scheduler.finished)(worker.number, number)
+        if report.quiet_seconds > STALLED_SECONDS:
+            raise TimeoutError(f"no outcome for {report.quiet_seconds / 60:.0f} minutes")
 
-    def _note(self, outcome: Outcome) -> None:
+    def _note(self, outcome: VideoOutcome) -> None:
         self.status.outcome(outcome, self.sizes[self.number_of[outcome.video_id]])
-        note_outcome(outcome, self.work, self.problems)
+        report_outcome(outcome, self.extraction)
 
-    def _check_made(self, worker: Worker, made: dict[str, tuple[Profile, Weights]]) -> None:
+    def _check_made(self, worker: WorkerHandle, made: dict[str, tuple[Profile, Weights]]) -> None:
         """Raise a ``UserError`` if a worker's profile or weights differ from those of the store: it can hold only
         one."""
         for name, (profile, weights) in made.items():
@@ -234,7 +239,7 @@ class ClusterRun:
                     f"the others {expected[1].name} ({expected[1].sha256[:12]}); put the same file on all machines"
                 )
 
-    def _ended(self, worker: Worker, error: Exception) -> None:
+    def _ended(self, worker: WorkerHandle, error: Exception) -> None:
         """Return its videos to the others. Those that were in the hands of too many workers that ended have failed."""
         reason = reason_of(error)
         self.status.num_ended += 1
@@ -242,27 +247,71 @@ class ClusterRun:
         self.status.say(f"note: a worker ended ({reason}); its videos go to other workers")
         by_the_disk = isinstance(getattr(error, "cause", None), UserError | OSError)  # or by a remote store
         by_a_video = not (by_the_disk or getattr(error, "preempted", False))
-        for number in self.dispatch.ended(worker.number, by_a_video=by_a_video):
+        for number in self.scheduler.ended(worker.number, by_a_video=by_a_video):
             self._give_up(number, reason)
         num_places = 1 if isinstance(cause_of(error), UserError | OSError) else self.share.num_workers()
-        if self._ends_in_a_row >= MOST_ENDS_IN_A_ROW * num_places:
+        if self._ends_in_a_row >= MAX_ENDS_IN_A_ROW * num_places:
             raise UserError(f"{self._ends_in_a_row} workers in a row ended with nothing done; the last: {reason}")
 
     def _give_up(self, number: int, reason: str) -> None:
-        video, features = self.todo[number]
+        video, features = self.extraction.tasks[number]
         if video.url:
             path, source = without_secrets(video.url), ""
         else:
-            file = self.work.dataset.video_path(video)
+            file = self.extraction.settings.dataset.video_path(video)
             path, source = str(file), file_identity(file)
-        message = f"{MOST_ENDS} workers ended while they were extracting it; the last: {reason}"
+        message = f"{MAX_ENDS} workers ended while they were extracting it; the last: {reason}"
         failure = Failure(video_id=video.video_id, path=path, kind="worker_ended", message=message, source=source)
-        self._note(Outcome(video.video_id, path, features, failure))
+        self._note(VideoOutcome(video.video_id, path, features, failure))
 
 
-def _size(work: WorkList, video: VideoRecord) -> int:
+class StoreWatcher:
+    """Watches the stores of a data set while workers write to them: one that ended may not have reported all."""
+
+    def __init__(self, pending: PendingWork, features: Iterable[str]) -> None:
+        """Remember the shards that exist now.
+
+        Args:
+            pending: The data set and its stores.
+            features: Names of the stores to watch.
+        """
+        self._folders = {name: pending.dataset.features(name) for name in features}
+        stores = {name: pending.stores.get(name) for name in self._folders}
+        self._known = {
+            name: {shard.path for shard in store.shards} if store else set() for name, store in stores.items()
+        }
+        self._features: dict[str, set[str]] = {}
+        self._lock = threading.Lock()
+
+    def look(self) -> dict[str, set[str]]:
+        """Return all features of each video that got some since the last call.
+
+        Features that were in the stores at the beginning do not count.
+        """
+        new: set[str] = set()
+        with self._lock:
+            for name, folder in self._folders.items():
+                for path in set(current_shards(folder)) - self._known[name]:
+                    with contextlib.suppress(FileNotFoundError):  # compacted in the meantime
+                        for video_id in read_shard(path).videos["video_id"].tolist():
+                            new.add(video_id.decode())
+                            self._features.setdefault(video_id.decode(), set()).add(name)
+                    self._known[name].add(path)
+            return {video_id: self._features[video_id] for video_id in new}
+
+
+def _size(dataset: DatasetFolder, video: VideoRecord) -> int:
     """Return the size of a video file in bytes; 0 if that would need a request to a server."""
     try:
-        return 0 if video.url else work.dataset.video_path(video).stat().st_size
+        return 0 if video.url else dataset.video_path(video).stat().st_size
     except OSError:
         return 0
+
+
+def _worker_prefix(extraction: Extraction, worker: WorkerSettings) -> str:
+    """Return how the names of a call's workers begin. Workers of calls with other settings are not taken over."""
+    settings = extraction.settings
+    chosen = [(name, settings.weights_of(name)) for name in settings.names]
+    of_all = replace(worker, weights={}, num_cores=None)  # which differ when a call is repeated
+    digest = hashlib.sha256(repr([str(settings.dataset.path), chosen, of_all]).encode()).hexdigest()
+    return f"extract-{digest[:16]}-"

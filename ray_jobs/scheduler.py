@@ -9,15 +9,15 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-AHEAD = 16
+MAX_WAITING = 16
 """Largest number of videos that wait at a worker, so that it need not ask for each one. Towards the end fewer wait,
 so that no video waits for long while another worker is idle."""
-ALONE_FROM, MOST_ENDS = 2, 3
-"""A video that ``ALONE_FROM`` workers were extracting when they ended is a suspect: it gets a worker for itself.
-After ``MOST_ENDS`` workers it is given up."""
+ENDS_OF_A_SUSPECT, MAX_ENDS = 2, 3
+"""A video that ``ENDS_OF_A_SUSPECT`` workers were extracting when they ended is a suspect: it gets a worker for itself.
+After ``MAX_ENDS`` workers it is given up."""
 
 
-class Dispatch:
+class VideoScheduler:
     """Assigns videos to workers."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
@@ -61,7 +61,7 @@ class Dispatch:
             given = [] if in_hand else [self._alone[worker]]
             in_hand.update(given)
             return given, None
-        most = min(max((len(self._new) + len(self._returned)) // (2 * len(self._in_hand)), 1), AHEAD)
+        most = min(max((len(self._new) + len(self._returned)) // (2 * len(self._in_hand)), 1), MAX_WAITING)
         given = []
         while len(given) + num_waiting < most and (self._has_next(self._returned) or self._has_next(self._new)):
             given.append((self._returned or self._new).popleft())
@@ -132,10 +132,10 @@ class Dispatch:
             if self._settled[video]:
                 continue
             self._ends[video] += by_a_video
-            if self._ends[video] >= MOST_ENDS:
+            if self._ends[video] >= MAX_ENDS:
                 given_up.append(video)
                 self._settle(video)
-            elif self._ends[video] >= ALONE_FROM:
+            elif self._ends[video] >= ENDS_OF_A_SUSPECT:
                 self._suspects.append(video)
             else:
                 self._returned.append(video)

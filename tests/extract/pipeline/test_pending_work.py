@@ -3,7 +3,7 @@
 import multiprocessing
 
 import pytest
-from vlalign.extract.pipeline.work_list import WorkList
+from vlalign.extract.pipeline.pending_work import PendingWork
 from vlalign.storage import VideoRecord
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.files import read_jsonl, write_jsonl
@@ -21,14 +21,14 @@ def listed(dataset: DatasetFolder) -> dict[str, str]:
 
 def test_two_extractions_at_once_lose_no_line(tmp_path):
     dataset = DatasetFolder(tmp_path, "mine")
-    one, other = WorkList(dataset, ["s3d"]), WorkList(dataset, ["s3d"])
-    one.note("s3d", "a", failure("a"))
-    other.note("s3d", "b", failure("b"))
+    one, other = PendingWork(dataset, ["s3d"]), PendingWork(dataset, ["s3d"])
+    one.note_failure("s3d", "a", failure("a"))
+    other.note_failure("s3d", "b", failure("b"))
     one.write_failures()
     other.write_failures()
     assert listed(dataset) == {"a": "unreadable", "b": "unreadable"}
-    one.note("s3d", "a", None)
-    other.note("s3d", "b", failure("b", "crashed"))
+    one.note_failure("s3d", "a", None)
+    other.note_failure("s3d", "b", failure("b", "crashed"))
     other.write_failures()
     one.write_failures()
     assert listed(dataset) == {"b": "crashed"}
@@ -36,9 +36,9 @@ def test_two_extractions_at_once_lose_no_line(tmp_path):
 
 
 def note_some(dataset: DatasetFolder, worker: int, num: int) -> None:
-    work = WorkList(dataset, ["s3d"])
+    work = PendingWork(dataset, ["s3d"])
     for number in range(num):
-        work.note("s3d", f"{worker}-{number}", failure(f"{worker}-{number}"))
+        work.note_failure("s3d", f"{worker}-{number}", failure(f"{worker}-{number}"))
         work.write_failures()
 
 
@@ -62,14 +62,14 @@ def test_a_failure_list_with_wrong_fields_is_refused(tmp_path, row):
     with pytest.raises(
         UserError, match=r"failures.jsonl: not a list of failures .*; remove it, and those videos are tried again"
     ):
-        WorkList(dataset, ["s3d"])
+        PendingWork(dataset, ["s3d"])
 
 
 def test_a_failed_video_is_skipped_unless_failed_ones_are_asked_for(tmp_path):
     dataset = DatasetFolder(tmp_path, "mine")
-    work = WorkList(dataset, ["s3d"])
-    work.note("s3d", "a", failure("a"))
+    work = PendingWork(dataset, ["s3d"])
+    work.note_failure("s3d", "a", failure("a"))
     work.write_failures()
     video = VideoRecord(video_id="a", path="https://example.org/a.mp4")
-    assert WorkList(dataset, ["s3d"]).left(video, only_failed=False) == []
-    assert WorkList(dataset, ["s3d"]).left(video, only_failed=True) == ["s3d"]
+    assert PendingWork(dataset, ["s3d"]).missing_features(video, only_failed=False) == []
+    assert PendingWork(dataset, ["s3d"]).missing_features(video, only_failed=True) == ["s3d"]

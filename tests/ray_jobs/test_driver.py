@@ -1,0 +1,37 @@
+"""What a driver makes of workers that ended, without a cluster."""
+
+import pytest
+from ray.exceptions import RayTaskError
+from vlalign.extract.pipeline.pending_work import Extraction, PendingWork, VideoTask
+from vlalign.extract.settings import ExtractionSettings
+from vlalign.ray_jobs.actors import WorkerHandle
+from vlalign.ray_jobs.cluster import Share
+from vlalign.ray_jobs.driver import ExtractionDriver
+from vlalign.storage import VideoRecord
+from vlalign.storage.common.errors import UserError
+from vlalign.storage.common.problems import Problems
+from vlalign.storage.dataset.folder import DatasetFolder
+
+
+@pytest.mark.parametrize(
+    "cause, failed", [(OSError("s3://films/s3d: refused (Access Denied)"), set()), (ZeroDivisionError(), {"a"})]
+)
+def test_videos_are_not_blamed_for_a_store_that_cannot_be_written(tmp_path, cause, failed):
+    dataset = DatasetFolder(tmp_path, "mine")
+    dataset.path.mkdir()
+    (dataset.path / "a.mp4").write_bytes(b"video")
+    tasks = [VideoTask(VideoRecord(video_id="a", path="a.mp4"), ["s3d"])]
+    settings = ExtractionSettings(dataset=dataset, features="s3d", weights={"s3d": "random"})
+    videos, pending = [task.video for task in tasks], PendingWork(dataset, ["s3d"])
+    extraction = Extraction(settings, videos, tasks, {"s3d": "random"}, pending, Problems())
+    share = Share(num_cpus=1, num_gpus=0, max_workers=1)
+    driver = ExtractionDriver(extraction, settings.for_worker({"s3d": "random"}, "cpu", 1), share, shard_seconds=1.0)
+    error = RayTaskError("exchange", "Traceback ...", cause)
+    for number in range(3):
+        assert driver.scheduler.next(number, 0)[0] == [0]
+        if number < 2:
+            driver._ended(WorkerHandle("worker", number, None), error)
+        else:
+            with pytest.raises(UserError, match="3 workers in a row ended with nothing done"):
+                driver._ended(WorkerHandle("worker", number, None), error)
+    assert set(pending.failures["s3d"]) == failed
