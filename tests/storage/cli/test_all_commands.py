@@ -60,7 +60,9 @@ def test_an_unknown_command_is_one_line(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["serch", "x"])
     assert ended.value.code == 2
-    assert capsys.readouterr().err == "vlalign: error: no command 'serch'; nearest: search, serve; see vlalign --help\n"
+    error = capsys.readouterr().err
+    assert error.startswith("vlalign: error: ") and error.count("\n") == 1
+    assert all(part in error for part in ("'serch'", "search, serve", "vlalign --help"))
 
 
 def test_completion_knows_the_options_of_all_commands():

@@ -111,37 +111,38 @@ def test_printed_options_read_as_the_same_options(tmp_path, parser, capsys):
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "parts"),
     [
-        ("num-stesp: 3", "unknown option 'num-stesp'; nearest: num-steps"),
-        ("config: x.yaml", "unknown option 'config'"),
-        ("names: [a]", "unknown option 'names'"),
-        ("fast: 1", "fast: expected true or false, not 1"),
-        ("features: true", "features: expected a text, a number or a list of them, not True"),
-        ("features: {a: 1}", "features: expected a text, a number or a list of them, not {'a': 1}"),
-        ("num-steps: many", "argument --num-steps: invalid int value: 'many'"),
-        ("[1, 2]", "expected options by name"),
-        ("a: [", "not YAML (ParserError"),
-        ("!!python/object/apply:os.system [x]", "not YAML (ConstructorError"),
+        ("num-stesp: 3", ["'num-stesp'", "num-steps"]),
+        ("config: x.yaml", ["'config'"]),
+        ("names: [a]", ["'names'"]),
+        ("fast: 1", ["fast: ", "1"]),
+        ("features: true", ["features: ", "True"]),
+        ("features: {a: 1}", ["features: ", "{'a': 1}"]),
+        ("num-steps: many", ["--num-steps", "'many'"]),
+        ("[1, 2]", ["options.yaml"]),
+        ("a: [", ["options.yaml", "ParserError"]),
+        ("!!python/object/apply:os.system [x]", ["options.yaml", "ConstructorError"]),
     ],
 )
-def test_a_wrong_file_is_refused_in_one_line(tmp_path, parser, capsys, text, says):
+def test_a_wrong_file_is_refused_in_one_line(tmp_path, parser, capsys, text, parts):
     path = tmp_path / "options.yaml"
     path.write_text(text)
-    assert says in refused(parser, capsys, "--config", path)
+    error = refused(parser, capsys, "--config", path)
+    assert all(part in error for part in parts), error
 
 
 def test_other_files_are_refused_in_one_line(tmp_path, parser, capsys):
-    assert "expected a .toml, .yaml or .yml file" in refused(parser, capsys, "--config", tmp_path / "x.json")
-    assert "not readable" in refused(parser, capsys, "--config", tmp_path / "x.yaml")
+    assert "x.json" in refused(parser, capsys, "--config", tmp_path / "x.json")
+    assert "x.yaml" in refused(parser, capsys, "--config", tmp_path / "x.yaml")
     (tmp_path / "x.yaml").write_bytes(b"\xff")
-    assert "not readable" in refused(parser, capsys, "--config", tmp_path / "x.yaml")
+    assert "x.yaml" in refused(parser, capsys, "--config", tmp_path / "x.yaml")
     (tmp_path / "x.yaml").write_text("#" * (1 << 21))
-    assert "more than 65,536 bytes" in refused(parser, capsys, "--config", tmp_path / "x.yaml")
+    assert "65,536" in refused(parser, capsys, "--config", tmp_path / "x.yaml")
 
 
 def test_ids_that_look_like_options(parser, capsys):
-    assert "write -- before ids and names that begin with -" in refused(parser, capsys, "-abc")
+    assert " -- " in refused(parser, capsys, "-abc")
     assert parser.parse_args(["--slow", "--", "-abc", "--x"]).names == ["-abc", "--x"]
 
 

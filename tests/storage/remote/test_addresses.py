@@ -1,5 +1,7 @@
 """Which hosts may be contacted: none on this machine or in a private network unless the user allows it."""
 
+import re
+
 import pytest
 from vlalign.extract.cli.extract import main
 from vlalign.storage.common.errors import UserError
@@ -47,7 +49,7 @@ def test_which_ip_addresses_are_public(number, public):
     if public:
         refuse_private("h", [number], ())
         return
-    with pytest.raises(AddressRefused, match=r"h \(.*\) is on this machine or in a private network"):
+    with pytest.raises(AddressRefused, match=rf"^h \({re.escape(number)}\).*--allow-host h"):
         refuse_private("h", ["1.1.1.1", number], ())
     refuse_private("NAS.local", [number], ["nas.local"])
 
@@ -61,7 +63,7 @@ def test_a_host_is_normalised_and_a_url_refused(capsys):
         "::1",
     ]
     for text in ("http://10.0.0.5", "", "/x"):
-        with pytest.raises(UserError, match="expected the name or IP address of a host"):
+        with pytest.raises(UserError, match="--allow-host"):
             host_named(text)
     assert main(["--dataset", "x", "--allow-host", "http://nas"]) == 2
-    assert "--allow-host http://nas: expected the name or IP address of a host" in capsys.readouterr().err
+    assert "--allow-host http://nas: " in capsys.readouterr().err

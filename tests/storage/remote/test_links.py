@@ -82,8 +82,8 @@ def test_opening_a_linked_store_uploads_nothing(tmp_path, capsys):
     write(tmp_path / "made", video("a", 3, base=500)).rename(store / "outgoing" / WINS)
     for action in ("info", "ls", "verify"):
         error = refused([action, str(store)], capsys)
-    assert f"names {mine.as_uri()}, which was not confirmed on this machine" in error
-    assert error.rstrip().endswith(f"run: vlalign-store link {store} {mine.as_uri()}")
+    assert str(store) in error and mine.as_uri() in error
+    assert error.rstrip().endswith(f"vlalign-store link {store} {mine.as_uri()}")
     assert contents(mine) == before and (store / "outgoing" / WINS).exists()
 
 
@@ -93,7 +93,7 @@ def test_a_linked_folder_uploads_nothing_even_if_its_address_is_trusted(tmp_path
     store = given(tmp_path / "given", there)
     (store / "outgoing").symlink_to(tmp_path / "private")
     refused(["info", str(store)], capsys)
-    assert "a symlink, from which nothing is sent" in refused(["link", str(store), there], capsys)
+    assert f"{store / 'outgoing'}: " in refused(["link", str(store), there], capsys)
     assert len(contents(tmp_path / "private")) == 1 and not (tmp_path / "there").exists()
 
 
@@ -108,8 +108,8 @@ def test_only_valid_shards_of_the_outgoing_folder_are_uploaded(tmp_path, capsys)
     (outgoing / f"{1:020d}-00000000.h5").write_text("no shard")
     assert main(["link", str(store), there]) == 0
     out, error = capsys.readouterr()
-    assert "1 shard sent there; 1 video there" in out
-    assert error.count("it is not sent to") == 3 and private.exists()
+    assert "1 shard " in out and "1 video " in out
+    assert error.count("note: ") == error.count(there) == 3 and private.exists()
     assert [path.name for path in (tmp_path / "there").glob("*.h5")] == [good.name]
 
 
@@ -120,7 +120,8 @@ def test_a_remote_shard_is_not_overwritten(tmp_path, capsys):
     store = given(tmp_path / "given", there.as_uri())
     (store / "outgoing").mkdir()
     mine = write(tmp_path / "made", video("a", 3, base=500)).rename(store / "outgoing" / theirs.name)
-    assert "has other bytes than" in refused(["link", str(store), there.as_uri()], capsys, 1) and mine.exists()
+    error = refused(["link", str(store), there.as_uri()], capsys, 1)
+    assert f"{there.as_uri()}/{theirs.name}: " in error and str(mine) in error and mine.exists()
     assert theirs.read_bytes() == before and FeatureStore(store).get("a").features[0, 0] == 0
 
 
@@ -130,12 +131,12 @@ def test_linking_reads_back_what_it_sent(tmp_path, capsys):
     write(store, video("b", 300))
     assert main(["link", str(store), there.as_uri()]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines == [
-        f"{store}: stands for {there.as_uri()}; 2 shards sent there; 2 videos there",
-        f"read back from there: the index of 2 shards, and 3 rows of {small.name}",
-    ]
+    linked, compared = lines
+    assert linked.startswith(f"{store}: ") and all(part in linked for part in (there.as_uri(), "2 shards", "2 videos"))
+    assert all(part in compared for part in ("2 shards", "3 rows", small.name))
     assert main(["link", str(store), there.as_uri()]) == 0
-    assert "the index of 1 shards, and 3 rows" in capsys.readouterr().out
+    compared = capsys.readouterr().out.splitlines()[-1]
+    assert "1 shards" in compared and "3 rows" in compared
 
 
 @pytest.mark.parametrize("what", ["gone", "short", "index", "rows"])
@@ -158,12 +159,11 @@ def test_what_is_damaged_after_it_was_sent_is_one_line(tmp_path, capsys, monkeyp
     monkeypatch.setattr(RemoteStore, "put", damage)
     error = refused(["link", str(store), there.as_uri()], capsys)
     if what == "gone":
-        assert "no shard is there now" in error
+        assert there.as_uri() in error
         return
-    expected = {"short": "damaged", "index": "its index is damaged", "rows": "the rows of 1 videos are damaged"}[what]
-    assert f"{store}: stands for {there.as_uri()}, but cannot be read back: " in error and expected in error
+    assert f"{store}: " in error and there.as_uri() in error and shard.path.name in error
     if what == "rows":
-        assert "the rows of 1 videos are damaged" in refused(["link", str(store), there.as_uri()], capsys)
+        assert f"{there.as_uri()}/{shard.path.name}: " in refused(["link", str(store), there.as_uri()], capsys)
 
 
 def test_a_symlink_among_the_shards_is_not_uploaded(tmp_path, capsys):
@@ -171,19 +171,15 @@ def test_a_symlink_among_the_shards_is_not_uploaded(tmp_path, capsys):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / private.name).symlink_to(private)
     error = refused(["link", str(tmp_path / "mine"), (tmp_path / "there").as_uri()], capsys)
-    assert (
-        f"{private.name}: not a shard that was written here" in error
-        and private.exists()
-        and not (tmp_path / "there").exists()
-    )
+    assert f"{private.name}: " in error and private.exists() and not (tmp_path / "there").exists()
 
 
 def test_opening_a_store_contacts_no_server_and_removes_nothing(tmp_path, asked, capsys):
     address, paths = asked
     store = given(tmp_path / "given", f"{address}/s3d", "a", "b")
     before = contents(store)
-    assert f"run: vlalign-store link {store} {address}/s3d" in refused(["info", str(store)], capsys)
-    with pytest.raises(UserError, match="not confirmed on this machine"):
+    assert f"vlalign-store link {store} {address}/s3d" in refused(["info", str(store)], capsys)
+    with pytest.raises(UserError, match="vlalign-store link"):
         FeatureStore(store)
     assert paths == [] and contents(store) == before
 
@@ -198,7 +194,7 @@ def test_local_shards_missing_at_the_remote_are_ignored_and_kept(tmp_path, capsy
     late = write(store, video("c", 3))
     assert main(["info", str(store)]) == 0
     out, error = capsys.readouterr()
-    assert "1 (0 partial" in out and "1 shards in it are no longer at" in error
+    assert "1 (0 partial" in out and re.search(rf"{re.escape(str(store))}: 1 .*{re.escape(there.as_uri())}", error)
     assert late.exists()
 
 
@@ -230,9 +226,9 @@ def test_forbidden_link_addresses_are_refused(tmp_path, asked, url, capsys):
     url = url.format(address.removeprefix("http://")) if isinstance(url, str) else url
     store = given(tmp_path / "given", url, "a")
     error = refused(["info", str(store)], capsys)
-    assert "elsewhere.json: " in error and "expected" in error and error[:-1].isprintable()
+    assert "elsewhere.json: " in error and error[:-1].isprintable()
     if isinstance(url, str):
-        assert "expected one that begins with s3://" in refused(["link", str(tmp_path / "new"), url], capsys)
+        assert f"{tmp_path / 'new'}: " in refused(["link", str(tmp_path / "new"), url], capsys)
     assert paths == []
 
 
@@ -245,7 +241,7 @@ def test_an_address_with_a_secret_is_refused_and_not_printed(tmp_path, asked, ur
     store = given(tmp_path / "given", url, "a")
     for command in (["info", str(store)], ["link", str(tmp_path / "new"), url]):
         error = refused(command, capsys)
-        assert "password or a query" in error and "s3cret" not in error
+        assert str(command[1]) in error and "AWS_ACCESS_KEY_ID" in error and "s3cret" not in error
     assert paths == [] and not (tmp_path / "new").exists()
 
 
@@ -260,7 +256,7 @@ def test_records_are_kept_in_a_folder_of_the_user_alone(tmp_path, monkeypatch):
 def test_an_invalid_link_file_is_one_line(tmp_path, content, capsys):
     store = given(tmp_path / "given", "", "a")
     (store / "elsewhere.json").write_text(content)
-    assert 'elsewhere.json: expected {"url": "s3://..."}; remove it' in refused(["info", str(store)], capsys)
+    assert f"{store / 'elsewhere.json'}: " in refused(["info", str(store)], capsys)
 
 
 def test_a_pipe_in_place_of_a_link_file_is_not_opened(tmp_path, capsys):
@@ -268,7 +264,7 @@ def test_a_pipe_in_place_of_a_link_file_is_not_opened(tmp_path, capsys):
         store = tmp_path / str(number)
         write(store, video("a", 3))
         make(store / "elsewhere.json")
-        assert 'elsewhere.json: expected {"url": "s3://..."}; remove it' in refused(["info", str(store)], capsys)
+        assert f"{store / 'elsewhere.json'}: " in refused(["info", str(store)], capsys)
 
 
 def test_the_suggested_command_is_quoted_for_a_shell(tmp_path, capsys):
@@ -283,7 +279,9 @@ def test_an_unconfirmed_store_does_not_hide_the_others(tmp_path, capsys):
     write(features / "s3d", video("a", 3))
     given(features / "resnet152", "s3://bucket/x")
     assert main(["info", "--root", str(tmp_path), "--dataset", "mine", "s3d"]) == 0
-    assert "not confirmed" in refused(["info", "--root", str(tmp_path), "--dataset", "mine"], capsys)
+    assert f"vlalign-store link {features / 'resnet152'}" in refused(
+        ["info", "--root", str(tmp_path), "--dataset", "mine"], capsys
+    )
 
 
 def test_trust_holds_for_one_folder_and_one_address(tmp_path, monkeypatch, capsys):
@@ -294,7 +292,7 @@ def test_trust_holds_for_one_folder_and_one_address(tmp_path, monkeypatch, capsy
     shutil.copytree(here, tmp_path / "copy")
     assert f"link {tmp_path / 'copy'} " in refused(["info", str(tmp_path / "copy")], capsys)
     (here / "elsewhere.json").write_text(json.dumps({"url": "https://example.org/s3d"}))
-    assert "names https://example.org/s3d" in refused(["info", str(here)], capsys)
+    assert "https://example.org/s3d" in refused(["info", str(here)], capsys)
     (here / "elsewhere.json").write_text(json.dumps({"url": there.as_uri()}))
     assert main(["info", str(here)]) == 0
     monkeypatch.setattr("vlalign.storage.remote.links._of_this_process", {})
@@ -310,7 +308,7 @@ def test_without_a_writable_home_trust_lasts_for_the_process(tmp_path, monkeypat
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     assert main(["link", str(tmp_path / "here"), (tmp_path / "there").as_uri()]) == 0
-    assert "cannot be kept" in capsys.readouterr().err
+    assert f"note: {tmp_path / 'here'}: " in capsys.readouterr().err
     assert len(FeatureStore(tmp_path / "here")) == 1
 
 
@@ -324,11 +322,7 @@ def test_remote_names_cannot_leave_the_folder(tmp_path, capsys):
     capsys.readouterr()
     assert main(["info", str(tmp_path / "here")]) == 0
     error = capsys.readouterr().err
-    assert (
-        "5 files there, " in error
-        and "do not have the name of a shard; they are ignored" in error
-        and "\x1b" not in error
-    )
+    assert f"note: {there.as_uri()}: 5 " in error and "\x1b" not in error
     assert len(list((tmp_path / "here").rglob("*.h5"))) == 1
 
 
@@ -342,7 +336,7 @@ def test_trust_reaches_processes_with_another_home(tmp_path, monkeypatch):
     assert links == {str(features / "s3d"): (tmp_path / "there").as_uri()}
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other home"))
     monkeypatch.setattr("vlalign.storage.remote.links._of_this_process", {})
-    with pytest.raises(UserError, match="not confirmed on this machine"):
+    with pytest.raises(UserError, match="vlalign-store link"):
         FeatureStore(features / "s3d")
     for folder, url in links.items():
         trust(Path(folder), url)

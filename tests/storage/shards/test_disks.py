@@ -56,18 +56,18 @@ def leave(disk, num_bytes):
     (disk / "fill").write_bytes(bytes(free - num_bytes))
 
 
-def says_what_is_needed(error, folder):
+def needed_and_free(error, folder):
     """Megabytes needed and free, of the message."""
     assert isinstance(error, OSError), repr(error)
-    says = re.match(rf"{re.escape(str(folder))}: .* needs ([\d.]+) MB, ([\d.]+) MB are free", str(error))
-    assert says and "\n" not in str(error), str(error)
-    return float(says[1]), float(says[2])
+    figures = re.match(rf"{re.escape(str(folder))}: .* ([\d.]+) MB, ([\d.]+) MB ", str(error))
+    assert figures and "\n" not in str(error), str(error)
+    return float(figures[1]), float(figures[2])
 
 
 def test_a_full_disk_is_reported_and_writing_continues_once_there_is_room(disk, tmp_path):
     folder, log, videos = disk / "s3d", tmp_path / "log", [make(f"v{n}", 2000) for n in range(80)]
     run = partial(extract, folder, videos, log)
-    needed, free = says_what_is_needed(in_forked_child(run), folder)
+    needed, free = needed_and_free(in_forked_child(run), folder)
     assert needed == pytest.approx(SHARD_VIDEOS * 2000 * (DIMENSION * 2 + 20) / 1e6, rel=0.3) and free <= needed
     done = read(folder)
     assert 0 < len(done) < 80 and done.items() <= contents(videos).items()
@@ -96,7 +96,7 @@ def test_a_disk_that_fills_while_a_shard_is_written(disk, after, left):
 
         write_rows(shard_path(folder), Provenance(profile=PROFILE, weights=WEIGHTS), "float16", table, rows_of)
 
-    needed, _ = says_what_is_needed(in_forked_child(partial(write_them, another_writer=True)), folder)
+    needed, _ = needed_and_free(in_forked_child(partial(write_them, another_writer=True)), folder)
     assert needed == pytest.approx(8 * 5000 * 28 / 1e6, abs=0.1)
     assert read(folder) == contents(earlier) and not findings(folder) and not leftovers(folder)
     (disk / "fill").unlink()
@@ -112,7 +112,7 @@ def test_a_shard_with_too_few_rows_is_not_put_in_place(tmp_path):
     def rows_of(number):
         return VideoRows([column[: 300 - number] for column in columns], 0)
 
-    with pytest.raises(ValueError, match="299 rows of 'b', expected 300"):
+    with pytest.raises(ValueError, match=r"299 .*'b'.* 300"):
         write_rows(shard_path(tmp_path), Provenance(profile=PROFILE, weights=WEIGHTS), "float16", table, rows_of)
     assert not list(tmp_path.iterdir())
 
@@ -251,7 +251,7 @@ sys.exit(3)"""
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         if done.returncode != 3:
             bad.append((page, "status", done.returncode))
-        if "MB are free" not in done.stdout:
+        if done.stdout.count(" MB") < 2:
             bad.append((page, "message", done.stdout[:130]))
         if f"FREE {free}" not in done.stdout:
             bad.append((page, "room not given back", free, done.stdout[-10:]))
@@ -267,7 +267,7 @@ def test_the_error_names_more_bytes_needed_than_free(disk):
         leave(disk, 100 * 28 * 100 // PAGE * PAGE + pages * PAGE)
         failed = in_forked_child(partial(write, folder, make("v", 10000)))
         if isinstance(failed, OSError):
-            needed, free = says_what_is_needed(failed, folder)
+            needed, free = needed_and_free(failed, folder)
             assert needed > free, str(failed)
         else:
             failed.unlink()
@@ -285,4 +285,4 @@ def test_a_merge_on_a_full_disk_names_the_bytes_needed(disk, tmp_path):
     write(disk / "s3d", make("a"))
     write(tmp_path / "other", make("b", 3000))
     leave(disk, PAGE)
-    says_what_is_needed(in_forked_child(lambda: maintenance.merge([tmp_path / "other"], disk / "s3d")), disk / "s3d")
+    needed_and_free(in_forked_child(lambda: maintenance.merge([tmp_path / "other"], disk / "s3d")), disk / "s3d")

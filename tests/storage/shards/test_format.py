@@ -17,7 +17,7 @@ from vlalign.storage import FeatureStore
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.files import atomic_write
 from vlalign.storage.records import Weights
-from vlalign.storage.shards.format import FIRST_LINE, Provenance, rest_crc32
+from vlalign.storage.shards.format import FIRST_LINE, Provenance, Unreadable, rest_crc32
 from vlalign.storage.stores.thumbnails import Thumbnail, write_thumbnails
 
 pytestmark = pytest.mark.portable
@@ -54,7 +54,7 @@ def test_provenance_is_told_in_one_line():
 def test_another_schema_is_refused(tmp_path, schema):
     path = write(tmp_path, video("a", 2))
     path.write_bytes(path.read_bytes().replace(b"schema 1,", b"schema %d," % schema, 1))
-    with pytest.raises(UserError, match=f"schema {schema}, this vlalign reads 1") as refused:
+    with pytest.raises(UserError, match=rf"\b{schema}\b.*\b1\b") as refused:
         FeatureStore(tmp_path)
     assert str(path) in str(refused.value)
 
@@ -72,10 +72,10 @@ def test_a_truncated_shard_is_refused_in_one_line(tmp_path, kept):
         "all but one byte": len(content) - 1,
     }[kept]
     path.write_bytes(content[:length])
-    with pytest.raises(UserError, match="not a readable feature shard") as refused:
+    with pytest.raises(UserError) as refused:
         FeatureStore(tmp_path)
     message = str(refused.value)
-    assert message.startswith(str(path)) and "run vlalign-extract again" in message and "\n" not in message
+    assert message.startswith(str(path)) and "vlalign-extract" in message and "\n" not in message
 
 
 def plain_hdf5(path):
@@ -96,8 +96,9 @@ def test_a_file_that_is_not_a_shard_is_refused(tmp_path, make):
     path = write(tmp_path, video("a", 2))
     path.rename(path.with_suffix(".tmp"))
     make(path)
-    with pytest.raises(UserError, match="not a readable feature shard"):
+    with pytest.raises(UserError, match=path.name) as refused:
         FeatureStore(tmp_path)
+    assert not isinstance(refused.value, Unreadable)
 
 
 def set_profile(text):
@@ -135,8 +136,9 @@ def set_profile(text):
 def test_an_index_block_with_impossible_values_is_refused(tmp_path, change):
     path = write(tmp_path, video("a", 2))
     edit_block(path, change)
-    with pytest.raises(UserError, match="not a readable feature shard") as refused:
+    with pytest.raises(UserError) as refused:
         FeatureStore(tmp_path)
+    assert not isinstance(refused.value, Unreadable)
     assert str(path) in str(refused.value) and "\n" not in str(refused.value)
 
 
@@ -184,7 +186,7 @@ def test_values_out_of_range_are_refused_and_leave_no_file(tmp_path, value, dtyp
     ids=lambda wrong: next(iter(wrong)),
 )
 def test_features_whose_shapes_disagree_are_refused_when_made(wrong):
-    with pytest.raises(ValueError, match=f"v: {next(iter(wrong))} must be"):
+    with pytest.raises(ValueError, match=f"v: {next(iter(wrong))} "):
         video("v", 3, **wrong)
 
 
@@ -206,7 +208,7 @@ def test_files_of_a_killed_writer_are_ignored(tmp_path):
     with pytest.raises(EOFError):  # the child never answered
         in_forked_child(killed_while_writing)
     assert [p.suffix for p in tmp_path.iterdir()] == [".partial"]
-    with pytest.raises(UserError, match="no feature store"):
+    with pytest.raises(UserError, match=str(tmp_path)):
         FeatureStore(tmp_path)
     write(tmp_path, video("a", 2))
     assert FeatureStore(tmp_path).video_ids() == ["a"]

@@ -59,24 +59,24 @@ def test_any_value_in_a_block_is_used_or_refused_in_one_line(tmp_path_factory, w
 
 
 @pytest.mark.parametrize(
-    "attributes, complaint",
+    "attributes",
     [
-        ({"weights": 5}, "an attribute is not a text"),
-        ({"weights_sha256": {}}, "an attribute is not a text"),
-        ({"origin": "\ud800"}, "an attribute is not a text"),
-        ({"made_with": {"vlalign": []}}, "an attribute is not a text"),
-        ({"made_with": []}, "AttributeError 'list' object has no attribute 'keys'"),
-        ({"profile": {}}, "an attribute is not a text"),
+        {"weights": 5},
+        {"weights_sha256": {}},
+        {"origin": "\ud800"},
+        {"made_with": {"vlalign": []}},
+        {"made_with": []},
+        {"profile": {}},
     ],
 )
 @pytest.mark.parametrize("command", ["info", "ls", "verify"])
-def test_hostile_attributes_are_one_line(tmp_path, whole, attributes, complaint, command, capsys):
+def test_hostile_attributes_are_one_line(tmp_path, whole, attributes, command, capsys):
     about = block_of(whole)
     about["attributes"] |= attributes
     (tmp_path / "1.h5").write_bytes(saying(whole, about))
     assert store_main([command, str(tmp_path)]) in (1, 2)
-    said = capsys.readouterr().err
-    assert f"{tmp_path / '1.h5'}: not a readable feature shard ({complaint})" in said and "Traceback" not in said
+    error = capsys.readouterr().err
+    assert f"{tmp_path / '1.h5'}: " in error and error.count("\n") == 1 and "Traceback" not in error
 
 
 @pytest.mark.parametrize("name", ["num_rows", "num_bytes", "rest_crc32"])
@@ -84,5 +84,6 @@ def test_hostile_attributes_are_one_line(tmp_path, whole, attributes, complaint,
 def test_a_wrong_type_in_a_block_is_refused(tmp_path, whole, name, value):
     about = block_of(whole) | {name: value}
     (tmp_path / "1.h5").write_bytes(saying(whole, about))
-    with pytest.raises(UserError, match="not a readable feature shard"):
+    with pytest.raises(UserError, match=r"1\.h5: ") as refused:
         read_shard(tmp_path / "1.h5")
+    assert type(refused.value) is UserError, "damaged, not of another version or unreadable for now"

@@ -1,5 +1,6 @@
 """Which of two shards with the same video counts: the one that was written later, as its name says, if that can be."""
 
+import re
 import time
 
 import pytest
@@ -27,7 +28,7 @@ IMPOSSIBLE = [
 def test_a_shard_name_with_an_impossible_time_does_not_win(tmp_path, name, capsys):
     write(tmp_path / "made", video("a", 3, base=500)).rename(tmp_path / name)
     assert FeatureStore(tmp_path).get("a").features[0, 0] == 500, "alone, it is read"
-    assert f"{tmp_path}: 1 shards, such as {name!a}, have no valid time in their names" in capsys.readouterr().err
+    assert re.search(rf"{re.escape(str(tmp_path))}: 1 .*{re.escape(ascii(name))}", capsys.readouterr().err)
     later = write(tmp_path, video("a", 3, base=0))
     assert FeatureStore(tmp_path).get("a").features[0, 0] == 0
     assert stamp_of(later.name) <= time.time_ns() and written_at_ns(tmp_path / name) == 0

@@ -253,7 +253,7 @@ def test_a_store_lists_its_videos(tmp_path):
 def test_mixed_features_are_refused_with_both_named(tmp_path, other, named):
     write(tmp_path, video("a", 2))
     later = write(tmp_path, video("b", 2), **other)
-    with pytest.raises(UserError, match="mixed features") as refused:
+    with pytest.raises(UserError) as refused:
         FeatureStore(tmp_path)
     message = str(refused.value)
     assert all(name in message for name in [*named, later.name, str(tmp_path)])
