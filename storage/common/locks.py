@@ -1,4 +1,7 @@
-"""One process at a time in a folder or at a file. The locks are the system's, which end with the process."""
+"""One process at a time in a folder or at a file. The locks are the system's, which end with the process.
+
+The library filelock would open the files itself: it locks a pipe, and makes a file outside of a guarded folder.
+"""
 
 import contextlib
 import json
