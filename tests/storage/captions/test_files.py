@@ -28,7 +28,7 @@ def test_captions_are_read_as_written(tmp_path):
     assert captions.read_captions_about(tmp_path) is None
     captions.write_part(tmp_path, 0, CAPTIONS[:1], {"model": "tiny"})
     captions.write_part(tmp_path, 1, CAPTIONS[1:], {"model": "tiny"})
-    with pytest.raises(UserError, match="run vlalign-preprocess"):
+    with pytest.raises(UserError, match=r"about\.json: .*vlalign-preprocess"):
         read_captions(tmp_path)  # not yet all of them
     captions.write_captions_about(tmp_path, {"tagger": "tiny"})
     assert list(read_captions(tmp_path)) == CAPTIONS
@@ -63,7 +63,7 @@ def test_a_caption_table_without_a_required_column_is_refused(tmp_path, column):
     captions.write_captions_about(tmp_path, {})
     path = captions.part_path(tmp_path, 0)
     pq.write_table(pq.read_table(path).drop_columns([column]), path)
-    with pytest.raises(UserError, match=f"columns missing: {column}"):
+    with pytest.raises(UserError, match=rf"part-00000\.parquet: .*\b{column}\b"):
         read_captions(tmp_path)
 
 
