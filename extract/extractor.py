@@ -24,7 +24,7 @@ from .encoders import is_of_hub
 from .encoders.custom import is_custom_encoder, read_custom_encoder
 from .encoders.profile_checks import DECODINGS, PRECISIONS, VALUE_RANGES, check_extractable
 from .models import MODELS
-from .models.cuda_graphs import Recorded, supports_cuda_graphs
+from .models.cuda_graphs import CudaGraphCall, supports_cuda_graphs
 from .models.network import Network
 from .models.weights import load_published, load_random, published_weights
 
@@ -96,8 +96,8 @@ class Extractor:
         return self._rows(on_device(frames, self.device)).cpu()
 
     @cached_property
-    def _recorded(self) -> Recorded:
-        return Recorded(self._rows, self.device)
+    def _recorded(self) -> CudaGraphCall:
+        return CudaGraphCall(self._rows, self.device)
 
     @cached_property
     def _rows(self) -> Callable[[Tensor], Tensor]:
@@ -184,7 +184,7 @@ def load_extractor(
         used = load_random(network, seed)
     else:
         path = published_weights(profile.weights) if weights == "pretrained" else Path(weights)
-        used = load_published(network, path, left_out=network.left_out)
+        used = load_published(network, path)
     return _on_device(profile, used, network.fold(), torch_device)
 
 

@@ -1,10 +1,10 @@
-"""The decoders, in the order in which they are tried. All give the same pictures.
+"""The decoders, in the order in which they are tried. All give the same frames.
 
 PyAV comes first. If it fails, decord is tried on what it reads well, then the ffmpeg program, then torchcodec, which
 takes seconds to start and reports no damage. Each scales frames with FFmpeg's ``scale`` filter, or with another
 library's kernel from the frame in RGB at its own size. Images are decoded by Pillow and scaled alike.
 
-NVIDIA's video engine, whose pictures are nearly these, comes before all where a profile asks for it.
+NVIDIA's video engine, whose frames are nearly these, comes before all where a profile asks for it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -40,7 +40,7 @@ def choose_backends(info: VideoInfo, sizes: list[Size], without: Sequence[str] =
 
     Args:
         info: The probed video.
-        sizes: The sizes in which pictures are wanted.
+        sizes: The sizes in which frames are wanted.
         without: Decoders not to use.
     """
     if IMAGE in info.containers:
@@ -49,7 +49,7 @@ def choose_backends(info: VideoInfo, sizes: list[Size], without: Sequence[str] =
         "NVDEC": is_in_use,
         "PyAV": lambda: True,
         "decord": lambda: decord_reads_well(info, sizes),
-        # Versions of the program differ in how long they show a GIF's pictures.
+        # Versions of the program differ in how long they show a GIF's frames.
         "ffmpeg": lambda: info.codec != "gif" and can_use_ffmpeg(),
         "torchcodec": lambda: torchcodec_reads_well(info, sizes),
     }

@@ -28,7 +28,14 @@ from PIL import Image
 
 from ...storage.common.system import IS_LINUX, limit
 from . import ffmpeg_backend, input_file, nvdec_backend, request_handler, sandbox
-from .confined_process import LEFT, ConfinedProcess, can_use_torchcodec, decode_by_descriptor, decode_by_path, end_as
+from .confined_process import (
+    TRY_OTHERS,
+    ConfinedProcess,
+    can_use_torchcodec,
+    decode_by_descriptor,
+    decode_by_path,
+    end_as,
+)
 from .errors import VideoError
 from .messages import Failed, Request
 from .process_link import FrameMemory, child_link
@@ -55,10 +62,10 @@ def serve(connection: Connection, memory: FrameMemory, gpu: str) -> None:
 
     Standard input is a pipe to which the parent never writes; it is closed when the parent ends.
     """
-    responder, helper = Responder(connection, memory), None
+    responder, decoder = Responder(connection, memory), None
     while True:
-        if helper:
-            helper.wait_for(connection)
+        if decoder:
+            decoder.wait_for(connection)
         request = Request.from_json(connection.recv_bytes())
         path = Path(request.path)
         try:
@@ -67,23 +74,23 @@ def serve(connection: Connection, memory: FrameMemory, gpu: str) -> None:
             failure = input_file.opening_failure(error)
             responder.send(Failed(failure.kind, str(failure)))
             continue
-        helper = helper or ConfinedProcess(partial(decode_by_descriptor, responder, gpu))
-        helper.send(request, descriptor)
+        decoder = decoder or ConfinedProcess(partial(decode_by_descriptor, responder, gpu))
+        decoder.send(request, descriptor)
         os.close(descriptor)
-        reply = helper.hear()
+        reply = decoder.receive()
         if not reply:
             end_as(1)
-        if reply.startswith(LEFT):
-            failure = json.loads(reply[len(LEFT) :])
-            rest = replace(request, elsewhere=True, sound=False)  # the sound was answered
+        if reply.startswith(TRY_OTHERS):
+            failure = json.loads(reply[len(TRY_OTHERS) :])
+            remaining = replace(request, elsewhere=True, sound=False)  # the sound was answered
             if ffmpeg_backend.can_use_ffmpeg():
                 ffmpeg_backend.ffmpeg_version()  # kept, since the other process cannot ask
-            opening = ConfinedProcess(
-                partial(decode_by_path, responder, rest, failure and VideoError(*map(str, failure)))
+            path_decoder = ConfinedProcess(
+                partial(decode_by_path, responder, remaining, failure and VideoError(*map(str, failure)))
             )
-            opening.begin(rest)
-            while order := opening.hear():
-                opening.start_program(path, order)
+            path_decoder.start_counting(remaining)
+            while order := path_decoder.receive():
+                path_decoder.start_program(path, order)
 
 
 def serve_here(connection: Connection, memory: FrameMemory, gpu: str) -> None:
@@ -111,8 +118,8 @@ def serve_here(connection: Connection, memory: FrameMemory, gpu: str) -> None:
             respond(request, responder)
         except OtherDecodersNeeded as error:
             without = request.without if can_use_torchcodec(request) else [*request.without, "torchcodec"]
-            rest = replace(request, elsewhere=True, sound=False, without=without)  # the sound was answered
-            respond(rest, responder, error.failure)
+            remaining = replace(request, elsewhere=True, sound=False, without=without)  # the sound was answered
+            respond(remaining, responder, error.failure)
 
 
 def _end_with_parent() -> None:
@@ -122,7 +129,7 @@ def _end_with_parent() -> None:
 
 def main() -> None:
     """Serve requests; see ``link.start`` for the arguments."""
-    # Signals of a terminal or batch system reach the parent, too; the parent ends this process.
+    # Signals of a terminal or batch system also reach the parent; the parent ends this process.
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, signal.SIG_IGN)
     limit("RLIMIT_AS", request_handler.MEMORY_BYTES)

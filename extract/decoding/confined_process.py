@@ -23,13 +23,13 @@ from typing import NoReturn
 from . import ffmpeg_backend, input_file, nvdec_backend, request_handler, sandbox, torchcodec_backend
 from .errors import VideoError
 from .messages import Failed, Request
-from .process_link import descriptors_to_answer
+from .process_link import answer_descriptors
 from .request_handler import OtherDecodersNeeded, Responder, processor_seconds, respond
 
 MAX_FAILURE_BYTES = MAX_ORDER_BYTES = 1 << 16
-DONE, LEFT = b"done", b"left"
+DONE, TRY_OTHERS = b"done", b"others"
 """The decoding process's last message after a request: it is answered, or other decoders should try."""
-LENGTH, PROGRAM = b"length ", b"program "
+DURATION, PROGRAM = b"duration ", b"program "
 """Its other messages: the video's seconds, and that the ffmpeg program should be started
 (``ConfinedProcess.start_program``)."""
 MAX_STREAMS, MAX_LATER, MAX_PROGRAMS = 1 << 16, 1 << 40, 4
@@ -57,7 +57,7 @@ class ConfinedProcess:
             code = 1
             try:
                 sandbox.end_with_parent(parent)
-                sandbox.close_all_but({1, 2, theirs.fileno(), *descriptors_to_answer()})
+                sandbox.close_all_but({1, 2, theirs.fileno(), *answer_descriptors()})
                 work(theirs)
                 code = 0
             except (EOFError, BrokenPipeError):
@@ -70,14 +70,14 @@ class ConfinedProcess:
                 os._exit(code)
         theirs.close()
 
-    def begin(self, request: Request) -> None:
+    def start_counting(self, request: Request) -> None:
         """Count processor time from now on, as for ``request``."""
         self._num_parts = max(bool(request.sound) + bool(request.specs), 1)
-        self._used_before, self._length_seconds = self._used_seconds(), 0.0
+        self._used_before, self._duration_seconds = self._used_seconds(), 0.0
 
     def send(self, request: Request, descriptor: int) -> None:
         """Begin a request and send it with the file's descriptor."""
-        self.begin(request)
+        self.start_counting(request)
         self._hand(request.to_json(), [descriptor])
 
     def _hand(self, content: bytes, descriptors: list[int]) -> None:
@@ -86,18 +86,18 @@ class ConfinedProcess:
             socket.send_fds(self._line, [content], descriptors, socket.MSG_DONTWAIT)
         except BlockingIOError:
             os.kill(self._process, signal.SIGKILL)
-        except ConnectionError:  # it has ended; ``hear`` will say how
+        except ConnectionError:  # it has ended; ``receive`` will say how
             pass
 
-    def hear(self) -> bytes:
+    def receive(self) -> bytes:
         """Return the next message; nothing if the process has ended well."""
         while True:
             self.wait_for(self._line)
             message = self._line.recv(MAX_FAILURE_BYTES)
-            if not message.startswith(LENGTH):
+            if not message.startswith(DURATION):
                 break
             with contextlib.suppress(ValueError):
-                self._length_seconds = max(self._length_seconds, float(message[len(LENGTH) :]))
+                self._duration_seconds = max(self._duration_seconds, float(message[len(DURATION) :]))
         if not message:
             self._end()
         return message
@@ -110,7 +110,7 @@ class ConfinedProcess:
             if sys.stdin in ready:
                 os.kill(self._process, signal.SIGKILL)
                 os._exit(1)
-            if self._used_seconds() - self._used_before > self._num_parts * processor_seconds(self._length_seconds):
+            if self._used_seconds() - self._used_before > self._num_parts * processor_seconds(self._duration_seconds):
                 os.kill(self._process, signal.SIGKILL)
                 end_as(-signal.SIGXCPU)
 
@@ -122,13 +122,13 @@ class ConfinedProcess:
             if not (0 <= stream < MAX_STREAMS and -1 <= later < MAX_LATER and self._num_programs <= MAX_PROGRAMS):
                 raise ValueError("not asked for like this")
             self._end_program()
-            allowed_seconds = processor_seconds(self._length_seconds)
+            allowed_seconds = processor_seconds(self._duration_seconds)
             later_seconds = None if later < 0 else later
             self._program = ffmpeg_backend.start(path, stream, later_seconds, processor_seconds=allowed_seconds)
         except (ValueError, VideoError) as error:
             reply, files = str(error).encode(), []
         else:
-            reply, files = b".", [self._program.pictures, self._program.log]
+            reply, files = b".", [self._program.frames, self._program.log]
         self._hand(reply, [file.fileno() for file in files])
         for file in files:
             file.close()
@@ -173,7 +173,7 @@ def decode_by_descriptor(responder: Responder, gpu: str, line: socket.socket) ->
     """
     if not gpu or not nvdec_backend.use(gpu, request_handler.MEMORY_BYTES):
         sandbox.confine()
-    responder.allow = partial(tell_length, line)
+    responder.on_duration = partial(report_duration, line)
     while True:
         order, descriptors, _, _ = socket.recv_fds(line, MAX_ORDER_BYTES, 1)
         if not order:
@@ -184,14 +184,14 @@ def decode_by_descriptor(responder: Responder, gpu: str, line: socket.socket) ->
             respond(request, responder)
         except OtherDecodersNeeded as error:
             failure = error.failure and [error.failure.kind, str(error.failure)]
-            os.write(line.fileno(), LEFT + json.dumps(failure).encode())
+            os.write(line.fileno(), TRY_OTHERS + json.dumps(failure).encode())
         else:
             os.write(line.fileno(), DONE)
 
 
-def tell_length(line: socket.socket, seconds: float) -> None:
+def report_duration(line: socket.socket, seconds: float) -> None:
     """Tell the process that counts processor time how long the video is."""
-    os.write(line.fileno(), LENGTH + str(float(seconds)).encode())
+    os.write(line.fileno(), DURATION + str(float(seconds)).encode())
 
 
 def can_use_torchcodec(request: Request) -> bool:
@@ -213,12 +213,12 @@ def decode_by_path(responder: Responder, request: Request, failure: VideoError |
     except OSError as error:
         responder.send(Failed("missing", f"it existed a moment ago ({error.strerror})"))
     else:
-        responder.allow = partial(tell_length, line)
-        ffmpeg_backend.start_by(partial(ask_for_program, line))
+        responder.on_duration = partial(report_duration, line)
+        ffmpeg_backend.use_starter(partial(request_program, line))
         respond(request, responder, failure)
 
 
-def ask_for_program(
+def request_program(
     line: socket.socket, _path: Path, stream: int, later_seconds: int | None
 ) -> ffmpeg_backend.FfmpegProcess:
     """Have the ffmpeg program started by the process at the other end of ``line``.

@@ -18,7 +18,7 @@ from .errors import VideoError, short_reason
 from .input_file import InputFile
 from .sampling import MAX_SIDE_RATIO
 
-# Containers that hold frames themselves. Playlists and concat scripts are left out: they make FFmpeg open other files
+# Containers that hold frames themselves. Playlists and concat scripts are excluded: they make FFmpeg open other files
 # or addresses, whatever the name of the file.
 CONTAINERS = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,asf,ogg,gif,h264,hevc,ivf,wav,mp3,flac,"
@@ -28,7 +28,7 @@ SAFE_OPENING = {"format_whitelist": CONTAINERS, "protocol_whitelist": "file"}
 # PyAV before 19 refuses a title that is not UTF-8 without this argument; PyAV 19 reads any bytes and refuses it.
 METADATA: dict[str, Any] = {} if int(av.__version__.split(".")[0]) >= 19 else {"metadata_errors": "ignore"}
 SHORT_DELAY, SHOWN_DELAY = 1, 10
-"""A GIF's picture with the first delay is shown for the second, as in browsers and FFmpeg 5.1; in 1/100 s."""
+"""A GIF's frame with the first delay is shown for the second, as in browsers and FFmpeg 5.1; in 1/100 s."""
 OWN_CLOCK_CONTAINERS = {"mpegts", "mpeg"}
 """Containers whose clock may start at any time. The ffmpeg program sets it to 0 at the first of the streams that it
 reads; for other containers, at the first stream of the file."""
@@ -81,12 +81,12 @@ def _format_of(file: InputFile) -> str | None:
 
 
 def video_streams(container: InputContainer) -> list[VideoStream]:
-    """Return the video streams that are not cover pictures."""
+    """Return the video streams that are not cover images."""
     return [s for s in container.streams.video if not s.disposition & Disposition.attached_pic]
 
 
 def video_stream(container: InputContainer) -> VideoStream:
-    """Return the first video stream that is not a cover picture, or the first default one if only others are default.
+    """Return the first video stream that is not a cover image, or the first default one if only others are default.
 
     Raises:
         VideoError: There is none, its format is unknown, or its frames are too large.
@@ -106,7 +106,7 @@ def demuxed(
 ) -> Iterator[Packet]:
     """Yield the packets of some streams, in the order of the file.
 
-    Some are empty: they stand for a repeated picture, and are not to be given to a decoder. Where the clock of a stream
+    Some are empty: they stand for a repeated frame, and are not to be given to a decoder. Where the clock of a stream
     jumps within a container whose clock may start at any time, the next part follows the one before.
 
     Args:
@@ -134,7 +134,10 @@ def demuxed(
 
 
 class _GifClock:
-    """Shows pictures with a delay of 1/100 s for 1/10 s."""
+    """Shows frames with a delay of 1/100 s for 1/10 s.
+
+    frames at 0, 1, 6 with delays 1, 5, 1  ->  frames at 0, 10, 15 with delays 10, 5, 10 (in 1/100 s)
+    """
 
     def __init__(self) -> None:
         self._shift = 0
@@ -149,7 +152,10 @@ class _GifClock:
 
 
 class _JoinedClock:
-    """Shifts the times of a stream's packets so that each part follows the one before."""
+    """Shifts the times of a stream's packets so that each part follows the one before.
+
+    1 packet a second at 7, 8, 9, 300, 301, 0, 1  ->  7, 8, 9, 10, 11, 12, 13; the jumps are before 300 and 0
+    """
 
     def __init__(self, ticks_of_frame: int) -> None:
         self._ticks_of_frame = ticks_of_frame
@@ -175,7 +181,7 @@ class _JoinedClock:
                 if self._last is None:
                     self._delay = packet.pts - dts
                 elif abs(packet.pts + self._shift - dts) * packet.time_base > MAX_JUMP_SECONDS:
-                    # The first packet of a part may have no decoding time, and FFmpeg goes on with the last part's.
+                    # The first packet of a part may have no decoding time, and FFmpeg continues the last part's.
                     packet.pts = dts + self._delay - self._shift
             self._last, self._next = dts, dts + (packet.duration or self._ticks_of_frame)
             packet.dts = dts

@@ -33,14 +33,14 @@ class DecodedThumbnail:
 
 @dataclass(frozen=True)
 class DecodingStarted:
-    """A decoder begins with the first frame. All rows and pictures before are void."""
+    """A decoder begins with the first frame. All windows and thumbnails before are void."""
 
     decoder: str
 
 
 @dataclass(frozen=True)
 class DecodingFinished:
-    """All rows and pictures have come."""
+    """All windows and thumbnails have come."""
 
     decoder: str
     """Name and version."""
@@ -49,7 +49,7 @@ class DecodingFinished:
     """The parts that are missing or damaged, with numbers; empty if none are."""
     num_frames: list[int]
     """Number of sampled frames, for each profile."""
-    remark: str = ""
+    fallback_reason: str = ""
     """Why another decoder was used than the profile asks for; empty if it was not."""
     note: str = ""
     """What is unusual about a file that is whole, and what was done about it; empty if nothing is."""
@@ -78,19 +78,19 @@ def decode_video(
         allocate: Returns the memory for each window.
 
     Raises:
-        VideoError: No decoder gets a picture out of the file.
+        VideoError: No decoder gets a frame out of the file.
     """
     plan = _Plan(info, specs, allocate)
     failures: list[VideoError] = []
-    remark = "it did not survive the file" if "NVDEC" in without and is_in_use() else ""
+    fallback_reason = "it did not survive the file" if "NVDEC" in without and is_in_use() else ""
     for backend in choose_backends(info, plan.sizes, without):
         try:
             yield DecodingStarted(backend)
-            yield from _decode_with(backend, plan, heartbeat, remark)
+            yield from _decode_with(backend, plan, heartbeat, fallback_reason)
             return
         except DecoderRejected as error:
             if backend == "NVDEC":
-                remark = str(error)
+                fallback_reason = str(error)
         except VideoError as error:
             failures.append(error)
     if failures:
@@ -116,7 +116,9 @@ class _Plan:
         self.thumbnails = {int(self.indices[int(position * last + 0.5)]) for position in THUMBNAIL_POSITIONS}
 
 
-def _decode_with(backend: str, plan: _Plan, heartbeat: Callable[[], None], remark: str) -> Iterator[DecodeEvent]:
+def _decode_with(
+    backend: str, plan: _Plan, heartbeat: Callable[[], None], fallback_reason: str
+) -> Iterator[DecodeEvent]:
     partial = [plan.info.missing] if plan.info.missing else []
     decoding, num_absent = yield from _pass(backend, plan, heartbeat)
     num_damaged = decoding.num_damaged
@@ -141,7 +143,7 @@ def _decode_with(backend: str, plan: _Plan, heartbeat: Callable[[], None], remar
         duration_seconds=plan.info.duration_seconds,
         partial="; ".join(partial),
         num_frames=[len(indices) for indices in plan.samples],
-        remark=remark,
+        fallback_reason=fallback_reason,
         note="; ".join(plan.info.notes),
     )
 
@@ -150,6 +152,14 @@ def _plan_for_delivered(backend: str, plan: _Plan, heartbeat: Callable[[], None]
     """Choose frames again, among those that really come; return the plan and what is missing.
 
     Some frames are not what their packets promised. Which ones come is known only after a pass over all of them.
+
+    A packet of interlaced H.264 may hold a whole frame (F) or one of a frame's two fields (f):
+
+        packets   f f   f f   F   f f      ``by_fields``, nothing damaged
+        frames     0     1    2    3       4 of 7, at least half: none is missing
+
+        packets   F   F   x   F   F        x: damaged, or gone
+        frames    0   1       3   4        4 of 5: the video is partial
     """
     info, counting = plan.info, DecodePass(plan.info, [], plan.strict, heartbeat=heartbeat)
     for _ in BACKENDS[backend](counting, np.arange(len(info.pts))):
@@ -185,21 +195,21 @@ def _pass(
     ]
     size_indices = [plan.sizes.index(spec.size) for spec in plan.specs]
     num_absent = len(plan.indices)
-    for index, pictures in BACKENDS[backend](decoding, plan.indices):
+    for index, images in BACKENDS[backend](decoding, plan.indices):
         num_absent -= 1
         for window, size_index in zip(windows, size_indices, strict=True):
-            yield from window.add(index, pictures[size_index])
+            yield from window.add(index, images[size_index])
         if index in plan.thumbnails:
             yield DecodedThumbnail(
-                float(plan.info.pts[index] * plan.info.time_base), _jpeg(pictures[plan.size_of_thumbnails])
+                float(plan.info.pts[index] * plan.info.time_base), _jpeg(images[plan.size_of_thumbnails])
             )
     for window in windows:
         yield from window.finish()
     return decoding, num_absent
 
 
-def _jpeg(picture: np.ndarray) -> bytes:
-    image = Image.fromarray(np.ascontiguousarray(picture))
+def _jpeg(frame: np.ndarray) -> bytes:
+    image = Image.fromarray(np.ascontiguousarray(frame))
     image.thumbnail((4 * THUMBNAIL_HEIGHT_PX, THUMBNAIL_HEIGHT_PX))
     encoded = io.BytesIO()
     image.save(encoded, "JPEG", quality=80)

@@ -52,7 +52,7 @@ def decord_reads_well(info: VideoInfo, sizes: list[Size]) -> bool:
 
 
 def decode_with_decord(decoding: DecodePass, wanted: np.ndarray) -> Iterator[tuple[int, Images]]:
-    """Yield (index, pictures) for each wanted frame, like ``decode_with_pyav``, in one size.
+    """Yield (index, images) for each wanted frame, like ``decode_with_pyav``, in one size.
 
     Raises:
         DecoderRejected: decord reads the file differently from its packets.
@@ -65,17 +65,17 @@ def decode_with_decord(decoding: DecodePass, wanted: np.ndarray) -> Iterator[tup
             raise DecoderRejected(f"decord finds {len(reader)} frames, the packets are {len(info.pts)}")
         _compare_times(reader, info)
         still_bytes = max(STILL_PACKET_SHARE * np.median(info.packet_bytes), STILL_PACKET_BYTES)
-        last_index, last_picture = -2, np.empty(0)
+        last_index, last_image = -2, np.empty(0)
         for first in range(0, len(wanted), FRAMES_AT_ONCE):
             indices = wanted[first : first + FRAMES_AT_ONCE]
-            for index, picture in zip(indices.tolist(), reader.get_batch(indices).asnumpy(), strict=True):
+            for index, image in zip(indices.tolist(), reader.get_batch(indices).asnumpy(), strict=True):
                 # If decord cannot decode a frame, it returns the one before and says nothing.
                 follows = last_index == index - 1
-                if follows and info.packet_bytes[index] > still_bytes and np.array_equal(picture, last_picture):
+                if follows and info.packet_bytes[index] > still_bytes and np.array_equal(image, last_image):
                     raise DecoderRejected(f"decord repeats frame {index - 1} in place of frame {index}")
-                last_index, last_picture = index, picture
+                last_index, last_image = index, image
                 decoding.heartbeat()
-                yield index, [picture]
+                yield index, [image]
     except (decord.DECORDError, RuntimeError, UnicodeError) as error:
         raise DecoderRejected(f"decord: {short_reason(error)}") from None
     decoding.delivered = array("q", info.pts.tolist())

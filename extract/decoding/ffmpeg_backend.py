@@ -50,7 +50,7 @@ def ffmpeg_program() -> str | None:
 class FfmpegProcess:
     """The program at work on a video."""
 
-    pictures: IO[bytes]
+    frames: IO[bytes]
     """Its output: raw video in NUT."""
     log: BinaryIO
     """A file in memory that gets what it prints."""
@@ -59,7 +59,7 @@ class FfmpegProcess:
 
     def close(self) -> None:
         """End the program, if it is this process's."""
-        self.pictures.close()
+        self.frames.close()
         self.log.close()
         if self.process:
             self.process.kill()
@@ -116,7 +116,7 @@ def _confine(parent: int, path: Path, files: tuple[list[str], list[str]], proces
 _start: Start = start
 
 
-def start_by(other: Start) -> None:
+def use_starter(other: Start) -> None:
     """Let ``other`` start the program from now on, as this process may not."""
     global _start
     _start = other
@@ -159,7 +159,7 @@ def ffmpeg_version() -> str:
 
 
 def decode_with_ffmpeg(decoding: DecodePass, wanted: np.ndarray) -> Iterator[tuple[int, Images]]:
-    """Yield (index, pictures) for each wanted frame, like ``decode_with_pyav``.
+    """Yield (index, images) for each wanted frame, like ``decode_with_pyav``.
 
     The program sends its decoded frames with their times, in a NUT stream of raw video.
 
@@ -178,7 +178,7 @@ def decode_with_ffmpeg(decoding: DecodePass, wanted: np.ndarray) -> Iterator[tup
     later_seconds = -(-early_seconds // info.time_base.numerator) * info.time_base.numerator
     program = _start(info.path, index, later_seconds if own_times else None)
     try:
-        with av.open(program.pictures, "r", format="nut") as container:
+        with av.open(program.frames, "r", format="nut") as container:
             time_base = time_base_of(video_stream(container))
             shifted = info.offset * info.time_base + later_seconds if own_times else 0
             offset = round(shifted / time_base)

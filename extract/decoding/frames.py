@@ -31,7 +31,7 @@ DAMAGED_PACKET = (FFmpegError, ValueError, UnicodeError, AttributeError, IndexEr
 """Errors that PyAV raises for packets of damaged files; all of these were seen."""
 
 Images = list[np.ndarray]
-"""An upright picture, [H, W, 3] RGB, in each of the sizes."""
+"""A frame as an upright image, [H, W, 3] RGB, in each of the sizes."""
 Frame = TypeVar("Frame", av.VideoFrame, av.AudioFrame)
 
 
@@ -51,7 +51,7 @@ class DecodePass(DecodeProgress):
 
     info: VideoInfo
     sizes: list[Size]
-    """The sizes in which pictures are wanted."""
+    """The sizes in which images are wanted."""
     strict: bool = True
     """Prefer a decoder that rejects damaged frames. If False, damaged frames are shown as far as they go."""
     delivered: "array[int]" = field(default_factory=lambda: array("q"))
@@ -117,7 +117,7 @@ def frames_in_order(
     colours: tuple[int, int] | None = None,
     context: VideoCodecContext | None = None,
 ) -> Iterator[tuple[int, Images]]:
-    """Yield (index, pictures) for each wanted frame that comes.
+    """Yield (index, images) for each wanted frame that comes.
 
     Args:
         decoding: Counts frames and damage.
@@ -172,7 +172,10 @@ def _with_times(
 
 
 def _last_of_each_time(frames: Iterator[tuple[int, av.VideoFrame]]) -> Iterator[tuple[int, av.VideoFrame]]:
-    """Yield the last of the frames that follow each other at one time."""
+    """Yield the last of the frames that follow each other at one time.
+
+    frames a, b, c, d at times 0, 1, 1, 2  ->  a, c, d
+    """
     held = None
     for time, frame in frames:
         if held is not None and held[0] != time:
@@ -194,9 +197,9 @@ def decoded_frames(
     Args:
         progress: Counts damage.
         container: The opened video.
-        stream: Its pictures.
+        stream: Its video.
         context: The decoder.
-        needed: Times of the packets that are needed. If given, frames at other times are left out where the decoder
+        needed: Times of the packets that are needed. If given, frames at other times are skipped where the decoder
             finds that no other frame refers to them.
 
     Raises:

@@ -3,7 +3,7 @@
 Pillow decodes them, as the loaders of image-caption data do (dharwath/DAVEnet-pytorch,
 dataloaders/image_caption_dataset.py). FFmpeg never does: its image reader takes a name such as ``img%03d.jpg`` for a
 whole sequence of files. EXIF orientation is applied, as rotation is for videos; transparency is dropped. Of a file with
-several pictures (an animated PNG or WebP, a camera's multi-picture JPEG), the first is taken. A file that is cut off is
+several images (an animated PNG or WebP, a camera's multi-picture JPEG), the first is taken. A file that is cut off is
 rejected; damage that libjpeg conceals goes unreported.
 """
 
@@ -45,7 +45,7 @@ UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""{EXIF orientation: the operation that makes the picture upright}"""
+"""{EXIF orientation: the operation that makes the image upright}"""
 
 
 def is_image(path: Path) -> bool:
@@ -77,7 +77,7 @@ def probe_image(path: Path) -> VideoInfo:
 
 
 def read_image(path: Path) -> np.ndarray:
-    """Return the upright picture, uint8 [H, W, 3] RGB.
+    """Return the upright image, uint8 [H, W, 3] RGB.
 
     Raises:
         VideoError: The file is missing, too large, damaged, or not an image.

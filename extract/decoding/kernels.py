@@ -1,4 +1,4 @@
-"""The ways to scale a picture, by the words of ``Profile.resize``, and torch's arithmetic for one of them.
+"""The ways to scale a image, by the words of ``Profile.resize``, and torch's arithmetic for one of them.
 
 torchvision scales bytes by torch's kernel, whose weights are whole numbers. It differs from Pillow's by 1 in a few
 pixels of a thousand. Decoders do not import torch, which would take seconds and gigabytes of addresses in each of them.
@@ -14,9 +14,9 @@ from PIL import Image
 
 BY_FFMPEG, BY_PILLOW, BY_TORCHVISION = "libswscale", "Pillow", "torchvision"
 SQUARE = ", to a square"
-"""In ``Profile.resize``: both sides get the length of the short one, whatever the picture's shape."""
+"""In ``Profile.resize``: both sides get the length of the short one, whatever the image's shape."""
 UNROUNDED = ", not rounded"
-"""At the end of ``Profile.resize``: pictures are float32. Some processors scale to 0..1 before they resize."""
+"""At the end of ``Profile.resize``: images are float32. Some processors scale to 0..1 before they resize."""
 CUT_TO_EVEN = ", cut like torchvision"
 """After those: if a cut cannot be centred, it begins at the even of the two pixels; else at the lower."""
 LIBSWSCALE, LIBSWSCALE_BICUBIC, PILLOW = "bilinear, libswscale", "bicubic, libswscale", "bicubic, Pillow"
@@ -70,18 +70,18 @@ class Kernel(NamedTuple):
 
     @property
     def dtype(self) -> type[np.generic]:
-        """The type of its pictures, whose values are 0 to 255 either way."""
+        """The type of its images, whose values are 0 to 255 either way."""
         return np.uint8 if self.is_rounded else np.float32
 
-    def scaled(self, picture: np.ndarray, height: int, width: int) -> np.ndarray:
-        """Scale a picture by Pillow's or torch's arithmetic: uint8 [H, W, 3] -> [height, width, 3] of ``dtype``."""
+    def scaled(self, image: np.ndarray, height: int, width: int) -> np.ndarray:
+        """Scale a image by Pillow's or torch's arithmetic: uint8 [H, W, 3] -> [height, width, 3] of ``dtype``."""
         if self.by == BY_PILLOW:
-            return np.asarray(Image.fromarray(picture).resize((width, height), _PILLOW[self.name]))
+            return np.asarray(Image.fromarray(image).resize((width, height), _PILLOW[self.name]))
         for axis, size in ((1, width), (0, height)):
-            if picture.shape[axis] != size:
-                rows = _scaled_rows(np.moveaxis(picture, axis, 0), size, self.name, is_rounded=self.is_rounded)
-                picture = np.moveaxis(rows, 0, axis)
-        return np.ascontiguousarray(picture, dtype=self.dtype)
+            if image.shape[axis] != size:
+                rows = _scaled_rows(np.moveaxis(image, axis, 0), size, self.name, is_rounded=self.is_rounded)
+                image = np.moveaxis(rows, 0, axis)
+        return np.ascontiguousarray(image, dtype=self.dtype)
 
 
 def scaled_size(height: int, width: int, short_side_px: int) -> tuple[int, int]:
@@ -100,8 +100,8 @@ def centre_crop(height: int, width: int, crop_px: int, *, to_even: bool = False)
     5x9, crop 2  ->  (1, 3); to even  ->  (2, 4)
 
     Args:
-        height: Of the picture.
-        width: Of the picture.
+        height: Of the image.
+        width: Of the image.
         crop_px: Side of the square.
         to_even: Where two pixels are equally near, take the even one (torchvision's ``center_crop``), not the lower.
     """
@@ -111,19 +111,19 @@ def centre_crop(height: int, width: int, crop_px: int, *, to_even: bool = False)
 
 
 class Size(NamedTuple):
-    """The shorter side of a picture in pixels, and the kernel that scales to it."""
+    """The shorter side of a image in pixels, and the kernel that scales to it."""
 
     short_side_px: int
     resize: str = LIBSWSCALE
 
     @property
     def suits_thumbnails(self) -> bool:
-        """True if pictures keep their shape and are bytes, as thumbnails must."""
+        """True if images keep their shape and are bytes, as thumbnails must."""
         kernel = Kernel.of(self.resize)
         return kernel.is_rounded and not kernel.to_square
 
     def shape(self, height: int, width: int) -> tuple[int, int]:
-        """Return (height, width) of the picture that an upright frame of this size gives."""
+        """Return (height, width) of the image that an upright frame of this size gives."""
         side = self.short_side_px
         return (side, side) if Kernel.of(self.resize).to_square else scaled_size(height, width, side)
 

@@ -26,7 +26,7 @@ class Request:
 
     path: str
     specs: list[FrameSpec]
-    """What each picture profile needs; empty for none."""
+    """What each profile of frames needs; empty for sound or a clip alone."""
     sound: bool = False
     """Decode the sound also."""
     without: list[str] = field(default_factory=list)
@@ -56,12 +56,12 @@ class Request:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """The work goes on."""
+    """The work continues."""
 
 
 @dataclass(frozen=True)
 class Failed:
-    """The video failed, or its pictures did. ``kind`` is that of ``VideoError``."""
+    """The video failed, or its frames did. ``kind`` is that of ``VideoError``."""
 
     kind: str
     words: str
@@ -69,7 +69,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class SoundFailed:
-    """The sound failed; the pictures follow."""
+    """The sound failed; the frames follow."""
 
     kind: str
     words: str
@@ -85,7 +85,7 @@ class SoundProbed:
 
 @dataclass(frozen=True)
 class VideoProbed:
-    """The facts about the pictures that the packets state."""
+    """The facts about the video's frames that its packets state."""
 
     codec: str
     width: int
@@ -111,7 +111,7 @@ class WindowReady:
     """The byte of the memory at which they begin."""
 
     def check(self, specs: Sequence[FrameSpec]) -> None:
-        """Raise ``InvalidMessage`` for a row that was not requested, or whose shape is wrong."""
+        """Raise ``InvalidMessage`` for a window that was not requested, or whose shape is wrong."""
         if not 0 <= self.spec_index < len(specs):
             raise InvalidMessage("a window that was not requested")
         expected = specs[self.spec_index]

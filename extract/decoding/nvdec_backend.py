@@ -1,7 +1,7 @@
 """Frames by NVIDIA's video engine (NVDEC), through torchcodec, for profiles whose ``decoding`` is "nvdec".
 
 A GPU converts frames to RGB with other roundings, and they are scaled from RGB here, where other decoders scale before
-the conversion if the kernel is FFmpeg's. So pictures are nearly those of the other decoders. A file is trusted to it
+the conversion if the kernel is FFmpeg's. So frames are nearly those of the other decoders. A file is trusted to it
 only if a few of its first frames are. Like torchcodec on a CPU, it does not say what is damaged.
 
 CUDA opens devices and libraries while it decodes, and reserves any number of addresses: the process that uses it is not
@@ -97,7 +97,7 @@ def nvdec_version() -> str:
 
 
 def decode_with_nvdec(decoding: DecodePass, wanted: np.ndarray) -> Iterator[tuple[int, Images]]:
-    """Yield (index, pictures) for each wanted frame, like ``decode_with_pyav``.
+    """Yield (index, images) for each wanted frame, like ``decode_with_pyav``.
 
     Raises:
         DecoderRejected: The engine cannot be used for the file, or its frames are not nearly those of the CPU.
@@ -150,8 +150,7 @@ def frames_of_cpu(decoding: DecodePass, indices: np.ndarray) -> list[np.ndarray]
     info = decoding.info
     own_size = Size(min(info.height, info.width), PILLOW)
     return [
-        pictures[0]
-        for _, pictures in decode_with_pyav(DecodePass(info, [own_size], heartbeat=decoding.heartbeat), indices)
+        images[0] for _, images in decode_with_pyav(DecodePass(info, [own_size], heartbeat=decoding.heartbeat), indices)
     ]
 
 

@@ -31,10 +31,10 @@ from .container import (
 )
 from .errors import VideoError, short_reason
 from .sampling import MAX_VIDEO_SECONDS
-from .structure import edits_leave_out, has_broken_units, has_gif_picture, structure_damage
+from .structure import edits_leave_out, has_broken_units, has_gif_image, structure_damage
 
 MAX_FRAME_SECONDS = 300
-"""A frame shown for longer means a broken clock, and hours of work on one picture, unless the header agrees."""
+"""A frame shown for longer means a broken clock, and hours of work on one frame, unless the header agrees."""
 MAX_PROBED_FRAMES = 500
 """Frames that are decoded at most to find out whether a file's times are those of decoding or of showing."""
 HDR = {16: "PQ", 18: "HLG"}
@@ -140,9 +140,9 @@ class _Packets:
         if packet.is_corrupt:
             self.incomplete.append(self.num_packets)
         self.num_packets += 1
-        if not packet.size:  # the picture before it again
+        if not packet.size:  # the frame before it again
             return
-        if context.name == "gif" and not has_gif_picture(bytes(packet)):
+        if context.name == "gif" and not has_gif_image(bytes(packet)):
             return
         self.num_broken += not packet.is_corrupt and has_broken_units(bytes(packet), context.name, context.extradata)
         if packet.is_discard or (not self.pts and not packet.is_keyframe):
@@ -348,6 +348,8 @@ def display_times(dts: list[int], depth: int, step: int) -> np.ndarray:
     The first frame comes with packet ``depth``; the last ``depth`` frames come ``step`` ticks apart after the last
     packet.
 
+    packets at 0, 1, 2, 5, depth 2, step 1  ->  frames at 2, 5, 6, 7
+
     Source: libavcodec, which calls these times ``best_effort_timestamp``.
     """
     ascending = np.sort(np.array(dts, dtype=np.int64))
@@ -371,6 +373,12 @@ def pause(pts: np.ndarray, time_base: Fraction) -> str:
     """Describe a stretch without frames in a video of constant rate; empty if there is none.
 
     Nothing else reveals packets that a damaged file hides from its reader.
+
+    25 frames a second, each | a frame; shown for longer than 10 others and than 0.3 s is a pause:
+
+        | | | | | | | | | | | | .  .  .  .  .  .  | | | |      0.52 s without frames: a pause
+        | | | | | | | | | | | | .  .  | | | | | | | | | |      0.16 s: none
+        | .  .  .  | .  .  .  .  .  | .  .  |                  no constant rate (below 90 %): none
     """
     steps = np.diff(pts)
     if len(steps) < PAUSE_FRAMES:
@@ -394,7 +402,7 @@ def _check_times(info: VideoInfo, is_stated: bool) -> None:
     late_seconds = float(info.pts[0] * info.time_base)
     if late_seconds > MAX_FRAME_SECONDS:
         raise VideoError(
-            "bad_times", f"its pictures begin {late_seconds:.0f} s after its start (limit: {MAX_FRAME_SECONDS} s)"
+            "bad_times", f"its frames begin {late_seconds:.0f} s after its start (limit: {MAX_FRAME_SECONDS} s)"
         )
     longest_seconds = float(np.diff(info.pts, append=info.end).max() * info.time_base)
     if longest_seconds > MAX_FRAME_SECONDS and not is_stated:

@@ -83,7 +83,7 @@ class DecodeProcess:
         return message
 
     def refused(self, error: InvalidMessage) -> VideoError:
-        """Kill the child, which is no longer believed; return the error that stands in place of its answer."""
+        """Kill the child, which is no longer believed; return the error that replaces its answer."""
         self.kill()
         return VideoError("crashed", f"its decoder answered what no decoder answers ({error})")
 
@@ -126,23 +126,23 @@ class DecodeProcess:
         """Whether the child has sent nothing for so long that ``receive`` gives it up."""
         return time.monotonic() - self.last_heard > SILENCE_SECONDS
 
-    def take_frames(self, row: WindowReady, frames: np.ndarray) -> None:
-        """Copy the frames of a row, after which the child may write others in their place.
+    def take_frames(self, window: WindowReady, frames: np.ndarray) -> None:
+        """Copy the frames of a window, after which the child may overwrite them.
 
         Args:
-            row: The message, whose other fields the caller has checked.
+            window: The message, whose other fields the caller has checked.
             frames: Receives the frames.
 
         Raises:
-            VideoError: They lie outside the memory, or the child does not take back its places.
+            VideoError: They lie outside the memory, or the child does not take back its slots.
         """
-        if not 0 <= row.offset <= len(self._memory) - frames.nbytes:
-            raise self.refused(InvalidMessage(f"frames at byte {row.offset:,}"))
-        np.copyto(frames, np.ndarray(frames.shape, frames.dtype, self._memory, row.offset))
+        if not 0 <= window.offset <= len(self._memory) - frames.nbytes:
+            raise self.refused(InvalidMessage(f"frames at byte {window.offset:,}"))
+        np.copyto(frames, np.ndarray(frames.shape, frames.dtype, self._memory, window.offset))
         try:
             self._link.tell_taken(b".")
         except BlockingIOError:
-            raise self.refused(InvalidMessage("rows without end")) from None
+            raise self.refused(InvalidMessage("windows without end")) from None
         except ConnectionError:
             pass  # the child has ended; ``receive`` will say how
 

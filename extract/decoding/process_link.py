@@ -45,7 +45,7 @@ TAKEN_AT_ONCE = 4096
 def num_bytes_for(specs: Sequence[FrameSpec]) -> int:
     """Return the size of the memory for the windows of ``specs``; without any, for small windows.
 
-    A place has room for the largest window that may come, but takes only as much memory as was written there.
+    A slot has room for the largest window that may come, but takes only as much memory as was written there.
     """
     largest = max((min(spec.max_window_bytes, MAX_WINDOW_BYTES) for spec in specs), default=SMALL_WINDOW_BYTES)
     whole_pages = -(-largest // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -72,7 +72,7 @@ class FrameMemory:
     """The memory as the decoder's process sees it.
 
     Each profile has ``NUM_SLOTS`` in it, which its windows take in turn. A window waits until the parent has copied the
-    one that was in its place.
+    one that was in its slot.
     """
 
     def __init__(self, memory: int, read_taken: Callable[[int], bytes]) -> None:
@@ -257,7 +257,7 @@ def child_link() -> tuple[Connection, FrameMemory, str]:
     return Connection(connect().detach()), frames, "".join(sys.argv[2:])
 
 
-def descriptors_to_answer() -> list[int]:
+def answer_descriptors() -> list[int]:
     """Return the descriptors by which a process forked from the one that ``start`` has started answers (Linux)."""
     answering, _, taken = map(int, sys.argv[1:4])
     return [answering, taken]

@@ -18,7 +18,7 @@ frames."""
 
 
 def decode_with_pyav(decoding: DecodePass, wanted: np.ndarray) -> Iterator[tuple[int, Images]]:
-    """Yield (index, pictures) for each wanted frame.
+    """Yield (index, images) for each wanted frame.
 
     Frames that are not wanted and that no other frame refers to are not decoded. Frames that do not come are left out;
     ``decoding.delivered`` says which came.

@@ -39,12 +39,12 @@ MEMORY_BYTES = 4 << 30
 CPU_SECONDS = 120
 CPU_SECONDS_PER_SECOND = 5
 """Processor time that a video may take: ``CPU_SECONDS``, and this much for each of its seconds, for its sound and for
-its pictures."""
+its frames."""
 HEARTBEAT_SECONDS = 1.0
 
 
 class OtherDecodersNeeded(Exception):
-    """No decoder of this process gets a picture out of the video; those that open it by its path may.
+    """No decoder of this process gets a frame out of the video; those that open it by its path may.
 
     ``failure`` says why; None if no decoder of this process was tried.
     """
@@ -58,12 +58,12 @@ class Responder:
     """Sends answers to the parent."""
 
     def __init__(
-        self, connection: Connection, memory: FrameMemory, allow: Callable[[float], None] | None = None
+        self, connection: Connection, memory: FrameMemory, on_duration: Callable[[float], None] | None = None
     ) -> None:
         self._connection = connection
         self.memory = memory
         """The memory in which frames are handed to the parent."""
-        self.allow = allow or limit_cpu
+        self.on_duration = on_duration or limit_cpu
         """Called with the seconds that a video is long, once they are known, since they allow more processor time."""
         self._last = 0.0
 
@@ -81,13 +81,13 @@ class Responder:
             self._connection.send_bytes(content)
 
     def heartbeat(self) -> None:
-        """Tell the parent that the work goes on, at most once a second."""
+        """Tell the parent that the work continues, at most once a second."""
         if time.monotonic() - self._last > HEARTBEAT_SECONDS:
             self.send(Heartbeat())
 
 
 def processor_seconds(length_seconds: float) -> float:
-    """Return the processor time that the sound or the pictures of a video of some length may take."""
+    """Return the processor time that the sound or the frames of a video of some length may take."""
     return CPU_SECONDS + CPU_SECONDS_PER_SECOND * min(length_seconds, MAX_VIDEO_SECONDS)
 
 
@@ -119,14 +119,14 @@ def respond(request: Request, responder: Responder, failure: VideoError | None =
 def handle_request(request: Request, responder: Responder) -> None:
     """Answer a request, sound first.
 
-    If the sound kills a decoder, that decoder has not begun with the pictures and is not blamed for them.
+    If the sound kills a decoder, that decoder has not begun with the frames and is not blamed for them.
 
     Raises:
         VideoError: The video failed.
         OtherDecodersNeeded: Other decoders should try.
     """
     if request.clip:
-        responder.allow(0)
+        responder.on_duration(0)
         content = webm_clip(Path(request.path), *request.clip, responder.heartbeat)
         responder.send(ClipFollows(), content)
         return
@@ -147,7 +147,7 @@ def handle_sound(request: Request, responder: Responder) -> None:
     Raises:
         VideoError: The sound failed.
     """
-    responder.allow(0)
+    responder.on_duration(0)
     path = Path(request.path)
     if is_image(path):
         raise VideoError("no_sound", "it is an image")
@@ -155,7 +155,7 @@ def handle_sound(request: Request, responder: Responder) -> None:
         num_rows, duration_seconds = planned_sound(path, responder.heartbeat)
         responder.send(SoundProbed(num_rows, duration_seconds))
         return
-    responder.allow(declared_seconds(path))
+    responder.on_duration(declared_seconds(path))
     for part in sound_rows(path, seconds=request.seconds, heartbeat=responder.heartbeat):
         if isinstance(part, SoundFinished):
             responder.send(part)
@@ -164,18 +164,18 @@ def handle_sound(request: Request, responder: Responder) -> None:
 
 
 def handle_video(request: Request, responder: Responder) -> None:
-    """Send the rows and thumbnails, or what the packets say about the pictures.
+    """Send the windows and thumbnails, or what the packets say about the frames.
 
     Raises:
-        VideoError: The pictures failed.
+        VideoError: The frames failed.
         OtherDecodersNeeded: Other decoders should try.
     """
-    responder.allow(0)
+    responder.on_duration(0)
     path = Path(request.path)
     info = probe_image(path) if is_image(path) else probe_video(path, responder.heartbeat)
     if request.seconds is not None:
         info = cut(info, request.seconds)
-    responder.allow(info.duration_seconds)
+    responder.on_duration(info.duration_seconds)
     if request.only_probe:
         num_frames = [len(spec.sample(info.pts, info.end, info.time_base)) for spec in request.specs]
         responder.send(

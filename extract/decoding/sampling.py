@@ -30,13 +30,16 @@ def sample_frames(pts: np.ndarray, end: int, time_base: Fraction, fps: float) ->
     """Choose the frames that ``ffmpeg -i FILE -filter_complex fps=... -f rawvideo`` would output.
 
     Output slot k shows the last frame whose time, rounded to slots, is not after k; slots run from 0 to the rounded
-    end. A frame may be repeated or left out. Slots before the first frame show what the first frame's slot shows: raw
-    video has a constant rate, so the program repeats its first picture. Where frames begin before time 0, the program
+    end. A frame may be repeated or skipped. Slots before the first frame show what the first frame's slot shows: raw
+    video has a constant rate, so the program repeats its first frame. Where frames begin before time 0, the program
     first outputs the last two slots before it, so that all others come two slots later, and leaves earlier ones out. If
     the program would output no frame at all (a video shorter than half a slot), the first frame is taken: no video is
     silently empty.
 
     25 frames a second, 2 s, fps 1  ->  frames 12 and 37 (at 0.48 and 1.48 s), not 0 and 25
+    2 frames a second, 2 s, fps 4   ->  frames 0 0 1 1 2 2 3 3: each is repeated
+    frames at 0.0, 0.1, 1.5 s to 2 s, fps 2  ->  frames 1 1 1 2: the pause shows the frame before it
+    frames at 1.0, 1.5 s to 2 s, fps 2       ->  frames 0 0 0 1: the first is shown from time 0 on
 
     Args:
         pts: [T] presentation times in ticks, ascending.
@@ -138,7 +141,14 @@ TAILS: dict[str, Callable[[int, int, float], np.ndarray] | None] = {
     "loop": lambda num_frames, window, _: np.arange(num_frames, window) % num_frames,
     "last frame to a whole second, then that second": _last_second,
 }
-"""{tail rule of a profile: which frames fill a last window, from (its frames, the window's length, frames a second)}"""
+"""{tail rule of a profile: which frames fill a last window, from (its frames, the window's length, frames a second)}
+
+A last window of 8 at 4 frames a second that has only the frames a b c:
+
+    black frames   a b c - - - - -
+    loop           a b c a b c a b
+    last frame ..  a b c c a b c c     the last frame to a whole second, then that second again
+"""
 
 
 @dataclass(frozen=True)
@@ -197,7 +207,14 @@ class Window:
 
 
 class WindowAssembler:
-    """Assemble the frames that one profile samples into windows."""
+    """Assemble the frames that one profile samples into windows.
+
+    frames 0 to 9, window 4:
+
+        stride 4   0123 4567 89..               the tail rule fills the last
+        stride 2   0123 2345 4567 6789          each frame is in two windows
+        stride 6   0123      6789               4 and 5 are in none
+    """
 
     def __init__(self, spec_index: int, spec: FrameSpec, indices: np.ndarray, allocate: Allocate = new_array) -> None:
         """Begin with the first window.

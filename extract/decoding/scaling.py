@@ -27,12 +27,12 @@ TURNS: set[Filters] = {
 }
 """By right angles, without a mirror: all that some decoders know."""
 ON_ARRAYS = {
-    "cclock": lambda picture: np.rot90(picture, 1),
-    "clock": lambda picture: np.rot90(picture, -1),
-    "cclock_flip": lambda picture: picture.transpose(1, 0, 2),
-    "clock_flip": lambda picture: np.rot90(picture, 2).transpose(1, 0, 2),
-    "hflip": lambda picture: picture[:, ::-1],
-    "vflip": lambda picture: picture[::-1],
+    "cclock": lambda image: np.rot90(image, 1),
+    "clock": lambda image: np.rot90(image, -1),
+    "cclock_flip": lambda image: image.transpose(1, 0, 2),
+    "clock_flip": lambda image: np.rot90(image, 2).transpose(1, 0, 2),
+    "hflip": lambda image: image[:, ::-1],
+    "vflip": lambda image: image[::-1],
 }
 """What each filter does with an array [H, W, C]; filters that turn by other angles than right ones are not there."""
 
@@ -66,11 +66,11 @@ def swaps_sides(filters: Filters) -> bool:
     return bool(filters) and filters[0][0] == "transpose"
 
 
-def upright_image(picture: np.ndarray, filters: Filters) -> np.ndarray:
-    """Return a picture [H, W, C] turned and mirrored, right angles only."""
+def upright_image(image: np.ndarray, filters: Filters) -> np.ndarray:
+    """Return a image [H, W, C] turned and mirrored, right angles only."""
     for name, argument in filters:
-        picture = ON_ARRAYS.get(argument or name, lambda same: same)(picture)
-    return picture
+        image = ON_ARRAYS.get(argument or name, lambda same: same)(image)
+    return image
 
 
 # Scaling
@@ -79,7 +79,7 @@ def upright_image(picture: np.ndarray, filters: Filters) -> np.ndarray:
 class Scaler:
     """Scale a video's frames to one size.
 
-    All pictures of a video get the size that its first frame gives, as in the ffmpeg program. The filter is rebuilt
+    All images of a video get the size that its first frame gives, as in the ffmpeg program. The filter is rebuilt
     when the size or format of frames changes within a video.
     """
 
@@ -90,14 +90,14 @@ class Scaler:
         self._graph_key: tuple[object, ...] | None = None
 
     def see(self, frame: av.VideoFrame, upright: Filters) -> tuple[int, int]:
-        """Return (height, width) of the pictures, which the first frame decides. Call it with every frame, wanted or
+        """Return (height, width) of the images, which the first frame decides. Call it with every frame, wanted or
         not."""
         if self._shape is None:
             self._shape = self.size.shape(*_turned(frame, upright))
         return self._shape
 
     def __call__(self, frame: av.VideoFrame, upright: Filters) -> np.ndarray:
-        """Return the picture, [H, W, 3] RGB in the kernel's type, made upright by these filters."""
+        """Return the image, [H, W, 3] RGB in the kernel's type, made upright by these filters."""
         height, width = self.see(frame, upright)
         key = (frame.width, frame.height, frame.format.name, frame.colorspace, frame.color_range, upright)
         if self._graph is None or key != self._graph_key:
@@ -107,8 +107,8 @@ class Scaler:
         self._graph.push(frame)
         scaled = self._graph.pull()
         assert isinstance(scaled, av.VideoFrame)
-        picture = scaled.to_ndarray()
-        return picture if self._kernel.by == BY_FFMPEG else self._kernel.scaled(picture, height, width)
+        image = scaled.to_ndarray()
+        return image if self._kernel.by == BY_FFMPEG else self._kernel.scaled(image, height, width)
 
     def _make_graph(self, frame: av.VideoFrame, upright: Filters, shape: tuple[int, int]) -> Graph:
         height, width = shape

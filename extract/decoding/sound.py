@@ -25,7 +25,7 @@ MAX_DRIFT_SECONDS = 0.015
 """Timestamps that differ by more from the count of samples are followed. Smaller differences are the rounding of
 containers, and each correction is a click."""
 MAX_BACK_SECONDS = 1.0
-"""Overlaps up to this are cut away. Beyond it, the clock jumps back, as for pictures."""
+"""Overlaps up to this are cut away. Beyond it, the clock jumps back, as for frames."""
 
 
 @dataclass(frozen=True)
@@ -60,16 +60,16 @@ def sound_stream(container: InputContainer) -> AudioStream:
 
 
 def time_zero(container: InputContainer) -> Fraction:
-    """Return the second of the file's clock from which pictures and sound are counted.
+    """Return the second of the file's clock from which frames and sound are counted.
 
-    It is ``VideoInfo.offset``, to the tick of the pictures.
+    It is ``VideoInfo.offset``, to the tick of the frames.
     """
     try:
-        pictures = video_stream(container)
+        video = video_stream(container)
     except VideoError:
         return Fraction(container.start_time or 0, av.time_base)
-    tick = time_base_of(pictures)
-    return round(start_second(container, pictures) / tick) * tick
+    tick = time_base_of(video)
+    return round(start_second(container, video) / tick) * tick
 
 
 def declared_seconds(path: Path) -> float:
@@ -196,7 +196,7 @@ def sound_rows(
     """Yield blocks [rows] of ``log_mel.ROW``, in order, then ``SoundFinished``.
 
     There is a row for each hop from the one in which the sound begins to the one in which it ends, whatever the
-    pictures do: none before sound that begins late, and some after pictures that end early. Samples that a window
+    frames do: none before sound that begins late, and some after frames that end early. Samples that a window
     lacks, at either end or in a pause, are silence and not counted in ``valid``. Sound before time zero is left out.
     Values beyond -1..1, as in clipped recordings, stay as they are.
 
@@ -262,7 +262,7 @@ def _missing(
 ) -> str:
     """Say what sound the file declares and lacks; empty if none.
 
-    If only the length of the whole file is known, the pictures may be what lasts so long.
+    If only the length of the whole file is known, the frames may be what lasts so long.
     """
     if stream.duration:
         end_time = (stream.start_time or 0) + stream.duration

@@ -1,4 +1,4 @@
-"""Check a file's length and layout against its own headers. No pictures are read.
+"""Check a file's length and layout against its own headers. No frames are decoded.
 
 Wherever a file is damaged, libavformat searches for the next thing that it can read and does not say what it skipped.
 The walkers here understand less, but say where a file stops making sense. Every step goes forward by at least one
@@ -279,8 +279,8 @@ def _walk_flv(file: BinaryIO, num_bytes: int, heartbeat: Callable[[], None]) -> 
 
 # GIF
 
-GIF_EXTENSION, GIF_PICTURE, GIF_END = 0x21, 0x2C, 0x3B
-HEADER_BYTES, PICTURE_BYTES = 13, 10
+GIF_EXTENSION, GIF_IMAGE, GIF_END = 0x21, 0x2C, 0x3B
+HEADER_BYTES, IMAGE_BYTES = 13, 10
 
 
 def _walk_gif(file: BinaryIO, num_bytes: int, heartbeat: Callable[[], None]) -> None:
@@ -291,13 +291,13 @@ def _walk_gif(file: BinaryIO, num_bytes: int, heartbeat: Callable[[], None]) -> 
     while position < num_bytes:
         heartbeat()
         file.seek(position)
-        block = file.read(PICTURE_BYTES)
+        block = file.read(IMAGE_BYTES)
         if block[0] == GIF_END:
             return
         if block[0] == GIF_EXTENSION:
             position += 2
-        elif block[0] == GIF_PICTURE and len(block) == PICTURE_BYTES:
-            position += PICTURE_BYTES + _colours_bytes(block[9]) + 1
+        elif block[0] == GIF_IMAGE and len(block) == IMAGE_BYTES:
+            position += IMAGE_BYTES + _colours_bytes(block[9]) + 1
         else:
             raise _Broken(f"its structure breaks at byte {position:,}")
         length = 1
@@ -314,15 +314,15 @@ def _colours_bytes(flags: int) -> int:
     return 3 << (flags & 7) + 1 if flags & 0x80 else 0
 
 
-def has_gif_picture(packet: bytes) -> bool:
-    """Return whether a GIF's packet holds a picture; the last one may hold only a comment."""
+def has_gif_image(packet: bytes) -> bool:
+    """Return whether a GIF's packet holds an image; the last one may hold only a comment."""
     position = HEADER_BYTES + _colours_bytes(packet[10]) if packet.startswith(b"GIF8") and len(packet) > 10 else 0
     while position + 2 < len(packet) and packet[position] == GIF_EXTENSION:
         position += 2
         while position < len(packet) and packet[position]:
             position += 1 + packet[position]
         position += 1
-    return packet[position : position + 1] == bytes([GIF_PICTURE])
+    return packet[position : position + 1] == bytes([GIF_IMAGE])
 
 
 # Edit lists of MP4 and QuickTime
@@ -332,7 +332,14 @@ MAX_TABLE_BYTES = 1 << 20
 
 
 def edits_leave_out(path: Path) -> bool:
-    """Return whether the edit list of a video track shows less than all of it, or shows it in several parts."""
+    """Return whether the edit list of a video track shows less than all of it, or shows it in several parts.
+
+    A track of 10 s, whose frames stand for 0123456789:
+
+        shown   0123456789     False: all of it, perhaps later (an empty edit before it only delays)
+        shown     234567       True: 4 s are left out
+        shown   01234 789      True: two parts
+    """
     with open_file(path) as file:
         tracks = _edited_tracks(file, 0, num_bytes_of(file.fileno()), {})
     return any(_leaves_out(track) for track in tracks)

@@ -87,7 +87,7 @@ def torchcodec_reads_well(info: VideoInfo, sizes: list[Size]) -> bool:
 
 
 def decode_with_torchcodec(decoding: DecodePass, wanted: np.ndarray) -> Iterator[tuple[int, Images]]:
-    """Yield (index, pictures) for each wanted frame, like ``decode_with_pyav``.
+    """Yield (index, images) for each wanted frame, like ``decode_with_pyav``.
 
     Raises:
         DecoderRejected: torchcodec fails, or reads the file differently from its packets.
@@ -123,7 +123,7 @@ def open_decoder(info: VideoInfo, device: str = "cpu") -> "VideoDecoder":
 
     with open_video(info.path) as container:
         stream_index = video_stream(container).index
-    # Its own backend for GPUs decodes into pictures that were not fetched yet: of 40 frames of H.264 with B-frames as
+    # Its own backend for GPUs decodes into frames that were not fetched yet: of 40 frames of H.264 with B-frames as
     # references, number 34 came as number 37 (torchcodec 0.17, seen on an H200). FFmpeg keeps them.
     with nullcontext() if device == "cpu" else set_cuda_backend("ffmpeg"):
         decoder = VideoDecoder(InputFile(info.path), stream_index=stream_index, dimension_order="NHWC", device=device)
@@ -131,7 +131,7 @@ def open_decoder(info: VideoInfo, device: str = "cpu") -> "VideoDecoder":
         raise DecoderRejected(f"torchcodec finds {len(decoder)} frames, the packets are {len(info.pts)}")
     first = first_frame(info.path)
     if first is not None and upright_filters(first) and not decoder.metadata.rotation:
-        raise DecoderRejected("its pictures state a turn that the file does not, which torchcodec does not know")
+        raise DecoderRejected("its frames state a turn that the file does not, which torchcodec does not know")
     return decoder
 
 

@@ -54,11 +54,11 @@ def webm_clip(
     end_seconds = min(end_seconds, start_seconds + MAX_CLIP_SECONDS)
     content = io.BytesIO()
     with av.open(content, "w", format="webm") as output:
-        pictures = output.add_stream("libvpx", rate=MAX_FPS, options={"deadline": "realtime", "cpu-used": "8"})
+        video = output.add_stream("libvpx", rate=MAX_FPS, options={"deadline": "realtime", "cpu-used": "8"})
         sound = output.add_stream("libopus", rate=SOUND_RATE, layout="stereo") if _has_sound(path) else None
-        packets = list(_picture_packets(path, start_seconds, end_seconds, pictures, heartbeat))
+        packets = list(_video_packets(path, start_seconds, end_seconds, video, heartbeat))
         if sound is not None:
-            with contextlib.suppress(VideoError):  # pictures without sound are better than nothing
+            with contextlib.suppress(VideoError):  # a clip without sound is better than nothing
                 packets.extend(_sound_packets(path, start_seconds, end_seconds, sound, heartbeat))
         output.mux(sorted(packets, key=lambda packet: (packet.dts or 0) * packet.time_base))
     return content.getvalue()
@@ -104,7 +104,7 @@ def _frames_from(
                 return
 
 
-def _picture_packets(
+def _video_packets(
     path: Path, start_seconds: float, end_seconds: float, encoded: VideoStream, heartbeat: Callable[[], None]
 ) -> Iterator[Packet]:
     last = -math.inf
@@ -144,8 +144,8 @@ def _upright(frame: av.VideoFrame, width: int, height: int) -> av.VideoFrame:
     if not filters:
         return frame.reformat(width, height, "yuv420p")
     size = (height, width) if swaps_sides(filters) else (width, height)
-    picture = upright_image(frame.reformat(*size, "rgb24").to_ndarray(), filters)
-    return av.VideoFrame.from_ndarray(np.ascontiguousarray(picture, np.uint8), "rgb24").reformat(format="yuv420p")
+    image = upright_image(frame.reformat(*size, "rgb24").to_ndarray(), filters)
+    return av.VideoFrame.from_ndarray(np.ascontiguousarray(image, np.uint8), "rgb24").reformat(format="yuv420p")
 
 
 def _sound_packets(

@@ -1,9 +1,9 @@
-"""Encoders that other libraries load by name: their profiles, their pictures, their networks and their text towers."""
+"""Encoders that other libraries load by name: profiles, preprocessing, networks and text towers."""
 
 from ...storage.records import Profile
 
 METHODS = "get_video_features", "get_image_features", "get_vision_features", "forward"
-"""Calls of transformers' models that turn pictures into features, the most specific first."""
+"""Calls of transformers' models that turn images into features, the most specific first."""
 OWN_VECTOR = "the model's own vector"
 SHARED_WITH_TEXTS = f"get_video_features, {OWN_VECTOR}", f"get_image_features, {OWN_VECTOR}"
 """Layers of features whose model may give texts vectors that can be compared with them."""

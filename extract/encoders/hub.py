@@ -79,7 +79,7 @@ class HubNetwork(Network):
         if own is None:
             own = getattr(output, "summary", None)  # RADIO's name for it
         if self._pooling is None:
-            if not isinstance(own, Tensor):  # a list of pictures' tokens
+            if not isinstance(own, Tensor):  # a list of images' tokens
                 own = None
             if own is not None and own.ndim == 3 and own.shape[1] == 1:  # VideoPrism's pooling has one query
                 own = own[:, 0]
@@ -97,7 +97,7 @@ class HubNetwork(Network):
 
 
 def pixel_argument(model: nn.Module, method: str) -> str:
-    """Return the argument of a method that takes pictures; empty if there is none."""
+    """Return the argument of a method that takes images; empty if there is none."""
     parameters = inspect.signature(getattr(model, method, lambda: None)).parameters
     return next((name for name in parameters if name.startswith("pixel_values")), "")
 
@@ -205,12 +205,12 @@ class HubEncoder:
             tokenizer = tokenizer_of(load_text_processor(self.files))
             max_tokens = min(int(config.text_config.max_position_embeddings), int(tokenizer.model_max_length))
             return text_recipe(config, tokenizer).describe(max_tokens)
-        except (NoTextRule, *LOAD_ERRORS):  # pictures need no tokenizer; search says what is missing
+        except (NoTextRule, *LOAD_ERRORS):  # images need no tokenizer; search says what is missing
             return ""
 
     def _network(self, model: nn.Module, config: "PreTrainedConfig") -> HubNetwork:
         if not any(pixel_argument(model, method) for method in METHODS):
-            raise ValueError(f"{type(model).__name__} takes no pictures")
+            raise ValueError(f"{type(model).__name__} takes no images")
         return HubNetwork(model, self._pooling(config), is_video=_num_frames(config) is not None)
 
     def _pooling(self, config: "PreTrainedConfig") -> str | None:
@@ -255,7 +255,7 @@ class HubEncoder:
             config = read_config(self.files)
         except LOAD_ERRORS as error:
             raise self._refused(error) from None
-        if getattr(config, "model_args", None):  # newer timms write the number of classes there, too
+        if getattr(config, "model_args", None):  # newer timms write the number of classes there also
             config.model_args.pop("num_classes", None)
         return config
 
@@ -285,14 +285,14 @@ class HubEncoder:
                 return load_processor(self.files, kind)
             except LOAD_ERRORS as error:
                 reasons.append(reason_of(error))
-        raise ValueError(f"it has no processor of pictures ({reasons[-1]}), as text models have none")
+        raise ValueError(f"it has no image processor ({reasons[-1]}), as text models have none")
 
     def _refused(self, error: Exception) -> UserError:
         from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
         reason, kind = reason_of(error), self.files.config.get("model_type")
         if kind in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES and kind not in BY_PIPELINE:
-            reason = f"{kind} is a language model that sees pictures; expected an encoder of pictures, such as siglip2"
+            reason = f"{kind} is a language model that sees images; expected an encoder of images, such as siglip2"
         return UserError(f"features {self.name.text}: {self.files.model} cannot be used: {reason}")
 
 

@@ -1,7 +1,7 @@
-"""The pictures that a model's own processor makes, as a profile has them: size, kernel, crop, mean and standard
+"""The preprocessing of a model's own processor, as a profile states it: size, kernel, crop, mean and standard
 deviation.
 
-They are read from what the processor states, then proved: the processor's pixels of a few pictures must equal ours.
+They are read from what the processor states, then proved: the processor's pixels of a few images must equal ours.
 What cannot be told in this way is refused.
 """
 
@@ -25,7 +25,7 @@ from ..decoding.kernels import (
 )
 
 SHAPES = (270, 480), (480, 271), (131, 257), (60, 301)
-"""(height, width) of the pictures that are compared."""
+"""(height, width) of the images that are compared."""
 NEAR = 1e-4
 """Pixels are equal if normalised values differ by less; one step of a byte is 40 times as much or more."""
 RESAMPLING = {1: "lanczos", 2: "bilinear", 3: "bicubic"}
@@ -36,7 +36,7 @@ Rgb = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How pictures are made of frames. The fields are those of ``Profile``, whose values are in 0..1."""
+    """How images are made of frames. The fields are those of ``Profile``, whose values are in 0..1."""
 
     short_side_px: int
     crop_px: int | None
@@ -45,26 +45,26 @@ class Preprocessing:
     std: Rgb
 
     def of(self, frame: np.ndarray) -> np.ndarray:
-        """Return the normalised picture of a frame: uint8 [H, W, 3] -> float32 [3, H', W']."""
+        """Return the normalised image of a frame: uint8 [H, W, 3] -> float32 [3, H', W']."""
         kernel, side = Kernel.of(self.resize), self.short_side_px
         height, width = (side, side) if kernel.to_square else scaled_size(frame.shape[0], frame.shape[1], side)
-        picture = kernel.scaled(frame, height, width)
+        image = kernel.scaled(frame, height, width)
         if self.crop_px is not None:
             top, left = centre_crop(height, width, self.crop_px, to_even=kernel.cuts_to_even)
-            picture = picture[top : top + self.crop_px, left : left + self.crop_px]
+            image = image[top : top + self.crop_px, left : left + self.crop_px]
         mean, std = (np.asarray(values, dtype=np.float32) for values in (self.mean, self.std))
-        return ((picture.astype(np.float32) / 255 - mean) / std).transpose(2, 0, 1)
+        return ((image.astype(np.float32) / 255 - mean) / std).transpose(2, 0, 1)
 
 
 def preprocessing_of(processor: Any, processed: Callable[[np.ndarray], np.ndarray]) -> Preprocessing:
-    """Return how a processor makes pictures.
+    """Return how a processor makes images.
 
     Args:
         processor: An image or video processor of transformers.
-        processed: Returns the processor's picture of a frame: uint8 [H, W, 3] -> float [3, H', W'].
+        processed: Returns the processor's image of a frame: uint8 [H, W, 3] -> float [3, H', W'].
 
     Raises:
-        ValueError: Its pictures cannot be made here. The message says why.
+        ValueError: Its images cannot be made here. The message says why.
     """
     name = type(processor).__name__
     rng = np.random.default_rng(0)
@@ -72,17 +72,17 @@ def preprocessing_of(processor: Any, processed: Callable[[np.ndarray], np.ndarra
     try:
         expected = [processed(frame) for frame in frames]
     except (ValueError, TypeError, KeyError, IndexError, RuntimeError, AttributeError) as error:
-        raise ValueError(f"{name} makes no picture of a frame ({reason_of(error)})") from None
+        raise ValueError(f"{name} makes no image of a frame ({reason_of(error)})") from None
     if any(pixels.ndim != 3 or len(pixels) != 3 for pixels in expected):
-        raise ValueError(f"{name} makes {list(expected[0].shape)} of a frame, not a picture [3, height, width]")
+        raise ValueError(f"{name} makes {list(expected[0].shape)} of a frame, not a image [3, height, width]")
     nearest = np.inf
-    for pictures in declared_preprocessings(processor):
-        ours = [pictures.of(frame) for frame in frames]
+    for preprocessing in declared_preprocessings(processor):
+        ours = [preprocessing.of(frame) for frame in frames]
         if [o.shape for o in ours] != [e.shape for e in expected]:
             continue
         difference = max(float(np.abs(o - e).max()) for o, e in zip(ours, expected, strict=True))
         if difference < NEAR:
-            return pictures
+            return preprocessing
         nearest = min(nearest, difference)
     found = "other sizes" if nearest == np.inf else f"pixels that differ by up to {nearest:.3g}"
     raise ValueError(f"{name} makes {found} than resizing, cropping and normalising as it states would")

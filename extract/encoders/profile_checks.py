@@ -11,7 +11,7 @@ from ..decoding.sampling import TAILS
 PRECISIONS = ("fp32", "bf16", "fp16")
 DECODINGS = (EXACT, NVDEC)
 VALUE_RANGES = {"0..1": 255, "0..255": 1}
-"""{value range: divisor of a picture's bytes}"""
+"""{value range: divisor of an image's bytes}"""
 MAX_FPS_DENOMINATOR = 64
 MAX_FPS, MAX_SIDE_PX, MAX_NAME = 1000, 4320, 200
 """Beyond these a profile is a slip of the pen, which would fail for every video, or for the name of its folder."""

@@ -22,7 +22,7 @@ BY_PIPELINE = (
     "videoprism",
 )
 """Types of models whose texts transformers' zero-shot pipeline prepares (``MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION``).
-BLIP-2 is left out: there, the pipeline has another class than ``AutoModel``, whose two sides cannot be compared."""
+BLIP-2 is excluded: there, the pipeline has another class than ``AutoModel``, whose two sides cannot be compared."""
 BY_PROCESSOR = ("aimv2", "groupvit", "owlv2", "owlvit", "vision-text-dual-encoder", "xclip")
 """Types that the pipeline lacks and whose own processor says all: it gives a mask, so that padding does not count."""
 

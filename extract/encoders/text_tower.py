@@ -76,7 +76,7 @@ class ClipTextTower:
 
 
 def has_text_tower(profile: Profile) -> bool:
-    """Return whether the model that made features reads texts, too, as far as the profile tells."""
+    """Return whether the model that made features also reads texts, as far as the profile tells."""
     return profile.name in WITH_TEXT_TOWER or is_shared_with_texts(profile)
 
 

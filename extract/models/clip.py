@@ -18,9 +18,9 @@ from .network import Network, PublishedFile
 
 CONFIG_FILE = "config.json"
 SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-MOST = 1 << 16
+MAX_SIZE = 1 << 16
 """Upper limit of the sizes that a folder may state."""
-SAME = {"image_size": 224, "projection_dim": 512}
+REQUIRED_SIZES = {"image_size": 224, "projection_dim": 512}
 """The settings that the profiles need; all others of a vision tower may differ."""
 
 
@@ -39,7 +39,7 @@ class ClipViTB32(Network):
             page="https://huggingface.co/openai/clip-vit-base-patch32 (its pytorch_model.bin, under this name)",
         ),
     }
-    left_out = ("text_model.", "text_projection.", "logit_scale", "vision_model.embeddings.position_ids")
+    ignored_entries = ("text_model.", "text_projection.", "logit_scale", "vision_model.embeddings.position_ids")
     batch_sizes: ClassVar = {"cpu": 16, "cuda": 256}
 
     def __init__(self, **sizes: Any) -> None:
@@ -75,7 +75,7 @@ class ClipViTB32(Network):
 
 
 class ClipViTB32Map(ClipViTB32):
-    """The 7 x 7 patch tokens in place of the class token.
+    """The 7 x 7 patch tokens instead of the class token.
 
     They tell which part of the frame shows what, for CMCM's fine-grained codes.
 
@@ -100,10 +100,10 @@ def _sizes(about: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"model_type {str(about.get('model_type'))[:80]!r}, expected 'clip'")
     given = {"image_size": 224, **(about.get("vision_config") or {})}
     given["projection_dim"] = about.get("projection_dim", 512)
-    if wrong := [name for name, value in SAME.items() if given[name] != value]:
-        raise ValueError(f"{wrong[0]} {str(given[wrong[0]])[:80]}, expected {SAME[wrong[0]]}")
-    kept = {name: given[name] for name in (*SIZES, *SAME, "patch_size") if name in given}
-    if wrong := [name for name, value in kept.items() if type(value) is not int or not 0 < value <= MOST]:
+    if wrong := [name for name, value in REQUIRED_SIZES.items() if given[name] != value]:
+        raise ValueError(f"{wrong[0]} {str(given[wrong[0]])[:80]}, expected {REQUIRED_SIZES[wrong[0]]}")
+    kept = {name: given[name] for name in (*SIZES, *REQUIRED_SIZES, "patch_size") if name in given}
+    if wrong := [name for name, value in kept.items() if type(value) is not int or not 0 < value <= MAX_SIZE]:
         raise ValueError(f"{wrong[0]} {str(kept[wrong[0]])[:80]}, expected a count")
     if given.get("hidden_act", "quick_gelu") not in ("quick_gelu", "gelu"):
         raise ValueError(f"hidden_act {str(given['hidden_act'])[:80]!r}, expected 'quick_gelu' or 'gelu'")

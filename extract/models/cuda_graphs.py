@@ -18,7 +18,7 @@ def supports_cuda_graphs(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_available()
 
 
-class Recorded:
+class CudaGraphCall:
     """A function of one tensor of one shape, whose kernels a GPU launches together (a CUDA graph).
 
     Launching S3D's 621 kernels one by one takes the host longer than the GPU computes

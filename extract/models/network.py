@@ -30,7 +30,7 @@ class Network(nn.Module):
 
     published: ClassVar[dict[str, PublishedFile]]
     """{name of the file in a profile: where it is published}"""
-    left_out: ClassVar[tuple[str, ...]] = ()
+    ignored_entries: ClassVar[tuple[str, ...]] = ()
     """Prefixes of entries of the published file that the network does not need."""
     classifier: ClassVar[str | None] = None
     """The layer that is as wide as the number of classes of a data set; None if there is none."""

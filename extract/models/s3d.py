@@ -171,7 +171,7 @@ class S3D(Network):
             page="https://github.com/antoine77340/S3D_HowTo100M (its issue 14 names copies of the file)",
         ),
     }
-    left_out = ("text_module.",)
+    ignored_entries = ("text_module.",)
     batch_sizes: ClassVar = {"cpu": 2, "cuda": 16}
     has_many_kernels = True
     random_gain = 4.0  # self-gating halves what passes

@@ -82,7 +82,7 @@ class SlowFast(Network):
     depth: ClassVar[int]
     fusion_frames: ClassVar[int]
     """Frames that the convolutions from the fast to the slow pathway see."""
-    left_out = ("blocks.6.proj.",)
+    ignored_entries = ("blocks.6.proj.",)
     batch_sizes: ClassVar = {"cpu": 2, "cuda": 16}
     blocks: nn.ModuleList
 

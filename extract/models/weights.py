@@ -31,7 +31,7 @@ from .network import Network, PublishedFile
 TENSORS_FILE = "model.safetensors"
 """The weights in a folder that transformers' ``save_pretrained`` wrote."""
 
-UNDER = "state_dict", "model_state"
+STATE_KEYS = "state_dict", "model_state"
 """Names under which checkpoints have their entries: torch's habit, and PySlowFast's."""
 SILENCE_SECONDS = 20.0
 """How long a source may take to answer, and to continue once it has begun."""
@@ -159,7 +159,7 @@ def _size_bytes(path: Path) -> int:
 
 
 def _receive(url: str, partial: Path, what: str) -> None:
-    """Append what ``partial`` lacks, or write it anew if the server does not support ranges."""
+    """Append what ``partial`` lacks, or write it again if the server does not support ranges."""
     had = _size_bytes(partial)
     request = urllib.request.Request(url, headers={"Range": f"bytes={had}-"} if had else {})
     try:
@@ -184,7 +184,7 @@ def _receive(url: str, partial: Path, what: str) -> None:
 
 
 def read_state(path: Path) -> dict[str, Tensor]:
-    """Read the entries of a checkpoint, bare or under one of ``UNDER``, with names with or without ``module.``.
+    """Read the entries of a checkpoint, bare or under one of ``STATE_KEYS``, with names with or without ``module.``.
 
     A file whose name ends in .safetensors is read as one. Nothing in the file is executed.
 
@@ -199,7 +199,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
     except (*READ_ERRORS, pickle.UnpicklingError, struct.error, zlib.error, ImportError, AssertionError) as error:
         reason = str(error).splitlines()[0] if str(error) else repr(error)
         raise UserError(f"weights {path}: not a PyTorch checkpoint ({reason})") from None
-    for name in UNDER:
+    for name in STATE_KEYS:
         if isinstance(content, dict) and isinstance(content.get(name), dict):
             content = content[name]
     if not isinstance(content, dict) or not all(
@@ -209,7 +209,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
     return {name.removeprefix("module."): value for name, value in content.items()}
 
 
-def load_published(model: Network, path: Path, *, left_out: tuple[str, ...]) -> Weights:
+def load_published(model: Network, path: Path) -> Weights:
     """Fill ``model`` from a file.
 
     The classifier, which features do not pass through, becomes as wide as the file's: networks are published for
@@ -218,8 +218,7 @@ def load_published(model: Network, path: Path, *, left_out: tuple[str, ...]) -> 
     Args:
         model: A network before ``fold``.
         path: A checkpoint, or a folder that ``save_pretrained`` wrote. It must have all of the model's entries except
-            batch norm's counters, and no others.
-        left_out: Prefixes of entries that the file may have and the model does not need.
+            batch norm's counters, and no others but ``ignored_entries``.
 
     Raises:
         UserError: The file is missing, not a checkpoint, or has other entries, which are named.
@@ -227,7 +226,7 @@ def load_published(model: Network, path: Path, *, left_out: tuple[str, ...]) -> 
     given, path = path, path / TENSORS_FILE if path.is_dir() else path
     if not path.is_file():
         raise UserError(f"weights {path}: no such file")
-    state = {name: value for name, value in read_state(path).items() if not name.startswith(left_out)}
+    state = {name: value for name, value in read_state(path).items() if not name.startswith(model.ignored_entries)}
     expected = {name: value.shape for name, value in model.state_dict().items()}
     if model.classifier and (weight := state.get(f"{model.classifier}.weight")) is not None:
         for name in (f"{model.classifier}.weight", f"{model.classifier}.bias"):

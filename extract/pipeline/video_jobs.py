@@ -257,7 +257,7 @@ class VideoInProgress:
             failures |= {e.profile.name: self.failure for e in self.picture_extractors}
         if self.finished is None:
             return Extracted(features, [], failures)
-        return Extracted(features, self.thumbnails, failures, self.finished.remark, self.finished.note)
+        return Extracted(features, self.thumbnails, failures, self.finished.fallback_reason, self.finished.note)
 
     def _features_of_sound(self, heard: SoundFinished) -> VideoFeatures:
         rows = np.concatenate(self.sound)

@@ -85,5 +85,5 @@ def all_frames(path: Path, backend: str = "pyav", short_side_px: int = 112) -> n
     info = probe_video(path)
     decoding = DecodePass(info, [Size(short_side_px)])
     return np.stack(
-        [sizes[0] for _, sizes in getattr(backends, f"{backend}_pictures")(decoding, np.arange(len(info.pts)))]
+        [sizes[0] for _, sizes in getattr(backends, f"decode_with_{backend}")(decoding, np.arange(len(info.pts)))]
     )

@@ -148,12 +148,13 @@ def test_only_the_requested_decoder_is_used(with_sound, backend, name):
     without = tuple({"decord", "PyAV", "ffmpeg"} - {name})
     info = probe_video(with_sound)
     if name not in choose_backends(info, [Size(HEIGHT)]):
-        with pytest.raises(VideoError, match="no decoder is left to try"):
+        with pytest.raises(VideoError) as failed:
             take(info, want(24), without=without)
+        assert failed.value.kind == "unreadable" and all(other in str(failed.value) for other in without)
         return
     taken = take(info, want(24), without=without)
     assert taken.begun == [name]
-    assert ("decord decoded it, which does not say what is damaged" in taken.finished.partial) == (name == "decord")
+    assert ("decord" in taken.finished.partial) == bool(taken.finished.partial) == (name == "decord")
     version = {
         "decord": lambda: backends.decord.__version__,
         "PyAV": lambda: av.__version__,

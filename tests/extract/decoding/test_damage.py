@@ -2,6 +2,7 @@
 whole files."""
 
 import random
+import re
 import subprocess
 from pathlib import Path
 
@@ -103,12 +104,20 @@ def test_six_missing_minutes_of_two_hours_make_a_video_partial():
     )
 
 
+def number(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
 def test_a_checksum_of_matroska_is_checked(whole, tmp_path):
     def flip(content: bytearray) -> bytearray:
         content[len(content) // 2] ^= 1
         return content
 
-    assert "do not have their checksum" in probe_video(changed(whole["mkv"], tmp_path / "flipped.mkv", flip)).missing
+    num_bytes = whole["mkv"].stat().st_size
+    first, last = map(
+        number, re.findall(r"[\d,]+", probe_video(changed(whole["mkv"], tmp_path / "x.mkv", flip)).missing)
+    )
+    assert first < num_bytes // 2 < last <= num_bytes
 
 
 @pytest.mark.parametrize("name", ["mkv", "webm", "mp4", "avi"])
@@ -136,7 +145,7 @@ def test_flipped_bits_of_h264_are_noted_by_default(whole, tmp_path):
         return content
 
     taken = take(changed(whole["mp4"], tmp_path / "flipped.mp4", flip), want(24))
-    assert taken.begun[-1] == "PyAV" and "damaged" in taken.finished.partial
+    assert taken.begun[-1] == "PyAV" and re.match(r"\d+ ", taken.finished.partial)
 
 
 @pytest.mark.parametrize("name", ["webm", "hevc.mp4"])
@@ -154,18 +163,18 @@ def test_flipped_bits_of_vp9_and_hevc_are_noted(whole, tmp_path, name):
     path = changed(whole[name], tmp_path / f"flipped.{name}", flip)
     taken, before = take(path, want(24)), take(whole[name], want(24))
     assert largest_change(taken.rows[0], before.rows[0]) > LARGEST_CHANGE
-    assert "damaged" in taken.finished.partial
+    assert re.match(r"\d+ ", taken.finished.partial)
 
 
 def test_damage_in_a_frame_that_comes_after_the_last_one_wanted_is_noted(tmp_path):
     path = mutate(VIDEOS / "frag.mp4", tmp_path / "x.mp4", "flip", 35)
-    assert "damaged" in take(path, want(1)).finished.partial
+    assert re.match(r"\d+ ", take(path, want(1)).finished.partial)
 
 
 @pytest.mark.parametrize("name, place", [("ok_h264.mp4", 104_000), ("msrvtt/videos/video7013.mp4", 149_084)])
 def test_zeros_in_a_frame_are_noted_although_the_decoder_accepts_them(tmp_path, name, place):
     path = zero_bytes(any_video(name), tmp_path / "zeros.mp4", place, place + 188)
-    assert probe_video(path).missing == "1 of its packets are incomplete or damaged"
+    assert probe_video(path).missing.startswith("1 ")
 
 
 def test_an_index_that_declares_gigabytes_is_unreadable(monkeypatch, whole):
@@ -173,7 +182,7 @@ def test_an_index_that_declares_gigabytes_is_unreadable(monkeypatch, whole):
         raise MemoryError("Cannot allocate memory")
 
     monkeypatch.setattr("av.open", refuse)
-    with pytest.raises(VideoError, match="its index is damaged") as failed:
+    with pytest.raises(VideoError, match="Cannot allocate memory") as failed:
         open_video(whole["mp4"])
     assert failed.value.kind == "unreadable"
 
@@ -181,7 +190,7 @@ def test_an_index_that_declares_gigabytes_is_unreadable(monkeypatch, whole):
 @needs_program
 def test_damaged_pictures_of_the_ffmpeg_program_are_noted(zoo_folder):
     taken = take(zoo_folder / "flip_mid.mp4", want(24), without=("PyAV", "decord"))
-    assert taken.finished.decoder.startswith("ffmpeg") and "damaged" in taken.finished.partial
+    assert taken.finished.decoder.startswith("ffmpeg") and re.match(r"\d+ ", taken.finished.partial)
 
 
 # Whole videos stay whole

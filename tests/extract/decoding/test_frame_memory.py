@@ -123,7 +123,7 @@ def test_there_is_room_for_the_largest_windows_of_each_profile(memory):
 def test_windows_that_are_too_large_fail(memory):
     ours, _, _ = memory(8192)
     ours.divide(1)
-    with pytest.raises(VideoError, match=r"frames of \[300, 300, 300, 3\] are more than 256 MB") as failed:
+    with pytest.raises(VideoError, match=r"\[300, 300, 300, 3\] .* 256 MB") as failed:
         ours.allocate(0, (300, 300, 300, 3), U8)
     assert failed.value.kind == "out_of_memory"
 

@@ -293,16 +293,13 @@ def test_images_are_taken_from_a_folder_without_videos(tmp_path, capsys):
     found = list_folder(tmp_path, problems, instead=(".jpg", ".jpeg", ".png"))
     assert [v.video_id for v in found] == ["a/b", "c", "d"] and all(is_image(tmp_path / v.path) for v in found)
     said = capsys.readouterr().err
-    assert "2 files with other names" in said and "1 .webp" in said and "1 .txt" in said
+    assert "2 files" in said and "1 .webp" in said and "1 .txt" in said
     touch(tmp_path, "c.mp4")
     assert [v.video_id for v in list_folder(tmp_path, problems, instead=(".jpg", ".jpeg", ".png"))] == ["c"]
-    assert (
-        "3 images beside the videos are ignored; to extract images, pass a folder without videos"
-        in capsys.readouterr().err
-    )
+    assert "3 images" in capsys.readouterr().err
     assert problems.count == 0
     (tmp_path / "none").mkdir()
-    with pytest.raises(UserError, match=r"no video files in it; expected names ending in .jpg .mp4"):
+    with pytest.raises(UserError, match=r"none.*\.jpg \.mp4"):
         list_folder(tmp_path / "none", problems, suffixes=(".mp4",), instead=(".jpg",))
 
 

@@ -196,16 +196,14 @@ def test_a_lying_decoder_fails_only_its_own_video(short_video, tmp_path, monkeyp
         "child.main()\n"
     )
     monkeypatch.setattr(decode_process, "COMMAND", hostile)
+    refusals, refused = [], DecodeProcess.refused
+    monkeypatch.setattr(DecodeProcess, "refused", lambda self, why: refusals.append(why) or refused(self, why))
     monkeypatch.setattr(video_jobs, "MAX_SOUND_ROWS", MOST_SOUND_ROWS)
     features = [stub("resnet152"), load_extractor("logmel")] if "sound" in lie else [stub("resnet152")]
     made = run([VideoJob(name, tmp_path / f"{name}.mp4", features) for name in ("bad", "good")], features)
     bad = made["bad"]
     error = bad if isinstance(bad, VideoError) else bad.failures["logmel"]
-    assert (
-        error.kind == "crashed"
-        and "its decoder answered what no decoder answers" in str(error)
-        and "\n" not in str(error)
-    )
+    assert error.kind == "crashed" and refusals and "\n" not in str(error)
     good = made["good"].features["resnet152"]
     assert len(good.features) == 1 and np.isfinite(good.features).all()
 
@@ -213,9 +211,9 @@ def test_a_lying_decoder_fails_only_its_own_video(short_video, tmp_path, monkeyp
 def test_a_decoder_that_reads_nothing_does_not_block_its_parent():
     process, frames = DecodeProcess(), np.empty((1, 1, 3), dtype=np.uint8)
     try:
-        with pytest.raises(VideoError, match="rows without end"):
+        with pytest.raises(VideoError) as failed:
             for _ in range(1 << 20):
                 process.take_frames(WindowReady(0, [1, 1, 3], 0), frames)
-        assert not process.usable
+        assert failed.value.kind == "crashed" and not process.usable
     finally:
         process.close()

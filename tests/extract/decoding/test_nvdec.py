@@ -81,11 +81,11 @@ def test_the_same_frames_and_other_roundings_are_near(frames):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda frames: rounded([by_matrix_of_709(frame) for frame in frames]), "of 255 from the CPU's on average"),
-        (lambda frames: rounded([(frame - 16.0) * 255 / 219 for frame in frames]), "of 255 from the CPU's on average"),
-        (lambda frames: [frame[..., ::-1] for frame in frames], "of 255 from the CPU's on average"),
-        (lambda frames: [frame[1:] for frame in frames], "its first frames have other sizes"),
-        (lambda frames: frames[1:], "its first frames have other sizes than on the CPU, or are others"),
+        (lambda frames: rounded([by_matrix_of_709(frame) for frame in frames]), r"\d of 255"),
+        (lambda frames: rounded([(frame - 16.0) * 255 / 219 for frame in frames]), r"\d of 255"),
+        (lambda frames: [frame[..., ::-1] for frame in frames], r"\d of 255"),
+        (lambda frames: [frame[1:] for frame in frames], "^[^0-9]+$"),
+        (lambda frames: frames[1:], "^[^0-9]+$"),
     ],
     ids=["another matrix", "another range", "blue for red", "another size", "a frame fewer"],
 )
@@ -102,7 +102,7 @@ def test_another_frame_is_not_near(frames):
 def test_one_frame_too_far_is_enough():
     frames = [np.full((4, 4, 3), 100, np.uint8)] * 3
     wrong = [*frames[:2], frames[2] + np.uint8(MAX_DIFFERENCE + 1)]
-    with pytest.raises(DecoderRejected, match=r"a frame is 2\.0 of 255"):
+    with pytest.raises(DecoderRejected, match=r"2\.0 of 255"):
         check_near(wrong, frames)
 
 
@@ -141,7 +141,7 @@ def test_a_file_that_it_reads_has_its_name(engine, with_sound):
     engine("cpu")
     taken = take(with_sound, want(2, 64))
     assert taken.begun == ["NVDEC"] and taken.finished.decoder.startswith("NVDEC, torchcodec ")
-    assert not taken.finished.remark and not taken.finished.partial
+    assert not taken.finished.fallback_reason and not taken.finished.partial
 
 
 # What it cannot read
@@ -155,9 +155,9 @@ def test_what_cuda_refuses_is_decoded_as_always_and_said(engine, with_sound):
     assert (taken.begun, expected.begun) == (["NVDEC", "PyAV"], ["PyAV"])
     np.testing.assert_array_equal(taken.frames, expected.frames)
     assert taken.finished.decoder == expected.finished.decoder
-    remark = taken.finished.remark
-    assert ("NVIDIA" in remark or "aten::empty" in remark) and "\n" not in remark  # the second: by torch 2.11
-    assert expected.finished.remark == "it did not survive the file"
+    reason = taken.finished.fallback_reason
+    assert ("NVIDIA" in reason or "aten::empty" in reason) and "\n" not in reason  # the second: by torch 2.11
+    assert expected.finished.fallback_reason not in ("", reason)
 
 
 def test_files_that_it_is_not_trusted_with_are_left_with_the_reason(engine, with_sound, tmp_path):
@@ -172,11 +172,11 @@ def test_files_that_it_is_not_trusted_with_are_left_with_the_reason(engine, with
         written.mux(stream.encode(None))
     engine()
     assert refusal_of(info) == ""
-    assert refusal_of(replace(info, timed=False)) == "its frames have no times"
-    assert refusal_of(replace(info, missing="half of it")) == "parts of it are missing"
-    assert refusal_of(probe_video(path)) == "its frames are yuv444p; expected yuv420p or yuvj420p"
+    assert refusal_of(replace(info, timed=False)) != refusal_of(replace(info, missing="half of it")) != ""
+    for text in ("yuv444p", "yuv420p", "yuvj420p"):
+        assert text in refusal_of(probe_video(path))
     taken = take(path, want(25, 48))
-    assert taken.begun == ["NVDEC", "PyAV"] and taken.finished.remark.startswith("its frames are yuv444p")
+    assert taken.begun == ["NVDEC", "PyAV"] and taken.finished.fallback_reason == refusal_of(probe_video(path))
 
 
 def test_it_is_tried_only_where_it_was_asked_for(engine, with_sound):
@@ -198,8 +198,8 @@ def test_a_process_without_a_gpu_is_confined_and_decodes_as_always(with_sound):
         process.close()
         plain.close()
     assert (ended.begun, expected.begun) == (["NVDEC", "PyAV"], ["PyAV"])
-    assert ended.finished.remark == again.finished.remark
-    assert ended.finished.remark.startswith("cuda:0 is not available (")
+    assert ended.finished.fallback_reason == again.finished.fallback_reason
+    assert ended.finished.fallback_reason.startswith("cuda:0 ")
     np.testing.assert_array_equal(np.stack(ended.rows), np.stack(expected.rows))
 
 
@@ -222,12 +222,12 @@ def test_profiles_of_both_kinds_are_not_decoded_together():
     other = replace(exact, profile=replace(exact.profile, decoding="nvdec"), device=torch.device("cuda:1"))
     assert (video_engine([exact]), video_engine([other])) == ("", "cuda:1")
     assert video_engine([replace(other, device=torch.device("cpu"))]) == ""
-    with pytest.raises(ValueError, match="extract them one after the other"):
+    with pytest.raises(ValueError, match="nvdec"):
         video_engine([exact, other])
 
 
 def test_it_needs_a_gpu():
-    with pytest.raises(UserError, match="on cpu, expected exact or, on an NVIDIA GPU, nvdec"):
+    with pytest.raises(UserError, match=r"nvdec.*cpu.*exact"):
         load_extractor("resnet152", weights="random", decoding="nvdec")
 
 

@@ -127,7 +127,7 @@ def test_worked_examples(rate, seconds, fps, expected):
 
 
 def test_no_frames_is_an_error():
-    with pytest.raises(ValueError, match="no frames"):
+    with pytest.raises(ValueError):
         sample_frames(np.array([], dtype=np.int64), 0, Fraction(1, 25), 1)
 
 

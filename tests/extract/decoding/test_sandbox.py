@@ -291,8 +291,9 @@ def test_only_the_exact_files_of_the_program_are_opened(tmp_path, monkeypatch):
     (tmp_path / "ffmpeg").write_text("#!/bin/sh\n")
     (tmp_path / "ffmpeg").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(VideoError, match="cannot be started"):
+    with pytest.raises(VideoError, match="ELF") as failed:
         ffmpeg_backend.start(tmp_path / "video.mp4", 0, None)
+    assert failed.value.kind == "unreadable"
 
 
 def test_decoders_that_open_files_by_path_give_the_same_rows(video, monkeypatch):
@@ -326,12 +327,11 @@ def test_missing_sandbox_features_are_reported_and_videos_decoded(video, monkeyp
         process.close()
     monkeypatch.setattr(sandbox, "_landlock_version", lambda: 0)
     monkeypatch.setattr(sandbox, "_has_seccomp", lambda: False)
-    assert sandbox.missing_protections.__wrapped__() == (
-        "no seccomp filter: it could reach the network and start programs",
-        "no Landlock: it could read what you can read, and write there",
-    )
+    seccomp, landlock = sandbox.missing_protections.__wrapped__()
+    assert "seccomp" in seccomp and "Landlock" in landlock
     monkeypatch.setattr(sandbox, "_has_seccomp", lambda: True)
-    assert len(sandbox.missing_protections.__wrapped__()) == 1
+    (alone,) = sandbox.missing_protections.__wrapped__()
+    assert "Landlock" in alone and len(alone) < len(landlock), "seccomp forbids writing"
 
 
 def test_a_pipe_in_place_of_a_video_is_refused(tmp_path, video):
@@ -339,7 +339,7 @@ def test_a_pipe_in_place_of_a_video_is_refused(tmp_path, video):
     process = DecodeProcess()
     try:
         error = answers(process, tmp_path / "pipe.mp4")
-        assert (error.kind, str(error)) == ("missing", "no such file")
+        assert error.kind == "missing"
         assert isinstance(answers(process, video)[-1], DecodingFinished)
     finally:
         process.close()

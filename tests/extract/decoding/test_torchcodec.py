@@ -78,7 +78,7 @@ def test_it_is_tried_last_and_its_videos_are_marked(with_sound):
     assert choose_backends(info, FROM_RGB)[-1] == "torchcodec"
     taken, expected = take(info, cropped, without=OTHERS), take(info, cropped)
     assert taken.begun == ["torchcodec"] and taken.finished.decoder.startswith("torchcodec 0.")
-    assert "torchcodec decoded it, which does not say what is damaged" in taken.finished.partial
+    assert "torchcodec" in taken.finished.partial
     np.testing.assert_array_equal(taken.frames, expected.frames)
     assert [picture.jpeg for picture in taken.pictures] == [picture.jpeg for picture in expected.pictures]
 
@@ -112,4 +112,4 @@ def test_without_ffmpegs_libraries_the_video_is_left(with_sound, monkeypatch, tm
         ended = ask(process, with_sound, want(1, 64, resize=PILLOW), without=OTHERS)
     finally:
         process.close()
-    assert ended.failure.kind == "unreadable" and "no decoder is left to try" in str(ended.failure)
+    assert ended.failure.kind == "unreadable" and all(name in str(ended.failure) for name in OTHERS)

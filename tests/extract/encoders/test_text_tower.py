@@ -56,9 +56,7 @@ def test_frames_get_the_vectors_of_transformers(clip):
 def test_the_place_of_weights_is_remembered(clip):
     folder, _, _ = clip
     weights = used(folder)
-    with pytest.raises(
-        UserError, match=r"^weights small-clip, which made the features clip_vit_b32: not in .*--weights"
-    ):
+    with pytest.raises(UserError, match=r"small-clip.* clip_vit_b32.*--weights"):
         load_text_tower(CLIP, weights)
     remember_weights(weights, folder)
     assert load_text_tower(CLIP, weights).encode(["dog"]).shape == (1, 512)
@@ -66,13 +64,11 @@ def test_the_place_of_weights_is_remembered(clip):
 
 def test_what_has_no_text_tower_is_refused(clip):
     folder, _, _ = clip
-    with pytest.raises(
-        UserError, match=r"features s3d: S3D-G reads no texts; search with a run .* or extract clip_vit_b32"
-    ):
+    with pytest.raises(UserError, match=r"s3d: S3D-G .*clip_vit_b32"):
         load_text_tower(PROFILES["s3d"], Weights(name="x", sha256="0" * 64))
-    with pytest.raises(UserError, match="random"):
+    with pytest.raises(UserError, match=r"\(seed 0\)"):
         load_text_tower(CLIP, Weights(name="random (seed 0)", sha256="0" * 64), folder)
-    with pytest.raises(UserError, match=r"SHA-256 .* but the store was made with other"):
+    with pytest.raises(UserError, match=r"SHA-256 .*\bother, 0{16}"):
         load_text_tower(CLIP, Weights(name="other", sha256="0" * 64), folder)
 
 
@@ -85,14 +81,14 @@ def edit(folder, name, change):
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("config.json", lambda c: c.update(model_type="bert"), "not the configuration of a CLIP"),
-        ("config.json", lambda c: c["text_config"].update(num_hidden_layers=10**9), "layers stated"),
-        ("config.json", lambda c: c["text_config"].update(hidden_size=10**6), "not the weights of this text tower"),
-        ("config.json", lambda c: c["text_config"].update(num_attention_heads=7), "not divisible among 7 heads"),
+        ("config.json", lambda c: c.update(model_type="bert"), "config.json.*'bert'"),
+        ("config.json", lambda c: c["text_config"].update(num_hidden_layers=10**9), "model.safetensors.* 1000000000 "),
+        ("config.json", lambda c: c["text_config"].update(hidden_size=10**6), "model.safetensors.*1000000"),
+        ("config.json", lambda c: c["text_config"].update(num_attention_heads=7), r"config\.json.*\b7 "),
         ("config.json", lambda c: c["text_config"].update(hidden_act="__import__"), "hidden_act"),
-        ("tokenizer.json", lambda c: c.pop("model"), "not the tokenizer of a CLIP"),
-        ("tokenizer.json", lambda c: c["model"]["merges"].append(["no", "such"]), "not the tokenizer of a CLIP"),
-        ("tokenizer.json", lambda c: c["model"]["vocab"].update(new=10**6), "not the tokenizer of a CLIP"),
+        ("tokenizer.json", lambda c: c.pop("model"), r"tokenizer\.json"),
+        ("tokenizer.json", lambda c: c["model"]["merges"].append(["no", "such"]), r"tokenizer\.json"),
+        ("tokenizer.json", lambda c: c["model"]["vocab"].update(new=10**6), r"tokenizer\.json"),
     ],
 )
 def test_hostile_folders_are_refused_in_one_line(clip, tmp_path, name, change, message):
@@ -109,8 +105,8 @@ def test_a_folder_without_tokenizer_says_what_belongs_there(clip, tmp_path, monk
     copy = shutil.copytree(folder, tmp_path / "copy")
     (copy / "tokenizer.json").unlink()
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
-    with pytest.raises(UserError, match=r"tokenizer.json: not found; put the model's tokenizer.json there"):
+    with pytest.raises(UserError, match=r"tokenizer\.json: .*vocab\.json"):
         load_text_tower(CLIP, used(folder), copy)
-    with pytest.raises(UserError, match="expected 512"):
+    with pytest.raises(UserError, match=r"projection_dim 64, .* 512"):
         edit(copy, "config.json", lambda c: c.update(projection_dim=64))
         load_extractor("clip_vit_b32", weights=copy)
