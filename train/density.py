@@ -65,8 +65,8 @@ def pair_association_probability(video: np.ndarray, text: np.ndarray, k: int, *,
 
 def probability(density_N: np.ndarray) -> np.ndarray:
     """Return p-hat of Eq. 2 from the density of Eq. 3: the mean of S of Eq. 1 with the nearest pairs, [N] -> [N]."""
-    least, most = density_N.min(), density_N.max()
-    return np.ones_like(density_N) if least == most else (density_N - least) / (most - least)
+    lowest, highest = density_N.min(), density_N.max()
+    return np.ones_like(density_N) if lowest == highest else (density_N - lowest) / (highest - lowest)
 
 
 def nearest_pairs(

@@ -11,11 +11,11 @@ from ..storage.common.errors import UserError, unreadable
 from ..storage.common.files import check_regular, sha256_of
 
 TRAIN_AGAIN = "train the run again"
-BEGIN_ANEW = "remove it, and the run begins anew"
+START_AGAIN = "remove it, and the run starts again"
 
 
 @contextlib.contextmanager
-def refusing(path: Path, todo: str = TRAIN_AGAIN) -> Iterator[None]:
+def refuse_damaged(path: Path, todo: str = TRAIN_AGAIN) -> Iterator[None]:
     """Turn whatever libraries raise for a damaged file into one line that ends with what to do.
 
     Raises:
@@ -45,13 +45,13 @@ def read_shapes(path: Path, prefix: str = "", todo: str = TRAIN_AGAIN) -> dict[s
 
     Args:
         path: The file.
-        prefix: Only tensors whose names begin with this, which is left out of the result.
+        prefix: Only tensors whose names begin with this, which the result has not.
         todo: What the error tells the user to do.
 
     Raises:
         UserError: It is not a safetensors file.
     """
-    with refusing(path, todo), safe_open(path, framework="pt") as file:
+    with refuse_damaged(path, todo), safe_open(path, framework="pt") as file:
         names = [name for name in file.offset_keys() if name.startswith(prefix)]
         return {name.removeprefix(prefix): tuple(file.get_slice(name).get_shape()) for name in names}
 
@@ -66,7 +66,7 @@ def sha256_of_tensors(path: Path) -> str:
     return sha256_of(path)
 
 
-def difference(expected: dict[str, tuple[int, ...]], there: dict[str, tuple[int, ...]]) -> str | None:
+def shape_difference(expected: dict[str, tuple[int, ...]], there: dict[str, tuple[int, ...]]) -> str | None:
     """Return the first tensor whose shape is not as expected, in words; None if all are."""
     names = sorted(name for name in expected.keys() | there.keys() if expected.get(name) != there.get(name))
     if not names:

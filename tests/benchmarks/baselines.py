@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.train.data.clip_features import ClipFeatures, pad_rows
-from vlalign.train.data.pair_cache import read_pairs
+from vlalign.train.data.pairs import read_pairs
 from vlalign.train.data.stores import open_stores
 
 MOST_ROWS = 64

@@ -45,7 +45,7 @@ def make_trainer(recipe: str | None):
 def training(recipe: str | None = "default") -> Callable[[], None]:
     """A step."""
     trainer = make_trainer(recipe)
-    stream = iter(trainer.inputs_from(0))
+    stream = iter(trainer.prefetched_inputs(0))
     return lambda: trainer.train_step(next(stream))
 
 

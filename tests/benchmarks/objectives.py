@@ -39,7 +39,7 @@ from vlalign.storage.captions.word_vectors import read_word_vectors, split_words
 from vlalign.storage.common.files import read_json
 from vlalign.storage.common.progress import progress
 from vlalign.storage.dataset.folder import DatasetFolder
-from vlalign.train.data.text import average_words
+from vlalign.train.data.text_inputs import average_word_vectors
 from vlalign.train.density import nearest_pairs
 from vlalign.train.distributed import Workers
 from vlalign.train.recipes.train_config import train_config
@@ -170,7 +170,7 @@ def make_shuffled(dataset: DatasetFolder) -> np.ndarray:
     if store.exists():
         return right
     concepts = concepts_of(
-        average_words(read_word_vectors(dataset.word_vectors), [caption.caption for caption in captions]), rng
+        average_word_vectors(read_word_vectors(dataset.word_vectors), [caption.caption for caption in captions]), rng
     )
     of_video: dict[str, list[int]] = {}
     chosen = choose_videos(captions)

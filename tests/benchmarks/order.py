@@ -10,8 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 from vlalign.train.data.clips import Groups
-from vlalign.train.data.order import KeyedOrder
-from vlalign.train.data.shard_order import ShardOrder, clips_in_shards, group_by_shard
+from vlalign.train.data.order import KeyedOrder, ShardOrder, clips_in_shards, group_by_shard
 
 NUM_VIDEOS, CLIPS_OF_VIDEO, VIDEOS_OF_SHARD = 180_000, 111, 64
 NUM_CLIPS = NUM_VIDEOS * CLIPS_OF_VIDEO

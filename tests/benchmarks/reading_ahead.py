@@ -36,9 +36,9 @@ WAYS = {
     "nothing ahead": (1, 1, 0),
     "inputs made ahead": (1, 2, 0),
     "rows read ahead, of one step at a time": (16, 2, 1),
-    "rows read ahead": (ahead.READ_AHEAD, ahead.MADE_AHEAD, ahead.READ_AT_ONCE),
+    "rows read ahead": (ahead.READ_AHEAD, ahead.NUM_PREFETCHED_BATCHES, ahead.NUM_READER_THREADS),
 }
-"""{name: READ_AHEAD, MADE_AHEAD and READ_AT_ONCE; 0 at once if no rows are read ahead}"""
+"""{name: READ_AHEAD, NUM_PREFETCHED_BATCHES and NUM_READER_THREADS; 0 at once if no rows are read ahead}"""
 
 
 def make_dataset(folder: Path) -> DatasetFolder:
@@ -58,16 +58,16 @@ def waited(dataset: DatasetFolder, remote: RemoteStore, way: str) -> tuple[float
         if not is_stub(path):
             remote._make_stub(path)
     shutil.rmtree(dataset.runs, ignore_errors=True)
-    ahead.READ_AHEAD, ahead.MADE_AHEAD, at_once = WAYS[way]
-    ahead.READ_AT_ONCE, read_ahead = max(at_once, 1), Examples.read_ahead
+    ahead.READ_AHEAD, ahead.NUM_PREFETCHED_BATCHES, at_once = WAYS[way]
+    ahead.NUM_READER_THREADS, prefetch = max(at_once, 1), Examples.prefetch
     if not at_once:
-        Examples.read_ahead = lambda *_: None
+        Examples.prefetch = lambda *_: None
     try:
         call = ["--root", str(dataset.root), "--dataset", dataset.name, "--features", "s3d", "--run-name", "run"]
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             assert train_main([*call, *SETTINGS]) == 0
     finally:
-        Examples.read_ahead = read_ahead
+        Examples.prefetch = prefetch
     result = read_json(dataset.runs / "run" / "run.json")["result"]
     return result["waited_share"], result["seconds"]
 

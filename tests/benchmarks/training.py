@@ -263,7 +263,7 @@ def rerank(folder: Path, annotations: Path) -> None:
         max_video_tokens=8,
     )
     trainer = make_trainer(dataset, config, folder / "rerank", Workers(), torch.device("cpu"))
-    for inputs in trainer.inputs_from(0):
+    for inputs in trainer.prefetched_inputs(0):
         [event] = trainer.train_step(inputs)
     print(f"rerank  trained {config.optimization.num_steps} steps, loss {event['loss']:.2f}", flush=True)
     pairs = trainer.examples.pairs["test"]

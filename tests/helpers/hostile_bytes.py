@@ -373,8 +373,8 @@ def read_import_options(folder: Path, path: Path) -> None:
 
 
 def read_run(folder: Path, path: Path) -> None:
-    from vlalign.train.runs.checkpoint import load_run
-    from vlalign.train.runs.folder import features_note, read_labels, read_run
+    from vlalign.train.runs.load import load_run
+    from vlalign.train.runs.run_json import features_note, read_labels, read_run
 
     about = read_run(folder)
     features_note(about["inputs"]["features"])

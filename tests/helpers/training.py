@@ -19,11 +19,10 @@ from vlalign.train.cli.train import main as train_main
 from vlalign.train.data.examples import Inputs
 from vlalign.train.distributed import Workers, join_workers
 from vlalign.train.loop.processes import meeting_environment
-from vlalign.train.loop.run_source import RunSource
 from vlalign.train.loop.step import backward
-from vlalign.train.loop.trainer import Trainer
+from vlalign.train.loop.trainer import Trainer, TrainingJob
 from vlalign.train.recipes.train_config import TrainConfig, train_config
-from vlalign.train.runs.folder import open_run_stores
+from vlalign.train.runs.run_json import open_run_stores
 
 from helpers.fake_cuda import pretended
 
@@ -97,7 +96,7 @@ def make_trainer(
 ) -> Trainer:
     """Return a trainer that opens the data set's stores."""
     stores = open_run_stores(dataset, config)
-    return Trainer(RunSource(dataset, config, folder, stores), workers, device, Problems())
+    return Trainer(TrainingJob(dataset, config, folder), stores, workers, device, Problems())
 
 
 def trainer(dataset: DatasetFolder, folder: Path, /, device: str = "cpu", **settings: Any) -> Trainer:

@@ -123,8 +123,8 @@ def _check_rerank(args: argparse.Namespace) -> None:
     """Raise ``SettingError`` if ``--rerank`` is given and no fusion layers score this query."""
     if args.rerank is None:
         return
-    from ..runs.folder import find_run, read_run
-    from ..runs.run_json import read_config
+    from ..runs.folder import find_run
+    from ..runs.run_json import read_config, read_run
 
     what = "--like has vectors only" if args.like is not None else ""
     what = what or ("--by text compares with captions only" if args.by == "text" else "")

@@ -49,7 +49,7 @@ def train_command(args: argparse.Namespace) -> int:
     run = train(args.root, args.dataset, settings=settings, **call)
     if not run.was_trained_before and is_first_process():
         show(f"trained {run.folder}; now: vlalign-evaluate {run.folder}")
-    return EXIT_INCOMPLETE if run.num_left_out else EXIT_DONE
+    return EXIT_INCOMPLETE if run.num_skipped else EXIT_DONE
 
 
 def suite_command(args: argparse.Namespace, settings: dict[str, Any], seeds: tuple[int, ...] | None) -> int:
@@ -65,7 +65,7 @@ def suite_command(args: argparse.Namespace, settings: dict[str, Any], seeds: tup
     if result.files:
         show(as_text(result.table))
         show(f"table: {' and '.join(map(str, result.files))}")
-    return EXIT_INCOMPLETE if result.num_failed or result.num_left_out else EXIT_DONE
+    return EXIT_INCOMPLETE if result.num_failed or result.num_skipped else EXIT_DONE
 
 
 def show_seeds(result: SeedRuns) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...storage.common.errors import SettingError
 from ...storage.common.terminal import number_of
-from ..runs.names import changed_settings
+from ..runs.folder import changed_settings
 from .measures import Measured
 from .published import Published, published_figure
 from .records import RunRecord

@@ -8,8 +8,8 @@ from ...storage.common.errors import UserError, refuse_unreadable
 from ...storage.common.files import read_json, write_json
 from ...storage.common.writing import check_folders, move, remove_file, remove_tree
 from ...storage.dataset.folder import DatasetFolder
-from ..run_file_names import EVALUATIONS_FOLDER, METRICS_FILE, RUN_FILE, STATE_FILE
-from ..runs.folder import LOCK_FILE, training_in
+from ..runs.files import EVALUATIONS_FOLDER, METRICS_FILE, RUN_FILE, STATE_FILE
+from ..runs.folder import LOCK_FILE, lock_for_training
 
 RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+=-]{0,199}")
 """Names that a run can be given."""
@@ -42,7 +42,7 @@ def delete_run(dataset: DatasetFolder, name: str) -> None:
         UserError: It is no run of the data set, or a process trains there.
     """
     folder = check_run_folder(dataset, name)
-    with training_in(folder, TODO):
+    with lock_for_training(folder, TODO):
         remove_file(folder / RUN_FILE, missing_ok=True)  # first: what is left of a killed deletion is no finished run
         for path in folder.iterdir():
             if path.is_dir() and not path.is_symlink():
@@ -65,7 +65,7 @@ def rename_run(dataset: DatasetFolder, name: str, new_name: str) -> Path:
     target = dataset.runs / new_name
     if os.path.lexists(target):
         raise UserError(f"{target}: is there already; expected a name that is free")
-    with training_in(folder, TODO):
+    with lock_for_training(folder, TODO):
         move(folder, target)
         remove_file(target / LOCK_FILE, missing_ok=True)
     each = (METRICS_FILE, f"{EVALUATIONS_FOLDER}/*/{METRICS_FILE}")

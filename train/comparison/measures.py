@@ -11,7 +11,7 @@ from ...storage.common.files import read_json
 from ...storage.common.validation import is_text
 from ..evaluation import TASKS
 from ..evaluation.task import Metrics, counted
-from ..run_file_names import METRICS_FILE
+from ..runs.files import METRICS_FILE
 
 NO_QUESTION = ("inputs", "model_sha256", "device")
 """What decides the metrics besides the request (``fingerprint`` in ``metrics.json``)."""

@@ -16,7 +16,7 @@ from ...storage.stores.thumbnails import ThumbnailStore
 from ..data.clips import Clip
 from ..evaluation.thumbnails import images_of
 from ..metrics import RECALL_AT
-from ..run_file_names import QUERIES_FILE
+from ..runs.files import QUERIES_FILE
 from .measures import Measured
 from .records import RunRecord
 from .statistics import Interval, paired_bootstrap

@@ -11,9 +11,8 @@ from ...storage.common.problems import Problems
 from ...storage.dataset.folder import DatasetFolder
 from ..evaluation.result_folders import changed_from, default_request
 from ..recipes.train_config import TrainConfig
-from ..run_file_names import EVALUATIONS_FOLDER, RUN_FILE, STATE_FILE
-from ..runs.folder import read_run
-from ..runs.run_json import read_config, score_weights
+from ..runs.files import EVALUATIONS_FOLDER, RUN_FILE, STATE_FILE
+from ..runs.run_json import read_config, read_run, score_weights
 from .measures import Measured, read_measured
 
 

@@ -13,7 +13,7 @@ from ...storage.dataset.folder import DatasetFolder
 from ..evaluation.evaluate import Evaluation, EvaluationSettings, evaluate
 from ..loop.training import TrainedRun, is_first_process, train
 from ..recipes.departures import recipe_note
-from ..runs.names import name_of_run
+from ..runs.folder import default_run_name
 from .measures import Measured, measured
 from .table import Cell, Column, Table, mean_of, write_table
 
@@ -35,7 +35,7 @@ class SeedRuns:
     @property
     def is_complete(self) -> bool:
         """Return whether nothing was left out."""
-        return not any(run.num_left_out for run in self.runs) and all(e.is_complete for e in self.evaluations)
+        return not any(run.num_skipped for run in self.runs) and all(e.is_complete for e in self.evaluations)
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
@@ -133,7 +133,7 @@ def _compared(
 
 def _table_name(run: TrainedRun, seeds: Sequence[int], run_name: str | None) -> str:
     label = f"seeds{shown_seeds(seeds)}"
-    return f"{run_name}-{label}" if run_name else name_of_run(run.config, run.init, seed=label)
+    return f"{run_name}-{label}" if run_name else default_run_name(run.config, run.init, seed=label)
 
 
 def shown_seeds(seeds: Sequence[int]) -> str:

@@ -15,7 +15,7 @@ from ..evaluation.evaluate import EvaluationSettings, evaluate
 from ..evaluation.retrieval import RetrievalSettings
 from ..loop.training import TrainedRun, is_first_process, train
 from ..recipes.recipes import RECIPES
-from ..runs.names import settings_text
+from ..runs.folder import settings_text
 from .measures import Measured, measured
 from .seeds import shown_seeds
 from .suite_files import Row, Suite, all_suites, given_for, read_suite, row_config, row_settings
@@ -44,7 +44,7 @@ class SuiteResult:
     """Files of the table; none in the other processes of a training by several."""
     num_failed: int
     """Rows that could not be trained or evaluated."""
-    num_left_out: int
+    num_skipped: int
     """Captions and videos that could not be used, in all runs."""
 
 
@@ -123,7 +123,7 @@ def run_suite(
     table = suite_table(suite, folder.name, results, given, len(seeds), list(notes))
     name = "-".join(filter(None, (suite.name, settings_text(given)[:100], f"seeds{shown_seeds(seeds)}")))
     files = tuple(write_table(table, folder.comparisons, name))
-    left_out = sum(run.num_left_out for runs in trained.runs.values() for run in runs.values())
+    left_out = sum(run.num_skipped for runs in trained.runs.values() for run in runs.values())
     return SuiteResult(results, table, files, len(trained.failed), left_out)
 
 

@@ -6,18 +6,17 @@ import random
 import numpy as np
 
 from .clips import Groups
-from .order import ORDERS, KeyedOrder, Order
+from .order import ORDERS, KeyedOrder, Order, ShardItems, ShardOrder, clips_in_shards, videos_in_shards
 from .pairs import Pairs
-from .shard_order import ShardItems, ShardOrder, clips_in_shards, videos_in_shards
 
 Drawn = tuple[list[int], list[list[int]]]
-"""Indices of clips, and for each clip those of its captions that are drawn."""
+"""Indices of clips, and for each clip the captions that are drawn of it."""
 
 
 class ClipBatches:
     """Different clips.
 
-    Every clip comes once before any comes again. A last batch that would not be full is left out, unless there are
+    Every clip comes once before any comes again. A last batch that would not be full is skipped, unless there are
     fewer clips than a batch holds.
     """
 
@@ -40,12 +39,12 @@ class ClipBatches:
         clips = self.clips_at(step)
         return clips, [[] for _ in clips]
 
-    def videos_ahead(self, step: int) -> list[list[int]]:
+    def videos_to_prefetch(self, step: int) -> list[list[int]]:
         """Return the videos of each shard that is to be read at a step because later steps need it; here none."""
         return []
 
-    def follow(self, order: int) -> None:
-        """Go on with the order of a run that was begun with this version of it."""
+    def use_order(self, order: int) -> None:
+        """Continue with the order of a run that was begun with this version of it."""
         if order != self._order.version:
             self._order = ORDERS[order](self.seed)
 
@@ -85,7 +84,7 @@ class Batches(ClipBatches):
     def _in_shards(self, videos_of_shards: Groups) -> ShardItems:
         return clips_in_shards(videos_of_shards, self._pairs.clips_of_videos)
 
-    def videos_ahead(self, step: int) -> list[list[int]]:
+    def videos_to_prefetch(self, step: int) -> list[list[int]]:
         """Return the videos of each shard that is to be read at a step because later steps need it.
 
         These are the shards of the next block, each of them once, evenly over the steps of the block before.
@@ -93,7 +92,7 @@ class Batches(ClipBatches):
         if self._by_shard is None:
             return []
         order, videos_of_shards = self._by_shard
-        return [videos_of_shards[shard] for shard in order.shards_ahead(*self._places(step))]
+        return [videos_of_shards[shard] for shard in order.shards_to_prefetch(*self._places(step))]
 
     def at(self, step: int) -> Drawn:
         """Return the indices of a step's clips and of their captions. ``step`` counts from 0."""

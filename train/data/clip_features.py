@@ -67,7 +67,7 @@ class ClipFeatures:
         """
         return [rows for rows, _ in self.timed_rows(clips, max_rows)]
 
-    def read_ahead(self, clips: Sequence[Clip]) -> None:
+    def prefetch(self, clips: Sequence[Clip]) -> None:
         """Ask for the clips' rows without waiting for a disk; shards on another machine are fetched."""
         spans = [(clip.video_id, clip.start_seconds, clip.end_seconds) for clip in clips]
         for store in self.stores:

@@ -1,17 +1,19 @@
-"""The training examples of a run, and input batches made of them."""
+"""The training examples of a run (pairs, questions or labelled windows), and input batches made of them."""
 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, compress, islice
 from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ...storage.captions.files import read_captions
 from ...storage.common.errors import UserError
 from ...storage.common.problems import Problems
 from ...storage.common.progress import progress
@@ -22,16 +24,16 @@ from ...storage.stores.store import Store
 from ..distributed import Workers
 from ..settings import DataSettings, OptimizationSettings
 from .batches import Batches, ClipBatches
-from .clip_features import ClipFeatures
+from .clip_features import ClipFeatures, pad_rows
 from .clips import Clip, Clips
-from .pair_cache import Found, PairSource, in_parts, read_pairs
+from .order import group_by_shard
 from .pair_weights import density_weights
-from .pairs import Pairs, make_pairs
-from .shard_order import group_by_shard
-from .text import TokenWeights
-from .usable import why_none
+from .pairs import FoundPairs, Pairs, PairSource, by_parts_of_videos, make_pairs, read_pairs
+from .segments import label_names, labels_of_rows, read_labelled_videos, step_labels, windows
+from .text_inputs import TokenWeights
+from .usable_captions import skip_without_rows, why_split_is_unusable
 
-MOST_HELD_OUT = 1000
+MAX_VALIDATION_VIDEOS = 1000
 """Videos."""
 TEXTS_AT_ONCE = 4096
 """Training texts between two reports of progress, which would take as long as counting the words of each."""
@@ -61,7 +63,7 @@ class Inputs:
         return self._each(Tensor.pin_memory)
 
     def to(self, device: torch.device) -> Inputs:
-        """Return a batch of the CPU on a device. How long its texts and clips are is also kept on the CPU."""
+        """Return a batch of the CPU on a device. The lengths of its texts and clips are also on the CPU."""
         moved = self._each(lambda x: x.to(device, non_blocking=True))
         texts = dict(moved.texts)
         for name in {"attention_mask", "mask_BT"} & set(self.texts):
@@ -97,7 +99,7 @@ class InputMaker(Protocol):
 
 
 @dataclass(frozen=True)
-class Source:
+class ExampleSource:
     """Everything that examples are read from."""
 
     dataset: DatasetFolder
@@ -114,13 +116,13 @@ class Source:
     """K of SSML's Eq. 3 if pairs are weighted by their density; else None."""
     workers: Workers = field(default_factory=Workers)
     problems: Problems = field(default_factory=Problems)
-    """Gets what is left out."""
+    """Gets what is skipped."""
 
 
 class Examples:
     """The training examples of a run."""
 
-    source: Source
+    source: ExampleSource
     """The origin of the examples."""
     labels: list[str]
     """The possible answers or labels, if they are a fixed list; else empty."""
@@ -135,30 +137,30 @@ class Examples:
         """Yield all texts that are trained on, for a vocabulary that is learned from them."""
         raise NotImplementedError
 
-    def read_ahead(self, step: int, share: slice) -> None:
+    def prefetch(self, step: int, share: slice) -> None:
         """Ask for the rows of a process's share of a step's batch, which ``inputs`` will need."""
         clips = [self.clips[clip] for clip in self.batches.clips_at(step)[share]]
         of_machine = self.source.workers.on_machine
-        for videos in self.batches.videos_ahead(step)[of_machine.rank :: of_machine.size]:
+        for videos in self.batches.videos_to_prefetch(step)[of_machine.rank :: of_machine.size]:
             video_ids = [self.clips.video_ids[video] for video in videos]
             clips += [Clip(video_id, None, None) for video_id in video_ids]
-        self.source.features.read_ahead(clips)  # in one call, so that shards elsewhere are fetched at the same time
+        self.source.features.prefetch(clips)  # in one call, so that shards elsewhere are fetched at the same time
 
     def inputs(self, maker: InputMaker, step: int, share: slice) -> Inputs:
         """Return a process's share of a step's batch. It depends on the seed and the step alone."""
         raise NotImplementedError
 
 
-def check_clips(source: Source, clips: Clips) -> None:
+def check_clips(source: ExampleSource, clips: Clips) -> None:
     """Raise ``UserError`` for fewer than 2 training clips."""
     if len(clips) < 2:
-        why = why_none(source.dataset, source.features, "train", source.recordings)
+        why = why_split_is_unusable(source.dataset, source.features, "train", source.recordings)
         raise UserError(
             f"{source.dataset.captions}: too few training clips: {len(clips)}, expected at least 2 to contrast; {why}"
         )
 
 
-def hold_out(pairs: dict[str, Pairs], source: Source, name: str) -> dict[str, Pairs]:
+def split_off_validation(pairs: dict[str, Pairs], source: ExampleSource, name: str) -> dict[str, Pairs]:
     """Return the pairs with a share of the training videos for validation, if there is no validation split.
 
     The videos depend on the seed alone.
@@ -166,11 +168,11 @@ def hold_out(pairs: dict[str, Pairs], source: Source, name: str) -> dict[str, Pa
     Args:
         pairs: {split: pairs}
         source: Says how many videos.
-        name: What the pairs are, such as "questions", to tell them from others of the data set.
+        name: The kind of examples, such as "questions", to tell the file from others of the data set.
     """
     train, seed = pairs["train"], source.optimization.seed
     num_videos = len(train.clips.video_ids)
-    num_held = min(max(round(source.validation_share * num_videos), 1), MOST_HELD_OUT)
+    num_held = min(max(round(source.validation_share * num_videos), 1), MAX_VALIDATION_VIDEOS)
     if not source.validation_share or len(pairs["validation"].clips) or num_videos - num_held < 2:
         return pairs
     if source.workers.first:
@@ -179,34 +181,34 @@ def hold_out(pairs: dict[str, Pairs], source: Source, name: str) -> dict[str, Pa
             "held out to validate on"
         )
 
-    def make() -> Iterator[Found]:
+    def make() -> Iterator[FoundPairs]:
         held = set(random.Random(f"{seed} validation").sample(sorted(train.clips.video_ids), num_held))
-        yield Found({"test": pairs["test"]})
-        for part in in_parts(train.captions):
+        yield FoundPairs({"test": pairs["test"]})
+        for part in by_parts_of_videos(train.captions):
             video_ids, video = part.videos()
             is_held = np.array([video_id in held for video_id in video_ids], dtype=bool)[video]
             splits = {"train": part.take(np.flatnonzero(~is_held)), "validation": part.take(np.flatnonzero(is_held))}
-            yield Found({split: make_pairs(captions) for split, captions in splits.items()})
+            yield FoundPairs({split: make_pairs(captions) for split, captions in splits.items()})
 
-    kept = PairSource(source.dataset, source.features, source.recordings)
+    pair_source = PairSource(source.dataset, source.features, source.recordings)
     file_name = f"{name}-held{num_held}-seed{seed}"
-    return dict(kept.keep(file_name, train.captions.whole, make, held=num_held, seed=seed).pairs)
+    return dict(pair_source.cached(file_name, train.captions.whole, make, held=num_held, seed=seed).pairs)
 
 
 class PairExamples(Examples):
     """Clips with their captions."""
 
     name: ClassVar[str] = "pairs"
-    """What is learned from, in the names of files."""
+    """The kind of examples, in the names of files."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ExampleSource) -> None:
         """Read the pairs of all splits.
 
         Raises:
             UserError: There are too few training clips, or pairs cannot be weighted.
         """
         self.source, self.labels = source, []
-        self.pairs = hold_out(self.read(source), source, self.name)
+        self.pairs = split_off_validation(self.read(source), source, self.name)
         """{split: pairs}"""
         train = self.pairs["train"]
         check_clips(source, train.clips)
@@ -223,7 +225,7 @@ class PairExamples(Examples):
                 source.dataset, source.features, train, source.density_neighbors, source.workers
             )
 
-    def read(self, source: Source) -> dict[str, Pairs]:
+    def read(self, source: ExampleSource) -> dict[str, Pairs]:
         """Return {split: pairs}."""
         return read_pairs(source.dataset, source.features, source.problems, source.recordings)
 
@@ -248,3 +250,91 @@ class PairExamples(Examples):
         num_each = self.source.data.clips_per_video  # one after the other
         video_of = torch.arange(self.batches.size)[share] // num_each if num_each > 1 else None
         return Inputs(texts, rows, mask, weights, video_of)
+
+
+NUM_ANSWERS = 1500
+"""The most frequent answers of the training questions can be given, as in HQGA and ClipBERT; SSML: "the set of
+predetermined answers"."""
+
+
+class QuestionExamples(PairExamples):
+    """Questions about videos. ``labels`` are the answers that the run can give."""
+
+    name: ClassVar[str] = "questions"
+
+    def read(self, source: ExampleSource) -> dict[str, Pairs]:
+        """Return {split: pairs of a video and a question}, and set the most frequent answers as ``labels``.
+
+        Raises:
+            UserError: No training caption is a question with an answer.
+        """
+        pairs = read_pairs(source.dataset, source.features, source.problems)
+        captions = pairs["train"].captions
+        answers = {index: c.answer for index, c in enumerate(captions) if c.answer}
+        self.labels = [answer for answer, _ in Counter(answers.values()).most_common(NUM_ANSWERS)]
+        self._index_of = {answer: index for index, answer in enumerate(self.labels)}
+        frequent = [index for index, answer in answers.items() if answer in self._index_of]
+        if not frequent:
+            raise UserError(
+                f"{source.dataset.captions}: no training caption is a question with an answer; expected those of "
+                "msvd_qa or msrvtt_qa"
+            )
+        if len(frequent) < len(answers):
+            rare = f"{len(answers) - len(frequent):,} of {len(answers):,} training questions"
+            say(f"{rare} are skipped: their answers are not among the {NUM_ANSWERS:,} most frequent ones")
+        return pairs | {"train": make_pairs(captions.take(frequent))}
+
+    def train_texts(self) -> Iterator[str]:
+        """Yield all training questions and all answers."""
+        return chain(super().train_texts(), self.labels)
+
+    def inputs(self, maker: InputMaker, step: int, share: slice) -> Inputs:
+        """Return a process's share of a step's questions, followed by all answers."""
+        clips, captions = self.batches.at(step)
+        train = self.pairs["train"]
+        rows, mask = maker.video_inputs([train.clips[clip] for clip in clips[share]])
+        questions = list(train.captions.take([caption for (caption,) in captions[share]]))
+        texts = maker.text_inputs([*questions, *map(maker.weights.tag_query, self.labels)])
+        labels = [self._index_of[question.answer or ""] for question in questions]
+        return Inputs(texts, rows, mask, labels=torch.tensor(labels))
+
+
+class SegmentExamples(Examples):
+    """Windows of videos whose rows have labels."""
+
+    def __init__(self, source: ExampleSource) -> None:
+        """Read the labelled videos of all splits.
+
+        Raises:
+            UserError: There are no labels, or too few training windows.
+        """
+        captions = skip_without_rows(read_captions(source.dataset.captions), source.features, source.problems)
+        steps = step_labels(captions, source.dataset.captions)
+        self.source, self.labels = source, label_names(steps)
+        self.index_of = {step: index for index, step in enumerate(steps, start=1)}
+        """{step: label}"""
+        self.videos = read_labelled_videos(captions, source.features, source.problems)
+        """{split: videos}"""
+        self._segments = {video.video_id: video.segments for video in self.videos["train"]}
+        planned = [clip for v in self.videos["train"] for clip in windows(v.video_id, v.num_frames)]
+        has_rows = source.features.has_rows(planned)  # rows of a damaged video may end before the video does
+        self.clips = Clips.of(compress(planned, has_rows.tolist()))
+        check_clips(source, self.clips)
+        self.summary = f"{number_of(len(self.clips), 'windows')} of {number_of(len(self.videos['train']), 'videos')}"
+        self.batches = ClipBatches(len(self.clips), source.optimization.batch_size, source.optimization.seed)
+
+    def train_texts(self) -> Iterator[str]:
+        """Yield the labels."""
+        return iter(self.labels)
+
+    def inputs(self, maker: InputMaker, step: int, share: slice) -> Inputs:
+        """Return a process's share of a step's windows, and the labels of their rows."""
+        drawn, _ = self.batches.at(step)
+        clips = [self.clips[index] for index in drawn[share]]
+        timed = self.source.features.timed_rows(clips, self.source.data.max_video_tokens)
+        rows, mask = pad_rows([rows for rows, _ in timed], self.source.features.dim)
+        labels = torch.zeros(mask.shape, dtype=torch.int64)
+        for index, (clip, (_, times)) in enumerate(zip(clips, timed, strict=True)):
+            of_rows = labels_of_rows(times, self._segments[clip.video_id], self.index_of)
+            labels[index, : len(times)] = torch.from_numpy(of_rows)
+        return Inputs({}, rows, mask, labels=labels)

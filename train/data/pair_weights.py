@@ -1,6 +1,6 @@
 """The weights of training pairs: how probable it is that a clip and its caption belong together.
 
-They are computed once and kept beside the data set.
+They are computed once and cached beside the data set.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from ..distributed import Workers
 from .clip_features import ClipFeatures
 from .pairs import Pairs
 from .stores import facts_of
-from .text import average_words
+from .text_inputs import average_word_vectors
 
 NAME, FORMAT = "probability", 1
 CLIPS = 4096
@@ -39,7 +39,7 @@ def density_weights(
 ) -> np.ndarray:
     """Return p-hat of SSML's Eq. 2 for each caption and its clip, float32 [num_captions], mapped.
 
-    The first process computes it once and keeps it under ``<dataset>/pair_weights``.
+    The first process computes it once and caches it under ``<dataset>/pair_weights``.
 
     Args:
         dataset: Has the word vectors.
@@ -83,11 +83,11 @@ def density_weights(
         writer.append(NAME, _probability(features, vectors, pairs, num_neighbors, num_parts))
         return None
 
-    kept = CachedTensors(path, {NAME: ("F32", 1)}, FORMAT, key, make)
+    cache = CachedTensors(path, {NAME: ("F32", 1)}, FORMAT, key, make)
     if workers.first:
-        kept.open()
+        cache.open()
     workers.wait()
-    return kept.open()[NAME]
+    return cache.open()[NAME]
 
 
 def _probability(
@@ -116,7 +116,7 @@ def _similarity_to_nearest(
     clips = [pairs.clips[index] for index in clip_indices]
     pooled = [features.pooled(clips[first : first + CLIPS]) for first in range(0, len(clips), CLIPS)]
     video = _less_their_mean(np.concatenate(pooled))
-    text = _less_their_mean(average_words(vectors, (c.caption for c in pairs.captions.take(part))))
+    text = _less_their_mean(average_word_vectors(vectors, (c.caption for c in pairs.captions.take(part))))
     return nearest_pairs(video[clip_of_pair], text, k, progress=shown).similarity_NK
 
 

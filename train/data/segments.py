@@ -16,7 +16,7 @@ from ...storage.common.problems import Problems
 from ...storage.records import Caption
 from .clip_features import ClipFeatures
 from .clips import Clip
-from .usable import without_features
+from .usable_captions import report_videos_without_features
 
 BACKGROUND = 0
 """Label of seconds that show no step."""
@@ -75,13 +75,13 @@ def label_names(labels: Mapping[int, str]) -> list[str]:
     return [f"{number}: {text}" for number, text in labels.items()]
 
 
-def read_labelled(
+def read_labelled_videos(
     captions: Iterable[Caption], features: ClipFeatures, problems: Problems
 ) -> dict[str, list[LabelledVideo]]:
     """Return the videos of each split. Those without features, or without feature rows, are reported and skipped."""
     videos: dict[str, list[LabelledVideo]] = {"train": [], "validation": [], "test": []}
     listed = sorted(segments_of(captions), key=_video_of)
-    missing = without_features("segments", map(_video_of, listed), features, problems)
+    missing = report_videos_without_features("segments", map(_video_of, listed), features, problems)
     for video_id, group in groupby(listed, key=_video_of):
         segments = list(group)
         if video_id not in missing:

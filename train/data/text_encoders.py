@@ -1,33 +1,321 @@
-"""Tokenizers and text encoders of runs that have a transformer: new ones, and those of a run's folder."""
+"""Tokenizers and text encoders of runs that have a transformer: new ones, and those of a run's folder.
 
+Whoever wrote the run: only parts that encoders' tokenizers have are accepted, the encoder is of a known kind and has
+the sizes of the run's weights, and no code is run.
+"""
+
+import base64
 import contextlib
 import io
 import json
+import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from torch import nn
 from transformers import (
+    AutoConfig,
     BertConfig,
     BertModel,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
 )
 
+from ...storage.common.device import on_meta_device
 from ...storage.common.errors import UserError
+from ...storage.common.files import read_object
+from ...storage.common.terminal import one_line, say
 from ...storage.hub.files import ModelFiles, download_model
-from ...storage.hub.loading import load_network, load_processor, read_config
+from ...storage.hub.loading import load_network, load_processor, new_network, read_config
 from ...storage.hub.names import HUB_ID
 from ..distributed import Workers
-from .saved_encoder import plain_config, read_encoder, without_pooler
-from .saved_tokenizer import SPECIAL as SPECIAL_NAMES
-from .saved_tokenizer import plain_tokenizer, read_tokenizer
+from ..untrusted_files import refuse_damaged, shape_difference
+
+MAX_BYTES, MAX_CONFIG_BYTES = 32 << 20, 1 << 20
+MODELS = ("WordPiece", "BPE", "Unigram", "WordLevel")
+NORMALIZERS = (
+    "BertNormalizer",
+    "Lowercase",
+    "NFC",
+    "NFD",
+    "NFKC",
+    "NFKD",
+    "Nmt",
+    "Strip",
+    "StripAccents",
+    "Replace",
+    "Precompiled",
+)
+SPLITTERS = ("BertPreTokenizer", "ByteLevel", "Metaspace", "Punctuation", "Whitespace", "WhitespaceSplit", "Digits")
+PROCESSORS = ("TemplateProcessing", "BertProcessing", "RobertaProcessing", "ByteLevel")
+PARTS = {
+    "normalizer": (NORMALIZERS, "normalizers"),
+    "pre_tokenizer": (SPLITTERS, "pretokenizers"),
+    "post_processor": (PROCESSORS, "processors"),
+}
+"""{part: (its allowed kinds, key of the parts in a sequence of them)}"""
+REPLACED = ({"String": "``"}, {"String": "''"}, {"Regex": " {2,}"}, {"Regex": r"\s{2,}|[\n\r\t]"})
+"""Patterns that may be replaced, each by at most one character. A longer replacement lets a text grow with every part,
+and another pattern may take hours."""
+MAX_PARTS = 8
+MAX_SETTINGS_CHARACTERS = 1 << 14
+"""Upper limit of the characters of all settings, without vocabulary and character tables."""
+MAX_LETTER_BYTES = 64
+"""Upper limit of what a character becomes in such a table, in bytes; Unicode's longest takes 33."""
+MAX_TOKEN_ID = 1 << 22
+"""Largest number of a token. The library takes memory for all smaller ones and aborts if there is none."""
+SPECIAL_TOKENS = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token", "bos_token", "eos_token")
+PROBE = ["A Übung: 12 “red” circles… ☃ 円", "a"]
+
+
+def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    """Return the tokenizer in a run's folder ``text_encoder``.
+
+    Raises:
+        UserError: The folder is not as a training writes it.
+    """
+    with refuse_damaged(folder / "tokenizer_config.json"):
+        special = _special_tokens(read_object(folder / "tokenizer_config.json", MAX_CONFIG_BYTES))
+    with refuse_damaged(folder / "tokenizer.json"):
+        return plain_tokenizer(read_object(folder / "tokenizer.json", MAX_BYTES), special)
+
+
+def plain_tokenizer(about: dict[str, Any], special: Mapping[str, str]) -> PreTrainedTokenizerFast:
+    """Return a tokenizer without code.
+
+    Args:
+        about: What a ``tokenizer.json`` says.
+        special: Special tokens by their use, such as ``pad_token``.
+
+    Raises:
+        ValueError: It has parts that no encoder's tokenizer has. The library raises other errors for damaged ones.
+    """
+    _check(about)
+    vocabulary = about["model"].get("vocab") if isinstance(about.get("model"), dict) else None
+    numbers = vocabulary.values() if isinstance(vocabulary, dict) else ()
+    if any(type(number) is int and number > MAX_TOKEN_ID for number in numbers):
+        raise ValueError(f"its vocabulary has a number above {MAX_TOKEN_ID:,}")
+    tokenizer = Tokenizer.from_str(json.dumps(about | {"truncation": None, "padding": None}))
+    if unknown := [token for token in special.values() if tokenizer.token_to_id(token) is None]:
+        raise ValueError(f"its special token {unknown[0]!r} is not in its vocabulary")
+    if "pad_token" not in special:
+        raise ValueError("it has no pad_token")
+    loaded = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
+    loaded(PROBE, truncation=True, max_length=3, padding=True, return_offsets_mapping=True)  # raises if unusable
+    return loaded
+
+
+def _special_tokens(about: Mapping[str, Any]) -> dict[str, str]:
+    given = {name: about[name] for name in SPECIAL_TOKENS if about.get(name) is not None}
+    tokens: dict[str, str] = {}
+    for name, value in given.items():
+        token = value.get("content") if isinstance(value, dict) else value
+        if not isinstance(token, str):
+            raise ValueError(f"its {name} is not text")
+        tokens[name] = token
+    return tokens
+
+
+def _check(about: Mapping[str, Any]) -> None:
+    model = about["model"]
+    if model["type"] not in MODELS:
+        raise ValueError(f"its model is {model['type']!r}; expected one of {', '.join(MODELS)}")
+    tables = [table for name in PARTS for table in _check_part(name, about.get(name))]
+    settings = {name: value for name, value in about.items() if name not in ("model", "added_tokens")}
+    settings |= {name: value for name, value in model.items() if name not in ("vocab", "merges")}
+    if len(json.dumps(settings)) - sum(map(len, tables)) > MAX_SETTINGS_CHARACTERS:
+        raise ValueError(f"its settings have more than {MAX_SETTINGS_CHARACTERS:,} characters")
+
+
+def _check_part(name: str, part: dict[str, Any] | None) -> list[str]:
+    """Check a part and return its character tables."""
+    known, inside = PARTS[name]
+    waiting: list[dict[str, Any]] = [part] if part is not None else []
+    tables: list[str] = []
+    num_parts = 0
+    while waiting:
+        part, num_parts = waiting.pop(), num_parts + 1
+        kind = part["type"]
+        if kind == "Sequence":
+            waiting += part[inside]
+        elif kind not in known:
+            raise ValueError(f"its {name} is {kind!r}; expected one of {', '.join(known)}")
+        elif kind == "Replace" and (part["pattern"] not in REPLACED or len(part["content"]) > 1):
+            raise ValueError(f"its {name} replaces {part['pattern']!r}")
+        elif kind == "Precompiled":
+            tables.append(part["precompiled_charsmap"])
+            _check_table(tables[-1])
+        if num_parts + len(waiting) > MAX_PARTS:
+            raise ValueError(f"its {name} has more than {MAX_PARTS} parts")
+    return tables
+
+
+def _check_table(text: str) -> None:
+    """Check a SentencePiece table: the length of a search tree in 4 bytes, the tree, and zero-terminated
+    replacements."""
+    table = base64.b64decode(text, validate=True)
+    replacements = table[4 + int.from_bytes(table[:4], "little") :]
+    if any(len(replacement) > MAX_LETTER_BYTES for replacement in replacements.split(b"\0")):
+        raise ValueError("its character table replaces single characters by long texts")
+
+
+MODEL_TYPES = (
+    "albert",
+    "bert",
+    "camembert",
+    "deberta",
+    "deberta-v2",
+    "distilbert",
+    "electra",
+    "mpnet",
+    "roberta",
+    "xlm-roberta",
+)
+"""Encoders that give a vector for each token, and whose tokenizers say which characters each token covers."""
+SIZES = (
+    "vocab_size",
+    "embedding_size",
+    "hidden_size",
+    "dim",
+    "num_hidden_layers",
+    "n_layers",
+    "num_hidden_groups",
+    "inner_group_num",
+    "num_attention_heads",
+    "n_heads",
+    "intermediate_size",
+    "hidden_dim",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "pad_token_id",
+    "relative_attention_num_buckets",
+    "position_buckets",
+    "max_relative_positions",
+    "pooler_hidden_size",
+    "conv_kernel_size",
+    "conv_groups",
+)
+LAYERS = ("num_hidden_layers", "n_layers", "num_hidden_groups", "inner_group_num")
+RATES = (
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "dropout",
+    "attention_dropout",
+    "pooler_dropout",
+    "initializer_range",
+    "layer_norm_eps",
+)
+SWITCHES = ("relative_attention", "position_biased_input", "share_att_key")
+ACTIVATIONS = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python", "relu", "silu", "tanh")
+NAMES: dict[str, tuple[str, ...]] = dict.fromkeys(
+    ("hidden_act", "activation", "conv_act", "pooler_hidden_act"), ACTIVATIONS
+)
+NAMES |= {"norm_rel_ebd": ("none", "layer_norm"), "pos_att_type": ("c2p", "p2c")}
+WITHOUT_EFFECT = (
+    "model_type",
+    "architectures",
+    "transformers_version",
+    "_name_or_path",
+    "dtype",
+    "torch_dtype",
+    "use_cache",
+    "gradient_checkpointing",
+    "id2label",
+    "label2id",
+    "problem_type",
+    "position_embedding_type",
+    "bos_token_id",
+    "eos_token_id",
+    "output_past",
+)
+"""Settings that change nothing in a float32 encoder of which only the tokens' vectors are used."""
+
+
+def read_encoder(folder: Path, shapes: dict[str, tuple[int, ...]]) -> PreTrainedModel:
+    """Return the encoder in a run's folder ``text_encoder``, with random weights.
+
+    Args:
+        folder: The folder.
+        shapes: Shapes of the encoder's tensors in the run's weights, by name. Nothing is allocated before they match.
+
+    Raises:
+        UserError: They do not match, or the folder is not as a training writes it.
+    """
+    path = folder / "config.json"
+    with refuse_damaged(path):
+        about = read_object(path, MAX_CONFIG_BYTES)
+        config = plain_config(about)
+        if max(getattr(config, name, 0) or 0 for name in LAYERS) > len(shapes):
+            raise ValueError("it has more layers than the run's weights")
+        with on_meta_device():
+            expected = {name: tuple(value.shape) for name, value in make_encoder(config).state_dict().items()}
+        if wrong := shape_difference(expected, shapes):
+            raise ValueError(f"it does not match the run's weights, {wrong}")
+        if unused := _unused(about, config):
+            say(f"note: {path}: not used: {one_line(', '.join(unused))}")
+        return make_encoder(config)
+
+
+def make_encoder(config: PreTrainedConfig) -> PreTrainedModel:
+    """Return an encoder with random weights."""
+    return without_pooler(new_network(config))
+
+
+def without_pooler(encoder: PreTrainedModel) -> PreTrainedModel:
+    """Remove the pooling layer and return the encoder. Only the tokens' vectors are used, so it would never be
+    trained."""
+    encoder.pooler = None  # pyright: ignore[reportArgumentType]: torch takes None for a module that is absent
+    return encoder
+
+
+def plain_config(about: Mapping[str, Any]) -> PreTrainedConfig:
+    """Return the sizes and settings that a ``config.json`` has for an encoder of ``MODEL_TYPES``, and nothing else.
+
+    Raises:
+        ValueError: The encoder is of another kind, or a value is impossible.
+    """
+    if about.get("model_type") not in MODEL_TYPES:
+        raise ValueError(f"its model_type is {about.get('model_type')!r}; expected one of {', '.join(MODEL_TYPES)}")
+    settings = {
+        name: value
+        for name, value in about.items()
+        if name in (*SIZES, *RATES, *SWITCHES, *NAMES) and value is not None
+    }
+    if wrong := [name for name, value in settings.items() if not _is_possible(name, value)]:
+        raise ValueError(f"its {wrong[0]} is {str(settings[wrong[0]])[:80]}")
+    return AutoConfig.for_model(about["model_type"], **settings)
+
+
+def _is_possible(name: str, value: Any) -> bool:
+    if name in SWITCHES:
+        return isinstance(value, bool)
+    if name in NAMES:
+        values = value.split("|") if isinstance(value, str) else value
+        return isinstance(values, list) and all(choice in NAMES[name] for choice in values)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return (
+        isinstance(value, int) and -1 <= value < 1 << 31 if name in SIZES else math.isfinite(value) and 0 <= value <= 1
+    )
+
+
+def _unused(about: Mapping[str, Any], config: PreTrainedConfig) -> list[str]:
+    """Return the names of settings that are dropped although they would change something."""
+    usual = config.to_dict()
+    return [
+        name
+        for name, value in about.items()
+        if name not in WITHOUT_EFFECT and usual.get(name) != value and value is not None
+    ]
+
 
 SMALL = "small"
-SPECIAL = {
+SMALL_SPECIAL_TOKENS = {
     "pad_token": "[PAD]",
     "unk_token": "[UNK]",
     "cls_token": "[CLS]",
@@ -37,24 +325,26 @@ SPECIAL = {
 
 
 def small_tokenizer(captions: Iterable[str], max_words: int = 20_000) -> PreTrainedTokenizerFast:
-    """Return a WordPiece tokenizer with BERT's rules, whose pieces are frequent words and letters.
+    """Return a WordPiece tokenizer with BERT's rules, whose subwords are frequent words and letters.
 
-    The same captions give the same pieces; the trainers of the tokenizers library break ties at random.
+    The same captions give the same subwords; the trainers of the tokenizers library break ties at random.
 
     Args:
         captions: Texts to take words from.
-        max_words: Number of words that are pieces; other words are split into letters.
+        max_words: Number of words that are subwords themselves; other words are split into letters.
     """
     normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
     counts = Counter(word for text in captions for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)))
     words = sorted(counts, key=lambda word: (-counts[word], word))[:max_words]
     letters = sorted({letter for word in counts for letter in word})
-    pieces = dict.fromkeys([*SPECIAL.values(), *words, *letters, *(f"##{letter}" for letter in letters)])
-    tokenizer = Tokenizer(models.WordPiece({piece: number for number, piece in enumerate(pieces)}, unk_token="[UNK]"))
+    subwords = dict.fromkeys([*SMALL_SPECIAL_TOKENS.values(), *words, *letters, *(f"##{letter}" for letter in letters)])
+    tokenizer = Tokenizer(
+        models.WordPiece({subword: number for number, subword in enumerate(subwords)}, unk_token="[UNK]")
+    )
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
     ids = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
     tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ids)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **SPECIAL)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **SMALL_SPECIAL_TOKENS)
 
 
 def small_bert(vocabulary_size: int) -> PreTrainedModel:
@@ -112,7 +402,7 @@ def _fast_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerFa
     """Return a tokenizer as it will be when it is read back."""
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ValueError("its tokenizer does not say which characters a token covers")
-    special = {name: str(token) for name, token in tokenizer.special_tokens_map.items() if name in SPECIAL_NAMES}
+    special = {name: str(token) for name, token in tokenizer.special_tokens_map.items() if name in SPECIAL_TOKENS}
     return plain_tokenizer(json.loads(tokenizer.backend_tokenizer.to_str()), special)
 
 
@@ -130,7 +420,7 @@ def saved_text_encoder(
     """
     tokenizer, encoder = read_tokenizer(folder), read_encoder(folder, shapes)
     embeddings = encoder.get_input_embeddings()
-    assert isinstance(embeddings, nn.Embedding), "encoders of the allowed kinds have a table of pieces"
+    assert isinstance(embeddings, nn.Embedding), "encoders of the allowed kinds have a table of subwords"
     if max(tokenizer.get_vocab().values()) >= embeddings.num_embeddings:
         raise UserError(f"{folder / 'tokenizer.json'}: has more tokens than the encoder; train the run again")
     return tokenizer, encoder

@@ -1,19 +1,312 @@
-"""Conversion of a run's captions to its encoder's input: word pieces, averaged word vectors, or recordings."""
+"""What each kind of text encoder takes of captions: subwords, averaged word vectors, word ids, or recordings.
 
+    transformer  SubwordInputs       ids of subwords and the weight of each
+    gated        WordVectorInputs    the mean of the words' vectors
+    words        WordIdInputs        ids of a caption's different words
+    spoken       RecordingInputs     log-mel rows
+
+Tokenizers and encoders are in ``text_encoders``: transformers takes seconds to import, and not every run has one.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
-from ...storage.captions.word_vectors import read_word_vectors
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...storage.captions.idf import IdfEntry
+from ...storage.captions.word_vectors import WordVectors, read_word_vectors, split_words, write_word_vectors
+from ...storage.common.files import read_object, write_json
+from ...storage.common.validation import is_text
+from ...storage.common.writing import make_folder, move
+from ...storage.records import Caption
 from ...storage.stores.store import Store
-from ..run_file_names import STATE_FILE, TEXT_FOLDER
+from ..distributed import Workers
 from ..settings import EncoderTraits
-from ..untrusted_files import BEGIN_ANEW, read_shapes
-from .examples import Examples
-from .recordings import Recordings
-from .text import WORDS_FILE, Pieces, TokenWeights, Words
-from .word_ids import WordIds
+from ..untrusted_files import refuse_damaged
+from .clip_features import pad_rows
 
-TextInputs = Pieces | Words | WordIds | Recordings
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+T = TypeVar("T")
+WORD_VECTORS_FILE = "word_vectors.npz"
+
+
+def average_word_vectors(vectors: WordVectors, texts: Iterable[str]) -> np.ndarray:
+    """Return the mean of the vectors of each text's words [N, D] (SSML section 5.1).
+
+    Words without a vector are skipped. A text without any other word has zeros.
+    """
+    rows = [[row for word in split_words(text) if (row := vectors.find(word)) is not None] for text in texts]
+    means = np.zeros((len(rows), vectors.vectors.shape[1]), dtype=np.float32)
+    for index, of_text in enumerate(rows):
+        if of_text:
+            means[index] = vectors.vectors[of_text].mean(axis=0)
+    return means
+
+
+def at_characters(caption: Caption, of_words: Iterable[T], elsewhere: T) -> list[T]:
+    """Return a value for each character of a caption, and for one past its end.
+
+    Args:
+        caption: The caption.
+        of_words: The value of each of its words.
+        elsewhere: The value between words.
+    """
+    values = [elsewhere] * (len(caption.caption) + 1)
+    for word, start, value in zip(caption.words, caption.word_starts, of_words, strict=True):
+        values[start : start + len(word)] = [value] * len(word)
+    return values
+
+
+class TokenWeights:
+    """Weights of a caption's words of some parts of speech: their normalised idf (TACo, Appendix A)."""
+
+    def __init__(self, entries: Iterable[IdfEntry], pos_tags: Sequence[str]) -> None:
+        """Take idfs from a table.
+
+        Args:
+            entries: The table.
+            pos_tags: Parts of speech whose words have a weight.
+        """
+        entries = sorted(entries, key=lambda entry: entry.document_count)
+        self.pos_tags = frozenset(pos_tags)
+        self._usual_tag = {e.word: e.part_of_speech for e in entries}
+        self._idf = {(e.word, e.part_of_speech): e.idf for e in entries}
+        # A word that no training caption has is as rare as the rarest one.
+        self._unseen = max(self._idf.values(), default=1.0)
+
+    def tag_query(self, text: str) -> Caption:
+        """Return free text as a caption. A word has its most frequent tag in the training captions, "X" if it has
+        none."""
+        words = list(re.finditer(r"\w+", text))
+        return Caption(
+            video_id="query",
+            caption=text,
+            split="",
+            words=[word.group() for word in words],
+            word_starts=[word.start() for word in words],
+            pos_tags=[self._usual_tag.get(word.group().lower(), "X") for word in words],
+        )
+
+    def unknown_words(self, text: str) -> list[str]:
+        """Return the words of a text that no training caption has, in order, each once."""
+        words = dict.fromkeys(word.group() for word in re.finditer(r"\w+", text))
+        return [word for word in words if word.lower() not in self._usual_tag]
+
+    def word_weights(self, caption: Caption) -> list[float]:
+        """Return the weight of each word.
+
+        Words of other parts of speech have 0, the others their idf (0 if it is negative) divided by the sum of all. If
+        all are 0, because every caption has them, they weigh the same.
+        """
+        of_interest = [tag in self.pos_tags for tag in caption.pos_tags]
+        idfs = [
+            max(self._idf.get((word.lower(), tag), self._unseen), 0.0) if wanted else 0.0
+            for word, tag, wanted in zip(caption.words, caption.pos_tags, of_interest, strict=True)
+        ]
+        total = sum(idfs)
+        if total == 0:
+            idfs, total = [float(wanted) for wanted in of_interest], float(sum(of_interest))
+        return [idf / total if total else 0.0 for idf in idfs]
+
+    def subword_weights(self, caption: Caption, offsets: Sequence[tuple[int, int]]) -> list[float]:
+        """Return the weight of each of the tokenizer's subwords: its word's weight.
+
+        Args:
+            caption: The caption.
+            offsets: First character of each subword, and the one after its last.
+        """
+        weight_at = at_characters(caption, self.word_weights(caption), 0.0)
+        return [weight_at[start] if end > start else 0.0 for start, end in offsets]
+
+
+def tokenize(
+    tokenizer: PreTrainedTokenizerFast, captions: Sequence[Caption], weights: TokenWeights, max_tokens: int
+) -> dict[str, Tensor]:
+    """Return ``input_ids``, ``attention_mask`` and ``token_weights``, each [B, N], padded to the longest.
+
+    Args:
+        tokenizer: Splits captions into subwords.
+        captions: The captions.
+        weights: Gives each subword its weight.
+        max_tokens: Longer captions are cut to this many subwords.
+    """
+    encoded = tokenizer(
+        [c.caption for c in captions], truncation=True, max_length=max_tokens, padding=True, return_offsets_mapping=True
+    )
+    subword_weights = [
+        weights.subword_weights(c, offsets) for c, offsets in zip(captions, encoded["offset_mapping"], strict=True)
+    ]
+    return {
+        "input_ids": torch.tensor(encoded["input_ids"]),
+        "attention_mask": torch.tensor(encoded["attention_mask"]),
+        "token_weights": torch.tensor(subword_weights, dtype=torch.float32),
+    }
+
+
+class SubwordInputs:
+    """Makes captions into what a transformer takes: subwords and their weights."""
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerFast, encoder: PreTrainedModel, weights: TokenWeights, max_tokens: int
+    ) -> None:
+        self.tokenizer, self.encoder, self.weights, self.max_tokens = tokenizer, encoder, weights, max_tokens
+
+    def __call__(self, captions: Sequence[Caption]) -> dict[str, Tensor]:
+        """Return what ``tokenize`` does."""
+        return tokenize(self.tokenizer, captions, self.weights, self.max_tokens)
+
+    def words_of_tokens(self, caption: Caption) -> list[tuple[int, str]]:
+        """Return the index of each subword of a caption, and the word that it is a part of, in lower case.
+
+        Special tokens are skipped. A subword between words, such as a comma, has the word "".
+        """
+        encoded = self.tokenizer(
+            caption.caption, truncation=True, max_length=self.max_tokens, return_offsets_mapping=True
+        )
+        word_at = at_characters(caption, (word.lower() for word in caption.words), "")
+        return [(index, word_at[start]) for index, (start, end) in enumerate(encoded["offset_mapping"]) if end > start]
+
+    def save(self, folder: Path) -> None:
+        """Write the tokenizer and the encoder's settings."""
+        make_folder(folder)
+        # transformers follows links that have the names of its files, a rename replaces them.
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".", suffix=".partial") as partial:
+            self.tokenizer.save_pretrained(partial)
+            self.encoder.config.save_pretrained(partial)
+            for path in Path(partial).iterdir():
+                move(path, folder / path.name)
+
+
+class WordVectorInputs:
+    """Makes captions into what gated embeddings take: the average of their words' vectors."""
+
+    def __init__(self, vectors: WordVectors) -> None:
+        self.vectors = vectors
+
+    @property
+    def width(self) -> int:
+        """Width of the word vectors."""
+        return self.vectors.vectors.shape[1]
+
+    def __call__(self, captions: Sequence[Caption]) -> dict[str, Tensor]:
+        """Return ``vectors`` [B, W]."""
+        return {"vectors": torch.from_numpy(average_word_vectors(self.vectors, (c.caption for c in captions)))}
+
+    def save(self, folder: Path) -> None:
+        """Write the word vectors."""
+        write_word_vectors(folder / WORD_VECTORS_FILE, self.vectors)
+
+
+WORD_LIST_FILE = "words.json"
+MAX_WORDS = 50_000
+"""Upper limit of the vocabulary: the most frequent words."""
+MAX_BYTES = 16 << 20
+
+
+class WordIdInputs:
+    """Makes captions into the numbers of their different words. Words that no training caption has are skipped."""
+
+    def __init__(self, words: Sequence[str], max_words: int, idf: np.ndarray | None = None) -> None:
+        """Take a vocabulary.
+
+        Args:
+            words: The known words, all different, in lower case.
+            max_words: Upper limit of a caption's words; further ones are skipped.
+            idf: Inverse document frequency of each word; None if it is not known any more.
+        """
+        self.words, self.max_words, self.idf = list(words), max_words, idf
+        self._number = {word: number for number, word in enumerate(self.words)}
+
+    @classmethod
+    def learn(cls, texts: Iterable[str], max_words: int) -> WordIdInputs:
+        """Return the vocabulary of training texts, with log(number of texts / number that have the word)."""
+        counts: Counter[str] = Counter()
+        num_texts = 0
+        for text in texts:
+            counts.update({word.lower() for word in split_words(text)})
+            num_texts += 1
+        words = sorted(counts, key=lambda word: (-counts[word], word))[:MAX_WORDS] or [""]
+        idf = np.log(max(num_texts, 1) / np.array([counts[word] or 1 for word in words]))
+        return cls(words, max_words, idf)
+
+    @classmethod
+    def read(cls, folder: Path, max_words: int) -> WordIdInputs:
+        """Read the vocabulary of a run.
+
+        Raises:
+            UserError: The file is not as a training writes it.
+        """
+        path = folder / WORD_LIST_FILE
+        with refuse_damaged(path):
+            words = read_object(path, MAX_BYTES)["words"]
+            if not isinstance(words, list) or not all(map(is_text, words)) or len(set(words)) != len(words):
+                raise ValueError("not a list of different words")
+        return cls(words, max_words)
+
+    def __call__(self, captions: Sequence[Caption]) -> dict[str, Tensor]:
+        """Return ``input_ids`` and ``attention_mask``, each [B, N], padded to the longest."""
+        numbers = [self._numbers(caption.caption) for caption in captions]
+        longest = max(map(len, numbers), default=0) or 1
+        ids, mask = torch.zeros(len(numbers), longest, dtype=torch.int64), torch.zeros(len(numbers), longest)
+        for row, of_caption in enumerate(numbers):
+            ids[row, : len(of_caption)] = torch.tensor(of_caption, dtype=torch.int64)
+            mask[row, : len(of_caption)] = 1
+        return {"input_ids": ids, "attention_mask": mask}
+
+    def words_of_tokens(self, caption: Caption) -> list[tuple[int, str]]:
+        """Return the index of each token of a caption, and the word that it is, in lower case."""
+        return [(index, self.words[number]) for index, number in enumerate(self._numbers(caption.caption))]
+
+    def _numbers(self, text: str) -> list[int]:
+        known = (self._number.get(word.lower()) for word in split_words(text))
+        return list(dict.fromkeys(number for number in known if number is not None))[: self.max_words]
+
+    def save(self, folder: Path) -> None:
+        """Write the vocabulary."""
+        write_json(folder / WORD_LIST_FILE, {"words": self.words})
+
+
+ROWS_OF_TOKEN = 16
+"""Log-mel rows of 10 ms that become one token."""
+DYNAMIC_RANGE = 80.0
+"""In dB: values below a recording's loudest value by more than this are raised to it, as in AVLnet, DAVEnet and
+others."""
+
+
+class RecordingInputs:
+    """Reads the log-mel rows of spoken captions, each recording's loudest value at 0 dB."""
+
+    def __init__(self, store: Store, max_tokens: int) -> None:
+        """Read from ``store`` at most as many rows as become ``max_tokens`` tokens."""
+        self.store, self.max_rows = store, ROWS_OF_TOKEN * max_tokens
+
+    def __call__(self, captions: Sequence[Caption]) -> dict[str, Tensor]:
+        """Return ``rows_BTD`` [B, T, D], padded to the longest, and ``mask_BT``, True for a row."""
+        clips = [(caption.recording or "", None, None) for caption in captions]
+        rows = [_levelled(recording.features[: self.max_rows]) for recording in self.store.get_clips(clips)]
+        rows_BTD, mask_BT = pad_rows(rows, self.store.profile.dimension)
+        return {"rows_BTD": rows_BTD, "mask_BT": mask_BT}
+
+    def save(self, folder: Path) -> None:
+        """Do nothing: the recordings stay in their store."""
+
+
+def _levelled(rows_TD: np.ndarray) -> np.ndarray:
+    return np.maximum(rows_TD - rows_TD.max(initial=-np.inf), -DYNAMIC_RANGE) if len(rows_TD) else rows_TD
+
+
+TextInputs = SubwordInputs | WordVectorInputs | WordIdInputs | RecordingInputs
 
 
 @dataclass(frozen=True)
@@ -26,19 +319,23 @@ class TextSource:
     recordings: Store | None = None
     """Log-mel rows of the captions, if they are recordings."""
 
-    def make_recordings(self) -> Recordings:
+    def make_recordings(self) -> RecordingInputs:
         """Return the inputs of an encoder that takes recordings."""
         assert self.recordings is not None, "the stores were opened without recordings"
-        return Recordings(self.recordings, self.max_text_tokens)
+        return RecordingInputs(self.recordings, self.max_text_tokens)
 
 
-def new_text_inputs(source: TextSource, text_encoder: str, examples: Examples) -> TextInputs:
+def new_text_inputs(
+    source: TextSource, text_encoder: str, texts: Iterable[str], word_vectors: Path, workers: Workers
+) -> TextInputs:
     """Return the text inputs of a new run.
 
     Args:
         source: The run's encoder and token weights.
         text_encoder: "small", or a folder or hub name.
-        examples: What is trained on. A vocabulary that is learned from its texts is counted in the first process only.
+        texts: All texts that are trained on. Only the first process reads them, and only if a vocabulary is learned.
+        word_vectors: The data set's word vectors.
+        workers: The processes that train together.
 
     Raises:
         UserError: The encoder or the word vectors cannot be read.
@@ -46,36 +343,33 @@ def new_text_inputs(source: TextSource, text_encoder: str, examples: Examples) -
     if not source.encoder.reads_words:
         return source.make_recordings()
     if not source.encoder.gives_tokens:
-        return Words(read_word_vectors(examples.source.dataset.word_vectors))
-    texts, workers = examples.train_texts(), examples.source.workers
+        return WordVectorInputs(read_word_vectors(word_vectors))
     if source.encoder.gives_word_vectors:
-        return workers.from_first(lambda: WordIds.of_texts(texts, source.max_text_tokens))
+        return workers.from_first(lambda: WordIdInputs.learn(texts, source.max_text_tokens))
     from .text_encoders import new_text_encoder  # transformers takes seconds to import
 
-    return Pieces(*new_text_encoder(text_encoder, texts, workers), source.weights, source.max_text_tokens)
+    return SubwordInputs(*new_text_encoder(text_encoder, texts, workers), source.weights, source.max_text_tokens)
 
 
-def saved_text_inputs(source: TextSource, tensors: Path) -> TextInputs:
+def saved_text_inputs(
+    source: TextSource, folder: Path, read_shapes: Callable[[], dict[str, tuple[int, ...]]]
+) -> TextInputs:
     """Return the text inputs of an existing run, from its folder ``text_encoder``; the encoder has no weights yet.
 
     Args:
         source: The run's encoder and token weights.
-        tensors: The run's file that has the weights.
+        folder: The folder.
+        read_shapes: Reads the shapes of the encoder's tensors in the run's weights, by name.
 
     Raises:
         UserError: The folder or the weights are not as a training writes them.
     """
     if not source.encoder.reads_words:
         return source.make_recordings()
-    folder = tensors.parent / TEXT_FOLDER
     if not source.encoder.gives_tokens:
-        return Words(read_word_vectors(folder / WORDS_FILE))
+        return WordVectorInputs(read_word_vectors(folder / WORD_VECTORS_FILE))
     if source.encoder.gives_word_vectors:
-        return WordIds.read(folder, source.max_text_tokens)
+        return WordIdInputs.read(folder, source.max_text_tokens)
     from .text_encoders import saved_text_encoder  # transformers takes seconds to import
 
-    if tensors.name == STATE_FILE:
-        shapes = read_shapes(tensors, "model.text_encoder.", BEGIN_ANEW)
-    else:
-        shapes = read_shapes(tensors, "text_encoder.")
-    return Pieces(*saved_text_encoder(folder, shapes), source.weights, source.max_text_tokens)
+    return SubwordInputs(*saved_text_encoder(folder, read_shapes()), source.weights, source.max_text_tokens)

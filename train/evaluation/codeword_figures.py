@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ..data.recordings import ROWS_OF_TOKEN
+from ..data.text_inputs import ROWS_OF_TOKEN
 from .svg import svg_of, with_plain_texts
 
 HIGHLIGHT = "#d4380d"

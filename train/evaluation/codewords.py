@@ -16,9 +16,7 @@ from torch import Tensor
 from ...storage.records import Caption
 from ..data.clips import Clip
 from ..data.pairs import Pairs
-from ..data.recordings import Recordings
-from ..data.text import Pieces
-from ..data.text_inputs import TextInputs
+from ..data.text_inputs import RecordingInputs, SubwordInputs, TextInputs
 from ..distributed import Workers
 from ..models.codebook import Coded, SharedCodebook, coded_texts, coded_videos
 from ..scoring.scorer import CLIP_CHUNK, TEXT_CHUNK, Scorer
@@ -65,11 +63,11 @@ def find_uses(scorer: Scorer, captions: Sequence[Caption], clips: Sequence[Clip]
     for first in range(0, len(captions), TEXT_CHUNK):
         chunk = captions[first : first + TEXT_CHUNK]
         coded = coded_texts(codebook, scorer.encode_texts(chunk), single_process)
-        if isinstance(scorer.text_inputs, Recordings):
+        if isinstance(scorer.text_inputs, RecordingInputs):
             codes_of_chunk = list(_codes(codebook, coded))
             of_captions += codes_of_chunk
             words += [[""] * len(codes) for codes in codes_of_chunk]  # nobody knows when a word is spoken
-        elif isinstance(scorer.text_inputs, Pieces):
+        elif isinstance(scorer.text_inputs, SubwordInputs):
             nearest = _nearest(codebook, coded).cpu().numpy()
             for caption, codes in zip(chunk, nearest, strict=True):
                 pieces = scorer.text_inputs.words_of_tokens(caption)
@@ -349,7 +347,7 @@ def _place(uses: Uses, pairs: Pairs, code: int, clip: int, captions: Sequence[in
 
 def _add_spectrograms(shown: Sequence[ShownCodeword], inputs: TextInputs) -> None:
     """Add the log-mel rows [T, D] of the recordings that are shown."""
-    if not isinstance(inputs, Recordings):
+    if not isinstance(inputs, RecordingInputs):
         return
     for clip in (clip for row in shown for clip in row["clips"]):
         if clip["recording"]:

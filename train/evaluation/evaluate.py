@@ -19,9 +19,9 @@ from ..data.stores import Stores
 from ..objectives import objective_for
 from ..recipes.departures import departures_of, recipe_note
 from ..recipes.train_config import TrainConfig
-from ..run_file_names import METRICS_FILE, MODEL_FILE, QUERIES_FILE, REPORT_FILE
-from ..runs.folder import choose_dataset, dataset_of, describe_inputs, find_run, open_run_stores, read_run
-from ..runs.run_json import read_config, score_weights
+from ..runs.files import METRICS_FILE, MODEL_FILE, QUERIES_FILE, REPORT_FILE
+from ..runs.folder import choose_dataset, dataset_of, find_run
+from ..runs.run_json import describe_inputs, open_run_stores, read_config, read_run, score_weights
 from ..untrusted_files import sha256_of_tensors
 from . import TASKS
 from .result_folders import changed_from, check_result_folder, default_request, make_room, result_folder
@@ -311,7 +311,7 @@ def _evaluated_before(folder: Path, fingerprint: Mapping[str, object]) -> Metric
 
 
 def _evaluate(plan: _Plan, device: str, problems: Problems, fingerprint: Mapping[str, object]) -> Metrics:
-    from ..runs.checkpoint import load_run  # torch takes seconds to import
+    from ..runs.load import load_run  # torch takes seconds to import
     from .report import write_report
 
     task, folder = plan.task, plan.folder

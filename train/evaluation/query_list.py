@@ -9,7 +9,7 @@ import numpy as np
 
 from ..data.clips import evenly
 from ..data.pairs import Pairs
-from ..runs.checkpoint import Run
+from ..runs.load import Run
 from ..scoring.word_fits import WordFits, word_fits
 
 SHOWN_RESULTS = 5

@@ -13,8 +13,8 @@ import jinja2
 from ...storage.common.files import write_text
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.stores.thumbnails import ThumbnailStore
-from ..run_file_names import EVENTS_FILE, REPORT_FILE
-from ..runs.checkpoint import Run
+from ..runs.files import EVENTS_FILE, REPORT_FILE
+from ..runs.load import Run
 from ..runs.run_json import read_events
 from .svg import svg_of, with_plain_texts
 from .task import Metrics, Task, counted

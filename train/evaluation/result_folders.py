@@ -14,7 +14,7 @@ from ...storage.common.errors import UserError
 from ...storage.common.files import read_json
 from ...storage.common.writing import make_folder, move, remove_file
 from ..recipes.train_config import TrainConfig
-from ..run_file_names import EVALUATIONS_FOLDER, METRICS_FILE, QUERIES_FILE, REPORT_FILE
+from ..runs.files import EVALUATIONS_FOLDER, METRICS_FILE, QUERIES_FILE, REPORT_FILE
 from . import TASKS
 
 RESULT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=+-]{0,199}")

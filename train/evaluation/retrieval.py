@@ -24,7 +24,7 @@ from .task import EvaluationRequest, Metrics, Task, TaskResult, counted
 if TYPE_CHECKING:
     from ...storage.stores.store import Store
     from ..data.pairs import Pairs
-    from ..runs.checkpoint import Run
+    from ..runs.load import Run
     from ..scoring.scorer import Scorer
     from .normalization import Normalized
     from .ranking import SplitRanking
@@ -174,9 +174,9 @@ class Retrieval(Task[RetrievalSettings]):
         Raises:
             UserError: The split has no captions that can be used, or a setting does not fit the run or the split.
         """
-        from ..data.coverage import measure
-        from ..data.usable import of_split
+        from ..data.usable_captions import captions_of_split
         from .codewords import read_codebook
+        from .coverage import measure
         from .query_list import list_queries
         from .ranking import Weightings, rank_split
 
@@ -194,7 +194,7 @@ class Retrieval(Task[RetrievalSettings]):
             normalized = normalized_scores(scores, pairs.clip_of_caption, run.config.objective.vector_score, request)
         weightings = Weightings(request.score_weights, _stages_to_omit(request), normalized)
         ranking = rank_split(scores, pairs, weightings, settings.ties, _temperature(settings))
-        listed = of_split(read_captions(run.dataset.captions), request.split)
+        listed = captions_of_split(read_captions(run.dataset.captions), request.split)
         metrics = _metrics(request, ranking, normalized, pairs)
         codebook = None
         if run.scorer.model.codebook is not None and run.scorer.model.codebook.size:
@@ -296,14 +296,14 @@ def _normalization_lines(about: Mapping[str, Any]) -> Iterator[str]:
 def _pairs_of_split(
     run: Run, request: EvaluationRequest[RetrievalSettings], recordings: Store | None, problems: Problems
 ) -> Pairs:
-    from ..data.pair_cache import read_pairs
-    from ..data.usable import why_none
+    from ..data.pairs import read_pairs
+    from ..data.usable_captions import why_split_is_unusable
 
     usable = read_pairs(run.dataset, run.features, problems, recordings)
     pairs = usable[request.split]
     if not pairs.clips:
         others = ", ".join(name for name in usable if usable[name].clips)
-        why = why_none(run.dataset, run.features, request.split, recordings)
+        why = why_split_is_unusable(run.dataset, run.features, request.split, recordings)
         raise UserError(f"{run.dataset.captions}: {why}; pass another split ({others})")
     if request.settings.ties == "coot" and len(pairs.captions) != len(pairs.clips):
         counts = f"{len(pairs.captions):,} captions of {len(pairs.clips):,} clips"
@@ -441,7 +441,7 @@ def _temperature(settings: RetrievalSettings) -> float:
 def _metrics(
     request: EvaluationRequest[RetrievalSettings], ranking: SplitRanking, normalized: Normalized | None, pairs: Pairs
 ) -> RetrievalResults:
-    from ..data.coverage import split_checksum
+    from .coverage import split_checksum
 
     settings = request.settings
     return {

@@ -21,10 +21,10 @@ from .task import EvaluationRequest, Metrics, NoSettings, Task, TaskResult, coun
 
 if TYPE_CHECKING:
     from ...storage.captions.table import CaptionTable
-    from ..data.coverage import Coverage
     from ..data.segments import LabelledVideo
-    from ..runs.checkpoint import Run
+    from ..runs.load import Run
     from ..scoring.scorer import Scorer
+    from .coverage import Coverage
 
 COLUMNS = ("accuracy", "steps_accuracy", "macro_accuracy", "edit", "F1@10", "F1@25", "F1@50")
 SHOWN_VIDEOS = 8
@@ -102,15 +102,15 @@ class Segmentation(Task[NoSettings]):
         Raises:
             UserError: The split has no segments, or the run knows none of the data set's steps.
         """
-        from ..data.coverage import split_checksum
-        from ..data.segments import label_frames, read_labelled
-        from ..data.usable import of_split, skip_without_rows, why_none
+        from ..data.segments import label_frames, read_labelled_videos
+        from ..data.usable_captions import captions_of_split, skip_without_rows, why_split_is_unusable
+        from .coverage import split_checksum
 
         captions = skip_without_rows(read_captions(run.dataset.captions), run.features, problems)
         label_of = _known_labels(run, captions, problems)
-        videos = read_labelled(captions, run.features, problems)[request.split]
+        videos = read_labelled_videos(captions, run.features, problems)[request.split]
         if not videos:
-            why = why_none(run.dataset, run.features, request.split)
+            why = why_split_is_unusable(run.dataset, run.features, request.split)
             raise UserError(f"{run.dataset.captions}: no segments to label; {why}; pass another split")
         true = [label_frames(video, label_of) for video in videos]
         predicted = [
@@ -136,7 +136,7 @@ class Segmentation(Task[NoSettings]):
             for index in evenly(len(videos), SHOWN_VIDEOS)
         ]
         return TaskResult(
-            coverage=_coverage(run, of_split(read_captions(run.dataset.captions), request.split), videos),
+            coverage=_coverage(run, captions_of_split(read_captions(run.dataset.captions), request.split), videos),
             metrics=metrics,
             rows=map(_row, videos, predicted, true),
             page={"videos": shown},
@@ -238,11 +238,11 @@ def _known_labels(run: Run, captions: CaptionTable, problems: Problems) -> Mappi
 
 
 def _coverage(run: Run, listed: CaptionTable, videos: list[LabelledVideo]) -> Coverage:
-    from ..data.coverage import measure
-    from ..data.usable import find_faults
+    from ..data.usable_captions import find_exclusions
+    from .coverage import measure
 
     num_frames = {video.video_id: video.num_frames for video in videos}
-    usable = np.flatnonzero(find_faults(listed, run.features, None).usable)
+    usable = np.flatnonzero(find_exclusions(listed, run.features, None).usable)
     used = [
         index
         for index, c in zip(usable.tolist(), listed.take(usable), strict=True)

@@ -27,9 +27,9 @@ from .task import EvaluationRequest, Metrics, NoSettings, Task, TaskResult, coun
 
 if TYPE_CHECKING:
     from ...storage.captions.table import CaptionTable
-    from ..data.coverage import Coverage
-    from ..runs.checkpoint import Run
+    from ..runs.load import Run
     from ..scoring.scorer import Scorer
+    from .coverage import Coverage
 
 COLUMNS = {"recall": "recall", "recall_spans": "with spans", "chance": "chance", "ceiling": "in order"}
 """Columns of the table: {field of the metrics: heading}."""
@@ -146,8 +146,8 @@ class Steps(Task[NoSettings]):
         Raises:
             UserError: The data set has no steps, or the run has no text encoder.
         """
-        from ..data.coverage import split_checksum
-        from ..data.usable import of_split, skip_without_rows, why_none
+        from ..data.usable_captions import captions_of_split, skip_without_rows, why_split_is_unusable
+        from .coverage import split_checksum
 
         if not run.config.model.encoder_traits.reads_words:
             raise UserError(f"{run.folder.name}: was trained on spoken captions, and cannot search for written steps")
@@ -155,7 +155,7 @@ class Steps(Task[NoSettings]):
         tasks = read_tasks(run, captions, request.split, problems)
         num_videos = sum(len(task.videos) for task in tasks)
         if not num_videos:
-            why = why_none(run.dataset, run.features, request.split)
+            why = why_split_is_unusable(run.dataset, run.features, request.split)
             raise UserError(f"{run.dataset.captions}: no steps to place; {why}; pass another split")
         scored = (
             (task, video, scores_TK)
@@ -172,7 +172,7 @@ class Steps(Task[NoSettings]):
         titles = {task.title: [step.caption for step in task.steps] for task in tasks}
         shown = [videos[index] for index in evenly(len(videos), SHOWN_VIDEOS)]
         return TaskResult(
-            coverage=_coverage(run, of_split(read_captions(run.dataset.captions), request.split), videos),
+            coverage=_coverage(run, captions_of_split(read_captions(run.dataset.captions), request.split), videos),
             metrics=metrics,
             rows=map(_row, videos),
             page={"videos": shown, "steps": titles},
@@ -221,7 +221,7 @@ def read_tasks(run: Run, captions: Sequence[Caption], split: str, problems: Prob
     Raises:
         UserError: The captions have no steps.
     """
-    from ..data.usable import without_features
+    from ..data.usable_captions import report_videos_without_features
 
     steps_of = (read_captions_about(run.dataset.captions) or {}).get("steps")
     if not steps_of:
@@ -231,7 +231,7 @@ def read_tasks(run: Run, captions: Sequence[Caption], split: str, problems: Prob
     tagged = {(c.task, c.step): c for c in captions}
     listed = [c for c in captions if c.split == split and c.task in steps_of]
     listed.sort(key=_video_of)
-    missing = without_features("steps", (c.video_id for c in listed), run.features, problems)
+    missing = report_videos_without_features("steps", (c.video_id for c in listed), run.features, problems)
     videos: dict[str, list[StepVideo]] = {title: [] for title in steps_of}
     for (title, video_id), segments in groupby((c for c in listed if c.video_id not in missing), key=_video_of):
         num_frames = max(math.floor(run.features.duration_seconds(video_id)), 1)
@@ -369,16 +369,16 @@ def _task_metrics(counts: Mapping[str, Any]) -> StepTaskMetrics:
 
 
 def _coverage(run: Run, listed: CaptionTable, videos: Sequence[LocalizedVideo]) -> Coverage:
-    from ..data.coverage import measure
-    from ..data.usable import find_faults
+    from ..data.usable_captions import find_exclusions
+    from .coverage import measure
 
     num_frames = {(video.task, video.video_id): len(video.shown_TK) for video in videos}
 
     def is_used(segment: Caption) -> bool:
         return (segment.start_seconds or 0.0) < num_frames.get(_video_of(segment), 0)
 
-    faults = find_faults(listed, run.features, None)
-    usable = np.flatnonzero(faults.usable)
+    exclusions = find_exclusions(listed, run.features, None)
+    usable = np.flatnonzero(exclusions.usable)
     segments = listed.take(usable)
     used = [index for index, segment in zip(usable.tolist(), segments, strict=True) if is_used(segment)]
     short = {c.video_id: "video shorter than its task has steps" for c in segments if _video_of(c) not in num_frames}

@@ -17,8 +17,8 @@ from ...storage.common.terminal import number_of
 from ..recipes.train_config import TrainConfig
 
 if TYPE_CHECKING:
-    from ..data.coverage import Coverage
-    from ..runs.checkpoint import Run
+    from ..runs.load import Run
+    from .coverage import Coverage
 
 S = TypeVar("S")
 """Type of a task's settings."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..data.pairs import Pairs
-    from ..runs.checkpoint import Run
+    from ..runs.load import Run
     from ..scoring.scorer import Scorer
 
 ROWS = {
@@ -120,13 +120,13 @@ class Vqa(Task[NoSettings]):
         Raises:
             UserError: The split has no questions with answers.
         """
-        from ..data.coverage import measure
-        from ..data.pair_cache import read_pairs
-        from ..data.usable import of_split, why_none
+        from ..data.pairs import read_pairs
+        from ..data.usable_captions import captions_of_split, why_split_is_unusable
+        from .coverage import measure
 
         pairs = read_pairs(run.dataset, run.features, problems)[request.split]
         if not pairs.clips:
-            why = why_none(run.dataset, run.features, request.split)
+            why = why_split_is_unusable(run.dataset, run.features, request.split)
             raise UserError(f"{run.dataset.captions}: {why}; pass another split")
         captions = pairs.captions
         if not any(c.answer for c in captions):
@@ -137,7 +137,7 @@ class Vqa(Task[NoSettings]):
         scores = answer_scores(run.scorer, pairs, run.labels, show_progress=True)
         given = [run.labels[index] for index in scores.with_video.argmax(axis=1)]
         blind = [run.labels[index] for index in scores.blind.argmax(axis=1)]
-        listed = of_split(read_captions(run.dataset.captions), request.split)
+        listed = captions_of_split(read_captions(run.dataset.captions), request.split)
         chosen = evenly(len(captions), SHOWN_QUESTIONS).tolist()
         shown = [_shown(captions[index], scores.with_video[index], run.labels) for index in chosen]
         return TaskResult(
@@ -192,7 +192,7 @@ def answer_scores(scorer: Scorer, pairs: Pairs, answers: Sequence[str], *, show_
     """
     import torch
 
-    from ..models.heads import AnswerHead
+    from ..models.gated import AnswerHead
     from ..scoring.scorer import CLIP_CHUNK, TEXT_CHUNK
 
     head = scorer.model.eval().head
@@ -247,7 +247,7 @@ def accuracies(right: Sequence[bool], types: Sequence[str]) -> dict[str, float]:
 
 
 def _metrics(pairs: Pairs, labels: Sequence[str], given: Sequence[str], blind: Sequence[str]) -> VqaMetrics:
-    from ..data.coverage import split_checksum
+    from .coverage import split_checksum
 
     captions, known = list(pairs.captions), frozenset(labels)
     types = [c.question_type or OTHER for c in captions]

@@ -9,7 +9,7 @@ from ...storage.common.files import write_text
 from ...storage.common.packages import missing_package_message
 from ...storage.common.terminal import say
 from ...storage.common.writing import make_folder, open_to_read, open_to_write
-from ..run_file_names import EVENTS_FILE, TENSORBOARD_FOLDER
+from ..runs.files import EVENTS_FILE, TENSORBOARD_FOLDER
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -19,7 +19,7 @@ class EventLog:
     """The figures of each step, in ``events.jsonl`` and for TensorBoard."""
 
     def __init__(self, folder: Path, step: int) -> None:
-        """Continue the log in a run's folder after ``step`` steps; those of later steps are done again."""
+        """Continue the log in a run's folder after ``step`` steps; later steps are done again."""
         self._file = _open_events(folder / EVENTS_FILE, step)
         self._board = _open_board(folder / TENSORBOARD_FOLDER, step)
 

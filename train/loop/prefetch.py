@@ -10,14 +10,14 @@ import torch
 
 from ..data.examples import Inputs
 
-MADE_AHEAD = 2
+NUM_PREFETCHED_BATCHES = 2
 """Batches of inputs that are ready or being made."""
-READ_AHEAD, READ_AT_ONCE = 16, 8
+NUM_PREFETCHED_READS, NUM_READER_THREADS = 16, 8
 """Batches whose rows the disk, or the machine that has the store, was asked for; and how many are asked for at once: an
 answer can take longer than a step."""
 
 
-class InputsAhead:
+class PrefetchedInputs:
     """The inputs of steps, one after the other.
 
     Some threads ask for the rows of later steps, so that many requests are on their way at once; another makes inputs
@@ -45,12 +45,12 @@ class InputsAhead:
 
     def __iter__(self) -> Iterator[Inputs]:
         self._began, self._waited = time.monotonic(), 0.0
-        with ThreadPoolExecutor(READ_AT_ONCE) as reader, ThreadPoolExecutor(1) as maker:
+        with ThreadPoolExecutor(NUM_READER_THREADS) as reader, ThreadPoolExecutor(1) as maker:
             reads = ((step, reader.submit(self._read, step)) for step in self._steps)
-            read = deque(islice(reads, READ_AHEAD))
+            read = deque(islice(reads, NUM_PREFETCHED_READS))
             made: deque[Future[Inputs]] = deque()
             while read or made:
-                while read and len(made) < MADE_AHEAD:
+                while read and len(made) < NUM_PREFETCHED_BATCHES:
                     made.append(maker.submit(self._make_when_read, *read.popleft()))
                     read.extend(islice(reads, 1))
                 asked = time.monotonic()

@@ -1,6 +1,9 @@
-"""Training on several devices of this machine: one process for each, which share every batch (``workers``).
+"""A training in this process, or on several devices of this machine: one process for each, which share every batch.
 
-The command starts them as torchrun would, and hosts the store in which they meet.
+    train_run ─┬─ train_here: Trainer(...).run()                in this process
+               └─ train_on_devices ─ a child for each device ─ train_here
+
+The command starts the children as torchrun would, and hosts the store in which they meet.
 """
 
 import contextlib
@@ -8,7 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -16,16 +19,85 @@ from typing import Any
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]: it is public
 
 from ...storage.common.child_process import STOP_SECONDS, Child, ChildCrashed, Ended, run_child, wait_for_any
-from ...storage.common.device import AUTO, parse_devices
-from ...storage.common.errors import SettingError
+from ...storage.common.device import AUTO, describe_devices, parse_devices
+from ...storage.common.errors import SettingError, UserError
+from ...storage.common.files import remove_unfinished
 from ...storage.common.problems import Problems
 from ...storage.common.progress import Progress, report_progress, report_progress_to
 from ...storage.common.signals import keeping, uninterrupted
 from ...storage.common.system import available_cores
-from ...storage.dataset.folder import DatasetFolder
-from ..recipes.train_config import TrainConfig
-from ..runs.folder import open_run_stores
-from .one_process import train_here
+from ...storage.common.terminal import say
+from ..data.stores import Stores
+from ..distributed import is_alone, join_workers
+from ..runs.files import EVENTS_FILE, LABELS_FILE, LAST_MODEL_FILE, MODEL_FILE, RUN_FILE, STATE_FILE
+from ..runs.folder import lock_for_training
+from ..runs.run_json import features_note, open_run_stores
+from .trainer import Trainer, TrainingJob
+
+WRITTEN = (STATE_FILE, MODEL_FILE, LAST_MODEL_FILE, EVENTS_FILE, LABELS_FILE, RUN_FILE)
+"""Files of a run that a training writes whole or not at all."""
+
+
+def train_run(job: TrainingJob, stores: Stores, problems: Problems) -> None:
+    """Train a model, or resume a training that was stopped in the same folder.
+
+    Args:
+        job: What to train, on which devices.
+        stores: The stores of the run's features.
+        problems: Gets what is skipped.
+
+    Raises:
+        UserError: There is nothing to train on, the folder holds a run of other settings, another process trains there,
+            or the loss is not finite.
+    """
+    if not is_alone():
+        train_here(job, stores, problems)
+        return
+    devices = devices_sharing(job.device, job.config.optimization.batch_size)
+    say(f"{job.folder}: computes on {describe_devices(devices)}")
+    if len(devices) > 1:
+        try:
+            train_on_devices(replace(job, device=",".join(devices)), len(devices), problems)
+            return
+        except SettingError as error:  # fewer clips than a batch has
+            if job.device != AUTO or error.setting != "batch_size":
+                raise
+            say(f"note: --batch-size {error.value} {error.problem}; one process trains alone")
+    train_here(replace(job, device=devices[0]), stores, problems)
+
+
+def train_here(job: TrainingJob, stores: Stores, problems: Problems) -> None:
+    """Do what ``train_run`` does in this process alone, or with those that torchrun or ``train_on_devices`` started."""
+    folder = job.folder
+    with (
+        join_workers(job.device) as (workers, device),
+        lock_for_training(folder) if workers.first else contextlib.nullcontext(),
+    ):
+        if workers.first:
+            clean(folder)
+        trainer = Trainer(job, stores, workers, device, problems)
+        if workers.first:
+            say(f"{folder}: {trainer.examples.summary}")
+            if trainer.examples.labels:
+                say(f"{folder}: {len(trainer.examples.labels):,} answers or labels to choose from")
+            if trainer.step:
+                say(f"{folder}: resumes after step {trainer.step:,}")
+            if note := features_note(trainer.state.inputs["features"]):
+                say(f"note: {note}")
+        trainer.run()
+
+
+def clean(folder: Path) -> None:
+    """Remove files that a killed training left half written.
+
+    Raises:
+        UserError: A training has finished in this folder meanwhile.
+    """
+    if (folder / RUN_FILE).exists():
+        raise UserError(f"{folder}: a training has just finished there; pass another --run-name NAME")
+    if num_removed := sum(remove_unfinished(folder / name) for name in WRITTEN):
+        say(f"{folder}: removed {num_removed} half-written files of a killed training")
+
 
 LOST_SECONDS = 10.0
 """Time that the first process has to end once another one is gone, for which it may be waiting."""
@@ -36,7 +108,7 @@ class _Problem:
     text: str
 
 
-class _ToldProblems(Problems):
+class _ForwardedProblems(Problems):
     """Tells the command each problem, which logs it."""
 
     def __init__(self, connection: Connection) -> None:
@@ -46,18 +118,6 @@ class _ToldProblems(Problems):
     def add(self, message: str) -> None:
         super().add(message)
         self._connection.send(_Problem(message))
-
-
-@dataclass(frozen=True)
-class TrainingJob:
-    """The arguments of ``training.train_run``, for a process that opens the stores itself."""
-
-    dataset: DatasetFolder
-    config: TrainConfig
-    folder: Path
-    init: Path | None
-    device: str
-    """Names of the devices of all processes, separated by commas."""
 
 
 def devices_sharing(names: str, batch_size: int) -> list[str]:
@@ -82,10 +142,10 @@ def train_on_devices(job: TrainingJob, num_processes: int, problems: Problems) -
     Args:
         job: What to train.
         num_processes: One for each of ``job.device``.
-        problems: Gets what is left out.
+        problems: Gets what is skipped.
 
     Raises:
-        UserError: As for ``training.train_run``; or a process was killed.
+        UserError: As for ``train_run``; or a process was killed.
     """
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     devices = job.device.split(",")
@@ -105,7 +165,7 @@ def train_on_devices(job: TrainingJob, num_processes: int, problems: Problems) -
 
 
 def meeting_environment(rank: int, size: int, port: int) -> dict[str, str]:
-    """Return the variables by which processes find each other: those of torchrun."""
+    """Return the variables by which processes find each other, as torchrun sets them."""
     own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     own["TORCHELASTIC_USE_AGENT_STORE"] = True  # the store is the command's: no process makes one
     own |= {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": max(available_cores() // size, 1)}
@@ -152,7 +212,7 @@ def main() -> None:
 
 def _work(connection: Connection, job: TrainingJob) -> None:
     is_first = os.environ["RANK"] == "0"
-    problems = _ToldProblems(connection) if is_first else Problems(quiet=True)
+    problems = _ForwardedProblems(connection) if is_first else Problems(quiet=True)
 
     def show(progress: Progress) -> None:
         with contextlib.suppress(OSError):  # the command is gone, and this process ends soon
@@ -161,4 +221,4 @@ def _work(connection: Connection, job: TrainingJob) -> None:
     shown: Any = report_progress_to(show) if is_first else contextlib.nullcontext()
     with shown:
         stores = open_run_stores(job.dataset, job.config)
-        train_here(job.dataset, job.config, job.folder, stores, device=job.device, init=job.init, problems=problems)
+        train_here(job, stores, problems)

@@ -41,7 +41,7 @@ def encode(model: PairModel, inputs: Inputs, micro_batch_size: int) -> tuple[Tex
     """Encode a batch.
 
     In micro-batches, what the encoders compute is not kept for the gradient but computed again, a micro-batch at a
-    time. The loss over all of them and its gradient are those of the whole batch.
+    time. The loss over all of them and its gradient are the whole batch's.
 
     Args:
         model: Has the encoders.
@@ -127,7 +127,7 @@ def add_to_average(average: PairModel, model: PairModel, decay: float) -> None:
 
     Buffers, such as statistics of features, are copied.
     """
-    for kept, new in zip(average.parameters(), model.parameters(), strict=True):
-        kept.lerp_(new, 1 - decay)
-    for kept, new in zip(average.buffers(), model.buffers(), strict=True):
-        kept.copy_(new)
+    for averaged, new in zip(average.parameters(), model.parameters(), strict=True):
+        averaged.lerp_(new, 1 - decay)
+    for averaged, new in zip(average.buffers(), model.buffers(), strict=True):
+        averaged.copy_(new)

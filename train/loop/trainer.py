@@ -4,14 +4,16 @@ import copy
 import random
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from ...storage.captions.idf import read_idf
-from ...storage.common.device import device_title, memory_used
-from ...storage.common.errors import UserError
+from ...storage.common.device import AUTO, device_title, memory_used
+from ...storage.common.errors import SettingError, UserError
 from ...storage.common.files import write_json
 from ...storage.common.problems import Problems
 from ...storage.common.programs import keep_compiled_code_private
@@ -19,21 +21,23 @@ from ...storage.common.progress import progress
 from ...storage.common.signals import keeping, uninterrupted
 from ...storage.common.terminal import say
 from ...storage.common.writing import make_folder, remove_file
+from ...storage.dataset.folder import DatasetFolder
 from ..data.clip_features import ClipFeatures
 from ..data.clips import Clips
-from ..data.examples import Inputs
-from ..data.text import TokenWeights
-from ..data.text_inputs import TextInputs, TextSource, new_text_inputs, saved_text_inputs
+from ..data.examples import Examples, ExampleSource, Inputs
+from ..data.stores import Stores
+from ..data.text_inputs import TextInputs, TextSource, TokenWeights, new_text_inputs
 from ..distributed import Workers
 from ..models.base import PairModel
 from ..models.build import make_model
-from ..run_file_names import LABELS_FILE, MODEL_FILE, STATE_FILE, TEXT_FOLDER
-from ..runs.checkpoint import RunState, load_init, load_model, load_state, plan_model, save_model, save_state
-from ..runs.folder import describe_inputs, save_run
+from ..recipes.train_config import TrainConfig
+from ..runs.checkpoint import RunState, load_init, load_model, load_state, save_model, save_state
+from ..runs.files import LABELS_FILE, MODEL_FILE, STATE_FILE, TEXT_FOLDER
+from ..runs.load import plan_model, read_text_inputs
+from ..runs.run_json import describe_inputs, save_run
 from ..scoring.scorer import Scorer
 from .event_log import EventLog
-from .prefetch import InputsAhead
-from .run_source import RunSource, read_examples
+from .prefetch import PrefetchedInputs
 from .step import add_to_average, backward, learning_rate_factor
 from .validation import VALIDATIONS, choose_stage_weights
 
@@ -65,43 +69,71 @@ def set_feature_statistics(model: PairModel, features: ClipFeatures, clips: Clip
     model.feature_std.copy_(torch.from_numpy(np.where(std > 1e-6 * np.abs(rows).max(), std, 1.0)))
 
 
+@dataclass(frozen=True)
+class TrainingJob:
+    """A training: what it reads, where it writes, and which devices it uses."""
+
+    dataset: DatasetFolder
+    """Has the captions."""
+    config: TrainConfig
+    folder: Path
+    """The run's folder."""
+    init: Path | None = None
+    """Folder of the run whose model training starts from."""
+    device: str = AUTO
+    """As for ``training.train``."""
+
+
 class Trainer:
     """A run: its examples, its model, its state, and its loop."""
 
-    def __init__(self, source: RunSource, workers: Workers, device: torch.device, problems: Problems) -> None:
+    def __init__(
+        self, job: TrainingJob, stores: Stores, workers: Workers, device: torch.device, problems: Problems
+    ) -> None:
         """Make the model, or restore it if the run was stopped.
 
         Args:
-            source: What the run reads and where it writes.
+            job: What to train.
+            stores: The stores of the run's features.
             workers: The processes that train together.
             device: Where the model computes.
-            problems: Gets what is left out.
+            problems: Gets what is skipped.
 
         Raises:
             UserError: There is nothing to train on, or the folder holds a run of other settings or data.
         """
-        self.source, self.config, self.folder = source, source.config, source.folder
+        self.job, self.config, self.folder = job, job.config, job.folder
         self.workers, self.device, self.problems = workers, device, problems
-        features = ClipFeatures(source.stores.features, self.config.data.grid)
-        inputs = describe_inputs(source.dataset, source.stores, source.init)
-        self.examples = read_examples(source, features, workers, problems)
+        self._resumes = (self.folder / STATE_FILE).exists()
+        # The order of these steps counts: random weights follow from the seed and from what was drawn before them.
+        # 1. What is learned from, and this process's share of each batch.
+        features = ClipFeatures(stores.features, self.config.data.grid)
+        inputs = describe_inputs(job.dataset, stores, job.init)
+        self.examples = self._read_examples(features, stores)
         self.share = workers.share(self.examples.batches.size)
-        weights = TokenWeights(read_idf(source.dataset.idf), self.config.data.pos_tags)
-
+        # 2. The tokenizer, and a pretrained or random text encoder.
         torch.manual_seed(self.config.optimization.seed)
-        text_inputs = self._make_text_inputs(weights)
+        weights = TokenWeights(read_idf(job.dataset.idf), self.config.data.pos_tags)
+        config = self.config
+        source = TextSource(config.model.encoder_traits, config.data.max_text_tokens, weights, stores.recordings)
+        text_inputs = self._make_text_inputs(source)
+        # 3. The model around it.
         plan = plan_model(self.config, features.dim, text_inputs, len(self.examples.labels))
         self.model = make_model(self.config.model, plan)
+        # 4. Feature statistics and weights that a new run starts from, on the CPU.
         if not self._resumes:
-            self._start_model(features)
+            self._initialise_model(features)
+        # 5. The device; then a copy for the running average, before anything is compiled.
         self.model.to(device)
         self.average = (
             copy.deepcopy(self.model).eval().requires_grad_(False) if self.config.optimization.ema_decay else None
         )
+        # 6. Precision and compiled layers.
         self.model.set_precision(self.config.model.precision)
         if self.config.model.compile:
             keep_compiled_code_private()
             self.model.compile_layers()
+        # 7. The optimiser.
         # Decoupled weight decay: as a part of the gradient, Adam would scale it up to full steps for rows of the
         # vocabulary and positions that no batch has, and a pretrained model would forget them.
         # Fused, the optimiser takes a ninth of its time on a CPU: it was a quarter of a step of the audio encoder.
@@ -111,6 +143,7 @@ class Trainer:
             weight_decay=self.config.optimization.weight_decay,
             fused=True,
         )
+        # 8. What a stopped run resumes from, and how the model is validated.
         self.num_steps = self.config.optimization.steps_for(len(self.examples.clips))
         self.state = RunState(
             self.model,
@@ -121,21 +154,22 @@ class Trainer:
             self.average,
             shards=self.examples.batches.shards,
         )
-        self.scorer = Scorer(self.kept_model, text_inputs, weights, features, self.config)
+        self.scorer = Scorer(self.validated_model, text_inputs, weights, features, self.config)
         self.validation = VALIDATIONS[self.config.objective.task or "retrieval"]
         self._unread: list[tuple[dict[str, float], dict[str, torch.Tensor]]] = []
         """Figures of the steps whose losses were not read yet: those that are known, and the terms of the loss."""
-        self.kept_step = 0
+        self.saved_step = 0
+        # 9. The saved state, or a new folder.
         if self._resumes:
             load_state(self.folder, self.state)
-            self.examples.batches.follow(self.state.order)
-            self.kept_step = self.step if workers.first else 0
+            self.examples.batches.use_order(self.state.order)
+            self.saved_step = self.step if workers.first else 0
         elif workers.first:
             self._start_folder(text_inputs)
 
     @property
-    def kept_model(self) -> PairModel:
-        """The model that is validated and kept."""
+    def validated_model(self) -> PairModel:
+        """The model that is validated and saved: the running average, if there is one."""
         return self.model if self.average is None else self.average
 
     @property
@@ -143,28 +177,43 @@ class Trainer:
         """Steps that are done."""
         return self.state.step
 
-    @property
-    def _resumes(self) -> bool:
-        return (self.folder / STATE_FILE).exists()
-
-    def _make_text_inputs(self, weights: TokenWeights) -> TextInputs:
-        config, init = self.config, self.source.init
-        source = TextSource(
-            config.model.encoder_traits, config.data.max_text_tokens, weights, self.source.stores.recordings
+    def _read_examples(self, features: ClipFeatures, stores: Stores) -> Examples:
+        config, objective = self.config, self.config.objective
+        weighted = objective.pair_weights == "density"
+        examples = objective.make_examples(
+            ExampleSource(
+                self.job.dataset,
+                features,
+                stores.recordings,
+                data=config.data,
+                optimization=config.optimization,
+                make_batches=lambda pairs: objective.make_batches(pairs, config.data, config.optimization),
+                density_neighbors=objective.density_neighbors if weighted else None,
+                validation_share=config.validation.validation_share,
+                workers=self.workers,
+                problems=self.problems,
+            )
         )
-        if self._resumes:
-            return saved_text_inputs(source, self.folder / STATE_FILE)
-        if init is not None:
-            return saved_text_inputs(source, init / MODEL_FILE)
-        return new_text_inputs(source, config.model.text_encoder, self.examples)
+        if config.data.shuffle_shards and not examples.batches.shards:
+            problem = f"{objective.name} learns from {examples.summary}, which are not shuffled by shards; expected 0"
+            raise SettingError("shuffle_shards", config.data.shuffle_shards, problem)
+        return examples
 
-    def _start_model(self, features: ClipFeatures) -> None:
+    def _make_text_inputs(self, source: TextSource) -> TextInputs:
+        if self._resumes:
+            return read_text_inputs(self.folder / STATE_FILE, source)
+        if self.job.init is not None:
+            return read_text_inputs(self.job.init / MODEL_FILE, source)
+        texts, word_vectors = self.examples.train_texts(), self.job.dataset.word_vectors
+        return new_text_inputs(source, self.config.model.text_encoder, texts, word_vectors, self.workers)
+
+    def _initialise_model(self, features: ClipFeatures) -> None:
         config = self.config
         if self.model.standardises:
             clips, max_rows = self.examples.clips, config.data.max_video_tokens
             set_feature_statistics(self.model, features, clips, max_rows=max_rows, seed=config.optimization.seed)
-        if self.source.init is not None:
-            load_init(self.source.init, self.model)
+        if self.job.init is not None:
+            load_init(self.job.init, self.model)
 
     def _start_folder(self, text_inputs: TextInputs) -> None:
         make_folder(self.folder)
@@ -177,11 +226,11 @@ class Trainer:
         inputs = self.examples.inputs(self.scorer, step, self.share)
         return inputs.pinned() if self.device.type == "cuda" else inputs
 
-    def inputs_from(self, step: int) -> InputsAhead:
+    def prefetched_inputs(self, step: int) -> PrefetchedInputs:
         """Return the inputs of this and all later steps, on the device."""
-        return InputsAhead(
+        return PrefetchedInputs(
             range(step, self.num_steps),
-            read=lambda later: self.examples.read_ahead(later, self.share),
+            read=lambda later: self.examples.prefetch(later, self.share),
             make=self.make_inputs,
             device=self.device,
         )
@@ -256,15 +305,15 @@ class Trainer:
 
     def run(self) -> None:
         """Train to the last step, and keep the model that does best on the validation split."""
-        with keeping(lambda: f"the state of step {self.kept_step:,} is kept" if self.kept_step else ""):
+        with keeping(lambda: f"the state of step {self.saved_step:,} is kept" if self.saved_step else ""):
             started = time.monotonic()
             log = EventLog(self.folder, self.step) if self.workers.first else None
-            ahead = self.inputs_from(self.step)
-            for inputs in self._shown(ahead) if log else ahead:
+            inputs_of_steps = self.prefetched_inputs(self.step)
+            for inputs in self._shown(inputs_of_steps) if log else inputs_of_steps:
                 self._do_step(inputs, log)
             if log:
                 log.close()
-                self._finish(time.monotonic() - started, ahead.waited_share)
+                self._finish(time.monotonic() - started, inputs_of_steps.waited_share)
 
     def _do_step(self, inputs: Inputs, log: EventLog | None) -> None:
         events = self.train_step(inputs)
@@ -281,21 +330,21 @@ class Trainer:
                 log.flush()
                 with uninterrupted():  # a stop in between would not say what is kept
                     save_state(self.folder, self.state)
-                    self.kept_step = self.step
+                    self.saved_step = self.step
 
-    def _shown(self, ahead: InputsAhead) -> Iterable[Inputs]:
+    def _shown(self, inputs: PrefetchedInputs) -> Iterable[Inputs]:
         def note() -> str:
-            waited = f"{ahead.waited_share:.0%} waiting for features"
+            waited = f"{inputs.waited_share:.0%} waiting for features"
             return ", ".join(filter(None, (memory_used(self.device), waited)))
 
-        return progress(ahead, total=self.num_steps, what="training", unit="steps", done=self.step, note=note)
+        return progress(inputs, total=self.num_steps, what="training", unit="steps", done=self.step, note=note)
 
     def _keep_best(self, event: dict[str, Any]) -> None:
         figure, best = self.validation.figure, self.state.best  # less is better
         value = event.get(figure)
         if best is None or value is None or value <= best[figure]:
             self.state.best = {"step": event["step"], figure: value}
-            save_model(self.folder, self.kept_model)
+            save_model(self.folder, self.validated_model)
 
     def _note_collapse(self, event: dict[str, Any]) -> None:
         if (codebook := self.model.codebook) is not None and codebook.size and event["codewords_in_use"] <= COLLAPSED:
@@ -312,9 +361,9 @@ class Trainer:
             "num_processes": self.workers.size,
             "num_threads": torch.get_num_threads(),  # the last digits of sums depend on it
         }
-        save_model(self.folder, self.kept_model, last=True)
+        save_model(self.folder, self.validated_model, last=True)
         if self.config.validation.stage_weights == "validation":
-            load_model(self.folder, self.kept_model)
+            load_model(self.folder, self.validated_model)
             if (chosen := choose_stage_weights(self.scorer, self.examples)) is not None:
                 result |= {"stage_weights": chosen.weights, "stage_weights_tried": chosen.tried}
         save_run(self.folder, self.config, self.state.inputs, result)

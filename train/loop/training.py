@@ -7,20 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from ...storage.captions.files import choose_protocol, read_captions_about
-from ...storage.common.errors import SettingError
 from ...storage.common.problems import Problems
 from ...storage.common.progress import Listener, report_progress_to
 from ...storage.common.terminal import say
 from ...storage.common.writing import check_folders
 from ...storage.dataset.folder import DatasetFolder, find_dataset
-from ..data.stores import Stores, choose_features, only_features
+from ..data.stores import choose_features, only_features
 from ..objectives import objective_for
 from ..recipes.recipes import RECIPES, describe, make_config, usual_recipe
 from ..recipes.train_config import TrainConfig, refuse_unused
-from ..run_file_names import TENSORBOARD_FOLDER, TEXT_FOLDER
-from ..runs.folder import describe_inputs, find_run, open_run_stores, read_run, trained_before
-from ..runs.names import name_of_run
-from ..runs.run_json import read_config
+from ..runs.files import TENSORBOARD_FOLDER, TEXT_FOLDER
+from ..runs.folder import default_run_name, find_run
+from ..runs.run_json import describe_inputs, is_trained, open_run_stores, read_config, read_run
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,7 @@ class TrainedRun:
     """Folder of the run whose model training started from."""
     was_trained_before: bool = False
     """The run was finished already, so nothing was done."""
-    num_left_out: int = 0
+    num_skipped: int = 0
     """Captions and videos that could not be used."""
 
 
@@ -58,19 +56,19 @@ def train(
     Args:
         root: Folder of all data sets.
         dataset: Name of the data set; None: the one prepared data set under ``root``.
-        recipe: Where settings come from that are not given, one of ``recipes.RECIPES``; None: the data set's.
+        recipe: Where settings come from that are not given, one of ``RECIPES``; None: the data set's.
         protocol: Splits and captions of the data set, as for vlalign-preprocess; None: the recipe's or the usual ones.
         init: Folder or name of a run whose model training starts from.
-        run_name: Name of the run's folder; None: see ``run_names``.
+        run_name: Name of the run's folder; None: see ``runs.folder.default_run_name``.
         device: "auto" (all GPUs of this machine, or its CPU), "cpu", "cuda" or "cuda:N"; or several, with commas
             between them. Each has a process, and they share every batch. Under torchrun, each process uses its own
             GPU.
-        settings: Settings by name, such as ``{"features": "s3d", "num_steps": 1000}``; see ``config.TrainConfig``.
+        settings: Settings by name, such as ``{"features": "s3d", "num_steps": 1000}``; see ``TrainConfig``.
         on_progress: Called after each step.
         may_be_unused: Take settings that change nothing with this objective, as some rows of papers' tables have them.
 
     Returns:
-        The run's folder, and how much was left out.
+        The run's folder, and how much was skipped.
 
     Raises:
         SettingError: A setting cannot be used, or changes nothing with this objective.
@@ -83,13 +81,16 @@ def train(
     folder, config = _choose_config(folder, given, recipe, protocol, init or "", init_folder)
     if not may_be_unused:
         refuse_unused(config, given)
-    run_folder = folder.runs / (run_name or name_of_run(config, init_folder))
+    run_folder = folder.runs / (run_name or default_run_name(config, init_folder))
     parts = [run_folder / name for name in (TENSORBOARD_FOLDER, TEXT_FOLDER)]
     check_folders(*parts, folder.captions, folder.pairs, folder.path / "pair_weights")
     stores = open_run_stores(folder, config)
-    if trained_before(run_folder, config, describe_inputs(folder, stores, init_folder)):
+    if is_trained(run_folder, config, describe_inputs(folder, stores, init_folder)):
         say(f"{run_folder}: trained before with the same settings on the same data; nothing to do")
         return TrainedRun(run_folder, config, init_folder, was_trained_before=True)
+    from .processes import train_run  # imports torch
+    from .trainer import TrainingJob
+
     is_first = is_first_process()
     if is_first:
         named = [name for name, v in (("dataset", dataset), ("protocol", protocol), ("init", init)) if v is not None]
@@ -98,8 +99,8 @@ def train(
             say(f"note: --features {config.data.features}: {folder.name} has no other")
     problems = Problems(quiet=not is_first, file=folder.problems("train"))
     with report_progress_to(on_progress), problems:
-        train_run(folder, config, run_folder, stores, device=device, init=init_folder, problems=problems)
-    return TrainedRun(run_folder, config, init_folder, num_left_out=problems.count)
+        train_run(TrainingJob(folder, config, run_folder, init_folder, device), stores, problems)
+    return TrainedRun(run_folder, config, init_folder, num_skipped=problems.count)
 
 
 def _choose_config(
@@ -139,50 +140,3 @@ def _say_settings(config: TrainConfig, given: Mapping[str, Any], also_given: Seq
 def is_first_process() -> bool:
     """Return whether this is the first of the processes that train one model together, or the only one."""
     return os.environ.get("RANK", "0") == "0"
-
-
-def train_run(
-    dataset: DatasetFolder,
-    config: TrainConfig,
-    folder: Path,
-    stores: Stores,
-    *,
-    device: str,
-    init: Path | None = None,
-    problems: Problems,
-) -> None:
-    """Train the model of ``config`` into ``folder``, or resume a training that was stopped there.
-
-    Args:
-        dataset: Has the captions.
-        config: The run's settings.
-        folder: The run's folder.
-        stores: The stores of the run's features.
-        device: As for ``train``.
-        init: Folder of the run whose model training starts from.
-        problems: Gets what is left out.
-
-    Raises:
-        UserError: There is nothing to train on, the folder holds a run of other settings, another process trains there,
-            or the loss is not finite.
-    """
-    from ...storage.common.device import AUTO, describe_devices  # imports torch
-    from ..distributed import is_alone
-    from .one_process import train_here
-    from .processes import TrainingJob, devices_sharing, train_on_devices
-
-    if not is_alone():
-        train_here(dataset, config, folder, stores, device=device, init=init, problems=problems)
-        return
-    devices = devices_sharing(device, config.optimization.batch_size)
-    say(f"{folder}: computes on {describe_devices(devices)}")
-    if len(devices) > 1:
-        job = TrainingJob(dataset, config, folder, init, ",".join(devices))
-        try:
-            train_on_devices(job, len(devices), problems)
-            return
-        except SettingError as error:  # fewer clips than a batch has
-            if device != AUTO or error.setting != "batch_size":
-                raise
-            say(f"note: --batch-size {error.value} {error.problem}; one process trains alone")
-    train_here(dataset, config, folder, stores, device=devices[0], init=init, problems=problems)

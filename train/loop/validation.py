@@ -11,9 +11,8 @@ import numpy as np
 
 from ...storage.common.terminal import number_of, say
 from ..data.clips import evenly
-from ..data.examples import Examples, PairExamples
+from ..data.examples import Examples, PairExamples, SegmentExamples
 from ..data.pairs import Pairs, make_pairs
-from ..data.segment_examples import SegmentExamples
 from ..data.segments import label_frames
 from ..evaluation.segmentation import frame_scores
 from ..evaluation.vqa import answer_scores
@@ -21,12 +20,12 @@ from ..metrics import retrieval_metrics, right_ranks
 from ..scoring.scorer import Scorer, stage_scores
 from ..scoring.scores import StageScores
 
-MOST_PAIRS = 20_000
+MAX_PAIRS = 20_000
 """Upper limit of the pairs that the fusion layers see in a validation."""
 RERANK = 20
 TRIED_WEIGHTS = (0.0, 0.25, 0.5, 1.0)
 """The weights that a stage can be given by validation."""
-MOST_QUESTIONS, MOST_VIDEOS = 2000, 50
+MAX_QUESTIONS, MAX_VIDEOS = 2000, 50
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ def measure_retrieval(scorer: Scorer, examples: Examples) -> dict[str, float]:
 
 
 def _most_captions(scorer: Scorer) -> int:
-    return MOST_PAIRS // RERANK if scorer.has_early else int(MOST_PAIRS**0.5)
+    return MAX_PAIRS // RERANK if scorer.has_early else int(MAX_PAIRS**0.5)
 
 
 def _score_validation(scorer: Scorer, valid: Pairs, chosen: Sequence[int] | np.ndarray) -> tuple[Pairs, StageScores]:
@@ -99,7 +98,7 @@ def choose_stage_weights(scorer: Scorer, examples: Examples) -> ChosenWeights | 
     valid = examples.pairs["validation"]
     if not valid.clips:
         return None
-    # With several captions of each clip: those of a small split decide less by chance.
+    # With several captions of each clip: in a small split, one caption decides more by chance.
     pairs, scores = _score_validation(scorer, valid, evenly(len(valid.captions), _most_captions(scorer)))
 
     def judged(weights: dict[str, float]) -> tuple[float, float]:
@@ -107,16 +106,16 @@ def choose_stage_weights(scorer: Scorer, examples: Examples) -> ChosenWeights | 
         return 100 * float((ranks < 2).mean()), float((1 / ranks).mean())
 
     alone = {stage: judged({name: float(name == stage) for name in given}) for stage in given}
-    least = max(recall for recall, _ in alone.values())
+    min_recall = max(recall for recall, _ in alone.values())
     best, best_recall, best_rank = given, *judged(given)
-    best_rank = best_rank if best_recall >= least else -1.0
+    best_rank = best_rank if best_recall >= min_recall else -1.0
     tried: list[TriedWeights] = []
     for values in itertools.product(TRIED_WEIGHTS, repeat=len(given)):
         if max(values) == 1:
             weights = dict(zip(given, values, strict=True))
             recall, rank = judged(weights)
             tried.append({"weights": weights, "recall": recall, "mean_reciprocal_rank": rank})
-            if recall >= least and rank > best_rank:
+            if recall >= min_recall and rank > best_rank:
                 best, best_recall, best_rank = weights, recall, rank
     shown = ", ".join(f"{stage} {weight:g}" for stage, weight in best.items())
     others = ", ".join(f"{stage} alone {recall:.1f}" for stage, (recall, _) in alone.items())
@@ -129,7 +128,7 @@ def measure_answers(scorer: Scorer, examples: Examples) -> dict[str, float]:
     """Return the share of validation questions that are answered wrongly, in percent."""
     assert isinstance(examples, PairExamples)
     valid = examples.pairs["validation"]
-    pairs = make_pairs(valid.captions.take(evenly(len(valid.captions), MOST_QUESTIONS)))
+    pairs = make_pairs(valid.captions.take(evenly(len(valid.captions), MAX_QUESTIONS)))
     if not pairs.captions:
         return {}
     best = answer_scores(scorer, pairs, examples.labels).with_video.argmax(axis=1)
@@ -142,7 +141,7 @@ def measure_segments(scorer: Scorer, examples: Examples) -> dict[str, float]:
     assert isinstance(examples, SegmentExamples)
     videos = examples.videos["validation"]
     num_wrong = num_frames = 0
-    for index in evenly(len(videos), MOST_VIDEOS):
+    for index in evenly(len(videos), MAX_VIDEOS):
         labels_T = frame_scores(scorer, videos[index]).argmax(axis=1)
         num_wrong += int((labels_T != label_frames(videos[index], examples.index_of)).sum())
         num_frames += len(labels_T)

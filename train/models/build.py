@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..data.recordings import Recordings
-from ..data.text import Pieces, Words
-from ..data.text_inputs import TextInputs
-from ..data.word_ids import WordIds
+from ..data.text_inputs import RecordingInputs, SubwordInputs, TextInputs, WordIdInputs, WordVectorInputs
 from ..settings import ModelSettings
 from .base import MakeParts, PairModel, no_parts
 from .gated import GatedPair
@@ -38,7 +35,7 @@ def make_model(settings: ModelSettings, plan: ModelPlan) -> PairModel:
 
 
 def _transformer(settings: ModelSettings, plan: ModelPlan) -> PairModel:
-    assert isinstance(plan.text_inputs, Pieces)
+    assert isinstance(plan.text_inputs, SubwordInputs)
     return VideoTextModel(
         plan.feature_dim,
         plan.text_inputs.encoder,
@@ -52,12 +49,12 @@ def _transformer(settings: ModelSettings, plan: ModelPlan) -> PairModel:
 
 
 def _gated(settings: ModelSettings, plan: ModelPlan) -> PairModel:
-    assert isinstance(plan.text_inputs, Words)
+    assert isinstance(plan.text_inputs, WordVectorInputs)
     return GatedPair(plan.feature_dim, plan.text_inputs.width, settings.embedding_size, make_parts=plan.make_parts)
 
 
 def _words(settings: ModelSettings, plan: ModelPlan) -> PairModel:
-    assert isinstance(plan.text_inputs, WordIds)
+    assert isinstance(plan.text_inputs, WordIdInputs)
     texts = plan.text_inputs
     return WordPair(
         plan.feature_dim, len(texts.words), idf=texts.idf, dropout=settings.dropout, make_parts=plan.make_parts
@@ -65,7 +62,7 @@ def _words(settings: ModelSettings, plan: ModelPlan) -> PairModel:
 
 
 def _spoken(settings: ModelSettings, plan: ModelPlan) -> PairModel:
-    assert isinstance(plan.text_inputs, Recordings)
+    assert isinstance(plan.text_inputs, RecordingInputs)
     return SpokenPair(plan.feature_dim, still=plan.still, make_parts=plan.make_parts)
 
 

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ...storage.common.device import on_device
 from ..settings import MAX_TOKENS
-from .layers import GROUP_SIZES, MOST_RECOMPUTED, MixedPrecision, SelfAttentionLayer, length_groups, new_layers
+from .layers import GROUP_SIZES, MAX_RECOMPUTED, MixedPrecision, SelfAttentionLayer, length_groups, new_layers
 from .tokens import TextTokens, VideoTokens, lengths_of, nonzero
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Fusion(MixedPrecision):
         )
         size = GROUP_SIZES[device.type]
         if recompute or not torch.is_grad_enabled():
-            size = size._replace(most=min(size.most, MOST_RECOMPUTED))
+            size = size._replace(max_positions=min(size.max_positions, MAX_RECOMPUTED))
         groups = length_groups(lengths.tolist(), size)
         order_P = torch.tensor([index for group in groups for index in group])
         # A video's rows begin behind the text's: position + shift is the row of a video's token.

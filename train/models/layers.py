@@ -16,7 +16,7 @@ from ...storage.common.device import on_device
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-LEAST_FILLED = 0.85
+MIN_FILLED = 0.85
 """A group's shortest sequence has at least this part of its longest one's length: padding costs as much as tokens
 do."""
 
@@ -24,9 +24,9 @@ do."""
 class GroupSize(NamedTuple):
     """How large the groups are in which sequences go through the layers. Positions count with their padding."""
 
-    most: int
+    max_positions: int
     """Upper limit of a group's positions. A single longer sequence is a group."""
-    least: int
+    min_positions: int
     """Up to this many positions, a group may hold sequences of any lengths."""
 
 
@@ -34,9 +34,9 @@ GROUP_SIZES = {"cpu": GroupSize(16_384, 0), "cuda": GroupSize(131_072, 32_768)}
 """A CPU's time is that of the positions, and small groups stay in its caches. A GPU takes as long for a few positions
 as for thousands, so that launching the layers once more costs more than padding does."""
 ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-"""Without cuDNN's, which PyTorch prefers in bfloat16 on newer GPUs: it is built anew for each shape, and nearly each
+"""Without cuDNN's, which PyTorch prefers in bfloat16 on newer GPUs: it is built again for each shape, and nearly each
 group of sequences has another one."""
-MOST_RECOMPUTED = 32_768
+MAX_RECOMPUTED = 32_768
 """Upper limit of a group's positions if results are not kept for the gradient: the largest group sets the memory."""
 
 
@@ -55,11 +55,11 @@ def length_groups(lengths: Sequence[int], size: GroupSize) -> list[list[int]]:
     groups: list[list[int]] = []
     longest = 0
     for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        is_shorter = lengths[index] < LEAST_FILLED * longest
+        is_shorter = lengths[index] < MIN_FILLED * longest
         if (
             not groups
-            or (is_shorter and len(groups[-1]) * longest >= size.least)
-            or (len(groups[-1]) + 1) * longest > size.most
+            or (is_shorter and len(groups[-1]) * longest >= size.min_positions)
+            or (len(groups[-1]) + 1) * longest > size.max_positions
         ):
             groups.append([])
             longest = max(lengths[index], 1)

@@ -1,4 +1,4 @@
-"""Encoders of words and rows without attention: a vector and a weight for each word, and linear layers on rows."""
+"""Encoders of bags of words and rows: a vector and a weight for each word, and linear layers on rows."""
 
 import math
 
@@ -13,12 +13,12 @@ from .tokens import TextTokens, VideoTokens, masked_mean
 WIDTH = 256
 """Width of the vectors that are compared."""
 FIRST_SCALE, FIRST_SHARPNESS = 15.0, 10.0
-LEAST_IDF = 0.3
+MIN_IDF = 0.3
 """Words of nearly every caption begin with this weight."""
 
 
 class WordPair(PairModel):
-    """A model whose texts are sets of words, and whose videos are sets of rows.
+    """A model whose texts are bags of words, and whose videos are bags of rows.
 
     Each word has two vectors: one is compared with a whole clip after the caption's words are added up, the other with
     each row. It also has a weight, which begins as the word's idf. A text's tokens are the two vectors side by side.
@@ -39,7 +39,7 @@ class WordPair(PairModel):
             feature_dim: Width of the video features.
             num_words: Size of the vocabulary.
             idf: Inverse document frequency of each word, with which its weight begins; None: 1 for all.
-            dropout: Rate at which a clip's features are left out while training, each in all rows.
+            dropout: Rate at which a clip's features are dropped while training, each in all rows.
             make_parts: Makes the objective's parts.
         """
         super().__init__(2 * WIDTH, standardised_dim=feature_dim)
@@ -48,7 +48,7 @@ class WordPair(PairModel):
         if idf is None:
             first = torch.full((num_words,), math.log(math.expm1(1)))
         else:
-            first = torch.log(torch.expm1(torch.from_numpy(idf).float().clamp(min=LEAST_IDF)))
+            first = torch.log(torch.expm1(torch.from_numpy(idf).float().clamp(min=MIN_IDF)))
         self.word_weights = nn.Parameter(first)
         self.rows, self.clip = nn.Linear(feature_dim, WIDTH), nn.Linear(2 * feature_dim, WIDTH)
         self.dropout = dropout
@@ -68,9 +68,9 @@ class WordPair(PairModel):
         if self.training and self.dropout:
             x_BMF = x_BMF * F.dropout(x_BMF.new_ones(len(x_BMF), 1, x_BMF.shape[2]), self.dropout)
         mean_BF = masked_mean(x_BMF, mask_BM)
-        most_BF = x_BMF.masked_fill(~mask_BM[:, :, None], float("-inf")).amax(dim=1)
+        max_BF = x_BMF.masked_fill(~mask_BM[:, :, None], float("-inf")).amax(dim=1)
         with self.autocast(features_BMF.device):
-            rows_BMD, clip_BD = self.rows(x_BMF), self.clip(torch.cat([mean_BF, most_BF], dim=1))
+            rows_BMD, clip_BD = self.rows(x_BMF), self.clip(torch.cat([mean_BF, max_BF], dim=1))
         return VideoTokens(rows_BMD.to(x_BMF.dtype), mask_BM, clip_BD.to(x_BMF.dtype), lengths_B)
 
     def encode_texts(self, inputs: dict[str, Tensor]) -> TextTokens:

@@ -17,11 +17,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..data.batches import Batches
-    from ..data.examples import Examples, Source
+    from ..data.examples import Examples, ExampleSource
     from ..data.pairs import Pairs
-    from ..models.base import PairModel, Parts
+    from ..models.base import PairModel, Parts, QueryQueue
     from ..models.fusion import FusionScores
-    from ..models.queries import QueryQueue
     from ..models.tokens import TextTokens, VideoTokens
     from ..recipes.train_config import TrainConfig
     from ..settings import DataSettings, OptimizationSettings
@@ -152,7 +151,7 @@ class Objective(Settings):
         """
         return {self.vector_score: 1.0}
 
-    def make_examples(self, source: Source) -> Examples:
+    def make_examples(self, source: ExampleSource) -> Examples:
         """Read what the model learns from: by default, pairs of clips and captions."""
         from ..data.examples import PairExamples
 
@@ -215,6 +214,6 @@ class Objective(Settings):
         return {}
 
     def _make_queries(self, width: int) -> QueryQueue | None:
-        from ..models.queries import QueryQueue
+        from ..models.base import QueryQueue
 
         return QueryQueue(self.query_queue, width) if self.normalized_loss else None

@@ -11,7 +11,7 @@ from .base import OF_PAIRS, Objective
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from ..data.examples import Examples, Source
+    from ..data.examples import Examples, ExampleSource
     from ..models.base import PairModel, Parts
     from .batch import Batch
 
@@ -42,9 +42,9 @@ class SegmentationObjective(Objective):
         if self.losses != "all":
             raise SettingError("losses", self.losses, f"{self.name} has one term; expected all")
 
-    def make_examples(self, source: Source) -> Examples:
+    def make_examples(self, source: ExampleSource) -> Examples:
         """Read windows of videos whose rows have labels."""
-        from ..data.segment_examples import SegmentExamples
+        from ..data.examples import SegmentExamples
 
         return SegmentExamples(source)
 

@@ -12,9 +12,9 @@ from .base import OF_PAIRS, Objective
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..data.examples import Examples, Source
+    from ..data.examples import Examples, ExampleSource
     from ..models.base import PairModel, Parts
-    from ..models.heads import AnswerHead
+    from ..models.gated import AnswerHead
     from .batch import Batch
 
 
@@ -38,16 +38,16 @@ class VqaObjective(Objective):
         if self.losses != "all":
             raise SettingError("losses", self.losses, f"{self.name} needs all of its terms; expected all")
 
-    def make_examples(self, source: Source) -> Examples:
+    def make_examples(self, source: ExampleSource) -> Examples:
         """Read questions with their answers."""
-        from ..data.questions import QuestionExamples
+        from ..data.examples import QuestionExamples
 
         return QuestionExamples(source)
 
     def make_parts(self, width: int, num_labels: int) -> Parts:
         """Make the head that embeds questions and answers."""
         from ..models.base import Parts
-        from ..models.heads import AnswerHead
+        from ..models.gated import AnswerHead
 
         return Parts(head=AnswerHead(width), queries=self._make_queries(width))
 
@@ -71,7 +71,7 @@ class VqaObjective(Objective):
 
 def answer_head(model: PairModel) -> AnswerHead:
     """Return the head of a model that was made for this objective."""
-    from ..models.heads import AnswerHead
+    from ..models.gated import AnswerHead
 
     assert isinstance(model.head, AnswerHead), "the model answers no questions"
     return model.head

@@ -1,4 +1,4 @@
-"""A trained model, to disk and back."""
+"""The model and the training state of a run, to disk and back."""
 
 import json
 from dataclasses import dataclass
@@ -9,60 +9,14 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save
 
-from ...storage.captions.idf import read_idf
-from ...storage.common.device import find_device, on_meta_device
 from ...storage.common.errors import SettingError, UserError
 from ...storage.common.writing import atomic_write
-from ...storage.dataset.folder import DatasetFolder
-from ..data.clip_features import ClipFeatures
 from ..data.order import ORDERS, KeyedOrder, StoredOrder
-from ..data.stores import StoreFacts, Stores, origin_of
-from ..data.text import TokenWeights
-from ..data.text_inputs import TextInputs, TextSource, saved_text_inputs
 from ..models.base import PairModel
-from ..models.build import ModelPlan, make_model
 from ..recipes.train_config import TrainConfig
-from ..run_file_names import LAST_MODEL_FILE, MODEL_FILE, STATE_FILE
-from ..scoring.scorer import Scorer
-from ..untrusted_files import BEGIN_ANEW, difference, read_shapes, refusing
-from .folder import RunInputs, dataset_of, features_note, open_run_stores, read_labels, read_run
-from .run_json import read_config, score_weights
-
-
-@dataclass(frozen=True)
-class Run:
-    """A trained run, ready to be asked."""
-
-    folder: Path
-    dataset: DatasetFolder
-    """The data set that the run is asked about: its own, or another one."""
-    stores: Stores
-    """Stores of that data set."""
-    about: dict[str, Any]
-    """``run.json``."""
-    scorer: Scorer
-    labels: list[str]
-    """The possible answers or labels, if they are a fixed list; else empty."""
-
-    @property
-    def config(self) -> TrainConfig:
-        """The run's settings."""
-        return self.scorer.config
-
-    @property
-    def score_weights(self) -> dict[str, float]:
-        """{stage: weight}: as validation chose them, or else as the settings say."""
-        return score_weights(self.about, self.config)
-
-    @property
-    def features(self) -> ClipFeatures:
-        """Features of the data set's clips."""
-        return self.scorer.features
-
-    @property
-    def note(self) -> str | None:
-        """The note to show with every number of the run, or None."""
-        return features_note([*self.about["inputs"]["features"], *map(origin_of, self.features.stores)])
+from ..untrusted_files import START_AGAIN, refuse_damaged
+from .files import LAST_MODEL_FILE, MODEL_FILE, STATE_FILE
+from .run_json import RunInputs, read_config
 
 
 def save_model(folder: Path, model: PairModel, *, last: bool = False) -> None:
@@ -117,7 +71,7 @@ def load_state(folder: Path, state: RunState) -> None:
         UserError: The file is of a run with other settings or data, or is damaged.
     """
     path = folder / STATE_FILE
-    with refusing(path, BEGIN_ANEW):
+    with refuse_damaged(path, START_AGAIN):
         _load_state(path, state)
 
 
@@ -168,7 +122,7 @@ OPTIONAL_PARTS = (("fusion.", "fusion."), ("codebook.", "codebook.codewords"), (
 def load_init(folder: Path, model: PairModel) -> None:
     """Load the model of the run in ``folder`` into a new one, as far as both have the same parts.
 
-    Fusion layers, a codebook or a head that only one of them has stay as they are, or are left out. The queue of
+    Fusion layers, a codebook or a head that only one of them has stay as they are, or are skipped. The queue of
     queries is never loaded.
 
     Raises:
@@ -199,94 +153,8 @@ def load_model(folder: Path, model: PairModel) -> None:
 
 
 def _read_model(folder: Path) -> dict[str, torch.Tensor]:
-    with refusing(folder / MODEL_FILE):
+    with refuse_damaged(folder / MODEL_FILE):
         tensors = load_file(folder / MODEL_FILE)
         if not all(torch.isfinite(tensor).all() for tensor in tensors.values() if tensor.is_floating_point()):
             raise ValueError("it has values that are no numbers")
         return tensors
-
-
-def load_run(
-    folder: Path, on: DatasetFolder | None = None, device_name: str = "auto", *, stores: Stores | None = None
-) -> Run:
-    """Load a finished run.
-
-    Args:
-        folder: The run's folder.
-        on: The data set that the run is asked about; None: its own.
-        device_name: As for ``find_device``.
-        stores: The stores of that data set if they are open already.
-
-    Raises:
-        UserError: The run is incomplete or damaged, or the stores were made otherwise than those it was trained on.
-    """
-    device = find_device(device_name)
-    about = read_run(folder)
-    config = read_config(about)
-    trained = dataset_of(folder, config)
-    dataset = on or trained
-    stores = stores or open_run_stores(dataset, config)
-    check_stores(folder, stores, about["inputs"]["features"], dataset, trained)
-    features = ClipFeatures(stores.features, config.data.grid)
-    # Of the captions that the run was trained on, whatever it is asked about.
-    weights = TokenWeights(read_idf(trained.idf), config.data.pos_tags)
-    source = TextSource(config.model.encoder_traits, config.data.max_text_tokens, weights, stores.recordings)
-    text_inputs = saved_text_inputs(source, folder / MODEL_FILE)
-    labels = read_labels(folder)
-    plan = plan_model(config, features.dim, text_inputs, len(labels))
-    check_model(folder / MODEL_FILE, config, plan)
-    model = make_model(config.model, plan)
-    load_model(folder, model)
-    scorer = Scorer(model.to(device).eval(), text_inputs, weights, features, config)
-    return Run(folder, dataset, stores, about, scorer, labels)
-
-
-def check_stores(
-    folder: Path, stores: Stores, trained_on: list[StoreFacts], dataset: DatasetFolder, trained: DatasetFolder
-) -> None:
-    """Raise ``UserError`` if stores have another profile or other weights than those that a run was trained on."""
-    for store, about in zip(stores.features, trained_on, strict=True):
-        if (store.profile.hash, store.weights.sha256) != (about["profile_hash"], about["weights_sha256"]):
-            todo = f"extract {dataset.name} as {trained.name} was, or train" if dataset != trained else "train"
-            raise UserError(
-                f"{store.where}: has profile {store.profile.hash} with weights {store.weights.name}; the run "
-                f"{folder.name} was "
-                f"trained on {about['profile_hash']} with {about['weights']}; {todo} a new run on this store"
-            )
-
-
-def check_model(path: Path, config: TrainConfig, plan: ModelPlan) -> None:
-    """Compare a file of weights with the model that it should hold, before anything is allocated.
-
-    Raises:
-        UserError: The file holds another model.
-    """
-    shapes = read_shapes(path)
-    with refusing(path):
-        if max(config.model.num_video_layers, config.model.num_fusion_layers) > len(shapes):
-            raise ValueError("the run's settings have more layers")
-        with on_meta_device():
-            model = make_model(config.model, plan)
-        if wrong := difference({name: tuple(value.shape) for name, value in model.state_dict().items()}, shapes):
-            raise ValueError(f"not the run's model, {wrong}")
-
-
-def plan_model(config: TrainConfig, feature_dim: int, text_inputs: TextInputs, num_labels: int = 0) -> ModelPlan:
-    """Return what the model of a run is made of.
-
-    Args:
-        config: The run's settings.
-        feature_dim: Width of a row of features.
-        text_inputs: Give the text encoder or the width of the word vectors.
-        num_labels: What the run can answer, if that is one of a list; else 0.
-    """
-    objective = config.objective
-    return ModelPlan(
-        feature_dim,
-        text_inputs,
-        has_fusion=objective.has_fusion,
-        has_token_head=objective.has_token_head,
-        reads_texts=objective.reads_texts,
-        still=config.data.grid is not None and config.data.grid[0] == 1,
-        make_parts=lambda width: objective.make_parts(width, num_labels),
-    )

@@ -1,131 +1,25 @@
-"""A run's folder: where it is, what it was made from, and whether it is finished. Imports nothing heavy."""
+"""A run's folder: where it is, its name, and its lock. Imports nothing heavy."""
 
 import contextlib
 import glob
-import importlib.metadata
+import hashlib
 import os
-import platform
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
-from ...storage.captions.files import read_captions_about
 from ...storage.common.errors import SettingError, UserError
-from ...storage.common.files import check_regular, read_json, write_json
 from ...storage.common.locks import folder_lock
-from ...storage.common.packages import package_version
 from ...storage.common.terminal import one_line, say
-from ...storage.common.validation import is_text
 from ...storage.dataset.folder import DatasetFolder
-from ...storage.shards import EXTRACTED
-from ..data.stores import StoreFacts, StoreOrigin, Stores, facts_of, open_stores
-from ..recipes.train_config import TrainConfig
-from ..run_file_names import LABELS_FILE, MODEL_FILE, RUN_FILE
-from ..untrusted_files import sha256_of_tensors
-from .run_json import UnknownRun, check_run, read_config
+from ..recipes.recipes import RECIPES, usual_recipe
+from ..recipes.train_config import TrainConfig, default_settings
+from .files import RUN_FILE
+from .run_json import read_run
 
 MAX_SHOWN_CHARACTERS = 100
 """Of a text that no run has as its name."""
-
-
-class InitFacts(TypedDict):
-    """The run whose model a training started from."""
-
-    run: str
-    model_sha256: str
-
-
-class _OptionalInputs(TypedDict, total=False):
-    init: InitFacts
-    recordings: StoreFacts
-
-
-class RunInputs(_OptionalInputs):
-    """The inputs of a run, as ``run.json`` has them. Runs on other data have others."""
-
-    captions: dict[str, Any] | None
-    """The note ``about.json`` of the captions."""
-    features: list[StoreFacts]
-
-
-def open_run_stores(dataset: DatasetFolder, config: TrainConfig) -> Stores:
-    """Open the stores that a run with these settings reads.
-
-    Raises:
-        UserError: A store is missing or damaged.
-    """
-    return open_stores(dataset, config.data.features, recordings=not config.model.encoder_traits.reads_words)
-
-
-def describe_inputs(dataset: DatasetFolder, stores: Stores, init: Path | None = None) -> RunInputs:
-    """Return the inputs that tell a run from another one on other data.
-
-    Args:
-        dataset: Has the captions.
-        stores: The stores that the run reads.
-        init: Folder of the run whose model training starts from.
-    """
-    inputs: RunInputs = {
-        "captions": read_captions_about(dataset.captions),
-        "features": [*map(facts_of, stores.features)],
-    }
-    if init is not None:
-        inputs["init"] = {"run": init.name, "model_sha256": sha256_of_tensors(init / MODEL_FILE)}
-    if stores.recordings is not None:
-        inputs["recordings"] = facts_of(stores.recordings)
-    return inputs
-
-
-def describe_software() -> dict[str, str]:
-    """Return the versions of Python and of what a run's numbers depend on."""
-    versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers", "numpy")}
-    return {"vlalign": package_version()} | versions | {"python": platform.python_version()}
-
-
-def features_note(stores: Sequence[StoreOrigin]) -> str | None:
-    """Return the note that every number of a run needs if its features are of random weights or imported; else None."""
-    notes = []
-    random = " and ".join(dict.fromkeys(s["features"] for s in stores if s["weights"].startswith("random")))
-    imported = " and ".join(dict.fromkeys(s["features"] for s in stores if s["origin"] != EXTRACTED))
-    if random:
-        notes.append(
-            f"Features {random} come from seeded random weights, not from published ones: the numbers show that all "
-            "parts work."
-        )
-    if imported:
-        notes.append(
-            f"Features {imported} were imported: how they were made is what was stated at the import, and was not "
-            "checked."
-        )
-    return " ".join(notes) or None
-
-
-def save_run(folder: Path, config: TrainConfig, inputs: RunInputs, result: dict[str, Any]) -> None:
-    """Write ``run.json``, last of all files: a folder with it is a finished run.
-
-    Args:
-        folder: The run's folder.
-        config: Its settings.
-        inputs: What ``describe_inputs`` gave.
-        result: The best validation, and how the training went.
-    """
-    write_json(
-        folder / RUN_FILE,
-        {"config": config.flat(), "inputs": inputs, "result": result, "software": describe_software()},
-    )
-
-
-def read_labels(folder: Path) -> list[str]:
-    """Return what a run can answer; empty if that is not one of a list.
-
-    Raises:
-        UserError: The file cannot be read.
-    """
-    path = folder / LABELS_FILE
-    labels = read_json(path) if path.exists() else []
-    if not isinstance(labels, list) or not all(map(is_text, labels)):
-        raise UserError(f"{path}: expected a list of labels; train the run again")
-    return labels
 
 
 def find_run(root: Path, dataset: str | None, name: str | None) -> Path:
@@ -188,7 +82,7 @@ def finished_runs(root: Path, dataset: str | None, name: str | None) -> list[Pat
 
 
 def choose_dataset(root: Path, name: str | None, own: DatasetFolder, having: str) -> DatasetFolder:
-    """Return the data set that a run is used on.
+    """Return the data set that a run is evaluated on or searched in.
 
     Args:
         root: Folder of all data sets.
@@ -215,24 +109,6 @@ def choose_dataset(root: Path, name: str | None, own: DatasetFolder, having: str
     return own if other.path.resolve() == own.path.resolve() else other
 
 
-def read_run(folder: Path) -> dict[str, Any]:
-    """Return what ``run.json`` says.
-
-    Raises:
-        UserError: It cannot be read, or the folder has something that is neither file nor folder.
-    """
-    for path in folder.rglob("*"):  # libraries open some of them by name
-        check_regular(path)
-    try:
-        about = read_json(folder / RUN_FILE)
-        check_run(about)
-    except UnknownRun as error:
-        raise UnknownRun(f"{folder / RUN_FILE}: {error}") from None
-    except (OSError, ValueError, TypeError, RecursionError, UserError) as error:
-        raise UserError(f"{folder / RUN_FILE}: not readable ({error}); train the run again") from None
-    return about
-
-
 def dataset_of(folder: Path, config: TrainConfig) -> DatasetFolder:
     """Return the data set of the run in ``<root>/<dataset>/runs/<run>``.
 
@@ -245,27 +121,12 @@ def dataset_of(folder: Path, config: TrainConfig) -> DatasetFolder:
     return DatasetFolder(parents[2], config.data.dataset, config.data.protocol)
 
 
-def trained_before(folder: Path, config: TrainConfig, inputs: RunInputs) -> bool:
-    """Return whether ``folder`` holds a finished run with these settings and inputs.
-
-    Raises:
-        UserError: It holds another finished run.
-    """
-    if not (folder / RUN_FILE).exists():
-        return False
-    about = read_run(folder)
-    if about["inputs"] == inputs and read_config(about) == config:
-        return True
-    raise UserError(
-        f"{folder}: holds a finished run with other settings or data; pass another --run-name NAME, or remove that "
-        "folder"
-    )
-
-
 LOCK_FILE = "train.lock"
 
 
-def training_in(folder: Path, todo: str = "or pass another --run-name NAME") -> contextlib.AbstractContextManager[None]:
+def lock_for_training(
+    folder: Path, todo: str = "or pass another --run-name NAME"
+) -> contextlib.AbstractContextManager[None]:
     """Create a run's folder and lock it for this process. A folder that is empty at the end is removed.
 
     Args:
@@ -276,3 +137,61 @@ def training_in(folder: Path, todo: str = "or pass another --run-name NAME") -> 
         UserError: Another process trains there; the message names it.
     """
     return folder_lock(folder / LOCK_FILE, "trains", todo)
+
+
+SETTINGS_WITH_A_PLACE = ("dataset", "objective", "recipe", "features", "protocol", "init", "seed")
+"""Settings that have a place of their own in a name, or in the folder's path."""
+MAX_SETTINGS_CHARACTERS = 120
+"""Longest text of settings in a name. Longer ones are replaced by a hash: file systems allow 255 bytes for a name."""
+
+
+def changed_settings(config: TrainConfig) -> dict[str, Any]:
+    """Return the settings that differ from the run's recipe: {name: value}.
+
+    Those of ``SETTINGS_WITH_A_PLACE`` are not among them.
+    """
+    recipe = RECIPES.get(config.recipe, {})
+    defaults = default_settings(type(config.objective))
+    changed = {}
+    for name, value in config.flat().items():
+        is_no_grid = name == "video_grid" and not value  # follows from the features
+        if name not in SETTINGS_WITH_A_PLACE and not is_no_grid and value != recipe.get(name, defaults[name]):
+            changed[name] = value
+    return changed
+
+
+def settings_text(settings: dict[str, Any]) -> str:
+    """Return settings as a text without spaces or separators of paths, such as "losses=sentence-num_steps=100"."""
+    return "-".join(f"{name}={re.sub(r'[^A-Za-z0-9._+-]+', '_', _text(value))}" for name, value in settings.items())
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def default_run_name(config: TrainConfig, init: Path | None, *, seed: str | None = None) -> str:
+    """Return the name of the folder of a run that was not given one.
+
+    It begins with the objective, or with the recipe if that is not the data set's usual one. Settings that differ from
+    the recipe are part of it.
+
+    Args:
+        config: The run's settings.
+        init: Folder of the run whose model training starts from.
+        seed: What stands in the place of the seed, for several runs; None: the run's own.
+    """
+    usual = usual_recipe(config.objective.name, config.data.dataset, config.data.protocol, config.init)
+    start = config.objective.name if config.recipe in ("", usual) else config.recipe
+    settings = settings_text(changed_settings(config))
+    if len(settings) > MAX_SETTINGS_CHARACTERS:
+        settings = "settings-" + hashlib.sha256(settings.encode()).hexdigest()[:8]
+    origin = f"from-{init.name}" if init else ""
+    parts = (
+        start,
+        config.data.features,
+        config.data.protocol,
+        origin,
+        settings,
+        seed or f"seed{config.optimization.seed}",
+    )
+    return "-".join(filter(None, parts))

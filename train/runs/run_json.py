@@ -1,26 +1,126 @@
-"""Checks of a run's JSON files. Files are not trusted: each value that is used is checked for its type."""
+"""A run's JSON files: what it was made from, its settings and its result. Imports nothing heavy.
 
+Files are not trusted: each value that is used is checked for its type.
+"""
+
+import importlib.metadata
 import json
 import math
-from collections.abc import Mapping, Set
+import platform
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
+from ...storage.captions.files import read_captions_about
 from ...storage.common.errors import UserError
-from ...storage.common.files import read_jsonl
+from ...storage.common.files import check_regular, read_json, read_jsonl, write_json
+from ...storage.common.packages import package_version
 from ...storage.common.terminal import one_line
+from ...storage.common.validation import is_text
+from ...storage.dataset.folder import DatasetFolder
+from ...storage.shards import EXTRACTED
+from ..data.stores import StoreFacts, StoreOrigin, Stores, facts_of, open_stores
 from ..objectives import DEFAULT_OBJECTIVE, OBJECTIVES
 from ..recipes.train_config import TrainConfig, setting_types
+from ..untrusted_files import sha256_of_tensors
+from .files import LABELS_FILE, MODEL_FILE, RUN_FILE
 
-FEATURES = ("features", "profile_hash", "weights", "weights_sha256", "origin")
+STORE_FIELDS = ("features", "profile_hash", "weights", "weights_sha256", "origin")
 RENAMED_SETTINGS = {"held_out": "validation_share", "average": "ema_decay"}
 """{name of a setting in runs of earlier versions: its name now}"""
-MOST_NAMES = 64
+MAX_LOSS_TERMS = 64
 """Upper limit of the terms of a loss."""
+
+
+class InitFacts(TypedDict):
+    """The run whose model a training started from."""
+
+    run: str
+    model_sha256: str
+
+
+class _OptionalInputs(TypedDict, total=False):
+    init: InitFacts
+    recordings: StoreFacts
+
+
+class RunInputs(_OptionalInputs):
+    """The inputs of a run, as ``run.json`` has them. Runs on other data have others."""
+
+    captions: dict[str, Any] | None
+    """The note ``about.json`` of the captions."""
+    features: list[StoreFacts]
+
+
+def open_run_stores(dataset: DatasetFolder, config: TrainConfig) -> Stores:
+    """Open the stores that a run with these settings reads.
+
+    Raises:
+        UserError: A store is missing or damaged.
+    """
+    return open_stores(dataset, config.data.features, recordings=not config.model.encoder_traits.reads_words)
+
+
+def describe_inputs(dataset: DatasetFolder, stores: Stores, init: Path | None = None) -> RunInputs:
+    """Return the inputs that tell a run from another one on other data.
+
+    Args:
+        dataset: Has the captions.
+        stores: The stores that the run reads.
+        init: Folder of the run whose model training starts from.
+    """
+    inputs: RunInputs = {
+        "captions": read_captions_about(dataset.captions),
+        "features": [*map(facts_of, stores.features)],
+    }
+    if init is not None:
+        inputs["init"] = {"run": init.name, "model_sha256": sha256_of_tensors(init / MODEL_FILE)}
+    if stores.recordings is not None:
+        inputs["recordings"] = facts_of(stores.recordings)
+    return inputs
+
+
+def describe_software() -> dict[str, str]:
+    """Return the versions of Python and of what a run's numbers depend on."""
+    versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers", "numpy")}
+    return {"vlalign": package_version()} | versions | {"python": platform.python_version()}
+
+
+def save_run(folder: Path, config: TrainConfig, inputs: RunInputs, result: dict[str, Any]) -> None:
+    """Write ``run.json``, last of all files: a folder with it is a finished run.
+
+    Args:
+        folder: The run's folder.
+        config: Its settings.
+        inputs: What ``describe_inputs`` gave.
+        result: The best validation, and how the training went.
+    """
+    write_json(
+        folder / RUN_FILE,
+        {"config": config.flat(), "inputs": inputs, "result": result, "software": describe_software()},
+    )
 
 
 class UnknownRun(UserError):
     """A run whose settings this version does not know: it is of another version, or of an objective of one's own."""
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """Return what ``run.json`` says.
+
+    Raises:
+        UserError: It cannot be read, or the folder has something that is neither file nor folder.
+    """
+    for path in folder.rglob("*"):  # libraries open some of them by name
+        check_regular(path)
+    try:
+        about = read_json(folder / RUN_FILE)
+        check_run(about)
+    except UnknownRun as error:
+        raise UnknownRun(f"{folder / RUN_FILE}: {error}") from None
+    except (OSError, ValueError, TypeError, RecursionError, UserError) as error:
+        raise UserError(f"{folder / RUN_FILE}: not readable ({error}); train the run again") from None
+    return about
 
 
 def check_run(about: Any) -> None:
@@ -35,9 +135,10 @@ def check_run(about: Any) -> None:
     )
     num_expected = len(config.data.features.split("+"))
     _expect(
-        len(stores) == num_expected, f"inputs.features has {len(stores)} stores; config.features {config.data.features}"
+        len(stores) == num_expected,
+        f"inputs.features has {len(stores)} stores; config.features {config.data.features}",
     )
-    for name in FEATURES:
+    for name in STORE_FIELDS:
         _expect(all(isinstance(store.get(name), str) for store in stores), f"inputs.features: {name} is not text")
     best = about["result"].get("best")
     _expect(isinstance(best, dict) and isinstance(best.get("step"), int), "result.best has no step")
@@ -85,6 +186,54 @@ def _unknown(what: str, name: str, why: str) -> str:
     return f"this version does not know its {what} '{one_line(name)[:80]}' ({why}); use the version that trained it"
 
 
+def is_trained(folder: Path, config: TrainConfig, inputs: RunInputs) -> bool:
+    """Return whether ``folder`` holds a finished run with these settings and inputs.
+
+    Raises:
+        UserError: It holds another finished run.
+    """
+    if not (folder / RUN_FILE).exists():
+        return False
+    about = read_run(folder)
+    if about["inputs"] == inputs and read_config(about) == config:
+        return True
+    raise UserError(
+        f"{folder}: holds a finished run with other settings or data; pass another --run-name NAME, or remove that "
+        "folder"
+    )
+
+
+def features_note(stores: Sequence[StoreOrigin]) -> str | None:
+    """Return the note that every number of a run needs if its features are of random weights or imported; else None."""
+    notes = []
+    random = " and ".join(dict.fromkeys(s["features"] for s in stores if s["weights"].startswith("random")))
+    imported = " and ".join(dict.fromkeys(s["features"] for s in stores if s["origin"] != EXTRACTED))
+    if random:
+        notes.append(
+            f"Features {random} come from seeded random weights, not from published ones: the numbers show that all "
+            "parts work."
+        )
+    if imported:
+        notes.append(
+            f"Features {imported} were imported: how they were made is what was stated at the import, and was not "
+            "checked."
+        )
+    return " ".join(notes) or None
+
+
+def read_labels(folder: Path) -> list[str]:
+    """Return what a run can answer; empty if that is not one of a list.
+
+    Raises:
+        UserError: The file cannot be read.
+    """
+    path = folder / LABELS_FILE
+    labels = read_json(path) if path.exists() else []
+    if not isinstance(labels, list) or not all(map(is_text, labels)):
+        raise UserError(f"{path}: expected a list of labels; train the run again")
+    return labels
+
+
 def score_weights(about: Mapping[str, Any], config: TrainConfig) -> dict[str, float]:
     """Return the weight of each stage of a run's score: as validation chose them, or else as the settings say."""
     return config.score_weights | about["result"].get("stage_weights", {})
@@ -98,7 +247,7 @@ def read_events(path: Path) -> list[dict[str, Any]]:
     """
     events = read_jsonl(path)
     wrong = f"{path}: not the events of a training; train the run again"
-    if not events or len(events[0]) > MOST_NAMES:
+    if not events or len(events[0]) > MAX_LOSS_TERMS:
         raise UserError(wrong)
     for event in events:
         if not isinstance(event.get("step"), int) or not all(

@@ -20,8 +20,7 @@ from ...storage.common.progress import progress
 from ...storage.records import Caption
 from ..data.clip_features import ClipFeatures
 from ..data.clips import Clip
-from ..data.text import TokenWeights
-from ..data.text_inputs import TextInputs
+from ..data.text_inputs import TextInputs, TokenWeights
 from ..models.base import PairModel
 from ..models.tokens import TextTokens, VideoTokens
 from ..recipes.train_config import TrainConfig
@@ -429,7 +428,7 @@ class _Tiles:
         """Return the similarities of the training queries that the model keeps; None if it keeps none."""
         if self._scorer.model.queries is None:
             return None
-        kept_texts, kept_videos = self._scorer.model.queries.kept()
+        kept_texts, kept_videos = self._scorer.model.queries.filled()
 
         def similarities(queries_QD: Tensor, candidates_ND: Tensor) -> np.ndarray:
             num_queries = max(MAX_QUERY_SIMILARITIES // len(candidates_ND), 1)

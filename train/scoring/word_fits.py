@@ -8,8 +8,7 @@ import torch
 
 from ...storage.records import Caption
 from ..data.clips import Clip
-from ..data.recordings import Recordings
-from ..data.text import Words
+from ..data.text_inputs import RecordingInputs, WordVectorInputs
 from .scorer import CLIP_CHUNK, Scorer
 
 
@@ -37,7 +36,7 @@ def word_fits(scorer: Scorer, captions: Sequence[Caption], clips: Sequence[Clip]
         None for a caption without a word that the model knows, and for a clip without rows.
     """
     inputs, config = scorer.text_inputs, scorer.config
-    if isinstance(inputs, Words | Recordings) or not config.objective.fits_words:
+    if isinstance(inputs, WordVectorInputs | RecordingInputs) or not config.objective.fits_words:
         return
     scorer.model.eval()
     for first in range(0, len(captions), CLIP_CHUNK):

@@ -16,9 +16,9 @@ from ...storage.stores.memory_store import MemoryStore
 from ..data.clip_features import ClipFeatures
 from ..data.clips import Clip
 from ..models.tokens import VideoTokens, present
-from ..run_file_names import MODEL_FILE
-from ..runs.checkpoint import Run
+from ..runs.files import MODEL_FILE
 from ..runs.folder import dataset_of
+from ..runs.load import Run
 from ..scoring.scorer import CLIP_CHUNK, Scorer, join_videos, stage_scores
 from ..scoring.word_fits import word_fits
 from .encoder import ClipScores, stores_checksum

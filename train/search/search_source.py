@@ -6,9 +6,9 @@ from pathlib import Path
 
 from ...storage.common.errors import UserError
 from ...storage.dataset.folder import DatasetFolder
-from ..run_file_names import RUN_FILE
-from ..runs.folder import choose_dataset, dataset_of, find_run, read_run
-from ..runs.run_json import read_config
+from ..runs.files import RUN_FILE
+from ..runs.folder import choose_dataset, dataset_of, find_run
+from ..runs.run_json import read_config, read_run
 from .encoder import SearchEncoder
 from .store_encoder import open_store_encoder
 
@@ -70,7 +70,7 @@ class SearchSource:
         if not config.model.encoder_traits.reads_words:
             raise UserError(f"run {found.name}: was trained on spoken captions, and finds no videos by text")
 
-        from ..runs.checkpoint import load_run  # torch takes seconds to import
+        from ..runs.load import load_run  # torch takes seconds to import
         from .run_encoder import RunEncoder
 
         return RunEncoder(load_run(found, asked, self.device))

@@ -35,7 +35,7 @@ from vlalign.extract.extractor import DTYPES, Extractor
 from vlalign.extract.models import MODELS
 from vlalign.storage.common.device import device_title
 from vlalign.train.distributed import Workers
-from vlalign.train.loop.prefetch import InputsAhead
+from vlalign.train.loop.prefetch import PrefetchedInputs
 from vlalign.train.loop.step import backward
 from vlalign.train.loop.trainer import READ_LOSSES_EVERY
 from vlalign.train.models.layers import GROUP_SIZES
@@ -179,7 +179,7 @@ class Training(Part):
         """Measure one of them."""
         size = 8 if self.is_pretended else paper_step.BATCH
         config = train_config(dataset="none", features="s3d", batch_size=size)
-        made = InputsAhead(
+        made = PrefetchedInputs(
             range(1_000_000),
             read=lambda _: None,
             make=lambda step: paper_step.make_inputs(step, size).pinned(),

@@ -14,7 +14,7 @@ from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.shards.format import COLUMNS, checksum
 from vlalign.storage.stores.feature_store import FeatureStore
 from vlalign.storage.stores.maintenance import verify
-from vlalign.train.run_file_names import EVENTS_FILE, METRICS_FILE, QUERIES_FILE
+from vlalign.train.runs.files import EVENTS_FILE, METRICS_FILE, QUERIES_FILE
 from vlalign.train.search.index import open_index_shards
 
 from .synthetic import FEATURES, HELD_OUT_NAME, TAGS, SyntheticDataset, SyntheticVideo, rows_of

@@ -78,7 +78,8 @@ import subprocess
 import sys
 from vlalign.storage.common.programs import python_command, without_current_folder
 
-modules = "train.one_process", "extract.device_workers", "extract.decoding.child", "ray_jobs.worker", "preprocess.tag"
+modules = ["train.loop.processes", "extract.pipeline.device_workers", "extract.decoding.child"]
+modules += ["ray_jobs.worker", "preprocess.tag"]
 program = "; ".join(f"import vlalign.{name}" for name in modules)
 libraries = "import transformers.modeling_utils, timm, faiss, spacy, matplotlib.figure, torch.utils.tensorboard, ray"
 environment = without_current_folder(os.environ)

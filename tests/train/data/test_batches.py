@@ -17,8 +17,8 @@ from vlalign.train.data.order import StoredOrder
 from vlalign.train.data.pairs import make_pairs
 from vlalign.train.distributed import Workers
 from vlalign.train.recipes.train_config import train_config
-from vlalign.train.run_file_names import STATE_FILE
 from vlalign.train.runs.checkpoint import save_state
+from vlalign.train.runs.files import STATE_FILE
 
 
 def test_batches_hold_different_clips_and_pass_over_all_of_them():

@@ -16,12 +16,11 @@ from vlalign.storage.captions.table import Texts
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.dataset.folder import DatasetFolder
-from vlalign.train.data import pair_cache as kept_pairs
+from vlalign.train.data import pairs as kept_pairs
 from vlalign.train.data.batches import Batches
 from vlalign.train.data.clip_features import ClipFeatures
-from vlalign.train.data.examples import Source, hold_out
-from vlalign.train.data.pair_cache import read_pairs
-from vlalign.train.data.pairs import Pairs, make_pairs
+from vlalign.train.data.examples import ExampleSource, split_off_validation
+from vlalign.train.data.pairs import Pairs, make_pairs, read_pairs
 from vlalign.train.recipes.train_config import train_config
 
 
@@ -104,8 +103,10 @@ def test_pairs_made_of_some_captions_at_a_time_equal_those_made_at_once(tmp_path
     )
     features = ClipFeatures([FeatureStore(dataset.features("s3d"))])
     config = train_config(dataset="mine", features="s3d")
-    made = hold_out(
-        pairs, Source(dataset, features, None, config.data, config.optimization, Batches, validation_share=0.3), "pairs"
+    made = split_off_validation(
+        pairs,
+        ExampleSource(dataset, features, None, config.data, config.optimization, Batches, validation_share=0.3),
+        "pairs",
     )
     held = set(made["validation"].clips.video_ids)
     assert 0 < len(held) < len(set(made["train"].clips.video_ids)) and list(made["test"].captions)

@@ -7,7 +7,7 @@ from helpers.training import PAIR_CASES, trainer
 from vlalign.storage.captions.word_vectors import read_word_vectors
 from vlalign.train.data.clip_features import ClipFeatures
 from vlalign.train.data.pair_weights import PARTS_SEED
-from vlalign.train.data.text import average_words
+from vlalign.train.data.text_inputs import average_word_vectors
 from vlalign.train.density import nearest_pairs, pair_association_probability
 
 
@@ -17,7 +17,7 @@ def test_pair_weights_equal_the_density_and_are_cached(toy, tmp_path, capsys):
     features: ClipFeatures = made.scorer.features
     clips = np.stack([features.rows([clip], 1000)[0].max(axis=0).astype(np.float32) for clip in pairs.clips])
     clips /= np.linalg.norm(clips, axis=1, keepdims=True)
-    texts = average_words(read_word_vectors(toy.word_vectors), [c.caption for c in pairs.captions])
+    texts = average_word_vectors(read_word_vectors(toy.word_vectors), [c.caption for c in pairs.captions])
     assert clips.any(axis=1).all() and texts.any(axis=1).all()
     expected = pair_association_probability(
         (clips - clips.mean(axis=0))[pairs.clip_of_caption], texts - texts.mean(axis=0), 2
@@ -43,7 +43,7 @@ def test_neighbours_of_too_many_pairs_are_searched_in_random_parts(toy, tmp_path
     whole = trainer(toy, tmp_path / "whole", **PAIR_CASES["ssml"]).examples
     pairs = whole.pairs["train"]
     clips = whole.source.features.pooled(pairs.clips)
-    texts = average_words(read_word_vectors(toy.word_vectors), [c.caption for c in pairs.captions])
+    texts = average_word_vectors(read_word_vectors(toy.word_vectors), [c.caption for c in pairs.captions])
     monkeypatch.setattr("vlalign.train.data.pair_weights.PART_NUMBERS", 6 * (clips.shape[1] + texts.shape[1]))
     monkeypatch.setattr("vlalign.train.data.pair_weights.CLIPS", 5)
     capsys.readouterr()

@@ -13,9 +13,8 @@ from vlalign.storage.common.problems import Problems
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.train.data.clip_features import ClipFeatures
 from vlalign.train.data.clips import Clip, Clips, Groups
-from vlalign.train.data.pair_cache import read_pairs
-from vlalign.train.data.pairs import make_pairs
-from vlalign.train.data.usable import why_none
+from vlalign.train.data.pairs import make_pairs, read_pairs
+from vlalign.train.data.usable_captions import why_split_is_unusable
 
 
 def caption(video: str, times: tuple[float, float] | None, split: str, words: list[str], answer: str | None) -> Caption:
@@ -119,10 +118,11 @@ def test_every_cause_is_counted(tmp_path):
     dataset, features = unusable(
         tmp_path, ("v", "test", 75, 80), ("w", "test", 0, 1), ("x", "test", 0, 1), ("v", "train", 0, 1)
     )
-    why = why_none(dataset, features, "test")
+    why = why_split_is_unusable(dataset, features, "test")
     assert "none of its 3 captions with split 'test' can be used: 1 start after" in why
     assert "2 are of videos without features in" in why and "('w'; it has 1 videos, such as 'v')" in why
     assert (
-        why_none(dataset, features, "validation") == "none of its 4 captions has split 'validation' (test 3, train 1)"
+        why_split_is_unusable(dataset, features, "validation")
+        == "none of its 4 captions has split 'validation' (test 3, train 1)"
     )
     assert len(read_pairs(dataset, features, Problems())["train"].clips) == 1

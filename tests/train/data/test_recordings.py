@@ -7,7 +7,7 @@ from helpers.training import SPOKEN, at, options
 from vlalign.storage import Caption
 from vlalign.storage.captions.files import write_part
 from vlalign.train.cli.train import main as train_main
-from vlalign.train.data.recordings import Recordings
+from vlalign.train.data.text_inputs import RecordingInputs
 
 
 def test_recordings_are_normalised_and_truncated(spoken):
@@ -16,7 +16,7 @@ def test_recordings_are_normalised_and_truncated(spoken):
 
     store = FeatureStore(spoken.features("logmel"))
     captions = read_captions(spoken.captions)[:3]
-    inputs = Recordings(store, max_tokens=5)(captions)
+    inputs = RecordingInputs(store, max_tokens=5)(captions)
     for caption, rows, mask in zip(captions, inputs["rows_BTD"], inputs["mask_BT"], strict=True):
         raw = store.get(caption.recording).features[:80]
         expected = np.maximum(raw - raw.max(), -80)

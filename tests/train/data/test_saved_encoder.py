@@ -9,7 +9,7 @@ from helpers.runs import change, refused, search
 from vlalign.storage.common.errors import UserError
 from vlalign.train.data.text_encoders import new_text_encoder
 from vlalign.train.distributed import Workers
-from vlalign.train.runs.checkpoint import load_run
+from vlalign.train.runs.load import load_run
 
 CODE = """
 import pathlib

@@ -18,9 +18,9 @@ from vlalign.storage.remote.store import is_stub, link_store
 from vlalign.storage.stores.maintenance import compact
 from vlalign.train.data.batches import Batches, VideoBatches
 from vlalign.train.data.clip_features import ClipFeatures
-from vlalign.train.data.examples import PairExamples, Source
+from vlalign.train.data.examples import ExampleSource, PairExamples
+from vlalign.train.data.order import ShardOrder, clips_in_shards, group_by_shard, videos_in_shards
 from vlalign.train.data.pairs import Pairs, make_pairs
-from vlalign.train.data.shard_order import ShardOrder, clips_in_shards, group_by_shard, videos_in_shards
 from vlalign.train.recipes.train_config import train_config
 from vlalign.train.runs.checkpoint import save_state
 
@@ -92,7 +92,7 @@ def test_shards_of_the_next_block_are_asked_for_once_each_before_they_are_needed
         now = set(shards[videos[batches.at(step)[0]]].tolist())
         late += len(now - needed - set(read[-4:]))
         needed = now
-        for of_shard in batches.videos_ahead(step):
+        for of_shard in batches.videos_to_prefetch(step):
             (shard,) = set(shards[of_shard].tolist())
             assert sorted(of_shard) == np.flatnonzero(shards == shard).tolist()
             read.append(shard)
@@ -104,7 +104,7 @@ def test_one_block_reads_nothing_ahead():
     pairs = made_pairs(sum(SHARD_SIZES))
     batches = Batches(pairs, 4, 0)
     batches.shuffle_by_shard(group_by_shard(shards_of(pairs)), 6)
-    assert all(batches.videos_ahead(step) == [] for step in range(100))
+    assert all(batches.videos_to_prefetch(step) == [] for step in range(100))
 
 
 @pytest.fixture
@@ -143,11 +143,11 @@ def test_shards_elsewhere_are_fetched_before_their_turn_and_not_all_at_once(shar
     config = train_config(dataset="toy", features="s3d", batch_size=2, shuffle_shards=1)
     features = ClipFeatures([FeatureStore(folder)])
     make_batches = partial(config.objective.make_batches, data=config.data, optimization=config.optimization)
-    examples = PairExamples(Source(sharded, features, None, config.data, config.optimization, make_batches))
+    examples = PairExamples(ExampleSource(sharded, features, None, config.data, config.optimization, make_batches))
     shard_of_clip = features.shard_of(examples.clips.video_ids)[examples.clips.video]
     shards = FeatureStore(folder).shards
     for step in range(5):
-        examples.read_ahead(step, slice(None))
+        examples.prefetch(step, slice(None))
         here = {number for number, shard in enumerate(shards) if not is_stub(shard.path)}
         assert {*shard_of_clip[examples.batches.at(step)[0] + examples.batches.at(step + 1)[0]]} <= here
         assert len(here) == step + 2

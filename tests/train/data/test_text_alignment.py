@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import BertWordPieceTokenizer
 from vlalign.storage import Caption
-from vlalign.train.data.text import TokenWeights
+from vlalign.train.data.text_inputs import TokenWeights
 
 WORDS = spacy.blank("en").tokenizer
 WEIGHTS = TokenWeights([], ["NOUN"])
@@ -40,7 +40,7 @@ def weight_of_piece(caption: Caption, start: int, end: int) -> float:
 def check(tokenizer: BertWordPieceTokenizer, text: str) -> int:
     """Returns how many pieces the text has."""
     caption, encoded = tagged(text), tokenizer.encode(text)
-    weights = WEIGHTS.piece_weights(caption, encoded.offsets)
+    weights = WEIGHTS.subword_weights(caption, encoded.offsets)
     assert weights == [weight_of_piece(caption, start, end) for start, end in encoded.offsets], text
     for word, at in zip(caption.words, caption.word_starts, strict=True):
         own = [
@@ -61,7 +61,7 @@ def test_pieces_of_a_word_share_its_weight(bert):
     caption = tagged("unbelievably good risotto, isn't it?")
     assert caption.words == ["unbelievably", "good", "risotto", ",", "is", "n't", "it", "?"]
     encoded = bert.encode(caption.caption, add_special_tokens=False)
-    weights = WEIGHTS.piece_weights(caption, encoded.offsets)
+    weights = WEIGHTS.subword_weights(caption, encoded.offsets)
     found = {}
     for (start, _), weight in zip(encoded.offsets, weights, strict=True):
         found.setdefault(max(at for at in caption.word_starts if at <= start), []).append(weight)

@@ -25,8 +25,8 @@ from transformers import (
 from vlalign.storage import IdfEntry
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.records import Caption
-from vlalign.train.data.text import Pieces, TokenWeights
 from vlalign.train.data.text_encoders import new_text_encoder, saved_text_encoder
+from vlalign.train.data.text_inputs import SubwordInputs, TokenWeights
 from vlalign.train.distributed import Workers
 
 TEXTS = ["Cut the red  Onion, and fry it.", "ünder 3 pans ☃"]
@@ -85,12 +85,12 @@ def test_an_encoder_is_loaded_saved_and_read_back_unchanged(tmp_path, kind, caps
     tokenizer.save_pretrained(tmp_path / "theirs")
     theirs = AutoTokenizer.from_pretrained(tmp_path / "theirs")(TEXTS, padding=True, return_offsets_mapping=True)
     texts = iter(TEXTS)
-    begun = Pieces(*new_text_encoder(str(tmp_path / "theirs"), texts, Workers()), WEIGHTS, 36)
+    begun = SubwordInputs(*new_text_encoder(str(tmp_path / "theirs"), texts, Workers()), WEIGHTS, 36)
     assert next(texts) == TEXTS[0], "its vocabulary is its own: a hundred million captions are not read for it"
     begun.save(tmp_path / "text_encoder")
     state = begun.encoder.state_dict()
     shapes = {name: tuple(value.shape) for name, value in state.items()}
-    read = Pieces(*saved_text_encoder(tmp_path / "text_encoder", shapes), WEIGHTS, 36)
+    read = SubwordInputs(*saved_text_encoder(tmp_path / "text_encoder", shapes), WEIGHTS, 36)
     read.encoder.load_state_dict(state)
     captions = [Caption(video_id="v", caption=text, split="train") for text in TEXTS]
     for pieces in (begun, read):

@@ -22,8 +22,8 @@ from vlalign.train.cli.search import main as search_main
 from vlalign.train.cli.train import main as train_main
 from vlalign.train.data.clip_features import ClipFeatures
 from vlalign.train.data.clips import Clip
-from vlalign.train.data.pair_cache import read_pairs
-from vlalign.train.data.usable import find_faults
+from vlalign.train.data.pairs import read_pairs
+from vlalign.train.data.usable_captions import find_exclusions
 
 JUST_BEFORE, JUST_AFTER = math.nextafter(10.0, 0.0), math.nextafter(10.0, 11.0)
 LAST_ROWS = {
@@ -83,11 +83,11 @@ def test_a_caption_is_without_rows_exactly_if_a_store_gives_its_clip_none(clips,
     stores = [MemoryStore(PROFILE, WEIGHTS, [ten_rows("v", number)]) for number in num_rows]
     features = ClipFeatures(stores)
     captions = asked(*(("v", min(c), max(c)) for c in clips if min(c) < max(c)), ("v", None, None))
-    faults = find_faults(caption_table(captions), features, None)
+    exclusions = find_exclusions(caption_table(captions), features, None)
     rows = features.rows([Clip(c.video_id, c.start_seconds, c.end_seconds) for c in captions], 99)
     late = [c.start_seconds is not None and c.start_seconds >= 10.4 for c in captions]
-    assert faults.late.tolist() == late
-    assert (faults.without_rows | faults.late).tolist() == [not len(r) for r in rows]
+    assert exclusions.after_video.tolist() == late
+    assert (exclusions.without_rows | exclusions.after_video).tolist() == [not len(r) for r in rows]
 
 
 def test_each_cause_is_one_line_with_its_count_and_the_first_captions(tmp_path):
@@ -131,7 +131,7 @@ def test_times_that_no_clip_has_are_skipped(tmp_path, times):
 
 
 def test_pairs_that_an_older_version_kept_are_made_again(tmp_path, monkeypatch):
-    from vlalign.train.data import pair_cache as kept_pairs
+    from vlalign.train.data import pairs as kept_pairs
 
     dataset, features = made(tmp_path, asked(("v", 10.1, 10.3), ("v", 1.0, 2.0)), [ten_rows("v")])
     [old] = [read_pairs(dataset, features, Problems())]

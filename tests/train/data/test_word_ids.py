@@ -7,7 +7,7 @@ import pytest
 from helpers.training import map_in_processes
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.records import Caption
-from vlalign.train.data.word_ids import WORD_LIST_FILE, WordIds
+from vlalign.train.data.text_inputs import WORD_LIST_FILE, WordIdInputs
 from vlalign.train.distributed import join_workers
 
 TEXTS = ["Cut the onion", "cut the RED pepper", "the cat's onion"]
@@ -18,13 +18,13 @@ def caption(text):
 
 
 def test_words_are_numbered_by_how_many_texts_have_them():
-    words = WordIds.of_texts(TEXTS, 10)
+    words = WordIdInputs.learn(TEXTS, 10)
     assert words.words == ["the", "cut", "onion", "cat's", "pepper", "red"]
     assert words.idf.tolist() == pytest.approx([0, *[math.log(3 / 2)] * 2, *[math.log(3)] * 3])
 
 
 def test_captions_are_their_different_known_words():
-    inputs = WordIds.of_texts(TEXTS, 10)(
+    inputs = WordIdInputs.learn(TEXTS, 10)(
         [caption(text) for text in ("The onion, the Onion and an unknown", "?", "Cut")]
     )
     assert inputs["input_ids"].tolist() == [[0, 2], [0, 0], [1, 0]]
@@ -32,13 +32,13 @@ def test_captions_are_their_different_known_words():
 
 
 def test_long_captions_are_cut():
-    assert WordIds.of_texts(TEXTS, 2)([caption("the cut onion")])["input_ids"].tolist() == [[0, 1]]
+    assert WordIdInputs.learn(TEXTS, 2)([caption("the cut onion")])["input_ids"].tolist() == [[0, 1]]
 
 
 def test_a_saved_vocabulary_gives_the_same_numbers(tmp_path):
-    words = WordIds.of_texts(TEXTS, 10)
+    words = WordIdInputs.learn(TEXTS, 10)
     words.save(tmp_path)
-    again = WordIds.read(tmp_path, 10)
+    again = WordIdInputs.read(tmp_path, 10)
     assert again.words == words.words
     assert again.idf is None
 
@@ -59,7 +59,7 @@ def test_a_saved_vocabulary_gives_the_same_numbers(tmp_path):
 def test_anything_else_is_refused_in_one_line(tmp_path, content):
     (tmp_path / WORD_LIST_FILE).write_bytes(content)
     with pytest.raises(UserError, match=rf"{WORD_LIST_FILE}: not as a training writes it .*; train the run again"):
-        WordIds.read(tmp_path, 10)
+        WordIdInputs.read(tmp_path, 10)
 
 
 def test_a_vocabulary_of_gigabytes_is_not_read(tmp_path):
@@ -67,16 +67,16 @@ def test_a_vocabulary_of_gigabytes_is_not_read(tmp_path):
         file.write(json.dumps({"words": ["a"]}).encode())
         file.truncate(3 << 30)
     with pytest.raises(UserError, match="more than 16 MiB"):
-        WordIds.read(tmp_path, 10)
+        WordIdInputs.read(tmp_path, 10)
 
 
 def words_of_one_process(folder):
     with join_workers("cpu") as (workers, _):
-        words = workers.from_first(lambda: WordIds.of_texts(TEXTS if workers.first else pytest.fail(), 10))
+        words = workers.from_first(lambda: WordIdInputs.learn(TEXTS if workers.first else pytest.fail(), 10))
         words.save(folder / str(workers.rank))
 
 
 def test_of_processes_that_train_together_the_first_counts_the_words(tmp_path):
     map_in_processes(2, words_of_one_process, tmp_path)
-    found = [WordIds.read(tmp_path / str(rank), 10).words for rank in range(2)]
-    assert found[0] == found[1] == WordIds.of_texts(TEXTS, 10).words
+    found = [WordIdInputs.read(tmp_path / str(rank), 10).words for rank in range(2)]
+    assert found[0] == found[1] == WordIdInputs.learn(TEXTS, 10).words

@@ -10,12 +10,11 @@ from vlalign.storage.captions.files import caption_table
 from vlalign.storage.common.files import read_json
 from vlalign.train.cli.evaluate import main as evaluate_main
 from vlalign.train.cli.train import main as train_main
-from vlalign.train.data.pair_cache import read_pairs
-from vlalign.train.data.pairs import make_pairs
+from vlalign.train.data.pairs import make_pairs, read_pairs
 from vlalign.train.distributed import Workers
 from vlalign.train.evaluation.codewords import Uses, conditional_matrices, find_uses, places, sharing, table
 from vlalign.train.models.codebook import coded_videos
-from vlalign.train.runs.checkpoint import load_run
+from vlalign.train.runs.load import load_run
 
 
 def caption(video: str, text: str, tags: str) -> Caption:

@@ -5,13 +5,13 @@ import pytest
 import torch
 from vlalign.storage.common.problems import Problems
 from vlalign.train import train
-from vlalign.train.data.pair_cache import read_pairs
+from vlalign.train.data.pairs import read_pairs
 from vlalign.train.evaluation import query_list
 from vlalign.train.evaluation.query_list import DIGITS, QueryList, list_queries, word_maps
 from vlalign.train.evaluation.ranking import SplitRanking, Weightings, rank_split
 from vlalign.train.evaluation.retrieval_figures import NEAREST
 from vlalign.train.metrics import retrieval_metrics, right_ranks
-from vlalign.train.runs.checkpoint import load_run
+from vlalign.train.runs.load import load_run
 from vlalign.train.scoring.scorer import stage_scores
 
 SETTINGS = {"features": "s3d", "batch_size": 6, "num_steps": 8, "validate_every": 3}

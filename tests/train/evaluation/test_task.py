@@ -17,8 +17,8 @@ TOY = '''
 from dataclasses import dataclass
 
 from vlalign.storage.captions.files import read_captions
-from vlalign.train.data.coverage import measure
-from vlalign.train.data.usable import of_split
+from vlalign.train.evaluation.coverage import measure
+from vlalign.train.data.usable_captions import captions_of_split
 from vlalign.train.evaluation.task import Task, TaskResult, counted, option
 
 
@@ -35,7 +35,7 @@ class Toy(Task[ToySettings]):
     settings_type = ToySettings
 
     def evaluate(self, run, request, problems):
-        captions = of_split(read_captions(run.dataset.captions), request.split)
+        captions = captions_of_split(read_captions(run.dataset.captions), request.split)
         letters = "abcdefgh"[: request.settings.letters]
         counts = {letter: sum(c.caption.count(letter) for c in captions) for letter in letters}
         rows = ({"caption": c.caption} for c in captions)

@@ -9,7 +9,12 @@ from vlalign.storage.remote.file_systems import S3_CLIENT
 from vlalign.storage.remote.store import SHARDS_AT_ONCE
 from vlalign.train.data.examples import Inputs
 from vlalign.train.loop import prefetch as ahead
-from vlalign.train.loop.prefetch import MADE_AHEAD, READ_AHEAD, READ_AT_ONCE, InputsAhead
+from vlalign.train.loop.prefetch import (
+    NUM_PREFETCHED_BATCHES,
+    NUM_PREFETCHED_READS,
+    NUM_READER_THREADS,
+    PrefetchedInputs,
+)
 
 CPU = torch.device("cpu")
 STEPS = range(5, 45)
@@ -28,10 +33,10 @@ def test_inputs_come_in_order_and_no_further_ahead_than_stated():
         return inputs_of(step)
 
     seen = []
-    for inputs in InputsAhead(STEPS, read=read.append, make=make, device=CPU):
+    for inputs in PrefetchedInputs(STEPS, read=read.append, make=make, device=CPU):
         seen.append(int(inputs.rows.item()))
-        assert len(made) <= len(seen) + MADE_AHEAD
-        assert len(read) <= len(made) + READ_AHEAD + MADE_AHEAD
+        assert len(made) <= len(seen) + NUM_PREFETCHED_BATCHES
+        assert len(read) <= len(made) + NUM_PREFETCHED_READS + NUM_PREFETCHED_BATCHES
     assert seen == made == sorted(read) == list(STEPS)
 
 
@@ -39,26 +44,26 @@ def test_rows_of_many_steps_are_asked_for_while_the_first_inputs_are_made():
     asked_for_all = threading.Event()
 
     def read(step: int) -> None:
-        if step == STEPS[READ_AHEAD - 1]:
+        if step == STEPS[NUM_PREFETCHED_READS - 1]:
             asked_for_all.set()
 
     def make(step: int) -> Inputs:
         assert asked_for_all.wait(60), "making the first inputs held reading up"
         return inputs_of(step)
 
-    stream = iter(InputsAhead(STEPS, read=read, make=make, device=CPU))
+    stream = iter(PrefetchedInputs(STEPS, read=read, make=make, device=CPU))
     assert next(stream).rows.item() == STEPS[0]
     stream.close()
 
 
 def test_rows_of_several_steps_are_on_their_way_at_once():
-    together = threading.Barrier(READ_AT_ONCE)
+    together = threading.Barrier(NUM_READER_THREADS)
 
     def read(step: int) -> None:
-        if step < STEPS[READ_AT_ONCE]:
+        if step < STEPS[NUM_READER_THREADS]:
             together.wait(60)
 
-    for inputs in InputsAhead(STEPS, read=read, make=inputs_of, device=CPU):
+    for inputs in PrefetchedInputs(STEPS, read=read, make=inputs_of, device=CPU):
         assert not together.broken, f"one after the other: {inputs}"
 
 
@@ -74,7 +79,7 @@ def test_an_error_of_reading_comes_from_making_and_ends_the_threads():
     before = threading.active_count()
     seen = []
     with pytest.raises(OSError, match=f"no rows for {STEPS[2]}"):
-        for inputs in InputsAhead(STEPS, read=fail, make=make, device=CPU):
+        for inputs in PrefetchedInputs(STEPS, read=fail, make=make, device=CPU):
             seen.append(int(inputs.rows.item()))
     assert seen == list(STEPS[:2]) and threading.active_count() == before
 
@@ -95,11 +100,11 @@ def test_the_share_of_waiting_is_the_time_between_asking_and_getting(monkeypatch
         return inputs_of(step)
 
     monkeypatch.setattr(ahead, "time", SimpleNamespace(monotonic=monotonic))
-    stream = InputsAhead(range(4), read=lambda _: None, make=make, device=CPU)
+    stream = PrefetchedInputs(range(4), read=lambda _: None, make=make, device=CPU)
     for _ in stream:
         clock.now += 1.0  # the model computes
     assert stream.waited_share == pytest.approx(12 / 16)
 
 
 def test_a_server_is_asked_for_all_shards_at_once_that_are_read_at_once():
-    assert S3_CLIENT["max_pool_connections"] >= READ_AT_ONCE * SHARDS_AT_ONCE
+    assert S3_CLIENT["max_pool_connections"] >= NUM_READER_THREADS * SHARDS_AT_ONCE

@@ -25,7 +25,7 @@ from vlalign.train.cli.evaluate import main as evaluate_main
 from vlalign.train.cli.search import main as search_main
 from vlalign.train.cli.train import main as train_main
 from vlalign.train.models.codebook import SharedCodebook
-from vlalign.train.runs.checkpoint import load_run
+from vlalign.train.runs.load import load_run
 
 
 def test_cmcm_starts_from_the_weights_of_its_baseline(toy, capsys):

@@ -126,12 +126,12 @@ def test_an_average_follows_the_weights():
 def test_the_average_is_what_is_validated_and_kept(toy, tmp_path):
     training = trainer(toy, tmp_path / "run", **WORDS, ema_decay=0.5, num_steps=4)
     expected = training.model.rows.weight.detach().clone()
-    for step, inputs in enumerate(training.inputs_from(0), 1):
+    for step, inputs in enumerate(training.prefetched_inputs(0), 1):
         training.train_step(inputs)
         decay = min(0.5, step / (step + 9))
         expected = decay * expected + (1 - decay) * training.model.rows.weight.detach()
-    torch.testing.assert_close(training.kept_model.rows.weight, expected)
-    assert training.scorer.model is training.kept_model
+    torch.testing.assert_close(training.validated_model.rows.weight, expected)
+    assert training.scorer.model is training.validated_model
     assert not torch.equal(training.model.rows.weight, expected)
 
 
@@ -169,7 +169,7 @@ def ranks(scores, right):
 
 def test_stage_weights_are_the_best_on_validation(toy, tmp_path, capsys):
     training = trainer(toy, tmp_path / "run", **WORDS, num_steps=30, batch_size=6, learning_rate=3e-3)
-    for inputs in training.inputs_from(0):
+    for inputs in training.prefetched_inputs(0):
         training.train_step(inputs)
     valid = training.examples.pairs["validation"]
     pairs = make_pairs(valid.captions)
@@ -195,7 +195,7 @@ def test_stage_weights_are_the_best_on_validation(toy, tmp_path, capsys):
 
 def test_a_stage_that_says_nothing_gets_no_weight(toy, tmp_path):
     training = trainer(toy, tmp_path / "run", **WORDS, num_steps=30, batch_size=6, learning_rate=3e-3)
-    for inputs in training.inputs_from(0):
+    for inputs in training.prefetched_inputs(0):
         training.train_step(inputs)
     torch.manual_seed(1)
     torch.nn.init.normal_(training.model.clip.weight)

@@ -14,8 +14,7 @@ from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.train.cli.evaluate import main as evaluate_main
 from vlalign.train.cli.train import main as train_main
 from vlalign.train.recipes.recipes import RECIPES, describe, make_config, usual_recipe
-from vlalign.train.runs.folder import read_run
-from vlalign.train.runs.run_json import read_config
+from vlalign.train.runs.run_json import read_config, read_run
 
 SMALL = {
     "num_steps": 2,

@@ -71,4 +71,3 @@ def test_an_invalid_training_state_is_one_line(run, about, capsys):
     assert train_main(call) == 2
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert said.startswith("vlalign-train: error: ") and str(run) in said
-    assert "the run begins anew" in said or "holds an unfinished run with other settings" in said

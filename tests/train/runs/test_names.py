@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 from vlalign.train.recipes.recipes import make_config
-from vlalign.train.runs.names import changed_settings, name_of_run
+from vlalign.train.runs.folder import changed_settings, default_run_name
 
 
 def name(recipe, dataset="toy", init=None, seed=None, **given):
     init_folder = Path("runs") / init if init else None
     config = make_config(recipe, {"dataset": dataset, "features": "s3d", **({"init": init} if init else {}), **given})
-    return name_of_run(config, init_folder, seed=seed)
+    return default_run_name(config, init_folder, seed=seed)
 
 
 def test_a_recipe_as_it_is_adds_nothing():

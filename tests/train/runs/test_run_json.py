@@ -46,7 +46,7 @@ def test_settings_of_earlier_versions_have_their_names_of_now():
 @given(data=st.data())
 def test_any_value_in_run_json_is_used_or_refused_in_one_line(run, data, capsys):
     """Such as inputs.features [{}], which was a KeyError."""
-    from vlalign.train.runs.folder import features_note, read_run
+    from vlalign.train.runs.run_json import features_note, read_run
 
     kept = run / "kept.json"
     if not kept.exists():

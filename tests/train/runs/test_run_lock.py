@@ -8,13 +8,13 @@ import sys
 from helpers.training import TRAIN, at
 from vlalign.storage.common.files import read_json
 from vlalign.train.cli.train import main as train_main
-from vlalign.train.runs.folder import training_in
+from vlalign.train.runs.folder import lock_for_training
 
 LOCK = """
 import sys, time
 from pathlib import Path
-from vlalign.train.runs.folder import training_in
-with training_in(Path(sys.argv[1])):
+from vlalign.train.runs.folder import lock_for_training
+with lock_for_training(Path(sys.argv[1])):
     print("has it", flush=True)
     time.sleep(600)
 """
@@ -35,7 +35,7 @@ def test_a_second_training_in_the_same_folder_is_refused_and_names_the_process(t
         other.kill()
         other.wait()
     assert (folder / "train.lock").exists(), "it was killed"
-    with training_in(folder):
+    with lock_for_training(folder):
         assert read_json(folder / "train.lock")["pid"] == os.getpid()
     assert not folder.exists(), "nothing else was in it"
 

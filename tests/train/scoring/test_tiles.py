@@ -5,8 +5,8 @@ import pytest
 from helpers.training import PAIR_CASES
 from vlalign.storage.common.problems import Problems
 from vlalign.train import train
-from vlalign.train.data.pair_cache import read_pairs
-from vlalign.train.runs.checkpoint import load_run
+from vlalign.train.data.pairs import read_pairs
+from vlalign.train.runs.load import load_run
 from vlalign.train.scoring import scorer, scores
 from vlalign.train.scoring.scorer import TiledScores, stage_scores
 from vlalign.train.scoring.scores import parts_of

@@ -19,7 +19,7 @@ from vlalign.train import open_search
 from vlalign.train.cli.search import main as search_main
 from vlalign.train.cli.train import main as train_main
 from vlalign.train.data.clips import Clip
-from vlalign.train.runs.checkpoint import load_run
+from vlalign.train.runs.load import load_run
 from vlalign.train.scoring.scorer import stage_scores
 from vlalign.train.search.index import plan_search_windows
 from vlalign.train.search.query import VideoSpan, parse_example

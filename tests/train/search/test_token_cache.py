@@ -6,7 +6,7 @@ from helpers.toy import make_toy
 from vlalign.train.cli.train import main as train_main
 from vlalign.train.data.clips import Clip
 from vlalign.train.models.tokens import present
-from vlalign.train.runs.checkpoint import load_run
+from vlalign.train.runs.load import load_run
 from vlalign.train.search.run_encoder import CachingScorer, VideoTokenCache
 
 

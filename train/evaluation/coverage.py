@@ -12,9 +12,9 @@ from ...storage.captions.table import CaptionTable
 from ...storage.common.terminal import number_of
 from ...storage.records import Caption
 from ...storage.stores.store import Store
-from .clip_features import ClipFeatures
-from .pairs import make_pairs
-from .usable import find_faults
+from ..data.clip_features import ClipFeatures
+from ..data.pairs import make_pairs
+from ..data.usable_captions import find_exclusions
 
 MIN_COMPARABLE = 100
 """Number of clips or videos. With fewer, a single one moves recall by more than a point."""
@@ -131,17 +131,17 @@ def _reasons(
     listed: CaptionTable, features: ClipFeatures, recordings: Store | None, unused_videos: Mapping[str, str]
 ) -> Counter[str]:
     """Count captions by the first reason that applies."""
-    faults = find_faults(listed, features, recordings)
+    exclusions = find_exclusions(listed, features, recordings)
     ids, video = listed.codes("video_id")
     by_task = np.array([video_id in unused_videos for video_id in ids], dtype=bool)[video]
-    by_task &= ~(faults.silent | faults.unseen)
+    by_task &= ~(exclusions.without_recording | exclusions.without_features)
     names = list(ids)
     counts = Counter(unused_videos[names[number]] for number in video[by_task].tolist())
     masks = {
-        NO_RECORDING: faults.silent,
-        NO_FEATURES: faults.unseen,
-        TOO_LATE: faults.late & ~by_task,
-        NO_FEATURE_ROWS: faults.without_rows & ~by_task,
+        NO_RECORDING: exclusions.without_recording,
+        NO_FEATURES: exclusions.without_features,
+        TOO_LATE: exclusions.after_video & ~by_task,
+        NO_FEATURE_ROWS: exclusions.without_rows & ~by_task,
     }
     counts |= {reason: int(np.count_nonzero(mask)) for reason, mask in masks.items()}
     return Counter({reason: count for reason, count in counts.items() if count})

@@ -3,8 +3,8 @@
 import pytest
 from vlalign.storage import Caption, IdfEntry
 from vlalign.storage.common.errors import UserError
-from vlalign.train.data.text import TokenWeights, tokenize
 from vlalign.train.data.text_encoders import new_text_encoder, small_tokenizer
+from vlalign.train.data.text_inputs import TokenWeights, tokenize
 from vlalign.train.distributed import Workers
 
 IDF = [

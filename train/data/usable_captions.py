@@ -19,7 +19,9 @@ NUM_NAMED = 3
 """Captions that a message names."""
 
 
-def without_features(what: str, video_ids: Iterable[str], features: ClipFeatures, problems: Problems) -> set[str]:
+def report_videos_without_features(
+    what: str, video_ids: Iterable[str], features: ClipFeatures, problems: Problems
+) -> set[str]:
     """Return the videos that have no features, or no feature rows, and report them.
 
     Args:
@@ -31,7 +33,7 @@ def without_features(what: str, video_ids: Iterable[str], features: ClipFeatures
     asked = sorted(set(video_ids))
     missing, folder = set(asked) - set(features.video_ids()), features.stores[0].where
     for video_id in sorted(missing):
-        problems.add(f"{what} of video {video_id!r}: no features in {folder}; left out (run vlalign-extract)")
+        problems.add(f"{what} of video {video_id!r}: no features in {folder}; skipped (run vlalign-extract)")
     known = [video_id for video_id in asked if video_id not in missing]
     empty = [known[index] for index in np.flatnonzero(np.isnan(features.spans(known)).any(axis=1))]
     for video_id in empty:
@@ -44,14 +46,14 @@ def _places(features: ClipFeatures) -> str:
 
 
 @dataclass(frozen=True)
-class Faults:
+class Exclusions:
     """Why captions cannot be used: bool [num_captions] each, at most one True for a caption."""
 
-    silent: np.ndarray
+    without_recording: np.ndarray
     """It has no recording, but captions are recordings."""
-    unseen: np.ndarray
+    without_features: np.ndarray
     """Its video has no features."""
-    late: np.ndarray
+    after_video: np.ndarray
     """Its clip starts after the video's end."""
     misplaced: np.ndarray
     """Its times are not 0 <= start < end, as another program may have written them."""
@@ -70,7 +72,7 @@ class Faults:
     @property
     def usable(self) -> np.ndarray:
         """Captions without a fault."""
-        return ~(self.silent | self.unseen | self.late | self.without_rows)
+        return ~(self.without_recording | self.without_features | self.after_video | self.without_rows)
 
 
 NO_ROWS = {
@@ -79,10 +81,10 @@ NO_ROWS = {
     "after_rows": "because they start after the last row",
     "before_rows": "because they end before the first row",
 }
-"""{field of ``Faults``: why captions have no feature rows}"""
+"""{field of ``Exclusions``: why captions have no feature rows}"""
 
 
-def find_faults(captions: CaptionTable, features: ClipFeatures, recordings: Store | None) -> Faults:
+def find_exclusions(captions: CaptionTable, features: ClipFeatures, recordings: Store | None) -> Exclusions:
     """Return which captions cannot be used and why.
 
     Args:
@@ -114,11 +116,11 @@ def find_faults(captions: CaptionTable, features: ClipFeatures, recordings: Stor
         return found
 
     is_whole = np.isnan(start) & np.isnan(end)
-    return Faults(
-        silent=silent,
-        unseen=first_of(~is_known[video]),
+    return Exclusions(
+        without_recording=silent,
+        without_features=first_of(~is_known[video]),
         misplaced=first_of(~is_whole & ~((start >= 0) & (start < end))),
-        late=first_of(start >= duration),
+        after_video=first_of(start >= duration),
         no_video_rows=first_of(np.isnan(spans[:, 1])),
         after_rows=first_of(start >= spans[:, 1]),
         before_rows=first_of(~clips_with_rows(spans, start, end)),
@@ -159,14 +161,16 @@ def clip_names(captions: CaptionTable, indices: np.ndarray) -> list[str]:
 
 def skip_without_rows(captions: CaptionTable, features: ClipFeatures, problems: Problems) -> CaptionTable:
     """Return the captions without those whose clips have no feature rows, which are reported."""
-    faults = find_faults(captions, features, None)
-    causes = {cause: np.flatnonzero(getattr(faults, cause)) for cause in NO_ROWS if cause != "no_video_rows"}
+    exclusions = find_exclusions(captions, features, None)
+    causes = {cause: np.flatnonzero(getattr(exclusions, cause)) for cause in NO_ROWS if cause != "no_video_rows"}
     report_without_rows(captions, causes, features, problems)
-    skipped = faults.without_rows & ~faults.no_video_rows
+    skipped = exclusions.without_rows & ~exclusions.no_video_rows
     return captions.take(np.flatnonzero(~skipped)) if skipped.any() else captions
 
 
-def why_none(dataset: DatasetFolder, features: ClipFeatures, split: str, recordings: Store | None = None) -> str:
+def why_split_is_unusable(
+    dataset: DatasetFolder, features: ClipFeatures, split: str, recordings: Store | None = None
+) -> str:
     """Return why no caption of a split can be used, or so few: each cause with its count and an example. For
     messages."""
     captions = read_captions(dataset.captions)
@@ -174,14 +178,14 @@ def why_none(dataset: DatasetFolder, features: ClipFeatures, split: str, recordi
     if split not in splits:
         counts = ", ".join(f"{name} {count:,}" for name, count in zip(splits, np.bincount(codes), strict=True))
         return f"none of its {len(captions):,} captions has split {split!r} ({counts})"
-    return why_no_caption(of_split(captions, split), features, recordings, f" with split {split!r}")
+    return why_unusable(captions_of_split(captions, split), features, recordings, f" with split {split!r}")
 
 
-def why_no_caption(captions: CaptionTable, features: ClipFeatures, recordings: Store | None, which: str = "") -> str:
+def why_unusable(captions: CaptionTable, features: ClipFeatures, recordings: Store | None, which: str = "") -> str:
     """Return why captions cannot be used: each cause with its count and an example; ``which`` names a part of them."""
-    faults = find_faults(captions, features, recordings)
+    exclusions = find_exclusions(captions, features, recordings)
     causes = []
-    if late := np.flatnonzero(faults.late).tolist():
+    if late := np.flatnonzero(exclusions.after_video).tolist():
         first = captions[late[0]]
         duration = features.duration_seconds(first.video_id)
         causes.append(
@@ -189,19 +193,19 @@ def why_no_caption(captions: CaptionTable, features: ClipFeatures, recordings: S
             f"to {first.end_seconds:.1f} s, video of {duration:.1f} s; are the times in seconds?)"
         )
     for cause, reason in NO_ROWS.items():
-        if len(found := np.flatnonzero(getattr(faults, cause))):
+        if len(found := np.flatnonzero(getattr(exclusions, cause))):
             [name] = clip_names(captions, found[:1])
             causes.append(f"{len(found):,} have no feature rows in {_places(features)} {reason} ({name!r})")
-    if unseen := np.flatnonzero(faults.unseen).tolist():
+    if unseen := np.flatnonzero(exclusions.without_features).tolist():
         known = features.video_ids()
         has = f"it has {len(known):,} videos, such as {min(known)!r}" if known else "it has none"
         what, folder = "of a video" if len(unseen) == 1 else "of videos", features.stores[0].where
         causes.append(
             f"{len(unseen):,} are {what} without features in {folder} ({captions[unseen[0]].video_id!r}; {has})"
         )
-    if recordings is not None and (silent := np.count_nonzero(faults.silent)):
+    if recordings is not None and (silent := np.count_nonzero(exclusions.without_recording)):
         causes.append(f"{silent:,} have no recording in {recordings.where}")
-    num_usable = np.count_nonzero(faults.usable)
+    num_usable = np.count_nonzero(exclusions.usable)
     usable = (
         f"{num_usable:,} of its {len(captions):,} captions{which} can be used"
         if num_usable
@@ -210,7 +214,7 @@ def why_no_caption(captions: CaptionTable, features: ClipFeatures, recordings: S
     return ": ".join(filter(None, (usable, ", ".join(causes))))
 
 
-def of_split(captions: CaptionTable, name: str) -> CaptionTable:
+def captions_of_split(captions: CaptionTable, name: str) -> CaptionTable:
     """Return the captions of a split."""
     splits, split = captions.codes("split")
     return captions.take(np.flatnonzero(split == splits.index(name)) if name in splits else [])

@@ -1,0 +1,158 @@
+"""A finished run with its model, loaded from its folder."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...storage.captions.idf import read_idf
+from ...storage.common.device import find_device, on_meta_device
+from ...storage.common.errors import UserError
+from ...storage.dataset.folder import DatasetFolder
+from ..data.clip_features import ClipFeatures
+from ..data.stores import StoreFacts, Stores, origin_of
+from ..data.text_inputs import TextInputs, TextSource, TokenWeights, saved_text_inputs
+from ..models.build import ModelPlan, make_model
+from ..recipes.train_config import TrainConfig
+from ..scoring.scorer import Scorer
+from ..untrusted_files import START_AGAIN, TRAIN_AGAIN, read_shapes, refuse_damaged, shape_difference
+from .checkpoint import load_model
+from .files import MODEL_FILE, STATE_FILE, TEXT_FOLDER
+from .folder import dataset_of
+from .run_json import features_note, open_run_stores, read_config, read_labels, read_run, score_weights
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained run, ready to be asked."""
+
+    folder: Path
+    dataset: DatasetFolder
+    """The data set that the run is asked about: its own, or another one."""
+    stores: Stores
+    """Stores of that data set."""
+    about: dict[str, Any]
+    """``run.json``."""
+    scorer: Scorer
+    labels: list[str]
+    """The possible answers or labels, if they are a fixed list; else empty."""
+
+    @property
+    def config(self) -> TrainConfig:
+        """The run's settings."""
+        return self.scorer.config
+
+    @property
+    def score_weights(self) -> dict[str, float]:
+        """{stage: weight}: as validation chose them, or else as the settings say."""
+        return score_weights(self.about, self.config)
+
+    @property
+    def features(self) -> ClipFeatures:
+        """Features of the data set's clips."""
+        return self.scorer.features
+
+    @property
+    def note(self) -> str | None:
+        """The note to show with every number of the run, or None."""
+        return features_note([*self.about["inputs"]["features"], *map(origin_of, self.features.stores)])
+
+
+def load_run(
+    folder: Path, on: DatasetFolder | None = None, device_name: str = "auto", *, stores: Stores | None = None
+) -> Run:
+    """Load a finished run.
+
+    Args:
+        folder: The run's folder.
+        on: The data set that the run is asked about; None: its own.
+        device_name: As for ``find_device``.
+        stores: The stores of that data set if they are open already.
+
+    Raises:
+        UserError: The run is incomplete or damaged, or the stores were made otherwise than those it was trained on.
+    """
+    device = find_device(device_name)
+    about = read_run(folder)
+    config = read_config(about)
+    trained = dataset_of(folder, config)
+    dataset = on or trained
+    stores = stores or open_run_stores(dataset, config)
+    check_stores(folder, stores, about["inputs"]["features"], dataset, trained)
+    features = ClipFeatures(stores.features, config.data.grid)
+    # Of the captions that the run was trained on, whatever it is asked about.
+    weights = TokenWeights(read_idf(trained.idf), config.data.pos_tags)
+    source = TextSource(config.model.encoder_traits, config.data.max_text_tokens, weights, stores.recordings)
+    text_inputs = read_text_inputs(folder / MODEL_FILE, source)
+    labels = read_labels(folder)
+    plan = plan_model(config, features.dim, text_inputs, len(labels))
+    check_model(folder / MODEL_FILE, config, plan)
+    model = make_model(config.model, plan)
+    load_model(folder, model)
+    scorer = Scorer(model.to(device).eval(), text_inputs, weights, features, config)
+    return Run(folder, dataset, stores, about, scorer, labels)
+
+
+def check_stores(
+    folder: Path, stores: Stores, trained_on: list[StoreFacts], dataset: DatasetFolder, trained: DatasetFolder
+) -> None:
+    """Raise ``UserError`` if stores have another profile or other weights than those that a run was trained on."""
+    for store, about in zip(stores.features, trained_on, strict=True):
+        if (store.profile.hash, store.weights.sha256) != (about["profile_hash"], about["weights_sha256"]):
+            todo = f"extract {dataset.name} as {trained.name} was, or train" if dataset != trained else "train"
+            raise UserError(
+                f"{store.where}: has profile {store.profile.hash} with weights {store.weights.name}; the run "
+                f"{folder.name} was "
+                f"trained on {about['profile_hash']} with {about['weights']}; {todo} a new run on this store"
+            )
+
+
+def check_model(path: Path, config: TrainConfig, plan: ModelPlan) -> None:
+    """Compare a file of weights with the model that it should hold, before anything is allocated.
+
+    Raises:
+        UserError: The file holds another model.
+    """
+    shapes = read_shapes(path)
+    with refuse_damaged(path):
+        if max(config.model.num_video_layers, config.model.num_fusion_layers) > len(shapes):
+            raise ValueError("the run's settings have more layers")
+        with on_meta_device():
+            model = make_model(config.model, plan)
+        if wrong := shape_difference({name: tuple(value.shape) for name, value in model.state_dict().items()}, shapes):
+            raise ValueError(f"not the run's model, {wrong}")
+
+
+def read_text_inputs(tensors: Path, source: TextSource) -> TextInputs:
+    """Return the text inputs of an existing run; its encoder has no weights yet.
+
+    Args:
+        tensors: The run's model or state, in its folder.
+        source: The run's encoder and token weights.
+
+    Raises:
+        UserError: The folder or the weights are not as a training writes them.
+    """
+    is_state = tensors.name == STATE_FILE
+    prefix, todo = ("model.text_encoder.", START_AGAIN) if is_state else ("text_encoder.", TRAIN_AGAIN)
+    return saved_text_inputs(source, tensors.parent / TEXT_FOLDER, lambda: read_shapes(tensors, prefix, todo))
+
+
+def plan_model(config: TrainConfig, feature_dim: int, text_inputs: TextInputs, num_labels: int = 0) -> ModelPlan:
+    """Return what the model of a run is made of.
+
+    Args:
+        config: The run's settings.
+        feature_dim: Width of a row of features.
+        text_inputs: Give the text encoder or the width of the word vectors.
+        num_labels: What the run can answer, if that is one of a list; else 0.
+    """
+    objective = config.objective
+    return ModelPlan(
+        feature_dim,
+        text_inputs,
+        has_fusion=objective.has_fusion,
+        has_token_head=objective.has_token_head,
+        reads_texts=objective.reads_texts,
+        still=config.data.grid is not None and config.data.grid[0] == 1,
+        make_parts=lambda width: objective.make_parts(width, num_labels),
+    )
