@@ -7,7 +7,7 @@ import re
 import shlex
 import sys
 import textwrap
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any, NoReturn
@@ -220,29 +220,11 @@ def command_parser(prog: str, description: str, example: str) -> Parser:
     return parser
 
 
-def add_settings(
-    parser: Parser,
-    group: argparse._ArgumentGroup,
-    settings: type[Settings],
-    *,
-    names: Container[str] | None = None,
-    usual: Container[str] = (),
-    has_default: bool = True,
-) -> None:
-    """Add an option for each field of a dataclass of settings.
-
-    Args:
-        parser: The parser.
-        group: Part of the help that they belong to.
-        settings: The dataclass.
-        names: The fields that become options; None: all.
-        usual: The fields that the short help shows.
-        has_default: False: an option that is not given is None, and something else decides, such as a recipe.
-    """
+def add_settings(parser: Parser, group: argparse._ArgumentGroup, settings: type[Settings]) -> None:
+    """Add an option for each field of a dataclass of settings. ``--help-all`` shows them."""
+    types = types_of(settings)
     for field in fields(settings):
-        if names is None or field.name in names:
-            default = field.default if has_default else None
-            add_setting(parser, group, field, types_of(settings)[field.name], default, is_rare=field.name not in usual)
+        add_setting(parser, group, field, types[field.name], field.default, is_rare=True)
 
 
 def add_setting(

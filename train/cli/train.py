@@ -80,10 +80,11 @@ def add_component_settings(parser: Parser) -> None:
     """Add a group of options for each component's settings but the objective's."""
     for component in ("data", "model", "optimization", "validation"):
         group, settings = parser.add_argument_group(component), COMPONENTS[component]
+        types = types_of(settings)
         for field in fields(settings):
             if field.name not in OWN_OPTIONS:
                 help = f"{info_of(field).help} (without a recipe: {field.default})"
-                add_option(parser, group, field, types_of(settings)[field.name], help)
+                add_option(parser, group, field, types[field.name], help)
 
 
 def add_option(parser: Parser, group: argparse._ArgumentGroup, field: Field[Any], kind: type, help: str) -> None:
@@ -99,6 +100,7 @@ def add_objective_settings(parser: Parser) -> None:
         metavar="STR",
         help=f"what is learned, one of {', '.join(OBJECTIVES)} (default: that of the recipe)",
     )
+    types = setting_types()
     for name, having in objective_settings().items():
         defaults = {getattr(objective, name): None for objective in having.values()}
         first = next(iter(having.values()))
@@ -108,7 +110,7 @@ def add_objective_settings(parser: Parser) -> None:
         help_text = f"{users}{info_of(field).help} (without a recipe: {default})"
         if name == "losses":
             help_text += ". " + "; ".join(f"{n}: {'+'.join(o.loss_terms)}" for n, o in OBJECTIVES.items())
-        add_option(parser, group, field, types_of(first)[name], help_text)
+        add_option(parser, group, field, types[name], help_text)
 
 
 def make_parser() -> Parser:
