@@ -47,7 +47,8 @@ def test_texts_get_the_models_own_vectors(model, dataset):
     found = search("a red ball falls", num_results=2)
     assert {moment.video_id for moment in found} == {"v0", "v1"}
     assert search.warnings("a blue box", "video") == []
-    assert search.warnings("a blue box " * 40, "video") == ["only the first 77 word pieces are read"]
+    [warning] = search.warnings("a blue box " * 40, "video")
+    assert " 77 " in warning
 
 
 def test_a_picture_gets_the_models_own_vector(model, dataset, tmp_path):
@@ -69,7 +70,7 @@ def test_the_command_finds_and_says_what_is_wrong(model, dataset, tmp_path, caps
     other = tmp_path / "small"
     shutil.copytree(model, other)
     (other / "model.safetensors").write_bytes((model / "model.safetensors").read_bytes()[:-1] + b"x")
-    with pytest.raises(UserError, match=r"SHA-256 .*, but the store was made with small"):
+    with pytest.raises(UserError, match=r"SHA-256 .*\bsmall\b"):
         open_search(dataset.path, features="small", weights=other)
 
 
@@ -90,7 +91,7 @@ def test_a_model_whose_texts_nobody_prepares_finds_what_looks_alike(model, tmp_p
     search = open_search(dataset.path, features=f"hf:{folder}")
     assert not search.encoder.reads_texts
     assert {moment.video_id for moment in search(like=parse_example("v0"))} == {"v1"}
-    with pytest.raises(UserError, match="no rule says how texts are prepared for models of type 'blip-2'") as refused:
+    with pytest.raises(UserError, match="'blip-2'") as refused:
         search("a red ball")
     assert "\n" not in str(refused.value)
 

@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import re
 import shutil
 from concurrent.futures import ProcessPoolExecutor
 
@@ -117,14 +118,16 @@ def test_a_stopped_build_goes_on(dataset, clip, monkeypatch):
 
 def test_large_data_sets_are_indexed_first(dataset, clip, monkeypatch, capsys):
     monkeypatch.setattr(build, "MAX_WINDOWS_ADDED_BY_SEARCH", WINDOWS)
-    with pytest.raises(UserError, match=r"no index of 4 videos yet; run vlalign-index --dataset mine first"):
+    with pytest.raises(UserError, match=r" 4 .*vlalign-index --dataset mine"):
         open_search(dataset.path, **options(clip))
     call = ["--root", str(dataset.root), "--dataset", "mine", "--features", "clip_vit_b32", "--weights", str(clip)]
     assert index_main(call) == 0
-    assert f"{4 * WINDOWS:,} windows of 4 videos\nvideos added: 4; no longer counted: 0" in capsys.readouterr().out
+    first, second = capsys.readouterr().out.splitlines()
+    assert re.findall(r"\d+", first.rpartition(": ")[2]) == [str(4 * WINDOWS), "4"]
+    assert re.findall(r"\d+", second) == ["4", "0"], "added, and no longer counted"
     add(dataset, clip, ["x0", "x1"], 9)
     opened = open_search(dataset.path, **options(clip))
-    assert "2 videos are not in the index" in capsys.readouterr().err
+    assert re.search(r" 2 .*vlalign-index --dataset mine", capsys.readouterr().err)
     assert opened.num_windows == 4 * WINDOWS
 
 
@@ -132,8 +135,7 @@ def test_a_large_index_gets_codes_that_searches_use_and_say_if_they_lack(dataset
     expected = open_search(dataset.path, **options(clip))("red ball")
     monkeypatch.setattr(coded_search, "EXACT_WINDOWS", WINDOWS)
     assert open_search(dataset.path, **options(clip)).coded_index is None
-    said = "windows, which takes seconds; run vlalign-index --dataset mine"
-    assert f"compares all {4 * WINDOWS} {said}" in capsys.readouterr().err
+    assert re.search(rf" {4 * WINDOWS} .*vlalign-index --dataset mine", capsys.readouterr().err)
     assert build_index(source(dataset, clip)).num_coded == 4 * WINDOWS
     search = open_search(dataset.path, **options(clip))
     assert search.coded_index is not None
@@ -145,10 +147,11 @@ def test_a_large_index_gets_codes_that_searches_use_and_say_if_they_lack(dataset
     for module in (build, coded_search):
         monkeypatch.setattr(module, "has_faiss", lambda: False)
     assert open_search(dataset.path, **options(clip)).coded_index is None
-    assert f"{install_command(EXTRAS['index'])}), then run vlalign-index --dataset mine" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert install_command(EXTRAS["index"]) in err and "vlalign-index --dataset mine" in err
     call = ["--root", str(dataset.root), "--dataset", "mine", "--features", "clip_vit_b32", "--weights", str(clip)]
     assert index_main(call) == 0
-    assert f"run this again: {install_command(EXTRAS['index'])}" in capsys.readouterr().out
+    assert install_command(EXTRAS["index"]) in capsys.readouterr().out
 
 
 def by_other_processes(call, items):
@@ -238,9 +241,7 @@ def test_a_cut_file_is_refused_in_one_line(shard, tmp_path):
     for length in (0, 5, 8, 40, 300, len(whole) // 2, len(whole) - 1):
         path = tmp_path / "cut.safetensors"
         path.write_bytes(whole[:length])
-        with pytest.raises(
-            UserError, match=r"not a shard of a search index .*remove it and run vlalign-index"
-        ) as refused:
+        with pytest.raises(UserError, match=f"{re.escape(str(path))}.*vlalign-index") as refused:
             read_index_shard(path)
         assert "\n" not in str(refused.value)
 

@@ -45,7 +45,8 @@ def test_scores_are_those_of_the_librarys_pipeline(model, dataset, tmp_path):
         shouted = float(search.encoder.encode_text(label.upper()) @ seen)
         assert shouted == pytest.approx(cosine, abs=1e-6)
     assert search.warnings("a red ball", "video") == []
-    assert search.warnings(" ".join(map(str, range(100))), "video") == ["only the first 64 word pieces are read"]
+    [warning] = search.warnings(" ".join(map(str, range(100))), "video")
+    assert " 64 " in warning
 
 
 def test_a_store_records_how_texts_must_be_prepared(model, dataset, tmp_path):
@@ -57,7 +58,7 @@ def test_a_store_records_how_texts_must_be_prepared(model, dataset, tmp_path):
     for made, made_with in (before, {}), (other, {"texts": "padded to 32 tokens"}):
         write_shard(made.features("small"), shard.profile, shard.weights, [video], made_with=made_with)
     assert open_search(before.path, features="small", weights=model).encoder.reads_texts
-    with pytest.raises(UserError, match="must be prepared so: padded to 32 tokens") as refused:
+    with pytest.raises(UserError, match="padded to 32 tokens") as refused:
         open_search(other.path, features="small", weights=model)
     assert "\n" not in str(refused.value)
 
@@ -77,7 +78,7 @@ def test_an_index_of_another_recipe_is_not_used(model, dataset, monkeypatch):
         write_index_shard(folder.path, json.dumps(about, sort_keys=True), checksums, spans, vectors)
     remove_index_shards([shard.path for shard in shards])
     monkeypatch.setattr(build, "MAX_WINDOWS_ADDED_BY_SEARCH", 1)
-    with pytest.raises(UserError, match=r"only files that another model or version made \(1\); run vlalign-index"):
+    with pytest.raises(UserError, match=r"\(1\).*vlalign-index"):
         open_search(dataset.path, **options)
     built = build_index(SearchSource(dataset.path, **options))
     assert (built.num_added, built.num_other) == (2, 1)

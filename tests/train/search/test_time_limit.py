@@ -13,7 +13,7 @@ from vlalign.train.search.query import SearchTimeout, check_time, time_limit
 
 
 def test_a_limit_ends_with_its_block():
-    with time_limit(0), pytest.raises(SearchTimeout, match="the search took too long"):
+    with time_limit(0), pytest.raises(SearchTimeout):
         check_time()
     with time_limit(60):
         check_time()
