@@ -87,10 +87,10 @@ def test_chance_of_one_right_answer_is_exact():
 @pytest.mark.parametrize(
     ("similarity", "right", "words"),
     [
-        (np.full((2, 2), np.nan), None, "4 values are NaN"),
-        (np.zeros((3, 2)), None, "pass text_to_video"),
-        (np.zeros((2, 2)), [0, 2], "indices in 0..1"),
-        (np.zeros((0, 2)), None, "not empty"),
+        (np.full((2, 2), np.nan), None, r"similarity: 4\b.*NaN"),
+        (np.zeros((3, 2)), None, r"3 .*2 .*text_to_video"),
+        (np.zeros((2, 2)), [0, 2], r"text_to_video: .*0\.\.1"),
+        (np.zeros((0, 2)), None, r"similarity: .*\(0, 2\)"),
     ],
 )
 def test_invalid_similarities_are_refused(similarity, right, words):
@@ -189,9 +189,9 @@ def test_tie_policies_bound_every_order_of_tied_items():
 
 
 def test_unsupported_tie_policies_are_refused():
-    with pytest.raises(ValueError, match="expected one of average, optimistic"):
+    with pytest.raises(ValueError, match=r"ties .*average, optimistic"):
         retrieval_metrics(np.eye(3), ties="best")
-    with pytest.raises(ValueError, match="one caption for each video"):
+    with pytest.raises(ValueError, match="ties 'coot'"):
         retrieval_metrics(np.zeros((4, 2)), [0, 0, 1, 1], ties="coot")
 
 
@@ -214,7 +214,7 @@ def test_scores_in_parts_give_the_same_metrics(ties, num_captions):
     right = rng.integers(0, num_videos, 140) if num_captions is None else right
     similarity = rng.normal(size=(len(right), num_videos)).round(1).astype(np.float32)
     if ties == "coot" and num_captions != 1:
-        with pytest.raises(ValueError, match="exactly one caption"):
+        with pytest.raises(ValueError, match="ties 'coot'"):
             retrieval_metrics(similarity, right, ties)
         return
     ranking = Ranking(right, num_videos, ties)

@@ -8,9 +8,9 @@ from ...storage.cli.parser import Parser, command_parser
 from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, UserError
 from ...storage.common.terminal import say, show
 from ...storage.dataset.folder import DatasetFolder, find_dataset
+from ..comparison.groups import list_runs
 from ..comparison.manage import check_run_folder, delete_run, rename_run
-from ..comparison.overview import compare_runs, list_runs
-from ..comparison.pairs import pair_table
+from ..comparison.pairs import compare_runs, pair_table
 from ..comparison.table import FORMATS
 
 EXAMPLES = """vlalign-runs --dataset demo

@@ -1,4 +1,4 @@
-"""Runs with equal settings, whatever their seed, and the table of them."""
+"""The table of a data set's runs: runs with equal settings, whatever their seed, are one row."""
 
 import json
 import re
@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from ...storage.common.errors import SettingError
+from ...storage.common.errors import SettingError, UserError
+from ...storage.common.problems import Problems
 from ...storage.common.terminal import number_of
+from ...storage.dataset.folder import DatasetFolder
 from ..runs.folder import changed_settings
 from .measures import Measured
-from .published import Published, published_figure
-from .records import RunRecord
-from .table import Cell, Column, Number, Table, mean_of
+from .published import Published, published_values
+from .records import RunRecord, read_records, unfinished_runs
+from .table import Cell, Column, Number, ResultsTable, mean_of
 
 LOWER_IS_BETTER = ("rank", "error", "chance")
 """Words in the names of measures that are better when they are lower."""
@@ -22,8 +24,39 @@ FACTS = ("run", "recipe", "objective", "features", "task", "split", "trained_on"
 
 
 @dataclass(frozen=True)
+class RunsOverview:
+    """All runs that were evaluated on a data set."""
+
+    table: ResultsTable
+    num_unreadable: int
+    """Runs that were skipped because their files cannot be read."""
+
+
+def list_runs(dataset: DatasetFolder, *, sort: str | None = None, conditions: Sequence[str] = ()) -> RunsOverview:
+    """Return a table of a data set's runs: mean and deviation over seeds, grouped by equal settings.
+
+    Args:
+        dataset: The data set.
+        sort: A measure, setting or fact to sort by, the best first; None: the first measure.
+        conditions: What the runs shown must fulfil, such as "objective=taco" or "R@1>30".
+
+    Raises:
+        SettingError: ``sort`` or a condition names what no run has.
+        UserError: The data set has no runs.
+    """
+    with Problems() as problems:  # without a file: a command that only looks writes nothing
+        groups = group_runs(read_records(dataset, problems))
+    unfinished = unfinished_runs(dataset.runs)
+    if not groups and not unfinished and not problems.count:
+        raise UserError(f"{dataset.runs}: no runs there; train one with vlalign-train --dataset {dataset.name}")
+    table = runs_table(sort_groups(filter_groups(groups, conditions), sort))
+    notes = [f"not finished: {', '.join(folder.name for folder in unfinished)}"] if unfinished else []
+    return RunsOverview(ResultsTable(table.columns, table.rows, (*table.notes, *notes)), problems.count)
+
+
+@dataclass(frozen=True)
 class RunGroup:
-    """Runs that differ in their seed alone, asked the same."""
+    """Runs that differ in their seed alone, evaluated alike."""
 
     runs: tuple[RunRecord, ...]
 
@@ -47,9 +80,9 @@ class RunGroup:
         numbers = [value for value in values if value is not None]
         return mean_of(numbers) if numbers else None
 
-    def others(self, asked: str) -> list[Measured]:
-        """Return what the runs reached when they were asked otherwise than usual."""
-        return [run.others[asked] for run in self.runs if asked in run.others]
+    def other_results(self, changes: str) -> list[Measured]:
+        """Return what the runs reached with changes of the default request."""
+        return [run.other_results[changes] for run in self.runs if changes in run.other_results]
 
     def fact(self, name: str) -> Any:
         """Return a fact (``FACTS``), a setting or a measure's mean; None if the runs do not have it."""
@@ -80,8 +113,8 @@ def group_runs(records: Sequence[RunRecord]) -> list[RunGroup]:
     groups: dict[str, list[RunRecord]] = {}
     for record in records:
         settings = {name: value for name, value in record.config.flat().items() if name != "seed"}
-        asked = record.measured and (record.measured.question, vars(record.measured.test))
-        key = json.dumps([settings, record.inputs, asked], sort_keys=True, default=str)
+        evaluated = record.measured and (record.measured.request, vars(record.measured.test))
+        key = json.dumps([settings, record.inputs, evaluated], sort_keys=True, default=str)
         while any(record.config.optimization.seed == other.config.optimization.seed for other in groups.get(key, [])):
             key += " again"
         groups.setdefault(key, []).append(record)
@@ -122,15 +155,15 @@ def filter_groups(groups: Sequence[RunGroup], conditions: Sequence[str]) -> list
     Raises:
         SettingError: A condition is of another form, or names what no run has.
     """
-    kept = list(groups)
+    selected = list(groups)
     for condition in conditions:
         found = re.fullmatch(r"\s*([^<>=!]+?)\s*(!=|>=|<=|=|>|<)\s*(.*?)\s*", condition)
         if found is None:
             raise SettingError("filter", condition, 'expected NAME=VALUE, NAME!=VALUE or NAME>NUMBER, such as "R@1>30"')
         name, relation, value = found.groups()
         _check_name(groups, "filter", condition, name)
-        kept = [group for group in kept if _holds(group.fact(name), relation, value, condition)]
-    return kept
+        selected = [group for group in selected if _holds(group.fact(name), relation, value, condition)]
+    return selected
 
 
 def _check_name(groups: Sequence[RunGroup], option: str, value: str, name: str) -> None:
@@ -154,12 +187,12 @@ def _holds(actual: Any, relation: str, value: str, condition: str) -> bool:
     return {">": actual > limit, "<": actual < limit, ">=": actual >= limit, "<=": actual <= limit}[relation]
 
 
-def runs_table(groups: Sequence[RunGroup]) -> Table:
-    """Return the table of groups: settings, measures, test set, and a paper's figure where there is one."""
+def runs_table(groups: Sequence[RunGroup]) -> ResultsTable:
+    """Return the table of groups: settings, measures, test set, and a paper's values where there are some."""
     evaluated = [group.first.measured for group in groups if group.first.measured]
     main = list(dict.fromkeys(name for measured in evaluated for name in measured.main))
     rest = [name for name in dict.fromkeys(n for m in evaluated for n in m.values) if name not in main]
-    papers = [published_figure(group.first.config, group.first.measured) for group in groups]
+    papers = [published_values(group.first.config, group.first.measured) for group in groups]
     text, number = ("run", "recipe", "settings"), ("seeds", *main, *rest)
     columns = [Column(name, is_text=True) for name in text]
     columns += [Column(name, only_in_csv=name in rest) for name in number]
@@ -174,7 +207,7 @@ def runs_table(groups: Sequence[RunGroup]) -> Table:
         measured = group.first.measured
         row: list[Cell] = [group.name, group.first.config.recipe or None, _settings(group, varying) or None]
         row += [len(group.runs), *(group.measure(name) for name in (*main, *rest))]
-        missing = "no test result" if any(run.others for run in group.runs) else "not evaluated"
+        missing = "no test result" if any(run.other_results for run in group.runs) else "not evaluated"
         row += [measured.test.checksum, _used(group)] if measured else [None, missing]
         row += [_cited(paper, main), _departures([paper]) or None] if has_papers else []
         rows.append(tuple(row))
@@ -183,7 +216,7 @@ def runs_table(groups: Sequence[RunGroup]) -> Table:
     if len(checksums) > 1:
         notes.append("test sets differ: compare only runs with the same checksum")
     notes += [line for group in groups for line in _other_results(group)]
-    return Table(tuple(columns), tuple(rows), (*notes, *_departures(papers)))
+    return ResultsTable(tuple(columns), tuple(rows), (*notes, *_departures(papers)))
 
 
 def _departures(papers: Sequence[Published | None]) -> tuple[str, ...]:
@@ -192,17 +225,17 @@ def _departures(papers: Sequence[Published | None]) -> tuple[str, ...]:
 
 
 def _other_results(group: RunGroup) -> Iterator[str]:
-    """Yield a line for each other question that the runs were asked, with the figure that tables show first."""
-    for asked in dict.fromkeys(asked for run in group.runs for asked in run.others):
-        found = group.others(asked)
+    """Yield a line for each other request that the runs were evaluated with, and the measure that tables show first."""
+    for changes in dict.fromkeys(changes for run in group.runs for changes in run.other_results):
+        found = group.other_results(changes)
         name = next(iter(found[0].main), None)
-        figure = f": {name} {mean_of([each.values[name] for each in found])}" if name else ""
+        value = f": {name} {mean_of([each.values[name] for each in found])}" if name else ""
         seeds = f", {number_of(len(found), 'runs')}" if len(group.runs) > 1 else ""
-        yield f"other results, not in the table: {group.name}, {asked}{figure}{seeds}"
+        yield f"other results, not in the table: {group.name}, {changes}{value}{seeds}"
 
 
 def _varying(groups: Sequence[RunGroup]) -> set[str]:
-    """Return which of features, protocol, init, training data and parts of the question differ between groups."""
+    """Return which of features, protocol, init, training data and parts of the request differ between groups."""
     seen: dict[str, set[str]] = {}
     for group in groups:
         for name, value in _beside(group).items():
@@ -218,8 +251,8 @@ def _beside(group: RunGroup) -> dict[str, Any]:
         "init": config.init,
         "trained_on": config.data.dataset,
     }
-    asked = {n: v for n, v in measured.question.items() if n not in ("task", "temperature")} if measured else {}
-    return about | asked
+    request = {n: v for n, v in measured.request.items() if n not in ("task", "temperature")} if measured else {}
+    return about | request
 
 
 def _settings(group: RunGroup, varying: set[str]) -> str:
@@ -238,11 +271,11 @@ def _used(group: RunGroup) -> str:
     measured = group.first.measured
     if measured is None:
         return ""
-    return f"{'whole' if measured.test.is_whole else 'partial'}: {measured.test.told}"
+    return f"{'whole' if measured.test.is_whole else 'partial'}: {measured.test.size}"
 
 
 def _cited(paper: Published | None, main: Sequence[str]) -> str | None:
     if paper is None:
         return None
-    figures = " ".join(f"{name} {value:g}" for name, value in paper.figures.items() if name in main)
-    return f"{figures} ({paper.source})"
+    values = " ".join(f"{name} {value:g}" for name, value in paper.values.items() if name in main)
+    return f"{values} ({paper.source})"

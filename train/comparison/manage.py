@@ -13,7 +13,7 @@ from ..runs.folder import LOCK_FILE, lock_for_training
 
 RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+=-]{0,199}")
 """Names that a run can be given."""
-TODO = "or stop it first"
+REMEDY = "or stop it first"
 
 
 def check_run_folder(dataset: DatasetFolder, name: str) -> Path:
@@ -42,7 +42,7 @@ def delete_run(dataset: DatasetFolder, name: str) -> None:
         UserError: It is no run of the data set, or a process trains there.
     """
     folder = check_run_folder(dataset, name)
-    with lock_for_training(folder, TODO):
+    with lock_for_training(folder, REMEDY):
         remove_file(folder / RUN_FILE, missing_ok=True)  # first: what is left of a killed deletion is no finished run
         for path in folder.iterdir():
             if path.is_dir() and not path.is_symlink():
@@ -54,7 +54,7 @@ def delete_run(dataset: DatasetFolder, name: str) -> None:
 def rename_run(dataset: DatasetFolder, name: str, new_name: str) -> Path:
     """Rename a run's folder, and the run in its metrics; return the new folder.
 
-    The report keeps the old name until the run is evaluated anew.
+    The report keeps the old name until the run is evaluated again.
 
     Raises:
         UserError: It is no run of the data set, a process trains there, or the new name is taken or not a name.
@@ -65,14 +65,14 @@ def rename_run(dataset: DatasetFolder, name: str, new_name: str) -> Path:
     target = dataset.runs / new_name
     if os.path.lexists(target):
         raise UserError(f"{target}: is there already; expected a name that is free")
-    with lock_for_training(folder, TODO):
+    with lock_for_training(folder, REMEDY):
         move(folder, target)
         remove_file(target / LOCK_FILE, missing_ok=True)
     each = (METRICS_FILE, f"{EVALUATIONS_FOLDER}/*/{METRICS_FILE}")
     for path in sorted(path for base in ("", "on/*/") for name in each for path in target.glob(base + name)):
         parts = [path, *(parent for parent in path.parents if target in parent.parents)]
         if path.is_file() and not any(part.is_symlink() for part in parts):
-            figures = read_json(path)
+            metrics = read_json(path)
             with refuse_unreadable(path, "not as an evaluation writes it", "run vlalign-evaluate again"):
-                write_json(path, {**figures, "run": new_name})
+                write_json(path, {**metrics, "run": new_name})
     return target

@@ -13,23 +13,23 @@ from ..evaluation import TASKS
 from ..evaluation.task import Metrics, counted
 from ..runs.files import METRICS_FILE
 
-NO_QUESTION = ("inputs", "model_sha256", "device")
+NOT_IN_REQUEST = ("inputs", "model_sha256", "device")
 """What decides the metrics besides the request (``fingerprint`` in ``metrics.json``)."""
 
 
 @dataclass(frozen=True)
 class TestSet:
-    """The question that a run was asked."""
+    """The data that a run was evaluated on."""
 
     dataset: str
     protocol: str
     split: str
     checksum: str
     """Checksum of the captions and clips that were used; the same for the same test set."""
-    told: str
+    size: str
     """How much of the split was used, such as "550 captions and 110 clips"."""
     is_whole: bool
-    """Nothing of the split was left out."""
+    """Nothing of the split was skipped."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Measured:
     run: str
     task: str
     test: TestSet
-    question: Mapping[str, Any]
+    request: Mapping[str, Any]
     """The settings that decide the metrics besides model and data, such as ``{"ties": "average"}``."""
     values: Mapping[str, float]
     """{measure: value}"""
@@ -78,13 +78,13 @@ def measured(metrics: Metrics) -> Measured:
         protocol=metrics["protocol"],
         split=metrics["split"],
         checksum=metrics["split_checksum"],
-        told=f"{counted(metrics, 'captions', task.caption_name)} and {counted(metrics, task.item_name)}",
+        size=f"{counted(metrics, 'captions', task.caption_name)} and {counted(metrics, task.item_name)}",
         is_whole=all(used == whole for used, whole in counts),
     )
     fingerprint = metrics["fingerprint"]
-    question = {name: fingerprint[name] for name in sorted(fingerprint) if name not in NO_QUESTION}
+    request = {name: fingerprint[name] for name in sorted(fingerprint) if name not in NOT_IN_REQUEST}
     main = tuple(name for name in task.main_measures if name in values)
-    return Measured(metrics["run"], task.name, test, question, values, stages, main, tuple(notes))
+    return Measured(metrics["run"], task.name, test, request, values, stages, main, tuple(notes))
 
 
 def read_measured(folder: Path) -> Measured | None:

@@ -10,7 +10,9 @@ import numpy as np
 
 from ...storage.common.errors import UserError
 from ...storage.common.files import numbered_jsonl, write_text
+from ...storage.common.problems import Problems
 from ...storage.common.validation import is_text
+from ...storage.common.writing import check_folders
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.stores.thumbnails import ThumbnailStore
 from ..data.clips import Clip
@@ -18,17 +20,18 @@ from ..evaluation.thumbnails import images_of
 from ..metrics import RECALL_AT
 from ..runs.files import QUERIES_FILE
 from .measures import Measured
-from .records import RunRecord
-from .statistics import Interval, paired_bootstrap
-from .table import Cell, Column, Number, Table
+from .records import RunRecord, choose_record, read_records
+from .table import Cell, Column, Number, ResultsTable
 
 SHOWN_QUERIES = 50
-"""Most queries of the page that got better, and that got worse."""
+"""Maximum of the queries of the page that got better, and of those that got worse."""
+MAX_DRAWS = 1 << 20
+"""Random indices that are in memory at once."""
 
 
 @dataclass(frozen=True)
-class Answer:
-    """The answer of a run to a query."""
+class QueryResult:
+    """What a run found for a query."""
 
     caption: str
     clip: Clip
@@ -40,15 +43,29 @@ class Answer:
 
 @dataclass(frozen=True)
 class Change:
-    """A query, as both runs answer it."""
+    """What both runs found for a query."""
 
-    before: Answer
-    after: Answer
+    before: QueryResult
+    after: QueryResult
 
     @property
     def gain(self) -> float:
         """The difference of the reciprocal ranks: from rank 2 to 1 is more than from 100 to 50."""
         return 1 / self.after.rank - 1 / self.before.rank
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A difference of two means over the same queries, and what it may be."""
+
+    difference: float
+    low: float
+    high: float
+
+    @property
+    def has_zero(self) -> bool:
+        """Return whether the difference may be none."""
+        return self.low <= 0 <= self.high
 
 
 @dataclass(frozen=True)
@@ -73,26 +90,48 @@ class PairedRuns:
         return sorted((change for change in self.changes if change.gain < 0), key=lambda change: change.gain)
 
 
+def compare_runs(dataset: DatasetFolder, first: str, second: str, *, seed: int = 0) -> tuple[PairedRuns, Path]:
+    """Compare two runs query by query, and write a page with the queries that got better and worse.
+
+    Args:
+        dataset: What both were evaluated on.
+        first: Name or folder of a run.
+        second: Name or folder of another one.
+        seed: Of the bootstrap's draws.
+
+    Returns:
+        The comparison, and the path of the page.
+
+    Raises:
+        UserError: A run is missing or was not evaluated, or they were evaluated on something else.
+    """
+    check_folders(dataset.comparisons)
+    with Problems(file=dataset.problems("runs")) as problems:
+        records = read_records(dataset, problems)
+    pair = pair_runs(choose_record(records, first), choose_record(records, second), seed=seed)
+    return pair, write_pair_page(pair, dataset)
+
+
 def pair_runs(first: RunRecord, second: RunRecord, *, seed: int = 0) -> PairedRuns:
     """Compare two runs query by query.
 
     Args:
         first: An evaluated run.
-        second: Another one, asked the same.
+        second: Another one, evaluated with the same request.
         seed: Of the bootstrap's draws.
 
     Raises:
-        UserError: They were asked something else, or their queries cannot be read.
+        UserError: They were evaluated on something else, or their queries cannot be read.
     """
     _check_same_test(first, second)
-    answers = [sorted(read_answers(record.answers / QUERIES_FILE), key=_query) for record in (first, second)]
-    if [_query(answer) for answer in answers[0]] != [_query(answer) for answer in answers[1]] or not answers[0]:
-        what = "have other queries than their test sets' checksum says; run vlalign-evaluate again for both"
-        raise UserError(f"{first.answers / QUERIES_FILE} and {second.answers / QUERIES_FILE}: {what}")
-    ranks = [np.array([answer.rank for answer in side]) for side in answers]
+    results = [sorted(read_query_results(record.results / QUERIES_FILE), key=_query) for record in (first, second)]
+    if [_query(result) for result in results[0]] != [_query(result) for result in results[1]] or not results[0]:
+        what = "have other queries than their test sets' checksum tells; run vlalign-evaluate again for both"
+        raise UserError(f"{first.results / QUERIES_FILE} and {second.results / QUERIES_FILE}: {what}")
+    ranks = [np.array([result.rank for result in side]) for side in results]
     values = {f"R@{k}": [100.0 * (side < k + 1) for side in ranks] for k in RECALL_AT} | {"mean rank": ranks}
     intervals = {name: paired_bootstrap(sides[0], sides[1], seed=seed) for name, sides in values.items()}
-    changes = tuple(Change(before, after) for before, after in zip(*answers, strict=True))
+    changes = tuple(Change(before, after) for before, after in zip(*results, strict=True))
     return PairedRuns(first, second, changes, intervals)
 
 
@@ -103,43 +142,43 @@ def _check_same_test(first: RunRecord, second: RunRecord) -> None:
             raise UserError(f"{record.folder}: has no queries with ranks; expected a run evaluated for retrieval")
         tests.append(record.measured)
     if tests[0].test.checksum != tests[1].test.checksum:
-        sides = " and ".join(f"{each.test.checksum} ({each.test.told}, {each.test.split})" for each in tests)
+        sides = " and ".join(f"{each.test.checksum} ({each.test.size}, {each.test.split})" for each in tests)
         raise UserError(f"{first.name} and {second.name}: test sets differ, {sides}; evaluate both on the same split")
 
 
-def _query(answer: Answer) -> tuple[str, str, float, float]:
-    clip = answer.clip
+def _query(result: QueryResult) -> tuple[str, str, float, float]:
+    clip = result.clip
     return (
-        answer.caption,
+        result.caption,
         clip.video_id,
         -1.0 if clip.start_seconds is None else clip.start_seconds,
         clip.end_seconds or 0.0,
     )
 
 
-def read_answers(path: Path) -> list[Answer]:
-    """Return what ``queries.jsonl`` of a retrieval says.
+def read_query_results(path: Path) -> list[QueryResult]:
+    """Return the lines of ``queries.jsonl`` of a retrieval.
 
     Raises:
         UserError: It is missing, or a line is not as an evaluation writes it.
     """
     if not path.is_file():
         raise UserError(f"{path}: not found; run vlalign-evaluate again")
-    answers = []
+    results = []
     for number, row in numbered_jsonl(path):
         try:
-            answers.append(_answer(row))
+            results.append(_query_result(row))
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             what = "not as an evaluation writes it; run vlalign-evaluate again"
             raise UserError(f"{path}, line {number}: {what}") from None
-    return answers
+    return results
 
 
-def _answer(row: Mapping[str, Any]) -> Answer:
+def _query_result(row: Mapping[str, Any]) -> QueryResult:
     rank = float(row["rank"])
     if not is_text(row["caption"]) or not 1 <= rank < 1e12:
         raise ValueError("no caption or no rank")
-    return Answer(row["caption"], _clip(row["clip"]), rank, _clip(row["first"]))
+    return QueryResult(row["caption"], _clip(row["clip"]), rank, _clip(row["first"]))
 
 
 def _clip(about: Mapping[str, Any]) -> Clip:
@@ -149,7 +188,39 @@ def _clip(about: Mapping[str, Any]) -> Clip:
     return Clip(about["video_id"], times[0], times[1])
 
 
-def pair_table(pair: PairedRuns) -> Table:
+def paired_bootstrap(
+    first_N: np.ndarray, second_N: np.ndarray, *, seed: int = 0, num_resamples: int = 10_000, level: float = 0.95
+) -> Interval:
+    """Return mean(second - first) with its percentile interval.
+
+    Queries are drawn with replacement, each with its values for both runs. Queries about the same clip count as
+    independent, so with several captions a clip the interval is somewhat too narrow.
+
+    Args:
+        first_N: [N], one value for each query.
+        second_N: [N], the same queries' values for the other run.
+        seed: Of the draws.
+        num_resamples: How often N queries are drawn.
+        level: Share of the resampled differences that the interval holds.
+
+    Source: Efron and Tibshirani 1993, chapter 13.
+    """
+    difference_N = np.asarray(second_N, dtype=np.float64) - np.asarray(first_N, dtype=np.float64)
+    num_queries, rng = len(difference_N), np.random.default_rng(seed)
+    at_once = max(MAX_DRAWS // num_queries, 1)
+    means = np.concatenate(
+        [
+            difference_N[rng.integers(num_queries, size=(min(at_once, num_resamples - start), num_queries))].mean(
+                axis=1
+            )
+            for start in range(0, num_resamples, at_once)
+        ]
+    )
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(difference_N.mean()), float(low), float(high))
+
+
+def pair_table(pair: PairedRuns) -> ResultsTable:
     """Return a table of both runs' measures, their difference and its interval."""
     names = ("measure", pair.first.name, pair.second.name, "difference", "95 % interval")
     rows: list[tuple[Cell, ...]] = []
@@ -164,7 +235,7 @@ def pair_table(pair: PairedRuns) -> Table:
         "interval: paired bootstrap over queries, 10,000 resamples; *: it does not hold 0; a tie counts half",
     )
     columns = tuple(Column(name, is_text=index == 0) for index, name in enumerate(names))
-    return Table(columns, tuple(rows), notes)
+    return ResultsTable(columns, tuple(rows), notes)
 
 
 def write_pair_page(pair: PairedRuns, dataset: DatasetFolder) -> Path:
@@ -172,7 +243,7 @@ def write_pair_page(pair: PairedRuns, dataset: DatasetFolder) -> Path:
 
     Args:
         pair: Both runs.
-        dataset: What they were asked about; has the thumbnails.
+        dataset: What they were evaluated on; has the thumbnails.
     """
     thumbnails = ThumbnailStore(dataset.thumbnails)
     templates = jinja2.Environment(
@@ -190,7 +261,7 @@ def write_pair_page(pair: PairedRuns, dataset: DatasetFolder) -> Path:
         rows=[[str(cell) for cell in row] for row in table.rows],
         notes=table.notes,
         sections=(("Worse", pair.worse), ("Better", pair.better)),
-        most=SHOWN_QUERIES,
+        max_shown=SHOWN_QUERIES,
         image_of=lambda clip: next(iter(images_of(thumbnails, vars(clip))), None),
     )
     path = dataset.comparisons / f"{pair.first.name[:100]}-vs-{pair.second.name[:100]}.html"

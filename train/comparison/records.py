@@ -1,4 +1,4 @@
-"""All runs that were asked about a data set, as their files say. What cannot be read is reported and left out."""
+"""All runs that were evaluated on a data set, as their files have it. Unreadable runs are reported and skipped."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -24,13 +24,13 @@ class RunRecord:
     """The run's folder."""
     config: TrainConfig
     inputs: Mapping[str, Any]
-    """Data that it was trained on, as ``run.json`` says."""
-    answers: Path
+    """Data that it was trained on, as ``run.json`` has it."""
+    results: Path
     """Folder of the evaluation: the run's, or ``on/<data set>`` in it."""
     measured: Measured | None
     """What it reached on the test split by default settings; None: it was not evaluated so."""
-    others: Mapping[str, Measured] = field(default_factory=dict)
-    """{what was asked otherwise: what it reached}, such as {"validation-ties=ce": ...}"""
+    other_results: Mapping[str, Measured] = field(default_factory=dict)
+    """{changes of the default request: what it reached}, such as {"validation-ties=ce": ...}"""
 
     @property
     def name(self) -> str:
@@ -39,7 +39,7 @@ class RunRecord:
 
 
 def read_records(dataset: DatasetFolder, problems: Problems) -> list[RunRecord]:
-    """Return the runs of a data set, and the runs of others that were asked about it (zero-shot).
+    """Return the runs of a data set, and the runs of others that were evaluated on it (zero-shot).
 
     Args:
         dataset: The data set.
@@ -52,8 +52,8 @@ def read_records(dataset: DatasetFolder, problems: Problems) -> list[RunRecord]:
         if other.name == dataset.name or not other.is_dir():
             continue
         for folder in run_folders(other / "runs"):
-            asked = [on for on in _subfolders(folder / "on") if is_about(on, dataset.name)]
-            records += _read(folder, asked, dataset, problems)
+            results = [on for on in _subfolders(folder / "on") if is_about(on, dataset.name)]
+            records += _read(folder, results, dataset, problems)
     return records
 
 
@@ -79,60 +79,60 @@ def _subfolders(folder: Path) -> list[Path]:
     return sorted(each for each in folder.iterdir() if each.is_dir() and not each.is_symlink())
 
 
-def _read(folder: Path, asked: list[Path], dataset: DatasetFolder, problems: Problems) -> Iterator[RunRecord]:
-    if not asked:
+def _read(folder: Path, result_folders: list[Path], dataset: DatasetFolder, problems: Problems) -> Iterator[RunRecord]:
+    if not result_folders:
         return
     try:
         about = read_run(folder)
         config = read_config(about)
         weights = score_weights(about, config)
-        for answers in asked:
-            found = read_measured(answers)
+        for results in result_folders:
+            found = read_measured(results)
             if found is not None and found.test.dataset != dataset.name:
-                if answers == folder:
-                    problems.add(f"{folder}: was asked about {found.test.dataset!r}, not {dataset.name}; left out")
+                if results == folder:
+                    problems.add(f"{folder}: was evaluated on {found.test.dataset!r}, not {dataset.name}; skipped")
                 continue
-            results = _by_question(answers, found, config, weights, dataset, problems)
-            measured = results.pop("", None)
+            by_changes = _by_changes(results, found, config, weights, dataset, problems)
+            measured = by_changes.pop("", None)
             if measured is not None:  # weights that validation chose are a result, which differs between seeds
-                measured = replace(measured, question={**measured.question, "weights": None})
-            yield RunRecord(folder, config, about["inputs"], answers, measured, results)
+                measured = replace(measured, request={**measured.request, "weights": None})
+            yield RunRecord(folder, config, about["inputs"], results, measured, by_changes)
     except (UserError, OSError) as error:
-        problems.add(f"{error}; left out")
+        problems.add(f"{error}; skipped")
 
 
-def _by_question(
-    answers: Path,
+def _by_changes(
+    results: Path,
     found: Measured | None,
     config: TrainConfig,
     weights: Mapping[str, float],
     dataset: DatasetFolder,
     problems: Problems,
 ) -> dict[str, Measured]:
-    """Return what a run reached, by what was asked otherwise than usual: empty for the usual question.
+    """Return what a run reached, by the changes of the default request: empty for the default.
 
     Args:
-        answers: Folder of the results.
-        found: What ``metrics.json`` in it says: earlier versions wrote the results of every question there.
+        results: Folder of the results.
+        found: What ``metrics.json`` in it has: earlier versions wrote the results of every request there.
         config: The run's settings.
         weights: The run's own weight of each stage.
-        dataset: What was asked about.
+        dataset: What the run was evaluated on.
         problems: Gets a line for results that cannot be read.
     """
-    results: dict[str, Measured] = {}
-    for folder in _subfolders(answers / EVALUATIONS_FOLDER):
+    by_changes: dict[str, Measured] = {}
+    for folder in _subfolders(results / EVALUATIONS_FOLDER):
         try:
             other = read_measured(folder)
         except (UserError, OSError) as error:
-            problems.add(f"{error}; left out")
+            problems.add(f"{error}; skipped")
             continue
         if other is not None and other.test.dataset == dataset.name:
-            usual_task = other.task if found is None else found.task
-            name = changed_from(default_request(config, weights, usual_task, other.task), other.question)
-            results[name or folder.name] = other
+            default_task = other.task if found is None else found.task
+            name = changed_from(default_request(config, weights, default_task, other.task), other.request)
+            by_changes[name or folder.name] = other
     if found is not None:
-        results[changed_from(default_request(config, weights, found.task, found.task), found.question)] = found
-    return results
+        by_changes[changed_from(default_request(config, weights, found.task, found.task), found.request)] = found
+    return by_changes
 
 
 def choose_record(records: list[RunRecord], name: str) -> RunRecord:

@@ -15,9 +15,9 @@ from ..loop.training import TrainedRun, is_first_process, train
 from ..recipes.departures import recipe_note
 from ..runs.folder import default_run_name
 from .measures import Measured, measured
-from .table import Cell, Column, Table, mean_of, write_table
+from .table import Cell, Column, ResultsTable, mean_of, write_table
 
-MOST_SEEDS = 1000
+MAX_SEEDS = 1000
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,14 @@ class SeedRuns:
     runs: tuple[TrainedRun, ...]
     evaluations: tuple[Evaluation, ...]
     """One for each run; none in the other processes of a training by several."""
-    table: Table
+    table: ResultsTable
     """A row for each run, and the mean with its deviation."""
     files: tuple[Path, ...]
     """Files of the table."""
 
     @property
     def is_complete(self) -> bool:
-        """Return whether nothing was left out."""
+        """Return whether nothing was skipped."""
         return not any(run.num_skipped for run in self.runs) and all(e.is_complete for e in self.evaluations)
 
 
@@ -52,8 +52,8 @@ def parse_seeds(text: str) -> tuple[int, ...]:
         first, last = int(found[1]), int(found[2] or found[1])
         if last < first:
             raise SettingError("seeds", text, f"expected the lower number first, not {part}")
-        if last - first + len(seeds) >= MOST_SEEDS:
-            raise SettingError("seeds", text, f"expected at most {MOST_SEEDS} seeds")
+        if last - first + len(seeds) >= MAX_SEEDS:
+            raise SettingError("seeds", text, f"expected at most {MAX_SEEDS} seeds")
         seeds += range(first, last + 1)
     if len(set(seeds)) < len(seeds):
         raise SettingError("seeds", text, "expected each seed once")
@@ -73,7 +73,7 @@ def train_seeds(
     settings: Mapping[str, Any] | None = None,
     on_progress: Listener | None = None,
 ) -> SeedRuns:
-    """Train and evaluate a run for each seed. Runs that are complete are kept, unfinished ones continue.
+    """Train and evaluate a run for each seed. Runs that are complete are kept, unfinished ones resume.
 
     The table is also written into ``<root>/<dataset>/comparisons/``. All trainings end before the first evaluation;
     under torchrun, only the first process evaluates.
@@ -97,7 +97,7 @@ def train_seeds(
     if not seeds:
         raise SettingError("seeds", "()", "expected one seed or more")
     if (settings or {}).get("seed") is not None:
-        raise SettingError("seed", (settings or {})["seed"], "the seeds are those of --seeds; leave one of both out")
+        raise SettingError("seed", (settings or {})["seed"], "the seeds are those of --seeds; pass one of both")
     from ..distributed import meet_workers  # torch takes seconds to import
 
     with meet_workers(device):
@@ -105,20 +105,20 @@ def train_seeds(
             train(
                 root,
                 dataset,
-                recipe=recipe,
-                protocol=protocol,
-                init=init,
                 run_name=f"{run_name}-seed{seed}" if run_name else None,
                 device=device,
                 settings={**(settings or {}), "seed": seed},
                 on_progress=on_progress,
+                recipe=recipe,
+                protocol=protocol,
+                init=init,
             )
             for seed in seeds
         ]
     if not is_first_process():
-        return SeedRuns(tuple(runs), (), Table((), ()), ())
-    asked = EvaluationSettings(device=device)
-    evaluations = tuple(evaluate(run.folder, root=root, settings=asked, on_progress=on_progress) for run in runs)
+        return SeedRuns(tuple(runs), (), ResultsTable((), ()), ())
+    evaluation = EvaluationSettings(device=device)
+    evaluations = tuple(evaluate(run.folder, root=root, settings=evaluation, on_progress=on_progress) for run in runs)
     return _compared(Path(root), runs, evaluations, seeds, _table_name(runs[0], seeds, run_name))
 
 
@@ -143,13 +143,13 @@ def shown_seeds(seeds: Sequence[int]) -> str:
     return "_".join(map(str, seeds)) if len(seeds) <= 10 else f"{seeds[0]}_and_{len(seeds) - 1}_more"
 
 
-def seeds_table(runs: Sequence[Measured], seeds: Sequence[int], *, recipe: str = "") -> Table:
+def seeds_table(runs: Sequence[Measured], seeds: Sequence[int], *, recipe: str = "") -> ResultsTable:
     """Return a table with a row for each run, and one for the mean with its deviation.
 
     Args:
         runs: What the evaluations measured, in the order of ``seeds``.
         seeds: Of the runs.
-        recipe: Of the runs; a note says that it departs from its paper.
+        recipe: Of the runs; a note tells that it departs from its paper.
     """
     names = list(runs[0].values)
     columns = (
@@ -163,8 +163,8 @@ def seeds_table(runs: Sequence[Measured], seeds: Sequence[int], *, recipe: str =
     ]
     means = (mean_of([run.values[name] for run in runs]) for name in names)
     rows.append((f"mean of {len(runs)}", None, *means))
-    tests = {(run.test.checksum, run.test.told) for run in runs}
+    tests = {(run.test.checksum, run.test.size) for run in runs}
     notes = [f"±: sample standard deviation over {len(runs)} seeds"] if len(runs) > 1 else []
-    notes += [f"test set {checksum}: {told}" for checksum, told in sorted(tests)]
+    notes += [f"test set {checksum}: {size}" for checksum, size in sorted(tests)]
     notes += sorted({note for run in runs for note in run.notes})
-    return Table(columns, tuple(rows), tuple(filter(None, (*notes, recipe_note(recipe)))))
+    return ResultsTable(columns, tuple(rows), tuple(filter(None, (*notes, recipe_note(recipe)))))

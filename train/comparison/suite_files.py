@@ -1,4 +1,4 @@
-"""Suites: the rows of a paper's table, each a recipe with settings, and the figures that the paper prints.
+"""Suites: the rows of a paper's table, each a recipe with settings, and the values that the paper prints.
 
 A suite is a JSON file in ``suite_data``:
 
@@ -9,8 +9,9 @@ A suite is a JSON file in ``suite_data``:
 - ``datasets``: {data set: {"recipe": name, "settings": {...}}}, what its rows start from; no recipe if all rows are
   trained on another data set;
 - ``rows``: ``name``, and what the row changes: ``settings``; ``recipe`` {data set: name}; ``trained_on`` for a run of
-  another data set; ``init``, the name of the row whose run training starts from; ``question``, the settings of the
-  task; ``stage``, the part of the score whose figures are the row's; ``figures`` {data set: values of the columns}.
+  another data set; ``init``, the name of the row whose run training starts from; ``task_settings``, the settings of
+  the evaluation's task; ``stage``, the part of the score whose metrics are the row's; ``published`` {data set: the
+  paper's values of the columns}.
 """
 
 from collections.abc import Mapping
@@ -35,17 +36,17 @@ class Row:
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     recipe: Mapping[str, str] = field(default_factory=dict)
-    """{data set: recipe}, in place of the data set's."""
+    """{data set: recipe}, instead of the data set's."""
     trained_on: str | None = None
-    """The data set of the training, if it is not the one that is asked about."""
+    """The data set of the training, if it is not the one of the evaluation."""
     init: str | None = None
     """The row whose run training starts from."""
-    question: Mapping[str, Any] = field(default_factory=dict)
+    task_settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the task."""
     stage: str | None = None
-    """The stage of the score whose figures are the row's; None: the fused score."""
-    figures: Mapping[str, list[float]] = field(default_factory=dict)
-    """{data set: the paper's figures}; without one, the row is only trained, for others that start from it."""
+    """The stage of the score whose metrics are the row's; None: the fused score."""
+    published: Mapping[str, list[float]] = field(default_factory=dict)
+    """{data set: the paper's values of the columns}; without one, the row is only trained, for others to start from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +85,8 @@ class Suite:
         return next(row for row in self.rows if row.name == name)
 
     def rows_for(self, dataset: str) -> list[Row]:
-        """Return the rows with figures for a data set, and those that they start from, in the table's order."""
-        needed = {row.name for row in self.rows if dataset in row.figures}
+        """Return the rows with published values for a data set, and those they start from, in the table's order."""
+        needed = {row.name for row in self.rows if dataset in row.published}
         for row in reversed(self.rows):
             if row.name in needed and row.init:
                 needed.add(row.init)
@@ -149,7 +150,7 @@ def row_settings(suite: Suite, row: Row, dataset: str, given: Mapping[str, Any])
     """
     taken = {name for other in suite.rows for name in other.settings}
     if twice := [name for name in given if name in taken]:
-        raise SettingError(twice[0], given[twice[0]], f"the rows of {suite.name} set it; leave it out")
+        raise SettingError(twice[0], given[twice[0]], f"the rows of {suite.name} set it; omit it")
     start = suite.datasets[dataset]
     recipe = row.recipe.get(dataset, start.recipe)
     of_dataset = {} if row.trained_on else start.settings

@@ -1,4 +1,4 @@
-"""Running every row of a paper's table, beside the paper's figures. ``vlalign-train --suite`` wraps ``run_suite``."""
+"""Running every row of a paper's table, beside the paper's values. ``vlalign-train --suite`` wraps ``run_suite``."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,16 +19,16 @@ from ..runs.folder import settings_text
 from .measures import Measured, measured
 from .seeds import shown_seeds
 from .suite_files import Row, Suite, all_suites, given_for, read_suite, row_config, row_settings
-from .table import Cell, Column, Number, Table, mean_of, write_table
+from .table import Cell, Column, Number, ResultsTable, mean_of, write_table
 
 
 @dataclass(frozen=True)
 class RowResult:
-    """The figures of a row of a suite."""
+    """The measures of a row of a suite."""
 
     row: Row
     paper: tuple[float, ...]
-    """The paper's figures, in the order of the suite's columns."""
+    """The paper's values, in the order of the suite's columns."""
     ours: tuple[Number | None, ...]
     """The same of our runs; None for a row that failed, and for a measure that a run does not have."""
 
@@ -38,8 +38,8 @@ class SuiteResult:
     """A paper's table, run."""
 
     rows: tuple[RowResult, ...]
-    table: Table
-    """Three lines for each row: the paper's figures, ours, and the difference."""
+    table: ResultsTable
+    """Three lines for each row: the paper's values, ours, and the difference."""
     files: tuple[Path, ...]
     """Files of the table; none in the other processes of a training by several."""
     num_failed: int
@@ -48,19 +48,11 @@ class SuiteResult:
     """Captions and videos that could not be used, in all runs."""
 
 
-@dataclass
-class _Trained:
-    """The runs of the rows so far: {row: {seed: run}}."""
-
-    runs: dict[str, dict[int, TrainedRun]] = field(default_factory=dict)
-    failed: set[str] = field(default_factory=set)
-
-
-def list_suites() -> Table:
+def list_suites() -> ResultsTable:
     """Return a table of all suites."""
     columns = tuple(Column(name, is_text=name != "rows") for name in ("suite", "data sets", "rows", "table"))
     rows = [(s.name, ", ".join(s.datasets), len(s.rows), f"{s.source}: {s.title}") for s in all_suites()]
-    return Table(columns, tuple(rows))
+    return ResultsTable(columns, tuple(rows))
 
 
 def run_suite(
@@ -73,9 +65,9 @@ def run_suite(
     settings: Mapping[str, Any] | None = None,
     on_progress: Listener | None = None,
 ) -> SuiteResult:
-    """Train and evaluate every row of a paper's table, and compare with the paper's figures.
+    """Train and evaluate every row of a paper's table, and compare with the paper's values.
 
-    Runs that are complete are kept, unfinished ones continue. A row that fails is reported, and the others go on. The
+    Runs that are complete are kept, unfinished ones resume. A row that fails is reported, and the others continue. The
     table is also written into ``<root>/<dataset>/comparisons/``.
 
     Args:
@@ -88,13 +80,13 @@ def run_suite(
         on_progress: Called with the progress of each training and evaluation.
 
     Raises:
-        SettingError: There is no such suite, it has no figures for the data set, or a setting cannot be used.
+        SettingError: There is no such suite, it has no values for the data set, or a setting cannot be used.
         UserError: The data set is not prepared.
     """
     suite = read_suite(suite_name)
     folder = find_dataset(root, dataset, having="captions", hint="vlalign-preprocess")
     if folder.name not in suite.datasets:
-        problem = f"{suite.source} has no figures for {folder.name}; expected --dataset {', '.join(suite.datasets)}"
+        problem = f"{suite.source} has no values for {folder.name}; expected --dataset {', '.join(suite.datasets)}"
         raise SettingError("suite", suite_name, problem)
     given = {name: value for name, value in (settings or {}).items() if value is not None}
     check_folders(folder.comparisons)
@@ -103,94 +95,109 @@ def run_suite(
     for name, value in given.items():
         if not any(name in of_row for of_row in used):
             objectives = " or ".join({row_config(suite, row, folder.name, given).objective.name: None for row in rows})
-            problem = f"changes nothing in any row of {suite.name}, which trains objective {objectives}; leave it out"
+            problem = f"changes nothing in any row of {suite.name}, which trains objective {objectives}; omit it"
             raise SettingError(name, value, problem)
     from ..distributed import meet_workers  # torch takes seconds to import
 
     problems = Problems(quiet=not is_first_process(), file=folder.problems("suite"))
-    call = {"device": device, "on_progress": on_progress}
-    trained = _Trained()
+    run = _SuiteRun(root, folder, suite, seeds, given, device, on_progress, problems)
     with problems:
         with meet_workers(device):
             for row in rows:
-                _train_row(trained, root, folder, suite, row, seeds, given, problems, call)
+                run.train(row)
         if not is_first_process():
-            return SuiteResult((), Table((), ()), (), len(trained.failed), 0)
-        asked = [row for row in rows if folder.name in row.figures]
-        measures = [_ask_row(trained, root, folder, suite, row, problems, call) for row in asked]
-    results = tuple(_result(suite, row, folder.name, found) for row, found in zip(asked, measures, strict=True))
+            return SuiteResult((), ResultsTable((), ()), (), len(run.failed), 0)
+        compared = [row for row in rows if folder.name in row.published]
+        measures = [run.evaluate(row) for row in compared]
+    results = tuple(_result(suite, row, folder.name, found) for row, found in zip(compared, measures, strict=True))
     notes = {note: None for found in measures for each in found for note in each.notes}
     table = suite_table(suite, folder.name, results, given, len(seeds), list(notes))
     name = "-".join(filter(None, (suite.name, settings_text(given)[:100], f"seeds{shown_seeds(seeds)}")))
     files = tuple(write_table(table, folder.comparisons, name))
-    left_out = sum(run.num_skipped for runs in trained.runs.values() for run in runs.values())
-    return SuiteResult(results, table, files, len(trained.failed), left_out)
+    num_skipped = sum(trained.num_skipped for runs in run.trained.values() for trained in runs.values())
+    return SuiteResult(results, table, files, len(run.failed), num_skipped)
 
 
-def _train_row(
-    trained: _Trained,
-    root: Path,
-    folder: DatasetFolder,
-    suite: Suite,
-    row: Row,
-    seeds: Sequence[int],
-    given: Mapping[str, Any],
-    problems: Problems,
-    call: Mapping[str, Any],
-) -> None:
-    say(f"{suite.name}, row {row.name}")
-    recipe, settings = row_settings(suite, row, folder.name, given_for(suite, row, folder.name, given))
-    if row.init in trained.failed:
-        trained.failed.add(row.name)
-        problems.add(f"{suite.name}, row {row.name}: starts from row {row.init}, which failed; left out")
-        return
-    try:
-        for seed in seeds:
-            init = str(trained.runs[row.init][seed].folder) if row.init else None
-            of_seed = {**settings, "seed": seed}
-            trained_on = row.trained_on or folder.name
-            run = train(root, trained_on, recipe=recipe, init=init, settings=of_seed, may_be_unused=True, **call)
-            trained.runs.setdefault(row.name, {})[seed] = run
-    except UserError as error:
-        trained.failed.add(row.name)
-        problems.add(f"{suite.name}, row {row.name}: {error}; left out")
+@dataclass
+class _SuiteRun:
+    """A suite that is being run, and its rows so far."""
 
+    root: Path
+    dataset: DatasetFolder
+    """The data set that the table is about."""
+    suite: Suite
+    seeds: Sequence[int]
+    given: Mapping[str, Any]
+    """Settings for all rows."""
+    device: str
+    on_progress: Listener | None
+    problems: Problems
+    """Receives rows that fail."""
+    trained: dict[str, dict[int, TrainedRun]] = field(default_factory=dict)
+    """{row: {seed: run}}"""
+    failed: set[str] = field(default_factory=set)
+    """Names of rows that failed."""
 
-def _ask_row(
-    trained: _Trained,
-    root: Path,
-    folder: DatasetFolder,
-    suite: Suite,
-    row: Row,
-    problems: Problems,
-    call: Mapping[str, Any],
-) -> list[Measured]:
-    if row.name in trained.failed:
-        return []
-    task_settings = RetrievalSettings(**row.question) if row.question else None
-    settings = EvaluationSettings(task_settings=task_settings, device=call["device"])
-    on = folder.name if row.trained_on else None
-    protocol = RECIPES.get(suite.datasets[folder.name].recipe, {}).get("protocol") if on else None
-    try:
-        return [
-            measured(
-                evaluate(
-                    run.folder, root=root, on=on, protocol=protocol, settings=settings, on_progress=call["on_progress"]
-                ).metrics
-            )
-            for run in trained.runs[row.name].values()
-        ]
-    except UserError as error:
-        trained.failed.add(row.name)
-        problems.add(f"{suite.name}, row {row.name}: {error}; left out")
-        return []
+    def _fail(self, row: Row, why: object) -> None:
+        self.failed.add(row.name)
+        self.problems.add(f"{self.suite.name}, row {row.name}: {why}; skipped")
+
+    def train(self, row: Row) -> None:
+        """Train a row with each seed. A failure is reported, and fails the rows that start from it."""
+        suite, dataset = self.suite, self.dataset.name
+        say(f"{suite.name}, row {row.name}")
+        recipe, settings = row_settings(suite, row, dataset, given_for(suite, row, dataset, self.given))
+        if row.init in self.failed:
+            self._fail(row, f"starts from row {row.init}, which failed")
+            return
+        try:
+            for seed in self.seeds:
+                self.trained.setdefault(row.name, {})[seed] = train(
+                    self.root,
+                    row.trained_on or dataset,
+                    recipe=recipe,
+                    init=str(self.trained[row.init][seed].folder) if row.init else None,
+                    settings={**settings, "seed": seed},
+                    may_be_unused=True,
+                    device=self.device,
+                    on_progress=self.on_progress,
+                )
+        except UserError as error:
+            self._fail(row, error)
+
+    def evaluate(self, row: Row) -> list[Measured]:
+        """Evaluate the runs of a row; none of a row that failed."""
+        if row.name in self.failed:
+            return []
+        task_settings = RetrievalSettings(**row.task_settings) if row.task_settings else None
+        settings = EvaluationSettings(task_settings=task_settings, device=self.device)
+        on = self.dataset.name if row.trained_on else None
+        recipe = self.suite.datasets[self.dataset.name].recipe
+        protocol = RECIPES.get(recipe, {}).get("protocol") if on else None
+        try:
+            return [
+                measured(
+                    evaluate(
+                        run.folder,
+                        root=self.root,
+                        on=on,
+                        protocol=protocol,
+                        settings=settings,
+                        on_progress=self.on_progress,
+                    ).metrics
+                )
+                for run in self.trained[row.name].values()
+            ]
+        except UserError as error:
+            self._fail(row, error)
+            return []
 
 
 def _result(suite: Suite, row: Row, dataset: str, found: Sequence[Measured]) -> RowResult:
     values = [each.values if row.stage is None else each.stages.get(row.stage, {}) for each in found]
     ours = [[value[name] for value in values if name in value] for name in suite.columns]
     means = tuple(mean_of(numbers) if numbers else None for numbers in ours)
-    return RowResult(row, tuple(row.figures[dataset]), means)
+    return RowResult(row, tuple(row.published[dataset]), means)
 
 
 def suite_table(
@@ -200,10 +207,10 @@ def suite_table(
     given: Mapping[str, Any],
     num_seeds: int,
     notes: Sequence[str],
-) -> Table:
-    """Return the table of a suite: the paper's figures, ours and the difference, a line each for every row.
+) -> ResultsTable:
+    """Return the table of a suite: the paper's values, ours and the difference, a line each for every row.
 
-    Its last notes say where it departs from the paper. CSV has no place for notes, so a column has them.
+    Its last notes list where it departs from the paper. CSV has no place for notes, so a column has them.
     """
     departures = tuple(str(departure) for departure in suite.departures_for(dataset))
     departures = departures or (f"nothing is known in which this table departs from {suite.paper}",)
@@ -223,4 +230,4 @@ def suite_table(
     if given:
         changed = ", ".join(f"{name} {value}" for name, value in given.items())
         lines.append(f"not the paper's settings: {changed}")
-    return Table(columns, tuple(rows), (*lines, *suite.notes, *notes, *departures))
+    return ResultsTable(columns, tuple(rows), (*lines, *suite.notes, *notes, *departures))

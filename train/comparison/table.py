@@ -14,7 +14,7 @@ from ...storage.common.terminal import one_line
 
 @dataclass(frozen=True)
 class Number:
-    """A figure, and its deviation if it is a mean."""
+    """A value, and its deviation if it is a mean."""
 
     value: float
     deviation: float | None = None
@@ -53,7 +53,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Table:
+class ResultsTable:
     """A table of results."""
 
     columns: tuple[Column, ...]
@@ -61,11 +61,11 @@ class Table:
     notes: tuple[str, ...] = ()
     """Lines below the table."""
 
-    def shown(self) -> "Table":
+    def shown(self) -> "ResultsTable":
         """Return the table without the columns that only CSV has."""
         kept = [index for index, column in enumerate(self.columns) if not column.only_in_csv]
         rows = tuple(tuple(row[index] for index in kept) for row in self.rows)
-        return Table(tuple(self.columns[index] for index in kept), rows, self.notes)
+        return ResultsTable(tuple(self.columns[index] for index in kept), rows, self.notes)
 
 
 def _text(cell: Cell) -> str:
@@ -74,7 +74,7 @@ def _text(cell: Cell) -> str:
     return "-" if cell is None else f"{cell:,}" if isinstance(cell, int) else one_line(str(cell))
 
 
-def as_text(table: Table) -> str:
+def as_text(table: ResultsTable) -> str:
     """Return the table in columns of fixed width, for a terminal."""
     table = table.shown()
     cells = [[column.name for column in table.columns], *([_text(cell) for cell in row] for row in table.rows)]
@@ -89,7 +89,7 @@ def as_text(table: Table) -> str:
     return "\n".join([*lines, *(f"note: {one_line(note)}" for note in table.notes)])
 
 
-def as_csv(table: Table) -> str:
+def as_csv(table: ResultsTable) -> str:
     """Return the table as CSV, with all digits; a deviation has a column of its own."""
     has_deviation = [any(map(_has_deviation, cells)) for cells in zip(*table.rows, strict=True)] or [False] * len(
         table.columns
@@ -122,7 +122,7 @@ def _harmless_in_a_sheet(cell: str | int | tuple[str, ...] | None) -> str | int 
     return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 
 
-def as_markdown(table: Table) -> str:
+def as_markdown(table: ResultsTable) -> str:
     """Return the table in GitHub's Markdown."""
     table = table.shown()
     rule = ["---" if column.is_text else "---:" for column in table.columns]
@@ -150,7 +150,7 @@ LATEX = {
 }
 
 
-def as_latex(table: Table) -> str:
+def as_latex(table: ResultsTable) -> str:
     """Return the table as a ``tabular`` of LaTeX with booktabs."""
     table = table.shown()
     lines = [
@@ -167,7 +167,7 @@ def _latex(text: str) -> str:
     return "".join(LATEX.get(c, c) for c in text)
 
 
-FORMATS: dict[str, Callable[[Table], str]] = {
+FORMATS: dict[str, Callable[[ResultsTable], str]] = {
     "text": as_text,
     "csv": as_csv,
     "markdown": as_markdown,
@@ -176,7 +176,7 @@ FORMATS: dict[str, Callable[[Table], str]] = {
 """{name: function that writes a table}"""
 
 
-def write_table(table: Table, folder: Path, name: str) -> Iterator[Path]:
+def write_table(table: ResultsTable, folder: Path, name: str) -> Iterator[Path]:
     """Write a table as Markdown, for people, and as CSV, for programs; yield both paths."""
     for suffix, written in ((".md", as_markdown(table)), (".csv", as_csv(table))):
         path = folder / f"{name}{suffix}"

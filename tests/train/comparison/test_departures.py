@@ -51,8 +51,8 @@ def test_every_table_says_where_it_departs_from_its_paper(suite, dataset):
 
 @each_table
 def test_every_format_of_a_table_has_all_of_them(suite, dataset):
-    rows = [row for row in suite.rows if dataset in row.figures]
-    results = [RowResult(row, tuple(row.figures[dataset]), (None,) * len(suite.columns)) for row in rows]
+    rows = [row for row in suite.rows if dataset in row.published]
+    results = [RowResult(row, tuple(row.published[dataset]), (None,) * len(suite.columns)) for row in rows]
     table = suite_table(suite, dataset, results, {}, 1, [])
     for name, write in FORMATS.items():
         written = words_of(write(table))

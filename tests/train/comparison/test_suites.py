@@ -40,9 +40,9 @@ def test_every_row_is_a_configuration_with_a_figure_for_each_column(name):
             config = row_config(suite, row, dataset, {})
             assert config.data.dataset == (row.trained_on or dataset)
             assert row.init is None or places[row.init] < places[row.name]
-            assert dataset not in row.figures or len(row.figures[dataset]) == len(suite.columns)
+            assert dataset not in row.published or len(row.published[dataset]) == len(suite.columns)
             assert row.stage is None or row.stage in config.score_weights
-    assert {dataset for row in suite.rows for dataset in row.figures} == set(suite.datasets)
+    assert {dataset for row in suite.rows for dataset in row.published} == set(suite.datasets)
 
 
 def shown_measures():
@@ -64,12 +64,12 @@ def test_figures_stand_in_the_paper_in_this_order(name):
     numbers = [float(number) for number in re.findall(r"(?<![\w.])\d+(?:\.\d+)?", text)]
     missing = []
     for row in SUITES[name].rows:
-        for dataset, figures in row.figures.items():
+        for dataset, figures in row.published.items():
             if not any(numbers[place : place + len(figures)] == figures for place in range(len(numbers))):
                 missing.append((row.name, dataset))
     # ToCo's text lists each column of a block together: see test_tocos_figures_are_those_of_their_rows.
     assert missing == [] or name.startswith("toco"), missing
-    values = {value for row in SUITES[name].rows for figures in row.figures.values() for value in figures}
+    values = {value for row in SUITES[name].rows for figures in row.published.values() for value in figures}
     assert values <= set(numbers)
 
 
@@ -103,17 +103,17 @@ def test_tocos_figures_are_those_of_their_rows(name):
     wrong = [
         (row.name, dataset, figures, printed[row.name][dataset])
         for row in SUITES[name].rows
-        for dataset, figures in row.figures.items()
+        for dataset, figures in row.published.items()
         if figures != printed[row.name][dataset]
     ]
     assert wrong == []
 
 
 def test_a_suite_that_is_none_and_a_setting_of_its_rows_are_refused():
-    with pytest.raises(SettingError, match=r"^suite taco-table1: expected one of cmcm-table1, "):
+    with pytest.raises(SettingError, match=r"^suite taco-table1: .*\bcmcm-table1\b"):
         read_suite("taco-table1")
     suite = read_suite("taco-table3")
-    with pytest.raises(SettingError, match=r"^losses all: the rows of taco-table3 set it; leave it out"):
+    with pytest.raises(SettingError, match=r"^losses all: .*\btaco-table3\b"):
         row_settings(suite, suite.rows[0], "youcook2", {"losses": "all"})
 
 
@@ -124,18 +124,18 @@ def test_rows_that_others_start_from_come_along():
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "place"),
     [
-        (["--suite", "taco-table7"], "--suite taco-table7: TACo, Table 7 has no figures for youcook2"),
-        (["--suite", "taco-table3", "--recipe", "taco-small"], "--recipe taco-small: the rows of a suite say"),
-        (["--suite", "taco-table3", "--num-steps", "-1"], "--num-steps -1: expected 0 or more"),
-        (["--suite", "taco-table3", "--seed", "1", "--seeds", "2"], "--seed 1: the seeds are those of --seeds"),
+        (["--suite", "taco-table7"], "--suite taco-table7: TACo, Table 7 "),
+        (["--suite", "taco-table3", "--recipe", "taco-small"], "--recipe taco-small: "),
+        (["--suite", "taco-table3", "--num-steps", "-1"], "--num-steps -1: "),
+        (["--suite", "taco-table3", "--seed", "1", "--seeds", "2"], "--seed 1: "),
     ],
 )
-def test_mistakes_are_found_before_anything_is_trained(tmp_path, capsys, call, message):
+def test_mistakes_are_found_before_anything_is_trained(tmp_path, capsys, call, place):
     dataset = make_toy(tmp_path, name="youcook2", num_videos=8)
     assert train_main([*at(dataset), *call]) == 2
-    assert message in capsys.readouterr().err and not dataset.runs.exists()
+    assert place in capsys.readouterr().err and not dataset.runs.exists()
 
 
 def test_the_list_names_every_suite(capsys):
@@ -157,7 +157,7 @@ def test_a_table_is_run_beside_the_papers_figures(tmp_path, capsys):
         for name in ("R@1", "R@5", "R@10", "median rank"):
             assert float(difference[name]) == pytest.approx(float(ours[name]) - float(paper[name]))
     shown = capsys.readouterr()
-    assert "note: not the paper's settings: features s3d, text_encoder small, num_steps 2" in shown.out
+    assert re.search(r"^note: .*features s3d, text_encoder small, num_steps 2$", shown.out, re.MULTILINE)
     departures = [str(departure) for departure in SUITES["taco-table12"].departures_for("youcook2")]
     written = path.with_suffix(".md").read_text(encoding="utf-8").replace("\\", "")
     assert [text for text in departures if f"note: {text}" not in shown.out or text not in written] == []
@@ -181,7 +181,7 @@ def test_a_row_that_fails_is_reported_and_the_others_go_on(tmp_path, capsys):
     small = [word for word in SMALL if word not in ("--features", "s3d")]
     assert train_main([*at(dataset), "--suite", "taco-table5", *small]) == 1
     shown = capsys.readouterr()
-    assert "warning: taco-table5, row TACo, R-152+I3D-X101: features resnet152+i3d_resnext101: no store" in shown.err
+    assert "taco-table5, row TACo, R-152+I3D-X101: features resnet152+i3d_resnext101: " in shown.err
     assert re.search(r"^TACo, S3D-HM +ours +\d", shown.out, re.MULTILINE)
     assert re.search(r"^TACo, R-152\+I3D-X101 +ours +- +- +- +-$", shown.out, re.MULTILINE)
 

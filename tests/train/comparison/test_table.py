@@ -9,7 +9,7 @@ from vlalign.train.comparison.table import (
     FORMATS,
     Column,
     Number,
-    Table,
+    ResultsTable,
     as_csv,
     as_latex,
     as_markdown,
@@ -18,7 +18,7 @@ from vlalign.train.comparison.table import (
 )
 
 COLUMNS = (Column("run", is_text=True), Column("R@1"), Column("clips"), Column("detail", only_in_csv=True))
-TABLE = Table(
+TABLE = ResultsTable(
     COLUMNS,
     (
         ("a", Number(31.55, 1.25), 1200, "x"),
@@ -64,7 +64,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_texts_stay_texts(text):
-    table = Table((Column("run", is_text=True), Column("n")), ((text, 1),), (text,))
+    table = ResultsTable((Column("run", is_text=True), Column("n")), ((text, 1),), (text,))
     for name, write in FORMATS.items():
         written = write(table)
         assert all(line.isprintable() for line in written.splitlines()), name
@@ -78,7 +78,7 @@ def test_hostile_texts_stay_texts(text):
 
 def test_a_name_of_a_column_is_no_formula():
     """Data sets and tasks name columns"""
-    table = Table((Column("=HYPERLINK(1)"), Column("+1")), ((Number(1.0, 0.5), "a"),))
+    table = ResultsTable((Column("=HYPERLINK(1)"), Column("+1")), ((Number(1.0, 0.5), "a"),))
     assert as_csv(table).splitlines()[0] == "'=HYPERLINK(1),'=HYPERLINK(1) deviation,'+1"
 
 

@@ -1,5 +1,7 @@
 """The Python call ``evaluate``: what it returns and refuses, and that it prints nothing."""
 
+import re
+
 import pytest
 from helpers.fake_cuda import pretended
 from helpers.toy import make_toy
@@ -33,7 +35,7 @@ def test_a_second_evaluation_returns_the_same_result(toy, capsys):
     assert again.metrics_file.stat().st_mtime_ns == written
 
 
-def test_another_device_is_asked_anew(toy):
+def test_another_device_is_evaluated_again(toy):
     on_cpu = evaluate("r", root=toy.root, settings=EvaluationSettings(device="cpu"))
     written = on_cpu.metrics_file.stat().st_mtime_ns
     with pretended():
@@ -43,12 +45,12 @@ def test_another_device_is_asked_anew(toy):
     assert devices == ["cpu", "pretended GPU"]
     assert on_gpu.metrics["fingerprint"] == on_cpu.metrics["fingerprint"]
     assert (
-        measured(on_gpu.metrics | {"fingerprint": {"device": "a"}}).question
-        == measured(on_cpu.metrics | {"fingerprint": {"device": "b"}}).question
+        measured(on_gpu.metrics | {"fingerprint": {"device": "a"}}).request
+        == measured(on_cpu.metrics | {"fingerprint": {"device": "b"}}).request
     ), "runs on two devices can be compared"
 
 
-def test_settings_reach_the_figures(toy):
+def test_settings_reach_the_metrics(toy):
     settings = EvaluationSettings(
         split="validation", score_weights={"token": 2.0}, task_settings=RetrievalSettings(ties="ce", rerank=2)
     )
@@ -60,9 +62,9 @@ def test_settings_reach_the_figures(toy):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"task": "guess"}, "task guess: expected one of retrieval, steps, vqa, segmentation"),
-        ({"split": "all"}, "split all: expected one of train, validation, test"),
-        ({"score_weights": {"pooled": 1.0}}, "score_weights pooled: expected some of sentence, token, fusion"),
+        ({"task": "guess"}, "^task guess: .*retrieval, steps, vqa, segmentation"),
+        ({"split": "all"}, "^split all: .*train, validation, test"),
+        ({"score_weights": {"pooled": 1.0}}, "^score_weights pooled: .*sentence, token, fusion"),
     ],
 )
 def test_unknown_values_are_refused_where_the_settings_are_made(settings, message):
@@ -71,14 +73,14 @@ def test_unknown_values_are_refused_where_the_settings_are_made(settings, messag
 
 
 def test_unsuitable_settings_are_refused_with_python_names(toy):
-    with pytest.raises(SettingError, match=r"^task vqa: needs a run that was trained with the objective vqa"):
+    with pytest.raises(SettingError, match=r"^task vqa: .*\btaco\b"):
         evaluate("r", root=toy.root, settings=EvaluationSettings(task="vqa"))
     steps = EvaluationSettings(task="steps", task_settings=RetrievalSettings(normalize="dsl"))
-    with pytest.raises(SettingError, match=r"^normalize dsl: applies to the task retrieval; the task here is steps"):
+    with pytest.raises(SettingError, match=r"^normalize dsl: .*\bretrieval\b.*\bsteps\b"):
         evaluate("r", root=toy.root, settings=steps)
-    with pytest.raises(SettingError, match=r"^task_settings 3: expected RetrievalSettings"):
+    with pytest.raises(SettingError, match=r"^task_settings 3: .*\bRetrievalSettings\b"):
         evaluate("r", root=toy.root, settings=EvaluationSettings(task_settings=3))
-    with pytest.raises(SettingError, match=r"^protocol x: applies to another data set"):
+    with pytest.raises(SettingError, match=r"^protocol x: "):
         evaluate("r", root=toy.root, protocol="x")
-    with pytest.raises(UserError, match="no finished run"):
+    with pytest.raises(UserError, match=re.escape(str(toy.root))):
         evaluate("nothing", root=toy.root)

@@ -139,5 +139,5 @@ def test_one_query_and_one_candidate():
 
 @pytest.mark.parametrize("num_iterations", [0, -1])
 def test_biases_of_no_iteration_are_refused_by_name(num_iterations):
-    with pytest.raises(ValueError, match=f"num_iterations {num_iterations}: expected 1 or more"):
+    with pytest.raises(ValueError, match=f"num_iterations {num_iterations}: "):
         sinkhorn_biases(torch.eye(3), 0.1, num_iterations=num_iterations)

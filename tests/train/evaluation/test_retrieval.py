@@ -74,11 +74,11 @@ def test_a_stage_without_a_weight_is_shown_with_0():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"rerank": 0}, "rerank 0: expected 1 or more"),
-        ({"temperature": 0.0}, "temperature 0.0: expected more than 0"),
-        ({"temperature": float("nan")}, "temperature nan: expected more than 0"),
-        ({"ties": "best"}, "ties best: expected one of average, "),
-        ({"normalize": "all"}, "normalize all: expected one of none, "),
+        ({"rerank": 0}, "^rerank 0: .*1"),
+        ({"temperature": 0.0}, "^temperature 0.0: .*0"),
+        ({"temperature": float("nan")}, "^temperature nan: .*0"),
+        ({"ties": "best"}, "^ties best: .*average, "),
+        ({"normalize": "all"}, "^normalize all: .*none, "),
     ],
 )
 def test_settings_that_cannot_be_used_are_refused(settings, message):
@@ -102,16 +102,16 @@ def stages(*names: str, queries: int | None = None) -> StageScores:
 @pytest.mark.parametrize(
     ("weights", "queries", "name", "message"),
     [
-        ({"pair": 1.0}, None, "ncl", "the run kept no training queries"),
-        ({"pair": 1.0}, 0, "qbnorm", "the run kept no training queries"),
-        ({"pair": 1.0, "token": 0.5}, 9, "qbnorm", "applies to the pair score alone; set the weight of token to 0"),
-        ({"pair": 0.0, "token": 0.5}, 9, "ncl", "applies to the pair score alone; set the weight of token to 0"),
-        ({"pair": 0.0}, 9, "ncl", "applies to the pair score alone; give pair a weight"),
+        ({"pair": 1.0}, None, "ncl", "--normalized-loss"),
+        ({"pair": 1.0}, 0, "qbnorm", "--normalized-loss"),
+        ({"pair": 1.0, "token": 0.5}, 9, "qbnorm", r"\bpair\b.*\btoken\b.*0"),
+        ({"pair": 0.0, "token": 0.5}, 9, "ncl", r"\bpair\b.*\btoken\b.*0"),
+        ({"pair": 0.0}, 9, "ncl", r"\bpair\b.*\bpair\b"),
     ],
 )
 def test_normalisations_by_training_queries_say_what_they_need(weights, queries, name, message):
     scores = stages(*weights, queries=queries)
-    with pytest.raises(SettingError, match=f"normalize {name}: {message}"):
+    with pytest.raises(SettingError, match=f"^normalize {name}: .*{message}"):
         normalized_scores(scores, np.arange(6), "pair", request(weights, normalize=name))
 
 
