@@ -20,12 +20,13 @@ from dataclasses import dataclass
 from vlalign.storage.captions.files import read_captions
 from vlalign.train.evaluation.coverage import measure
 from vlalign.train.data.usable_captions import captions_of_split
-from vlalign.train.evaluation.task import Task, TaskResult, counted, option
+from vlalign.storage.common.settings import Settings, setting
+from vlalign.train.evaluation.task import Task, TaskResult, counted
 
 
 @dataclass(frozen=True)
-class ToySettings:
-    letters: int = option(1, "number of letters (default: 1)", parse=int, metavar="N")
+class ToySettings(Settings):
+    letters: int = setting(1, "number of letters")
 
 
 class Toy(Task[ToySettings]):
