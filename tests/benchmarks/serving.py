@@ -61,7 +61,7 @@ async def visit(times: Times, address: str, headers: dict[str, str], rng: random
             for moment in found["moments"] if found else []:
                 of = {"video_id": moment["video_id"]}
                 await times.get(session, "/api/score_curve", params=of | {"q": query})
-                await times.get(session, "/media/thumbnail", params=of | {"seconds": moment["start_seconds"]})
+                await times.get(session, "/media/picture", params=of | {"seconds": moment["start_seconds"]})
                 await times.get(session, "/media/video", params=of, headers={"Range": "bytes=0-65535"})
 
 
@@ -87,7 +87,7 @@ def hostile_request(rng: random.Random, video_id: str, known: dict[str, str]) ->
         names = [*pieces, *[video_id] * 20, "'", '"', "<script>", "&", "#"]
         name = "".join(rng.choices(names, k=rng.choice([1, 1, 2, 5])))
         seconds = rng.choice(["0", "-1", "nan", "1e999", "x"])
-        kind, end = rng.choice(["video", "thumbnail", "clip"]), rng.choice(["1", "1", "9e6", "nan", "0"])
+        kind, end = rng.choice(["video", "picture", "clip"]), rng.choice(["1", "1", "9e6", "nan", "0"])
         path = f"/media/{kind}?video_id={name}&seconds={seconds}&start={seconds}&end={end}"
     if rng.random() < 0.1:
         query, count = rng.choice(["", "%00", "x" * 3000]), rng.choice(["0", "-5", "99999999999", "x"])

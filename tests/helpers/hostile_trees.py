@@ -103,7 +103,7 @@ PAGES = (
     "/api/like?video_id=v000&start=0&end=1",
     f"/api/score_curve?{urlencode({'q': CUT, 'video_id': 'v000'})}",
     "/media/video?video_id=v000",
-    "/media/thumbnail?video_id=v000",
+    "/media/picture?video_id=v000",
     "/media/clip?video_id=v001&start=0&end=0.5",
 )
 

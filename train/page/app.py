@@ -259,7 +259,7 @@ def _add_media(app: FastAPI) -> None:
         """Return a part of a video as WebM, or one range of its bytes: at most 30 seconds and 640 px a side."""
         return FileResponse(dataset.library.clip(video_id, start, end), media_type="video/webm", headers=caching)
 
-    @app.get("/media/thumbnail", response_class=Response, responses={200: {"content": {"image/jpeg": {}}}})
-    def thumbnail(dataset: SelectedDataset, video_id: VideoId, seconds: Seconds = 0) -> Response:
+    @app.get("/media/picture", response_class=Response, responses={200: {"content": {"image/jpeg": {}}}})
+    def picture(dataset: SelectedDataset, video_id: VideoId, seconds: Seconds = 0) -> Response:
         """Return the thumbnail of a video nearest to a time."""
         return Response(dataset.library.thumbnail(video_id, seconds), media_type="image/jpeg")

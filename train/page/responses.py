@@ -50,7 +50,7 @@ class MomentResponse(BaseModel):
     captions: list[str]
     """Captions of the video that are about a time in the moment; at most three."""
     shown: Shown
-    """How browsers show the video: by ``/media/video``, by ``/media/clip``, or by ``/media/thumbnail``."""
+    """How browsers show the video: by ``/media/video``, by ``/media/clip``, or by ``/media/picture``."""
     curve: CurveResponse
     """Over the time of the moment."""
 

@@ -68,7 +68,7 @@ function strip(moment, curve, seek) {
 // Times outside are those of the video; a clip's own time begins at 0.
 function preview(moment, dataset) {
   const source = (kind, parameters) => `/media/${kind}?${new URLSearchParams({ ...dataset, video_id: moment.video_id, ...parameters })}`;
-  const thumbnail = source("thumbnail", { seconds: moment.start_seconds });
+  const thumbnail = source("picture", { seconds: moment.start_seconds });
   const still = () => make("img", { className: "view", alt: `Thumbnail of ${moment.video_id}`, src: thumbnail, loading: "lazy" });
   if (moment.shown === "thumbnails") return { view: still(), seek() {}, watch() {} };
   const video = make("video", {
