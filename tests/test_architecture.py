@@ -66,7 +66,7 @@ EXCEPTIONS = {
     ("extract/models/clip.py", "transformers"),
     ("storage/hub/loading.py", "transformers"),
     ("extract/encoders/hub.py", "transformers"),
-    ("train/search/store_encoder.py", "vlalign.extract"),
+    ("train/search/encoder.py", "vlalign.extract"),
     ("train/page/browser_clips.py", "vlalign.extract"),
 }
 """CLIP's features, and those of all hf: encoders, are defined by transformers' own networks; a copy of them here would

@@ -10,7 +10,7 @@ from ...storage.cli.parser import DEVICE_HELP, Parser, command_parser
 from ...storage.common.errors import EXIT_DONE, SettingError, UserError
 from ...storage.common.terminal import number_of, say, show
 from ...storage.dataset.folder import find_dataset
-from ..search.query import SearchBy, check_count, check_query, parse_example
+from ..search.query_checks import SearchBy, check_count, check_query, parse_example
 
 if TYPE_CHECKING:
     from ..search.search_source import SearchSource

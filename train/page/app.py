@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from ...storage.common.errors import UserError
 from ..search.moments import Moment
-from ..search.query import SearchBy, SearchTimeout, time_limit
+from ..search.query_checks import SearchBy, SearchTimeout, time_limit
 from ..search.search import Search
 from .browser_clips import ClipCache
 from .concurrency import AddressQueue, Busy, one_at_a_time

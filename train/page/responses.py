@@ -4,7 +4,7 @@ from pydantic import BaseModel
 
 from ...storage.dataset.media_types import Shown
 from ..search.moments import Moment, ScoreCurve
-from ..search.query import SearchBy
+from ..search.query_checks import SearchBy
 
 
 class CurveResponse(BaseModel):

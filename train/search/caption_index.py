@@ -22,7 +22,7 @@ from ..data.clips import Clip
 from .coded_search import CandidateSearch
 from .encoder import SearchEncoder
 from .moments import Moment, ScoreCurve
-from .query import check_time, is_timed_out
+from .query_checks import check_time, is_timed_out
 
 FILE_NAME = "said.sqlite"
 """The file and its table have the names of earlier versions, so that they are not made again."""

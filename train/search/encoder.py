@@ -1,21 +1,31 @@
-"""What turns queries and clips into vectors that can be compared: the protocol of the two encoders.
+"""Encoders of queries and clips: the protocol, and the encoder of a store.
 
 A query becomes a vector in ``encode_text`` or ``encode_image``, a part of a video in ``encode_clips``. ``StoreEncoder``
 does it with a feature store and the text tower of its model, ``RunEncoder`` with a trained run.
 """
 
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from ...storage.common.errors import UserError
 from ...storage.dataset.folder import DatasetFolder
-from ...storage.stores.feature_store import FeatureStore
+from ...storage.hub.names import is_hub_name, read_hub_name
+from ...storage.profiles import split_features
+from ...storage.records import VideoFeatures
+from ...storage.shards import TEXTS
+from ...storage.stores.feature_store import FeatureStore, stores_in
 from ..data.clips import Clip
 from .moments import ScoreCurve
+
+if TYPE_CHECKING:
+    from ...extract.encoders.hub_text import HubTextTower
+    from ...extract.encoders.text_tower import ClipTextTower
 
 TINY = float(np.finfo(np.float32).tiny)
 
@@ -114,3 +124,187 @@ def stores_checksum(stores: Sequence[FeatureStore], video_id: str) -> int:
     """Return one checksum of a video's rows in several stores."""
     parts = b"".join(int(store.locate(video_id)[1]["checksum"]).to_bytes(8, "little", signed=True) for store in stores)
     return int.from_bytes(hashlib.sha256(parts).digest()[:8], "little") >> 1
+
+
+class StoreEncoder:
+    """A store and the text tower of the model that made it: no training, no captions.
+
+    The vector of a clip is the mean of its rows, each of length 1, and again of length 1 (CLIP4Clip's mean pooling).
+    """
+
+    def __init__(
+        self, dataset: DatasetFolder, store: FeatureStore, tower: "ClipTextTower | HubTextTower | UserError"
+    ) -> None:
+        """Take a store and its text tower, or the reason why it has none."""
+        self.dataset, self.store, self.tower = dataset, store, tower
+
+    @property
+    def name(self) -> str:
+        """Name of the features."""
+        return self.store.name
+
+    @property
+    def description(self) -> str:
+        """The data set's name."""
+        return self.dataset.name
+
+    @property
+    def note(self) -> str | None:
+        """None: a store of random weights has no text tower."""
+        return None
+
+    @property
+    def reads_texts(self) -> bool:
+        """Whether the model has a text tower."""
+        return not isinstance(self.tower, UserError)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The profile, the weights, and how texts are prepared where the model's files do not say it.
+
+        Earlier versions neither padded texts for SigLIP nor lower-cased them: their indexes are told apart.
+        """
+        made = {"profile_hash": self.store.profile.hash, "weights_sha256": self.store.weights.sha256}
+        if isinstance(self.tower, UserError) or self.tower.is_as_files_say:
+            return made
+        return made | {"texts": self.tower.preparation}
+
+    def video_ids(self) -> list[str]:
+        """Return the videos of the store."""
+        return sorted(self.store.video_ids())
+
+    def duration_seconds(self, video_id: str) -> float:
+        """Return the duration of a video."""
+        return self.store.duration_seconds(video_id)
+
+    def checksum(self, video_id: str) -> int:
+        """Return a checksum of a video's rows."""
+        return stores_checksum([self.store], video_id)
+
+    def encode_clips(self, clips: Sequence[Clip]) -> np.ndarray:
+        """Return a vector of length 1 for each clip: of the rows whose middle lies in it, else of the nearest row."""
+        vectors = np.zeros((len(clips), self.store.profile.dimension), dtype=np.float32)
+        for video_id in dict.fromkeys(clip.video_id for clip in clips):
+            of_video = [index for index, clip in enumerate(clips) if clip.video_id == video_id]
+            vectors[of_video] = _window_means(self.store.get(video_id), [clips[index] for index in of_video])
+        return vectors
+
+    def encode_text(self, text: str) -> np.ndarray:
+        """Return the text tower's vector, of length 1."""
+        if isinstance(self.tower, UserError):
+            raise self.tower
+        return self.tower.encode([text])[0]
+
+    def encode_image(self, path: Path) -> np.ndarray:
+        """Return the mean of the rows that the same model gives an image, of length 1."""
+        weights_path = None if isinstance(self.tower, UserError) else self.tower.weights_path
+        shown = image_features(self.store, path, weights_path)
+        return _window_means(shown, [Clip(shown.video_id, None, None)])[0]
+
+    def score(self, text: str, clips: Sequence[Clip], rerank: int) -> ClipScores | None:
+        """Return None: the vectors are all there is."""
+        return None
+
+    def curve(self, query_D: np.ndarray, video_id: str) -> ScoreCurve | None:
+        """Return the score of each row."""
+        video = self.store.get(video_id)
+        return ScoreCurve(video.start_seconds, video.end_seconds, unit(video.features) @ query_D)
+
+    def word_curves(self, text: str, video_id: str) -> dict[str, ScoreCurve]:
+        """Return nothing: the text tower gives one vector for the whole text."""
+        return {}
+
+    def warnings(self, text: str) -> list[str]:
+        """Return whether the text is too long."""
+        if not isinstance(self.tower, UserError) and self.tower.is_cut(text):
+            return [f"only the first {self.tower.max_tokens} word pieces are read"]
+        return []
+
+
+def _window_means(video: VideoFeatures, clips: Sequence[Clip]) -> np.ndarray:
+    """Return the mean of the rows, each of length 1, of clips of one video, of length 1: [N, D]. NaN without rows."""
+    if not len(video.features):
+        return np.full((len(clips), video.features.shape[1]), np.nan, dtype=np.float32)
+    sums = np.zeros((len(video.features) + 1, video.features.shape[1]))
+    unit(video.features).cumsum(axis=0, dtype=np.float64, out=sums[1:])
+    middles = (video.start_seconds + video.end_seconds) / 2
+    starts = np.array([0.0 if clip.start_seconds is None else clip.start_seconds for clip in clips])
+    ends = np.array([np.inf if clip.end_seconds is None else clip.end_seconds for clip in clips])
+    first, last = np.searchsorted(middles, starts, side="left"), np.searchsorted(middles, ends, side="left")
+    is_empty = last <= first
+    nearest = np.abs(middles[None] - np.minimum((starts + ends) / 2, middles[-1])[:, None]).argmin(axis=1)
+    first, last = np.where(is_empty, nearest, first), np.where(is_empty, nearest + 1, last)
+    return unit((sums[last] - sums[first]) / (last - first)[:, None])
+
+
+def image_features(store: FeatureStore, path: Path, weights: Path | None = None) -> VideoFeatures:
+    """Return the features of an image, made as those of a store were.
+
+    Args:
+        store: The store.
+        path: An image or a video.
+        weights: File or folder of the weights that made the store. None: where the extraction found them.
+
+    Raises:
+        UserError: The image or the weights cannot be read, or the store was imported.
+    """
+    from ...extract import extract_video, load_extractor
+    from ...extract.decoding.errors import VideoError
+    from ...extract.encoders.weights_paths import find_weights
+    from ...extract.extractor import load_for_store
+
+    used = store.weights
+    if used.is_random:
+        seed = int("".join(filter(str.isdigit, used.name)) or 0)
+        extractor = load_extractor(store.profile.name, weights="random", seed=seed)
+    else:
+        extractor = load_for_store(store.profile, weights or find_weights(store.profile, used))
+    if (extractor.profile, extractor.weights.sha256) != (store.profile, used.sha256):
+        raise UserError(
+            f"{store.where}: made otherwise than {path} can be encoded here; use a store that was extracted"
+        )
+    try:
+        return extract_video(path, [extractor])[store.profile.name]
+    except VideoError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def open_store_encoder(dataset: DatasetFolder, features: str, weights: Path | None) -> StoreEncoder:
+    """Open a store for search without a run. If its model reads no texts, captions and examples can be searched.
+
+    Raises:
+        UserError: There is no such store, or its text tower cannot be read.
+    """
+    from ...extract.encoders.text_preparation import NoTextRule
+    from ...extract.encoders.text_tower import (  # torch takes seconds to import
+        WITH_TEXT_TOWER,
+        has_text_tower,
+        load_text_tower,
+    )
+
+    names = split_features(features, stores_in(dataset.path / "features"))
+    if len(names) > 1:
+        raise UserError(
+            f"features {features}: several; without a run, expected one, such as {' or '.join(WITH_TEXT_TOWER)}"
+        )
+    if weights is None and is_hub_name(features) and (encoder := read_hub_name(features)).is_folder:
+        weights = Path(os.path.expanduser(encoder.model)).absolute()
+    store = FeatureStore(dataset.features(names[0]))
+    try:
+        tower = load_text_tower(store.profile, store.weights, weights)
+        _check_texts(store, tower)
+    except UserError as error:
+        if has_text_tower(store.profile) and not isinstance(error, NoTextRule):
+            raise
+        tower = error
+    return StoreEncoder(dataset, store, tower)
+
+
+def _check_texts(store: FeatureStore, tower: "ClipTextTower | HubTextTower") -> None:
+    """Raise ``UserError`` if a store says that texts must be prepared otherwise. Stores of 1.0.0 say nothing."""
+    required = sorted({shard.made_with.get(TEXTS, tower.preparation) for shard in store.shards} - {tower.preparation})
+    if required:
+        raise UserError(
+            f"{store.where}: texts for it must be prepared so: {required[0]}; those of {tower.weights_path} are "
+            f"prepared so: {tower.preparation}; pass --weights with the folder that made it, or update vlalign"
+        )

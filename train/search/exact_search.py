@@ -6,7 +6,7 @@ from collections.abc import Collection
 import numpy as np
 
 from .index import WindowIndex
-from .query import check_time
+from .query_checks import check_time
 
 BLOCK_WINDOWS = 1 << 12
 """Windows that are scored at once: their vectors stay in the processor's cache."""

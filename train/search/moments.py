@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ...storage.common.terminal import one_line
-from .query import SearchBy, check_time
+from .query_checks import SearchBy, check_time
 
 MAX_CAPTION_CHARACTERS = 60
 """Of a caption in the table for the terminal."""

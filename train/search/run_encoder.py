@@ -21,10 +21,9 @@ from ..runs.folder import dataset_of
 from ..runs.load import Run
 from ..scoring.scorer import CLIP_CHUNK, Scorer, join_videos, stage_scores
 from ..scoring.word_fits import word_fits
-from .encoder import ClipScores, stores_checksum
+from .encoder import ClipScores, image_features, stores_checksum
 from .moments import ScoreCurve
-from .query import check_time
-from .store_encoder import image_features
+from .query_checks import check_time
 
 MAX_CACHED_BYTES = 256 << 20
 

@@ -24,7 +24,7 @@ from .encoder import SearchEncoder, unit
 from .exact_search import ExactSearch
 from .index import IndexFolder, WindowIndex
 from .moments import Hit, Moment, ScoreCurve, fuse_rankings, merge_hits
-from .query import Example, SearchBy, VideoSpan, check_by, check_count, check_query
+from .query_checks import Example, SearchBy, VideoSpan, check_by, check_count, check_query
 from .search_source import SearchSource
 
 CANDIDATES_PER_RESULT, MIN_CANDIDATES = 16, 256

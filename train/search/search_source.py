@@ -9,8 +9,7 @@ from ...storage.dataset.folder import DatasetFolder
 from ..runs.files import RUN_FILE
 from ..runs.folder import choose_dataset, dataset_of, find_run
 from ..runs.run_json import read_config, read_run
-from .encoder import SearchEncoder
-from .store_encoder import open_store_encoder
+from .encoder import SearchEncoder, open_store_encoder
 
 
 @dataclass(frozen=True)

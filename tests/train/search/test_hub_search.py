@@ -14,7 +14,7 @@ from transformers import AutoModel, Blip2Config, CLIPImageProcessor, CLIPProcess
 from vlalign.storage import FeatureStore, UserError
 from vlalign.train import open_search
 from vlalign.train.cli.search import main as search_main
-from vlalign.train.search.query import parse_example
+from vlalign.train.search.query_checks import parse_example
 
 
 @pytest.fixture(scope="module")

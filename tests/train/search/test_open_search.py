@@ -23,7 +23,7 @@ from vlalign.train.data.clips import Clip
 from vlalign.train.runs.load import load_run
 from vlalign.train.scoring.scorer import stage_scores
 from vlalign.train.search.index import plan_search_windows
-from vlalign.train.search.query import VideoSpan, parse_example
+from vlalign.train.search.query_checks import VideoSpan, parse_example
 
 pytestmark = pytest.mark.portable
 

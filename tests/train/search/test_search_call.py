@@ -10,7 +10,7 @@ from vlalign.train.cli.evaluate import main as evaluate_main
 from vlalign.train.cli.search import main
 from vlalign.train.cli.serve import main as serve_main
 from vlalign.train.cli.train import main as train_main
-from vlalign.train.search.query import VideoSpan, parse_example
+from vlalign.train.search.query_checks import VideoSpan, parse_example
 
 TRAIN = ["--objective", "taco", "--features", "s3d", "--num-steps", "2", "--batch-size", "4", "--num-negatives", "2"]
 LONG = "cut the onion " * 30

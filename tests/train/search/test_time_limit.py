@@ -9,7 +9,7 @@ from vlalign.train.search.caption_index import open_caption_index
 from vlalign.train.search.exact_search import ExactSearch
 from vlalign.train.search.index import WindowIndex, open_index_shards
 from vlalign.train.search.index import write_index_shard as write_vectors
-from vlalign.train.search.query import SearchTimeout, check_time, time_limit
+from vlalign.train.search.query_checks import SearchTimeout, check_time, time_limit
 
 
 def test_a_limit_ends_with_its_block():
