@@ -19,7 +19,7 @@ TOP = Path(__file__).resolve().parents[1]
 ASKED = [
     *(TOP / "docs").rglob("*.md"),
     *(TOP / name for name in ("README.md", "Makefile", "docs/take_pictures.py", "train/cli/search.py")),
-    TOP / "train" / "search" / "limits.py",
+    TOP / "train" / "search" / "query_checks.py",
 ]
 """What shows queries for the demo."""
 QUERY = re.compile(

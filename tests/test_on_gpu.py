@@ -204,7 +204,7 @@ def two_steps(of: Trainer) -> list[dict]:
     for module in of.model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
-    stream = iter(of.inputs_from(0))
+    stream = iter(of.prefetched_inputs(0))
     events = [event for inputs in islice(stream, 2) for event in of.train_step(inputs)]
     stream.close()
     return events

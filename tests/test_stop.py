@@ -154,7 +154,7 @@ EXTRACT = """
     import sys
     from vlalign.extract.pipeline import shard_writing
     from vlalign.extract.cli.extract import main
-    write.SHARD_VIDEOS = 4
+    shard_writing.SHARD_VIDEOS = 4
     sys.exit(main(sys.argv[1:]))
 """
 NUM_VIDEOS = 16

@@ -10,7 +10,7 @@ from vlalign.extract.decoding import torchcodec_backend
 
 NEAR = 2e-3
 """Scores that differ by less may change places."""
-HIT = re.compile(r"^ *(-?[\d.]+) +([\d.]+ - +[\d.]+) +(?:[\d.]+%|-) +(.+)$", re.MULTILINE)
+HIT = re.compile(r"^ *(-?[\d.]+) +([\d.]+ - +[\d.]+) +(?:[\d.]+|-) +(.+)$", re.MULTILINE)
 
 
 def lacks_nvdec() -> list[str]:

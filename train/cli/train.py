@@ -17,6 +17,8 @@ from ..objectives import OBJECTIVES
 from ..recipes.recipes import RECIPES
 from ..recipes.train_config import COMPONENTS, objective_settings, setting_types
 
+COMPONENT_ORDER = ("data", "model", "optimization", "validation")
+"""The order of options, and of settings in the names of a suite's results."""
 OWN_OPTIONS = ("dataset", "protocol", "features")
 """Settings whose options say more than the settings do."""
 USUAL_SETTINGS = (
@@ -39,7 +41,9 @@ def train_command(args: argparse.Namespace) -> int:
         show(as_text(list_suites()))
         return EXIT_DONE
     of_call = ("dataset", "recipe", "protocol", "init", "run_name", "device")
-    settings = {name: getattr(args, name) for name in setting_types() if name not in of_call}
+    names = [field.name for component in COMPONENT_ORDER for field in fields(COMPONENTS[component])]
+    settings = {name: getattr(args, name) for name in [*names, *objective_settings()] if name not in of_call}
+    settings["objective"] = args.objective
     call = {name: getattr(args, name) for name in of_call[1:]}
     seeds = None if args.seeds is None else parse_seeds(args.seeds)
     if args.suite is not None:
@@ -78,7 +82,7 @@ def show_seeds(result: SeedRuns) -> int:
 
 def add_component_settings(parser: Parser) -> None:
     """Add a group of options for each component's settings but the objective's."""
-    for component in ("data", "model", "optimization", "validation"):
+    for component in COMPONENT_ORDER:
         group, settings = parser.add_argument_group(component), COMPONENTS[component]
         types = types_of(settings)
         for field in fields(settings):

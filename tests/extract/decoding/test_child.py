@@ -181,7 +181,7 @@ def test_ctrl_c_does_not_disturb_the_child(with_sound):
                 process.take_frames(message, np.empty(message.shape, np.uint8))
             elif hasattr(message, "seconds"):
                 process.receive_bytes()
-        print("DecodingFinished", process._link.take_output())
+        print("Finished", process._link.take_output())
         process.close()
         """,
         with_sound,

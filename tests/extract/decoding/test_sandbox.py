@@ -272,8 +272,8 @@ def test_a_program_that_was_taken_over_reaches_nothing(hostile, monkeypatch, tmp
         sandbox.limit_files()
         running = ffmpeg_backend.start(Path({str(hostile)!r}), 0, None, processor_seconds=9)
         print(running.process.wait())
-        running.complaints.seek(0)
-        print(running.complaints.read().decode().rstrip("x"))
+        running.log.seek(0)
+        print(running.log.read().decode().rstrip("x"))
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True)
     code, *lines = done.stdout.split("\n")

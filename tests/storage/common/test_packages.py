@@ -93,7 +93,7 @@ def run(environment: dict[str, str], folder: Path, code: str) -> subprocess.Comp
             "storage.cli.store import main; sys.exit(main(['ls', '--verbose', '--root', '.']))", 2, id="verbose"
         ),
         pytest.param("extract.cli.doctor import main; main(['--root', '.'])", 0, id="doctor"),
-        pytest.param("train.runs.folder import describe_software; print(describe_software())", 0, id="a run"),
+        pytest.param("train.runs.run_json import describe_software; print(describe_software())", 0, id="a run"),
     ],
 )
 def test_without_an_installation_the_version_is_given_as_such(on_the_import_path, tmp_path, command, code):

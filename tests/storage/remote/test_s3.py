@@ -34,7 +34,8 @@ from vlalign.train.cli.train import main as train_main
 
 ADDRESS = "s3://films/all"
 LITTLE_AT_ONCE = (
-    "import sys; from vlalign.extract import cli, run; run.SHARD_VIDEOS = 2; sys.exit(cli.main(sys.argv[1:]))"
+    "import sys; from vlalign.extract.cli import extract; from vlalign.extract.pipeline import shard_writing; "
+    "shard_writing.SHARD_VIDEOS = 2; sys.exit(extract.main(sys.argv[1:]))"
 )
 """vlalign-extract, with a shard for every two videos."""
 

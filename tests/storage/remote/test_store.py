@@ -78,7 +78,7 @@ def test_rows_of_clips_are_fetched_before_training_needs_them(tmp_path, there):
     here = tmp_path / "here"
     link_store(here, there.as_uri())
     features = ClipFeatures([FeatureStore(here)])
-    features.read_ahead([Clip("video0", None, None), Clip("video5", 0.0, 2.0)])
+    features.prefetch([Clip("video0", None, None), Clip("video5", 0.0, 2.0)])
     assert whole(here) == 2, "the shards of these two videos, and no other"
 
 
