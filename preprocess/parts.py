@@ -33,7 +33,7 @@ class TaggingPart:
     """Folder of the caption tables."""
     index: int
     chunks: list[Chunk]
-    """ChunkedRecords that hold the captions, and others before and after them."""
+    """Chunks that hold the captions, and others before and after them."""
     read: ReadChunk
     """Reads a chunk."""
     skip: int
@@ -94,7 +94,7 @@ def parts_among(chunks: Iterable[T], sizes: Iterable[int], part_captions: int) -
     """Yield the chunks that hold the captions of each part, and how many of their captions are in earlier parts.
 
     Args:
-        chunks: ChunkedRecords, in order.
+        chunks: The chunks, in order.
         sizes: Number of captions of each.
         part_captions: Number of captions of each part but the last.
     """

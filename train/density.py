@@ -156,8 +156,10 @@ class _Side:
 
 
 def _moments(vectors: Tensor) -> tuple[Tensor, float, float]:
-    """Second moments [D, D]; and from them and the sum, mean and deviation of the products of all vectors with all
-    others: not one is computed."""
+    """Return the second moments [D, D], and the mean and deviation of the products of all vectors with all others.
+
+    Mean and deviation follow from the moments and the sum, so that no product is computed.
+    """
     number, width = vectors.shape
     moments, total = torch.zeros(width, width, dtype=torch.float64), torch.zeros(width, dtype=torch.float64)
     own, own_square = 0.0, 0.0  # with themselves
@@ -192,15 +194,15 @@ def _in_clusters(sides: tuple[_Side, _Side], k: int, rng: np.random.Generator) -
     known = torch.cat([numbers for _, _, numbers in _everywhere(sides, sample, k)])
     components = [side.principal_components() for side in sides]
     searched = min((0, 1), key=lambda number: _nearer_than(sides[number], sample, known))
-    of_pair, middles = _clusters(components[searched], round(CLUSTERS * size**0.5), rng)
-    num_looked_at = _clusters_needed(of_pair, middles, sample, known)
+    of_pair, centroids = _clusters(components[searched], round(CLUSTERS * size**0.5), rng)
+    num_looked_at = _clusters_needed(of_pair, centroids, sample, known)
     by_cluster = of_pair.argsort(stable=True)
     components = [values[by_cluster] for values in components]  # so that a cluster's lie side by side
-    members = torch.arange(size).split(of_pair.bincount(minlength=len(middles)).tolist())
-    for own, middle in zip(members, middles, strict=True):
+    members = torch.arange(size).split(of_pair.bincount(minlength=len(centroids)).tolist())
+    for own, middle in zip(members, centroids, strict=True):
         if not len(own):
             continue
-        near = _distances(middle[None], middles)[0].topk(num_looked_at, largest=False).indices.sort().values
+        near = _distances(middle[None], centroids)[0].topk(num_looked_at, largest=False).indices.sort().values
         places = torch.cat([members[number] for number in near])
         others = by_cluster[places], [values[places] for values in components]
         for part in own.split(max(BLOCK // max(len(places), 1), 1)):
@@ -237,8 +239,11 @@ def _nearest_of(
 
 
 def _largest(values: Tensor, number: int) -> Tensor:
-    """The columns of the largest ones of each row, in no order. They lie in the groups with the largest largest ones,
-    which is much less to sort. A group is every n-th column, and a few more are groups of their own."""
+    """Return the columns of each row's largest values, in no order: a top-k in two stages.
+
+    Groups of columns are ranked by their maximum, and only the best groups are sorted. A group is every n-th column,
+    and a few more are groups of their own.
+    """
     if values.shape[1] <= GROUP * number:
         return values.topk(min(number, values.shape[1]), dim=1, sorted=False).indices
     num_groups = values.shape[1] // GROUP
@@ -262,27 +267,29 @@ def _nearer_than(side: _Side, sample: Tensor, known: Tensor) -> float:
 def _clusters(vectors: Tensor, number: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
     """By k-means: the cluster of each vector [N], and the clusters' means."""
     sample = vectors[torch.from_numpy(rng.permutation(len(vectors))[: number * CLUSTER_SAMPLE])]
-    middles = sample[:number].clone()
+    centroids = sample[:number].clone()
     for _ in range(CLUSTER_ROUNDS):
-        of_sample = _nearest(sample, middles)
+        of_sample = _nearest(sample, centroids)
         sums, sizes = (
-            torch.zeros_like(middles).index_add_(0, of_sample, sample),
+            torch.zeros_like(centroids).index_add_(0, of_sample, sample),
             of_sample.bincount(minlength=number)[:, None],
         )
-        middles = torch.where(sizes > 0, sums / sizes.clamp(min=1), middles)
-    return _nearest(vectors, middles), middles
+        centroids = torch.where(sizes > 0, sums / sizes.clamp(min=1), centroids)
+    return _nearest(vectors, centroids), centroids
 
 
-def _distances(vectors: Tensor, middles: Tensor) -> Tensor:
+def _distances(vectors: Tensor, centroids: Tensor) -> Tensor:
     """Squared, but for the vectors' own squares, which change no order: [V, C]."""
-    return torch.addmm(middles.square().sum(dim=1), vectors, middles.T, alpha=-2)
+    return torch.addmm(centroids.square().sum(dim=1), vectors, centroids.T, alpha=-2)
 
 
-def _nearest(vectors: Tensor, middles: Tensor) -> Tensor:
-    return torch.cat([_distances(part, middles).argmin(dim=1) for part in vectors.split(max(BLOCK // len(middles), 1))])
+def _nearest(vectors: Tensor, centroids: Tensor) -> Tensor:
+    return torch.cat(
+        [_distances(part, centroids).argmin(dim=1) for part in vectors.split(max(BLOCK // len(centroids), 1))]
+    )
 
 
-def _clusters_needed(of_pair: Tensor, middles: Tensor, sample: Tensor, known: Tensor) -> int:
-    """In how many, the nearest first, the known neighbours of the sample are nearly all found."""
-    place = _distances(middles[of_pair[sample]], middles).argsort(dim=1).argsort(dim=1).gather(1, of_pair[known])
+def _clusters_needed(of_pair: Tensor, centroids: Tensor, sample: Tensor, known: Tensor) -> int:
+    """Return how many clusters, the nearest first, hold nearly all known neighbours of the sample."""
+    place = _distances(centroids[of_pair[sample]], centroids).argsort(dim=1).argsort(dim=1).gather(1, of_pair[known])
     return int(place.double().quantile(SAMPLE_RECALL).ceil().item()) + 1

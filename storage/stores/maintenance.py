@@ -250,8 +250,7 @@ def merge(sources: Sequence[Path], folder: Path, *, on_progress: Listener | None
         if shard.key != first.key:
             raise UserError(
                 f"{store.folder}: has {shard.describe()}, {stores[0].folder} has {first.describe()}; only stores of "
-                "one "
-                "profile and the same weights can be merged"
+                "one profile and the same weights can be merged"
             )
     shards = [shard for store in stores for shard in store.shards if not (folder / shard.path.name).exists()]
     with report_progress_to(on_progress):

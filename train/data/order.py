@@ -21,7 +21,7 @@ class Order(Protocol):
     """An order of items that depends on a seed and the epoch alone."""
 
     version: int
-    """Kept in a run's state, so that a run goes on with the order that it began with."""
+    """Saved in a run's state, so that a resumed run uses the order that it began with."""
 
     def items(self, epoch: int, first: int, last: int, num_items: int) -> list[int]:
         """Return the items at the places from ``first`` to ``last`` - 1 of an epoch in which each item comes once."""

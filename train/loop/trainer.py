@@ -48,7 +48,7 @@ COLLAPSED = 2
 READ_LOSSES_EVERY = 10
 """Steps of a GPU after which the host reads their losses. Each reading waits until the GPU has done all its work."""
 AVERAGED_FROM = 9
-"""The first steps weigh less in an average than its decay says: step n has decay n / (n + 9) at most."""
+"""The running average warms up: the decay of step n is at most n / (n + 9)."""
 
 
 def set_feature_statistics(model: PairModel, features: ClipFeatures, clips: Clips, *, max_rows: int, seed: int) -> None:

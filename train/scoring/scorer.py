@@ -192,7 +192,7 @@ class TiledScores:
         """Return the scores of captions with all clips.
 
         Args:
-            captions: Begins at a multiple of ``TEXT_CHUNK``, as a multiple of ``PART`` is.
+            captions: Begins at a multiple of ``TEXT_CHUNK``, as a multiple of ``scores.PART`` is.
         """
         return self._part(captions, slice(0, self._num_clips))
 
@@ -200,7 +200,7 @@ class TiledScores:
         """Return the scores of all captions with clips.
 
         Args:
-            clips: Begins at a multiple of ``CLIP_CHUNK``, as a multiple of ``PART`` is.
+            clips: Begins at a multiple of ``CLIP_CHUNK``, as a multiple of ``scores.PART`` is.
         """
         return self._part(slice(0, self._num_captions), clips)
 

@@ -1,9 +1,9 @@
 """Search: find the moments of a data set that fit a text, a part of a video, or an image.
 
-A query goes from top to bottom: it is checked (``query``), becomes a vector (``Search.encode_query``), is compared with
-the vectors of the search windows (``exact_search``, or ``coded_search`` among millions), the best windows are scored
-with all stages (``SearchEncoder.score``) and merged into moments (``moments``), and a text also finds captions
-(``caption_index``). ``build`` makes the index that is searched. ``vlalign-search`` wraps ``open_search``.
+A query goes from top to bottom: it is checked (``query_checks``), becomes a vector (``Search.encode_query``), is
+compared with the vectors of the search windows (``exact_search``, or ``coded_search`` among millions), the best windows
+are scored with all stages (``SearchEncoder.score``) and merged into moments (``moments``), and a text also finds
+captions (``caption_index``). ``build`` makes the index that is searched. ``vlalign-search`` wraps ``open_search``.
 """
 
 import math
