@@ -83,7 +83,8 @@ class ParquetReader:
         budget.take(num_rows * row_bytes, f"its {num_rows:,} rows")
         tables = [self._read_group(group, columns, budget) for group in groups]
         schema = pa.schema([(name, _plain_type(self.schema.field(name).type)) for name in columns])
-        return pa.concat_tables([schema.empty_table(), *(table.cast(schema) for table in tables)])
+        parts = [table.cast(schema) for table in tables]
+        return pa.concat_tables(parts) if parts else schema.empty_table()  # which imports pandas
 
     def _read_group(self, group: int, columns: Sequence[str], budget: Budget) -> pa.Table:
         """Return columns of a group, with texts as dictionaries."""
