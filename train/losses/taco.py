@@ -7,20 +7,33 @@ from .contrastive import nce, weighted_nce
 from .ncl import pair_biases
 
 
-def sentence_nce(
-    video_BD: Tensor,
-    text_RD: Tensor,
-    temperature: float = 1.0,
-    first: int = 0,
-    *,
-    weights_R: Tensor | None = None,
-    bias_B: Tensor | None = None,
-) -> Tensor:
+def sentence_nce(video_BD: Tensor, text_RD: Tensor, temperature: float = 1.0, first: int = 0) -> Tensor:
     """TACo Eq. 3: each text must pick its own video among all of the batch, by dot product.
 
     Args:
         video_BD: The videos.
         text_RD: The texts.
+        temperature: Divides the similarities.
+        first: Index of the first text's video.
+
+    Returns:
+        A scalar, the mean over texts.
+    """
+    return matched_sentence_nce(text_RD @ video_BD.T, temperature, first)
+
+
+def matched_sentence_nce(
+    similarity_RB: Tensor,
+    temperature: float,
+    first: int,
+    *,
+    weights_R: Tensor | None = None,
+    bias_B: Tensor | None = None,
+) -> Tensor:
+    """``sentence_nce`` of similarities that are computed already.
+
+    Args:
+        similarity_RB: The similarity of each text with all videos.
         temperature: Divides the similarities.
         first: Index of the first text's video.
         weights_R: Weight of each text; None: all have 1.
@@ -29,7 +42,6 @@ def sentence_nce(
     Returns:
         A scalar, the mean over texts.
     """
-    similarity_RB = text_RD @ video_BD.T
     biased_RB = similarity_RB if bias_B is None else similarity_RB + bias_B
     return nce(biased_RB / temperature, first, weights_R)
 

@@ -78,8 +78,8 @@ class TacoObjective(FusedObjective):
 
         videos, terms, guidance_RB = batch.all_videos(), {}, None
         if "sentence" in self.loss_names:
-            guidance_RB = batch.texts.sentence_BD.detach() @ videos.mean_BD.detach().T
-            terms["sentence"] = self._sentence_loss(batch, videos, guidance_RB)
+            guidance_RB = batch.texts.sentence_BD @ videos.mean_BD.T
+            terms["sentence"] = self._sentence_loss(batch, guidance_RB)
         if "token" in self.loss_names:
             text_of_S, weights_S, similarity_SB = best_matches(batch, videos)
             terms["token"] = self.token_loss_weight * self._token_loss(batch, text_of_S, weights_S, similarity_SB)
@@ -92,15 +92,14 @@ class TacoObjective(FusedObjective):
             model.queries.push(batch.workers.gather(batch.texts.sentence_BD), videos.mean_BD)
         return terms
 
-    def _sentence_loss(self, batch: Batch, videos: VideoTokens, similarity_RB: Tensor) -> Tensor:
+    def _sentence_loss(self, batch: Batch, similarity_RB: Tensor) -> Tensor:
         """L1, Eq. 3."""
-        from ..losses import sentence_nce
+        from ..losses import matched_sentence_nce
 
         weights_R, bias_B = batch.weights_R, None
         if self.normalized_loss:
             bias_B = batch.video_biases(similarity_RB, self.temperature, weights_R)
-        texts, first = batch.texts.sentence_BD, batch.first
-        return sentence_nce(videos.mean_BD, texts, self.temperature, first, weights_R=weights_R, bias_B=bias_B)
+        return matched_sentence_nce(similarity_RB, self.temperature, batch.first, weights_R=weights_R, bias_B=bias_B)
 
     def _token_loss(self, batch: Batch, text_of_S: Tensor, weights_S: Tensor, similarity_SB: Tensor) -> Tensor:
         """L2, Eq. 4."""
