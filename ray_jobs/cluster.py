@@ -32,7 +32,7 @@ GPU_WORKER_CPUS = 8.0
 ITEMS_PER_CORE = 2
 """Items per core that wait in the cluster, so that no more is read than is worked on."""
 MAX_RETRIES = 5
-"""How often an item is tried again after its process or machine was lost."""
+"""Number of times that an item is tried again after its process or machine was lost."""
 
 
 def add_address(parser: argparse.ArgumentParser) -> None:

@@ -36,7 +36,7 @@ from .scheduler import MAX_ENDS, VideoScheduler
 from .status import Status
 from .worker import TakeoverReport, WorkerReport
 
-LOOK_SECONDS = 5.0
+POLL_SECONDS = 5.0
 """Time between checks whether the cluster has grown, and whether machines will be gone soon."""
 PAUSE_SECONDS = 2.0
 """Time before a worker that ended is replaced."""
@@ -49,8 +49,8 @@ REPORT_WITHIN_SECONDS = 300.0
 """A worker that does not answer for this long is killed. Workers normally answer within seconds."""
 DRIVER_AT_WORK_SECONDS = 5.0
 """A worker that was called more recently than this has a driver."""
-LOOKS_FOR_DRIVER = 4
-"""How often it is looked for: a busy worker still answers calls of a driver that was killed."""
+DRIVER_CHECKS = 4
+"""Number of checks for that driver: a busy worker still answers calls of a driver that was killed."""
 IDLE_SECONDS = 0.5
 """Time between offers of work to an idle worker."""
 
@@ -87,7 +87,9 @@ class ExtractionDriver:
         self.status = Status(len(tasks), sum(self.sizes), log, on_progress)
         self._workers: dict[str, WorkerHandle] = {}
         self._numbers = count()
-        self._made = {name: (store.profile, store.weights) for name, store in extraction.pending.stores.items()}
+        self._expected_weights = {
+            name: (store.profile, store.weights) for name, store in extraction.pending.stores.items()
+        }
         """Profile and weights of each features name: those of its store or, without one, of the first worker."""
         remote = {name: remote_store(settings.dataset.features(name)) for name in extraction.weights}
         self._store_urls = {name: store.url for name, store in remote.items() if store}
@@ -104,14 +106,14 @@ class ExtractionDriver:
         slots: set[asyncio.Task[None]] = set()
         try:
             taken_over = [worker for name in existing_workers(self._prefix) if (worker := await self._take_over(name))]
-            await self._look_at_stores()  # workers may have written and ended since the stores were read
+            await self._sync_with_stores()  # workers may have written and ended since the stores were read
             # Only now, because no video may be assigned before all earlier workers are known.
-            slots = {asyncio.create_task(self._slot(worker)) for worker in taken_over}
+            slots = {asyncio.create_task(self._run_slot(worker)) for worker in taken_over}
             while self.scheduler.num_left:
                 self._draining = draining_nodes()
                 while len(slots) < min(self.share.num_workers(), self.scheduler.num_left):
-                    slots.add(asyncio.create_task(self._slot()))
-                done, slots = await asyncio.wait(slots, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                    slots.add(asyncio.create_task(self._run_slot()))
+                done, slots = await asyncio.wait(slots, timeout=POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
                 self.extraction.pending.write_failures()
@@ -137,7 +139,7 @@ class ExtractionDriver:
         except ValueError:  # it has ended since it was listed
             return None
         try:
-            for _ in range(LOOKS_FOR_DRIVER):
+            for _ in range(DRIVER_CHECKS):
                 call = worker.actor.report_for_takeover.remote()
                 report: TakeoverReport = await asyncio.wait_for(call, 2 * DRIVER_AT_WORK_SECONDS)
                 if report.since_driver_seconds > DRIVER_AT_WORK_SECONDS:
@@ -157,7 +159,7 @@ class ExtractionDriver:
         """Return the numbers of the videos that belong to this call."""
         return [self.number_of[video_id] for video_id in video_ids if video_id in self.number_of]
 
-    async def _slot(self, worker: WorkerHandle | None = None) -> None:
+    async def _run_slot(self, worker: WorkerHandle | None = None) -> None:
         """Keep one place filled with a worker while anything is left to do."""
         while self.scheduler.num_left:
             worker = worker or self._start()
@@ -166,21 +168,21 @@ class ExtractionDriver:
                 await self._serve(worker)
             except (RayError, UserError, OSError, asyncio.TimeoutError) as error:
                 self._release(worker)
-                await self._look_at_stores()  # it may not have reported what it wrote last
-                self._ended(worker, error)
+                await self._sync_with_stores()  # it may not have reported what it wrote last
+                self._return_videos(worker, error)
                 worker = None
                 await asyncio.sleep(PAUSE_SECONDS)
             else:
                 self._release(worker)
                 return
 
-    async def _look_at_stores(self) -> None:
+    async def _sync_with_stores(self) -> None:
         """Count videos as done that are on disk, though no worker reported them."""
-        written = await asyncio.to_thread(self._stores.look)
+        written = await asyncio.to_thread(self._stores.poll)
         known = (
             (self.number_of[video_id], features) for video_id, features in written.items() if video_id in self.number_of
         )
-        self.scheduler.on_disk(
+        self.scheduler.mark_written(
             number for number, features in known if features >= set(self.extraction.tasks[number].features)
         )
 
@@ -194,60 +196,64 @@ class ExtractionDriver:
 
     async def _serve(self, worker: WorkerHandle) -> None:
         """Give a worker videos and record their outcomes, until nothing is left or its machine will be gone soon."""
-        made = await worker.actor.load.remote(self._store_urls)  # waits for room on the cluster, however long
+        loaded = await worker.actor.load.remote(self._store_urls)  # waits for room on the cluster, however long
         worker.node = await worker.actor.__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id())
         worker.loaded = True
-        self._check_made(worker, made)
+        self._check_weights(worker, loaded)
         report = WorkerReport([], 0, True, 0.0, 0.0, 0.0)
         while self.scheduler.num_left:
             draining = worker.node in self._draining
             if draining and report.idle:
-                self.scheduler.ended(worker.number, by_a_video=False)
+                self.scheduler.worker_ended(worker.number, blame_videos=False)
                 return
-            given, ask_at = ([], None) if draining else self.scheduler.next(worker.number, report.num_waiting)
-            if report.idle and not given:
+            assigned, refill_at = ([], None) if draining else self.scheduler.next(worker.number, report.num_waiting)
+            if report.idle and not assigned:
                 await asyncio.sleep(IDLE_SECONDS)
-            call = worker.actor.exchange.remote([self.extraction.tasks[number] for number in given], ask_at, draining)
+            call = worker.actor.exchange.remote(
+                [self.extraction.tasks[number] for number in assigned], refill_at, draining
+            )
             report = await asyncio.wait_for(call, REPORT_WITHIN_SECONDS)
-            self._take(worker, report)
+            self._handle_report(worker, report)
 
-    def _take(self, worker: WorkerHandle, report: WorkerReport) -> None:
+    def _handle_report(self, worker: WorkerHandle, report: WorkerReport) -> None:
         self.status.note_times(worker.number, report)
         for event in report.events:
             if isinstance(event, ShardsWritten):
                 for number in self._known(event.video_ids):
-                    self.scheduler.done(worker.number, number)
+                    self.scheduler.mark_completed(worker.number, number)
             elif (number := self.number_of.get(event.video_id)) is not None:
                 self._ends_in_a_row = 0
-                self._note(event)
-                (self.scheduler.done if event.failure else self.scheduler.finished)(worker.number, number)
+                self._record_outcome(event)
+                (self.scheduler.mark_completed if event.failure else self.scheduler.mark_computed)(
+                    worker.number, number
+                )
         if report.quiet_seconds > STALLED_SECONDS:
             raise TimeoutError(f"no outcome for {report.quiet_seconds / 60:.0f} minutes")
 
-    def _note(self, outcome: VideoOutcome) -> None:
+    def _record_outcome(self, outcome: VideoOutcome) -> None:
         self.status.outcome(outcome, self.sizes[self.number_of[outcome.video_id]])
         report_outcome(outcome, self.extraction)
 
-    def _check_made(self, worker: WorkerHandle, made: dict[str, tuple[Profile, Weights]]) -> None:
+    def _check_weights(self, worker: WorkerHandle, loaded: dict[str, tuple[Profile, Weights]]) -> None:
         """Raise a ``UserError`` if a worker's profile or weights differ from those of the store: it can hold only
         one."""
-        for name, (profile, weights) in made.items():
-            expected = self._made.setdefault(name, (profile, weights))
+        for name, (profile, weights) in loaded.items():
+            expected = self._expected_weights.setdefault(name, (profile, weights))
             if (profile, weights) != expected:
                 raise UserError(
                     f"machine {worker.node[:8]}: has the weights {weights.name} ({weights.sha256[:12]}) for {name}, "
                     f"the others {expected[1].name} ({expected[1].sha256[:12]}); put the same file on all machines"
                 )
 
-    def _ended(self, worker: WorkerHandle, error: Exception) -> None:
-        """Return its videos to the others. Those that were in the hands of too many workers that ended have failed."""
+    def _return_videos(self, worker: WorkerHandle, error: Exception) -> None:
+        """Return the videos of a worker that ended to the others. Those that too many ended workers had have failed."""
         reason = reason_of(error)
         self.status.num_ended += 1
         self._ends_in_a_row += 1
         self.status.say(f"note: a worker ended ({reason}); its videos go to other workers")
         by_the_disk = isinstance(getattr(error, "cause", None), UserError | OSError)  # or by a remote store
-        by_a_video = not (by_the_disk or getattr(error, "preempted", False))
-        for number in self.scheduler.ended(worker.number, by_a_video=by_a_video):
+        blame_videos = not (by_the_disk or getattr(error, "preempted", False))
+        for number in self.scheduler.worker_ended(worker.number, blame_videos=blame_videos):
             self._give_up(number, reason)
         num_places = 1 if isinstance(cause_of(error), UserError | OSError) else self.share.num_workers()
         if self._ends_in_a_row >= MAX_ENDS_IN_A_ROW * num_places:
@@ -262,7 +268,7 @@ class ExtractionDriver:
             path, source = str(file), file_identity(file)
         message = f"{MAX_ENDS} workers ended while they were extracting it; the last: {reason}"
         failure = Failure(video_id=video.video_id, path=path, kind="worker_ended", message=message, source=source)
-        self._note(VideoOutcome(video.video_id, path, features, failure))
+        self._record_outcome(VideoOutcome(video.video_id, path, features, failure))
 
 
 class StoreWatcher:
@@ -283,7 +289,7 @@ class StoreWatcher:
         self._features: dict[str, set[str]] = {}
         self._lock = threading.Lock()
 
-    def look(self) -> dict[str, set[str]]:
+    def poll(self) -> dict[str, set[str]]:
         """Return all features of each video that got some since the last call.
 
         Features that were in the stores at the beginning do not count.

@@ -36,7 +36,7 @@ over."""
 
 
 class State(Enum):
-    """What a worker is doing.
+    """The state of a worker.
 
     NEW -> LOADING -> IDLE <-> WORKING      videos come; all of them are on disk or failed
     IDLE -> STOPPED, WORKING -> STOPPING    the machine will be gone soon: nothing more is begun
@@ -118,18 +118,18 @@ class _Stopwatch:
 
 @dataclass
 class _Videos:
-    """The videos that a worker was given, and what became of them."""
+    """The videos that a worker was given, and their outcomes."""
 
     waiting: deque[VideoTask] = field(default_factory=deque)
-    """Those that are not begun."""
-    ask_at: int | None = None
+    """Videos that are not begun."""
+    refill_at: int | None = None
     """See ``ExtractionWorker.exchange``."""
     unwritten: dict[str, None] = field(default_factory=dict)
-    """Ids of those that are not on disk and have not failed, in order."""
+    """Ids of videos that are not on disk and have not failed, in order."""
     written: list[str] = field(default_factory=list)
-    """Ids of those on disk."""
+    """Ids of videos on disk."""
     events: list[VideoOutcome | ShardsWritten] = field(default_factory=list)
-    """What the driver does not know yet."""
+    """Events that the driver does not know yet."""
 
     def add(self, tasks: Sequence[VideoTask]) -> None:
         self.waiting.extend(tasks)
@@ -149,16 +149,16 @@ class _Videos:
     def has_news(self) -> bool:
         """True if the driver should hear at once of videos on disk, or be asked for more."""
         is_written = any(isinstance(event, ShardsWritten) for event in self.events)
-        return is_written or (self.ask_at is not None and len(self.waiting) <= self.ask_at)
+        return is_written or (self.refill_at is not None and len(self.waiting) <= self.refill_at)
 
 
 @dataclass
 class _Clock:
-    """When things happened, by ``time.monotonic``."""
+    """Times of events, by ``time.monotonic``."""
 
     made: float = field(default_factory=time.monotonic)
     last_call: float = field(default_factory=time.monotonic)
-    """When a driver last called, or waited for the networks to be loaded."""
+    """The time at which a driver last called, or waited for the networks to be loaded."""
     last_progress: float = field(default_factory=time.monotonic)
 
 
@@ -180,7 +180,7 @@ class ExtractionWorker:
         """Guards all that follows."""
         self._state, self._videos, self._clock = State.NEW, _Videos(), _Clock()
         self._error: BaseException | None = None
-        """What ended the thread."""
+        """The error that ended the thread."""
 
     def load(self, store_urls: Mapping[str, str] | None = None) -> dict[str, tuple[Profile, Weights]]:
         """Load the extractors, unless they are loaded already. Return the profile and weights of each.
@@ -224,27 +224,27 @@ class ExtractionWorker:
         ):
             time.sleep(1.0)
 
-    def exchange(self, tasks: Sequence[VideoTask], ask_at: int | None, hurry: bool = False) -> WorkerReport:
+    def exchange(self, tasks: Sequence[VideoTask], refill_at: int | None, draining: bool = False) -> WorkerReport:
         """Accept videos, and report what became of earlier ones.
 
         Args:
             tasks: Videos to extract.
-            ask_at: Report as soon as no more than this many videos are waiting to begin. None: no more videos follow
+            refill_at: Report as soon as no more than this many videos are waiting to begin. None: no more videos follow
                 for now; finish and write everything.
-            hurry: The machine will be gone soon. Write what is finished at once, and begin nothing more.
+            draining: The machine will be gone soon. Write what is finished at once, and begin nothing more.
 
         Raises:
             Exception: Whatever ended the thread that extracts.
         """
         with self._changed:
             videos, self._clock.last_call = self._videos, time.monotonic()
-            if hurry and self._state.accepts_videos and self._state is not State.FAILED:
+            if draining and self._state.accepts_videos and self._state is not State.FAILED:
                 self._state = State.STOPPING if self._state.has_thread else State.STOPPED
             if self._state.accepts_videos:
-                videos.ask_at = ask_at
+                videos.refill_at = refill_at
                 self._accept(tasks)
             else:
-                videos.ask_at = None
+                videos.refill_at = None
                 videos.waiting.clear()  # other workers have the time
             self._changed.wait_for(lambda: not self._state.has_thread or videos.has_news, REPORT_SECONDS)
             self._clock.last_call = time.monotonic()
@@ -279,7 +279,7 @@ class ExtractionWorker:
                 task = videos.waiting.popleft() if videos.waiting else None
                 if task is not None:
                     self._changed.notify_all()
-                elif videos.ask_at is None or time.monotonic() - self._clock.last_call > DRIVER_SECONDS:
+                elif videos.refill_at is None or time.monotonic() - self._clock.last_call > DRIVER_SECONDS:
                     return
             yield task
 

@@ -71,7 +71,7 @@ def _simulate(
     waiting: list[list[int]] = [[] for _ in range(num_workers)]
     finished: list[list[int]] = [[] for _ in range(num_workers)]
     current: list[int | None] = [None] * num_workers
-    ask_at: list[int | None] = [0] * num_workers
+    refill_at: list[int | None] = [0] * num_workers
     since = [0.0] * num_workers
     begun_at = [0.0] * num_workers
     fails_at = (
@@ -87,7 +87,7 @@ def _simulate(
         nonlocal spent, num_exchanges
         num_exchanges += 1
         begun = time.perf_counter()
-        given, ask_at[worker] = scheduler.next(names[worker], len(waiting[worker]))
+        given, refill_at[worker] = scheduler.next(names[worker], len(waiting[worker]))
         spent += time.perf_counter() - begun
         waiting[worker] += given
 
@@ -96,7 +96,7 @@ def _simulate(
         num_exchanges += 1
         begun = time.perf_counter()
         for video in finished[worker]:
-            scheduler.done(names[worker], video)
+            scheduler.mark_completed(names[worker], video)
         spent += time.perf_counter() - begun
         finished[worker].clear()
         since[worker] = now
@@ -107,7 +107,7 @@ def _simulate(
             num_failures += 1
             unfinished = 0.0 if current[worker] is None else fails_at[worker] - begun_at[worker]
             lost += sum(durations[video] for video in finished[worker]) + unfinished
-            scheduler.ended(names[worker])
+            scheduler.worker_ended(names[worker])
             names[worker], next_name = next_name, next_name + 1
             waiting[worker], finished[worker], current[worker] = [], [], None
             back = fails_at[worker] + START_SECONDS
@@ -121,12 +121,12 @@ def _simulate(
         if current[worker] is not None:
             finished[worker].append(current[worker])
             begun = time.perf_counter()
-            scheduler.finished(names[worker], current[worker])
+            scheduler.mark_computed(names[worker], current[worker])
             spent += time.perf_counter() - begun
             current[worker] = None
         if finished[worker] and (now - since[worker] > SHARD_SECONDS or len(finished[worker]) >= 64):
             write(worker)
-        if ask_at[worker] is not None and len(waiting[worker]) <= ask_at[worker]:
+        if refill_at[worker] is not None and len(waiting[worker]) <= refill_at[worker]:
             exchange(worker)
         if not waiting[worker]:
             write(worker)
@@ -218,7 +218,7 @@ def overhead(folder: Path) -> None:
             worker = settings.for_worker(weights, "cpu", share.num_cores)
             run = driver.ExtractionDriver(extraction, worker, share, shard_seconds=SHARD_SECONDS)
             heard: list[float] = []
-            run._take = _noting(run._take, heard)
+            run._handle_report = _noting(run._handle_report, heard)
             asyncio.run(run.run())
             took = heard[-1] - heard[0]
             print(

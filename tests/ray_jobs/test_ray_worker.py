@@ -53,11 +53,11 @@ def worker(tmp_path, monkeypatch) -> Iterator[ExtractionWorker]:
 
 
 def exchange_until(
-    worker: ExtractionWorker, enough, ask_at: int | None = None, seconds: float = 300.0
+    worker: ExtractionWorker, enough, refill_at: int | None = None, seconds: float = 300.0
 ) -> list[VideoOutcome | ShardsWritten]:
     events, until = [], time.monotonic() + seconds
     while time.monotonic() < until:
-        answer = worker.exchange([], ask_at)
+        answer = worker.exchange([], refill_at)
         events += answer.events
         if enough(answer, events):
             return events
@@ -79,7 +79,7 @@ def kept(events: list[VideoOutcome | ShardsWritten]) -> list[str]:
 def test_everything_is_on_disk_once_no_more_videos_follow(worker, films):
     first = worker.exchange(tasks_of(films[:2]), 0)
     events = first.events + exchange_until(
-        worker, lambda answer, events: len(outcomes(events)) + len(first.events) >= 2, ask_at=-1
+        worker, lambda answer, events: len(outcomes(events)) + len(first.events) >= 2, refill_at=-1
     )
     assert sorted(outcomes(events)) == ["v0", "v1"] and kept(events) == [], "a shard takes longer to fill"
     assert worker.report_for_takeover().unwritten == ["v0", "v1"]
@@ -124,8 +124,8 @@ def test_a_broken_video_is_reported_as_a_failure(worker, films, tmp_path):
 
 def test_in_a_hurry_it_finishes_begun_videos_and_accepts_no_more(worker, films):
     worker.exchange(tasks_of(films), 5)
-    events = worker.exchange([], 0, hurry=True).events
-    events += exchange_until(worker, is_idle, ask_at=0)
+    events = worker.exchange([], 0, draining=True).events
+    events += exchange_until(worker, is_idle, refill_at=0)
     done = kept(events)
     assert len(done) < len(films), "those that had not begun are left to others"
     assert not done or set(FeatureStore(worker._settings.dataset.features("s3d")).video_ids()) == set(done)
@@ -174,12 +174,12 @@ def test_the_watcher_sees_new_shards_of_any_writer(tmp_path):
     profiles = {name: replace(stores.PROFILE, name=name) for name in names}
     stores.write(dataset.features("s3d"), stores.video("before", 2), profile=profiles["s3d"])
     watcher = StoreWatcher(PendingWork(dataset, names), names)
-    assert watcher.look() == {}
+    assert watcher.poll() == {}
     stores.write(dataset.features("s3d"), stores.video("a", 2), stores.video("b", 1), profile=profiles["s3d"])
-    assert watcher.look() == {"a": {"s3d"}, "b": {"s3d"}}
+    assert watcher.poll() == {"a": {"s3d"}, "b": {"s3d"}}
     stores.write(dataset.features("resnet152"), stores.video("b", 3), profile=profiles["resnet152"])
-    assert watcher.look() == {"b": {"s3d", "resnet152"}}
-    assert watcher.look() == {}
+    assert watcher.poll() == {"b": {"s3d", "resnet152"}}
+    assert watcher.poll() == {}
 
 
 def test_missing_weights_are_a_user_error(tmp_path):

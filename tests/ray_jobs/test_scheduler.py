@@ -32,31 +32,31 @@ def test_a_video_counts_once_it_is_on_disk():
     scheduler = VideoScheduler([1, 1])
     take(scheduler, 0)
     take(scheduler, 0)
-    scheduler.finished(0, 0)
+    scheduler.mark_computed(0, 0)
     assert scheduler.num_left == 2
-    scheduler.done(0, 0)
-    scheduler.done(0, 1)  # a failed video is done without being finished
+    scheduler.mark_completed(0, 0)
+    scheduler.mark_completed(0, 1)  # a failed video is completed without being computed
     assert scheduler.num_left == 0
 
 
 def test_videos_on_disk_are_not_assigned_again():
     scheduler = VideoScheduler([6, 5, 4, 3, 2, 1])
     assert take(scheduler, 0) == [0, 1, 2]
-    scheduler.finished(0, 0)
-    scheduler.on_disk([0, 2, 4])
+    scheduler.mark_computed(0, 0)
+    scheduler.mark_written([0, 2, 4])
     assert scheduler.num_left == 3
-    assert scheduler.ended(0) == []
+    assert scheduler.worker_ended(0) == []
     assert [take(scheduler, 1) for _ in range(3)] == [[1, 3], [5], []]
     for video in (1, 3, 5, 1):  # reported twice, counted once
-        scheduler.done(1, video)
+        scheduler.mark_completed(1, video)
     assert scheduler.num_left == 0
 
 
 def test_videos_of_a_worker_that_ended_come_before_new_ones():
     scheduler = VideoScheduler([4, 3, 2, 1])
     assert take(scheduler, 0) == [0, 1]
-    scheduler.finished(0, 0)
-    assert scheduler.ended(0) == []
+    scheduler.mark_computed(0, 0)
+    assert scheduler.worker_ended(0) == []
     assert [take(scheduler, 1) for _ in range(4)] == [[1, 0], [2], [3], []]
 
 
@@ -66,10 +66,10 @@ def test_a_video_that_ends_its_workers_is_given_up():
         while scheduler.num_left:
             given = take(scheduler, worker)
             if 7 in given:
-                given_up += scheduler.ended(worker)
+                given_up += scheduler.worker_ended(worker)
                 break
             for video in given:
-                scheduler.done(worker, video)
+                scheduler.mark_completed(worker, video)
     assert given_up == [7] and scheduler.num_left == 0 and worker < 100
 
 
@@ -77,25 +77,25 @@ def test_a_suspect_gets_a_worker_for_itself():
     scheduler = VideoScheduler([1] * 4)
     for worker in (0, 1):
         assert take(scheduler, worker) == [0, 1]
-        scheduler.ended(worker)
+        scheduler.worker_ended(worker)
     assert scheduler.next(2, 0) == ([0], None)
     assert scheduler.next(2, 0) == ([], None), "nothing else while it is in hand"
     assert scheduler.next(3, 0) == ([1], None)
     assert scheduler.next(4, 0) == ([2], 0)
-    scheduler.done(2, 0)
+    scheduler.mark_completed(2, 0)
     assert take(scheduler, 2) == [3]
-    assert scheduler.ended(3) == [1] and scheduler.num_left == 2
+    assert scheduler.worker_ended(3) == [1] and scheduler.num_left == 2
 
 
 def test_a_busy_worker_finishes_before_it_gets_a_suspect():
     scheduler = VideoScheduler([1] * 4)
     assert take(scheduler, 0) == [0, 1]
-    scheduler.ended(0)
+    scheduler.worker_ended(0)
     assert [take(scheduler, 1), take(scheduler, 1)] == [[0, 1], [2]]
     assert take(scheduler, 2) == [3]
-    scheduler.ended(1)
+    scheduler.worker_ended(1)
     assert scheduler.next(2, 0) == ([], None)
-    scheduler.done(2, 3)
+    scheduler.mark_completed(2, 3)
     assert scheduler.next(2, 0) == ([0], None)
 
 
@@ -103,16 +103,16 @@ def test_an_end_that_no_video_caused_does_not_count():
     scheduler = VideoScheduler([1])
     for worker in range(2 * MAX_ENDS):
         assert take(scheduler, worker) == [0]
-        assert scheduler.ended(worker, by_a_video=False) == []
+        assert scheduler.worker_ended(worker, blame_videos=False) == []
 
 
 def test_videos_of_an_earlier_calls_worker_are_not_assigned():
     scheduler = VideoScheduler([1] * 6)
-    scheduler.take_over(0, held=[1, 3], kept=[0])
+    scheduler.take_over(0, unwritten=[1, 3], written=[0])
     assert scheduler.num_left == 5
     assert [take(scheduler, 1) for _ in range(4)] == [[2], [4], [5], []]
-    scheduler.done(0, 3)
-    assert scheduler.ended(0) == []
+    scheduler.mark_completed(0, 3)
+    assert scheduler.worker_ended(0) == []
     assert take(scheduler, 1) == [1]
 
 
@@ -132,7 +132,7 @@ def test_random_histories_lose_nothing_and_assign_nothing_twice_at_once(seed):
         its = [video for video, held_by in holder.items() if held_by == worker]
         action = rng.random()
         if any(video in bad and state[video] == "in hand" for video in its) or action < 0.02:
-            for video in scheduler.ended(worker):
+            for video in scheduler.worker_ended(worker):
                 given_up.add(video)
             ends.update(video for video in its if state[video] == "in hand")
             for video in its:
@@ -146,12 +146,12 @@ def test_random_histories_lose_nothing_and_assign_nothing_twice_at_once(seed):
         else:
             for video in its:
                 if state[video] == "in hand" and rng.random() < 0.7:
-                    scheduler.finished(worker, video)
-                    state[video] = "finished"
-                elif state[video] == "finished":
-                    scheduler.done(worker, video)
-                    state[video] = "done"
+                    scheduler.mark_computed(worker, video)
+                    state[video] = "computed"
+                elif state[video] == "computed":
+                    scheduler.mark_completed(worker, video)
+                    state[video] = "completed"
                     del holder[video]
     assert scheduler.num_left == 0
-    assert {video for video, what in state.items() if what == "done"} | given_up == set(range(60))
+    assert {video for video, what in state.items() if what == "completed"} | given_up == set(range(60))
     assert bad <= given_up and all(ends[video] >= MAX_ENDS for video in given_up)
