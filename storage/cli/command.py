@@ -13,7 +13,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 
-from ..common.errors import EXIT_INCOMPLETE, EXIT_MISTAKE, EXIT_SIGNAL, SettingError, UserError
+from ..common.errors import EXIT_INCOMPLETE, EXIT_MISTAKE, EXIT_SIGNAL, UserError
 from ..common.packages import missing_package_message, package_version
 from ..common.programs import refuse_planted_libraries, start_programs_without_current_folder
 from ..common.progress import TerminalProgress, report_progress_to
@@ -59,7 +59,7 @@ def run_command(command: Command, parser: Parser, argv: list[str] | None) -> int
     level = Level.QUIET if args.quiet else Level.VERBOSE if args.verbose else Level.USUAL
     with messages_on_terminal(level), report_progress_to(listener), command_signals.taken():
         logger.debug("vlalign %s on %s", package_version(), platform.platform())
-        code = _run(command, args, parser.prog)
+        code = _run(command, args, parser)
         if stopping():
             for number in CommandSignals.NUMBERS:  # another signal must not disturb the exit
                 signal.signal(number, signal.SIG_IGN)
@@ -70,7 +70,8 @@ def run_command(command: Command, parser: Parser, argv: list[str] | None) -> int
         return code
 
 
-def _run(command: Command, args: argparse.Namespace, prog: str) -> int:
+def _run(command: Command, args: argparse.Namespace, parser: Parser) -> int:
+    prog = parser.prog
     try:
         if (encoding := sys.getfilesystemencoding()) != "utf-8":
             raise UserError(f"file names are read as {encoding}, expected utf-8; set PYTHONUTF8=1")
@@ -85,7 +86,7 @@ def _run(command: Command, args: argparse.Namespace, prog: str) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python still holds
             return EXIT_SIGNAL + SIGPIPE
         if isinstance(error, UserError):
-            warn(f"{prog}: error: {error.of_command() if isinstance(error, SettingError) else error}")
+            warn(f"{prog}: error: {parser.message(error)}")
             error_code = EXIT_MISTAKE
         elif isinstance(error, OSError) and not (stop_code and isinstance(error, ConnectionError)):
             warn(f"{prog}: error: {_system_message(error)}")

@@ -1,81 +1,154 @@
-"""Files with options of a command, by name: TOML or YAML."""
+"""Files with options of a command, by name: TOML or YAML. A mistake names the file and the line."""
 
 import argparse
 import difflib
+import re
 import reprlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from ..common.errors import UserError, refuse_unreadable
+from ..common.errors import UserError, refuse_unreadable, unreadable
 
 MAX_BYTES = 1 << 16
 """A file with options is small."""
+MAX_TRIED = 20
+"""Lines of a TOML file that are tried as the one in which a key stands."""
 
 
-def read_option_file(path: Path, known: Mapping[str, argparse.Action], given: Sequence[str]) -> list[str]:
-    """Return the options in a file as arguments that may stand before those of the command line.
+@dataclass
+class FileOptions:
+    """The options of a file."""
+
+    arguments: list[str] = field(default_factory=list)
+    """The same options as arguments, which may stand before those of the command line."""
+    places: dict[str, str] = field(default_factory=dict)
+    """{``dest`` of an option: its file and line}, for messages."""
+
+
+def read_option_file(path: Path, known: Mapping[str, argparse.Action], given: Sequence[str]) -> FileOptions:
+    """Read the options in a file.
 
     Args:
         path: ``.toml``, ``.yaml`` or ``.yml``. Names are those of the options, with ``-`` or ``_``.
         known: The command's options by name.
-        given: Arguments of the command line. Options that stand there are left out, so that the command line wins.
+        given: Arguments of the command line. Options that stand there are skipped, so that the command line wins.
 
     Raises:
-        UserError: The file cannot be read, or has a name or a value that does not fit.
+        UserError: The file cannot be read, or has a name twice, an unknown one, or a value that does not fit.
     """
-    arguments: list[str] = []
-    for key, value in _read(path).items():
-        name = str(key).replace("_", "-")
+    options, lines = FileOptions(), dict[str, int]()
+    for key, value, line in _read(path):
+        place, name = f"{path}, line {line}", str(key).replace("_", "-")
         if name not in known:
             near = difflib.get_close_matches(name, known, n=3)
-            raise UserError(f"{path}: unknown option {key!r}" + (f"; nearest: {', '.join(near)}" if near else ""))
+            raise UserError(f"{place}: unknown option {key!r}" + (f"; nearest: {', '.join(near)}" if near else ""))
+        if name in lines:
+            raise UserError(f"{place}: {name} stands in line {lines[name]} already; expected each option once")
+        lines[name] = line
         if not any(argument.split("=")[0] in known[name].option_strings for argument in given):
-            arguments += _arguments(path, name, known[name], value)
-    return arguments
+            options.arguments += _arguments(place, name, known[name], value)
+            options.places[known[name].dest] = place
+    return options
 
 
-def _read(path: Path) -> dict[Any, Any]:
+def _read(path: Path) -> Iterator[tuple[Any, Any, int]]:
+    """Yield the keys of a file, each with its value and its line; of a key that stands twice, both."""
     if path.suffix not in (".toml", ".yaml", ".yml"):
         raise UserError(f"{path}: expected a .toml, .yaml or .yml file with options")
     with refuse_unreadable(path, "not readable"), path.open("rb") as file:
-        text = file.read(MAX_BYTES + 1).decode("utf-8")
-    if len(text) > MAX_BYTES:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
         raise UserError(f"{path}: more than {MAX_BYTES:,} bytes; expected a few options")
-    if path.suffix == ".toml":
-        if sys.version_info < (3, 11):
-            raise UserError(f"{path}: TOML is read from Python 3.11 on; write the options as YAML")
-        import tomllib
-
-        with refuse_unreadable(path, "not TOML"):
-            read = tomllib.loads(text)
-    else:
-        with refuse_unreadable(path, "not YAML", errors=(yaml.YAMLError, ValueError, RecursionError)):
-            read = yaml.safe_load(text)
-    if read is None:
-        return {}
-    if not isinstance(read, dict):
-        raise UserError(f"{path}: expected options by name, such as features: s3d")
-    return read
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise unreadable(_place(path, content.count(b"\n", 0, error.start)), "not readable", error) from None
+    return _read_toml(path, text) if path.suffix == ".toml" else _read_yaml(path, text)
 
 
-def _arguments(path: Path, name: str, action: argparse.Action, value: Any) -> list[str]:
+def _place(path: Path, num_lines_before: int) -> str:
+    return f"{path}, line {num_lines_before + 1}"
+
+
+def _read_yaml(path: Path, text: str) -> Iterator[tuple[Any, Any, int]]:
+    try:
+        loader = yaml.SafeLoader(text)
+        document = loader.get_single_node()
+        if document is None:
+            return
+        if not isinstance(document, yaml.MappingNode):
+            where = _place(path, document.start_mark.line)
+            raise UserError(f"{where}: expected options by name, such as features: s3d")
+        loader.flatten_mapping(document)
+        for key, value in document.value:
+            read = [loader.construct_object(node, deep=True) for node in (key, value)]
+            yield read[0], read[1], key.start_mark.line + 1
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise unreadable(_place(path, mark.line) if mark else path, "not YAML", error) from None
+    except yaml.reader.ReaderError as error:
+        raise unreadable(_place(path, text.count("\n", 0, error.position)), "not YAML", error) from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise unreadable(path, "not YAML", error) from None
+
+
+def _read_toml(path: Path, text: str) -> Iterator[tuple[Any, Any, int]]:
+    if sys.version_info < (3, 11):
+        raise UserError(f"{path}: TOML is read from Python 3.11 on; write the options as YAML")
+    import tomllib
+
+    try:
+        read = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        at = re.search(r"\(at line (\d+)", str(error))
+        line = int(at[1]) if at else len(text.splitlines())
+        raise unreadable(f"{path}, line {line}", "not TOML", error) from None
+    for key, value in read.items():
+        yield key, value, _line_in_toml(text, key)
+
+
+def _line_in_toml(text: str, key: str) -> int:
+    """Return the line in which a key of a TOML file stands, which ``tomllib`` does not tell.
+
+    A line within a text of several lines may look like one; then the lines before it are no complete file. A key with
+    escapes in it is not found: its line is 1.
+    """
+    import tomllib
+
+    name = re.escape(key)
+    matches = re.finditer(rf"""^[ \t]*\[*[ \t]*(?:{name}|"{name}"|'{name}')[ \t]*[=.\]]""", text, re.MULTILINE)
+    line = 1
+    for match in islice(matches, MAX_TRIED):
+        line = text.count("\n", 0, match.start()) + 1
+        try:
+            tomllib.loads(text[: match.start()])
+        except ValueError:
+            continue
+        break
+    return line
+
+
+def _arguments(place: str, name: str, action: argparse.Action, value: Any) -> list[str]:
     """Return one option and its value as arguments."""
     option = f"--{name}"
     if value is None:
         return []
     if isinstance(action, argparse.BooleanOptionalAction) or action.nargs == 0:
         if not isinstance(value, bool):
-            raise UserError(f"{path}: {name}: expected true or false, not {reprlib.repr(value)[:100]}")
+            raise UserError(f"{place}: {name}: expected true or false, not {reprlib.repr(value)[:100]}")
         if value:
             return [option]
         return [f"--no-{name}"] if isinstance(action, argparse.BooleanOptionalAction) else []
     values = value if isinstance(value, list) else [value]
     if isinstance(value, bool) or not all(isinstance(each, str | int | float) for each in values):
-        raise UserError(f"{path}: {name}: expected a text, a number or a list of them, not {reprlib.repr(value)[:100]}")
+        expected = "expected a text, a number or a list of them"
+        raise UserError(f"{place}: {name}: {expected}, not {reprlib.repr(value)[:100]}")
     texts = [str(each) for each in values]
     if isinstance(action, argparse._AppendAction):
         return [f"{option}={text}" for text in texts]

@@ -12,7 +12,7 @@ from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..common.errors import EXIT_DONE, EXIT_MISTAKE, UserError
+from ..common.errors import EXIT_DONE, EXIT_MISTAKE, SettingError, UserError
 from ..common.packages import package_version
 from ..common.settings import Settings, info_of, types_of
 from .option_files import as_option_file, read_option_file
@@ -41,6 +41,8 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **kwargs)
         self._rare: list[argparse.Action] = []
         self._shows_all = False
+        self.places: dict[str, str] = {}
+        """{``dest`` of an option that an option file gave: its file and line}."""
 
     def hide_from_short_help(self, actions: Iterable[argparse.Action]) -> None:
         """Show these options with ``--help-all`` only."""
@@ -51,11 +53,16 @@ class Parser(argparse.ArgumentParser):
         self, args: Iterable[str] | None = None, namespace: Any = None
     ) -> Any:
         """Parse ``args``, by default those of the process. Exit with code 2 on a mistake."""
-        parse = self.parse_known_intermixed_args if self.intermixed else self.parse_known_args
-        parsed, unknown = parse(None if args is None else list(args), namespace)
+        given = sys.argv[1:] if args is None else list(args)
+        self.places = {}
+        parsed, unknown = self._parse(given, namespace)
         if getattr(parsed, "config", None) is not None:
-            given = sys.argv[1:] if args is None else list(args)
-            parsed, unknown = parse([*self._from_file(parsed.config, given), *given], namespace)
+            try:
+                options = read_option_file(parsed.config, self._settings(), given)
+            except UserError as error:
+                self.error(str(error))
+            self.places = options.places
+            parsed, unknown = self._parse([*options.arguments, *given], namespace)
         if self.passes_on:
             parsed.passed_on = unknown
         elif unknown:
@@ -77,11 +84,23 @@ class Parser(argparse.ArgumentParser):
             if option.startswith("--") and action.dest not in NOT_SETTINGS and not option.startswith("--no-")
         }
 
-    def _from_file(self, path: Path, given: Sequence[str]) -> list[str]:
+    def _parse(self, arguments: Sequence[str], namespace: Any) -> tuple[Any, list[str]]:
+        """Return the options and the unknown arguments; a mistake in an option of a file names file and line."""
+        parse = self.parse_known_intermixed_args if self.intermixed else self.parse_known_args
+        self.exit_on_error = False
         try:
-            return read_option_file(path, self._settings(), given)
-        except UserError as error:
-            self.error(str(error))
+            return parse(arguments, namespace)
+        except argparse.ArgumentError as error:
+            action = self._option_string_actions.get((error.argument_name or "").split("/")[0])
+            place = None if action is None else self.places.get(action.dest)
+            self.error(f"{place}: {error}" if place else str(error))
+
+    def message(self, error: UserError) -> str:
+        """Return the message of an error: a setting has the name of its option, and its place if a file gave it."""
+        if not isinstance(error, SettingError):
+            return str(error)
+        place = self.places.get(error.setting)
+        return f"{place}: {error.of_command()}" if place else error.of_command()
 
     def convert_arg_line_to_args(self, arg_line: str) -> list[str]:
         """Split a line of a file with arguments as a shell would."""

@@ -87,7 +87,7 @@ def test_settings_that_repeat_each_other_are_refused_in_a_line(tmp_path):
     lines = ["a0: &a0 [1, 2]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12))]
     (tmp_path / "a.yaml").write_text("\n".join(lines))
     actions = {f"a{n}": argparse.ArgumentParser().add_argument(f"--a{n}") for n in range(12)}
-    with pytest.raises(UserError, match=r"a\.yaml: a11: ") as caught:
+    with pytest.raises(UserError, match=r"a\.yaml, line 12: a11: ") as caught:
         read_option_file(tmp_path / "a.yaml", actions, [f"--a{n}=1" for n in range(11)])
     assert len(str(caught.value)) < 500
 

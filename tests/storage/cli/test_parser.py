@@ -7,7 +7,9 @@ import sys
 
 import pytest
 from helpers.needs import SYSTEM, need
+from vlalign.storage.cli.command import run_command
 from vlalign.storage.cli.parser import command_parser
+from vlalign.storage.common.errors import SettingError
 
 pytestmark = pytest.mark.portable
 
@@ -111,32 +113,79 @@ def test_printed_options_read_as_the_same_options(tmp_path, parser, capsys):
 
 
 @pytest.mark.parametrize(
-    ("text", "parts"),
+    ("text", "line", "parts"),
     [
-        ("num-stesp: 3", ["'num-stesp'", "num-steps"]),
-        ("config: x.yaml", ["'config'"]),
-        ("names: [a]", ["'names'"]),
-        ("fast: 1", ["fast: ", "1"]),
-        ("features: true", ["features: ", "True"]),
-        ("features: {a: 1}", ["features: ", "{'a': 1}"]),
-        ("num-steps: many", ["--num-steps", "'many'"]),
-        ("[1, 2]", ["options.yaml"]),
-        ("a: [", ["options.yaml", "ParserError"]),
-        ("!!python/object/apply:os.system [x]", ["options.yaml", "ConstructorError"]),
+        ("fast: true\nnum-stesp: 3", 2, ["'num-stesp'", "num-steps"]),
+        ("config: x.yaml", 1, ["'config'"]),
+        ("# names\n\nnames: [a]", 3, ["'names'"]),
+        ("fast: 1", 1, ["fast: ", "1"]),
+        ("slow: true\nfeatures: true", 2, ["features: ", "True"]),
+        ("features: {a: 1}", 1, ["features: ", "{'a': 1}"]),
+        ("slow: true\nnum-steps:\n  many", 2, ["--num-steps", "'many'"]),
+        ("slow: true\nnum-steps: 3.5", 2, ["--num-steps", "'3.5'"]),
+        ("slow: true\nboth: [a]", 2, ["--both"]),
+        ("num-steps: 3\nslow: true\nnum_steps: 4", 3, ["num-steps", "line 1"]),
+        ("slow: true\n<<: {num-steps: many}", 2, ["--num-steps", "'many'"]),
+        ("\n[1, 2]", 2, []),
+        ("slow: true\na: [", 2, ["ParserError"]),
+        ("slow: true\na: \x07", 2, ["ReaderError"]),
+        ("slow: true\na: !!python/object/apply:os.system [x]", 2, ["ConstructorError"]),
     ],
 )
-def test_a_wrong_file_is_refused_in_one_line(tmp_path, parser, capsys, text, parts):
+def test_a_mistake_in_a_yaml_file_names_file_and_line(tmp_path, parser, capsys, text, line, parts):
     path = tmp_path / "options.yaml"
     path.write_text(text)
     error = refused(parser, capsys, "--config", path)
-    assert all(part in error for part in parts), error
+    assert f"{path}, line {line}: " in error and all(part in error for part in parts), error
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "parts"),
+    [
+        ("fast = true\nnum-stesp = 3", 2, ["'num-stesp'", "num-steps"]),
+        ("slow = true\n[names]\na = 1", 2, ["'names'"]),
+        ("fast = 1", 1, ["fast: ", "1"]),
+        ("slow = true\nfeatures.a = 1", 2, ["features: ", "{'a': 1}"]),
+        ('slow = true\n"num-steps" = "many"', 2, ["--num-steps", "'many'"]),
+        ('features = """\nnum-steps = 3\n"""\nnum-steps = "many"', 4, ["--num-steps", "'many'"]),
+        ("name = [\n  'a',\n]\nnum-steps = 3\nnum_steps = 4", 5, ["num-steps", "line 4"]),
+        ("slow = true\nslow = false", 2, ["TOML"]),
+        ("slow = true\na = [", 2, ["TOML"]),
+    ],
+)
+def test_a_mistake_in_a_toml_file_names_file_and_line(tmp_path, parser, capsys, text, line, parts):
+    if sys.version_info < (3, 11):
+        need(SYSTEM, ["Python 3.11, which reads TOML"])
+    path = tmp_path / "options.toml"
+    path.write_text(text)
+    error = refused(parser, capsys, "--config", path)
+    assert f"{path}, line {line}: " in error and all(part in error for part in parts), error
+
+
+def test_a_value_that_the_command_refuses_names_file_and_line_if_the_file_gave_it(tmp_path, parser, capsys):
+    def command(args):
+        raise SettingError("num_steps", args.num_steps, "expected 1 or more")
+
+    path = tmp_path / "options.yaml"
+    path.write_text("slow: true\nnum-steps: 0\n")
+    assert run_command(command, parser, ["--config", str(path)]) == 2
+    assert f"{path}, line 2: --num-steps 0: " in capsys.readouterr().err
+    assert run_command(command, parser, ["--config", str(path), "--num-steps", "-1"]) == 2
+    line = capsys.readouterr().err
+    assert "--num-steps -1: " in line and "options.yaml" not in line
+
+
+def test_a_mistake_on_the_command_line_does_not_name_the_file(tmp_path, parser, capsys):
+    (tmp_path / "options.yaml").write_text("num-steps: many\n")
+    line = refused(parser, capsys, "--config", tmp_path / "options.yaml", "--num-steps", "few")
+    assert "'few'" in line and "options.yaml" not in line
 
 
 def test_other_files_are_refused_in_one_line(tmp_path, parser, capsys):
     assert "x.json" in refused(parser, capsys, "--config", tmp_path / "x.json")
     assert "x.yaml" in refused(parser, capsys, "--config", tmp_path / "x.yaml")
-    (tmp_path / "x.yaml").write_bytes(b"\xff")
-    assert "x.yaml" in refused(parser, capsys, "--config", tmp_path / "x.yaml")
+    (tmp_path / "x.yaml").write_bytes(b"slow: true\n\xff")
+    assert "x.yaml, line 2: " in refused(parser, capsys, "--config", tmp_path / "x.yaml")
     (tmp_path / "x.yaml").write_text("#" * (1 << 21))
     assert "65,536" in refused(parser, capsys, "--config", tmp_path / "x.yaml")
 
