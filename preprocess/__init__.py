@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from .public import *
 
-__all__ = ["PreparedCaptions", "prepare_captions"]
+__all__ = ["PreparedCaptions", "PreprocessingSettings", "prepare_captions"]
 
 
 def _public() -> ModuleType:

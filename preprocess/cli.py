@@ -14,7 +14,8 @@ from ..storage.dataset.folder import DatasetFolder
 from .caption_source import known_datasets
 from .corpus_statistics import format_statistics
 from .datasets import DATASETS
-from .prepare import SPACY_MODEL, PreparedCaptions, prepare_captions
+from .prepare import PreparedCaptions, prepare_captions
+from .settings import SPACY_MODEL, PreprocessingSettings
 from .word_vectors import format_coverage
 
 
@@ -70,18 +71,18 @@ def _check_options(args: argparse.Namespace) -> None:
         raise SettingError("workers", args.workers, "expected 1 or more")
 
 
-def run_preprocess(args: argparse.Namespace, prepare: Callable[..., PreparedCaptions]) -> int:
+def run_preprocess(args: argparse.Namespace, prepare: Callable[[PreprocessingSettings], PreparedCaptions]) -> int:
     """Call a function with the options of ``preprocess_parser``, and print what it prepared.
 
     Args:
         args: The options.
-        prepare: ``prepare_captions``, or a function that takes the same arguments.
+        prepare: ``prepare_captions``, or a function that does the same elsewhere.
 
     Returns:
         The exit code.
     """
     _check_options(args)
-    prepared = prepare(
+    settings = PreprocessingSettings(
         args.dataset,
         root=args.root,
         annotations=args.annotations,
@@ -92,7 +93,7 @@ def run_preprocess(args: argparse.Namespace, prepare: Callable[..., PreparedCapt
         seed=args.seed,
         strict=args.strict,
     )
-    return _show_prepared(prepared)
+    return _show_prepared(prepare(settings))
 
 
 def preprocess(args: argparse.Namespace) -> int:
@@ -108,9 +109,9 @@ def _show_prepared(prepared: PreparedCaptions) -> int:
     """Print what was prepared. Return the exit code."""
     if prepared.statistics is not None:
         show(format_statistics(prepared.statistics))
-        if prepared.origin.protocol:
-            show(f"protocol: {prepared.origin.protocol}")
-        for name, value in prepared.origin.facts.items():
+        if prepared.provenance.protocol:
+            show(f"protocol: {prepared.provenance.protocol}")
+        for name, value in prepared.provenance.facts.items():
             show(f"{name}: {value:,}" if isinstance(value, int) else f"{name}: {value}")
         if prepared.word_vectors is not None:
             show(format_coverage(prepared.word_vectors))

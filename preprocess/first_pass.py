@@ -257,7 +257,7 @@ def run_first_pass(
     problems: Problems,
     *,
     part_captions: int,
-    in_order: OrderedMap,
+    parallel_map: OrderedMap,
     log: FirstPassLog | None = None,
 ) -> FirstPass:
     """Look through all captions.
@@ -267,7 +267,7 @@ def run_first_pass(
         tagger: Name of the tagger, which is a part of the keys.
         problems: Receives inputs that are skipped.
         part_captions: Number of captions of each part but the last.
-        in_order: Reads the chunks.
+        parallel_map: Calls the function that reads and counts a chunk.
         log: What an earlier call found. It is extended.
 
     Raises:
@@ -281,7 +281,7 @@ def run_first_pass(
     num_logged = found.num_captions
     keys = PartKeys(tagger, part_captions, skip=len(found.keys) * part_captions - num_logged)
     unlogged: list[ChunkCounts] = []
-    for result in _read(chunks, problems, len(found.chunk_sizes), in_order):
+    for result in _read(chunks, problems, len(found.chunk_sizes), parallel_map):
         found.add(result.counts, problems)
         found.videos += result.videos
         unlogged.append(result.counts)
@@ -301,17 +301,19 @@ def run_first_pass(
     return found
 
 
-def _read(chunks: ChunkedRecords, problems: Problems, num_known: int, in_order: OrderedMap) -> Iterator[CountedChunk]:
+def _read(
+    chunks: ChunkedRecords, problems: Problems, num_known: int, parallel_map: OrderedMap
+) -> Iterator[CountedChunk]:
     """Yield what the chunks after the first ``num_known`` hold. Show progress if they are those of a file."""
     split, read = chunks.split(problems), partial(count_chunk, read=chunks.read)
     if chunks.source is None:
-        return in_order(read, islice(split, num_known, None), doing="reading captions")
+        return parallel_map(read, islice(split, num_known, None), doing="reading captions")
     num_bytes = 0
     if num_known:
         known = progress(islice(split, num_known), total=num_known, what="passing what was read before", unit="chunks")
         num_bytes = sum(chunk.num_bytes for chunk in known)
     return progress(
-        in_order(read, split, doing="reading captions"),
+        parallel_map(read, split, doing="reading captions"),
         total=chunks.source.stat().st_size,
         what="reading captions",
         unit="bytes",

@@ -2,3 +2,4 @@
 
 from .prepare import PreparedCaptions as PreparedCaptions
 from .prepare import prepare_captions as prepare_captions
+from .settings import PreprocessingSettings as PreprocessingSettings

@@ -2,9 +2,9 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any
 
 from ..storage.captions.files import (
@@ -34,33 +34,39 @@ from .first_pass import FirstPass
 from .idf import idf_table, plot_idf
 from .language import other_languages
 from .parts import TaggingPart, is_tagged, parts_among, tag_part
-from .tag import Tagger
+from .settings import CaptionProvenance
+from .tag import Tagger, installed_tagger
 
 SUMMARY_NAME = "summary.json"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preparation:
-    """What a call prepares, and by whom."""
+    """The captions of a data set that are to be prepared, and the processes that do it."""
 
     dataset: DatasetFolder
-    """Where to write."""
+    """The folder of its tables."""
     chunks: ChunkedRecords
     """The captions."""
-    tagger: Tagger
-    settings: Mapping[str, Any]
-    """What decides the captions besides the annotations, for ``about.json``."""
+    spacy_model: str
+    """Installed spaCy pipeline."""
     problems: Problems
-    """Inputs that were skipped."""
+    """Receives inputs that are skipped."""
+    provenance: CaptionProvenance = field(default_factory=CaptionProvenance)
     num_processes: int = 1
-    """Processes of this machine, unless there is an ``in_order``."""
-    in_order: OrderedMap | None = None
+    """Processes of this machine that read, tag and encode, unless there is a ``parallel_map``."""
+    parallel_map: OrderedMap | None = None
     """Reads, tags and encodes elsewhere."""
 
-    def runner(self, max_processes: int | None = None) -> OrderedMap:
-        """Return what calls functions for parts or chunks: ``in_order``, or processes of this machine."""
+    @cached_property
+    def tagger(self) -> Tagger:
+        """The spaCy pipeline with its version. Raises ``UserError`` if it is not installed."""
+        return installed_tagger(self.spacy_model)
+
+    def mapper(self, max_processes: int | None = None) -> OrderedMap:
+        """Return the map over parts or chunks: ``parallel_map``, or processes of this machine."""
         limit = self.num_processes if max_processes is None else min(self.num_processes, max_processes)
-        return self.in_order or partial(map_in_processes, num_processes=limit)
+        return self.parallel_map or partial(map_in_processes, num_processes=limit)
 
 
 def make_tables(preparation: Preparation, first_pass: FirstPass) -> CaptionStatistics:
@@ -69,26 +75,30 @@ def make_tables(preparation: Preparation, first_pass: FirstPass) -> CaptionStati
     Returns:
         The statistics that are also on disk.
     """
-    dataset, in_order = preparation.dataset, preparation.runner()
+    dataset, parallel_map = preparation.dataset, preparation.mapper()
     folder, summary_file = dataset.captions, dataset.captions / SUMMARY_NAME
     captions_sha256 = hashlib.sha256("".join(first_pass.keys).encode()).hexdigest()
-    about = {"tagger": preparation.tagger.identity, "captions_sha256": captions_sha256, **preparation.settings}
+    about = {
+        "tagger": preparation.tagger.identity,
+        "captions_sha256": captions_sha256,
+        **preparation.provenance.to_json(),
+    }
     left = {index for index, key in enumerate(first_pass.keys) if not is_tagged(folder, index, key)}
     made_of = {name: value for name, value in (read_captions_about(folder) or {}).items() if name != OTHER_LANGUAGES}
     if not left and made_of == about and dataset.idf.exists() and summary_file.exists():
         say(f"{folder}: already made from the same captions; nothing to do")
-        read_captions(folder, in_order)  # writes the file that training maps, if an earlier call was stopped before
+        read_captions(folder, parallel_map)  # writes the file that training maps, if an earlier call was stopped before
         with refuse_unreadable(summary_file, "not a summary of captions", "remove it and run the command again"):
             return CaptionStatistics.from_json(read_json(summary_file))
     for name in (ABOUT_NAME, CACHE_NAME):  # the folder is incomplete until everything is written
         remove_file(folder / name, missing_ok=True)
     if left:
         parts = _parts(preparation, first_pass, left)
-        _show_tagging(in_order(tag_part, parts, doing="tagging captions"), sum(map(first_pass.size_of, left)))
+        _show_tagging(parallel_map(tag_part, parts, doing="tagging captions"), sum(map(first_pass.size_of, left)))
     statistics = _write_tables(preparation, first_pass)
     others = statistics.other_languages
     write_captions_about(folder, about | ({OTHER_LANGUAGES: others} if others else {}))
-    read_captions(folder, in_order)  # writes the file that training maps
+    read_captions(folder, parallel_map)  # writes the file that training maps
     return statistics
 
 

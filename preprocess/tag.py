@@ -65,6 +65,12 @@ def installed_model(name: str) -> InstalledModel:
     raise UserError(f"spaCy model {name!r} is not installed; install it with: {how_to_install(name)}")
 
 
+def installed_tagger(name: str) -> Tagger:
+    """Return a spaCy pipeline with the versions of itself and of spaCy. Raises ``UserError`` if it is not installed."""
+    model = installed_model(name)
+    return Tagger(name, f"{model.package} {model.version}, spaCy {importlib.metadata.version('spacy')}")
+
+
 def is_installed(name: str) -> bool:
     """Return whether a spaCy pipeline is installed."""
     try:

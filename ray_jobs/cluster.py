@@ -230,14 +230,14 @@ def share_of_worker(
     return Share(num_cpus if num_cpus < 1 else float(int(num_cpus)), num_gpus, workers)
 
 
-def spread(call: Callable[[T], R], items: Iterable[T], *, doing: str, in_order: bool = False) -> Iterator[R]:
+def spread(call: Callable[[T], R], items: Iterable[T], *, doing: str, preserve_order: bool = False) -> Iterator[R]:
     """Call a function with each item, on one core of the cluster each, and yield the results.
 
     Args:
         call: Function to run; it must be picklable.
         items: Read lazily, ``ITEMS_PER_CORE`` per core.
         doing: What the function does, for messages, such as "tagging captions".
-        in_order: Yield the results in the order of the items, instead of as they are done.
+        preserve_order: Yield the results in the order of the items, instead of as they are done.
 
     Raises:
         UserError: A call raised it, or the cluster could not do the work.
@@ -251,7 +251,7 @@ def spread(call: Callable[[T], R], items: Iterable[T], *, doing: str, in_order: 
     waiting: list[ray.ObjectRef] = []
 
     def next_results() -> list[R]:
-        done, waiting[:] = (waiting[:1], waiting[1:]) if in_order else ray.wait(waiting)
+        done, waiting[:] = (waiting[:1], waiting[1:]) if preserve_order else ray.wait(waiting)
         return ray.get(done)
 
     try:

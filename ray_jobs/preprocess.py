@@ -9,42 +9,25 @@ so its imports are absolute.
 
 import argparse
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from vlalign.preprocess.cli import preprocess_parser, run_preprocess
-from vlalign.preprocess.prepare import SPACY_MODEL, PreparedCaptions, prepare_captions
+from vlalign.preprocess.prepare import PreparedCaptions, prepare_captions
+from vlalign.preprocess.settings import PreprocessingSettings
 from vlalign.ray_jobs.cluster import add_address, connect, spread
 from vlalign.storage.cli.command import run_command
 from vlalign.storage.common.progress import Listener
 
 
 def prepare_captions_on_cluster(
-    name: str,
-    *,
-    root: Path | str = "vlalign_data",
-    annotations: Path | str | None = None,
-    protocol: str | None = None,
-    spacy_model: str = SPACY_MODEL,
-    language: str | None = None,
-    word_vectors: Path | str | None = None,
-    seed: int = 0,
-    strict: bool = False,
-    address: str | None = None,
-    on_progress: Listener | None = None,
+    settings: PreprocessingSettings, *, address: str | None = None, on_progress: Listener | None = None
 ) -> PreparedCaptions:
     """Do what ``prepare_captions`` does; all cores of a Ray cluster read and tag the captions.
 
     Args:
-        name: Name of a data set, as for ``prepare_captions``.
-        root: Folder of all data sets; all machines must see it.
-        annotations: Folder with the official files, or the file with your own captions.
-        protocol: Choice of splits and captions.
-        spacy_model: spaCy pipeline that is installed on all machines.
-        language: Language of the captions, as for ``prepare_captions``.
-        word_vectors: File of word vectors.
-        seed: Decides the demo's scenes, and the splits of your own captions if they have none.
-        strict: Raise an error at the first row that cannot be used.
+        settings: The captions, and how to prepare them. All machines must see the root and have the spaCy pipeline.
         address: Address of the cluster, as for ``connect``.
         on_progress: Called with the progress of each stage.
 
@@ -52,19 +35,8 @@ def prepare_captions_on_cluster(
         UserError: As for ``prepare_captions``; or no cluster answers, or it could not do the work.
     """
     connect(address)
-    return prepare_captions(
-        name,
-        root=Path(root).absolute(),  # workers run in other folders
-        annotations=annotations,
-        protocol=protocol,
-        spacy_model=spacy_model,
-        language=language,
-        word_vectors=word_vectors,
-        seed=seed,
-        strict=strict,
-        in_order=partial(spread, in_order=True),
-        on_progress=on_progress,
-    )
+    settings = replace(settings, root=Path(settings.root).absolute())  # workers run in other folders
+    return prepare_captions(settings, parallel_map=partial(spread, preserve_order=True), on_progress=on_progress)
 
 
 def preprocess(args: argparse.Namespace) -> int:

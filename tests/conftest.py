@@ -19,8 +19,11 @@ from vlalign.extract import load_extractor
 from vlalign.extract.cli.extract import main as extract_main
 from vlalign.extract.extractor import Extractor
 from vlalign.extract.videos.demo import render_video
+from vlalign.preprocess.chunks import in_one_process
 from vlalign.preprocess.datasets import demo
 from vlalign.preprocess.prepare import prepare_records
+from vlalign.preprocess.settings import SPACY_MODEL
+from vlalign.preprocess.tables import Preparation
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.common.progress import TerminalProgress, report_progress_to
 from vlalign.storage.common.terminal import messages_on_terminal
@@ -105,7 +108,8 @@ def small_demo(tmp_path_factory) -> DatasetFolder:
     with FileLock(folder / "small_demo.lock"):
         if not done.exists():
             planned = demo.plan_scenes(0, {"train": 8, "validation": 3, "test": 3})
-            prepare_records(dataset, lambda _: demo.records(planned), spacy_model="en_core_web_sm", problems=Problems())
+            chunks = in_one_process(lambda _: demo.records(planned))
+            prepare_records(Preparation(dataset=dataset, chunks=chunks, spacy_model=SPACY_MODEL, problems=Problems()))
             call = ["--root", str(dataset.root), "--dataset", "demo", "--features", "resnet152,s3d"]
             assert extract_main([*call, "--weights", "random"]) == 0
             done.touch()

@@ -199,7 +199,7 @@ def read_table(path: Path, columns: Sequence[str], row_bytes: int = 0) -> pa.Tab
         return file.read(columns, row_bytes=row_bytes)
 
 
-def read_captions(folder: Path | str, in_order: OrderedMap | None = None) -> CaptionTable:
+def read_captions(folder: Path | str, parallel_map: OrderedMap | None = None) -> CaptionTable:
     """Return the captions of all parts, in order.
 
     Their content is mapped from one file beside the parts, which preprocessing writes. If it is missing, or if parts
@@ -207,7 +207,7 @@ def read_captions(folder: Path | str, in_order: OrderedMap | None = None) -> Cap
 
     Args:
         folder: Folder of the table.
-        in_order: Encodes the parts if the file is to be written, in this process by default.
+        parallel_map: Encodes the parts if the file is to be written, in this process by default.
 
     Raises:
         UserError: The table is missing, not complete or damaged.
@@ -220,15 +220,17 @@ def read_captions(folder: Path | str, in_order: OrderedMap | None = None) -> Cap
     facts = [(path.name, stat.st_size, stat.st_mtime_ns) for path in paths for stat in (path.stat(),)]
     key = hashlib.sha256(json.dumps([about, facts], sort_keys=True).encode()).hexdigest()
     path = folder / CACHE_NAME
-    kept = CachedTensors(path, TENSOR_TYPES, CACHE_FORMAT, key, lambda writer: _write_cache(writer, paths, in_order))
-    return CaptionTable(kept.open(), str(path), key)
+    cached = CachedTensors(
+        path, TENSOR_TYPES, CACHE_FORMAT, key, lambda writer: _write_cache(writer, paths, parallel_map)
+    )
+    return CaptionTable(cached.open(), str(path), key)
 
 
-def _write_cache(writer: TensorWriter, paths: Sequence[Path], in_order: OrderedMap | None) -> None:
+def _write_cache(writer: TensorWriter, paths: Sequence[Path], parallel_map: OrderedMap | None) -> None:
     num_captions = sum(_read_metadata(path).num_rows for path in paths)
     if num_captions >= MAX_CAPTIONS:
         raise UserError(f"{paths[0].parent}: {num_captions:,} captions; expected fewer than {MAX_CAPTIONS:,}")
-    encoded = in_order(_encode_part, paths, doing="writing captions") if in_order else map(_encode_part, paths)
+    encoded = parallel_map(_encode_part, paths, doing="writing captions") if parallel_map else map(_encode_part, paths)
     shown = progress(encoded, total=num_captions, what="writing captions", unit="captions", size=_num_rows)
     write_captions(writer, chain.from_iterable(shown), num_captions)
 

@@ -29,7 +29,7 @@ from ..common.progress import progress
 from ..common.terminal import note_once, say
 from ..common.writing import atomic_write, make_folder, move, remove_file
 from ..shards.format import BLOCK_BYTES, Shard
-from ..shards.names import SHARD_NAME, in_order
+from ..shards.names import SHARD_NAME, sort_shard_names
 from ..shards.read import ShardRows, damaged_videos, read_layout, read_shard
 from .files import RemoteFiles
 from .links import LINK_FILE, checked_address, linked_address, trust, trusted_address
@@ -99,7 +99,9 @@ def is_stub(path: Path) -> bool:
 def _shard_names(folder: Path) -> list[str]:
     """Return the names of everything in ``folder`` that looks like a shard, in order."""
     try:
-        return in_order(name for name in os.listdir(folder) if name.endswith(".h5") and not name.startswith("."))
+        return sort_shard_names(
+            name for name in os.listdir(folder) if name.endswith(".h5") and not name.startswith(".")
+        )
     except FileNotFoundError:
         return []
 
@@ -152,7 +154,7 @@ class RemoteStore:
                 stubs = pool.map(self._fetch_stub, new)
                 for _ in progress(stubs, total=len(new), what=f"looking at {self.url}", unit="shards"):
                     pass
-        return [self.folder / name for name in in_order(remote_names)]
+        return [self.folder / name for name in sort_shard_names(remote_names)]
 
     def send(self) -> list[str]:
         """Send what was written here, and remove local files of shards that are gone there.

@@ -23,7 +23,7 @@ def stamp_of(name: str) -> int:
     return stamp if stamp <= time.time_ns() + AHEAD_NS else 0
 
 
-def in_order(names: Iterable[str]) -> list[str]:
+def sort_shard_names(names: Iterable[str]) -> list[str]:
     """Sort names of shards by their time, because a later shard counts more. Names without a valid time come first."""
     return sorted(names, key=lambda name: (stamp_of(name) > 0, name))
 

@@ -19,7 +19,7 @@ from ..profiles import PROFILES
 from ..records import StoredVideo, VideoFeatures
 from ..remote.store import RemoteStore, is_stub, remote_store
 from ..shards.format import Shard
-from ..shards.names import in_order, stamp_of
+from ..shards.names import sort_shard_names, stamp_of
 from ..shards.read import ShardRows, read_shard
 from ..shards.rewrite import ShardPart
 from .store import ClipSpan, RowRange, checksum_of_all, rows_of_clip
@@ -43,7 +43,7 @@ def shard_files(folder: Path) -> list[Path]:
             names = [entry.name for entry in entries if entry.name.endswith(".h5") and not entry.name.startswith(".")]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return [folder / name for name in in_order(names)]
+    return [folder / name for name in sort_shard_names(names)]
 
 
 def current_shards(folder: Path) -> list[Path]:

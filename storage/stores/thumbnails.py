@@ -15,7 +15,7 @@ from PIL import Image
 from ..common.errors import refuse_unreadable
 from ..common.terminal import warn
 from ..common.writing import atomic_write, check_folders, open_to_read
-from ..shards.names import in_order, shard_path
+from ..shards.names import shard_path, sort_shard_names
 from ..untrusted.hdf5 import MAX_HEAP_BYTES, VlenReader, check_size, inner_dataset, new_hdf5
 
 THUMBNAIL_ROW = np.dtype([("video_id", h5py.string_dtype()), ("seconds", "f8"), ("source", h5py.string_dtype())])
@@ -75,7 +75,7 @@ class ThumbnailStore:
         self._shards: dict[str, tuple[Path, list[int]]] = {}
         self._sources: dict[str, str] = {}
         self._warned: set[Path] = set()
-        for path in (folder / name for name in in_order(path.name for path in folder.glob("*.h5"))):
+        for path in (folder / name for name in sort_shard_names(path.name for path in folder.glob("*.h5"))):
             rows: dict[str, list[int]] = {}
             with _opened(path) as shard:
                 for index in range(len(shard.table)):

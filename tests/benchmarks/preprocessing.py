@@ -24,8 +24,9 @@ from vlalign.preprocess.chunks import in_one_process
 from vlalign.preprocess.datasets import howto100m
 from vlalign.preprocess.datasets.sources import Annotations
 from vlalign.preprocess.prepare import prepare_records
+from vlalign.preprocess.settings import PreprocessingSettings
 from vlalign.preprocess.tables import Preparation
-from vlalign.preprocess.tag import Tagger, load_pipeline
+from vlalign.preprocess.tag import load_pipeline
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.common.system import available_cores
 from vlalign.storage.dataset.folder import DatasetFolder
@@ -67,11 +68,13 @@ def speed(texts: list[str]) -> None:
                     dataset = DatasetFolder(Path(folder), "mine")
                     problems = Problems(quiet=True)
                     prepare_records(
-                        dataset,
-                        lambda _: captions_of(texts),
-                        spacy_model=MODEL,
-                        problems=problems,
-                        num_processes=workers,
+                        Preparation(
+                            dataset=dataset,
+                            chunks=in_one_process(lambda _: captions_of(texts)),
+                            spacy_model=MODEL,
+                            problems=problems,
+                            num_processes=workers,
+                        )
                     )
                 else:
                     plain(texts)
@@ -110,7 +113,15 @@ def memory(texts: list[str], count: int = 1_000_000) -> None:
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         dataset = DatasetFolder(Path(folder), "mine")
-        prepare_records(dataset, read, spacy_model=MODEL, problems=Problems(), num_processes=available_cores())
+        prepare_records(
+            Preparation(
+                dataset=dataset,
+                chunks=in_one_process(read),
+                spacy_model=MODEL,
+                problems=Problems(),
+                num_processes=available_cores(),
+            )
+        )
         took = time.perf_counter() - start
     done.set()
     watching.join()
@@ -132,7 +143,7 @@ def first_pass(texts: list[str], num_videos: int = 18_000) -> None:
                 video = {"start": starts, "end": [start + 4.5 for start in starts], "text": of_video}
                 file.write(f"{', ' if number else '{'}{json.dumps(f'{number:011d}')}: {json.dumps(video)}")
             file.write("}")
-        reader = choose_source(folder, "howto100m", annotations=folder, protocol=None, seed=0)
+        reader = choose_source(PreprocessingSettings("howto100m", folder, folder))
         read = in_one_process(lambda problems: howto100m.read(Annotations(folder, {}, problems), "captions"))
         one, two = DatasetFolder(folder, "one"), DatasetFolder(folder, "two")
         for what, dataset, chunks, processes in (
@@ -142,13 +153,11 @@ def first_pass(texts: list[str], num_videos: int = 18_000) -> None:
             ("again", two, reader.chunks, 2),
         ):
             before = os.times()
-            tagger = Tagger(MODEL, MODEL)
             found = preparing._first_pass(
                 Preparation(
                     dataset=dataset,
                     chunks=chunks,
-                    tagger=tagger,
-                    settings={},
+                    spacy_model=MODEL,
                     problems=Problems(quiet=True),
                     num_processes=processes,
                 )

@@ -34,7 +34,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 from PIL import Image
 from vlalign.extract.videos.demo import render_video
-from vlalign.preprocess.prepare import SPACY_MODEL
+from vlalign.preprocess.settings import SPACY_MODEL
 from vlalign.preprocess.tag import load_pipeline
 from vlalign.storage.cli.all_commands import COMMANDS as MODULES
 from vlalign.storage.common.files import write_jsonl

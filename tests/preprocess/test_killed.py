@@ -24,8 +24,8 @@ from vlalign.preprocess.datasets import howto100m
 from vlalign.preprocess.datasets.sources import Annotations
 from vlalign.preprocess.first_pass import LOG_NAME
 from vlalign.preprocess.prepare import prepare_captions, prepare_records
+from vlalign.preprocess.settings import SPACY_MODEL, PreprocessingSettings
 from vlalign.preprocess.tables import Preparation
-from vlalign.preprocess.tag import Tagger
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.dataset.folder import DatasetFolder
 
@@ -78,10 +78,17 @@ def expected(annotations, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(preparing, "PART_CAPTIONS", PART)
         read = in_one_process(lambda problems: howto100m.read(Annotations(annotations, {}, problems), "captions"))
-        options = {"annotations": annotations, "protocol": None, "seed": 0}
-        origin = choose_source(dataset.root, dataset.name, **options).origin
+        source = choose_source(PreprocessingSettings(dataset.name, dataset.root, annotations))
         problems = Problems(quiet=True)
-        prepare_records(dataset, read, spacy_model="en_core_web_sm", problems=problems, origin=origin)
+        prepare_records(
+            Preparation(
+                dataset=dataset,
+                chunks=read,
+                spacy_model=SPACY_MODEL,
+                problems=problems,
+                provenance=source.provenance,
+            )
+        )
     assert problems.count == 3 and not (dataset.captions / LOG_NAME).exists()
     made = tables(dataset.path)
     assert f"captions/part-{NUM_PARTS - 1:05d}.parquet" in made
@@ -198,14 +205,15 @@ def test_progress_of_the_first_pass_counts_all_bytes_and_continues(tmp_path, ann
         if state.what == "reading captions" and state.done > num_bytes / 2 and not state.earlier:
             raise KeyboardInterrupt
 
-    options = {"root": tmp_path, "annotations": annotations, "num_processes": 1, "on_progress": stop_in_the_middle}
+    settings = PreprocessingSettings("howto100m", tmp_path, annotations)
+    options = {"num_processes": 1, "on_progress": stop_in_the_middle}
     with pytest.raises(KeyboardInterrupt):
-        prepare_captions("howto100m", **options)
+        prepare_captions(settings, **options)
     first = states.copy()
     assert {state.what for state in first} == {"reading captions"}
     known = sum(len(json.loads(line)["pieces"]) for line in lines_of(log)[1:])
     states.clear()
-    prepare_captions("howto100m", **options)
+    prepare_captions(settings, **options)
     passed = [state for state in states if state.what == "passing what was read before"]
     assert passed[-1].done == passed[-1].total == known > 10
     read = [state for state in states if state.what == "reading captions"]
@@ -223,7 +231,7 @@ def test_captions_are_read_and_tagged_where_the_caller_wants_it(tmp_path, annota
         for item in items:
             yield pickle.loads(pickle.dumps(call))(pickle.loads(pickle.dumps(item)))
 
-    prepare_captions("howto100m", root=tmp_path, annotations=annotations, in_order=elsewhere)
+    prepare_captions(PreprocessingSettings("howto100m", tmp_path, annotations), parallel_map=elsewhere)
     assert calls == ["reading captions", "tagging captions", "writing captions"]
     assert tables(tmp_path / "howto100m") == expected
 
@@ -236,10 +244,10 @@ def test_a_log_of_something_else_or_with_damage_is_made_again(tmp_path, annotati
     (folder / "caption.json").write_text(json.dumps(videos))
 
     def keys():
-        chunks = choose_source(tmp_path, "howto100m", annotations=folder, protocol=None, seed=0).chunks
+        chunks = choose_source(PreprocessingSettings("howto100m", tmp_path, folder)).chunks
         dataset = DatasetFolder(tmp_path, "howto100m")
         found = preparing._first_pass(
-            Preparation(dataset=dataset, chunks=chunks, tagger=Tagger("x", "x"), settings={}, problems=Problems())
+            Preparation(dataset=dataset, chunks=chunks, spacy_model=SPACY_MODEL, problems=Problems())
         )
         return found.keys, found.counter.to_json(), found.chunk_sizes
 

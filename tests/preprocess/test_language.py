@@ -9,7 +9,7 @@ import spacy
 from helpers.needs import shared
 from spacy.tokens import Doc
 from spacy.training import Example
-from vlalign.preprocess import language, prepare_captions
+from vlalign.preprocess import PreprocessingSettings, language
 from vlalign.preprocess.cli import main
 from vlalign.preprocess.language import MODELS, guess_language, languages_among, model_of_language, other_languages
 from vlalign.preprocess.tag import SAME_MODEL, load_pipeline
@@ -103,7 +103,7 @@ def test_a_model_that_is_not_installed_is_named(tmp_path, capsys):
     with pytest.raises(SettingError, match="no tagger of this language"):
         model_of_language("ar")
     with pytest.raises(UserError, match="pass one of the two"):
-        prepare_captions("mine", root=tmp_path, annotations=tmp_path / "c.csv", language="de", spacy_model="mine")
+        PreprocessingSettings("mine", tmp_path, tmp_path / "c.csv", language="de", spacy_model="mine")
     assert model_of_language("en") in SAME_MODEL and set(MODELS) >= {"de", "fr", "ja"}
 
 

@@ -12,10 +12,13 @@ import pytest
 from helpers.captions import SMALL, call, caption_file, tables
 from helpers.needs import shared
 from vlalign.preprocess import prepare as preparing
+from vlalign.preprocess.chunks import in_one_process
 from vlalign.preprocess.prepare import prepare_captions, prepare_records
+from vlalign.preprocess.settings import PreprocessingSettings
+from vlalign.preprocess.tables import Preparation
 from vlalign.storage import Caption, VideoRecord, read_captions, read_idf
 from vlalign.storage.captions.files import CACHE_NAME
-from vlalign.storage.common.errors import UserError
+from vlalign.storage.common.errors import SettingError, UserError
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.dataset.folder import DatasetFolder
 
@@ -36,6 +39,18 @@ def captions(count: int, changed: int | None = None) -> list[Caption]:
 
 def read(count, changed=None):
     return lambda problems: iter(captions(count, changed))
+
+
+def prepare_read(dataset, read, problems=None, num_processes=1):
+    return prepare_records(
+        Preparation(
+            dataset=dataset,
+            chunks=in_one_process(read),
+            spacy_model=SMALL,
+            problems=problems or Problems(),
+            num_processes=num_processes,
+        )
+    )
 
 
 def ten_line_idf(folder) -> dict:
@@ -66,7 +81,7 @@ def test_the_number_of_processes_changes_no_byte(tmp_path, monkeypatch):
     made = {}
     for workers in (1, 2):
         dataset = DatasetFolder(tmp_path / str(workers), "mine")
-        prepare_records(dataset, read(130), spacy_model=SMALL, problems=Problems(), num_processes=workers)
+        prepare_read(dataset, read(130), num_processes=workers)
         made[workers] = tables(dataset.path)
     assert made[1] == made[2]
     assert {*(f"captions/part-0000{n}.parquet" for n in range(4)), f"captions/{CACHE_NAME}"} <= made[1].keys()
@@ -82,7 +97,7 @@ def test_the_idf_does_not_depend_on_the_size_of_parts(tmp_path, monkeypatch):
     for size in (1000, 7):
         monkeypatch.setattr(preparing, "PART_CAPTIONS", size)
         dataset = DatasetFolder(tmp_path / str(size), "mine")
-        prepare_records(dataset, read(50), spacy_model=SMALL, problems=Problems())
+        prepare_read(dataset, read(50))
         idfs.append(read_idf(dataset.idf))
     assert idfs[0] == idfs[1]
 
@@ -90,9 +105,9 @@ def test_the_idf_does_not_depend_on_the_size_of_parts(tmp_path, monkeypatch):
 def test_only_changed_parts_are_tagged_again_and_surplus_parts_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(preparing, "PART_CAPTIONS", 20)
     dataset = DatasetFolder(tmp_path, "mine")
-    prepare_records(dataset, read(70), spacy_model=SMALL, problems=Problems())
+    prepare_read(dataset, read(70))
     before = {p.name: p.stat().st_mtime_ns for p in dataset.captions.glob("part-*.parquet")}
-    prepare_records(dataset, read(60, changed=25), spacy_model=SMALL, problems=Problems())
+    prepare_read(dataset, read(60, changed=25))
     after = {p.name: p.stat().st_mtime_ns for p in dataset.captions.glob("part-*.parquet")}
     assert [name for name in after if after[name] != before[name]] == ["part-00001.parquet"]
     assert sorted(after) == [f"part-0000{n}.parquet" for n in range(3)]
@@ -113,18 +128,18 @@ CAPTIONS = [
 def test_changed_captions_are_tagged_again(tmp_path):
     dataset = DatasetFolder(tmp_path, "two")
     problems = Problems()
-    prepare_records(dataset, lambda _: iter([*VIDEOS, *CAPTIONS]), spacy_model=SMALL, problems=problems)
+    prepare_read(dataset, lambda _: iter([*VIDEOS, *CAPTIONS]), problems=problems)
     assert dataset.read_videos() == VIDEOS
     assert [e.word for e in read_idf(dataset.idf)] == ["a", "cooks", "man"]
     changed = [CAPTIONS[0], Caption(video_id="v2", caption="two dogs run", split="train")]
-    prepare_records(dataset, lambda _: iter([*VIDEOS, *changed]), spacy_model=SMALL, problems=problems)
+    prepare_read(dataset, lambda _: iter([*VIDEOS, *changed]), problems=problems)
     made = read_captions(dataset.captions)
     assert [c.caption for c in made] == ["a man cooks", "two dogs run"]
     assert [e.word for e in read_idf(dataset.idf)] == ["a", "cooks", "dogs", "man", "run", "two"]
     assert set(json.loads((dataset.captions / "summary.json").read_text())["splits"]) == {"train"}
     assert problems.count == 0
     spoken = [changed[0], replace(changed[1], recording="r")]
-    prepare_records(dataset, lambda _: iter([*VIDEOS, *spoken]), spacy_model=SMALL, problems=problems)
+    prepare_read(dataset, lambda _: iter([*VIDEOS, *spoken]), problems=problems)
     assert [c.recording for c in read_captions(dataset.captions)] == [None, "r"]
 
 
@@ -132,14 +147,12 @@ def test_a_caption_of_an_unknown_split_is_left_out_and_named(tmp_path):
     dataset = DatasetFolder(tmp_path, "three")
     problems = Problems()
     unknown = Caption(video_id="v3", caption="a cat sleeps", split="val")
-    made = prepare_records(dataset, lambda _: iter([*CAPTIONS, unknown]), spacy_model=SMALL, problems=problems)
+    made = prepare_read(dataset, lambda _: iter([*CAPTIONS, unknown]), problems=problems)
     line = "caption of video 'v3': split 'val'; expected train, validation, test"
     assert (problems.messages, made.num_captions) == ([line], 2)
     assert [c.video_id for c in read_captions(dataset.captions)] == ["v1", "v2"]
     with pytest.raises(UserError, match="split 'val'"):
-        prepare_records(
-            dataset, lambda _: iter([*CAPTIONS, unknown]), spacy_model=SMALL, problems=Problems(strict=True)
-        )
+        prepare_read(dataset, lambda _: iter([*CAPTIONS, unknown]), problems=Problems(strict=True))
 
 
 @pytest.mark.parametrize(
@@ -154,9 +167,9 @@ def test_a_caption_of_an_unknown_split_is_left_out_and_named(tmp_path):
 )
 def test_missing_files_are_written_by_the_next_call(tmp_path, lost):
     dataset = DatasetFolder(tmp_path, "two")
-    prepare_records(dataset, lambda _: iter(CAPTIONS), spacy_model=SMALL, problems=Problems())
+    prepare_read(dataset, lambda _: iter(CAPTIONS))
     (dataset.path / lost).unlink()
-    prepare_records(dataset, lambda _: iter(CAPTIONS), spacy_model=SMALL, problems=Problems())
+    prepare_read(dataset, lambda _: iter(CAPTIONS))
     assert (dataset.path / lost).exists()
 
 
@@ -187,13 +200,13 @@ def test_the_python_call_prints_nothing_and_reports_progress(tmp_path, capfd):
     rows = [{"video_id": f"v{n}", "caption": "a man cooks rice", "split": "train"} for n in range(4)]
     path = caption_file(tmp_path, [*rows, rows[0] | {"caption": ""}])
     program = f"""
-from vlalign.preprocess import prepare_captions
+from vlalign.preprocess import PreprocessingSettings, prepare_captions
 states = []
-options = dict(root={str(tmp_path)!r}, annotations={str(path)!r}, num_processes=1)
-prepared = prepare_captions("mine", **options, on_progress=states.append)
+settings = PreprocessingSettings("mine", root={str(tmp_path)!r}, annotations={str(path)!r})
+prepared = prepare_captions(settings, num_processes=1, on_progress=states.append)
 assert {{state.what for state in states}} == {{"tagging", "writing captions"}}
 assert states[-1].ended and states[-1].done == 4
-assert prepared.dataset.name == "mine" and prepared.origin.seed == 0 and prepared.word_vectors is None
+assert prepared.dataset.name == "mine" and prepared.provenance.seed == 0 and prepared.word_vectors is None
 assert prepared.statistics.num_captions == 4 and prepared.statistics.splits["train"].videos == 4
 assert prepared.num_problems == 1 and "line 6" in prepared.problems[0]
 """
@@ -204,12 +217,17 @@ assert prepared.num_problems == 1 and "line 6" in prepared.problems[0]
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_processes": 0}, "num_processes 0: expected 1 or more"),
         ({"protocol": "x"}, "protocol x: not a protocol of data set 'mine'; it has no protocols"),
         ({"annotations": "absent.csv"}, "annotations absent.csv: no such file; expected a .csv"),
     ],
 )
 def test_mistakes_are_named_as_in_python(tmp_path, arguments, message):
     with pytest.raises(UserError) as refused:
-        prepare_captions("mine", root=tmp_path, **arguments)
+        prepare_captions(PreprocessingSettings("mine", root=tmp_path, **arguments))
     assert str(refused.value).startswith(message)
+
+
+def test_a_number_of_processes_below_1_is_refused(tmp_path):
+    with pytest.raises(SettingError) as refused:
+        prepare_captions(PreprocessingSettings("mine", root=tmp_path), num_processes=0)
+    assert (refused.value.setting, refused.value.value) == ("num_processes", 0)

@@ -8,6 +8,7 @@ from vlalign.preprocess.caption_source import choose_source
 from vlalign.preprocess.datasets import custom, howto100m, subtitles
 from vlalign.preprocess.datasets.subtitles.cues import plain, read_cues
 from vlalign.preprocess.datasets.subtitles.files import video_ids
+from vlalign.preprocess.settings import PreprocessingSettings
 from vlalign.storage import Caption, VideoRecord
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
@@ -292,17 +293,17 @@ def test_a_folder_without_subtitles_says_what_was_expected(tmp_path):
 def test_subtitles_asked_for_by_protocol_stand_beside_other_captions(tmp_path):
     folder = tmp_path / "subtitles"
     write(folder, "v.srt", SRT)
-    beside = choose_source(tmp_path, "mine", annotations=folder, protocol="merged", seed=0)
+    beside = choose_source(PreprocessingSettings("mine", tmp_path, folder, protocol="merged"))
     assert beside.dataset == DatasetFolder(tmp_path, "mine", "merged")
-    alone = choose_source(tmp_path, "mine", annotations=folder, protocol=None, seed=0)
+    alone = choose_source(PreprocessingSettings("mine", tmp_path, folder))
     assert alone.dataset == DatasetFolder(tmp_path, "mine")
-    assert alone.origin.to_json() == {"seed": 0, "protocol": "cues", "speech": True}
+    assert alone.provenance.to_json() == {"seed": 0, "protocol": "cues", "speech": True}
     first = next(alone.chunks.split(Problems())).content[0]
     assert first == Caption(
         video_id="v", caption=CUES[0][2], split="train", start_seconds=CUES[0][0], end_seconds=CUES[0][1]
     )
     with pytest.raises(UserError, match="expected one of cues, extended, merged"):
-        choose_source(tmp_path, "mine", annotations=folder, protocol="all", seed=0)
+        choose_source(PreprocessingSettings("mine", tmp_path, folder, protocol="all"))
 
 
 TTML = """<?xml version="1.0"{declared}?>

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from vlalign.storage import FeatureStore
 from vlalign.storage.cli.store import main
-from vlalign.storage.shards.names import AHEAD_NS, in_order, shard_path, stamp_of, written_at_ns
+from vlalign.storage.shards.names import AHEAD_NS, shard_path, sort_shard_names, stamp_of, written_at_ns
 from vlalign.storage.stores import maintenance
 from vlalign.storage.stores.thumbnails import Thumbnail, ThumbnailStore, write_thumbnails
 
@@ -73,4 +73,4 @@ def test_a_new_name_follows_all_that_are_there(tmp_path_factory, stamps):
     for name in names:
         (folder / name).touch()
     new = shard_path(folder).name
-    assert in_order([new, *names])[-1] == new and stamp_of(new) > 0
+    assert sort_shard_names([new, *names])[-1] == new and stamp_of(new) > 0

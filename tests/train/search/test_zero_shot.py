@@ -12,8 +12,11 @@ from helpers.videos import encode_frames
 from vlalign.extract.cli.extract import main as extract_main
 from vlalign.extract.videos import demo as render
 from vlalign.extract.videos.demo import scene_background, scene_frame
+from vlalign.preprocess.chunks import in_one_process
 from vlalign.preprocess.datasets import demo
 from vlalign.preprocess.prepare import prepare_records
+from vlalign.preprocess.settings import SPACY_MODEL
+from vlalign.preprocess.tables import Preparation
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.records import VideoRecord
@@ -54,7 +57,8 @@ def temporal_iou(start: float, end: float, other: tuple[float, float]) -> float:
 def test_the_videos_of_captions_are_found_25_times_as_often_as_by_chance(tmp_path, clip):
     records = list(demo.records([("test", scene) for scene in held_out_scenes(NUM_TEST)]))
     dataset = DatasetFolder(tmp_path, "demo")
-    prepare_records(dataset, lambda _: iter(records), spacy_model="en_core_web_sm", problems=Problems())
+    chunks = in_one_process(lambda _: iter(records))
+    prepare_records(Preparation(dataset=dataset, chunks=chunks, spacy_model=SPACY_MODEL, problems=Problems()))
     extract(dataset, clip)
     search = open_search(dataset.path, features=FEATURES, weights=clip)
     asked = [record for record in records if not isinstance(record, VideoRecord)]
