@@ -30,8 +30,8 @@ def test_videos_are_not_blamed_for_a_store_that_cannot_be_written(tmp_path, caus
     for number in range(3):
         assert driver.scheduler.next(number, 0)[0] == [0]
         if number < 2:
-            driver._ended(WorkerHandle("worker", number, None), error)
+            driver._return_videos(WorkerHandle("worker", number, None), error)
         else:
             with pytest.raises(UserError, match="3 workers in a row ended with nothing done"):
-                driver._ended(WorkerHandle("worker", number, None), error)
+                driver._return_videos(WorkerHandle("worker", number, None), error)
     assert set(pending.failures["s3d"]) == failed
