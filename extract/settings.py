@@ -1,18 +1,22 @@
 """Settings of an extraction. Imports nothing heavy."""
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..storage.common.errors import SettingError
+from ..storage.common.settings import Settings, setting
 from ..storage.dataset.folder import DatasetFolder
 from ..storage.hub.names import is_hub_name, read_hub_name
-from ..storage.profiles import ALIASES, PROFILES, split_encoders
-from ..storage.records import EXACT
+from ..storage.profiles import ALIASES, LOGMEL, PROFILES, split_encoders
+from ..storage.records import EXACT, NVDEC
 from ..storage.remote.addresses import host_named
 from .encoders.custom import find_custom_encoder, is_custom_encoder
+from .encoders.profile_checks import PRECISIONS
 
 PRETRAINED = "pretrained"
+KNOWN_FEATURES = ", ".join([*PROFILES, *(f"{alias} (= {name})" for alias, name in ALIASES.items())])
 
 
 def known_encoders(
@@ -77,60 +81,134 @@ class WorkerSettings:
     """Hosts in private networks that videos may be fetched from."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExtractionSettings:
-    """The settings of ``extract_dataset``, ``plan_extraction`` and ``verify_dataset``.
+def parse_weights(values: Sequence[str], features: Sequence[str]) -> dict[str, str]:
+    """Return {features: weights} of texts: VALUE for all features with weights, NAME=VALUE for one.
 
     Raises:
-        SettingError: Some features are unknown.
+        SettingError: A value is ambiguous, or names other features.
+    """
+    chosen = dict.fromkeys(features, PRETRAINED)
+    with_weights = [name for name in features if name != LOGMEL] or list(features)
+    if values and not features:
+        raise SettingError("weights", values[0], "encoders of a library bring their own; leave it out")
+    for value in values:
+        name, weights = match.groups() if (match := re.fullmatch(r"(\w+)=(.*)", value)) else ("", value)
+        if not name and len(with_weights) > 1 and weights not in ("random", PRETRAINED):
+            names = " or ".join(with_weights)
+            raise SettingError("weights", value, f"which features are they for? Pass NAME={value}, NAME being {names}")
+        name = ALIASES.get(name, name)
+        if name and name not in with_weights:
+            raise SettingError("weights", value, f"{name!r} is not among features {','.join(with_weights)}")
+        chosen |= dict.fromkeys([name] if name else with_weights, weights)
+    return chosen
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtractionSettings(Settings):
+    """The settings of ``extract_dataset``, ``plan_extraction`` and ``verify_dataset``.
+
+    Those that are declared with ``setting`` are options of ``vlalign-extract`` and of the cluster job.
+
+    Raises:
+        SettingError: A value cannot be used, such as unknown features.
     """
 
     dataset: DatasetFolder
-    features: str | Sequence[str] = ("s3d",)
-    """Names of profiles or of encoders that a library loads, or a text such as "s3d,hf:ORG/MODEL". Becomes a list of
-    the stores' names, with aliases resolved."""
-    fps: float | None = None
-    """Frames a second, for encoders of a library; None: their own, or 1 for images."""
-    videos: Path | None = None
-    """Folder of video files, or images, which are added to the data set's list. None: all videos of the list."""
-    weights: Mapping[str, str] = field(default_factory=dict)
-    """{features: a checkpoint file, "pretrained" or "random"}; "pretrained" for features that are not named. Encoders
-    of a library bring their own."""
-    device: str = "auto"
-    """"auto" (all GPUs of this machine, or its CPU), "cpu", "cuda", "cuda:N" or "mps"; or several, with commas between
-    them. A process extracts on each."""
-    precision: str = "fp32"
-    """The number format of the networks: "fp32", "bf16" or, on a GPU, "fp16"."""
-    decoding: str = EXACT
-    """What decodes videos: "exact" (any decoder, all give the same pictures) or, on a GPU, "nvdec" (NVIDIA's video
-    engine, whose pictures are nearly the same; it makes another profile)."""
-    tf32: str = "convolutions"
-    """Where NVIDIA GPUs compute fp32 in TF32: "none", "convolutions" or "all"."""
-    stores: str | None = None
-    """Address under which the feature stores lie, each in a folder of its own, if not in the data set's folder."""
-    allowed_folders: Sequence[Path] = ()
-    """Folders outside the root in which listed videos may lie. They are remembered for later calls."""
-    allowed_hosts: Sequence[str] = ()
-    """Hosts on this machine or in a private network that addresses of videos may name; other such hosts are refused."""
-    retry_failed: bool = False
-    """Extract only the videos that failed before."""
-    verify_against: Path | None = None
-    """Folder with features made by others. If given, only videos that it has features of are extracted."""
-
-    trusted_modules: Sequence[str] = ()
-    """Python modules that profiles of one's own (files) may run."""
+    features: str | Sequence[str] = setting(
+        "s3d",
+        f"features to extract, separated by commas or +: {KNOWN_FEATURES}; or a model of transformers or timm: "
+        "hf:ORG/MODEL[@REVISION], timm:NAME or hf:/path/to/folder; or the file of a profile of your own, with --trust",
+    )
+    """Becomes a list of the stores' names, with aliases resolved."""
+    weights: Sequence[str] | Mapping[str, str] = setting(
+        (),
+        "a checkpoint file, 'pretrained' (default: from the cache or the authors) or 'random'; with NAME=, for one of "
+        "several features",
+        metavar="[NAME=]WEIGHTS",
+    )
+    """Or {features: weights}. Becomes that; features that are not in it are pretrained."""
+    fps: float | None = setting(
+        None,
+        "frames a second for hf: encoders (default: 1 for those of images; those of videos need it, or :whole at the "
+        "end of their names)",
+    )
+    trust: Sequence[str] = setting((), "Python module that a profile of your own may run", metavar="MODULE")
+    videos: Path | None = setting(
+        None,
+        "folder with your own video files, or images; their names become the video ids (default: the videos that the "
+        "data set lists)",
+        metavar="FOLDER",
+    )
+    """Its videos are added to the data set's list."""
+    allow_host: Sequence[str] = setting(
+        (),
+        "host on this machine or in a private network that addresses of videos may name; others there are refused",
+        metavar="HOST",
+    )
+    allow_folder: Sequence[Path] = ()
+    """Folders outside the root in which listed videos may lie. They are remembered for later calls. All commands have
+    this option."""
+    device: str = setting("auto", "cpu, cuda, cuda:N, mps, or several, separated by commas; auto: all GPUs, or the CPU")
+    """A process extracts on each."""
+    precision: str = setting(
+        "fp32", "what networks compute in; fp16 needs a GPU", choices=dict.fromkeys(PRECISIONS, "")
+    )
+    decoding: str = setting(
+        EXACT,
+        "what decodes videos",
+        choices={
+            EXACT: "any decoder, all give the same frames",
+            NVDEC: "NVIDIA's video engine, whose frames are only nearly the same, without a sandbox; makes another "
+            "profile",
+        },
+    )
+    tf32: str = setting(
+        "convolutions",
+        "where NVIDIA GPUs round fp32 to TF32, which is faster",
+        choices=dict.fromkeys(("none", "convolutions", "all"), ""),
+    )
+    retry_failed: bool = setting(False, "extract only the videos that failed before")
+    verify_against: Path | None = setting(
+        None,
+        "compare with features made by others (.npy, .npz or .h5 files, named by video id), row by row",
+        metavar="FOLDER",
+    )
+    """Only videos that it has features of are extracted."""
+    stores: str | None = setting(
+        None,
+        "where the feature stores lie, each in a folder of its own, if not under --root: s3://bucket/folder, gs://...; "
+        "needed only once",
+        metavar="ADDRESS",
+    )
     encoders: Mapping[str, str] = field(init=False, default_factory=dict)
     """{name of the store: encoder, such as "s3d" or "hf:ORG/MODEL"}."""
+    chosen_weights: Mapping[str, str] = field(init=False, default_factory=dict)
+    """{name of the store: weights}."""
 
     def __post_init__(self) -> None:
-        text = self.features if isinstance(self.features, str) else ",".join(self.features)
-        object.__setattr__(self, "encoders", known_encoders(text, self.fps, self.weights, self.trusted_modules))
-        object.__setattr__(self, "features", list(self.encoders))
         for name in ("videos", "verify_against"):  # callers from Python may pass a text
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, Path(getattr(self, name)))
-        object.__setattr__(self, "allowed_folders", [Path(folder) for folder in self.allowed_folders])
-        object.__setattr__(self, "allowed_hosts", [host_named(host) for host in self.allowed_hosts])
+                self._set(name, Path(getattr(self, name)))
+        self._set("allow_folder", [Path(folder) for folder in self.allow_folder])
+        self._set("allow_host", [host_named(host) for host in self.allow_host])
+        text = self.features if isinstance(self.features, str) else ",".join(self.features)
+        weights = self.weights
+        if not isinstance(weights, Mapping):
+            with_weights = known_encoders(text, self.fps, trusted=self.trust).items()
+            weights = parse_weights(weights, [name for name, encoder in with_weights if not is_hub_name(encoder)])
+        self._set("chosen_weights", dict(weights))
+        self._set("encoders", known_encoders(text, self.fps, weights, self.trust))
+        self._set("features", list(self.encoders))
+        super().__post_init__()
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def check(self) -> None:
+        """Refuse trusted modules that nothing runs."""
+        if self.trust and not any(map(is_custom_encoder, self.encoders.values())):
+            problem = f"changes nothing: no profile of your own is among features {','.join(self.names)}; leave it out"
+            raise SettingError("trust", self.trust[0], problem)
 
     @property
     def names(self) -> list[str]:
@@ -147,7 +225,7 @@ class ExtractionSettings:
             decoding=self.decoding,
             tf32=self.tf32,
             num_cores=num_cores,
-            allowed_hosts=list(self.allowed_hosts),
+            allowed_hosts=list(self.allow_host),
         )
 
     def weights_of(self, name: str) -> str:
@@ -161,7 +239,7 @@ class ExtractionSettings:
         if is_custom_encoder(encoder):
             return encoder
         if not is_hub_name(encoder):
-            return self.weights.get(name, PRETRAINED)
+            return self.chosen_weights.get(name, PRETRAINED)
         from ..storage.hub.files import pin_revision  # asks the hub
 
         return pin_revision(encoder)

@@ -27,8 +27,10 @@ from vlalign.extract.settings import ExtractionSettings
 from vlalign.ray_jobs.cluster import Share, add_address, connect, device_of_workers, reason_of, share_of_worker, spread
 from vlalign.ray_jobs.driver import ExtractionDriver
 from vlalign.storage.cli.command import run_command
+from vlalign.storage.cli.parser import add_setting, given_settings
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.progress import Listener
+from vlalign.storage.common.settings import Settings, names_of_options, setting
 from vlalign.storage.common.signals import keeping
 from vlalign.storage.common.terminal import say
 from vlalign.storage.records import Profile
@@ -38,17 +40,17 @@ PROBE_TOGETHER = 256
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerOptions:
+class WorkerOptions(Settings):
     """The number of workers that extract, and the resources of each."""
 
-    workers: int | None = None
-    """Largest number of workers. None: as many as fit."""
-    cpus_per_worker: float | None = None
-    """None: a machine's cores, divided among its GPUs if there are any."""
-    gpus_per_worker: float | None = None
-    """None: 1, or 0 on CPUs."""
-    shard_seconds: float = SHARD_SECONDS
-    """Longest time that finished features wait to be written."""
+    workers: int | None = setting(None, "largest number of workers (default: as many as fit)", gt=0)
+    cpus_per_worker: float | None = setting(
+        None, "cores of each worker (default: a machine's cores, divided among its GPUs if there are any)", gt=0
+    )
+    gpus_per_worker: float | None = setting(None, "GPUs of each worker, such as 0.5 (default: 1; 0 on CPUs)", ge=0)
+    shard_seconds: float = setting(
+        SHARD_SECONDS, "longest time that finished features wait to be written, in seconds", ge=0
+    )
 
 
 class ClusterRunner:
@@ -142,13 +144,8 @@ def extract_on_cluster(
 def extract_command(args: argparse.Namespace) -> int:
     """Run the command."""
     args.root = args.root.absolute()  # workers run in other folders
+    options = WorkerOptions(**given_settings(args, WorkerOptions))
     connect(args.address)
-    options = WorkerOptions(
-        workers=args.workers,
-        cpus_per_worker=args.cpus_per_worker,
-        gpus_per_worker=args.gpus_per_worker,
-        shard_seconds=args.shard_seconds,
-    )
     return run(args, ClusterRunner(options))
 
 
@@ -162,19 +159,8 @@ def main(argv: list[str] | None = None) -> int:
     )
     add_address(parser)
     group = parser.add_argument_group("workers")
-    group.add_argument("--workers", type=int, help="largest number of workers (default: as many as fit)")
-    group.add_argument(
-        "--cpus-per-worker",
-        type=float,
-        help="cores of each worker (default: a machine's cores, divided among its GPUs if there are any)",
-    )
-    group.add_argument("--gpus-per-worker", type=float, help="GPUs of each worker, such as 0.5 (default: 1; 0 on CPUs)")
-    group.add_argument(
-        "--shard-seconds",
-        type=float,
-        default=SHARD_SECONDS,
-        help=f"longest time that finished features wait to be written, in seconds (default: {SHARD_SECONDS:g})",
-    )
+    for name in names_of_options(WorkerOptions):
+        add_setting(group, WorkerOptions, name)
     return run_command(extract_command, parser, argv)
 
 

@@ -32,6 +32,6 @@ def test_folders_and_settings_take_texts(tmp_path):
         dataset=dataset,
         features="s3d",
         videos="videos",  # pyright: ignore[reportArgumentType]
-        allowed_folders=["a"],  # pyright: ignore[reportArgumentType]
+        allow_folder=["a"],  # pyright: ignore[reportArgumentType]
     )
-    assert (dataset.path, settings.videos, settings.allowed_folders) == (tmp_path / "mine", Path("videos"), [Path("a")])
+    assert (dataset.path, settings.videos, settings.allow_folder) == (tmp_path / "mine", Path("videos"), [Path("a")])

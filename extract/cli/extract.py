@@ -1,52 +1,26 @@
 """vlalign-extract: videos -> feature stores."""
 
 import argparse
-import re
-from collections.abc import Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...storage.cli.command import run_command
-from ...storage.cli.parser import Parser, command_parser, next_call
-from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, SettingError, UserError
+from ...storage.cli.parser import Parser, add_setting, command_parser, given_settings, next_call
+from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, UserError
+from ...storage.common.settings import names_of_options
 from ...storage.common.terminal import say, show
 from ...storage.dataset.folder import DatasetFolder
-from ...storage.hub.names import is_hub_name
-from ...storage.profiles import ALIASES, LOGMEL, PROFILES
-from ...storage.records import EXACT, NVDEC
-from ..encoders.custom import is_custom_encoder
 from ..pipeline.dataset import extract_dataset
 from ..pipeline.runner import Runner
-from ..settings import PRETRAINED, ExtractionSettings, known_encoders
+from ..settings import ExtractionSettings
 
 if TYPE_CHECKING:
     from ..pipeline.plan import ExtractionPlan
     from ..verification.verify import VideoVerdict
 
 
-def parse_weights(values: Sequence[str], features: Sequence[str]) -> dict[str, str]:
-    """Return {features: weights} from ``--weights`` values: VALUE for all features with weights, NAME=VALUE for one.
-
-    Raises:
-        UserError: A value is ambiguous, or names other features.
-    """
-    chosen = dict.fromkeys(features, PRETRAINED)
-    with_weights = [name for name in features if name != LOGMEL] or list(features)
-    if values and not features:
-        raise UserError(f"--weights {values[0]}: encoders of a library bring their own; leave it out")
-    for value in values:
-        name, weights = match.groups() if (match := re.fullmatch(r"(\w+)=(.*)", value)) else ("", value)
-        if not name and len(with_weights) > 1 and weights not in ("random", PRETRAINED):
-            raise UserError(
-                f"--weights {value}: which features are they for? Pass --weights NAME={value}, NAME being "
-                f"{' or '.join(with_weights)}"
-            )
-        name = ALIASES.get(name, name)
-        if name and name not in with_weights:
-            raise UserError(f"--weights {value}: {name!r} is not among --features {','.join(with_weights)}")
-        chosen |= dict.fromkeys([name] if name else with_weights, weights)
-    return chosen
+GROUPS = {"features": ("features", "weights", "fps", "trust"), "videos": ("videos", "allow_host")}
+"""{title of a group of options: its settings}; the others stand in none."""
 
 
 def settings_of(args: argparse.Namespace) -> ExtractionSettings:
@@ -59,26 +33,8 @@ def settings_of(args: argparse.Namespace) -> ExtractionSettings:
         raise UserError(
             f"--dataset is missing: the name of a data set under {args.root}, or a new one with --videos FOLDER"
         )
-    encoders = known_encoders(args.features, args.fps, trusted=args.trust)
-    if args.trust and not any(map(is_custom_encoder, encoders.values())):
-        problem = f"changes nothing: no profile of your own is among --features {args.features}; leave it out"
-        raise SettingError("trust", args.trust[0], problem)
-    names = [name for name, encoder in encoders.items() if not is_hub_name(encoder)]
     return ExtractionSettings(
-        dataset=DatasetFolder(args.root, args.dataset),
-        features=args.features,
-        fps=args.fps,
-        trusted_modules=args.trust,
-        videos=args.videos,
-        weights=parse_weights(args.weights or [], names),
-        device=args.device,
-        precision=args.precision,
-        decoding=args.decoding,
-        tf32=args.tf32,
-        stores=args.stores,
-        allowed_hosts=args.allow_host,
-        retry_failed=args.retry_failed,
-        verify_against=args.verify_against,
+        dataset=DatasetFolder(args.root, args.dataset), **given_settings(args, ExtractionSettings)
     )
 
 
@@ -144,95 +100,17 @@ class VerdictTable:
 def extract_parser(prog: str, description: str, example: str) -> Parser:
     """Return the parser of ``vlalign-extract`` and of the cluster job that does the same."""
     parser = command_parser(prog, description, example)
-    _add_features(parser)
-    _add_videos(parser)
-    parser.add_argument(
-        "--device",
-        default="auto",
-        help="cpu, cuda, cuda:N, mps, or several, separated by commas; auto: all GPUs, or the CPU (default: auto)",
-    )
-    parser.add_argument(
-        "--precision", default="fp32", choices=("fp32", "bf16", "fp16"), help="what networks compute in (default: fp32)"
-    )
-    parser.add_argument(
-        "--decoding",
-        default=EXACT,
-        choices=(EXACT, NVDEC),
-        help="what decodes videos: exact, or NVIDIA's video engine, whose pictures are only nearly the same, without a "
-        "sandbox; makes another profile (default: exact)",
-    )
-    parser.add_argument(
-        "--tf32",
-        default="convolutions",
-        choices=("none", "convolutions", "all"),
-        help="where NVIDIA GPUs round fp32 to TF32, which is faster (default: convolutions)",
-    )
-    parser.add_argument("--retry-failed", action="store_true", help="extract only the videos that failed before")
+    group_of: dict[str, argparse._ActionsContainer] = {}
+    for title, names in GROUPS.items():
+        group_of |= dict.fromkeys(names, parser.add_argument_group(title))
+    for name in names_of_options(ExtractionSettings):
+        add_setting(group_of.get(name, parser), ExtractionSettings, name)
     parser.add_argument(
         "--plan",
         action="store_true",
         help="say what would be done, how long it takes and what cannot be read; change nothing",
     )
-    parser.add_argument(
-        "--verify-against",
-        type=Path,
-        metavar="FOLDER",
-        help="compare with features made by others (.npy, .npz or .h5 files, named by video id), row by row",
-    )
-    parser.add_argument(
-        "--stores",
-        metavar="ADDRESS",
-        help="where the feature stores lie, each in a folder of its own, if not under --root: s3://bucket/folder, "
-        "gs://...; needed only once",
-    )
     return parser
-
-
-def _add_features(parser: Parser) -> None:
-    group = parser.add_argument_group("features")
-    known = ", ".join([*PROFILES, *(f"{alias} (= {name})" for alias, name in ALIASES.items())])
-    known += "; or a model of transformers or timm: hf:ORG/MODEL[@REVISION], timm:NAME or hf:/path/to/folder; "
-    known += "or the file of a profile of your own, with --trust"
-    group.add_argument(
-        "--features", default="s3d", help=f"features to extract, separated by commas or +: {known} (default: s3d)"
-    )
-    group.add_argument(
-        "--weights",
-        action="append",
-        metavar="[NAME=]WEIGHTS",
-        help="a checkpoint file, 'pretrained' (default: from the cache or the authors) or 'random'; with NAME=, for "
-        "one of several features",
-    )
-    group.add_argument(
-        "--fps",
-        type=float,
-        help="frames a second for hf: encoders (default: 1 for those of images; those of videos need it, or :whole at "
-        "the end of their names)",
-    )
-    group.add_argument(
-        "--trust",
-        action="append",
-        default=[],
-        metavar="MODULE",
-        help="Python module that a profile of your own may run",
-    )
-
-
-def _add_videos(parser: Parser) -> None:
-    group = parser.add_argument_group("videos")
-    group.add_argument(
-        "--videos",
-        type=Path,
-        metavar="FOLDER",
-        help="folder with your own video files, or images; their names become the video ids",
-    )
-    group.add_argument(
-        "--allow-host",
-        action="append",
-        default=[],
-        metavar="HOST",
-        help="host on this machine or in a private network that addresses of videos may name; others there are refused",
-    )
 
 
 def make_parser() -> Parser:

@@ -88,7 +88,7 @@ def extract_dataset(
 def prepare_extraction(settings: ExtractionSettings, problems: Problems, *, dry_run: bool) -> Extraction:
     """Find the videos and what is left to do for them; link stores and render videos unless ``dry_run``."""
     dataset, names = settings.dataset, settings.names
-    for folder in settings.allowed_folders:
+    for folder in settings.allow_folder:
         allow_folder(dataset, folder)
     if not dry_run:
         check_folders(*map(dataset.features, names), dataset.thumbnails)

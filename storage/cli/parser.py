@@ -8,13 +8,13 @@ import shlex
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import Field, fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
 from ..common.errors import EXIT_DONE, EXIT_MISTAKE, SettingError, UserError
 from ..common.packages import package_version
-from ..common.settings import Settings, info_of, types_of
+from ..common.settings import Settings, info_of, names_of_options, types_of
 from .option_files import as_option_file, read_option_file
 
 SHELLS = ("bash", "zsh", "tcsh")
@@ -241,33 +241,45 @@ def command_parser(prog: str, description: str, example: str) -> Parser:
 
 def add_settings(parser: Parser, group: argparse._ArgumentGroup, settings: type[Settings]) -> None:
     """Add an option for each field of a dataclass of settings. ``--help-all`` shows them."""
-    types = types_of(settings)
-    for field in fields(settings):
-        add_setting(parser, group, field, types[field.name], field.default, is_rare=True)
+    parser.hide_from_short_help([add_setting(group, settings, field.name) for field in fields(settings)])
 
 
 def add_setting(
-    parser: Parser,
-    group: argparse._ArgumentGroup,
-    field: Field[Any],
-    kind: type,
-    default: Any = None,
+    group: argparse._ActionsContainer,
+    settings: type[Settings],
+    name: str,
     *,
+    default: Any = MISSING,
     help: str | None = None,
-    is_rare: bool = False,
-) -> None:
-    """Add the option of a field of settings, with its description or another ``help``."""
-    info = info_of(field)
+) -> argparse.Action:
+    """Add the option of a setting, and return it.
+
+    Args:
+        group: The parser, or a group of its options.
+        settings: The dataclass that declares the setting.
+        name: Name of the setting's field.
+        default: Value if the option is not given (default: the setting's own).
+        help: Its help (default: the setting's description and default).
+    """
+    [field] = [field for field in fields(settings) if field.name == name]
+    kind, info = types_of(settings)[name], info_of(field)
+    default = field.default if default is MISSING else default
     if help is None:
-        help = f"{info.help} (default: {default})" if default is not None else info.help
+        shows_default = default is not None and default is not False and kind is not list
+        help = f"{info.help} (default: {default})" if shows_default else info.help
     keywords: dict[str, Any] = {"default": default, "help": help.replace("%", "%%")}
     if kind is bool:
         keywords["action"] = argparse.BooleanOptionalAction
+    elif kind is list:
+        keywords |= {"action": "append", "default": list(default or ()), "metavar": info.placeholder(str)}
     else:
-        keywords |= {"type": kind, "metavar": info.metavar or kind.__name__.upper()}
-    option = group.add_argument(f"--{field.name.replace('_', '-')}", **keywords)
-    if is_rare:
-        parser.hide_from_short_help([option])
+        keywords |= {"type": kind, "metavar": info.placeholder(kind)}
+    return group.add_argument(f"--{name.replace('_', '-')}", **keywords)
+
+
+def given_settings(args: argparse.Namespace, settings: type[Settings]) -> dict[str, Any]:
+    """Return the values of the options of a dataclass of settings: {name: value}."""
+    return {name: getattr(args, name) for name in names_of_options(settings)}
 
 
 def add_messages(parser: Parser) -> None:

@@ -4,7 +4,8 @@ Commands make options from these fields (``cli.parser.Parser.add_settings``), an
 """
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, fields
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -28,7 +29,7 @@ class SettingInfo:
     choices: Mapping[str, str] | None = None
     """{allowed value: its description}; a description may be empty."""
     metavar: str | None = None
-    """Placeholder of the value in ``--help``; None: its type."""
+    """Placeholder of the value in ``--help``; None: its choices or its type."""
 
     def problem(self, value: Any) -> str | None:
         """Return what was expected instead of ``value``, or None if it is allowed."""
@@ -44,27 +45,20 @@ class SettingInfo:
             return f"expected less than {self.lt}"
         return None
 
+    def placeholder(self, kind: type) -> str:
+        """Return the placeholder of a value of this type in ``--help``."""
+        return self.metavar or (f"{{{','.join(self.choices)}}}" if self.choices else kind.__name__.upper())
+
     @property
     def help(self) -> str:
-        """The description with all choices."""
-        choices = [f"{name}: {text}" if text else name for name, text in (self.choices or {}).items()]
+        """The description, and those of the choices."""
+        choices = [f"{name}: {text}" for name, text in (self.choices or {}).items() if text]
         return ". ".join(filter(None, (self.description, "; ".join(choices))))
 
 
-def setting(
-    default: T,
-    description: str = "",
-    *,
-    ge: float | None = None,
-    gt: float | None = None,
-    le: float | None = None,
-    lt: float | None = None,
-    choices: Mapping[str, str] | None = None,
-    metavar: str | None = None,
-) -> T:
-    """Return a dataclass field with a default, and a ``SettingInfo`` as its metadata."""
-    info = SettingInfo(description=description, ge=ge, gt=gt, le=le, lt=lt, choices=choices, metavar=metavar)
-    return dataclasses.field(default=default, metadata={"setting": info})
+def setting(default: T, description: str = "", **info: Any) -> T:
+    """Return a dataclass field with a default, whose metadata is a ``SettingInfo`` with ``info``, such as ``ge=1``."""
+    return dataclasses.field(default=default, metadata={"setting": SettingInfo(description=description, **info)})
 
 
 def info_of(field: Field[Any]) -> SettingInfo:
@@ -91,13 +85,23 @@ class Settings:
         """Raise ``SettingError`` for values that do not fit together."""
 
 
+@functools.cache
 def types_of(settings: type[Settings]) -> dict[str, type]:
-    """Return the type of each setting: {name: int, float, bool or str}. ``int | None`` is an int."""
+    """Return the type of each setting: {name: int, float, bool, str, Path or list}.
+
+    ``int | None`` is an int. Of other types that a setting may have, the first is that of its option; a sequence, whose
+    items are texts, is a list: its option may be given several times.
+    """
     hints = get_type_hints(settings)
     return {field.name: _type(hints[field.name]) for field in fields(settings)}
 
 
 def _type(hint: Any) -> type:
     if get_origin(hint) in (Union, UnionType):
-        [hint] = [kind for kind in get_args(hint) if kind is not type(None)]
-    return hint
+        hint = next(kind for kind in get_args(hint) if kind is not type(None))
+    return list if get_origin(hint) is Sequence else hint
+
+
+def names_of_options(settings: type[Settings]) -> list[str]:
+    """Return the names of the fields that are declared with ``setting``."""
+    return [field.name for field in fields(settings) if "setting" in field.metadata]

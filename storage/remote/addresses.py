@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterable
 from urllib.parse import urlsplit
 
-from ..common.errors import UserError, VlalignError
+from ..common.errors import SettingError, VlalignError
 
 HTTP = ("http", "https")
 HOST_SCHEMES = (*HTTP, "ftp", "sftp", "hdfs")
@@ -62,13 +62,12 @@ def hide_secrets(text: str) -> str:
 
 
 def host_named(text: str) -> str:
-    """Return the host that the user names, as it stands in addresses. Raises ``UserError`` if it is not a host."""
+    """Return the host that the user names, as it stands in addresses. Raises ``SettingError`` if it is not a host."""
     authority = text if text.count(":") < 2 else f"[{text.strip('[]')}]"
     host = "" if "/" in text else urlsplit(f"//{authority}").hostname
     if not host:
-        raise UserError(
-            f"--allow-host {text}: expected the name or IP address of a host, such as nas.local or 10.0.0.5"
-        )
+        problem = "expected the name or IP address of a host, such as nas.local or 10.0.0.5"
+        raise SettingError("allow_host", text, problem)
     return host
 
 

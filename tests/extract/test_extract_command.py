@@ -6,11 +6,12 @@ import shutil
 
 import pytest
 from helpers.videos import scene, touch
-from vlalign.extract.cli.extract import main, parse_weights
+from vlalign.extract.cli.extract import main
 from vlalign.extract.pipeline.store_extractor import make_extractor
+from vlalign.extract.settings import parse_weights
 from vlalign.extract.videos.demo import render_video
 from vlalign.storage import FeatureStore
-from vlalign.storage.common.errors import UserError
+from vlalign.storage.common.errors import SettingError, UserError
 from vlalign.storage.common.files import file_identity, read_jsonl
 from vlalign.storage.dataset.folder import DatasetFolder
 
@@ -51,17 +52,14 @@ def test_weights_options(values, features, expected):
 
 
 @pytest.mark.parametrize(
-    "values, complaint",
-    [
-        (["w.pth"], "which features are they for? Pass --weights NAME=w.pth, NAME being resnet152 or s3d"),
-        (["c3d=w.pth"], "'c3d' is not among --features resnet152,s3d"),
-    ],
+    "values, features",
+    [(["w.pth"], "resnet152 or s3d"), (["c3d=w.pth"], "resnet152,s3d")],
     ids=["a file for two", "features not asked for"],
 )
-def test_weights_options_that_are_refused(values, complaint):
-    with pytest.raises(UserError) as refused:
+def test_weights_options_that_are_refused(values, features):
+    with pytest.raises(SettingError) as refused:
         parse_weights(values, ["resnet152", "s3d"])
-    assert complaint in str(refused.value)
+    assert (refused.value.setting, refused.value.value) == ("weights", values[0]) and features in refused.value.problem
 
 
 @pytest.mark.parametrize(
@@ -83,8 +81,13 @@ def test_weights_options_that_are_refused(values, complaint):
         ),
         (["--dataset", "mine", "--videos", "nowhere"], "nowhere: no such folder"),
         (["--dataset", "../mine", "--videos", "videos"], "data set name '../mine'"),
-        (["--dataset", "mine", "--videos", "videos", "--weights", "c3d=x.pth"], "'c3d' is not among --features s3d"),
+        (["--dataset", "mine", "--videos", "videos", "--weights", "c3d=x.pth"], "--weights c3d=x.pth: 'c3d'"),
         (["--dataset", "mine", "--videos", "videos", "--weights", "x.pth"], "weights x.pth: no such file"),
+        (["--dataset", "mine", "--videos", "videos", "--precision", "fp64"], "--precision fp64: "),
+        (["--dataset", "mine", "--videos", "videos", "--decoding", "fast"], "--decoding fast: "),
+        (["--dataset", "mine", "--videos", "videos", "--tf32", "some"], "--tf32 some: "),
+        (["--dataset", "mine", "--videos", "videos", "--trust", "os"], "--trust os: "),
+        (["--dataset", "mine", "--videos", "videos", "--allow-host", "http://nas"], "--allow-host http://nas: "),
     ],
     ids=[
         "unknown features",
@@ -96,6 +99,11 @@ def test_weights_options_that_are_refused(values, complaint):
         "no name",
         "other features",
         "no weights",
+        "no precision",
+        "no decoding",
+        "no TF32",
+        "nothing to trust",
+        "no host",
     ],
 )
 def test_a_wrong_call_is_one_line_and_exit_code_2(tmp_path, capsys, monkeypatch, options, complaint):
@@ -201,3 +209,19 @@ def test_a_broken_video_is_recorded_skipped_and_retried_on_request(tmp_path, cap
     assert "1 video tried, 0 problems" in capsys.readouterr().err
     assert read_jsonl(failures_file) == []
     assert stored() == good | {"broken": file_identity(short_video)}
+
+
+@pytest.mark.parametrize(
+    "line, option",
+    [("precision: fp64", "--precision fp64"), ("fps: many", "--fps"), ("weights: [c3d=x.pth]", "--weights c3d=x.pth")],
+)
+def test_a_wrong_setting_in_an_option_file_names_file_line_and_option(tmp_path, capsys, line, option):
+    path = tmp_path / "options.yaml"
+    path.write_text(f"dataset: mine\n{line}\n")
+    try:
+        code = main(["--root", str(tmp_path / "root"), "--config", str(path)])
+    except SystemExit as ended:  # a value that is no number
+        code = ended.code
+    printed = capsys.readouterr().err
+    assert code == 2 and printed.count("\n") == 1
+    assert f"{path}, line 2: " in printed and option in printed

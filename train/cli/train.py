@@ -1,13 +1,13 @@
 """vlalign-train: stores and captions -> a trained model."""
 
 import argparse
-from dataclasses import Field, fields
+from dataclasses import fields
 from typing import Any
 
 from ...storage.cli.command import run_command
 from ...storage.cli.parser import Parser, add_setting, command_parser
 from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, SettingError
-from ...storage.common.settings import info_of, types_of
+from ...storage.common.settings import Settings, info_of
 from ...storage.common.terminal import show
 from ..comparison.seeds import SeedRuns, parse_seeds, train_seeds
 from ..comparison.suites import list_suites, run_suite
@@ -15,7 +15,7 @@ from ..comparison.table import as_text
 from ..loop.training import is_first_process, train
 from ..objectives import OBJECTIVES
 from ..recipes.recipes import RECIPES
-from ..recipes.train_config import COMPONENTS, objective_settings, setting_types
+from ..recipes.train_config import COMPONENTS, objective_settings
 
 COMPONENT_ORDER = ("data", "model", "optimization", "validation")
 """The order of options, and of settings in the names of a suite's results."""
@@ -84,16 +84,17 @@ def add_component_settings(parser: Parser) -> None:
     """Add a group of options for each component's settings but the objective's."""
     for component in COMPONENT_ORDER:
         group, settings = parser.add_argument_group(component), COMPONENTS[component]
-        types = types_of(settings)
         for field in fields(settings):
             if field.name not in OWN_OPTIONS:
                 help = f"{info_of(field).help} (without a recipe: {field.default})"
-                add_option(parser, group, field, types[field.name], help)
+                add_option(parser, group, settings, field.name, help)
 
 
-def add_option(parser: Parser, group: argparse._ArgumentGroup, field: Field[Any], kind: type, help: str) -> None:
+def add_option(parser: Parser, group: argparse._ArgumentGroup, settings: type[Settings], name: str, help: str) -> None:
     """Add the option of a setting. If it is not given, it is None, and the recipe decides."""
-    add_setting(parser, group, field, kind, help=help, is_rare=field.name not in USUAL_SETTINGS)
+    option = add_setting(group, settings, name, default=None, help=help)
+    if name not in USUAL_SETTINGS:
+        parser.hide_from_short_help([option])
 
 
 def add_objective_settings(parser: Parser) -> None:
@@ -104,7 +105,6 @@ def add_objective_settings(parser: Parser) -> None:
         metavar="STR",
         help=f"what is learned, one of {', '.join(OBJECTIVES)} (default: that of the recipe)",
     )
-    types = setting_types()
     for name, having in objective_settings().items():
         defaults = {getattr(objective, name): None for objective in having.values()}
         first = next(iter(having.values()))
@@ -114,7 +114,7 @@ def add_objective_settings(parser: Parser) -> None:
         help_text = f"{users}{info_of(field).help} (without a recipe: {default})"
         if name == "losses":
             help_text += ". " + "; ".join(f"{n}: {'+'.join(o.loss_terms)}" for n, o in OBJECTIVES.items())
-        add_option(parser, group, field, types[name], help_text)
+        add_option(parser, group, first, name, help_text)
 
 
 def make_parser() -> Parser:

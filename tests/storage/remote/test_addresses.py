@@ -4,7 +4,7 @@ import re
 
 import pytest
 from vlalign.extract.cli.extract import main
-from vlalign.storage.common.errors import UserError
+from vlalign.storage.common.errors import SettingError
 from vlalign.storage.remote.addresses import AddressRefused, host_named, refuse_private
 
 
@@ -63,7 +63,7 @@ def test_a_host_is_normalised_and_a_url_refused(capsys):
         "::1",
     ]
     for text in ("http://10.0.0.5", "", "/x"):
-        with pytest.raises(UserError, match="--allow-host"):
+        with pytest.raises(SettingError, match="allow_host"):
             host_named(text)
     assert main(["--dataset", "x", "--allow-host", "http://nas"]) == 2
     assert "--allow-host http://nas: " in capsys.readouterr().err
