@@ -5,7 +5,7 @@
 
 It changes the checkout that it lies in: use a copy. It needs Python 3.12, which knows where the parts of f-strings are.
 Words of errors and of printed lines are spelt backwards; options, commands, names of settings, values and file names
-stay. A test that fails then checks a sentence rather than the kind,
+and places in files stay. A test that fails then checks a sentence rather than the kind,
 the place and the value of what went wrong. Few may: those whose words are a promise, such as a page's headings.
 """
 
@@ -21,6 +21,8 @@ SPEAKERS = {"say", "warn", "show", "note_once", "add", "drop", "skip", "report",
 """Functions and methods that print or collect a line."""
 PHRASES = {"problem", "hint", "lack", "why", "advice", "reason", "todo", "message", "line"}
 """Variables that hold a part of a message."""
+PLACES = {"line", "record", "entry", "sentence", "segment", "question"}
+"""Words for a place in a file, as in "FILE, line 3": the place of an error is checked."""
 WORD = re.compile(r"(?<![\w/.:\-`'\"<{])[a-z]{4,}(?![\w/:\-`'\"=>}(]|\.\w)")
 
 
@@ -29,7 +31,7 @@ def names_of_code() -> set[str]:
     texts = [path.read_text(encoding="utf-8") for folder in FOLDERS for path in (TOP / folder).rglob("*.py")]
     keys = {name for text in texts for name in re.findall(r'^ +"([a-z]+)": ', text, re.MULTILINE)}
     settings = {name for text in texts for name in re.findall(r"^    ([a-z]+): .* = setting\(", text, re.MULTILINE)}
-    return keys | settings | {name for text in texts for name in re.findall(r"--([a-z]+)\b", text)}
+    return PLACES | keys | settings | {name for text in texts for name in re.findall(r"--([a-z]+)\b", text)}
 
 
 def messages(tree: ast.AST) -> Iterator[ast.Constant]:

@@ -39,7 +39,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, IMPORT_PATH))
 """Programs that tests start import the same helpers."""
 
 
-FORKING = ("test_killed_writers.py", "test_disks.py", "test_damaged_shards.py", "test_care.py")
+FORKING = ("test_killed_writers.py", "test_disks.py", "test_damaged_shards.py", "test_maintenance.py")
 
 
 def pytest_collection_modifyitems(items):

@@ -52,8 +52,8 @@ def decode(data: bytes, path: Path, note: Note, *, save_as: str) -> str:
                 f"{path}: begins like {encoding.upper()} but is not valid ({error.reason}); {save_as}"
             ) from None
         return _decode_western(data, path, error.start, note, save_as)
-    if "\0" in text:
-        raise UserError(f"{path}: contains zero bytes, expected text; {save_as}")
+    if num_zeros := text.count("\0"):
+        raise UserError(f"{path}: contains {num_zeros:,} zero bytes, expected text; {save_as}")
     if encoding != "utf-8":
         note(f"read as {encoding.upper()}, {'as its byte order mark says' if mark else 'as its zero bytes suggest'}")
     return text
@@ -72,8 +72,8 @@ def _decode_western(data: bytes, path: Path, bad: int, note: Note, save_as: str)
         text, name = data.decode("cp1252"), "Windows-1252"
     except UnicodeDecodeError:
         text, name = data.decode("latin-1"), "Latin-1"
-    if "\0" in text:
-        raise UserError(f"{path}: contains zero bytes, expected text; {save_as}")
+    if num_zeros := text.count("\0"):
+        raise UserError(f"{path}: contains {num_zeros:,} zero bytes, expected text; {save_as}")
     match = re.search(r"\w*[^\x00-\x7f]\w*", text)
     example = f", in which it contains {match[0]!r}" if match else ""
     note(f"{where}; read as {name}{example}; if that is wrong, {save_as}")

@@ -179,8 +179,8 @@ def stream_object(path: Path) -> Iterator[tuple[str, str]]:
                 break
             separator = ","
             yield key, buffer[start:position]
-        if (buffer[position:] + _read(file, path, READ_CHARACTERS)).strip():
-            raise UserError(f"{path}: text after the end of the JSON object; {EXPECTED}")
+        if rest := (buffer[position:] + _read(file, path, READ_CHARACTERS)).strip():
+            raise UserError(f"{path}: text after the end of the JSON object: {rest[:20]!r}; {EXPECTED}")
 
 
 def _read(file: TextIO, path: Path, size: int) -> str:

@@ -7,6 +7,7 @@ NumPy, whose own ways of restoring a state are made for pickles that one trusts.
 import math
 import mmap
 import pickle
+import pickletools
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -79,7 +80,7 @@ class PickledType:
     def numpy(self) -> np.dtype:
         """Make the type. Raises ``ValueError`` for anything but plain numbers and texts."""
         if not re.fullmatch(r"[biuf]\d{1,2}|[SU]\d{1,6}", self.name) or self.order not in ("<", ">", "=", "|"):
-            kind = "Python objects" if self.name.startswith("O") else repr(self.name)
+            kind = f"{self.name!r}, Python objects" if self.name.startswith("O") else repr(self.name)
             raise ValueError(f"an array of {kind}; expected numbers")
         return np.dtype(self.order + self.name)
 
@@ -134,7 +135,7 @@ def _empty(kind: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def _never(*_: Any) -> None:
-    raise ValueError("an array that is built in an unknown way")
+    raise ValueError("it calls numpy.ndarray; expected numpy.core.multiarray._reconstruct")
 
 
 BUILDERS: dict[tuple[str, str], Callable[..., Any]] = {
@@ -184,6 +185,11 @@ class _Memo(dict[str, Any]):
         return super().__getitem__(str(index))
 
 
+def _refuser(code: int) -> Callable[[Any], None]:
+    opcode = pickletools.code2op[chr(code)].name
+    return lambda unpickler: unpickler.refuse(opcode)
+
+
 class _PlainUnpickler(pickle._Unpickler):
     """Builds numbers, texts, bytes, tuples, lists, dicts and ``PickledArray``, and refuses everything else by name.
 
@@ -215,9 +221,9 @@ class _PlainUnpickler(pickle._Unpickler):
         """Call a builder."""
         args, build = self.stack.pop(), self.stack.pop()
         if build not in BUILDERS.values():
-            raise ValueError("it calls what is not a function")
+            raise ValueError(f"it calls a {type(build).__name__}; expected a function")
         if not isinstance(args, tuple):
-            raise ValueError("it calls without a tuple of arguments")
+            raise ValueError(f"it calls with a {type(args).__name__}; expected a tuple of arguments")
         self.left -= len(args) + sum(len(arg) for arg in args if isinstance(arg, str | bytes | list | tuple | dict))
         if self.left < 0:
             raise ValueError("it builds the same again and again")
@@ -254,17 +260,18 @@ class _PlainUnpickler(pickle._Unpickler):
     def instance(self) -> None:
         """Refuse an instance of a class, by the name of the class if that is not a builder."""
         self.find_class(*(self.readline()[:-1].decode() for _ in range(2)))
-        self.refuse()
+        self.refuse("INST")
 
-    def refuse(self) -> NoReturn:
-        """Refuse an opcode."""
+    def refuse(self, opcode: str) -> NoReturn:
+        """Refuse an opcode, given by its name."""
         raise UserError(
-            f"{self.path}: contains objects that are neither numpy arrays nor plain containers; only those are read"
+            f"{self.path}: contains objects ({opcode}) that are neither numpy arrays nor plain containers; "
+            "only those are read"
         )
 
     # The stub asks for functions of Unpickler alone.
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = (  # pyright: ignore[reportIncompatibleVariableOverride]
-        dict.fromkeys(pickle._Unpickler.dispatch, refuse)
+        {code: _refuser(code) for code in pickle._Unpickler.dispatch}
         | {
             code[0]: pickle._Unpickler.dispatch[code[0]]
             for code in (getattr(pickle, name) for name in _OPCODES.split())

@@ -51,35 +51,36 @@ def test_protocols_are_kept_side_by_side(tmp_path):
     assert other.features("s3d") == usual.features("s3d"), "and share the features"
     assert [sum(c.split == "test" for c in read_captions(d.captions)) for d in (usual, other)] == [2, 6]
     assert other.idf != usual.idf and len(read_idf(other.idf)) == len(read_idf(usual.idf))
-    with pytest.raises(UserError, match="--protocol none first"):
+    with pytest.raises(UserError, match="--protocol none"):
         choose_protocol(usual, "none")
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "named"),
     [
         (
             ["--dataset", "youcook2"],
-            ["annotations: no such folder", "youcookii_annotations_trainval.json", "http://youcook2"],
+            ["youcook2/annotations: ", "youcookii_annotations_trainval.json", "http://youcook2"],
         ),
         (
             ["--dataset", "youcook2", "--annotations", "{empty}"],
             [
-                "missing youcookii_annotations_trainval.json (http://youcook2",
+                "/empty: ",
+                " youcookii_annotations_trainval.json (http://youcook2",
                 "validation_youcook.csv (https://github.com",
             ],
         ),
-        (["--dataset", "youcook2", "--protocol", "1k"], ["--protocol 1k", "expected one of retrieval, all"]),
-        (["--dataset", "mine", "--protocol", "1k"], ["--protocol 1k", "it has no protocols"]),
-        (["--dataset", "youcook2", "--annotations", "{there}", "--workers", "0"], ["--workers 0: expected 1 or more"]),
+        (["--dataset", "youcook2", "--protocol", "1k"], ["--protocol 1k: ", "retrieval, all"]),
+        (["--dataset", "mine", "--protocol", "1k"], ["--protocol 1k: ", "'mine'"]),
+        (["--dataset", "youcook2", "--annotations", "{there}", "--workers", "0"], ["--workers 0: ", "1"]),
     ],
 )
-def test_mistakes_with_official_data_sets(tmp_path, capsys, argv, said):
+def test_mistakes_with_official_data_sets(tmp_path, capsys, argv, named):
     (tmp_path / "empty").mkdir()
     official(tmp_path / "there")
     assert call(tmp_path, *(word.format(empty=tmp_path / "empty", there=tmp_path / "there") for word in argv)) == 2
     [error] = capsys.readouterr().err.splitlines()
-    assert all(words in error for words in said), error
+    assert all(each in error for each in named), error
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -93,10 +94,10 @@ def test_unusable_rows_are_counted_or_stop_a_strict_call(tmp_path, capsys, stric
         tmp_path, "--dataset", "youcook2", "--annotations", tmp_path / "there", *(["--strict"] if strict else [])
     )
     err = capsys.readouterr().err
-    assert f"{path}, video 'training1', clip 0: " in err and "0 <= start < end" in err
+    assert f"{path}, video 'training1', clip 0: " in err and "9.0" in err and "3.0" in err
     dataset = DatasetFolder(tmp_path, "youcook2")
     if strict:
-        assert code == 2 and "(--strict stops here)" in err and not dataset.captions.exists()
+        assert code == 2 and "--strict" in err and err.count("\n") == 1 and not dataset.captions.exists()
     else:
         assert code == 1 and len(read_captions(dataset.captions)) == 6
         summary = json.loads((dataset.captions / "summary.json").read_text())

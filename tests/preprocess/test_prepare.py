@@ -148,10 +148,10 @@ def test_a_caption_of_an_unknown_split_is_left_out_and_named(tmp_path):
     problems = Problems()
     unknown = Caption(video_id="v3", caption="a cat sleeps", split="val")
     made = prepare_read(dataset, lambda _: iter([*CAPTIONS, unknown]), problems=problems)
-    line = "caption of video 'v3': split 'val'; expected train, validation, test"
-    assert (problems.messages, made.num_captions) == ([line], 2)
+    [line] = problems.messages
+    assert all(value in line for value in ("'v3'", "'val'", "train, validation, test")) and made.num_captions == 2
     assert [c.video_id for c in read_captions(dataset.captions)] == ["v1", "v2"]
-    with pytest.raises(UserError, match="split 'val'"):
+    with pytest.raises(UserError, match=r"'v3'.*'val'"):
         prepare_read(dataset, lambda _: iter([*CAPTIONS, unknown]), problems=Problems(strict=True))
 
 
@@ -215,16 +215,17 @@ assert prepared.num_problems == 1 and "line 6" in prepared.problems[0]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "setting", "named"),
     [
-        ({"protocol": "x"}, "protocol x: not a protocol of data set 'mine'; it has no protocols"),
-        ({"annotations": "absent.csv"}, "annotations absent.csv: no such file; expected a .csv"),
+        ({"protocol": "x"}, "protocol x: ", "'mine'"),
+        ({"annotations": "absent.csv"}, "annotations absent.csv: ", ".csv"),
     ],
 )
-def test_mistakes_are_named_as_in_python(tmp_path, arguments, message):
+def test_mistakes_are_named_as_in_python(tmp_path, arguments, setting, named):
     with pytest.raises(UserError) as refused:
         prepare_captions(PreprocessingSettings("mine", root=tmp_path, **arguments))
-    assert str(refused.value).startswith(message)
+    message = str(refused.value)
+    assert message.startswith(setting) and named in message.removeprefix(setting)
 
 
 def test_a_number_of_processes_below_1_is_refused(tmp_path):

@@ -116,4 +116,5 @@ def test_the_default_model_comes_from_the_package_index(monkeypatch):
     monkeypatch.setitem(tag.SAME_MODEL, "en_core_web_sm", "no_such_package")
     with pytest.raises(UserError) as refused:
         installed_model("en_core_web_sm")
-    assert str(refused.value).endswith(f"install it with: {install_command(EXTRAS['english'])}")
+    message = str(refused.value)
+    assert "'en_core_web_sm'" in message and message.endswith(f": {install_command(EXTRAS['english'])}")

@@ -133,42 +133,42 @@ def refused(path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "value"),
     [
-        pytest.param(b"", "not readable", id="empty"),
-        pytest.param(b"PK\x03\x04 glove.txt", "zip archive; unpack it", id="zip"),
-        pytest.param(b"some words of prose\nand more\n", "not a word followed by numbers", id="prose"),
+        pytest.param(b"", "word2vec", id="empty"),
+        pytest.param(b"PK\x03\x04 glove.txt", " zip ", id="zip"),
+        pytest.param(b"some words of prose\nand more\n", "word2vec", id="prose"),
         pytest.param(glove().encode()[:-50], "Expected 13 columns", id="last line cut"),
         pytest.param(glove().replace(repr(float(VECTORS[3, 3])), "x1").encode(), "invalid value 'x1'", id="no number"),
-        pytest.param(glove().replace(repr(float(VECTORS[3, 3])), "nan").encode(), "vector of 'for'", id="not finite"),
-        pytest.param(bytes(range(256)) * 20, "not readable", id="noise"),
-        pytest.param(b"3 4\nword " + bytes(16), "unexpected end", id="binary cut short"),
-        pytest.param(b"3 4\n" + b"x" * 200_000, "a word of more than 65,536 bytes", id="a word without an end"),
-        pytest.param(b"3 4000000000\nword " + bytes(64), "vectors of 4,000,000,000 numbers", id="long vectors"),
-        pytest.param(b"99999999999 300\nword " + bytes(1200), "not readable", id="a header that lies"),
-        pytest.param(b"\x1f\x8b\x08 broken", "not readable", id="gzip without its name"),
+        pytest.param(glove().replace(repr(float(VECTORS[3, 3])), "nan").encode(), " 'for' ", id="not finite"),
+        pytest.param(bytes(range(256)) * 20, "word2vec", id="noise"),
+        pytest.param(b"3 4\nword " + bytes(16), " 2 of 3 ", id="binary cut short"),
+        pytest.param(b"3 4\n" + b"x" * 200_000, " 65,536 ", id="a word without an end"),
+        pytest.param(b"3 4000000000\nword " + bytes(64), " 4,000,000,000 ", id="long vectors"),
+        pytest.param(b"99999999999 300\nword " + bytes(1200), " 99,999,999,999 ", id="a header that lies"),
+        pytest.param(b"\x1f\x8b\x08 broken", "word2vec", id="gzip without its name"),
     ],
 )
-def test_invalid_text_files_are_refused_with_their_line(tmp_path, content, says):
+def test_invalid_text_files_are_refused_with_their_line(tmp_path, content, value):
     path = tmp_path / "vectors.bin"
     path.write_bytes(content)
-    assert says in refused(path)
+    assert value in refused(path)
 
 
 def test_invalid_npz_files_are_refused(tmp_path):
     path = tmp_path / "vectors.npz"
     np.savez(path, words=np.array(WORDS), vectors=VECTORS[:5])
-    assert "words [16], vectors [5, 12]" in refused(path)
+    assert " [16], vectors [5, 12]" in refused(path)
     np.savez(path, words=np.array(WORDS, dtype=object), vectors=VECTORS)
-    assert "not readable" in refused(path)
+    assert "allow_pickle=False" in refused(path)  # NumPy's words
     path.write_bytes(b"no zip")
-    assert "not readable" in refused(path)
+    assert "word2vec" in refused(path)
 
 
 def test_a_truncated_gz_is_refused(tmp_path):
     path = tmp_path / "vectors.txt.gz"
     path.write_bytes(gzip.compress(glove().encode())[:-30])
-    assert "not readable" in refused(path)
+    assert "Truncated" in refused(path) or "stream" in refused(path)  # the words of pyarrow's or Python's reader
 
 
 def test_words_are_split_as_in_howto100m_and_found_as_written_or_in_lower_case():
@@ -215,14 +215,15 @@ def test_vectors_are_prepared_again_only_if_file_or_captions_changed(tmp_path, c
     write_captions(dataset)
     source = save(tmp_path, "glove")
     first = prepare_word_vectors(dataset, source)
-    assert "nothing to do" not in capsys.readouterr().err
+    written = dataset.word_vectors.stat().st_mtime_ns
     assert prepare_word_vectors(dataset, source) == first
-    assert "nothing to do" in capsys.readouterr().err
+    assert dataset.word_vectors.stat().st_mtime_ns == written and str(dataset.word_vectors) in capsys.readouterr().err
     source.write_text(glove(WORDS[:14], VECTORS[:14] + 1))
     assert prepare_word_vectors(dataset, source).words_in_file == 14
+    written = dataset.word_vectors.stat().st_mtime_ns
     write_captions_about(dataset.captions, {"tagger": "another"})
     prepare_word_vectors(dataset, source)
-    assert "nothing to do" not in capsys.readouterr().err
+    assert dataset.word_vectors.stat().st_mtime_ns > written
 
 
 def test_the_command(tmp_path, capsys):
@@ -235,7 +236,7 @@ def test_the_command(tmp_path, capsys):
     assert re.search(r"train +5 +60\.0% +5 +60\.0%", printed) and "most frequent without, train: an, cuts" in printed
     assert read_word_vectors(tmp_path / "mine" / "word_vectors.npz").find("onion") is not None
     assert main([*call, str(tmp_path / "absent.bin")]) == 2
-    assert "no such file; expected word2vec" in capsys.readouterr().err
+    assert f"--word-vectors {tmp_path / 'absent.bin'}: " in capsys.readouterr().err
 
 
 def test_real_glove_vectors_of_youcook2(tmp_path, capsys):

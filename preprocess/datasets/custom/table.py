@@ -138,7 +138,8 @@ def _json_lines(path: Path, text: str) -> UserTable:
             raise UserError(f"{path}, line {number}: expected a JSON object, got {type(pairs).__name__}")
         row = dict(pairs)
         if len(row) < len(pairs):
-            raise UserError(f"{path}, line {number}: the same key twice in one object; expected each key once")
+            name = next(name for number, (name, _) in enumerate(pairs) if name in dict(pairs[:number]))
+            raise UserError(f"{path}, line {number}: key {name!r} twice in one object; expected each key once")
         columns |= dict.fromkeys(row)
         _check_columns(path, len(columns))
         objects.append((f"line {number}", row))

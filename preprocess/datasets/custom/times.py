@@ -16,6 +16,10 @@ COMMA = re.compile(r"[+-]?\d*,\d+", re.ASCII)
 CLOCK = re.compile(r"(?:(?P<h>\d+):(?=\d+:))?(?P<m>\d+):(?P<s>\d{1,2})(?:[.,](?P<fraction>\d+))?", re.ASCII)
 
 
+class AmbiguousCommaError(ValueError):
+    """A time has a comma, and other times of the file have a point."""
+
+
 class TimeReader:
     """Reads the times of one file and remembers how they were written."""
 
@@ -45,7 +49,7 @@ class TimeReader:
         try:
             return self._seconds(value.strip() if isinstance(value, str) else value, column.factor)
         except ValueError as error:
-            reason = str(error) if "comma" in str(error) else f"expected {TIME_FORMS}"
+            reason = str(error) if isinstance(error, AmbiguousCommaError) else f"expected {TIME_FORMS}"
             raise ValueError(f"{column.name} is {value!r}, {reason}") from None
 
     def _seconds(self, value: Any, factor: float) -> float:
@@ -58,7 +62,9 @@ class TimeReader:
             return seconds(value) * factor
         if COMMA.fullmatch(value):
             if self.has_points:
-                raise ValueError("but other times have a point: is this a decimal comma or a thousands separator?")
+                raise AmbiguousCommaError(
+                    "but other times have a point: is this a decimal comma or a thousands separator?"
+                )
             return self._count("with a decimal comma", value, float(value.replace(",", ".")) * factor)
         match = CLOCK.fullmatch(value)
         if match and int(match["s"]) < 60 and (match["h"] is None or int(match["m"]) < 60):

@@ -48,7 +48,7 @@ def test_an_empty_folder_lists_missing_files_and_sources(tmp_path, name):
         with pytest.raises(UserError) as refused:
             untimed_captions_of(reader, tmp_path, protocol)
         message = str(refused.value)
-        assert message.startswith(f"{tmp_path}: missing ") and "\n" not in message
+        assert message.startswith(f"{tmp_path}: ") and "--annotations" in message and "\n" not in message
         assert len([file for file in reader.DATASET.published if f"{file} (http" in message]) >= 2
 
 
@@ -98,42 +98,47 @@ def test_json_with_another_structure_is_rejected_in_one_line_or_has_no_captions(
 
 
 @pytest.mark.parametrize(
-    ("name", "file", "content", "said"),
+    ("name", "file", "content", "named"),
     [
-        ("msrvtt", "MSRVTT_train__9k__csv", "video0\nvideo1\n", "no column video_id"),
-        ("msrvtt", "MSRVTT_train__9k__csv", b"\xff\xfe\x00v", "not valid CSV in UTF-8"),
-        ("msrvtt", "MSRVTT_JSFUSION_test__csv", "video_id\nvideo0\n", "no column sentence"),
-        ("msrvtt", "MSRVTT_JSFUSION_test__csv", "video_id,sentence\nvideo0,a,b\n", "line 2: expected 2 fields"),
-        ("msrvtt", "MSRVTT_JSFUSION_test__csv", 'video_id,sentence\nvideo0,"a\n', "not valid CSV in UTF-8"),
-        ("msrvtt", "MSRVTT_data__json", b'{"sentences": "\xe9"}', "not valid JSON in UTF-8"),
-        ("msvd", "train_list__txt", b"caf\xe9\n", "not valid UTF-8"),
-        ("msvd", "captions_msvd__json", '{"x_y_2_3": "a man"}', "the captions of video 'x_y_2_3' are not a list"),
-        ("lsmdc", "LSMDC16_annos_val__csv", "a,b,c,d,e,f\n", "line 1: not enough values"),
-        ("lsmdc", "LSMDC16_annos_val__csv", movie(("a", "b")) + movie(("c", "d\te")), "line 2: too many values"),
-        ("lsmdc", "LSMDC16_annos_training__csv", b"a\tb\tc\td\te\tcaf\xe9\n", "codec can't decode"),
+        ("msrvtt", "MSRVTT_train__9k__csv", "video0\nvideo1\n", [" video_id;"]),
+        ("msrvtt", "MSRVTT_train__9k__csv", b"\xff\xfe\x00v", ["0xff"]),
+        ("msrvtt", "MSRVTT_JSFUSION_test__csv", "video_id\nvideo0\n", [" sentence;"]),
+        ("msrvtt", "MSRVTT_JSFUSION_test__csv", "video_id,sentence\nvideo0,a,b\n", ["line 2: ", "2"]),
+        (
+            "msrvtt",
+            "MSRVTT_JSFUSION_test__csv",
+            'video_id,sentence\nvideo0,"a\n',
+            ["unexpected end of data"],  # by Python
+        ),
+        ("msrvtt", "MSRVTT_data__json", b'{"sentences": "\xe9"}', ["0xe9"]),
+        ("msvd", "train_list__txt", b"caf\xe9\n", ["0xe9"]),
+        ("msvd", "captions_msvd__json", '{"x_y_2_3": "a man"}', ["video 'x_y_2_3'"]),
+        ("lsmdc", "LSMDC16_annos_val__csv", "a,b,c,d,e,f\n", ["line 1: ", "6"]),
+        ("lsmdc", "LSMDC16_annos_val__csv", movie(("a", "b")) + movie(("c", "d\te")), ["line 2: ", "6"]),
+        ("lsmdc", "LSMDC16_annos_training__csv", b"a\tb\tc\td\te\tcaf\xe9\n", ["0xe9"]),
         (
             "msrvtt_qa",
             "train_qa__json",
             '[{"id": 1, "video_id": 3, "question": "what?"}]',
-            "question 1 of the file: no 'answer'",
+            ["question 1 ", "'answer'"],
         ),
         (
             "msrvtt",
             "MSRVTT_data__json",
             '{"sentences": [{"sen_id": 1, "video_id": "video1"}]}',
-            "sentence 1 of the file: no 'caption'",
+            ["sentence 1 ", "'caption'"],
         ),
-        ("msvd_qa", "youtube_mapping__txt", "name\n", "'name': not enough values"),
-        ("msvd_qa", "youtube_mapping__txt", "two words vid3\n", "'two words vid3': too many values"),
+        ("msvd_qa", "youtube_mapping__txt", "name\n", ["'name': ", "2"]),
+        ("msvd_qa", "youtube_mapping__txt", "two words vid3\n", ["'two words vid3': ", "2"]),
     ],
 )
-def test_files_with_another_structure_are_named(tmp_path, name, file, content, said):
+def test_files_with_another_structure_are_named(tmp_path, name, file, content, named):
     write_named(tmp_path, **WHOLE[name] | {file: content})
     with pytest.raises(UserError) as refused:
         untimed_captions_of(READERS[name], tmp_path)
     message = str(refused.value)
-    assert str(tmp_path / file.replace("__", ".")) in message and said in message and "\n" not in message
-    assert "as its authors publish it" in message or "fields" in message
+    place, _, rest = message.partition(file.replace("__", "."))
+    assert place == f"{tmp_path}/" and all(each in rest for each in named) and "\n" not in message, message
 
 
 @pytest.mark.parametrize("text", [ODD_TEXT, "long " * 200_000 + "end"], ids=["odd", "1 MB"])

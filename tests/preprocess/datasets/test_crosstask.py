@@ -48,19 +48,19 @@ def test_crosstask_tasks(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("tasks", "said"),
+    ("tasks", "named"),
     [
         pytest.param(
-            TASKS.replace("\n3\n", "\n4\n"), "record 1: task 23 lists 3 steps, expected 4", id="another number of steps"
+            TASKS.replace("\n3\n", "\n4\n"), ["record 1: ", " 23 ", " 3 ", " 4;"], id="another number of steps"
         ),
-        pytest.param(TASKS.replace("\n3\n", "\nx\n"), "record 1", id="no number of steps"),
-        pytest.param(TASKS.strip().rsplit("\n", 1)[0], "record 2", id="cut off"),
-        pytest.param("a\nb\nc\n", "record 1", id="another file"),
+        pytest.param(TASKS.replace("\n3\n", "\nx\n"), ["record 1", "'x'"], id="no number of steps"),
+        pytest.param(TASKS.strip().rsplit("\n", 1)[0], ["record 2"], id="cut off"),
+        pytest.param("a\nb\nc\n", ["record 1"], id="another file"),
     ],
 )
-def test_crosstask_rejects_other_task_files(tmp_path, tasks, said):
+def test_crosstask_rejects_other_task_files(tmp_path, tasks, named):
     message = refused(crosstask, write(tmp_path, crosstask_files([], [], {"7_a": ""}, tasks)))
-    assert "tasks_primary.txt" in message and said in message
+    assert message.startswith(str(tmp_path / "tasks_primary.txt")) and all(each in message for each in named), message
 
 
 def test_crosstask_bad_rows_are_left_out(tmp_path):
@@ -70,13 +70,13 @@ def test_crosstask_bad_rows_are_left_out(tmp_path):
     assert brief(captions) == [("a", "train", "add tea", 1, 2)]
     left_out(
         problems,
-        ("videos.csv, line 3", "'a' of task 23 again"),
-        ("23_a.csv, line 1:", "0 <= start < end"),
-        ("23_a.csv, line 2:", "step 0, expected 1 to 3"),
-        ("23_a.csv, line 3:", "step 4, expected 1 to 3"),
+        ("videos.csv, line 3", "'a'", " 23 "),
+        ("23_a.csv, line 1:", "5.0", "4.0"),
+        ("23_a.csv, line 2:", " 0,", "1 to 3"),
+        ("23_a.csv, line 3:", " 4,", "1 to 3"),
         ("23_a.csv, line 4:", "'x'"),
-        ("23_a.csv, line 5:", "'soon' is not a time"),
-        ("23_a.csv, line 6:", "0 <= start < end"),
+        ("23_a.csv, line 5:", "'soon'"),
+        ("23_a.csv, line 6:", "1.0"),
         ("annotations, 2 of 3 videos: no 23_gone.csv, ...",),
     )
 

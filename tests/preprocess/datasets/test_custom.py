@@ -33,41 +33,39 @@ def test_captions_are_read_from_csv_and_jsonl(tmp_path, kind, mark):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "named"),
     [
         pytest.param(
             "c.csv",
             "video_id,txet\nv,a\n",
-            ["no column caption", "it has 'txet' (nearest known: caption), 'video_id'"],
+            [" caption;", "'txet' (nearest known: caption), 'video_id'"],
             id="a CSV without captions",
         ),
         pytest.param(
             "c.csv",
             "v1,a man\nv2,a dog\n",
-            ["no column video_id", "no column caption", "is the first line a header?"],
+            [" video_id ", " caption;", "'a man', 'v1'"],
             id="no header",
         ),
-        pytest.param(
-            "c.jsonl", '{"caption": "a"}\n', ["no column video_id", "it has 'caption'"], id="a JSONL without ids"
-        ),
-        pytest.param("c.csv", "", ["no rows", "video_id, caption"], id="an empty file"),
-        pytest.param("c.csv", "video_id,caption\n", ["no rows"], id="only a header"),
-        pytest.param("c.jsonl", '{"video_id": "v"\n', ["line 1", "not valid JSON"], id="bad JSON"),
+        pytest.param("c.jsonl", '{"caption": "a"}\n', [" video_id;", "'caption'"], id="a JSONL without ids"),
+        pytest.param("c.csv", "", ["video_id, caption"], id="an empty file"),
+        pytest.param("c.csv", "video_id,caption\n", ["video_id, caption"], id="only a header"),
+        pytest.param("c.jsonl", '{"video_id": "v"\n', ["line 1: ", " JSON "], id="bad JSON"),
         pytest.param(
             "c.pdf",
             "video_id,caption\nv,a\n",
-            ["expected a .csv, .tsv, .txt, .jsonl or .parquet file"],
+            [".csv, .tsv, .txt, .jsonl or .parquet"],
             id="another kind",
         ),
     ],
 )
-def test_unreadable_files_are_rejected(tmp_path, name, content, said):
+def test_unreadable_files_are_rejected(tmp_path, name, content, named):
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UserError) as refused:
         list(custom.read(path, 0, Problems()))
     message = str(refused.value)
-    assert str(path) in message and all(words in message for words in said) and "\n" not in message, message
+    assert message.startswith(str(path)) and all(each in message for each in named) and "\n" not in message, message
 
 
 GOOD = {"video_id": "v1", "caption": "a man cooks", "start_seconds": 1, "end_seconds": 2, "split": "train"}
@@ -75,17 +73,17 @@ GOOD = {"video_id": "v1", "caption": "a man cooks", "start_seconds": 1, "end_sec
 
 BAD = {
     "empty caption": ({"caption": ""}, "caption is ''"),
-    "blank caption": ({"caption": "  "}, "expected a sentence"),
+    "blank caption": ({"caption": "  "}, "caption is '"),
     "empty id": ({"video_id": ""}, "video_id is ''"),
-    "end before start": ({"start_seconds": 5, "end_seconds": 4}, "0 <= start < end"),
-    "end at start": ({"start_seconds": 5, "end_seconds": 5}, "0 <= start < end"),
-    "start below 0": ({"start_seconds": -1}, "0 <= start < end"),
-    "start no number": ({"start_seconds": "1:75"}, "start_seconds is '1:75', expected seconds"),
-    "end no number": ({"end_seconds": "soon"}, "end_seconds is 'soon', expected seconds"),
-    "end infinite": ({"end_seconds": "inf"}, "end_seconds is 'inf', expected seconds"),
-    "no end": ({"end_seconds": ""}, "give both or neither"),
-    "no start": ({"start_seconds": ""}, "give both or neither"),
-    "unknown split": ({"split": "held"}, "split is 'held', expected one of train, validation, test"),
+    "end before start": ({"start_seconds": 5, "end_seconds": 4}, "5.0 to 4.0 s"),
+    "end at start": ({"start_seconds": 5, "end_seconds": 5}, "5.0 to 5.0 s"),
+    "start below 0": ({"start_seconds": -1}, "-1.0 to 2.0 s"),
+    "start no number": ({"start_seconds": "1:75"}, "start_seconds is '1:75'"),
+    "end no number": ({"end_seconds": "soon"}, "end_seconds is 'soon'"),
+    "end infinite": ({"end_seconds": "inf"}, "end_seconds is 'inf'"),
+    "no end": ({"end_seconds": ""}, " 1.0 and end None: "),
+    "no start": ({"start_seconds": ""}, " None and end 2.0: "),
+    "unknown split": ({"split": "held"}, "split is 'held'"),
 }
 
 
@@ -99,9 +97,9 @@ def test_every_unusable_row_is_one_warning_with_its_line(tmp_path, capsys, kind)
     captions = list(custom.read(path, 0, problems))
     warnings = capsys.readouterr().err.splitlines()
     assert problems.count == len(warnings) == len(BAD)
-    for number, (warning, (_, said)) in enumerate(zip(warnings, BAD.values(), strict=True)):
+    for number, (warning, (_, value)) in enumerate(zip(warnings, BAD.values(), strict=True)):
         line = 2 * number + (3 if kind == "csv" else 2)
-        assert warning.startswith(f"warning: {path}, line {line}: ") and said in warning
+        assert warning.startswith(f"warning: {path}, line {line}: ") and value in warning
     assert len(captions) == len(BAD) + 1
     assert {(c.video_id, c.caption, c.start_seconds, c.end_seconds, c.split) for c in captions} == {
         ("v1", "a man cooks", 1.0, 2.0, "train")
@@ -155,7 +153,7 @@ def test_many_unusable_rows_are_counted_and_listed(tmp_path, capsys):
     assert call(tmp_path, "--dataset", "mine", "--annotations", str(path)) == 1
     said, listed = capsys.readouterr().err.splitlines(), tmp_path / "mine" / "problems" / "preprocess.txt"
     assert sum(line.startswith("warning: ") for line in said) == Problems.MAX_LINES + 1
-    assert said[-1] == f"500 problems, all listed in {listed}"
+    assert said[-1].startswith("500 ") and str(listed) in said[-1]
     assert [line.split(": ")[0] for line in listed.read_text().splitlines()] == [
         f"{path}, line {n}" for n in range(3, 503)
     ]

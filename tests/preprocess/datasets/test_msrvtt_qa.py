@@ -41,7 +41,10 @@ def test_msrvtt_qa_reports_a_missing_split_once(tmp_path, capsys):
     captions, problems = untimed_captions_of(msrvtt_qa, tmp_path)
     assert (counts(captions), problems) == ({"validation": (3, 18), "test": (3, 18)}, 1)
     source = "https://data.mendeley.com/datasets/bvxhs33bw6, by https://github.com/xudejing/video-question-answering"
-    assert warnings(capsys) == [f"{tmp_path}: no train_qa.json ({source}); no questions for train"]
+    [warning] = warnings(capsys)
+    assert (
+        warning.startswith(f"{tmp_path}: ") and f" train_qa.json ({source})" in warning and warning.endswith(" train")
+    )
 
 
 def test_msrvtt_qa_prefers_the_format_with_the_most_splits_then_the_official_one(tmp_path):

@@ -55,7 +55,7 @@ def test_msvd_reports_clips_without_captions_and_bad_captions(tmp_path, capsys):
     assert (counts(captions), problems) == ({"train": (2, 3), "test": (1, 1)}, 3)
     missing, empty, none = warnings(capsys)
     path = tmp_path / "captions_msvd.json"
-    assert missing == f"{tmp_path / 'val_list.txt'}: 1 of 1 videos have no captions in {path}"
+    assert missing.startswith(f"{tmp_path / 'val_list.txt'}: 1 of 1 videos ") and str(path) in missing
     assert empty.startswith(f"{path}, video 'z_10_20', caption 2: ") and none.startswith(
         f"{path}, video 'z_10_20', caption 3: "
     )

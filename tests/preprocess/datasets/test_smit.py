@@ -42,16 +42,18 @@ def test_smit_clips_without_a_transcript_are_left_out_and_named(tmp_path, capsys
     assert [c.video_id for c in captions if c.split == "validation"] == ["run/c"] and problems == len(names)
     said = warnings(capsys)
     assert all(line.startswith(f"{tmp_path / 'val_set.txt'}, clip ") for line in said)
-    words = [
-        "the caption is ''",
-        "the caption is ' \\n'",
-        f"no transcript in {tmp_path / 'transcriptions'}",
-        "can't decode",
+    values = [
+        "''",
+        "' \\n'",
+        str(tmp_path / "transcriptions"),
+        "0xe9",
+        "'../secret'",
+        repr(str(tmp_path / "secret")),
+        "File name too long",  # by the system
+        "null",
     ]
-    for line, word in zip(
-        said, [*words, "leads out of the folder", "leads out of the folder", "too long", "null"], strict=True
-    ):
-        assert word in line
+    for line, name, value in zip(said, names, values, strict=True):
+        assert f", clip {name!r}: " in line and value in line
     assert "a secret" not in repr(captions)
 
 
@@ -84,4 +86,5 @@ def test_smit_draws_a_thousand_test_pairs(tmp_path, number):
 def test_smit_reports_too_few_captions_to_draw_from(tmp_path, capsys):
     captions, problems = untimed_captions_of(smit, smit_files(tmp_path, SMIT_LISTS, SMIT_TRANSCRIPTS), "test-1k-2")
     assert {c.video_id for c in captions} == {"fly/d", "run/e"} and problems == 1
-    assert warnings(capsys) == [f"{tmp_path / 'test_set.txt'}: only 2 captions can be used, expected 1,000"]
+    [warning] = warnings(capsys)
+    assert warning.startswith(f"{tmp_path / 'test_set.txt'}: ") and " 2 " in warning and " 1,000" in warning

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import pytest
 from vlalign.preprocess.caption_source import choose_source
@@ -150,27 +151,27 @@ def test_somebody_who_says_something_twice_is_heard_twice(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("lines", "kept", "said"),
+    ("lines", "kept", "place_and_value"),
     [
-        (["00:00:03,000 --> 00:00:01,000", "back"], [], "line 2: from 3 to 1 s"),
-        (["00:00:03,000 --> 00:00:03,000", "never"], [], "line 2: from 3 to 3 s"),
-        (["-00:00:03,000 --> -00:00:01,000", "before"], [], "line 2: from -3 to -1 s"),
+        (["00:00:03,000 --> 00:00:01,000", "back"], [], "line 2: .* 3 .* 1 s"),
+        (["00:00:03,000 --> 00:00:03,000", "never"], [], "line 2: .* 3 .* 3 s"),
+        (["-00:00:03,000 --> -00:00:01,000", "before"], [], "line 2: .* -3 .* -1 s"),
         (["-00:00:01,000 --> 00:00:01,000", "cut"], [(0.0, 1.0, "cut")], None),
-        (["00:61:01,000 --> 00:62:01,000", "minutes"], [], "line 2: a time with 61 minutes"),
-        (["00:00:0x,000 --> 00:00:01,000", "letters"], [], "are no times, expected 00:00:01,000 -->"),
+        (["00:61:01,000 --> 00:62:01,000", "minutes"], [], r"line 2: .* 61 .*\b60\b"),
+        (["00:00:0x,000 --> 00:00:01,000", "letters"], [], "line 2: '00:00:0x,000 --> 00:00:01,000' "),
         (["00:00:01,000 --> 00:00:02,000", "<i></i>", " "], [], None),
         (["00:00:01,000 --> 00:00:02,000", "a --> b"], [(1.0, 2.0, "a --> b")], None),
         (["00:00:01,000 --> 00:00:02,000", "one", "", "two"], [(1.0, 2.0, "one two")], None),
         (["00:00:01,000 --> 00:00:02,000", "year", "1984"], [(1.0, 2.0, "year 1984")], None),
     ],
 )
-def test_odd_cues(tmp_path, lines, kept, said):
+def test_odd_cues(tmp_path, lines, kept, place_and_value):
     good = "00:00:10,000 --> 00:00:11,000\ngood\n"
     for content in ("\n".join(["1", *lines, "", "2", good]), "\n".join(["1", *lines]) + "\n\n2\n" + good):
         cues, problems, _ = read(write(tmp_path, "a.srt", content))
         assert cues == [*kept, (10.0, 11.0, "good")]
-        assert problems.count == (said is not None)
-        assert said is None or said in problems.messages[0]
+        assert problems.count == (place_and_value is not None)
+        assert place_and_value is None or re.search(place_and_value, problems.messages[0])
 
 
 def test_numbers_of_cues_are_not_words_even_without_blank_lines():
@@ -179,33 +180,34 @@ def test_numbers_of_cues_are_not_words_even_without_blank_lines():
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "value"),
     [
-        ("a.srt", "not subtitles at all\n", "no cue in it"),
-        ("a.srt", b"PK\x03\x04....", "another archive"),
-        ("a.vtt", "", "no cue in it"),
-        ("a.srt", b"\x00\x01\x02\x00" * 30, "zero bytes"),
+        ("a.srt", "not subtitles at all\n", " 00:00:01,000 --> 00:00:02,500"),
+        ("a.srt", b"PK\x03\x04....", " Excel "),
+        ("a.vtt", "", " 00:00:01,000 --> 00:00:02,500"),
+        ("a.srt", b"\x00\x01\x02\x00" * 30, " 60 "),
     ],
 )
-def test_wrong_files_in_a_folder_are_left_out_with_a_line(tmp_path, name, content, said):
+def test_wrong_files_in_a_folder_are_left_out_with_a_line(tmp_path, name, content, value):
     write(tmp_path, name, content)
     write(tmp_path, "good.srt", SRT)
     cues, problems, _ = read(tmp_path)
     assert cues == CUES
     assert problems.count == 1
-    assert said in problems.messages[0]
+    assert f"{name}: " in problems.messages[0] and value in problems.messages[0]
 
 
 def test_a_wrong_json_file_alone_is_an_error_and_in_a_folder_a_note(tmp_path, caplog):
     path = write(tmp_path, "clip.info.json", '{"title": "onion"}')
-    with pytest.raises(UserError, match=r"no list 'segments'.*\.jsonl file"):
+    with pytest.raises(UserError, match=r"clip\.info\.json: .*'segments'.*\.jsonl"):
         read(path)
     write(tmp_path, "good.srt", SRT)
     with caplog.at_level("INFO", logger="vlalign"):
         cues, problems, _ = read(tmp_path)
     assert cues == CUES
     assert problems.count == 0
-    assert "ignored: 1 .json file without a transcript of Whisper or WhisperX: clip.info.json" in caplog.text
+    [note] = [record.getMessage() for record in caplog.records if "clip.info.json" in record.getMessage()]
+    assert note.startswith("note: ") and " 1 .json " in note
 
 
 @pytest.mark.parametrize(
@@ -251,7 +253,7 @@ def test_one_file_of_a_video_is_read_and_the_others_are_named(tmp_path, caplog):
     with caplog.at_level("INFO", logger="vlalign"):
         cues, _, _ = read(tmp_path)
     assert cues == [(1.0, 2.0, "on.en.vtt")]
-    assert "of 1 video one of several files is read: such as on.en.vtt and not on.en.srt, on.de.srt" in caplog.text
+    assert re.search(r" 1 video .*on\.en\.vtt .*on\.en\.srt, on\.de\.srt", caplog.text)
 
 
 def test_what_is_not_read_in_a_folder_is_named_or_counted(tmp_path, caplog):
@@ -286,7 +288,7 @@ def test_videos_get_splits_as_captions_without_splits_do(tmp_path):
 
 
 def test_a_folder_without_subtitles_says_what_was_expected(tmp_path):
-    with pytest.raises(UserError, match=r"no subtitles in this folder; expected \.json, \.vtt, \.srt files"):
+    with pytest.raises(UserError, match=rf"{re.escape(str(tmp_path))}: .*\.json, \.vtt, \.srt"):
         read(tmp_path)
 
 
@@ -302,7 +304,7 @@ def test_subtitles_asked_for_by_protocol_stand_beside_other_captions(tmp_path):
     assert first == Caption(
         video_id="v", caption=CUES[0][2], split="train", start_seconds=CUES[0][0], end_seconds=CUES[0][1]
     )
-    with pytest.raises(UserError, match="expected one of cues, extended, merged"):
+    with pytest.raises(UserError, match=r"all: .*cues, extended, merged"):
         choose_source(PreprocessingSettings("mine", tmp_path, folder, protocol="all"))
 
 
@@ -339,7 +341,7 @@ def test_ttml_is_read_in_the_encoding_that_it_declares_or_has(tmp_path, suffix, 
     content = TTML.format(declared=declared)
     cues, problems, _ = read(write(tmp_path, f"a.{suffix}", content, encoding))
     assert [(round(start, 6), round(end, 6), text) for start, end, text in cues] == TTML_CUES
-    assert problems.count == 2 and "99x" in problems.messages[0] and "no end" in problems.messages[1]
+    assert problems.count == 2 and "99x" in problems.messages[0] and f"a.{suffix}" in problems.messages[1]
 
 
 @pytest.mark.parametrize(
@@ -362,7 +364,7 @@ def test_deep_elements_of_ttml_are_left_out(tmp_path):
     inner = '<p begin="0s" end="1s">x</p>'
     deep = "<div>" * 200_000 + inner + "</div>" * 200_000
     cues, problems, _ = read(write(tmp_path, "a.ttml", f"<tt><body>{inner}{deep}</body></tt>"))
-    assert cues == [(0.0, 1.0, "x")] and problems.count == 1
+    assert cues == [(0.0, 1.0, "x")] and problems.count == 1 and "a.ttml, div: " in problems.messages[0]
 
 
 @pytest.mark.parametrize("name", ["a.srt", "a.vtt", "a.ttml"])

@@ -77,17 +77,17 @@ def test_youcook2_bad_rows_are_left_out(tmp_path):
     json_file, csv_file = "youcookii_annotations_trainval.json, video 't', clip {}", "validation_youcook.csv, line {}"
     left_out(
         problems,
-        (json_file.format(0), "0 <= start < end"),
-        (json_file.format(2), "0 <= start < end"),
+        (json_file.format(0), "5.0", "1.0"),
+        (json_file.format(2), "3.0"),
         (json_file.format(3), "'soon'"),
         (json_file.format(4), "'  '"),
         (json_file.format(5), "None"),
         (json_file.format(6), "surrogate"),
-        (json_file.format(7), "values"),
-        (json_file.format(8), "values"),
-        (json_file.format(9), "0 <= start < end"),
+        (json_file.format(7), "2", "1"),
+        (json_file.format(8), "2"),
+        (json_file.format(9), "-1.0", "3.0"),
         (json_file.format(10), "nan"),
-        (csv_file.format(2), "0 <= start < end"),
+        (csv_file.format(2), "5.0", "1.0"),
         (csv_file.format(3), "'x'"),
         (csv_file.format(4), "''"),
     )

@@ -1,4 +1,4 @@
-"""Control characters in text from files are escaped before they reach a terminal."""
+"""Control characters in text from files are escaped before they reach a terminal; counts in messages."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ from vlalign.storage import VideoFeatures, Weights, write_shard
 from vlalign.storage.cli.store import main as store_main
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.common.progress import progress
-from vlalign.storage.common.terminal import escape_controls, say
+from vlalign.storage.common.terminal import escape_controls, number_of, say
 from vlalign.storage.profiles import PROFILES
 
 OBEYED = {
@@ -81,3 +81,16 @@ say("after")
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (0, "before\nafter\n")
+
+
+@pytest.mark.parametrize(
+    ("count", "things", "shown"),
+    [
+        (0, "videos", "0 videos"),
+        (1, "videos", "1 video"),
+        (1, "training clips", "1 training clip"),
+        (2345, "rows", "2,345 rows"),
+    ],
+)
+def test_one_thing_is_said_as_one(count, things, shown):
+    assert number_of(count, things) == shown
