@@ -3,60 +3,31 @@
 import argparse
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 from ..storage.cli.command import run_command
-from ..storage.cli.parser import Parser, command_parser, next_call
+from ..storage.cli.parser import Parser, add_setting, command_parser, given_settings, next_call
 from ..storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, SettingError, UserError
+from ..storage.common.settings import names_of_options
 from ..storage.common.system import available_cores
 from ..storage.common.terminal import say, show
 from ..storage.dataset.folder import DatasetFolder
 from .caption_source import known_datasets
 from .corpus_statistics import format_statistics
-from .datasets import DATASETS
 from .prepare import PreparedCaptions, prepare_captions
-from .settings import SPACY_MODEL, PreprocessingSettings
+from .settings import PreprocessingSettings
 from .word_vectors import format_coverage
 
 
 def preprocess_parser(prog: str, description: str, example: str) -> Parser:
     """Return the parser of a command that prepares captions, here or on a cluster."""
     parser = command_parser(prog, description, example)
-    protocols = [f"{name}: {', '.join(spec.protocols)}" for name, spec in DATASETS.items() if len(spec.protocols) > 1]
-    parser.add_argument(
-        "--annotations",
-        type=Path,
-        help="folder with the official files of a data set (default: annotations/ in the data set's folder), or file "
-        "with your own captions",
-    )
-    parser.add_argument(
-        "--protocol", help=f"choice of splits and captions (default: the first). {'; '.join(protocols)}"
-    )
-    parser.add_argument("--spacy-model", default=SPACY_MODEL, help=f"installed spaCy pipeline (default: {SPACY_MODEL})")
-    parser.add_argument(
-        "--language",
-        help="language of the captions, such as de: spaCy's pipeline of it tags them, if it is installed (default: "
-        "that of --spacy-model)",
-    )
-    parser.add_argument(
-        "--word-vectors",
-        type=Path,
-        help="word2vec (binary or text), GloVe or npz file; keeps the vectors of the captions' words",
-    )
-    parser.add_argument(
-        "--strict", action="store_true", help="stop at the first row that cannot be used, instead of skipping it"
-    )
+    for name in names_of_options(PreprocessingSettings):
+        add_setting(parser, PreprocessingSettings, name)
     parser.add_argument(
         "--workers",
         type=int,
         default=available_cores(),
         help="processes that tag words; the result does not depend on it (default: all cores)",
-    )
-    parser.add_argument(
-        "--seed",
-        type=int,
-        default=0,
-        help="decides the demo's scenes, and the splits of your own captions if they have none (default: 0)",
     )
     return parser
 
@@ -82,17 +53,7 @@ def run_preprocess(args: argparse.Namespace, prepare: Callable[[PreprocessingSet
         The exit code.
     """
     _check_options(args)
-    settings = PreprocessingSettings(
-        args.dataset,
-        root=args.root,
-        annotations=args.annotations,
-        protocol=args.protocol,
-        spacy_model=args.spacy_model,
-        language=args.language,
-        word_vectors=args.word_vectors,
-        seed=args.seed,
-        strict=args.strict,
-    )
+    settings = PreprocessingSettings(args.dataset, args.root, **given_settings(args, PreprocessingSettings))
     return _show_prepared(prepare(settings))
 
 

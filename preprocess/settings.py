@@ -6,13 +6,19 @@ from pathlib import Path
 from typing import Any
 
 from ..storage.common.errors import SettingError
+from ..storage.common.settings import Settings, setting
+from .datasets import DATASETS
 
 SPACY_MODEL = "en_core_web_sm"
+PROTOCOLS = [f"{name}: {', '.join(spec.protocols)}" for name, spec in DATASETS.items() if len(spec.protocols) > 1]
+"""The protocols of the data sets that have several, for ``--help``."""
 
 
 @dataclass(frozen=True)
-class PreprocessingSettings:
+class PreprocessingSettings(Settings):
     """The captions to prepare, and how.
+
+    Those that are declared with ``setting`` are options of ``vlalign-preprocess`` and of the cluster job.
 
     Raises:
         SettingError: ``language`` and ``spacy_model`` are both given.
@@ -22,24 +28,26 @@ class PreprocessingSettings:
     """Name of a data set, such as "youcook2"; "demo"; or any other name for your own captions."""
     root: Path | str = "vlalign_data"
     """Folder of all data sets."""
-    annotations: Path | str | None = None
-    """Folder with the official files (default: ``annotations/`` in the data set's folder), or the file with your own
-    captions, or a folder with subtitles."""
-    protocol: str | None = None
-    """Choice of splits and captions (default: the data set's first)."""
-    spacy_model: str = SPACY_MODEL
-    """Installed spaCy pipeline."""
-    language: str | None = None
-    """Language of the captions, such as "de", instead of ``spacy_model``: spaCy's own pipeline of it tags, and of
-    several subtitle files of a video the one in this language is read."""
-    word_vectors: Path | str | None = None
-    """word2vec (binary or text), GloVe or npz file; the vectors of the captions' words are written."""
-    seed: int = 0
-    """Decides the demo's scenes, and the splits of your own captions if they have none."""
-    strict: bool = False
-    """Raise an error at the first row that cannot be used, instead of skipping it."""
+    annotations: Path | str | None = setting(
+        None,
+        "folder with the official files of a data set (default: annotations/ in the data set's folder), or file with "
+        "your own captions, or a folder with subtitles",
+    )
+    protocol: str | None = setting(None, f"choice of splits and captions (default: the first). {'; '.join(PROTOCOLS)}")
+    spacy_model: str = setting(SPACY_MODEL, "installed spaCy pipeline")
+    language: str | None = setting(
+        None,
+        "language of the captions, such as de: spaCy's pipeline of it tags them, if it is installed, and of several "
+        "subtitle files of a video the one in this language is read (default: that of --spacy-model)",
+    )
+    word_vectors: Path | str | None = setting(
+        None, "word2vec (binary or text), GloVe or npz file; the vectors of the captions' words are written"
+    )
+    strict: bool = setting(False, "stop at the first row that cannot be used, instead of skipping it")
+    seed: int = setting(0, "decides the demo's scenes, and the splits of your own captions if they have none")
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Refuse two ways to choose the pipeline."""
         if self.language is not None and self.spacy_model != SPACY_MODEL:
             problem = f"spacy_model {self.spacy_model!r} decides it; pass one of the two"
             raise SettingError("language", self.language, problem)
