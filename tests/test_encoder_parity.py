@@ -14,7 +14,7 @@ from vlalign.extract import extract_video, load_extractor
 from vlalign.extract.encoders.hub_text import HubTextTower
 from vlalign.storage import FeatureStore
 from vlalign.train import open_search
-from vlalign.train.search.encoder import unit
+from vlalign.train.search.encoder import l2_normalize
 
 MODELS = [name for name in FAMILIES if name != "siglip2_naflex"]
 """NaFlex cuts pictures into patches itself: its pictures are refused."""
@@ -85,7 +85,7 @@ def test_both_sides_are_the_librarys_own(folders, dataset, ours, theirs, name):
     stored = FeatureStore(dataset.features(search.encoder.name))
     np.testing.assert_allclose(stored.get("v0").features, ours[name], rtol=2e-3, atol=1e-3)  # float16
     pictures, texts = theirs(name)
-    assert np.abs(unit(ours[name]) - pictures).max() < MOST
+    assert np.abs(l2_normalize(ours[name]) - pictures).max() < MOST
     assert np.abs(of_texts(search.encoder) - texts).max() < MOST
     for vectors in (pictures, texts):
         assert np.abs(vectors - vectors[0]).max() > 100 * MOST, "the same vectors for all would prove nothing"
@@ -111,7 +111,7 @@ def test_texts_prepared_otherwise_are_noticed(folders, dataset, theirs, name, wh
 def test_other_pooling_is_noticed(folders, dataset, ours, theirs, name, monkeypatch):
     """The mean of all tokens in place of the model's own vector, where both have the same size."""
     pictures, texts = theirs(name)
-    assert np.abs(unit(ours[f"{name}:mean"]) - pictures).max() > 100 * MOST
+    assert np.abs(l2_normalize(ours[f"{name}:mean"]) - pictures).max() > 100 * MOST
     encoder = open_search(dataset.path, features=name_of(folders[name])).encoder
 
     def mean_of_tokens(tower, given, **options):

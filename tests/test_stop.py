@@ -326,7 +326,7 @@ def test_training_reports_the_kept_step_and_continues_there(tmp_path, continued)
     process.wait_for((dataset.runs / "run" / "state.safetensors").exists)
     assert process.stop(signal.SIGTERM, signal.SIGTERM, group=True) == 143
     kept = re.search(
-        r"vlalign-train: stopped; the state of step (\d+) is kept, and the same command goes on from there",
+        r"vlalign-train: stopped; the state of step (\d+) is saved, and the same command goes on from there",
         process.said,
     )
     assert kept and int(kept[1]) % 4 == 0 and "Traceback" not in process.said
@@ -372,7 +372,7 @@ def test_training_on_two_devices_stops_with_one_line(tmp_path):
     process.wait_for((dataset.runs / "run" / "state.safetensors").exists)
     assert process.stop(signal.SIGINT, group=True) == 130
     kept = re.fullmatch(
-        r"vlalign-train: stopped; the state of step ([\d,]+) is kept, and the same command goes on from there",
+        r"vlalign-train: stopped; the state of step ([\d,]+) is saved, and the same command goes on from there",
         process.said.splitlines()[-1],
     )
     assert kept and int(kept[1].replace(",", "")) % 4 == 0

@@ -14,23 +14,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-EXACT_PAIRS = 20_000
-"""So many at most are compared all with all."""
-SAMPLE = 1000
-"""Pairs whose neighbours are looked for everywhere, where there are more."""
-SAMPLE_RECALL = 0.97
-"""Share of their neighbours that must be in the clusters that are looked at."""
-CLUSTERS, CLUSTER_ROUNDS, CLUSTER_SAMPLE = 8, 8, 32
-"""Clusters for each root of the number of pairs, rounds of k-means, and vectors for each cluster that it sees."""
-COMPONENTS, SHORTLIST = 96, 8
-"""Principal components by which pairs are compared first; so many times the neighbours that are wanted are compared
-whole, 64 at least."""
-GROUP, CACHED = 16, 1 << 22
-"""Columns of which the largest is taken before they are sorted, and similarities that stay in a processor's cache."""
-ROWS = 20_000
+MAX_EXACT_PAIRS = 20_000
+"""Up to this number, all pairs are compared with all others."""
+NUM_SAMPLED_PAIRS = 1000
+"""Size of the sample of pairs that are compared with all others, where there are more."""
+MIN_SAMPLE_RECALL = 0.97
+"""Share of the sample's neighbours that the searched clusters must hold."""
+CLUSTERS_PER_ROOT, KMEANS_ROUNDS, VECTORS_PER_CLUSTER = 8, 8, 32
+"""Clusters for each root of the number of pairs; rounds of k-means; vectors that it sees for each cluster."""
+NUM_COMPONENTS = 96
+"""Principal components by which pairs are compared first."""
+SHORTLIST_FACTOR, MIN_SHORTLIST = 8, 64
+"""Pairs of the shortlist, which are compared by their whole vectors, for each neighbour; and their minimum."""
+COLUMNS_PER_GROUP = 16
+"""Columns whose maximum is taken before they are sorted."""
+SIMILARITIES_IN_CACHE = 1 << 22
+"""Similarities that stay in a processor's cache."""
+VECTORS_IN_DOUBLE = 20_000
 """Vectors that are in memory as doubles at once."""
-BLOCK = 1 << 27
-"""Similarities in memory at once, and numbers of gathered vectors."""
+MAX_VALUES_AT_ONCE = 1 << 27
+"""Upper limit of the similarities, and of the values of gathered vectors, that are in memory at once."""
 
 
 class Neighbours(NamedTuple):
@@ -38,8 +41,8 @@ class Neighbours(NamedTuple):
 
     similarity_NK: np.ndarray
     """S of Eq. 1 with each pair's nearest ones, float32."""
-    number_NK: np.ndarray
-    """The indexes of those pairs."""
+    index_NK: np.ndarray
+    """The indices of those pairs."""
 
 
 def pair_association_probability(video: np.ndarray, text: np.ndarray, k: int, *, seed: int = 0) -> np.ndarray:
@@ -101,7 +104,8 @@ def nearest_pairs(
     similarity, number = torch.empty(size, k), torch.empty(size, k, dtype=torch.int64)
 
     def parts() -> Iterator[int]:
-        found = _everywhere(sides, torch.arange(size), k) if size <= EXACT_PAIRS else _in_clusters(sides, k, rng)
+        is_exact = size <= MAX_EXACT_PAIRS
+        found = _exact_neighbours(sides, torch.arange(size), k) if is_exact else _neighbours_in_clusters(sides, k, rng)
         for rows, values, numbers in found:
             similarity[rows], number[rows] = values, numbers
             yield len(rows)
@@ -125,12 +129,12 @@ class _Side:
         self.moments_DD, self.mean, self.std = _moments(self.vectors)
 
     def similarity(self, rows: Tensor) -> Tensor:
-        """Standardised cosine similarity of some with all, [R, N]; 0 where all are equally similar."""
+        """Return the standardised cosine similarity of some with all, [R, N]; 0 where all are equally similar."""
         return self.standardised(self.vectors[rows] @ self.vectors.T)
 
     def similarity_of_pairs(self, rows: Tensor, others: Tensor) -> Tensor:
-        """The same, of each of ``rows`` [P] with that of ``others`` [P]."""
-        step = max(BLOCK // self.vectors.shape[1], 1)
+        """Return the standardised cosine similarity of ``rows`` and ``others``, one by one, [P]."""
+        step = max(MAX_VALUES_AT_ONCE // self.vectors.shape[1], 1)
         parts = [
             torch.einsum("pd,pd->p", self.vectors[r], self.vectors[o])
             for r, o in zip(rows.split(step), others.split(step), strict=True)
@@ -138,13 +142,18 @@ class _Side:
         return self.standardised(torch.cat(parts) if parts else torch.empty(0))
 
     def principal_components(self) -> Tensor:
-        """[N, C + 1]: numbers whose inner products come as near to those of the vectors as so few can, and a one."""
-        directions = torch.linalg.eigh(self.moments_DD).eigenvectors[:, -COMPONENTS:]
+        """Return the vectors projected onto the principal components, and a column of ones for the mean: [N, C + 1].
+
+        Of all projections of this size, their inner products approximate the vectors' best.
+        """
+        directions = torch.linalg.eigh(self.moments_DD).eigenvectors[:, -NUM_COMPONENTS:]
         return torch.nn.functional.pad(self.vectors @ directions.to(self.vectors.dtype), (0, 1), value=1.0)
 
-    def standardising(self, components: Tensor) -> Tensor:
-        """Return the directions whose products with the vectors are ``standardised`` already, so that no pass over all
-        of them is left."""
+    def fold_standardisation(self, components: Tensor) -> Tensor:
+        """Return components whose products with others are ``standardised`` already.
+
+        Mean and deviation are folded into them, so no pass over all products is needed.
+        """
         if not self.std:
             return torch.zeros_like(components)
         scaled = components / self.std
@@ -163,7 +172,7 @@ def _moments(vectors: Tensor) -> tuple[Tensor, float, float]:
     number, width = vectors.shape
     moments, total = torch.zeros(width, width, dtype=torch.float64), torch.zeros(width, dtype=torch.float64)
     own, own_square = 0.0, 0.0  # with themselves
-    for part in vectors.split(ROWS):
+    for part in vectors.split(VECTORS_IN_DOUBLE):
         rows = part.double()
         moments.addmm_(rows.T, rows)
         total += rows.sum(dim=0)
@@ -174,90 +183,92 @@ def _moments(vectors: Tensor) -> tuple[Tensor, float, float]:
     return moments, mean.item(), variance**0.5 if variance > 1e-12 else 0.0  # less is rounding
 
 
-Part = tuple[Tensor, Tensor, Tensor]
-"""Numbers of pairs [R], and the S and the numbers of their nearest [R, K]."""
+FoundPart = tuple[Tensor, Tensor, Tensor]
+"""Indices of pairs [R], and the S and the indices of their nearest pairs [R, K]."""
 
 
-def _everywhere(sides: tuple[_Side, _Side], rows: Tensor, k: int) -> Iterator[Part]:
-    """By comparing all with all."""
-    for part in rows.split(max(BLOCK // len(sides[0].vectors), 1)):
+def _exact_neighbours(sides: tuple[_Side, _Side], rows: Tensor, k: int) -> Iterator[FoundPart]:
+    """Yield the nearest pairs of ``rows``, compared with all pairs."""
+    for part in rows.split(max(MAX_VALUES_AT_ONCE // len(sides[0].vectors), 1)):
         similarity = torch.minimum(*(side.similarity(part) for side in sides))
         similarity[torch.arange(len(part)), part] = -torch.inf
         nearest = similarity.topk(k, dim=1)
         yield part, nearest.values, nearest.indices
 
 
-def _in_clusters(sides: tuple[_Side, _Side], k: int, rng: np.random.Generator) -> Iterator[Part]:
-    """Cluster by cluster of one side: its pairs' neighbours are looked for in it and in the clusters nearest to it."""
+def _neighbours_in_clusters(sides: tuple[_Side, _Side], k: int, rng: np.random.Generator) -> Iterator[FoundPart]:
+    """Yield the nearest pairs of each cluster of one side, found in it and in the clusters nearest to it."""
     size = len(sides[0].vectors)
-    sample = torch.from_numpy(np.sort(rng.choice(size, SAMPLE, replace=False)))
-    known = torch.cat([numbers for _, _, numbers in _everywhere(sides, sample, k)])
+    sample = torch.from_numpy(np.sort(rng.choice(size, NUM_SAMPLED_PAIRS, replace=False)))
+    true_neighbours = torch.cat([numbers for _, _, numbers in _exact_neighbours(sides, sample, k)])
     components = [side.principal_components() for side in sides]
-    searched = min((0, 1), key=lambda number: _nearer_than(sides[number], sample, known))
-    of_pair, centroids = _clusters(components[searched], round(CLUSTERS * size**0.5), rng)
-    num_looked_at = _clusters_needed(of_pair, centroids, sample, known)
+    searched = min((0, 1), key=lambda number: _mean_num_nearer(sides[number], sample, true_neighbours))
+    of_pair, centroids = _clusters(components[searched], round(CLUSTERS_PER_ROOT * size**0.5), rng)
+    num_looked_at = _clusters_needed(of_pair, centroids, sample, true_neighbours)
     by_cluster = of_pair.argsort(stable=True)
-    components = [values[by_cluster] for values in components]  # so that a cluster's lie side by side
+    components = [values[by_cluster] for values in components]  # those of a cluster are contiguous
     members = torch.arange(size).split(of_pair.bincount(minlength=len(centroids)).tolist())
-    for own, middle in zip(members, centroids, strict=True):
+    for own, centroid in zip(members, centroids, strict=True):
         if not len(own):
             continue
-        near = _distances(middle[None], centroids)[0].topk(num_looked_at, largest=False).indices.sort().values
+        near = _distances(centroid[None], centroids)[0].topk(num_looked_at, largest=False).indices.sort().values
         places = torch.cat([members[number] for number in near])
         others = by_cluster[places], [values[places] for values in components]
-        for part in own.split(max(BLOCK // max(len(places), 1), 1)):
+        for part in own.split(max(MAX_VALUES_AT_ONCE // max(len(places), 1), 1)):
             rows = by_cluster[part]
-            yield rows, *_nearest_of(sides, rows, [values[part] for values in components], *others, k)
+            yield rows, *_nearest_candidates(sides, rows, [values[part] for values in components], *others, k)
 
 
-def _nearest_of(
+def _nearest_candidates(
     sides: tuple[_Side, _Side], rows: Tensor, of_rows: list[Tensor], others: Tensor, of_others: list[Tensor], k: int
 ) -> tuple[Tensor, Tensor]:
-    """Return S and the numbers of the k pairs among ``others`` that are nearest to each of ``rows``, both [R, K].
+    """Return S and the indices of the k pairs among ``others`` that are nearest to each of ``rows``, both [R, K].
 
     Args:
         sides: Both sides of the pairs.
-        rows: Numbers of the pairs whose neighbours are looked for.
-        of_rows: Components of these pairs, of both sides.
-        others: Numbers of the pairs that may be neighbours.
-        of_others: Components of those, of both sides.
+        rows: Indices of the pairs whose neighbours are looked for.
+        of_rows: Their principal components, of both sides.
+        others: Indices of the pairs that may be neighbours.
+        of_others: Their principal components, of both sides.
         k: Neighbours of each.
     """
-    number, parts = max(SHORTLIST * k, 64) + 1, []  # one of them is the pair itself
-    step = max(CACHED // len(rows), GROUP)
-    of_rows = [side.standardising(values) for side, values in zip(sides, of_rows, strict=True)]
+    number, parts = max(SHORTLIST_FACTOR * k, MIN_SHORTLIST) + 1, []  # one of them is the pair itself
+    step = max(SIMILARITIES_IN_CACHE // len(rows), COLUMNS_PER_GROUP)
+    of_rows = [side.fold_standardisation(values) for side, values in zip(sides, of_rows, strict=True)]
     for part in zip(others.split(step), *(values.split(step) for values in of_others), strict=True):
         near = torch.minimum(*(r @ o.T for r, o in zip(of_rows, part[1:], strict=True)))
-        columns = _largest(near, number)
+        columns = _largest_columns(near, number)
         parts.append((near.gather(1, columns), part[0][columns]))
     near, shortlist = (torch.cat(values, dim=1) for values in zip(*parts, strict=True))
-    shortlist = shortlist.gather(1, _largest(near, number))
+    shortlist = shortlist.gather(1, _largest_columns(near, number))
     pairs = rows.repeat_interleave(shortlist.shape[1]), shortlist.flatten()
     similarity = torch.minimum(*(side.similarity_of_pairs(*pairs) for side in sides)).view_as(shortlist)
     similarity, columns = similarity.masked_fill_(shortlist == rows[:, None], -torch.inf).topk(k, dim=1)
     return similarity, shortlist.gather(1, columns)
 
 
-def _largest(values: Tensor, number: int) -> Tensor:
+def _largest_columns(values: Tensor, number: int) -> Tensor:
     """Return the columns of each row's largest values, in no order: a top-k in two stages.
 
     Groups of columns are ranked by their maximum, and only the best groups are sorted. A group is every n-th column,
     and a few more are groups of their own.
     """
-    if values.shape[1] <= GROUP * number:
+    if values.shape[1] <= COLUMNS_PER_GROUP * number:
         return values.topk(min(number, values.shape[1]), dim=1, sorted=False).indices
-    num_groups = values.shape[1] // GROUP
-    groups = values[:, : num_groups * GROUP].unflatten(1, (GROUP, num_groups))
+    num_groups = values.shape[1] // COLUMNS_PER_GROUP
+    groups = values[:, : num_groups * COLUMNS_PER_GROUP].unflatten(1, (COLUMNS_PER_GROUP, num_groups))
     best = groups.amax(dim=1).topk(number, dim=1, sorted=False).indices
-    columns = (best[:, None] + num_groups * torch.arange(GROUP)[:, None]).flatten(1)
-    columns = torch.cat([columns, torch.arange(num_groups * GROUP, values.shape[1]).expand(len(values), -1)], dim=1)
+    columns = (best[:, None] + num_groups * torch.arange(COLUMNS_PER_GROUP)[:, None]).flatten(1)
+    rest = torch.arange(num_groups * COLUMNS_PER_GROUP, values.shape[1]).expand(len(values), -1)
+    columns = torch.cat([columns, rest], dim=1)
     return columns.gather(1, values.gather(1, columns).topk(number, dim=1, sorted=False).indices)
 
 
-def _nearer_than(side: _Side, sample: Tensor, known: Tensor) -> float:
-    """Return how many pairs are nearer on this side than the farthest neighbour, in the mean over the sample."""
+def _mean_num_nearer(side: _Side, sample: Tensor, true_neighbours: Tensor) -> float:
+    """Return how many pairs are nearer on this side than the farthest true neighbour, in the mean over the sample."""
     number = 0
-    for part, nearest in zip(*(x.split(max(BLOCK // len(side.vectors), 1)) for x in (sample, known)), strict=True):
+    at_once = max(MAX_VALUES_AT_ONCE // len(side.vectors), 1)
+    for part, nearest in zip(sample.split(at_once), true_neighbours.split(at_once), strict=True):
         similarity = side.similarity(part)
         farthest = similarity.gather(1, nearest).amin(dim=1, keepdim=True)
         number += int(torch.count_nonzero(similarity > farthest))
@@ -265,31 +276,31 @@ def _nearer_than(side: _Side, sample: Tensor, known: Tensor) -> float:
 
 
 def _clusters(vectors: Tensor, number: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-    """By k-means: the cluster of each vector [N], and the clusters' means."""
-    sample = vectors[torch.from_numpy(rng.permutation(len(vectors))[: number * CLUSTER_SAMPLE])]
+    """Return the cluster of each vector by k-means [N], and the clusters' means."""
+    sample = vectors[torch.from_numpy(rng.permutation(len(vectors))[: number * VECTORS_PER_CLUSTER])]
     centroids = sample[:number].clone()
-    for _ in range(CLUSTER_ROUNDS):
-        of_sample = _nearest(sample, centroids)
+    for _ in range(KMEANS_ROUNDS):
+        of_sample = _nearest_centroids(sample, centroids)
         sums, sizes = (
             torch.zeros_like(centroids).index_add_(0, of_sample, sample),
             of_sample.bincount(minlength=number)[:, None],
         )
         centroids = torch.where(sizes > 0, sums / sizes.clamp(min=1), centroids)
-    return _nearest(vectors, centroids), centroids
+    return _nearest_centroids(vectors, centroids), centroids
 
 
 def _distances(vectors: Tensor, centroids: Tensor) -> Tensor:
-    """Squared, but for the vectors' own squares, which change no order: [V, C]."""
+    """Return squared distances [V, C] less the vectors' own squares, which change no order."""
     return torch.addmm(centroids.square().sum(dim=1), vectors, centroids.T, alpha=-2)
 
 
-def _nearest(vectors: Tensor, centroids: Tensor) -> Tensor:
-    return torch.cat(
-        [_distances(part, centroids).argmin(dim=1) for part in vectors.split(max(BLOCK // len(centroids), 1))]
-    )
+def _nearest_centroids(vectors: Tensor, centroids: Tensor) -> Tensor:
+    parts = vectors.split(max(MAX_VALUES_AT_ONCE // len(centroids), 1))
+    return torch.cat([_distances(part, centroids).argmin(dim=1) for part in parts])
 
 
-def _clusters_needed(of_pair: Tensor, centroids: Tensor, sample: Tensor, known: Tensor) -> int:
-    """Return how many clusters, the nearest first, hold nearly all known neighbours of the sample."""
-    place = _distances(centroids[of_pair[sample]], centroids).argsort(dim=1).argsort(dim=1).gather(1, of_pair[known])
-    return int(place.double().quantile(SAMPLE_RECALL).ceil().item()) + 1
+def _clusters_needed(of_pair: Tensor, centroids: Tensor, sample: Tensor, true_neighbours: Tensor) -> int:
+    """Return how many clusters, the nearest first, hold nearly all true neighbours of the sample."""
+    rank = _distances(centroids[of_pair[sample]], centroids).argsort(dim=1).argsort(dim=1)
+    place = rank.gather(1, of_pair[true_neighbours])
+    return int(place.double().quantile(MIN_SAMPLE_RECALL).ceil().item()) + 1

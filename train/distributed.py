@@ -70,8 +70,8 @@ class Workers:
     """Number of processes."""
 
     @property
-    def first(self) -> bool:
-        """True if this process writes files and messages."""
+    def is_first(self) -> bool:
+        """Whether this is the first process, which writes files and messages."""
         return self.rank == 0
 
     @property
@@ -118,7 +118,7 @@ class Workers:
 
     def from_first(self, make: Callable[[], T]) -> T:
         """Return what the first process makes, in all processes; the others wait for it."""
-        made = [make() if self.first else None]
+        made = [make() if self.is_first else None]
         if self.size > 1:
             dist.broadcast_object_list(made, src=0, device=_device())
         return cast("T", made[0])

@@ -55,7 +55,7 @@ def measure() -> None:
                 workers.wait()
                 if turn:  # the first one warms up
                     seconds[way].append(time.perf_counter() - started)
-        if workers.first:
+        if workers.is_first:
             megabytes = sum(p.numel() * p.element_size() for p in model.parameters()) / 1e6
             print(f"{megabytes:.0f} MB of gradients; median of {TURNS} alternating steps")
             for way, of_way in seconds.items():

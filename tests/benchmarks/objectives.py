@@ -243,7 +243,7 @@ def million(folder: Path, annotations: Path | None) -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     rng = np.random.default_rng(1)
     rows = np.sort(rng.choice(len(clips), EXACT_SAMPLE, replace=False))
-    recall = exact_recall(clips, texts, rows, found.number_NK[rows])
+    recall = exact_recall(clips, texts, rows, found.index_NK[rows])
     print(
         f"million  {len(clips):,} pairs: {seconds:.0f} s, peak {peak:.1f} GB, recall {recall:.3f} against exact on "
         f"{EXACT_SAMPLE}"

@@ -423,7 +423,7 @@ def read_clip(folder: Path, path: Path) -> None:
 
 def read_compared(folder: Path, path: Path) -> None:
     from vlalign.train.comparison.groups import list_runs
-    from vlalign.train.comparison.pairs import compare_runs
+    from vlalign.train.comparison.paired_runs import compare_runs
 
     dataset = DatasetFolder(folder, "toy")
     if list_runs(dataset).num_unreadable:

@@ -126,30 +126,33 @@ def recall_of(found: np.ndarray, expected: np.ndarray) -> float:
 def test_a_search_in_clusters_finds_nearly_all_that_comparing_all_with_all_finds(monkeypatch):
     clips, captions, _ = toy(np.random.default_rng(0), pairs=3000, concepts=200, width=48)
     exact = nearest_pairs(clips, captions, 4)
-    monkeypatch.setattr(module, "EXACT_PAIRS", 1000)
-    monkeypatch.setattr(module, "SAMPLE", 200)
-    monkeypatch.setattr(module, "ROWS", 700)
+    monkeypatch.setattr(module, "MAX_EXACT_PAIRS", 1000)
+    monkeypatch.setattr(module, "NUM_SAMPLED_PAIRS", 200)
+    monkeypatch.setattr(module, "VECTORS_IN_DOUBLE", 700)
     done = []
     found = nearest_pairs(clips, captions, 4, progress=lambda parts: done.extend(parts) or [])
     assert sum(done) == 3000
-    assert recall_of(found.number_NK, exact.number_NK) > 0.93
-    assert (found.number_NK != np.arange(3000)[:, None]).all()
-    same = found.number_NK == exact.number_NK
+    assert recall_of(found.index_NK, exact.index_NK) > 0.93
+    assert (found.index_NK != np.arange(3000)[:, None]).all()
+    same = found.index_NK == exact.index_NK
     np.testing.assert_allclose(found.similarity_NK[same], exact.similarity_NK[same], atol=1e-4)
     again = nearest_pairs(clips, captions, 4)
-    np.testing.assert_array_equal(again.number_NK, found.number_NK)
+    np.testing.assert_array_equal(again.index_NK, found.index_NK)
 
 
 def test_neighbours_do_not_depend_on_how_many_are_looked_at_at_once(monkeypatch):
     clips, captions, _ = toy(np.random.default_rng(0), pairs=100)
     whole = nearest_pairs(clips, captions, 4)
-    monkeypatch.setattr(module, "BLOCK", 700)
+    monkeypatch.setattr(module, "MAX_VALUES_AT_ONCE", 700)
     parts = nearest_pairs(clips, captions, 4)
-    np.testing.assert_array_equal(parts.number_NK, whole.number_NK)
+    np.testing.assert_array_equal(parts.index_NK, whole.index_NK)
     np.testing.assert_allclose(parts.similarity_NK, whole.similarity_NK, atol=1e-5)
 
 
-@pytest.mark.parametrize("columns", [3, 8 * module.GROUP, 8 * module.GROUP + 1, 20 * module.GROUP + 3, 1_000])
+GROUP = module.COLUMNS_PER_GROUP
+
+
+@pytest.mark.parametrize("columns", [3, 8 * GROUP, 8 * GROUP + 1, 20 * GROUP + 3, 1_000])
 def test_the_largest_of_each_row_are_those_of_sorting_it(columns):
     torch.manual_seed(columns)
     for values in (
@@ -158,7 +161,7 @@ def test_the_largest_of_each_row_are_those_of_sorting_it(columns):
         torch.zeros(2, columns),
         torch.randint(0, 3, (5, columns)),
     ):
-        found = module._largest(values, 8)
+        found = module._largest_columns(values, 8)
         assert found.shape == (len(values), min(8, columns)) and all(
             len(set(row.tolist())) == len(row) for row in found
         )

@@ -10,7 +10,7 @@ from ...storage.common.terminal import say, show
 from ...storage.dataset.folder import DatasetFolder, find_dataset
 from ..comparison.groups import list_runs
 from ..comparison.manage import check_run_folder, delete_run, rename_run
-from ..comparison.pairs import compare_runs, pair_table
+from ..comparison.paired_runs import compare_runs, pair_table
 from ..comparison.table import FORMATS
 
 EXAMPLES = """vlalign-runs --dataset demo

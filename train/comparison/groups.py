@@ -12,15 +12,15 @@ from ...storage.common.problems import Problems
 from ...storage.common.terminal import number_of
 from ...storage.dataset.folder import DatasetFolder
 from ..runs.folder import changed_settings
-from .measures import Measured
 from .published import Published, published_values
 from .records import RunRecord, read_records, unfinished_runs
+from .run_metrics import RunMetrics
 from .table import Cell, Column, Number, ResultsTable, mean_of
 
 LOWER_IS_BETTER = ("rank", "error", "chance")
-"""Words in the names of measures that are better when they are lower."""
+"""Words in the names of metrics that are better when they are lower."""
 FACTS = ("run", "recipe", "objective", "features", "task", "split", "trained_on", "checksum", "seeds", "is_whole")
-"""Columns to sort and filter by, besides settings and measures."""
+"""Columns to sort and filter by, besides settings and metrics."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def list_runs(dataset: DatasetFolder, *, sort: str | None = None, conditions: Se
 
     Args:
         dataset: The data set.
-        sort: A measure, setting or fact to sort by, the best first; None: the first measure.
+        sort: A metric, setting or fact to sort by, the best first; None: the first metric.
         conditions: What the runs shown must fulfil, such as "objective=taco" or "R@1>30".
 
     Raises:
@@ -74,19 +74,19 @@ class RunGroup:
         seeds = ",".join(str(seed) for seed in sorted(run.config.optimization.seed for run in self.runs))
         return f"{stems.pop()}-seeds{seeds}" if len(stems) == 1 else f"{self.first.name} and {len(self.runs) - 1} more"
 
-    def measure(self, name: str) -> Number | None:
-        """Return the mean of a measure over the runs; None if they do not have it."""
-        values = [run.measured.values.get(name) for run in self.runs if run.measured is not None]
+    def mean_metric(self, name: str) -> Number | None:
+        """Return the mean of a metric over the runs; None if they do not have it."""
+        values = [run.metrics.values.get(name) for run in self.runs if run.metrics is not None]
         numbers = [value for value in values if value is not None]
         return mean_of(numbers) if numbers else None
 
-    def other_results(self, changes: str) -> list[Measured]:
-        """Return what the runs reached with changes of the default request."""
+    def other_results(self, changes: str) -> list[RunMetrics]:
+        """Return the metrics of the runs with changes of the default request."""
         return [run.other_results[changes] for run in self.runs if changes in run.other_results]
 
     def fact(self, name: str) -> Any:
-        """Return a fact (``FACTS``), a setting or a measure's mean; None if the runs do not have it."""
-        config, measured = self.first.config, self.first.measured
+        """Return a fact (``FACTS``), a setting or a metric's mean; None if the runs do not have it."""
+        config, metrics = self.first.config, self.first.metrics
         facts = {
             "run": self.name,
             "recipe": config.recipe,
@@ -94,14 +94,14 @@ class RunGroup:
             "features": config.data.features,
             "trained_on": config.data.dataset,
             "seeds": len(self.runs),
-            "task": measured.task if measured else None,
-            "split": measured.test.split if measured else None,
-            "checksum": measured.test.checksum if measured else None,
-            "is_whole": measured.test.is_whole if measured else None,
+            "task": metrics.task if metrics else None,
+            "split": metrics.test.split if metrics else None,
+            "checksum": metrics.test.checksum if metrics else None,
+            "is_whole": metrics.test.is_whole if metrics else None,
         }
         if name in facts:
             return facts[name]
-        number = self.measure(name)
+        number = self.mean_metric(name)
         return config.flat().get(name) if number is None else number.value
 
 
@@ -113,7 +113,7 @@ def group_runs(records: Sequence[RunRecord]) -> list[RunGroup]:
     groups: dict[str, list[RunRecord]] = {}
     for record in records:
         settings = {name: value for name, value in record.config.flat().items() if name != "seed"}
-        evaluated = record.measured and (record.measured.request, vars(record.measured.test))
+        evaluated = record.metrics and (record.metrics.request, vars(record.metrics.test))
         key = json.dumps([settings, record.inputs, evaluated], sort_keys=True, default=str)
         while any(record.config.optimization.seed == other.config.optimization.seed for other in groups.get(key, [])):
             key += " again"
@@ -126,22 +126,20 @@ def sort_groups(groups: Sequence[RunGroup], by: str | None) -> list[RunGroup]:
 
     Args:
         groups: The groups.
-        by: A measure, a setting or a fact; None: the measure that most groups show first.
+        by: A metric, a setting or a fact; None: the metric that most groups show first.
 
     Raises:
         SettingError: No group has it.
     """
     if by is None:
-        firsts = [
-            group.first.measured.main[0] for group in groups if group.first.measured and group.first.measured.main
-        ]
+        firsts = [group.first.metrics.main[0] for group in groups if group.first.metrics and group.first.metrics.main]
         by = max(firsts, key=firsts.count) if firsts else "run"
     _check_name(groups, "sort", by, by)
-    known = [group for group in groups if group.fact(by) is not None]
-    is_measure = any(group.measure(by) is not None for group in known)
-    best_is_high = is_measure and not any(word in by for word in LOWER_IS_BETTER)
-    known.sort(key=lambda group: _comparable(group.fact(by)), reverse=best_is_high)
-    return known + [group for group in groups if group.fact(by) is None]
+    sortable = [group for group in groups if group.fact(by) is not None]
+    is_metric = any(group.mean_metric(by) is not None for group in sortable)
+    best_is_high = is_metric and not any(word in by for word in LOWER_IS_BETTER)
+    sortable.sort(key=lambda group: _comparable(group.fact(by)), reverse=best_is_high)
+    return sortable + [group for group in groups if group.fact(by) is None]
 
 
 def _comparable(value: Any) -> tuple[int, float, str]:
@@ -167,11 +165,11 @@ def filter_groups(groups: Sequence[RunGroup], conditions: Sequence[str]) -> list
 
 
 def _check_name(groups: Sequence[RunGroup], option: str, value: str, name: str) -> None:
-    measures = {n for group in groups if group.first.measured for n in group.first.measured.values}
+    names = {n for group in groups if group.first.metrics for n in group.first.metrics.values}
     settings = {n for group in groups for n in group.first.config.flat()}
-    if groups and name not in {*FACTS, *measures, *settings}:
-        known = ", ".join([*FACTS, *sorted(measures)])
-        raise SettingError(option, value, f"no run has {name!r}; expected a setting, or one of {known}")
+    if groups and name not in {*FACTS, *names, *settings}:
+        others = ", ".join([*FACTS, *sorted(names)])
+        raise SettingError(option, value, f"no run has {name!r}; expected a setting, or one of {others}")
 
 
 def _holds(actual: Any, relation: str, value: str, condition: str) -> bool:
@@ -188,11 +186,11 @@ def _holds(actual: Any, relation: str, value: str, condition: str) -> bool:
 
 
 def runs_table(groups: Sequence[RunGroup]) -> ResultsTable:
-    """Return the table of groups: settings, measures, test set, and a paper's values where there are some."""
-    evaluated = [group.first.measured for group in groups if group.first.measured]
-    main = list(dict.fromkeys(name for measured in evaluated for name in measured.main))
+    """Return the table of groups: settings, metrics, test set, and a paper's values where there are some."""
+    evaluated = [group.first.metrics for group in groups if group.first.metrics]
+    main = list(dict.fromkeys(name for metrics in evaluated for name in metrics.main))
     rest = [name for name in dict.fromkeys(n for m in evaluated for n in m.values) if name not in main]
-    papers = [published_values(group.first.config, group.first.measured) for group in groups]
+    papers = [published_values(group.first.config, group.first.metrics) for group in groups]
     text, number = ("run", "recipe", "settings"), ("seeds", *main, *rest)
     columns = [Column(name, is_text=True) for name in text]
     columns += [Column(name, only_in_csv=name in rest) for name in number]
@@ -204,15 +202,15 @@ def runs_table(groups: Sequence[RunGroup]) -> ResultsTable:
     varying = _varying(groups)
     rows: list[tuple[Cell, ...]] = []
     for group, paper in zip(groups, papers, strict=True):
-        measured = group.first.measured
+        metrics = group.first.metrics
         row: list[Cell] = [group.name, group.first.config.recipe or None, _settings(group, varying) or None]
-        row += [len(group.runs), *(group.measure(name) for name in (*main, *rest))]
+        row += [len(group.runs), *(group.mean_metric(name) for name in (*main, *rest))]
         missing = "no test result" if any(run.other_results for run in group.runs) else "not evaluated"
-        row += [measured.test.checksum, _used(group)] if measured else [None, missing]
+        row += [metrics.test.checksum, _used(group)] if metrics else [None, missing]
         row += [_cited(paper, main), _departures([paper]) or None] if has_papers else []
         rows.append(tuple(row))
     notes = ["±: sample standard deviation over seeds"] if any(len(group.runs) > 1 for group in groups) else []
-    checksums = {measured.test.checksum for measured in evaluated}
+    checksums = {metrics.test.checksum for metrics in evaluated}
     if len(checksums) > 1:
         notes.append("test sets differ: compare only runs with the same checksum")
     notes += [line for group in groups for line in _other_results(group)]
@@ -225,7 +223,7 @@ def _departures(papers: Sequence[Published | None]) -> tuple[str, ...]:
 
 
 def _other_results(group: RunGroup) -> Iterator[str]:
-    """Yield a line for each other request that the runs were evaluated with, and the measure that tables show first."""
+    """Yield a line for each other request that the runs were evaluated with, and the metric that tables show first."""
     for changes in dict.fromkeys(changes for run in group.runs for changes in run.other_results):
         found = group.other_results(changes)
         name = next(iter(found[0].main), None)
@@ -238,26 +236,29 @@ def _varying(groups: Sequence[RunGroup]) -> set[str]:
     """Return which of features, protocol, init, training data and parts of the request differ between groups."""
     seen: dict[str, set[str]] = {}
     for group in groups:
-        for name, value in _beside(group).items():
+        for name, value in _shown_if_varying(group).items():
             seen.setdefault(name, set()).add(json.dumps(value, sort_keys=True, default=str))
     return {name for name, values in seen.items() if len(values) > 1}
 
 
-def _beside(group: RunGroup) -> dict[str, Any]:
-    config, measured = group.first.config, group.first.measured
+def _shown_if_varying(group: RunGroup) -> dict[str, Any]:
+    """Return the settings that a table shows only if they differ between its rows."""
+    config, metrics = group.first.config, group.first.metrics
     about = {
         "features": config.data.features,
         "protocol": config.data.protocol,
         "init": config.init,
         "trained_on": config.data.dataset,
     }
-    request = {n: v for n, v in measured.request.items() if n not in ("task", "temperature")} if measured else {}
+    request = {n: v for n, v in metrics.request.items() if n not in ("task", "temperature")} if metrics else {}
     return about | request
 
 
 def _settings(group: RunGroup, varying: set[str]) -> str:
     settings = changed_settings(group.first.config)
-    settings |= {name: value for name, value in _beside(group).items() if name in varying and value not in ("", None)}
+    for name, value in _shown_if_varying(group).items():
+        if name in varying and value not in ("", None):
+            settings[name] = value
     return " ".join(f"{name}={_shown(value)}" for name, value in settings.items())
 
 
@@ -268,10 +269,10 @@ def _shown(value: Any) -> str:
 
 
 def _used(group: RunGroup) -> str:
-    measured = group.first.measured
-    if measured is None:
+    metrics = group.first.metrics
+    if metrics is None:
         return ""
-    return f"{'whole' if measured.test.is_whole else 'partial'}: {measured.test.size}"
+    return f"{'whole' if metrics.test.is_whole else 'partial'}: {metrics.test.size}"
 
 
 def _cited(paper: Published | None, main: Sequence[str]) -> str | None:

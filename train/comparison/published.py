@@ -8,7 +8,7 @@ from typing import Any
 
 from ..recipes.departures import Departure
 from ..recipes.train_config import TrainConfig
-from .measures import Measured
+from .run_metrics import RunMetrics
 from .suite_files import Suite, all_suites, row_config
 
 REQUEST = {"normalize": "none", "ties": "average", "rerank": None}
@@ -20,22 +20,22 @@ class Published:
     """The values that a paper reports."""
 
     values: Mapping[str, float]
-    """{measure: value}"""
+    """{metric: value}"""
     source: str
     """Paper, table and row."""
     departures: tuple[Departure, ...]
     """Where the row's table departs from the paper."""
 
 
-def published_values(config: TrainConfig, measured: Measured | None) -> Published | None:
+def published_values(config: TrainConfig, metrics: RunMetrics | None) -> Published | None:
     """Return what a paper reports for exactly these settings on this data set; None if no suite has such a row.
 
     Seed and name of the initial run do not count, and the device and number of processes are not known.
     """
-    if measured is None or measured.test.split != "test":
+    if metrics is None or metrics.test.split != "test":
         return None
-    request = {name: measured.request.get(name, default) for name, default in REQUEST.items()}
-    return _rows().get(_key(config, measured.test.dataset, request))
+    request = {name: metrics.request.get(name, default) for name, default in REQUEST.items()}
+    return _rows().get(_key(config, metrics.test.dataset, request))
 
 
 def _key(config: TrainConfig, dataset: str, request: Mapping[str, Any]) -> str:

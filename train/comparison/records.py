@@ -13,7 +13,7 @@ from ..evaluation.result_folders import changed_from, default_request
 from ..recipes.train_config import TrainConfig
 from ..runs.files import EVALUATIONS_FOLDER, RUN_FILE, STATE_FILE
 from ..runs.run_json import read_config, read_run, score_weights
-from .measures import Measured, read_measured
+from .run_metrics import RunMetrics, read_run_metrics
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,10 @@ class RunRecord:
     """Data that it was trained on, as ``run.json`` has it."""
     results: Path
     """Folder of the evaluation: the run's, or ``on/<data set>`` in it."""
-    measured: Measured | None
-    """What it reached on the test split by default settings; None: it was not evaluated so."""
-    other_results: Mapping[str, Measured] = field(default_factory=dict)
-    """{changes of the default request: what it reached}, such as {"validation-ties=ce": ...}"""
+    metrics: RunMetrics | None
+    """Its metrics on the test split by default settings; None: it was not evaluated so."""
+    other_results: Mapping[str, RunMetrics] = field(default_factory=dict)
+    """{changes of the default request: its metrics}, such as {"validation-ties=ce": ...}"""
 
     @property
     def name(self) -> str:
@@ -87,42 +87,42 @@ def _read(folder: Path, result_folders: list[Path], dataset: DatasetFolder, prob
         config = read_config(about)
         weights = score_weights(about, config)
         for results in result_folders:
-            found = read_measured(results)
+            found = read_run_metrics(results)
             if found is not None and found.test.dataset != dataset.name:
                 if results == folder:
                     problems.add(f"{folder}: was evaluated on {found.test.dataset!r}, not {dataset.name}; skipped")
                 continue
-            by_changes = _by_changes(results, found, config, weights, dataset, problems)
-            measured = by_changes.pop("", None)
-            if measured is not None:  # weights that validation chose are a result, which differs between seeds
-                measured = replace(measured, request={**measured.request, "weights": None})
-            yield RunRecord(folder, config, about["inputs"], results, measured, by_changes)
+            results_by_changes = _read_results(results, found, config, weights, dataset, problems)
+            metrics = results_by_changes.pop("", None)
+            if metrics is not None:  # weights that validation chose are a result, which differs between seeds
+                metrics = replace(metrics, request={**metrics.request, "weights": None})
+            yield RunRecord(folder, config, about["inputs"], results, metrics, results_by_changes)
     except (UserError, OSError) as error:
         problems.add(f"{error}; skipped")
 
 
-def _by_changes(
+def _read_results(
     results: Path,
-    found: Measured | None,
+    found: RunMetrics | None,
     config: TrainConfig,
     weights: Mapping[str, float],
     dataset: DatasetFolder,
     problems: Problems,
-) -> dict[str, Measured]:
-    """Return what a run reached, by the changes of the default request: empty for the default.
+) -> dict[str, RunMetrics]:
+    """Return {changes of the default request: metrics} of a run; the changes are empty for the default.
 
     Args:
         results: Folder of the results.
-        found: What ``metrics.json`` in it has: earlier versions wrote the results of every request there.
+        found: The metrics in its ``metrics.json``: earlier versions wrote the results of every request there.
         config: The run's settings.
         weights: The run's own weight of each stage.
         dataset: What the run was evaluated on.
         problems: Gets a line for results that cannot be read.
     """
-    by_changes: dict[str, Measured] = {}
+    by_changes: dict[str, RunMetrics] = {}
     for folder in _subfolders(results / EVALUATIONS_FOLDER):
         try:
-            other = read_measured(folder)
+            other = read_run_metrics(folder)
         except (UserError, OSError) as error:
             problems.add(f"{error}; skipped")
             continue
@@ -141,7 +141,7 @@ def choose_record(records: list[RunRecord], name: str) -> RunRecord:
     Raises:
         SettingError: There is none, or there are several.
     """
-    evaluated = [record for record in records if record.measured is not None]
+    evaluated = [record for record in records if record.metrics is not None]
     found = [record for record in evaluated if record.name == name or str(record.folder) == name.rstrip("/")]
     if len(found) == 1:
         return found[0]
@@ -151,5 +151,5 @@ def choose_record(records: list[RunRecord], name: str) -> RunRecord:
     if any(record.name == name for record in records):
         problem = "was not evaluated on the test split with default settings; run vlalign-evaluate first"
         raise SettingError("compare", name, problem)
-    known = ", ".join(record.name for record in evaluated) or "none"
-    raise SettingError("compare", name, f"no such run; those that were evaluated: {known}")
+    names = ", ".join(record.name for record in evaluated) or "none"
+    raise SettingError("compare", name, f"no such run; evaluated runs: {names}")

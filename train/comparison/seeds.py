@@ -14,7 +14,7 @@ from ..evaluation.evaluate import Evaluation, EvaluationSettings, evaluate
 from ..loop.training import TrainedRun, is_first_process, train
 from ..recipes.departures import recipe_note
 from ..runs.folder import default_run_name
-from .measures import Measured, measured
+from .run_metrics import RunMetrics, parse_run_metrics
 from .table import Cell, Column, ResultsTable, mean_of, write_table
 
 MAX_SEEDS = 1000
@@ -125,7 +125,7 @@ def train_seeds(
 def _compared(
     root: Path, runs: Sequence[TrainedRun], evaluations: tuple[Evaluation, ...], seeds: Sequence[int], name: str
 ) -> SeedRuns:
-    table = seeds_table([measured(e.metrics) for e in evaluations], seeds, recipe=runs[0].config.recipe)
+    table = seeds_table([parse_run_metrics(e.metrics) for e in evaluations], seeds, recipe=runs[0].config.recipe)
     dataset = DatasetFolder(root, runs[0].config.data.dataset)
     check_folders(dataset.comparisons)
     return SeedRuns(tuple(runs), evaluations, table, tuple(write_table(table, dataset.comparisons, name)))
@@ -143,11 +143,11 @@ def shown_seeds(seeds: Sequence[int]) -> str:
     return "_".join(map(str, seeds)) if len(seeds) <= 10 else f"{seeds[0]}_and_{len(seeds) - 1}_more"
 
 
-def seeds_table(runs: Sequence[Measured], seeds: Sequence[int], *, recipe: str = "") -> ResultsTable:
+def seeds_table(runs: Sequence[RunMetrics], seeds: Sequence[int], *, recipe: str = "") -> ResultsTable:
     """Return a table with a row for each run, and one for the mean with its deviation.
 
     Args:
-        runs: What the evaluations measured, in the order of ``seeds``.
+        runs: The metrics of the evaluations, in the order of ``seeds``.
         seeds: Of the runs.
         recipe: Of the runs; a note tells that it departs from its paper.
     """

@@ -5,7 +5,7 @@ A suite is a JSON file in ``suite_data``:
 - ``source``: paper and table; ``title``: what the table is about; ``notes``: how to read it, if that needs a word;
 - ``departures``: where this table departs from the paper, with the fields of ``papers.departures.Departure``, besides
   the departures of the recipes; an empty list if nowhere;
-- ``columns``: the measures of the paper's columns, as ``Task.measures`` names them;
+- ``columns``: the metrics of the paper's columns, as ``Task.table_metrics`` names them;
 - ``datasets``: {data set: {"recipe": name, "settings": {...}}}, what its rows start from; no recipe if all rows are
   trained on another data set;
 - ``rows``: ``name``, and what the row changes: ``settings``; ``recipe`` {data set: name}; ``trained_on`` for a run of

@@ -16,7 +16,7 @@ from ..evaluation.retrieval import RetrievalSettings
 from ..loop.training import TrainedRun, is_first_process, train
 from ..recipes.recipes import RECIPES
 from ..runs.folder import settings_text
-from .measures import Measured, measured
+from .run_metrics import RunMetrics, parse_run_metrics
 from .seeds import shown_seeds
 from .suite_files import Row, Suite, all_suites, given_for, read_suite, row_config, row_settings
 from .table import Cell, Column, Number, ResultsTable, mean_of, write_table
@@ -24,13 +24,13 @@ from .table import Cell, Column, Number, ResultsTable, mean_of, write_table
 
 @dataclass(frozen=True)
 class RowResult:
-    """The measures of a row of a suite."""
+    """The metrics of a row of a suite."""
 
     row: Row
     paper: tuple[float, ...]
     """The paper's values, in the order of the suite's columns."""
     ours: tuple[Number | None, ...]
-    """The same of our runs; None for a row that failed, and for a measure that a run does not have."""
+    """Our runs' values, in the same order; None for a row that failed, and for a metric that a run does not have."""
 
 
 @dataclass(frozen=True)
@@ -108,9 +108,9 @@ def run_suite(
         if not is_first_process():
             return SuiteResult((), ResultsTable((), ()), (), len(run.failed), 0)
         compared = [row for row in rows if folder.name in row.published]
-        measures = [run.evaluate(row) for row in compared]
-    results = tuple(_result(suite, row, folder.name, found) for row, found in zip(compared, measures, strict=True))
-    notes = {note: None for found in measures for each in found for note in each.notes}
+        evaluations = [run.evaluate(row) for row in compared]
+    results = tuple(_result(suite, row, folder.name, found) for row, found in zip(compared, evaluations, strict=True))
+    notes = {note: None for found in evaluations for each in found for note in each.notes}
     table = suite_table(suite, folder.name, results, given, len(seeds), list(notes))
     name = "-".join(filter(None, (suite.name, settings_text(given)[:100], f"seeds{shown_seeds(seeds)}")))
     files = tuple(write_table(table, folder.comparisons, name))
@@ -165,7 +165,7 @@ class _SuiteRun:
         except UserError as error:
             self._fail(row, error)
 
-    def evaluate(self, row: Row) -> list[Measured]:
+    def evaluate(self, row: Row) -> list[RunMetrics]:
         """Evaluate the runs of a row; none of a row that failed."""
         if row.name in self.failed:
             return []
@@ -176,7 +176,7 @@ class _SuiteRun:
         protocol = RECIPES.get(recipe, {}).get("protocol") if on else None
         try:
             return [
-                measured(
+                parse_run_metrics(
                     evaluate(
                         run.folder,
                         root=self.root,
@@ -193,7 +193,7 @@ class _SuiteRun:
             return []
 
 
-def _result(suite: Suite, row: Row, dataset: str, found: Sequence[Measured]) -> RowResult:
+def _result(suite: Suite, row: Row, dataset: str, found: Sequence[RunMetrics]) -> RowResult:
     values = [each.values if row.stage is None else each.stages.get(row.stage, {}) for each in found]
     ours = [[value[name] for value in values if name in value] for name in suite.columns]
     means = tuple(mean_of(numbers) if numbers else None for numbers in ours)

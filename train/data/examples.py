@@ -59,7 +59,7 @@ class Inputs:
     """Number of rows of each clip [B], on the CPU. None: only the mask says it."""
 
     def pinned(self) -> Inputs:
-        """Return the same batch in memory from which a GPU copies while the host goes on."""
+        """Return the same batch in memory from which a GPU copies asynchronously."""
         return self._each(Tensor.pin_memory)
 
     def to(self, device: torch.device) -> Inputs:
@@ -131,7 +131,7 @@ class Examples:
     batches: ClipBatches
     """Decides which clips and captions each batch has."""
     summary: str
-    """How many examples there are, in words."""
+    """The number of examples, in words."""
 
     def train_texts(self) -> Iterator[str]:
         """Yield all texts that are trained on, for a vocabulary that is learned from them."""
@@ -172,27 +172,30 @@ def split_off_validation(pairs: dict[str, Pairs], source: ExampleSource, name: s
     """
     train, seed = pairs["train"], source.optimization.seed
     num_videos = len(train.clips.video_ids)
-    num_held = min(max(round(source.validation_share * num_videos), 1), MAX_VALIDATION_VIDEOS)
-    if not source.validation_share or len(pairs["validation"].clips) or num_videos - num_held < 2:
+    num_held_out = min(max(round(source.validation_share * num_videos), 1), MAX_VALIDATION_VIDEOS)
+    if not source.validation_share or len(pairs["validation"].clips) or num_videos - num_held_out < 2:
         return pairs
-    if source.workers.first:
+    if source.workers.is_first:
         say(
-            f"{source.dataset.captions}: no validation split: {num_held:,} of {num_videos:,} training videos are "
-            "held out to validate on"
+            f"{source.dataset.captions}: no validation split: {num_held_out:,} of {num_videos:,} training videos are "
+            "used as the validation split"
         )
 
     def make() -> Iterator[FoundPairs]:
-        held = set(random.Random(f"{seed} validation").sample(sorted(train.clips.video_ids), num_held))
+        held_out = set(random.Random(f"{seed} validation").sample(sorted(train.clips.video_ids), num_held_out))
         yield FoundPairs({"test": pairs["test"]})
         for part in by_parts_of_videos(train.captions):
             video_ids, video = part.videos()
-            is_held = np.array([video_id in held for video_id in video_ids], dtype=bool)[video]
-            splits = {"train": part.take(np.flatnonzero(~is_held)), "validation": part.take(np.flatnonzero(is_held))}
+            is_held_out = np.array([video_id in held_out for video_id in video_ids], dtype=bool)[video]
+            splits = {
+                "train": part.take(np.flatnonzero(~is_held_out)),
+                "validation": part.take(np.flatnonzero(is_held_out)),
+            }
             yield FoundPairs({split: make_pairs(captions) for split, captions in splits.items()})
 
     pair_source = PairSource(source.dataset, source.features, source.recordings)
-    file_name = f"{name}-held{num_held}-seed{seed}"
-    return dict(pair_source.cached(file_name, train.captions.whole, make, held=num_held, seed=seed).pairs)
+    file_name = f"{name}-held{num_held_out}-seed{seed}"
+    return dict(pair_source.cached(file_name, train.captions.whole, make, held=num_held_out, seed=seed).pairs)
 
 
 class PairExamples(Examples):

@@ -84,7 +84,7 @@ def density_weights(
         return None
 
     cache = CachedTensors(path, {NAME: ("F32", 1)}, FORMAT, key, make)
-    if workers.first:
+    if workers.is_first:
         cache.open()
     workers.wait()
     return cache.open()[NAME]

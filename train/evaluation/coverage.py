@@ -90,7 +90,7 @@ class Coverage:
             )
 
 
-def measure(
+def split_coverage(
     listed: CaptionTable,
     used: CaptionTable,
     features: ClipFeatures,

@@ -24,7 +24,7 @@ from ..runs.folder import choose_dataset, dataset_of, find_run
 from ..runs.run_json import describe_inputs, open_run_stores, read_config, read_run, score_weights
 from ..untrusted_files import sha256_of_tensors
 from . import TASKS
-from .result_folders import changed_from, check_result_folder, default_request, make_room, result_folder
+from .result_folders import changed_from, check_result_folder, default_request, move_other_results, result_folder
 from .task import EvaluationRequest, Metrics, Task
 
 SCORES = {
@@ -336,7 +336,7 @@ def _evaluate(plan: _Plan, device: str, problems: Problems, fingerprint: Mapping
         note = f"some captions are in languages that their tagger does not speak ({named}, as a sample tells)"
         metrics["not_comparable"] = [*metrics["not_comparable"], f"{note}; their words count as any part of speech"]
     if folder == plan.base:
-        make_room(folder, plan.default)
+        move_other_results(folder, plan.default)
     write_jsonl(folder / QUERIES_FILE, map(dict, result.rows))
     write_report(run, task, metrics, result.page, folder)
     write_json(folder / METRICS_FILE, metrics)  # last: it shows that the other two are complete

@@ -82,7 +82,7 @@ def check_result_folder(run_folder: Path, folder: Path) -> None:
             raise UserError(f"{part}: a link, which leads elsewhere; results are only written into the run; remove it")
 
 
-def make_room(base: Path, default: Mapping[str, Any]) -> None:
+def move_other_results(base: Path, default: Mapping[str, Any]) -> None:
     """Move the results of another request than the default one out of ``base``, where earlier versions wrote them.
 
     The report is removed: its links are relative to where it was. The same evaluation writes it again.

@@ -140,7 +140,7 @@ class Retrieval(Task[RetrievalSettings]):
     name = "retrieval"
     description = "clips by caption, and captions by clip"
     settings_type = RetrievalSettings
-    main_measures = ("R@1", "R@5", "R@10", "median rank", "video to text R@1")
+    main_metrics = ("R@1", "R@5", "R@10", "median rank", "video to text R@1")
 
     def page_functions(self) -> Mapping[str, Callable[..., Any]]:
         """Return what draws the figures."""
@@ -176,7 +176,7 @@ class Retrieval(Task[RetrievalSettings]):
         """
         from ..data.usable_captions import captions_of_split
         from .codewords import read_codebook
-        from .coverage import measure
+        from .coverage import split_coverage
         from .query_list import list_queries
         from .ranking import Weightings, rank_split
 
@@ -208,7 +208,7 @@ class Retrieval(Task[RetrievalSettings]):
             "tried_weights": run.about["result"].get("stage_weights_tried", []),
         }
         return TaskResult(
-            coverage=measure(listed, pairs.captions, run.features, recordings),
+            coverage=split_coverage(listed, pairs.captions, run.features, recordings),
             metrics=metrics,
             rows=_rows(ranking, pairs),
             page=page,
@@ -218,13 +218,13 @@ class Retrieval(Task[RetrievalSettings]):
         """Return how many captions and clips were ranking."""
         return f"{counted(metrics, 'captions')} and {counted(metrics, 'clips')}"
 
-    def measures(self, metrics: Metrics) -> Mapping[str, float]:
+    def table_metrics(self, metrics: Metrics) -> Mapping[str, float]:
         """Return the metrics of both directions; those of video to text have the direction in their names."""
-        return _measures(metrics["metrics"])
+        return _table_metrics(metrics["metrics"])
 
-    def stage_measures(self, metrics: Metrics) -> Mapping[str, Mapping[str, float]]:
+    def stage_metrics(self, metrics: Metrics) -> Mapping[str, Mapping[str, float]]:
         """Return the metrics of each stage alone."""
-        return {stage: _measures(metrics) for stage, metrics in metrics["stages"].items()}
+        return {stage: _table_metrics(metrics) for stage, metrics in metrics["stages"].items()}
 
     def summary(self, metrics: Metrics) -> Iterator[str]:
         """Yield the tables of metrics and stages, and what was done to the scores."""
@@ -239,7 +239,7 @@ class Retrieval(Task[RetrievalSettings]):
         yield f"ties: {metrics['ties']}; checksum of the split's clips and captions: {metrics['split_checksum']}"
 
 
-def _measures(metrics: Mapping[str, Any]) -> dict[str, float]:
+def _table_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
     text_to_video, video_to_text = metrics["text_to_video"], metrics["video_to_text"]
     measures: dict[str, float] = {}
     for name in COLUMNS:

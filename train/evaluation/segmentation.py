@@ -90,7 +90,7 @@ class Segmentation(Task[NoSettings]):
     description = "which step each second of a video shows (COIN), for a run with --objective segmentation"
     caption_name = "segments"
     item_name = "videos"
-    main_measures = ("accuracy", "steps accuracy", "edit", "F1@50")
+    main_metrics = ("accuracy", "steps accuracy", "edit", "F1@50")
 
     def page_functions(self) -> Mapping[str, Callable[..., Any]]:
         """Return what draws a video's labels."""
@@ -150,7 +150,7 @@ class Segmentation(Task[NoSettings]):
         """Return the heading, with the number of steps."""
         return f"{super().heading(metrics)}; {metrics['num_labels']:,} steps to choose from"
 
-    def measures(self, metrics: Metrics) -> Mapping[str, float]:
+    def table_metrics(self, metrics: Metrics) -> Mapping[str, float]:
         """Return the run's metrics, in percent."""
         return {name.replace("_", " "): metrics["segmentation"][name] for name in COLUMNS}
 
@@ -239,7 +239,7 @@ def _known_labels(run: Run, captions: CaptionTable, problems: Problems) -> Mappi
 
 def _coverage(run: Run, listed: CaptionTable, videos: list[LabelledVideo]) -> Coverage:
     from ..data.usable_captions import find_exclusions
-    from .coverage import measure
+    from .coverage import split_coverage
 
     num_frames = {video.video_id: video.num_frames for video in videos}
     usable = np.flatnonzero(find_exclusions(listed, run.features, None).usable)
@@ -248,7 +248,7 @@ def _coverage(run: Run, listed: CaptionTable, videos: list[LabelledVideo]) -> Co
         for index, c in zip(usable.tolist(), listed.take(usable), strict=True)
         if c.step is not None and (c.start_seconds or 0) < num_frames.get(c.video_id, 0)
     ]
-    return measure(listed, listed.take(used), run.features)
+    return split_coverage(listed, listed.take(used), run.features)
 
 
 def _row(video: LabelledVideo, predicted_T: np.ndarray, true_T: np.ndarray) -> VideoRow:

@@ -134,7 +134,7 @@ class Steps(Task[NoSettings]):
     description = "when each step of its task is done in a video (CrossTask)"
     caption_name = "steps"
     item_name = "videos"
-    main_measures = ("recall", "recall with spans")
+    main_metrics = ("recall", "recall with spans")
 
     def page_functions(self) -> Mapping[str, Callable[..., Any]]:
         """Return what draws a video's steps."""
@@ -182,7 +182,7 @@ class Steps(Task[NoSettings]):
         """Return how many tasks and videos were evaluated."""
         return f"steps of {len(metrics['steps']['tasks'])} tasks in {counted(metrics, 'videos')}"
 
-    def measures(self, metrics: Metrics) -> Mapping[str, float]:
+    def table_metrics(self, metrics: Metrics) -> Mapping[str, float]:
         """Return the mean recalls over tasks, in percent."""
         return {"recall": metrics["steps"]["recall"], "recall with spans": metrics["steps"]["recall_spans"]}
 
@@ -370,7 +370,7 @@ def _task_metrics(counts: Mapping[str, Any]) -> StepTaskMetrics:
 
 def _coverage(run: Run, listed: CaptionTable, videos: Sequence[LocalizedVideo]) -> Coverage:
     from ..data.usable_captions import find_exclusions
-    from .coverage import measure
+    from .coverage import split_coverage
 
     num_frames = {(video.task, video.video_id): len(video.shown_TK) for video in videos}
 
@@ -382,7 +382,7 @@ def _coverage(run: Run, listed: CaptionTable, videos: Sequence[LocalizedVideo]) 
     segments = listed.take(usable)
     used = [index for index, segment in zip(usable.tolist(), segments, strict=True) if is_used(segment)]
     short = {c.video_id: "video shorter than its task has steps" for c in segments if _video_of(c) not in num_frames}
-    return measure(listed, listed.take(used), run.features, unused_videos=short)
+    return split_coverage(listed, listed.take(used), run.features, unused_videos=short)
 
 
 def _row(video: LocalizedVideo) -> VideoRow:

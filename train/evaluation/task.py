@@ -74,8 +74,8 @@ class Task(ABC, Generic[S]):
     """The word for the data set's captions in this task, such as "questions"."""
     item_name: ClassVar[str] = "clips"
     """The things whose number must match for metrics to be comparable with published ones: "clips" or "videos"."""
-    main_measures: ClassVar[tuple[str, ...]] = ()
-    """The ``measures`` that a table of runs shows; it has room for few."""
+    main_metrics: ClassVar[tuple[str, ...]] = ()
+    """The ``table_metrics`` that a table of runs shows; it has room for few."""
 
     @property
     def page(self) -> Path:
@@ -119,12 +119,12 @@ class Task(ABC, Generic[S]):
         evaluated_on = f"{self.count(metrics)} of {metrics['dataset']}, {metrics['split']}"
         return f"{metrics['run']}{trained_on}: {evaluated_on}"
 
-    def measures(self, metrics: Metrics) -> Mapping[str, float]:
+    def table_metrics(self, metrics: Metrics) -> Mapping[str, float]:
         """Return the metrics by which runs are compared: {name, as in tables of results: value}."""
         return {}
 
-    def stage_measures(self, metrics: Metrics) -> Mapping[str, Mapping[str, float]]:
-        """Return the ``measures`` of each stage of the score alone: {stage: measures}; empty without stages."""
+    def stage_metrics(self, metrics: Metrics) -> Mapping[str, Mapping[str, float]]:
+        """Return the ``table_metrics`` of each stage of the score alone: {stage: metrics}; empty without stages."""
         return {}
 
     @abstractmethod

@@ -112,7 +112,7 @@ class Vqa(Task[NoSettings]):
     description = "questions about videos (MSRVTT-QA, MSVD-QA), for a run with --objective vqa"
     caption_name = "questions"
     item_name = "videos"
-    main_measures = ("accuracy", "question alone")
+    main_metrics = ("accuracy", "question alone")
 
     def evaluate(self, run: Run, request: EvaluationRequest[NoSettings], problems: Problems) -> TaskResult:
         """Answer the questions of a split. A question whose answer is not among those to choose from counts as wrong.
@@ -122,7 +122,7 @@ class Vqa(Task[NoSettings]):
         """
         from ..data.pairs import read_pairs
         from ..data.usable_captions import captions_of_split, why_split_is_unusable
-        from .coverage import measure
+        from .coverage import split_coverage
 
         pairs = read_pairs(run.dataset, run.features, problems)[request.split]
         if not pairs.clips:
@@ -141,7 +141,7 @@ class Vqa(Task[NoSettings]):
         chosen = evenly(len(captions), SHOWN_QUESTIONS).tolist()
         shown = [_shown(captions[index], scores.with_video[index], run.labels) for index in chosen]
         return TaskResult(
-            coverage=measure(listed, captions, run.features),
+            coverage=split_coverage(listed, captions, run.features),
             metrics=_metrics(pairs, run.labels, given, blind),
             rows=_rows(captions, given, blind),
             page={"questions": shown},
@@ -155,7 +155,7 @@ class Vqa(Task[NoSettings]):
         """Return the heading, with the number of answers."""
         return f"{super().heading(metrics)}; {metrics['num_answers']:,} answers to choose from"
 
-    def measures(self, metrics: Metrics) -> Mapping[str, float]:
+    def table_metrics(self, metrics: Metrics) -> Mapping[str, float]:
         """Return the accuracies over all questions, in percent."""
         return {label: metrics[name]["all"] for name, label in ROWS.items()}
 

@@ -1,4 +1,4 @@
-"""Gradients summed over several processes while the backward pass goes on."""
+"""Gradients summed over several processes while the backward pass runs."""
 
 from __future__ import annotations
 

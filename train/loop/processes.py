@@ -71,12 +71,12 @@ def train_here(job: TrainingJob, stores: Stores, problems: Problems) -> None:
     folder = job.folder
     with (
         join_workers(job.device) as (workers, device),
-        lock_for_training(folder) if workers.first else contextlib.nullcontext(),
+        lock_for_training(folder) if workers.is_first else contextlib.nullcontext(),
     ):
-        if workers.first:
+        if workers.is_first:
             clean(folder)
         trainer = Trainer(job, stores, workers, device, problems)
-        if workers.first:
+        if workers.is_first:
             say(f"{folder}: {trainer.examples.summary}")
             if trainer.examples.labels:
                 say(f"{folder}: {len(trainer.examples.labels):,} answers or labels to choose from")

@@ -40,7 +40,7 @@ def learning_rate_factor(step: int, num_steps: int, settings: OptimizationSettin
 def encode(model: PairModel, inputs: Inputs, micro_batch_size: int) -> tuple[TextTokens | None, VideoTokens]:
     """Encode a batch.
 
-    In micro-batches, what the encoders compute is not kept for the gradient but computed again, a micro-batch at a
+    In micro-batches, the activations of the encoders are not stored for the gradient but recomputed, a micro-batch at a
     time. The loss over all of them and its gradient are the whole batch's.
 
     Args:
@@ -61,11 +61,11 @@ def encode(model: PairModel, inputs: Inputs, micro_batch_size: int) -> tuple[Tex
     num_texts = len(next(iter(inputs.texts.values()))) if inputs.texts else 0
     texts, videos = [], []
     # Tensors are positional arguments: PyTorch keeps the random state of the devices of those alone, and without it
-    # other values are dropped when the part is computed again.
-    for part in parts_of(num_texts, micro_batch_size):
+    # other values are dropped when the part is recomputed.
+    for part in micro_batches(num_texts, micro_batch_size):
         of_part = {name: value[part] for name, value in inputs.texts.items()}
         texts.append(checkpoint(encode_texts, of_part, use_reentrant=False))
-    for part in parts_of(len(rows), micro_batch_size):
+    for part in micro_batches(len(rows), micro_batch_size):
         of_part = None if lengths is None else lengths[part]
         videos.append(checkpoint(encode_videos, rows[part], mask[part], of_part, use_reentrant=False))
     encoded_videos = VideoTokens(**_joined(videos), lengths_B=lengths)
@@ -79,7 +79,7 @@ def _joined(parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-def parts_of(length: int, size: int) -> list[slice]:
+def micro_batches(length: int, size: int) -> list[slice]:
     """Split 0 to ``length`` into slices of ``size``; the last one may be shorter."""
     return [slice(first, first + size) for first in range(0, length, size)]
 

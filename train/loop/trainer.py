@@ -41,14 +41,14 @@ from .prefetch import PrefetchedInputs
 from .step import add_to_average, backward, learning_rate_factor
 from .validation import VALIDATIONS, choose_stage_weights
 
-STATISTICS_CLIPS = 2000
+MAX_STATISTICS_CLIPS = 2000
 """Upper limit of the training clips over which features are standardised."""
-COLLAPSED = 2
-"""With this many codewords in use or fewer, a codebook tells nothing apart."""
+MAX_COLLAPSED_CODEWORDS = 2
+"""A codebook with this many codewords in use or fewer has collapsed: it hardly tells anything apart."""
 READ_LOSSES_EVERY = 10
 """Steps of a GPU after which the host reads their losses. Each reading waits until the GPU has done all its work."""
-AVERAGED_FROM = 9
-"""The running average warms up: the decay of step n is at most n / (n + 9)."""
+EMA_WARMUP = 9
+"""The decay of the running average is at most n / (n + EMA_WARMUP) after n steps."""
 
 
 def set_feature_statistics(model: PairModel, features: ClipFeatures, clips: Clips, *, max_rows: int, seed: int) -> None:
@@ -61,7 +61,7 @@ def set_feature_statistics(model: PairModel, features: ClipFeatures, clips: Clip
         max_rows: Upper limit of a clip's rows.
         seed: Draws the clips.
     """
-    sample = random.Random(seed).sample(clips, min(STATISTICS_CLIPS, len(clips)))
+    sample = random.Random(seed).sample(clips, min(MAX_STATISTICS_CLIPS, len(clips)))
     rows = np.concatenate(features.rows(sample, max_rows)).astype(np.float32)
     std = rows.std(axis=0)
     model.feature_mean.copy_(torch.from_numpy(rows.mean(axis=0)))
@@ -105,45 +105,20 @@ class Trainer:
         self.job, self.config, self.folder = job, job.config, job.folder
         self.workers, self.device, self.problems = workers, device, problems
         self._resumes = (self.folder / STATE_FILE).exists()
-        # The order of these steps counts: random weights follow from the seed and from what was drawn before them.
-        # 1. What is learned from, and this process's share of each batch.
         features = ClipFeatures(stores.features, self.config.data.grid)
         inputs = describe_inputs(job.dataset, stores, job.init)
         self.examples = self._read_examples(features, stores)
         self.share = workers.share(self.examples.batches.size)
-        # 2. The tokenizer, and a pretrained or random text encoder.
+        """This process's part of each batch."""
+        # The order of the next steps counts: random weights follow from the seed and from what was drawn before them.
         torch.manual_seed(self.config.optimization.seed)
         weights = TokenWeights(read_idf(job.dataset.idf), self.config.data.pos_tags)
-        config = self.config
-        source = TextSource(config.model.encoder_traits, config.data.max_text_tokens, weights, stores.recordings)
-        text_inputs = self._make_text_inputs(source)
-        # 3. The model around it.
-        plan = plan_model(self.config, features.dim, text_inputs, len(self.examples.labels))
-        self.model = make_model(self.config.model, plan)
-        # 4. Feature statistics and weights that a new run starts from, on the CPU.
-        if not self._resumes:
-            self._initialise_model(features)
-        # 5. The device; then a copy for the running average, before anything is compiled.
+        text_inputs = self._make_text_inputs(weights, stores)
+        self.model = self._make_model(features, text_inputs)
         self.model.to(device)
-        self.average = (
-            copy.deepcopy(self.model).eval().requires_grad_(False) if self.config.optimization.ema_decay else None
-        )
-        # 6. Precision and compiled layers.
-        self.model.set_precision(self.config.model.precision)
-        if self.config.model.compile:
-            keep_compiled_code_private()
-            self.model.compile_layers()
-        # 7. The optimiser.
-        # Decoupled weight decay: as a part of the gradient, Adam would scale it up to full steps for rows of the
-        # vocabulary and positions that no batch has, and a pretrained model would forget them.
-        # Fused, the optimiser takes a ninth of its time on a CPU: it was a quarter of a step of the audio encoder.
-        self.optimizer = torch.optim.AdamW(
-            self.model.parameters(),
-            lr=self.config.optimization.learning_rate,
-            weight_decay=self.config.optimization.weight_decay,
-            fused=True,
-        )
-        # 8. What a stopped run resumes from, and how the model is validated.
+        self.average = self._copy_for_average()  # on the device, and before anything is compiled
+        self._set_precision_and_compile()
+        self.optimizer = self._make_optimizer()
         self.num_steps = self.config.optimization.steps_for(len(self.examples.clips))
         self.state = RunState(
             self.model,
@@ -157,15 +132,9 @@ class Trainer:
         self.scorer = Scorer(self.validated_model, text_inputs, weights, features, self.config)
         self.validation = VALIDATIONS[self.config.objective.task or "retrieval"]
         self._unread: list[tuple[dict[str, float], dict[str, torch.Tensor]]] = []
-        """Figures of the steps whose losses were not read yet: those that are known, and the terms of the loss."""
+        """Steps whose losses were not read yet: the figures of each, and the terms of its loss, still on the device."""
         self.saved_step = 0
-        # 9. The saved state, or a new folder.
-        if self._resumes:
-            load_state(self.folder, self.state)
-            self.examples.batches.use_order(self.state.order)
-            self.saved_step = self.step if workers.first else 0
-        elif workers.first:
-            self._start_folder(text_inputs)
+        self._load_state_or_start_folder(text_inputs)
 
     @property
     def validated_model(self) -> PairModel:
@@ -199,27 +168,61 @@ class Trainer:
             raise SettingError("shuffle_shards", config.data.shuffle_shards, problem)
         return examples
 
-    def _make_text_inputs(self, source: TextSource) -> TextInputs:
+    def _make_text_inputs(self, weights: TokenWeights, stores: Stores) -> TextInputs:
+        """Return the tokenizer, and a pretrained, saved or random text encoder."""
+        data, model = self.config.data, self.config.model
+        source = TextSource(model.encoder_traits, data.max_text_tokens, weights, stores.recordings)
         if self._resumes:
             return read_text_inputs(self.folder / STATE_FILE, source)
         if self.job.init is not None:
             return read_text_inputs(self.job.init / MODEL_FILE, source)
         texts, word_vectors = self.examples.train_texts(), self.job.dataset.word_vectors
-        return new_text_inputs(source, self.config.model.text_encoder, texts, word_vectors, self.workers)
+        return new_text_inputs(source, model.text_encoder, texts, word_vectors, self.workers)
 
-    def _initialise_model(self, features: ClipFeatures) -> None:
+    def _make_model(self, features: ClipFeatures, text_inputs: TextInputs) -> PairModel:
+        """Return the model, on the CPU. A new run's has its feature statistics, and the weights that it starts from."""
         config = self.config
-        if self.model.standardises:
+        model = make_model(config.model, plan_model(config, features.dim, text_inputs, len(self.examples.labels)))
+        if self._resumes:
+            return model
+        if model.standardises:
             clips, max_rows = self.examples.clips, config.data.max_video_tokens
-            set_feature_statistics(self.model, features, clips, max_rows=max_rows, seed=config.optimization.seed)
+            set_feature_statistics(model, features, clips, max_rows=max_rows, seed=config.optimization.seed)
         if self.job.init is not None:
-            load_init(self.job.init, self.model)
+            load_init(self.job.init, model)
+        return model
 
-    def _start_folder(self, text_inputs: TextInputs) -> None:
-        make_folder(self.folder)
-        text_inputs.save(self.folder / TEXT_FOLDER)
-        if self.examples.labels:
-            write_json(self.folder / LABELS_FILE, self.examples.labels)
+    def _copy_for_average(self) -> PairModel | None:
+        """Return the model that holds the running average of the weights; None if the run has none."""
+        return copy.deepcopy(self.model).eval().requires_grad_(False) if self.config.optimization.ema_decay else None
+
+    def _set_precision_and_compile(self) -> None:
+        self.model.set_precision(self.config.model.precision)
+        if self.config.model.compile:
+            keep_compiled_code_private()
+            self.model.compile_layers()
+
+    def _make_optimizer(self) -> torch.optim.AdamW:
+        # Decoupled weight decay: as a part of the gradient, Adam would scale it up to full steps for rows of the
+        # vocabulary and positions that no batch has, and a pretrained model would forget them.
+        # Fused, the optimiser takes a ninth of its time on a CPU: it was a quarter of a step of the audio encoder.
+        return torch.optim.AdamW(
+            self.model.parameters(),
+            lr=self.config.optimization.learning_rate,
+            weight_decay=self.config.optimization.weight_decay,
+            fused=True,
+        )
+
+    def _load_state_or_start_folder(self, text_inputs: TextInputs) -> None:
+        if self._resumes:
+            load_state(self.folder, self.state)
+            self.examples.batches.use_order(self.state.order)
+            self.saved_step = self.step if self.workers.is_first else 0
+        elif self.workers.is_first:
+            make_folder(self.folder)
+            text_inputs.save(self.folder / TEXT_FOLDER)
+            if self.examples.labels:
+                write_json(self.folder / LABELS_FILE, self.examples.labels)
 
     def make_inputs(self, step: int) -> Inputs:
         """Return this process's share of a step's batch, on the CPU. ``step`` counts from 0."""
@@ -273,12 +276,12 @@ class Trainer:
             add_to_average(
                 self.average,
                 self.model,
-                min(self.config.optimization.ema_decay, self.step / (self.step + AVERAGED_FROM)),
+                min(self.config.optimization.ema_decay, self.step / (self.step + EMA_WARMUP)),
             )
-        known: dict[str, float] = {"step": self.step, "learning_rate": learning_rate}
+        figures: dict[str, float] = {"step": self.step, "learning_rate": learning_rate}
         if (codebook := self.model.codebook) is not None and codebook.size:
-            known["codewords_in_use"] = codebook.in_use
-        self._unread.append((known, {name: term.detach() for name, term in terms.items()}))
+            figures["codewords_in_use"] = codebook.in_use
+        self._unread.append((figures, {name: term.detach() for name, term in terms.items()}))
         is_read = self.device.type == "cpu" or self.step % READ_LOSSES_EVERY == 0 or self._is_validated or self._is_last
         return self._read_losses(self.workers) if is_read else []
 
@@ -287,27 +290,27 @@ class Trainer:
         if not self._unread:
             return []
         unread, self._unread = self._unread, []
-        named = {(known["step"], name): term for known, terms in unread for name, term in terms.items()}
+        named = {(figures["step"], name): term for figures, terms in unread for name, term in terms.items()}
         means, events = workers.mean(named), []
-        for known, names in unread:
-            step = known["step"]
+        for figures, names in unread:
+            step = figures["step"]
             terms = {name: means[step, name] for name in names}
             loss = sum(terms.values())
             if not np.isfinite(loss):
                 best = self.state.best
-                kept = f"the model of step {best['step']} is kept" if best else "no model was kept yet"
+                saved = f"the model of step {best['step']} is saved" if best else "no model was saved yet"
                 raise UserError(
-                    f"{self.folder}: the loss is {loss} at step {step} ({kept}); try a lower --learning-rate and "
+                    f"{self.folder}: the loss is {loss} at step {step} ({saved}); try a lower --learning-rate and "
                     "another --run-name"
                 )
-            events.append({"step": step, "loss": loss, **terms, **known})
+            events.append({"step": step, "loss": loss, **terms, **figures})
         return events
 
     def run(self) -> None:
-        """Train to the last step, and keep the model that does best on the validation split."""
-        with keeping(lambda: f"the state of step {self.saved_step:,} is kept" if self.saved_step else ""):
+        """Train to the last step, and save the model that does best on the validation split."""
+        with keeping(lambda: f"the state of step {self.saved_step:,} is saved" if self.saved_step else ""):
             started = time.monotonic()
-            log = EventLog(self.folder, self.step) if self.workers.first else None
+            log = EventLog(self.folder, self.step) if self.workers.is_first else None
             inputs_of_steps = self.prefetched_inputs(self.step)
             for inputs in self._shown(inputs_of_steps) if log else inputs_of_steps:
                 self._do_step(inputs, log)
@@ -319,16 +322,16 @@ class Trainer:
         events = self.train_step(inputs)
         if self._is_validated or self._is_last:
             if log:
-                events[-1] |= self.validation.measure(self.scorer, self.examples)
-                self._keep_best(events[-1])
-                self._note_collapse(events[-1])
+                events[-1] |= self.validation.compute(self.scorer, self.examples)
+                self._save_if_best(events[-1])
+                self._report_collapse(events[-1])
             self.workers.wait()
         if log:
             for event in events:
                 log.write(event)
             if self._is_validated and not self._is_last:
                 log.flush()
-                with uninterrupted():  # a stop in between would not say what is kept
+                with uninterrupted():  # a stop in between would not report what is saved
                     save_state(self.folder, self.state)
                     self.saved_step = self.step
 
@@ -339,16 +342,17 @@ class Trainer:
 
         return progress(inputs, total=self.num_steps, what="training", unit="steps", done=self.step, note=note)
 
-    def _keep_best(self, event: dict[str, Any]) -> None:
-        figure, best = self.validation.figure, self.state.best  # less is better
-        value = event.get(figure)
-        if best is None or value is None or value <= best[figure]:
-            self.state.best = {"step": event["step"], figure: value}
+    def _save_if_best(self, event: dict[str, Any]) -> None:
+        metric, best = self.validation.metric, self.state.best  # less is better
+        value = event.get(metric)
+        if best is None or value is None or value <= best[metric]:
+            self.state.best = {"step": event["step"], metric: value}
             save_model(self.folder, self.validated_model)
 
-    def _note_collapse(self, event: dict[str, Any]) -> None:
-        if (codebook := self.model.codebook) is not None and codebook.size and event["codewords_in_use"] <= COLLAPSED:
-            in_use = f"{event['codewords_in_use']} of {codebook.size:,} codewords"
+    def _report_collapse(self, event: dict[str, Any]) -> None:
+        codebook, num_in_use = self.model.codebook, event.get("codewords_in_use")
+        if codebook is not None and num_in_use is not None and num_in_use <= MAX_COLLAPSED_CODEWORDS:
+            in_use = f"{num_in_use} of {codebook.size:,} codewords"
             say(f"note: step {self.step:,}: the codebook collapsed: {in_use} are in use")
 
     def _finish(self, seconds: float, waited_share: float) -> None:

@@ -1,4 +1,4 @@
-"""How a run is judged while it trains, by the task that it is for."""
+"""Validation of a run while it trains, by the task that it is for."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ MAX_QUESTIONS, MAX_VIDEOS = 2000, 50
 
 @dataclass(frozen=True)
 class Validation:
-    """A way to judge a run while it trains."""
+    """The validation of runs of one task."""
 
-    figure: str
-    """Name of the figure that chooses the best model; less is better."""
-    measure: Callable[[Scorer, Examples], dict[str, float]]
-    """Returns the figures by name; empty if there is no validation split."""
+    metric: str
+    """Name of the metric that chooses the best model; less is better."""
+    compute: Callable[[Scorer, Examples], dict[str, float]]
+    """Returns the metrics by name; empty if there is no validation split."""
 
 
-def measure_retrieval(scorer: Scorer, examples: Examples) -> dict[str, float]:
+def validate_retrieval(scorer: Scorer, examples: Examples) -> dict[str, float]:
     """Rank the validation clips for one caption of each, or of as many as the fusion layers should see."""
     assert isinstance(examples, PairExamples)
     valid = examples.pairs["validation"]
@@ -124,7 +124,7 @@ def choose_stage_weights(scorer: Scorer, examples: Examples) -> ChosenWeights | 
     return ChosenWeights(best, tried)
 
 
-def measure_answers(scorer: Scorer, examples: Examples) -> dict[str, float]:
+def validate_answers(scorer: Scorer, examples: Examples) -> dict[str, float]:
     """Return the share of validation questions that are answered wrongly, in percent."""
     assert isinstance(examples, PairExamples)
     valid = examples.pairs["validation"]
@@ -136,7 +136,7 @@ def measure_answers(scorer: Scorer, examples: Examples) -> dict[str, float]:
     return {"validation_error": 100 * (1 - float(right))}
 
 
-def measure_segments(scorer: Scorer, examples: Examples) -> dict[str, float]:
+def validate_segments(scorer: Scorer, examples: Examples) -> dict[str, float]:
     """Return the share of the validation videos' seconds that get a wrong label, in percent."""
     assert isinstance(examples, SegmentExamples)
     videos = examples.videos["validation"]
@@ -149,8 +149,8 @@ def measure_segments(scorer: Scorer, examples: Examples) -> dict[str, float]:
 
 
 VALIDATIONS = {
-    "retrieval": Validation("validation_mean_rank", measure_retrieval),
-    "vqa": Validation("validation_error", measure_answers),
-    "segmentation": Validation("validation_error", measure_segments),
+    "retrieval": Validation("validation_mean_rank", validate_retrieval),
+    "vqa": Validation("validation_error", validate_answers),
+    "segmentation": Validation("validation_error", validate_segments),
 }
-"""{task: how a run that is for it is judged}; a run that is for none in particular is judged by retrieval."""
+"""{task: validation of its runs}; other runs are validated by retrieval."""

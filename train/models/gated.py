@@ -63,7 +63,7 @@ class GatedPair(PairModel):
         return embedded.to(x.dtype)
 
 
-def unit(vectors_BD: Tensor) -> Tensor:
+def l2_normalize(vectors_BD: Tensor) -> Tensor:
     """Scale vectors to length 1."""
     return F.normalize(vectors_BD, dim=-1)
 
@@ -83,16 +83,16 @@ class AnswerHead(nn.Module):
 
     def questions(self, text_BD: Tensor, video_BD: Tensor) -> Tensor:
         """Embed questions about videos, [B, D]."""
-        return unit(self.asked(torch.cat([unit(text_BD), unit(video_BD)], dim=-1)))
+        return l2_normalize(self.asked(torch.cat([l2_normalize(text_BD), l2_normalize(video_BD)], dim=-1)))
 
     def answers(self, text_AD: Tensor) -> Tensor:
         """Embed answers, [A, D]."""
-        return unit(self.answer(unit(text_AD)))
+        return l2_normalize(self.answer(l2_normalize(text_AD)))
 
     def blind_questions(self, text_BD: Tensor) -> Tensor:
         """Embed questions without their videos, [B, D]."""
-        return unit(self.blind_asked(unit(text_BD.detach())))
+        return l2_normalize(self.blind_asked(l2_normalize(text_BD.detach())))
 
     def blind_answers(self, text_AD: Tensor) -> Tensor:
         """Embed answers for ``blind_questions``, [A, D]."""
-        return unit(self.blind_answer(unit(text_AD.detach())))
+        return l2_normalize(self.blind_answer(l2_normalize(text_AD.detach())))

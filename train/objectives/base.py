@@ -35,7 +35,7 @@ MAX_SIMILARITIES = 1 << 25
 """Products of a text's token and a video's token that are in memory at once when scoring."""
 
 
-OF_PAIRS = frozenset(
+PAIR_LOSS_SETTINGS = frozenset(
     {
         "tokens_of_interest",
         "num_fusion_layers",
@@ -183,15 +183,15 @@ class Objective(Settings):
 
     def text_vectors(self, model: PairModel, texts: TextTokens) -> Tensor:
         """Return the texts' vectors [T, D] of the early score ``vector_score``."""
-        from ..models.gated import unit
+        from ..models.gated import l2_normalize
 
-        return unit(texts.sentence_BD)
+        return l2_normalize(texts.sentence_BD)
 
     def video_vectors(self, model: PairModel, videos: VideoTokens) -> Tensor:
         """Return the videos' vectors [V, D] of the early score ``vector_score``."""
-        from ..models.gated import unit
+        from ..models.gated import l2_normalize
 
-        return unit(videos.mean_BD)
+        return l2_normalize(videos.mean_BD)
 
     def early_scores(self, model: PairModel, texts: TextTokens, videos: VideoTokens) -> dict[str, Tensor]:
         """Return scores [T, V] of the early scores other than ``vector_score``."""

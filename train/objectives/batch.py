@@ -50,7 +50,7 @@ class Batch:
         return self.encoded_texts
 
     @property
-    def first(self) -> int:
+    def first_index(self) -> int:
         """Index of this process's first pair in the whole batch."""
         return self.workers.rank * len(self.texts.mask_BN)
 
@@ -102,7 +102,7 @@ class Batch:
         similarity_RB = similarity_RB.detach()
         weights_R = similarity_RB.new_ones(len(similarity_RB)) if weights_R is None else weights_R.detach()
         text_of_R = torch.arange(len(similarity_RB), device=similarity_RB.device) if text_of_R is None else text_of_R
-        similarity_SB, weights_S, target_S = similarity_RB, weights_R, self.first + text_of_R
+        similarity_SB, weights_S, target_S = similarity_RB, weights_R, self.first_index + text_of_R
         if self.workers.size > 1:  # each process has its own number of tokens
             missing = self.workers.largest(len(weights_R)) - len(weights_R)
             similarity_SB = self.workers.gather(F.pad(similarity_SB, (0, 0, 0, missing)))

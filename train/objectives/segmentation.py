@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ...storage.common.errors import SettingError
-from .base import OF_PAIRS, Objective
+from .base import PAIR_LOSS_SETTINGS, Objective
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -29,7 +29,7 @@ class SegmentationObjective(Objective):
     reads_texts: ClassVar[bool] = False
     learns_from_pairs: ClassVar[bool] = False
     task: ClassVar[str | None] = "segmentation"
-    unused: ClassVar[frozenset[str]] = OF_PAIRS | {
+    unused: ClassVar[frozenset[str]] = PAIR_LOSS_SETTINGS | {
         "max_text_tokens",
         "clips_per_video",
         "shuffle_shards",

@@ -99,7 +99,8 @@ class TacoObjective(FusedObjective):
         weights_R, bias_B = batch.weights_R, None
         if self.normalized_loss:
             bias_B = batch.video_biases(similarity_RB, self.temperature, weights_R)
-        return matched_sentence_nce(similarity_RB, self.temperature, batch.first, weights_R=weights_R, bias_B=bias_B)
+        first = batch.first_index
+        return matched_sentence_nce(similarity_RB, self.temperature, first, weights_R=weights_R, bias_B=bias_B)
 
     def _token_loss(self, batch: Batch, text_of_S: Tensor, weights_S: Tensor, similarity_SB: Tensor) -> Tensor:
         """L2, Eq. 4."""
@@ -109,7 +110,7 @@ class TacoObjective(FusedObjective):
         if self.normalized_loss:
             similarity_SB = similarity_SB + batch.video_biases(similarity_SB, self.temperature, counted_S, text_of_S)
         num_texts = len(batch.texts.mask_BN)
-        return matched_token_nce(similarity_SB / self.temperature, batch.first + text_of_S, counted_S, num_texts)
+        return matched_token_nce(similarity_SB / self.temperature, batch.first_index + text_of_S, counted_S, num_texts)
 
     def _fusion_loss(self, model: PairModel, batch: Batch, videos: VideoTokens, guidance_RB: Tensor | None) -> Tensor:
         """L3, Eq. 5."""

@@ -60,7 +60,7 @@ class TocoObjective(FusedObjective):
         videos, terms = batch.all_videos(), {}
         pooled_RB = batch.texts.mean_BD @ videos.mean_BD.T
         if "pooled" in self.loss_names:
-            terms["pooled"] = nce(pooled_RB / self.temperature, batch.first, batch.weights_R)
+            terms["pooled"] = nce(pooled_RB / self.temperature, batch.first_index, batch.weights_R)
         of_texts, _ = self.choose_negatives(batch, pooled_RB)  # Eq. 1 and 2: texts choose among videos, not vice versa
         text_of_P, video_of_P = of_texts.cpu().nonzero(as_tuple=True)
         texts = batch.all_texts()

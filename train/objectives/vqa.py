@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ...storage.common.errors import SettingError
 from ...storage.common.settings import setting
-from .base import OF_PAIRS, Objective
+from .base import PAIR_LOSS_SETTINGS, Objective
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,7 +28,7 @@ class VqaObjective(Objective):
     needs_words: ClassVar[bool] = True
     learns_from_pairs: ClassVar[bool] = False
     task: ClassVar[str | None] = "vqa"
-    unused: ClassVar[frozenset[str]] = OF_PAIRS
+    unused: ClassVar[frozenset[str]] = PAIR_LOSS_SETTINGS
 
     margin: float = setting(0.1, "by how much a pair must be ahead of others (SSML's delta, CMCM's M)", ge=0)
 

@@ -34,7 +34,7 @@ TEXT_CHUNKS_IN_BANK, CLIP_CHUNKS_IN_BANK = 8, 64
 """Number of chunks whose tokens are ready for the fusion layers at once. In memory, all clips are."""
 MAX_QUERY_SIMILARITIES = 1 << 28
 """Number of similarities of training queries to candidates in memory at once. With more than 16,384 candidates, fewer
-of the kept queries are used."""
+of the queued queries are used."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class TiledScores:
         """Return the scores of captions with all clips.
 
         Args:
-            captions: Begins at a multiple of ``TEXT_CHUNK``, as a multiple of ``scores.PART`` is.
+            captions: Begins at a multiple of ``TEXT_CHUNK``, as a multiple of ``scores.PART_SIZE`` is.
         """
         return self._part(captions, slice(0, self._num_clips))
 
@@ -200,7 +200,7 @@ class TiledScores:
         """Return the scores of all captions with clips.
 
         Args:
-            clips: Begins at a multiple of ``CLIP_CHUNK``, as a multiple of ``scores.PART`` is.
+            clips: Begins at a multiple of ``CLIP_CHUNK``, as a multiple of ``scores.PART_SIZE`` is.
         """
         return self._part(slice(0, self._num_captions), clips)
 
@@ -425,17 +425,17 @@ class _Tiles:
             yield LateScores(first_text + text_P.numpy(), first_clip + video_P.numpy(), scores)
 
     def query_similarities(self) -> QuerySimilarities | None:
-        """Return the similarities of the training queries that the model keeps; None if it keeps none."""
+        """Return the similarities of the training queries in the model's queue; None if it has no queue."""
         if self._scorer.model.queries is None:
             return None
-        kept_texts, kept_videos = self._scorer.model.queries.filled()
+        queued_texts, queued_videos = self._scorer.model.queries.filled()
 
         def similarities(queries_QD: Tensor, candidates_ND: Tensor) -> np.ndarray:
             num_queries = max(MAX_QUERY_SIMILARITIES // len(candidates_ND), 1)
             return (queries_QD[:num_queries] @ candidates_ND.T).float().cpu().numpy()
 
         return QuerySimilarities(
-            similarities(kept_texts, self.videos.all_vectors()), similarities(kept_videos, self.texts.all_vectors())
+            similarities(queued_texts, self.videos.all_vectors()), similarities(queued_videos, self.texts.all_vectors())
         )
 
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from ...storage.common.progress import progress
 
-PART = 1024
-"""Number of captions, or of clips, whose scores are looked at together."""
+PART_SIZE = 1024
+"""Number of captions, or of clips, whose scores are ranked together."""
 
 
 def parts_of(count: int, what: str, unit: str) -> Iterator[slice]:
@@ -20,7 +20,7 @@ def parts_of(count: int, what: str, unit: str) -> Iterator[slice]:
         what: Name of the work.
         unit: "captions" or "clips".
     """
-    parts = [slice(first, min(first + PART, count)) for first in range(0, count, PART)]
+    parts = [slice(first, min(first + PART_SIZE, count)) for first in range(0, count, PART_SIZE)]
     if len(parts) == 1:
         return iter(parts)
     return progress(parts, total=count, what=what, unit=unit, size=lambda part: part.stop - part.start)
@@ -28,7 +28,7 @@ def parts_of(count: int, what: str, unit: str) -> Iterator[slice]:
 
 @dataclass(frozen=True)
 class QuerySimilarities:
-    """Similarities of training queries to the candidates, in place of test queries, which are not known in advance."""
+    """Similarities of training queries to the candidates, instead of test queries, which are not known in advance."""
 
     texts: np.ndarray
     """float32 [num_queries, num_clips]: training texts and the clips that are searched."""
@@ -64,7 +64,7 @@ class TotalScores(NamedTuple):
 
 
 class Scores(Protocol):
-    """Scores of all captions with all clips, held in memory or computed when they are asked for."""
+    """Scores of all captions with all clips, held in memory or computed when they are requested."""
 
     @property
     def stage_names(self) -> list[str]:
@@ -89,7 +89,7 @@ class StageScores:
     shortlist: Shortlist | None
     """None: the fusion layers scored all pairs, or there are none. Late scores of other pairs are 0."""
     queries: QuerySimilarities | None = None
-    """Set if the model keeps training queries."""
+    """None: the model has no queue of training queries."""
 
     @property
     def stage_names(self) -> list[str]:

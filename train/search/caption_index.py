@@ -40,7 +40,7 @@ SQLITE_STEPS_PER_TIME_CHECK = 10_000
 """Steps of SQLite's virtual machine between two checks of the time: a millisecond at most."""
 MAX_QUERY_WORDS = 64
 """More words of a query are not looked up: a search for words takes time in proportion to them."""
-TODO = "remove it; the next search makes it again"
+REMEDY = "remove it; the next search makes it again"
 MAX_NAMED = 5
 """Captions without feature vectors that a note names."""
 
@@ -128,7 +128,7 @@ class CaptionIndex:
 
     def _refuse_damaged(self) -> AbstractContextManager[None]:
         errors = (sqlite3.Error, ValueError, TypeError)
-        return refuse_unreadable(self.path, "not a readable caption index", TODO, errors)
+        return refuse_unreadable(self.path, "not a readable caption index", REMEDY, errors)
 
 
 def _is_same(match: CaptionMatch, other: CaptionMatch) -> bool:

@@ -42,13 +42,13 @@ QUANTIZER_TYPES = {"lists": ("F32", 2), "pieces": ("F32", 3), "sample": ("F16", 
 CODES_TYPES = {"list": ("I32", 1), "codes": ("U8", 2)}
 ParallelMap = Callable[[Callable[[Any], int], Iterable[Any]], Iterator[int]]
 """Calls a function with each item and yields the results, in any order."""
-WHAT, TODO = "not the codes of an index", "remove it and run vlalign-index"
+DAMAGE, REMEDY = "not the codes of an index", "remove it and run vlalign-index"
 NUM_SUBVECTORS, CENTROIDS_PER_SUBVECTOR = 128, 16
 """A vector is cut into 128 subvectors, each of which is one of 16 centroids: 64 bytes a window."""
 SAMPLE_PER_LIST, CODE_SAMPLE, PERCENTILE_SAMPLE = 40, 65_536, 5_000
 """Windows to train the lists with, for each list; windows to train the codes with; windows to estimate percentiles."""
 MAX_LISTS = 1 << 14
-BLOCK_WINDOWS = 1 << 14
+WINDOWS_CODED_AT_ONCE = 1 << 14
 ShardCodes = tuple[np.ndarray, np.ndarray]
 """The list of each window int32 [W], and its codes uint8 [W, 64]: two subvectors a byte."""
 
@@ -150,8 +150,8 @@ def encode_vectors(vectors: np.ndarray, quantizer: VectorQuantizer) -> ShardCode
     index = quantizer.new_index()
     lists = np.empty(len(vectors), np.int32)
     codes = np.empty((len(vectors), NUM_SUBVECTORS // 2), np.uint8)
-    for low in range(0, len(vectors), BLOCK_WINDOWS):
-        block = quantizer.padded(np.nan_to_num(vectors[low : low + BLOCK_WINDOWS], posinf=0, neginf=0))
+    for low in range(0, len(vectors), WINDOWS_CODED_AT_ONCE):
+        block = quantizer.padded(np.nan_to_num(vectors[low : low + WINDOWS_CODED_AT_ONCE], posinf=0, neginf=0))
         lists[low : low + len(block)] = quantizer.coarse.search(block, 1)[1][:, 0]
         codes[low : low + len(block)] = index.pq.compute_codes(block)
     return lists, codes
@@ -177,8 +177,8 @@ class CodeFolder:
         """
         if not self.quantizer_path.exists():
             return None
-        file = TensorFile(self.quantizer_path, QUANTIZER_TYPES, FORMAT, WHAT, TODO)
-        with refuse_unreadable(self.quantizer_path, WHAT, TODO):
+        file = TensorFile(self.quantizer_path, QUANTIZER_TYPES, FORMAT, DAMAGE, REMEDY)
+        with refuse_unreadable(self.quantizer_path, DAMAGE, REMEDY):
             quantizer = VectorQuantizer(*(np.array(file.arrays[name]) for name in QUANTIZER_TYPES))
             (num_lists, width), dim = quantizer.list_centroids.shape, quantizer.sample.shape[1]
             if not num_lists or not dim or width != padded_width(dim):
@@ -206,7 +206,7 @@ class CodeFolder:
         file = self._file(shard, quantizer)
         if file is None:
             return None
-        with refuse_unreadable(self.path_of(shard), WHAT, TODO):
+        with refuse_unreadable(self.path_of(shard), DAMAGE, REMEDY):
             lists, codes = np.array(file.arrays["list"]), file.arrays["codes"]
             if lists.shape != (len(shard.vectors),) or codes.shape != (len(shard.vectors), NUM_SUBVECTORS // 2):
                 raise ValueError("it has not as many windows as its shard")
@@ -218,7 +218,7 @@ class CodeFolder:
         path = self.path_of(shard)
         if not path.exists():
             return None
-        file = TensorFile(path, CODES_TYPES, FORMAT, WHAT, TODO)
+        file = TensorFile(path, CODES_TYPES, FORMAT, DAMAGE, REMEDY)
         return file if file.about.get("codebook") == quantizer.digest else None
 
     def update(self, index: WindowIndex, parallel_map: ParallelMap = map) -> int:

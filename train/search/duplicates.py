@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...storage.common.errors import SettingError
-from .encoder import unit
+from .encoder import l2_normalize
 from .search import Search
 
 BLOCK_VIDEOS = 2048
@@ -39,7 +39,7 @@ def find_duplicates(search: Search, *, cosine: float = 0.98) -> list[Duplicates]
         raise SettingError("cosine", cosine, "expected more than 0, and at most 1")
     rows = search.index.whole_videos()
     video_ids = [search.index.video_ids[number] for number in search.index.video[rows]]
-    vectors = unit(search.index.vectors_of(rows))
+    vectors = l2_normalize(search.index.vectors_of(rows))
     group_of, lowest = list(range(len(rows))), dict.fromkeys(range(len(rows)), 1.0)
 
     def root(member: int) -> int:

@@ -114,7 +114,7 @@ class SearchEncoder(Protocol):
         ...
 
 
-def unit(vectors: np.ndarray) -> np.ndarray:
+def l2_normalize(vectors: np.ndarray) -> np.ndarray:
     """Return vectors [..., D] with length 1; zeros stay."""
     vectors = np.asarray(vectors, dtype=np.float32)
     return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), TINY)
@@ -208,7 +208,7 @@ class StoreEncoder:
     def curve(self, query_D: np.ndarray, video_id: str) -> ScoreCurve | None:
         """Return the score of each row."""
         video = self.store.get(video_id)
-        return ScoreCurve(video.start_seconds, video.end_seconds, unit(video.features) @ query_D)
+        return ScoreCurve(video.start_seconds, video.end_seconds, l2_normalize(video.features) @ query_D)
 
     def word_curves(self, text: str, video_id: str) -> dict[str, ScoreCurve]:
         """Return nothing: the text tower gives one vector for the whole text."""
@@ -226,7 +226,7 @@ def _window_means(video: VideoFeatures, clips: Sequence[Clip]) -> np.ndarray:
     if not len(video.features):
         return np.full((len(clips), video.features.shape[1]), np.nan, dtype=np.float32)
     sums = np.zeros((len(video.features) + 1, video.features.shape[1]))
-    unit(video.features).cumsum(axis=0, dtype=np.float64, out=sums[1:])
+    l2_normalize(video.features).cumsum(axis=0, dtype=np.float64, out=sums[1:])
     middles = (video.start_seconds + video.end_seconds) / 2
     starts = np.array([0.0 if clip.start_seconds is None else clip.start_seconds for clip in clips])
     ends = np.array([np.inf if clip.end_seconds is None else clip.end_seconds for clip in clips])
@@ -234,7 +234,7 @@ def _window_means(video: VideoFeatures, clips: Sequence[Clip]) -> np.ndarray:
     is_empty = last <= first
     nearest = np.abs(middles[None] - np.minimum((starts + ends) / 2, middles[-1])[:, None]).argmin(axis=1)
     first, last = np.where(is_empty, nearest, first), np.where(is_empty, nearest + 1, last)
-    return unit((sums[last] - sums[first]) / (last - first)[:, None])
+    return l2_normalize((sums[last] - sums[first]) / (last - first)[:, None])
 
 
 def image_features(store: FeatureStore, path: Path, weights: Path | None = None) -> VideoFeatures:

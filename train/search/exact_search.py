@@ -8,7 +8,7 @@ import numpy as np
 from .index import WindowIndex
 from .query_checks import check_time
 
-BLOCK_WINDOWS = 1 << 12
+WINDOWS_SCORED_AT_ONCE = 1 << 12
 """Windows that are scored at once: their vectors stay in the processor's cache."""
 
 
@@ -18,7 +18,7 @@ class ExactSearch:
     def __init__(self, index: WindowIndex, query_D: np.ndarray) -> None:
         self.index, self.query_D = index, query_D
         scores = np.empty(len(index.video), dtype=np.float32)
-        for first, block in index.blocks(BLOCK_WINDOWS):
+        for first, block in index.blocks(WINDOWS_SCORED_AT_ONCE):
             check_time()
             scores[first : first + len(block)] = half_products(block, query_D)
         self.scores = finite(scores)
@@ -67,9 +67,9 @@ def finite(scores: np.ndarray) -> np.ndarray:
 def exact_scores(index: WindowIndex, rows: np.ndarray, query_D: np.ndarray) -> np.ndarray:
     """Return the scores [N] of some windows; rows are ascending."""
     scores = [np.zeros(0, np.float32)]
-    for low in range(0, len(rows), BLOCK_WINDOWS):
+    for low in range(0, len(rows), WINDOWS_SCORED_AT_ONCE):
         check_time()
-        scores.append(half_products(index.halves_of(rows[low : low + BLOCK_WINDOWS]), query_D))
+        scores.append(half_products(index.halves_of(rows[low : low + WINDOWS_SCORED_AT_ONCE]), query_D))
     return finite(np.concatenate(scores))
 
 

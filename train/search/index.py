@@ -37,7 +37,7 @@ TYPES = {
 }
 """{tensor: type, dimensions}: vectors [W, D]; spans [W, 2] in seconds; index of each window's video [W]; where each id
 begins in ``ids``, and its end [V + 1]; all ids in UTF-8; checksums of the rows that the videos had [V]."""
-WHAT, TODO = "not a shard of a search index", "remove it and run vlalign-index"
+DAMAGE, REMEDY = "not a shard of a search index", "remove it and run vlalign-index"
 
 
 def plan_search_windows(duration_seconds: float, lengths: tuple[float, ...] = SEARCH_WINDOW_SECONDS) -> np.ndarray:
@@ -133,8 +133,8 @@ def read_index_shard(path: Path) -> IndexShard:
     Raises:
         UserError: The file is cut, damaged, or not a shard of an index.
     """
-    file = TensorFile(path, TYPES, FORMAT, WHAT, TODO)
-    with refuse_unreadable(path, WHAT, TODO):
+    file = TensorFile(path, TYPES, FORMAT, DAMAGE, REMEDY)
+    with refuse_unreadable(path, DAMAGE, REMEDY):
         return _checked(path, str(file.about["key"]), file.arrays)
 
 

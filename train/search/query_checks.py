@@ -37,11 +37,11 @@ class VideoSpan:
     """None: to its end."""
 
 
-Example = VideoSpan | Path
+ExampleQuery = VideoSpan | Path
 """A part of a video, or the path of an image."""
 
 
-def parse_example(text: str) -> Example:
+def parse_example(text: str) -> ExampleQuery:
     """Return what ``--like`` means.
 
     >>> parse_example("cat@12.5-18")

@@ -20,14 +20,14 @@ from ..data.clips import Clip
 from .build import open_coded_index, open_index
 from .caption_index import CaptionIndex, caption_moments, open_caption_index
 from .coded_search import CandidateSearch, CodedIndex
-from .encoder import SearchEncoder, unit
+from .encoder import SearchEncoder, l2_normalize
 from .exact_search import ExactSearch
 from .index import IndexFolder, WindowIndex
 from .moments import Hit, Moment, ScoreCurve, fuse_rankings, merge_hits
-from .query_checks import Example, SearchBy, VideoSpan, check_by, check_count, check_query
+from .query_checks import ExampleQuery, SearchBy, VideoSpan, check_by, check_count, check_query
 from .search_source import SearchSource
 
-CANDIDATES_PER_RESULT, MIN_CANDIDATES = 16, 256
+HITS_PER_RESULT, MIN_HITS = 16, 256
 """Windows that are looked at for each moment: overlapping ones become one."""
 
 
@@ -82,7 +82,7 @@ class Search:
         self,
         query: str = "",
         *,
-        like: Example | None = None,
+        like: ExampleQuery | None = None,
         like_weight: float = 0.5,
         num_results: int = 5,
         rerank: int = 50,
@@ -123,7 +123,7 @@ class Search:
             hits = [h for h in hits if h.video_id != like.video_id or h.start_seconds >= end or h.end_seconds <= start]
         return self._moments(hits, query_D, num_results)
 
-    def encode_query(self, query: str, like: Example | None = None, like_weight: float = 0.5) -> np.ndarray:
+    def encode_query(self, query: str, like: ExampleQuery | None = None, like_weight: float = 0.5) -> np.ndarray:
         """Return the vector of a query, float32 [D]: of a text, of an example, or of both together.
 
         Args:
@@ -136,7 +136,7 @@ class Search:
         example_D = self.encoder.encode_image(like) if isinstance(like, Path) else self._encode_span(like)
         if not query.strip():
             return example_D
-        return like_weight * unit(example_D) + (1 - like_weight) * unit(self.encoder.encode_text(query))
+        return like_weight * l2_normalize(example_D) + (1 - like_weight) * l2_normalize(self.encoder.encode_text(query))
 
     def like(
         self, video_id: str, start_seconds: float | None = None, end_seconds: float | None = None, **options: Any
@@ -219,7 +219,7 @@ class Search:
 
     def _hits(self, candidates: CandidateSearch, num_results: int, videos: Collection[str] | None) -> list[Hit]:
         """Return the best windows, the best first."""
-        rows, scores = candidates.best(max(CANDIDATES_PER_RESULT * num_results, MIN_CANDIDATES), videos)
+        rows, scores = candidates.best(max(HITS_PER_RESULT * num_results, MIN_HITS), videos)
         percentiles = candidates.percentiles(scores).tolist()
         spans = self.index.spans_of(rows).tolist()
         return [

@@ -13,7 +13,7 @@ from helpers.training import TWO_STEPS, at
 from vlalign.storage.common.files import read_json, write_json
 from vlalign.train.cli.evaluate import main as evaluate_main
 from vlalign.train.cli.train import main as train_main
-from vlalign.train.comparison import measures
+from vlalign.train.comparison import run_metrics
 from vlalign.train.comparison.groups import group_runs, runs_table
 from vlalign.train.comparison.records import RunRecord
 from vlalign.train.comparison.suite_files import all_suites, row_config
@@ -125,15 +125,15 @@ def test_runs_beside_a_papers_figures_have_the_departures_of_its_table(tmp_path)
     suite = next(suite for suite in all_suites() if suite.name == "taco-table3")
     row = suite.row("L1 + L3, no cascade")  # no other table has it
     config = row_config(suite, row, "youcook2", {})
-    test = measures.TestSet("youcook2", "retrieval", "test", "0" * 16, "3,350 captions", is_whole=True)
-    measured = measures.Measured("r", "retrieval", test, {"ties": "average"}, {"R@1": 14.0}, {}, ("R@1",), ())
-    table = runs_table(group_runs([RunRecord(tmp_path / "r", config, {}, tmp_path, measured)]))
+    test = run_metrics.TestSet("youcook2", "retrieval", "test", "0" * 16, "3,350 captions", is_whole=True)
+    metrics = run_metrics.RunMetrics("r", "retrieval", test, {"ties": "average"}, {"R@1": 14.0}, {}, ("R@1",), ())
+    table = runs_table(group_runs([RunRecord(tmp_path / "r", config, {}, tmp_path, metrics)]))
     for name, write in FORMATS.items():
         written = words_of(write(table))
         assert "TACo Table 3 L1 L3 no cascade" in written
         assert [d for d in suite.departures_for("youcook2") if words_of(str(d)) not in written] == [], name
     other = row_config(suite, row, "youcook2", {"num_steps": 7})
-    table = runs_table(group_runs([RunRecord(tmp_path / "r", other, {}, tmp_path, measured)]))
+    table = runs_table(group_runs([RunRecord(tmp_path / "r", other, {}, tmp_path, metrics)]))
     assert "departs" not in FORMATS["text"](table) and "departures" not in FORMATS["csv"](table)
 
 

@@ -20,7 +20,7 @@ from vlalign.train.cli.runs import main as runs_main
 from vlalign.train.cli.train import main as train_main
 from vlalign.train.comparison.groups import list_runs
 from vlalign.train.comparison.manage import delete_run, rename_run
-from vlalign.train.comparison.pairs import paired_bootstrap, read_query_results
+from vlalign.train.comparison.paired_runs import paired_bootstrap, read_query_results
 from vlalign.train.comparison.published import published_values
 from vlalign.train.comparison.suite_files import read_suite, row_config
 
@@ -116,14 +116,14 @@ def test_the_papers_figure_stands_beside_exactly_its_settings():
     suite = read_suite("taco-table3")
     config = row_config(suite, suite.rows[0], "youcook2", {"seed": 7})
 
-    class Measured:
+    class Metrics:
         request = {"normalize": "none", "ties": "average", "rerank": None}  # noqa: RUF012
         test = type("TestSet", (), {"split": "test", "dataset": "youcook2"})
 
-    found = published_values(config, Measured)
+    found = published_values(config, Metrics)
     assert found.values["R@1"] == 14.1 and found.source.startswith("TACo, Table")
     other = row_config(suite, suite.rows[0], "youcook2", {"num_steps": 29_999})
-    assert published_values(other, Measured) is None
+    assert published_values(other, Metrics) is None
 
 
 # Hostile files

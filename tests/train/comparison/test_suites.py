@@ -48,7 +48,7 @@ def test_every_row_is_a_configuration_with_a_figure_for_each_column(name):
 def shown_measures():
     metrics = dict.fromkeys(["R@1", "R@5", "R@10", "R@50", "median_rank", "mean_rank"], 1.0)
     figures = {"metrics": {"text_to_video": metrics, "video_to_text": metrics}}
-    return {*TASKS["retrieval"].measures(figures), "recall", "accuracy"}
+    return {*TASKS["retrieval"].table_metrics(figures), "recall", "accuracy"}
 
 
 @pytest.mark.parametrize("name", SUITES)

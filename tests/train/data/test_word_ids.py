@@ -72,7 +72,7 @@ def test_a_vocabulary_of_gigabytes_is_not_read(tmp_path):
 
 def words_of_one_process(folder):
     with join_workers("cpu") as (workers, _):
-        words = workers.from_first(lambda: WordIdInputs.learn(TEXTS if workers.first else pytest.fail(), 10))
+        words = workers.from_first(lambda: WordIdInputs.learn(TEXTS if workers.is_first else pytest.fail(), 10))
         words.save(folder / str(workers.rank))
 
 

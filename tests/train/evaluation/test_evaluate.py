@@ -10,7 +10,7 @@ from vlalign.storage.common.errors import SettingError, UserError
 from vlalign.storage.common.files import read_json
 from vlalign.train import evaluate
 from vlalign.train.cli.train import main as train_main
-from vlalign.train.comparison.measures import measured
+from vlalign.train.comparison.run_metrics import parse_run_metrics
 from vlalign.train.evaluation.evaluate import EvaluationSettings
 from vlalign.train.evaluation.retrieval import RetrievalSettings
 
@@ -45,8 +45,8 @@ def test_another_device_is_evaluated_again(toy):
     assert devices == ["cpu", "pretended GPU"]
     assert on_gpu.metrics["fingerprint"] == on_cpu.metrics["fingerprint"]
     assert (
-        measured(on_gpu.metrics | {"fingerprint": {"device": "a"}}).request
-        == measured(on_cpu.metrics | {"fingerprint": {"device": "b"}}).request
+        parse_run_metrics(on_gpu.metrics | {"fingerprint": {"device": "a"}}).request
+        == parse_run_metrics(on_cpu.metrics | {"fingerprint": {"device": "b"}}).request
     ), "runs on two devices can be compared"
 
 

@@ -47,7 +47,7 @@ def test_parts_give_the_figures_of_the_whole(ties, cut, captions_of_a_clip, monk
     rng = np.random.default_rng(0)
     pairs = made_pairs(50, captions_of_a_clip, rng)
     scores = made_scores(pairs, rng, cut=cut)
-    monkeypatch.setattr(scores_module, "PART", 16)
+    monkeypatch.setattr(scores_module, "PART_SIZE", 16)
     found = rank_split(scores, pairs, Weightings(WEIGHTS, ["sentence", "fusion"]), ties, temperature=0.5)
     assert found.metrics == both_ways(scores, WEIGHTS, pairs, ties)
     assert found.stages == {stage: both_ways(scores, {stage: 1.0}, pairs, ties) for stage in WEIGHTS}
@@ -85,7 +85,7 @@ def test_the_normalisation_error_is_that_of_the_definition(cut, monkeypatch):
         "text_to_video": np.abs((clips / clips.sum(axis=1, keepdims=True)).sum(axis=0) - 3).mean(),
         "video_to_text": np.abs((3 * captions / captions.sum(axis=0)).sum(axis=1) - 1).mean(),
     }
-    monkeypatch.setattr(scores_module, "PART", 16)
+    monkeypatch.setattr(scores_module, "PART_SIZE", 16)
     error = rank_split(scores, pairs, Weightings(WEIGHTS, []), "average", temperature=0.5).error
     assert error == pytest.approx(expected)
 

@@ -18,7 +18,7 @@ TOY = '''
 from dataclasses import dataclass
 
 from vlalign.storage.captions.files import read_captions
-from vlalign.train.evaluation.coverage import measure
+from vlalign.train.evaluation.coverage import split_coverage
 from vlalign.train.data.usable_captions import captions_of_split
 from vlalign.storage.common.settings import Settings, setting
 from vlalign.train.evaluation.task import Task, TaskResult, counted
@@ -41,7 +41,8 @@ class Toy(Task[ToySettings]):
         letters = "abcdefgh"[: request.settings.letters]
         counts = {letter: sum(c.caption.count(letter) for c in captions) for letter in letters}
         rows = ({"caption": c.caption} for c in captions)
-        return TaskResult(measure(captions, captions, run.features), {"letters": counts}, rows, {"counts": counts})
+        coverage = split_coverage(captions, captions, run.features)
+        return TaskResult(coverage, {"letters": counts}, rows, {"counts": counts})
 
     def count(self, metrics):
         return counted(metrics, "captions")

@@ -28,7 +28,7 @@ def scored(request, toy, monkeypatch):
         pairs = read_pairs(toy, loaded.features, problems)["train"]
     for name, size in {"TEXT_CHUNK": 4, "CLIP_CHUNK": 2, "TEXT_CHUNKS_IN_BANK": 1, "CLIP_CHUNKS_IN_BANK": 2}.items():
         monkeypatch.setattr(scorer, name, size)
-    monkeypatch.setattr(scores, "PART", 8)
+    monkeypatch.setattr(scores, "PART_SIZE", 8)
     assert len(pairs.captions) > 8 < len(pairs.clips)
     return loaded.scorer, pairs
 

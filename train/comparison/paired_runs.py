@@ -19,8 +19,8 @@ from ..data.clips import Clip
 from ..evaluation.thumbnails import images_of
 from ..metrics import RECALL_AT
 from ..runs.files import QUERIES_FILE
-from .measures import Measured
 from .records import RunRecord, choose_record, read_records
+from .run_metrics import RunMetrics
 from .table import Cell, Column, Number, ResultsTable
 
 SHOWN_QUERIES = 50
@@ -31,7 +31,7 @@ MAX_DRAWS = 1 << 20
 
 @dataclass(frozen=True)
 class QueryResult:
-    """What a run found for a query."""
+    """The result of a query with one run."""
 
     caption: str
     clip: Clip
@@ -43,7 +43,7 @@ class QueryResult:
 
 @dataclass(frozen=True)
 class Change:
-    """What both runs found for a query."""
+    """The results of a query with both runs."""
 
     before: QueryResult
     after: QueryResult
@@ -77,7 +77,7 @@ class PairedRuns:
     changes: tuple[Change, ...]
     """All queries."""
     intervals: Mapping[str, Interval]
-    """{measure: difference, second minus first}"""
+    """{metric: difference, second minus first}"""
 
     @property
     def better(self) -> list[Change]:
@@ -136,11 +136,11 @@ def pair_runs(first: RunRecord, second: RunRecord, *, seed: int = 0) -> PairedRu
 
 
 def _check_same_test(first: RunRecord, second: RunRecord) -> None:
-    tests: list[Measured] = []
+    tests: list[RunMetrics] = []
     for record in (first, second):
-        if record.measured is None or record.measured.task != "retrieval":
+        if record.metrics is None or record.metrics.task != "retrieval":
             raise UserError(f"{record.folder}: has no queries with ranks; expected a run evaluated for retrieval")
-        tests.append(record.measured)
+        tests.append(record.metrics)
     if tests[0].test.checksum != tests[1].test.checksum:
         sides = " and ".join(f"{each.test.checksum} ({each.test.size}, {each.test.split})" for each in tests)
         raise UserError(f"{first.name} and {second.name}: test sets differ, {sides}; evaluate both on the same split")
@@ -221,7 +221,7 @@ def paired_bootstrap(
 
 
 def pair_table(pair: PairedRuns) -> ResultsTable:
-    """Return a table of both runs' measures, their difference and its interval."""
+    """Return a table of both runs' metrics, their difference and its interval."""
     names = ("measure", pair.first.name, pair.second.name, "difference", "95 % interval")
     rows: list[tuple[Cell, ...]] = []
     sides = [np.array([getattr(change, side).rank for change in pair.changes]) for side in ("before", "after")]
@@ -254,7 +254,7 @@ def write_pair_page(pair: PairedRuns, dataset: DatasetFolder) -> Path:
         lstrip_blocks=True,
     )
     table = pair_table(pair)
-    html = templates.get_template("pairs.html.jinja").render(
+    html = templates.get_template("paired_runs.html.jinja").render(
         pair=pair,
         dataset=dataset.name,
         columns=[column.name for column in table.columns],

@@ -14,7 +14,7 @@ from ..evaluation.task import Metrics, counted
 from ..runs.files import METRICS_FILE
 
 NOT_IN_REQUEST = ("inputs", "model_sha256", "device")
-"""What decides the metrics besides the request (``fingerprint`` in ``metrics.json``)."""
+"""Fields of ``fingerprint`` in ``metrics.json`` that are no part of the request: data, model and device."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,13 @@ class TestSet:
     checksum: str
     """Checksum of the captions and clips that were used; the same for the same test set."""
     size: str
-    """How much of the split was used, such as "550 captions and 110 clips"."""
+    """The part of the split that was used, such as "550 captions and 110 clips"."""
     is_whole: bool
     """Nothing of the split was skipped."""
 
 
 @dataclass(frozen=True)
-class Measured:
+class RunMetrics:
     """The metrics of one evaluation of a run."""
 
     run: str
@@ -42,17 +42,17 @@ class Measured:
     request: Mapping[str, Any]
     """The settings that decide the metrics besides model and data, such as ``{"ties": "average"}``."""
     values: Mapping[str, float]
-    """{measure: value}"""
+    """{metric: value}"""
     stages: Mapping[str, Mapping[str, float]]
     """{stage: values of its score alone}, for runs whose score has several."""
     main: tuple[str, ...]
-    """The measures that tables show first."""
+    """The metrics that tables show first."""
     notes: tuple[str, ...]
     """The note to show with every figure."""
 
 
-def measured(metrics: Metrics) -> Measured:
-    """Return what an evaluation measured.
+def parse_run_metrics(metrics: Metrics) -> RunMetrics:
+    """Return the metrics of an evaluation, checked.
 
     Args:
         metrics: Contents of ``metrics.json``.
@@ -64,8 +64,8 @@ def measured(metrics: Metrics) -> Measured:
     names = ("run", "dataset", "protocol", "split", "split_checksum")
     if not all(is_text(metrics[name]) for name in names):
         raise ValueError(f"one of {', '.join(names)} is not text")
-    values = dict(task.measures(metrics))
-    stages = {name: dict(values) for name, values in task.stage_measures(metrics).items()}
+    values = dict(task.table_metrics(metrics))
+    stages = {name: dict(values) for name, values in task.stage_metrics(metrics).items()}
     for name, value in [*values.items(), *(item for stage in stages.values() for item in stage.items())]:
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise ValueError(f"{name} is not a finite number")
@@ -83,12 +83,12 @@ def measured(metrics: Metrics) -> Measured:
     )
     fingerprint = metrics["fingerprint"]
     request = {name: fingerprint[name] for name in sorted(fingerprint) if name not in NOT_IN_REQUEST}
-    main = tuple(name for name in task.main_measures if name in values)
-    return Measured(metrics["run"], task.name, test, request, values, stages, main, tuple(notes))
+    main = tuple(name for name in task.main_metrics if name in values)
+    return RunMetrics(metrics["run"], task.name, test, request, values, stages, main, tuple(notes))
 
 
-def read_measured(folder: Path) -> Measured | None:
-    """Return what the evaluation in a folder measured; None if there was none.
+def read_run_metrics(folder: Path) -> RunMetrics | None:
+    """Return the metrics of the evaluation in a folder; None if there was none.
 
     Raises:
         UserError: The file is not as an evaluation writes it.
@@ -98,7 +98,7 @@ def read_measured(folder: Path) -> Measured | None:
         return None
     metrics = read_json(path)
     try:
-        return measured(metrics)
+        return parse_run_metrics(metrics)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         todo = "remove it and run vlalign-evaluate again"
         raise UserError(f"{path}: not as an evaluation writes it; {todo}") from None
