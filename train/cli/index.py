@@ -79,7 +79,7 @@ def make_parser() -> Parser:
     return index_parser(
         "vlalign-index",
         "Bring the search index of a data set up to date: encode windows of new and changed videos, and remove those "
-        "that no longer count. A stopped call goes on where it was. Small data sets need no such call.",
+        "that no longer count. A stopped call resumes. Small data sets need no such call.",
         EXAMPLES,
     )
 

@@ -10,6 +10,7 @@ from ...storage.cli.parser import DEVICE_HELP, Parser, command_parser
 from ...storage.common.errors import EXIT_DONE, SettingError, UserError
 from ...storage.common.terminal import number_of, say, show
 from ...storage.dataset.folder import find_dataset
+from ..search.moments import moment_table
 from ..search.query_checks import SearchBy, check_count, check_query, parse_example
 
 if TYPE_CHECKING:
@@ -54,13 +55,13 @@ def run_of(args: argparse.Namespace) -> Path | str | None:
         UserError: A run and features are named, or there is no run.
     """
     if args.features is None and args.weights is not None:
-        problem = "belongs to --features: a run's features were extracted before; leave it out"
+        problem = "belongs to --features: a run's features were extracted before; omit it"
         raise SettingError("weights", args.weights, problem)
     if args.features is not None and args.device not in ("auto", "cpu"):
-        problem = f"belongs to a run: --features {args.features} alone computes on the CPU; leave it out"
+        problem = f"belongs to a run: --features {args.features} alone computes on the CPU; omit it"
         raise SettingError("device", args.device, problem)
     if args.run is not None and args.features is not None:
-        raise UserError(f"--features {args.features}: the run {args.run} has its own; leave one of both out")
+        raise UserError(f"--features {args.features}: the run {args.run} has its own; pass only one of both")
     if args.run is not None or args.features is not None:
         return args.run
     from ..runs.folder import find_run
@@ -91,22 +92,22 @@ def _run_and_text(args: argparse.Namespace) -> tuple[str | None, str | None]:
     if is_run(first):
         if len(others) <= 1:
             return first, others[0] if others else None
-        raise UserError(f"a text of several words needs quotes: {_call(first, others)}")
+        raise UserError(f"a text of several words needs quotes: {_suggested_call(first, others)}")
     if not others:
         return None, first
     if is_run(others[-1]):
-        raise UserError(f"the run {others[-1]} comes before the text: {_call(others[-1], words[:-1])}")
+        raise UserError(f"the run {others[-1]} comes before the text: {_suggested_call(others[-1], words[:-1])}")
     problem = "a text of several words needs quotes"
     if len(words) == 2 and args.features is None:
         try:
             find_run(args.root, args.dataset, first)
         except UserError as error:
             problem = f"{error}; if the text has several words, quote it"
-    raise UserError(f"{problem}: {_call(None, words)}")
+    raise UserError(f"{problem}: {_suggested_call(None, words)}")
 
 
-def _call(run: str | None, text: list[str]) -> str:
-    """Return the call that was meant."""
+def _suggested_call(run: str | None, text: list[str]) -> str:
+    """Return the call that was probably meant."""
     shown = " ".join(text)
     return shlex.join(
         ["vlalign-search", *([run] if run else []), shown if len(shown) <= MAX_SHOWN_CHARACTERS else "TEXT"]
@@ -115,7 +116,7 @@ def _call(run: str | None, text: list[str]) -> str:
 
 def _check_like_weight(args: argparse.Namespace, query: str) -> None:
     if args.like_weight is not None and (args.like is None or not query.strip()):
-        problem = "changes nothing without both a text and --like; leave it out"
+        problem = "changes nothing without both a text and --like; omit it"
         raise SettingError("like_weight", args.like_weight, problem)
 
 
@@ -135,7 +136,7 @@ def _check_rerank(args: argparse.Namespace) -> None:
         if not config.has_fusion:
             what = f"{folder.name}, of objective {config.objective.name}, has no fusion layers"
     if what:
-        raise SettingError("rerank", args.rerank, f"changes nothing: {what}; leave it out")
+        raise SettingError("rerank", args.rerank, f"changes nothing: {what}; omit it")
 
 
 def _search(args: argparse.Namespace) -> int:
@@ -149,7 +150,6 @@ def _search(args: argparse.Namespace) -> int:
     _check_like_weight(args, query)
     args.run = run_of(args)
     _check_rerank(args)
-    from ..search.moments import moment_table
     from ..search.search import Search
 
     search = Search.open(source_of(args))

@@ -60,10 +60,10 @@ def suite_command(args: argparse.Namespace, settings: dict[str, Any], seeds: tup
     """Run a suite and show its table; return the exit code."""
     for name in ("recipe", "protocol", "init", "run_name", "objective"):
         if getattr(args, name) is not None:
-            raise SettingError(name, getattr(args, name), "the rows of a suite say what it is; leave it out")
+            raise SettingError(name, getattr(args, name), "the rows of a suite decide it; omit it")
     seed = settings.pop("seed")
     if seed is not None and seeds is not None:
-        raise SettingError("seed", seed, "the seeds are those of --seeds; leave one of both out")
+        raise SettingError("seed", seed, "--seeds says which seeds; pass only one of both")
     seeds = seeds or (seed or 0,)
     result = run_suite(args.root, args.dataset, args.suite, seeds=seeds, device=args.device, settings=settings)
     if result.files:
@@ -121,9 +121,8 @@ def make_parser() -> Parser:
     """Return the parser of vlalign-train."""
     parser = command_parser(
         "vlalign-train",
-        "Train a video-text model on the features and captions of a data set. The same command resumes a training that "
-        "was "
-        "stopped. All settings are optional; those that are not given are the recipe's. A run keeps them in run.json.",
+        "Train a video-text model on the features and captions of a data set. The same command resumes a stopped "
+        "training. All settings are optional; the recipe has defaults for all. A run records them in run.json.",
         "vlalign-train --dataset demo --features s3d\n"
         "  vlalign-train --dataset demo --features s3d --seeds 0-4\n"
         "  vlalign-train --dataset youcook2 --suite taco-table3 --seeds 0-2\n"
@@ -146,7 +145,7 @@ def make_parser() -> Parser:
         "--seeds",
         metavar="SEEDS",
         help="train and evaluate a run for each of these seeds, such as 0-4 or 0,2,5, and show the mean with its "
-        "deviation; complete runs are kept",
+        "deviation; complete runs are reused",
     )
     parser.add_argument(
         "--suite",

@@ -73,7 +73,7 @@ def train_seeds(
     settings: Mapping[str, Any] | None = None,
     on_progress: Listener | None = None,
 ) -> SeedRuns:
-    """Train and evaluate a run for each seed. Runs that are complete are kept, unfinished ones resume.
+    """Train and evaluate a run for each seed. Complete runs are reused, unfinished ones resume.
 
     The table is also written into ``<root>/<dataset>/comparisons/``. All trainings end before the first evaluation;
     under torchrun, only the first process evaluates.
@@ -97,7 +97,7 @@ def train_seeds(
     if not seeds:
         raise SettingError("seeds", "()", "expected one seed or more")
     if (settings or {}).get("seed") is not None:
-        raise SettingError("seed", (settings or {})["seed"], "the seeds are those of --seeds; pass one of both")
+        raise SettingError("seed", (settings or {})["seed"], "--seeds says which seeds; pass only one of both")
     from ..distributed import meet_workers  # torch takes seconds to import
 
     with meet_workers(device):

@@ -67,7 +67,7 @@ def run_suite(
 ) -> SuiteResult:
     """Train and evaluate every row of a paper's table, and compare with the paper's values.
 
-    Runs that are complete are kept, unfinished ones resume. A row that fails is reported, and the others continue. The
+    Complete runs are reused, unfinished ones resume. A row that fails is reported, and the others continue. The
     table is also written into ``<root>/<dataset>/comparisons/``.
 
     Args:
@@ -90,39 +90,46 @@ def run_suite(
         raise SettingError("suite", suite_name, problem)
     given = {name: value for name, value in (settings or {}).items() if value is not None}
     check_folders(folder.comparisons)
-    rows = suite.rows_for(folder.name)
-    used = [given_for(suite, row, folder.name, given) for row in rows]  # finds mistakes before the first training
-    for name, value in given.items():
-        if not any(name in of_row for of_row in used):
-            objectives = " or ".join({row_config(suite, row, folder.name, given).objective.name: None for row in rows})
-            problem = f"changes nothing in any row of {suite.name}, which trains objective {objectives}; omit it"
-            raise SettingError(name, value, problem)
+    _check_settings(suite, folder.name, given)
+    problems = Problems(quiet=not is_first_process(), file=folder.problems("suite"))
+    run = _SuiteRun(
+        dataset=folder,
+        suite=suite,
+        seeds=seeds,
+        given=given,
+        device=device,
+        on_progress=on_progress,
+        problems=problems,
+    )
     from ..distributed import meet_workers  # torch takes seconds to import
 
-    problems = Problems(quiet=not is_first_process(), file=folder.problems("suite"))
-    run = _SuiteRun(root, folder, suite, seeds, given, device, on_progress, problems)
     with problems:
         with meet_workers(device):
-            for row in rows:
+            for row in suite.rows_for(folder.name):
                 run.train(row)
         if not is_first_process():
             return SuiteResult((), ResultsTable((), ()), (), len(run.failed), 0)
-        compared = [row for row in rows if folder.name in row.published]
-        evaluations = [run.evaluate(row) for row in compared]
-    results = tuple(_result(suite, row, folder.name, found) for row, found in zip(compared, evaluations, strict=True))
-    notes = {note: None for found in evaluations for each in found for note in each.notes}
-    table = suite_table(suite, folder.name, results, given, len(seeds), list(notes))
+        table, results = run.compare()
     name = "-".join(filter(None, (suite.name, settings_text(given)[:100], f"seeds{shown_seeds(seeds)}")))
     files = tuple(write_table(table, folder.comparisons, name))
-    num_skipped = sum(trained.num_skipped for runs in run.trained.values() for trained in runs.values())
-    return SuiteResult(results, table, files, len(run.failed), num_skipped)
+    return SuiteResult(results, table, files, len(run.failed), run.num_skipped)
+
+
+def _check_settings(suite: Suite, dataset: str, given: Mapping[str, Any]) -> None:
+    """Raise ``SettingError`` for settings that cannot be used, or change nothing in any row: before any training."""
+    rows = suite.rows_for(dataset)
+    used = [given_for(suite, row, dataset, given) for row in rows]
+    for name, value in given.items():
+        if not any(name in of_row for of_row in used):
+            objectives = " or ".join({row_config(suite, row, dataset, given).objective.name: None for row in rows})
+            problem = f"changes nothing in any row of {suite.name}, which trains objective {objectives}; omit it"
+            raise SettingError(name, value, problem)
 
 
 @dataclass
 class _SuiteRun:
     """A suite that is being run, and its rows so far."""
 
-    root: Path
     dataset: DatasetFolder
     """The data set that the table is about."""
     suite: Suite
@@ -153,7 +160,7 @@ class _SuiteRun:
         try:
             for seed in self.seeds:
                 self.trained.setdefault(row.name, {})[seed] = train(
-                    self.root,
+                    self.dataset.root,
                     row.trained_on or dataset,
                     recipe=recipe,
                     init=str(self.trained[row.init][seed].folder) if row.init else None,
@@ -179,7 +186,7 @@ class _SuiteRun:
                 parse_run_metrics(
                     evaluate(
                         run.folder,
-                        root=self.root,
+                        root=self.dataset.root,
                         on=on,
                         protocol=protocol,
                         settings=settings,
@@ -192,12 +199,25 @@ class _SuiteRun:
             self._fail(row, error)
             return []
 
+    def compare(self) -> tuple[ResultsTable, tuple[RowResult, ...]]:
+        """Evaluate all rows for which the paper has values, and return the table and its rows."""
+        suite, dataset = self.suite, self.dataset.name
+        rows = [row for row in suite.rows_for(dataset) if dataset in row.published]
+        evaluations = [self.evaluate(row) for row in rows]
+        results = tuple(self._result(row, found) for row, found in zip(rows, evaluations, strict=True))
+        notes = {note: None for found in evaluations for each in found for note in each.notes}
+        return suite_table(suite, dataset, results, self.given, len(self.seeds), list(notes)), results
 
-def _result(suite: Suite, row: Row, dataset: str, found: Sequence[RunMetrics]) -> RowResult:
-    values = [each.values if row.stage is None else each.stages.get(row.stage, {}) for each in found]
-    ours = [[value[name] for value in values if name in value] for name in suite.columns]
-    means = tuple(mean_of(numbers) if numbers else None for numbers in ours)
-    return RowResult(row, tuple(row.published[dataset]), means)
+    def _result(self, row: Row, found: Sequence[RunMetrics]) -> RowResult:
+        values = [each.values if row.stage is None else each.stages.get(row.stage, {}) for each in found]
+        ours = [[value[name] for value in values if name in value] for name in self.suite.columns]
+        means = tuple(mean_of(numbers) if numbers else None for numbers in ours)
+        return RowResult(row, tuple(row.published[self.dataset.name]), means)
+
+    @property
+    def num_skipped(self) -> int:
+        """Captions and videos that could not be used, in all runs."""
+        return sum(run.num_skipped for runs in self.trained.values() for run in runs.values())
 
 
 def suite_table(

@@ -63,9 +63,9 @@ class ResultsTable:
 
     def shown(self) -> "ResultsTable":
         """Return the table without the columns that only CSV has."""
-        kept = [index for index, column in enumerate(self.columns) if not column.only_in_csv]
-        rows = tuple(tuple(row[index] for index in kept) for row in self.rows)
-        return ResultsTable(tuple(self.columns[index] for index in kept), rows, self.notes)
+        shown = [index for index, column in enumerate(self.columns) if not column.only_in_csv]
+        rows = tuple(tuple(row[index] for index in shown) for row in self.rows)
+        return ResultsTable(tuple(self.columns[index] for index in shown), rows, self.notes)
 
 
 def _text(cell: Cell) -> str:

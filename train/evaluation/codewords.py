@@ -18,7 +18,7 @@ from ..data.clips import Clip
 from ..data.pairs import Pairs
 from ..data.text_inputs import RecordingInputs, SubwordInputs, TextInputs
 from ..distributed import Workers
-from ..models.codebook import Coded, SharedCodebook, coded_texts, coded_videos
+from ..models.codebook import Coded, SharedCodebook, quantize
 from ..scoring.scorer import CLIP_CHUNK, TEXT_CHUNK, Scorer
 
 
@@ -59,10 +59,10 @@ def find_uses(scorer: Scorer, captions: Sequence[Caption], clips: Sequence[Clip]
     of_clips, of_captions, words = [], [], []
     for first in range(0, len(clips), CLIP_CHUNK):
         encoded = scorer.encode_videos(clips[first : first + CLIP_CHUNK])
-        of_clips += _codes(codebook, coded_videos(codebook, encoded, single_process))
+        of_clips += _codes(codebook, quantize(codebook, encoded, single_process))
     for first in range(0, len(captions), TEXT_CHUNK):
         chunk = captions[first : first + TEXT_CHUNK]
-        coded = coded_texts(codebook, scorer.encode_texts(chunk), single_process)
+        coded = quantize(codebook, scorer.encode_texts(chunk), single_process)
         if isinstance(scorer.text_inputs, RecordingInputs):
             codes_of_chunk = list(_codes(codebook, coded))
             of_captions += codes_of_chunk

@@ -104,7 +104,7 @@ def split_coverage(
         used: The captions that the run was asked.
         features: Of the run's data set.
         recordings: Store of the spoken captions, for a run that uses them.
-        unused_videos: {video id: reason} of videos that the task itself left out.
+        unused_videos: {video id: reason} of videos that the task itself skipped.
     """
     num_unused = len(listed) - len(used)
     reasons = _reasons(listed, features, recordings, unused_videos or {}) if num_unused else Counter()

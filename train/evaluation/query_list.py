@@ -123,21 +123,21 @@ def list_queries(
                 "map": next(maps, None),
             }
         )
-    kept = _that_fit(listed)
-    used = sorted({clip for query in kept for clip in (query["clip"], *(found for found, _ in query["found"]))})
+    shown = _fit_size_limit(listed)
+    used = sorted({clip for query in shown for clip in (query["clip"], *(found for found, _ in query["found"]))})
     number = {clip: index for index, clip in enumerate(used)}
-    for query in kept:
+    for query in shown:
         query["clip"] = number[query["clip"]]
         query["found"] = [(number[clip], score) for clip, score in query["found"]]
     return {
         "stages": list(stage_ranks),
         "num_queries": len(pairs.captions),
-        "queries": kept,
+        "queries": shown,
         "clips": [_listed_clip(pairs, clip) for clip in used],
     }
 
 
-def _that_fit(queries: list[ListedQuery]) -> list[ListedQuery]:
+def _fit_size_limit(queries: list[ListedQuery]) -> list[ListedQuery]:
     sizes = [len(json.dumps(query)) for query in queries]
     share = MAX_BYTES / max(sum(sizes), 1)
     return queries if share >= 1 else [queries[i] for i in evenly(len(queries), max(int(share * len(queries)), 1))]

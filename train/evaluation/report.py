@@ -11,7 +11,6 @@ from typing import Any
 import jinja2
 
 from ...storage.common.files import write_text
-from ...storage.dataset.folder import DatasetFolder
 from ...storage.stores.thumbnails import ThumbnailStore
 from ..runs.files import EVENTS_FILE, REPORT_FILE
 from ..runs.load import Run
@@ -56,26 +55,21 @@ def _values(events: Sequence[Mapping[str, float | None]], name: str) -> list[flo
     return [math.nan if value is None else value for value in values]
 
 
-def render_report(
-    task: Task[Any],
-    metrics: Metrics,
-    page: Mapping[str, object],
-    about: Mapping[str, Any],
-    events: Sequence[Mapping[str, float | None]],
-    dataset: DatasetFolder,
-    folder: Path,
-) -> str:
-    """Return the HTML of a report.
+def write_report(run: Run, task: Task[Any], metrics: Metrics, page: Mapping[str, object], folder: Path) -> None:
+    """Write ``report.html`` into a folder.
 
     Args:
-        task: What the run was evaluated on.
+        run: The run that was evaluated.
+        task: The task that it was evaluated on.
         metrics: Contents of ``metrics.json``.
         page: Variables of the task's page.
-        about: Contents of ``run.json``.
-        events: Lines of ``events.jsonl``.
-        dataset: The data set that the run was evaluated on.
         folder: Where the report goes.
     """
+    write_text(folder / REPORT_FILE, _render(run, task, metrics, page, folder))
+
+
+def _render(run: Run, task: Task[Any], metrics: Metrics, page: Mapping[str, object], folder: Path) -> str:
+    """Return the HTML of a report."""
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader([Path(__file__).parent, task.page.parent]),
         autoescape=True,
@@ -83,34 +77,20 @@ def render_report(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    script, thumbnails = task.script, ThumbnailStore(dataset.thumbnails)
+    script, thumbnails = task.script, ThumbnailStore(run.dataset.thumbnails)
     checksum = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    events = read_events(run.folder / EVENTS_FILE)
     return templates.get_template("report.html.jinja").render(
         task_page=task.page.name,
         script=script,
         allowed_script=f"'sha256-{checksum}'" if script else "'none'",
-        about=about,
+        about=run.about,
         result=metrics,
         counted=partial(counted, metrics),
         curve=loss_curve(events),
         num_steps=f"{events[-1]['step']:,}",  # the setting may be 0: as many as fit the data
         images=partial(images_of, thumbnails),
-        shown_clips=partial(shown_clips, dataset, thumbnails, folder),
+        shown_clips=partial(shown_clips, run.dataset, thumbnails, folder),
         **task.page_functions(),
         **page,
     )
-
-
-def write_report(run: Run, task: Task[Any], metrics: Metrics, page: Mapping[str, object], folder: Path) -> None:
-    """Write ``report.html`` into a folder.
-
-    Args:
-        run: The run that was evaluated.
-        task: What it was evaluated on.
-        metrics: Contents of ``metrics.json``.
-        page: Variables of the task's page.
-        folder: Where the report goes.
-    """
-    events = read_events(run.folder / EVENTS_FILE)
-    html = render_report(task, metrics, page, run.about, events, run.dataset, folder)
-    write_text(folder / REPORT_FILE, html)

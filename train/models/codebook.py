@@ -23,7 +23,7 @@ SIDES: tuple[Side, Side] = ("text", "video")
 class TokenNorm(nn.Module):
     """Batch normalisation over the tokens of a batch, of all processes, without padding and without learned scale.
 
-    Other than in ``audio.RowNorm``, which keeps torch's BatchNorm1d, the running variance is the biased one.
+    Unlike ``audio.RowNorm``, which is torch's BatchNorm1d, it has the biased running variance.
     """
 
     mean: Tensor
@@ -109,7 +109,7 @@ class SharedCodebook(nn.Module):
             generator: The same in every process, so that their codebooks stay the same.
 
         Returns:
-            How many codewords replaced a token in this step, also kept as ``in_use``.
+            The number of codewords that replaced a token in this step, also set as ``in_use``.
         """
         nearest_T = self.nearest(tokens_TD)
         ones_T = torch.ones_like(nearest_T, dtype=self.counts.dtype)
@@ -156,26 +156,12 @@ class Coded:
         return self.tokens_BLD[self.index_T]
 
 
-def coded_texts(codebook: SharedCodebook, texts: TextTokens, workers: Workers) -> Coded:
-    """Return encoded texts in CMCM's space. ``workers``: the processes that share the batch."""
-    index_T = nonzero(texts.mask_BN, lengths_of(texts.mask_BN, texts.lengths_B))
-    return _coded(codebook, "text", texts.sentence_BD, texts.tokens_BND, texts.mask_BN, index_T, workers)
-
-
-def coded_videos(codebook: SharedCodebook, videos: VideoTokens, workers: Workers) -> Coded:
-    """Return encoded videos in CMCM's space. ``workers``: the processes that share the batch."""
-    index_T = nonzero(videos.mask_BM, lengths_of(videos.mask_BM, videos.lengths_B))
-    return _coded(codebook, "video", videos.mean_BD, videos.tokens_BMD, videos.mask_BM, index_T, workers)
-
-
-def _coded(
-    codebook: SharedCodebook,
-    side: Side,
-    summary_BD: Tensor,
-    tokens_BLD: Tensor,
-    mask_BL: Tensor,
-    index_T: tuple[Tensor, Tensor],
-    workers: Workers,
-) -> Coded:
+def quantize(codebook: SharedCodebook, encoded: TextTokens | VideoTokens, workers: Workers) -> Coded:
+    """Return encoded texts or videos in CMCM's space. ``workers``: the processes that share the batch."""
+    if isinstance(encoded, TextTokens):
+        side, summary_BD, tokens_BLD, mask_BL = "text", encoded.sentence_BD, encoded.tokens_BND, encoded.mask_BN
+    else:
+        side, summary_BD, tokens_BLD, mask_BL = "video", encoded.mean_BD, encoded.tokens_BMD, encoded.mask_BM
+    index_T = nonzero(mask_BL, lengths_of(mask_BL, encoded.lengths_B))
     code_tokens_BLD = codebook.tokens(side, tokens_BLD, index_T, workers) if codebook.size else None
     return Coded(codebook.vector(side, summary_BD, code_tokens_BLD, mask_BL), code_tokens_BLD, mask_BL, index_T)

@@ -61,10 +61,10 @@ class CmcmObjective(Objective):
     def compute_loss(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
         """Return both terms, and move the codewords."""
         from ..losses import masked_margin_softmax
-        from ..models.codebook import coded_texts, coded_videos
+        from ..models.codebook import quantize
 
         codebook, workers = _codebook(model), batch.workers
-        text, video = coded_texts(codebook, batch.texts, workers), coded_videos(codebook, batch.videos, workers)
+        text, video = quantize(codebook, batch.texts, workers), quantize(codebook, batch.videos, workers)
         text_BD, video_BD = workers.gather(text.vector_BD), workers.gather(video.vector_BD)
         weights_B = batch.all_weights()
 
@@ -107,16 +107,16 @@ class CmcmObjective(Objective):
     def text_vectors(self, model: PairModel, texts: TextTokens) -> Tensor:
         """Return the texts' vectors in CMCM's space."""
         from ..distributed import Workers
-        from ..models.codebook import coded_texts
+        from ..models.codebook import quantize
 
-        return coded_texts(_codebook(model), texts, Workers()).vector_BD
+        return quantize(_codebook(model), texts, Workers()).vector_BD
 
     def video_vectors(self, model: PairModel, videos: VideoTokens) -> Tensor:
         """Return the videos' vectors in CMCM's space."""
         from ..distributed import Workers
-        from ..models.codebook import coded_videos
+        from ..models.codebook import quantize
 
-        return coded_videos(_codebook(model), videos, Workers()).vector_BD
+        return quantize(_codebook(model), videos, Workers()).vector_BD
 
 
 def _codebook(model: PairModel) -> SharedCodebook:

@@ -41,7 +41,7 @@ class WordsObjective(Objective):
         """Check that nothing is set that changes nothing."""
         super().check()
         if self.temperature != 1.0:
-            raise SettingError("temperature", self.temperature, "objective words learns its scales; leave it out")
+            raise SettingError("temperature", self.temperature, "objective words learns its scales; omit it")
 
     @property
     def score_weights(self) -> dict[str, float]:

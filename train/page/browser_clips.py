@@ -1,4 +1,4 @@
-"""Clips of videos that browsers cannot play: cut when they are first asked for, and kept in a cache."""
+"""Clips of videos that browsers cannot play: cut when they are first requested, and cached."""
 
 import itertools
 import tempfile
@@ -7,6 +7,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 
+from ...extract.decoding.errors import VideoError
+from ...extract.decoding.sandbox import missing_protections
 from .concurrency import Busy, one_at_a_time
 
 MAX_CACHED_CLIPS = 40
@@ -14,7 +16,7 @@ MAX_CACHED_CLIPS = 40
 MAX_WAITING = 8
 """More requests are refused at once, so that searches and thumbnails are still answered."""
 CUT_SECONDS = 20.0
-"""How long cutting a clip may take."""
+"""Time limit for cutting a clip."""
 
 
 class ClipError(Exception):
@@ -22,9 +24,7 @@ class ClipError(Exception):
 
 
 def sandbox_lacks() -> tuple[str, ...]:
-    """Return which parts of the sandbox of decoders this system lacks."""
-    from ...extract.decoding.sandbox import missing_protections
-
+    """Return the parts of the sandbox of decoders that this system lacks."""
     return missing_protections()
 
 
@@ -60,8 +60,7 @@ class ClipCache:
             self._waiting.release()
 
     def _path(self, video: Path, start_seconds: float, end_seconds: float, folders: Sequence[str] | None) -> Path:
-        from ...extract.decoding.errors import VideoError
-        from ...extract.videos.clips import cut_clip  # here: most searches need no decoder
+        from ...extract.videos.clips import cut_clip  # loads decoders, which most searches do not need
 
         try:
             key = video, video.stat().st_mtime_ns, start_seconds, end_seconds

@@ -48,7 +48,7 @@ def serve(
         raise SettingError("port", port, "expected 0 to 65535")
     is_local = _is_loopback(host)
     if no_token and not is_local:
-        raise SettingError("host", host, "other machines reach it, so the token stays; leave --no-token out")
+        raise SettingError("host", host, "other machines reach it, so the token stays; omit --no-token")
     with _listen(host, port) as listening:
         port = listening.getsockname()[1]
         token = None if no_token else secrets.token_urlsafe(24)

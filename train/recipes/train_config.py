@@ -106,7 +106,7 @@ class TrainConfig:
         return self.objective.score_weights
 
     def flat(self) -> dict[str, Any]:
-        """Return all settings by name, the objective's own among them, as ``run.json`` keeps them."""
+        """Return all settings by name, the objective's own among them, as in ``run.json``."""
         settings = _values(*(getattr(self, component) for component in COMPONENTS))
         of_run = {"objective": self.objective.name, "recipe": self.recipe, "init": self.init}
         return settings | of_run | _values(self.objective)
@@ -197,7 +197,7 @@ def refuse_unused(config: TrainConfig, written: Mapping[str, Any]) -> None:
     for name, value in written.items():
         if name in unused:
             where = f"objective {config.objective.name} with encoder {config.model.encoder}"
-            problem = f"changes nothing for {where}: it belongs to {unused[name]}; leave it out"
+            problem = f"changes nothing for {where}: it belongs to {unused[name]}; omit it"
             raise SettingError(name, value, problem)
 
 

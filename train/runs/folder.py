@@ -103,7 +103,7 @@ def choose_dataset(root: Path, name: str | None, own: DatasetFolder, having: str
         raise SettingError(
             "dataset",
             name,
-            f"no {where}; the run is of {own.name}; run {hint} --dataset {name} first, or leave out --dataset to ask "
+            f"no {where}; the run is of {own.name}; run {hint} --dataset {name} first, or omit --dataset to ask "
             f"it about {own.name}",
         )
     return own if other.path.resolve() == own.path.resolve() else other

@@ -2,7 +2,7 @@
 
 A window has the list whose centroid is nearest (an inverted file), and a code of 64 bytes (product quantization, Jegou
 et al. 2011), both by FAISS. The files are not FAISS's own, because its reader does not withstand a file of somebody
-else: the arrays are kept as files of tensors that are checked, and FAISS's lists are filled from them when an index is
+else: the arrays are in files of tensors that are checked, and FAISS's lists are filled from them when an index is
 opened.
 """
 
@@ -33,7 +33,7 @@ EXACT_WINDOWS = 1 << 20
 """Up to so many windows, all are compared."""
 FORMAT = 1
 NUM_PROBES = 256
-"""Lists that are looked at."""
+"""Lists that are searched."""
 MIN_CANDIDATES = 512
 """Windows whose exact vectors are compared. Both: ``tests/benchmarks/README.md``."""
 QUANTIZER_FILE = f"codebook{SUFFIX}"
@@ -70,7 +70,7 @@ class VectorQuantizer:
     list_centroids: np.ndarray
     """float32 [L, P]; vectors of D values are padded with zeros to P."""
     code_centroids: np.ndarray
-    """Of each subvector, float32 [128, 16, P / 128]."""
+    """The centroids of each subvector, float32 [128, 16, P / 128]."""
     sample: np.ndarray
     """Vectors of some windows, float16 [S, D], by which percentiles are estimated."""
 
@@ -129,7 +129,7 @@ def train_quantizer(index: WindowIndex) -> VectorQuantizer:
 
 
 def _sample(index: WindowIndex, count: int) -> np.ndarray:
-    """Return the vectors of some windows, float16 [N, D]; those with values that are no numbers are left out."""
+    """Return the vectors of some windows, float16 [N, D]; skips those with values that are not finite."""
     live = np.flatnonzero(index.is_live)
     rows = np.sort(np.random.default_rng(0).choice(live, min(count, len(live)), replace=False))
     vectors = index.halves_of(rows)
@@ -302,7 +302,7 @@ class CodedIndex:
             release(codes_WC)
         filled.ntotal = int(sizes.sum())
         self.faiss_index = faiss.IndexIVFPQFastScan(filled)
-        filled.reset()  # the other index copied its lists, and keeps it alive
+        filled.reset()  # the other index copied its lists, and holds a reference to it
         self.faiss_index.nprobe = NUM_PROBES
 
     def search(self, query_D: np.ndarray) -> CodedSearch:
@@ -341,7 +341,7 @@ class CodedSearch:
 
 
 CandidateSearch = ExactSearch | CodedSearch
-"""How a query's candidates are found: among all windows, or by codes."""
+"""The two ways to find a query's candidates: among all windows, or by codes."""
 
 
 def read_coded_index(index: WindowIndex, index_folder: Path) -> CodedIndex | None:

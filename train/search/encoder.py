@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from ...extract.decoding.errors import VideoError
+from ...extract.encoders.text_preparation import NoTextRule
 from ...storage.common.errors import UserError
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.hub.names import is_hub_name, read_hub_name
@@ -65,7 +67,7 @@ class SearchEncoder(Protocol):
 
     @property
     def reads_texts(self) -> bool:
-        """Whether texts have vectors; else only captions can be searched by text, and videos by example."""
+        """True if texts have vectors; else only captions can be searched by text, and videos by example."""
         ...
 
     @property
@@ -155,7 +157,7 @@ class StoreEncoder:
 
     @property
     def reads_texts(self) -> bool:
-        """Whether the model has a text tower."""
+        """True if the model has a text tower."""
         return not isinstance(self.tower, UserError)
 
     @property
@@ -249,7 +251,6 @@ def image_features(store: FeatureStore, path: Path, weights: Path | None = None)
         UserError: The image or the weights cannot be read, or the store was imported.
     """
     from ...extract import extract_video, load_extractor
-    from ...extract.decoding.errors import VideoError
     from ...extract.encoders.weights_paths import find_weights
     from ...extract.extractor import load_for_store
 
@@ -261,7 +262,7 @@ def image_features(store: FeatureStore, path: Path, weights: Path | None = None)
         extractor = load_for_store(store.profile, weights or find_weights(store.profile, used))
     if (extractor.profile, extractor.weights.sha256) != (store.profile, used.sha256):
         raise UserError(
-            f"{store.where}: made otherwise than {path} can be encoded here; use a store that was extracted"
+            f"{store.where}: {path} cannot be encoded as this store was made; use a store that was extracted"
         )
     try:
         return extract_video(path, [extractor])[store.profile.name]
@@ -275,7 +276,6 @@ def open_store_encoder(dataset: DatasetFolder, features: str, weights: Path | No
     Raises:
         UserError: There is no such store, or its text tower cannot be read.
     """
-    from ...extract.encoders.text_preparation import NoTextRule
     from ...extract.encoders.text_tower import (  # torch takes seconds to import
         WITH_TEXT_TOWER,
         has_text_tower,
@@ -301,10 +301,10 @@ def open_store_encoder(dataset: DatasetFolder, features: str, weights: Path | No
 
 
 def _check_texts(store: FeatureStore, tower: "ClipTextTower | HubTextTower") -> None:
-    """Raise ``UserError`` if a store says that texts must be prepared otherwise. Stores of 1.0.0 say nothing."""
+    """Raise ``UserError`` if a store expects texts that are prepared differently. Stores of 1.0.0 do not say."""
     required = sorted({shard.made_with.get(TEXTS, tower.preparation) for shard in store.shards} - {tower.preparation})
     if required:
         raise UserError(
-            f"{store.where}: texts for it must be prepared so: {required[0]}; those of {tower.weights_path} are "
-            f"prepared so: {tower.preparation}; pass --weights with the folder that made it, or update vlalign"
+            f"{store.where}: expects texts prepared as {required[0]}; {tower.weights_path} prepares them as "
+            f"{tower.preparation}; pass --weights with the folder that made it, or update vlalign"
         )

@@ -181,7 +181,7 @@ class WindowIndex:
 
         Args:
             shards: All shards, oldest first. Of two with the same video, the later one counts.
-            key: What the vectors must have been made from; other shards are left out.
+            key: What the vectors must have been made from; other shards are skipped.
             checksums: {video id: checksum of its rows now}
         """
         fitting = [shard for shard in shards if shard.key == key]
@@ -248,7 +248,7 @@ class WindowIndex:
         return self.halves_of(rows).astype(np.float32)
 
     def halves_of(self, rows: np.ndarray) -> np.ndarray:
-        """Return the vectors of some windows as they are kept, float16 [N, D]."""
+        """Return the vectors of some windows as they are stored, float16 [N, D]."""
         vectors = np.zeros((len(rows), self.dim), dtype=np.float16)
         for chosen, shard, in_shard in self._by_shard(rows):
             vectors[chosen] = shard.vectors[in_shard]
@@ -271,7 +271,7 @@ class WindowIndex:
 
 
 def open_index_shards(folder: Path) -> list[IndexShard]:
-    """Open all shards in a folder. A shard that a cleaning removed meanwhile is left out.
+    """Open all shards in a folder. A shard that a cleaning removed meanwhile is skipped.
 
     Raises:
         UserError: A shard is damaged.

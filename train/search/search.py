@@ -115,7 +115,7 @@ class Search:
         if like is None:
             return self._find_text(query, num_results, rerank, videos, by)
         if by == "text":
-            raise SettingError("by", by, "an example has no words; leave it out, or pass a text alone")
+            raise SettingError("by", by, "an example has no words; omit it, or pass a text alone")
         query_D = self.encode_query(query, like, like_weight)
         hits = self._hits(self._find_candidates(query_D), num_results, videos)
         if isinstance(like, VideoSpan):

@@ -13,7 +13,7 @@ from vlalign.train.cli.train import main as train_main
 from vlalign.train.data.pairs import make_pairs, read_pairs
 from vlalign.train.distributed import Workers
 from vlalign.train.evaluation.codewords import Uses, conditional_matrices, find_uses, places, sharing, table
-from vlalign.train.models.codebook import coded_videos
+from vlalign.train.models.codebook import quantize
 from vlalign.train.runs.load import load_run
 
 
@@ -85,7 +85,7 @@ def test_uses_are_the_nearest_codewords_of_rows_and_of_words_without_special_pie
     assert [len(codes) for codes in uses.clips] == [len(part) for part in rows]
     assert [words for words in uses.words] == [[word.lower() for word in c.words] for c in pairs.captions]
     codebook = loaded.scorer.model.codebook
-    alone = coded_videos(codebook, loaded.scorer.encode_videos(pairs.clips[2:3]), Workers()).tokens_BLD[0]
+    alone = quantize(codebook, loaded.scorer.encode_videos(pairs.clips[2:3]), Workers()).tokens_BLD[0]
     nearest = [int(((codebook.codewords - token) ** 2).sum(dim=1).argmin()) for token in alone]
     assert uses.clips[2].tolist() == nearest
     places_of = loaded.scorer.text_inputs.words_of_tokens(pairs.captions[0])
