@@ -67,28 +67,30 @@ class DataSettings(Settings):
 
     dataset: str
     protocol: str = setting(
-        "", "which splits and captions of the data set, as for vlalign-preprocess; empty: the usual ones"
+        "", "protocol of the data set (its splits and captions), as for vlalign-preprocess; empty: the default"
     )
     features: str = field(
         metadata={"setting": SettingInfo(description="name of a feature store, such as s3d, or several joined by +")}
     )
     video_grid: str = setting(
         "",
-        "TIMExHEIGHTxWIDTH: average a clip's frame maps into this many cells, each one a token (CMCM section 4.3, "
-        "appendix B); for features that are maps. --max-video-tokens counts frames then",
+        "TIMExHEIGHTxWIDTH: average a clip's feature maps into this many cells, each one a token (CMCM section 4.3, "
+        "appendix B); only for feature maps. --max-video-tokens is then a number of frames",
     )
-    max_video_tokens: int = setting(48, "rows of a clip, evenly chosen from longer clips", ge=1)  # TACo section 4.3
-    max_text_tokens: int = setting(30, "word pieces of a caption; longer ones are cut", ge=3)  # TACo section 4.3
+    max_video_tokens: int = setting(
+        48, "feature vectors of a clip; longer clips are sampled evenly", ge=1
+    )  # TACo section 4.3
+    max_text_tokens: int = setting(30, "subwords of a caption; longer captions are truncated", ge=3)  # TACo section 4.3
     tokens_of_interest: str = setting(
-        "noun+verb", "parts of speech that the token loss is about, such as noun+verb+adj; or none"
+        "noun+verb", "parts of speech of the tokens in the token loss, such as noun+verb+adj; or none"
     )  # TACo section 3.3
     shuffle_shards: int = setting(
         0,
-        "shards of the features whose clips are shuffled together, one such group after the other, for features that "
-        "no disk or memory here holds whole; 0: all",
+        "number of feature shards whose clips are shuffled together, one group of shards after the other; for features "
+        "larger than memory or disk; 0: all shards",
         ge=0,
     )
-    clips_per_video: int = setting(0, "clips of the same video in a batch; 0: as many as are drawn by chance", ge=0)
+    clips_per_video: int = setting(0, "clips of the same video in a batch; 0: any number, drawn at random", ge=0)
 
     @property
     def pos_tags(self) -> tuple[str, ...]:
@@ -153,12 +155,12 @@ class EncoderTraits:
 
 ENCODERS = {
     "transformer": EncoderTraits(
-        description="self-attention over a clip's rows and over a caption's word pieces (TACo, section 3.1)",
+        description="self-attention over a clip's feature vectors and over a caption's subwords (TACo, section 3.1)",
         unused=("embedding_size",),
     ),
     "gated": EncoderTraits(
-        description="gated embeddings of the maximum of a clip's rows and of the average of a caption's word vectors "
-        "(SSML, section 5.1)",
+        description="gated embeddings of the maximum of a clip's feature vectors and of the average of a caption's "
+        "word vectors (SSML, section 5.1)",
         gives_tokens=False,
         unused=(
             "max_video_tokens",
@@ -171,13 +173,14 @@ ENCODERS = {
         ),
     ),
     "words": EncoderTraits(
-        description="a vector and a weight for each word of the training captions, and linear layers on a clip's rows",
+        description="a vector and a weight for each word of the training captions, and linear layers on a clip's "
+        "feature vectors",
         gives_word_vectors=True,
         unused=("text_encoder", "embedding_size", "num_video_layers", "num_fusion_layers", "tokens_of_interest"),
     ),
     "spoken": EncoderTraits(
-        description="a linear layer on a clip's rows, and Harwath's residual network on its spoken caption's log-mel "
-        "rows (CMCM, Table 3)",
+        description="a linear layer on a clip's feature vectors, and Harwath's residual network on the log-mel "
+        "spectrogram of its spoken caption (CMCM, Table 3)",
         reads_words=False,
         unused=(
             "text_encoder",
@@ -202,11 +205,14 @@ class ModelSettings(Settings):
         "small", "'small' (two layers, learned from the captions), or a BERT-like model by folder or hub name"
     )
     embedding_size: int = setting(6144, "width of the gated encoder", ge=1)  # SSML section 5.1
-    num_video_layers: int = setting(1, "self-attention layers over a clip's rows", ge=0)  # TACo section 4.2
-    num_fusion_layers: int = setting(2, "layers that see a text and a video together", ge=1)  # TACo section 4.2
-    dropout: float = setting(0.1, "dropout rate of the new layers", ge=0, lt=1)
+    num_video_layers: int = setting(1, "self-attention layers over a clip's feature vectors", ge=0)  # TACo section 4.2
+    num_fusion_layers: int = setting(
+        2, "fusion layers: self-attention over the tokens of a text and a video together", ge=1
+    )  # TACo section 4.2
+    dropout: float = setting(0.1, "dropout rate of all layers outside the text encoder", ge=0, lt=1)
     precision: str = setting(
-        "fp32", choices={"fp32": "", "bf16": "layers compute in bfloat16 while training, the rest in float32"}
+        "fp32",
+        choices={"fp32": "", "bf16": "mixed precision in training: layers compute in bfloat16, the rest in float32"},
     )
     compile: bool = setting(False, "compile the layers with torch.compile")
 
@@ -218,31 +224,31 @@ class ModelSettings(Settings):
 
 NUM_EPOCHS, MIN_STEPS, MAX_STEPS = 30, 300, 30_000
 """The number of steps that follows from the data."""
-SCHEDULES = {"linear": "to 0 in a straight line", "cosine": "to 0 as a cosine", "constant": "not at all"}
-"""{how the learning rate falls after the warm-up: in words}"""
+SCHEDULES = {"linear": "linearly to 0", "cosine": "to 0 by a cosine", "constant": "no decay"}
+"""{name of a learning rate schedule: description of its decay after the warm-up}"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizationSettings(Settings):
     """Settings of the training: steps, batches and the optimizer."""
 
-    seed: int = setting(0, "seed of everything random")
+    seed: int = setting(0, "seed of all random numbers")
     num_steps: int = setting(
         300,
-        f"steps, each on one batch; 0: {NUM_EPOCHS} epochs of the training clips, at least {MIN_STEPS} steps and at "
+        f"optimizer steps; 0: {NUM_EPOCHS} epochs of the training clips, at least {MIN_STEPS} steps and at "
         f"most {MAX_STEPS:,}",
         ge=0,
     )
-    batch_size: int = setting(64, "pairs that are contrasted with each other, in all processes together", ge=2)
+    batch_size: int = setting(64, "pairs of a batch, over all processes; all are contrasted with each other", ge=2)
     micro_batch_size: int = setting(
-        0, "pairs that a process computes at once, for the same loss in less memory and more time; 0: all", ge=0
+        0, "pairs that a process computes at once: the same loss with less memory and more time; 0: all", ge=0
     )
     learning_rate: float = setting(5e-4, "peak learning rate of AdamW", gt=0)
     warmup_steps: int = setting(50, "steps in which the learning rate rises from 0", ge=0)
-    schedule: str = setting("linear", "how the learning rate falls", choices=SCHEDULES)
+    schedule: str = setting("linear", "learning rate decay after the warm-up", choices=SCHEDULES)
     weight_decay: float = setting(1e-5, "decoupled weight decay of AdamW", ge=0)  # TACo section 4.3
     ema_decay: float = setting(
-        0.0, "decay of an exponential moving average of the weights, which is validated and saved; 0: none", ge=0, lt=1
+        0.0, "decay of the exponential moving average of the weights that is validated and saved; 0: none", ge=0, lt=1
     )
 
     def steps_for(self, num_clips: int) -> int:
@@ -252,18 +258,18 @@ class OptimizationSettings(Settings):
 
 
 STAGE_WEIGHTS = {
-    "set": "they are settings",
-    "validation": "those that rank the validation split best; a stage that does not help has 0",
+    "set": "by their settings",
+    "validation": "the best on the validation split; 0 for a stage that does not help",
 }
-"""{where the stages' weights come from: in words}"""
+"""{method of choosing the weights of a score's stages: description}"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationSettings(Settings):
     """Settings of the validation during training."""
 
-    validate_every: int = setting(50, "steps between validations; the run's state is saved as often", ge=1)
+    validate_every: int = setting(50, "steps between validations; each saves a checkpoint", ge=1)
     validation_share: float = setting(
-        0.0, "share of the training videos to validate on if the data set has no validation split", ge=0, lt=1
+        0.0, "share of the training videos that become the validation split if the data set has none", ge=0, lt=1
     )
-    stage_weights: str = setting("set", "where the weights of the score's stages come from", choices=STAGE_WEIGHTS)
+    stage_weights: str = setting("set", "how the weights of the score's stages are chosen", choices=STAGE_WEIGHTS)

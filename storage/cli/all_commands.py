@@ -13,13 +13,13 @@ COMMANDS = {
     "extract": ("vlalign.extract.cli.extract", "run feature extractors over videos"),
     "preprocess": ("vlalign.preprocess.cli", "read captions and tag their words"),
     "train": ("vlalign.train.cli.train", "train a video-text model on features and captions"),
-    "evaluate": ("vlalign.train.cli.evaluate", "measure how well a run retrieves, and write a report"),
-    "search": ("vlalign.train.cli.search", "find the moments that fit a text or a picture"),
-    "serve": ("vlalign.train.cli.serve", "search on a page in the browser"),
-    "index": ("vlalign.train.cli.index", "bring the search index of a data set up to date"),
+    "evaluate": ("vlalign.train.cli.evaluate", "evaluate a run, and write a report"),
+    "search": ("vlalign.train.cli.search", "find the moments that match a text or an image"),
+    "serve": ("vlalign.train.cli.serve", "search in the browser"),
+    "index": ("vlalign.train.cli.index", "build or update the search index of a data set"),
     "runs": ("vlalign.train.cli.runs", "show, compare, rename and delete runs"),
-    "store": ("vlalign.storage.cli.store", "look after feature stores; import and export features"),
-    "doctor": ("vlalign.extract.cli.doctor", "look at what this machine has and what is missing"),
+    "store": ("vlalign.storage.cli.store", "inspect, check and repair feature stores; import and export features"),
+    "doctor": ("vlalign.extract.cli.doctor", "check the installation and this machine"),
 }
 """{command: (module with its ``main`` and ``make_parser``, what it does)}. ``vlalign-COMMAND`` is the same."""
 

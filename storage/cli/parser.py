@@ -207,7 +207,7 @@ def new_parser(prog: str, description: str, example: str) -> Parser:
         action=_Completion,
         choices=SHELLS,
         default=argparse.SUPPRESS,
-        help="print what the shell needs to complete options, and exit",
+        help="print the shell's completion script, and exit",
     )
     parser.hide_from_short_help([version, completion])
     return parser
@@ -230,7 +230,7 @@ def command_parser(prog: str, description: str, example: str) -> Parser:
         "--config",
         type=Path,
         metavar="FILE",
-        help="TOML or YAML file with options by their names, without dashes in front; the command line wins",
+        help="TOML or YAML file of options, by their names without leading dashes; the command line overrides it",
     )
     print_config = parser.add_argument(
         "--print-config", action="store_true", help="print the options as a file for --config, and exit"
@@ -288,8 +288,12 @@ def add_messages(parser: Parser) -> None:
         "--help-all", action=_HelpAll, nargs=0, default=argparse.SUPPRESS, help="show all options and exit"
     )
     level = parser.add_mutually_exclusive_group()
-    quiet = level.add_argument("--quiet", action="store_true", help="show warnings and errors: no progress, no notes")
-    verbose = level.add_argument("--verbose", action="store_true", help="show when messages came, and where errors are")
+    quiet = level.add_argument(
+        "--quiet", action="store_true", help="show only warnings, errors and results: no progress, no notes"
+    )
+    verbose = level.add_argument(
+        "--verbose", action="store_true", help="show the time of messages, and the line of code of errors"
+    )
     parser.hide_from_short_help([all_of_it, quiet, verbose])
 
 
@@ -319,7 +323,7 @@ def add_dataset(parser: Parser) -> None:
         default=[],
         type=Path,
         metavar="FOLDER",
-        help="folder outside --root in which videos and files of the data set may lie, by its list or by links; needed "
+        help="trusted folder outside --root, to which videos.jsonl and links of the data set may point; needed "
         "only once",
     )
     parser.hide_from_short_help([allow_folder])

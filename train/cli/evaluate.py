@@ -67,13 +67,15 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--on",
         metavar="DATASET",
-        help="ask about another data set, which the run was not trained on (zero-shot), as --dataset does; results go "
-        "to on/NAME in the run's folder",
+        help="evaluate on another data set than that of the run (zero-shot), as --dataset does; results are "
+        "in on/NAME in the run's folder",
     )
-    parser.add_argument("--protocol", help="splits and captions of that data set (default: the usual ones)")
+    parser.add_argument(
+        "--protocol", help="splits and captions of the data set that is evaluated (default: its first protocol)"
+    )
     parser.add_argument("--split", default="test", choices=SPLITS, help="(default: test)")
     tasks = "; ".join(f"{task.name}: {task.description}" for task in TASKS.values())
-    parser.add_argument("--task", choices=TASKS, help=f"what to ask (default: what the data set is for). {tasks}")
+    parser.add_argument("--task", choices=TASKS, help=f"what to evaluate (default: the data set's task). {tasks}")
     weights = parser.add_argument_group("weights of the fused score", "default: the run's")
     for name, meaning in WEIGHT_HELP.items():
         option = weights.add_argument(f"--{name}-weight", type=float, metavar="W", help=f"weight of {meaning}")

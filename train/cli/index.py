@@ -30,7 +30,10 @@ def index_parser(prog: str, description: str, examples: str) -> Parser:
     )
     add_encoder(parser)
     parser.add_argument(
-        "--duplicates", type=float, metavar="COSINE", help="also list videos that are nearly the same, such as 0.98"
+        "--duplicates",
+        type=float,
+        metavar="COSINE",
+        help="also list near-duplicate videos, by the cosine of their vectors, such as 0.98",
     )
     return parser
 

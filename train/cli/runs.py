@@ -62,13 +62,15 @@ def make_parser() -> Parser:
         "delete and rename runs.",
         EXAMPLES,
     )
-    parser.add_argument("--sort", metavar="NAME", help="a measure, setting or fact, the best first (default: R@1)")
+    parser.add_argument(
+        "--sort", metavar="NAME", help="sort by a metric, a setting or another column, best first (default: R@1)"
+    )
     parser.add_argument(
         "--filter",
         metavar="CONDITION",
         action="append",
         default=[],
-        help='show only runs with NAME=VALUE (* stands for anything), NAME!=VALUE or NAME>NUMBER, such as "R@1>30"; '
+        help='show only runs with NAME=VALUE (* is a wildcard), NAME!=VALUE or NAME>NUMBER, such as "R@1>30"; '
         "several must all hold",
     )
     parser.add_argument("--format", choices=FORMATS, default="text", help="(default: text)")
@@ -77,7 +79,7 @@ def make_parser() -> Parser:
         "--compare",
         nargs=2,
         metavar=("A", "B"),
-        help="compare two runs query by query, with an interval for the difference, and write a page",
+        help="compare two runs query by query, with a confidence interval for the difference, and write an HTML page",
     )
     action.add_argument("--delete", nargs="+", metavar="RUN", help="delete runs; asks first")
     action.add_argument("--rename", nargs=2, metavar=("RUN", "NAME"), help="rename a run")

@@ -29,12 +29,14 @@ MAX_SHOWN_CHARACTERS = 200
 def add_encoder(parser: argparse.ArgumentParser) -> None:
     """Add the options that say what encodes windows and queries."""
     parser.add_argument(
-        "--features", metavar="NAME", help="without a run: features whose model also reads texts (clip_vit_b32)"
+        "--features",
+        metavar="NAME",
+        help="search without a run: features whose encoder also reads texts (such as clip_vit_b32)",
     )
     parser.add_argument(
         "--weights", type=Path, metavar="PATH", help="file or folder of the weights that made these features"
     )
-    parser.add_argument("--device", default="auto", help=f"what a run computes on: {DEVICE_HELP}")
+    parser.add_argument("--device", default="auto", help=f"device of the run: {DEVICE_HELP}")
 
 
 def source_of(args: argparse.Namespace) -> "SearchSource":
@@ -188,25 +190,25 @@ def make_parser() -> Parser:
         nargs="?",
         help="a run's folder or name (default: the last one finished; none with --features)",
     )
-    parser.add_argument("query", metavar="TEXT", nargs="?", help="what to look for")
+    parser.add_argument("query", metavar="TEXT", nargs="?", help="text query")
     parser.add_argument("more_words", nargs="*", help=argparse.SUPPRESS)  # of a text without quotes
     add_encoder(parser)
-    parser.add_argument("--like", metavar="WHAT", help="find what looks like VIDEO@START-END, VIDEO, or an image")
+    parser.add_argument("--like", metavar="WHAT", help="search by example: VIDEO@START-END, VIDEO, or an image file")
     parser.add_argument(
-        "--like-weight", type=float, help=f"share of --like beside a text, 0 to 1 (default: {LIKE_WEIGHT})"
+        "--like-weight", type=float, help=f"with a text: weight of --like, 0 to 1 (default: {LIKE_WEIGHT})"
     )
     parser.add_argument("--num-results", type=int, default=5, help="number of moments to show (default: 5)")
     parser.add_argument(
         "--by",
         choices=get_args(SearchBy),
         default="both",
-        help="what a text is compared with: the videos, the text of captions and subtitles, or both (default: both)",
+        help="compare a text with the videos, with the text of captions and subtitles, or with both (default: both)",
     )
     parser.add_argument(
         "--rerank",
         type=int,
         metavar="K",
-        help=f"a run's fusion layers score the K best windows (default: {RERANK})",
+        help=f"a run's fusion layers score the K best search windows (default: {RERANK})",
     )
     return parser
 

@@ -48,7 +48,9 @@ def make_parser() -> Parser:
         nargs="?",
         help="a run's folder or name (default: the last one finished; none with --features)",
     )
-    parser.add_argument("--features", help="search without a run: features whose model reads texts")
+    parser.add_argument(
+        "--features", help="search without a run: features whose encoder also reads texts (such as clip_vit_b32)"
+    )
     parser.add_argument("--weights", type=Path, help="with --features: file or folder of the model's weights")
     parser.add_argument(
         "--host",
@@ -57,7 +59,9 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--port", type=int, default=8377, help="port; 0 for any free one (default: 8377)")
     parser.add_argument(
-        "--no-token", action="store_true", help="let every user of this machine in; not with another --host"
+        "--no-token",
+        action="store_true",
+        help="no authentication: every user of this machine has access; not with another --host",
     )
     parser.add_argument("--device", default="auto", help=DEVICE_HELP)
     return parser

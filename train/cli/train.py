@@ -103,7 +103,7 @@ def add_objective_settings(parser: Parser) -> None:
     group.add_argument(
         "--objective",
         metavar="STR",
-        help=f"what is learned, one of {', '.join(OBJECTIVES)} (default: that of the recipe)",
+        help=f"loss and score, one of {', '.join(OBJECTIVES)} (default: that of the recipe)",
     )
     for name, having in objective_settings().items():
         defaults = {getattr(objective, name): None for objective in having.values()}
@@ -139,27 +139,26 @@ def make_parser() -> Parser:
     )
     parser.add_argument(
         "--protocol",
-        help="which splits and captions of the data set, as for vlalign-preprocess (default: the usual ones)",
+        help="protocol of the data set (its splits and captions), as for vlalign-preprocess (default: the first)",
     )
     parser.add_argument(
         "--seeds",
         metavar="SEEDS",
         help="train and evaluate a run for each of these seeds, such as 0-4 or 0,2,5, and show the mean with its "
-        "deviation; complete runs are reused",
+        "standard deviation; finished runs are skipped",
     )
     parser.add_argument(
         "--suite",
         metavar="NAME",
-        help="train and evaluate every row of a paper's table, and show the paper's figures beside ours, such as "
-        "taco-table3; settings that are given apply to all rows",
+        help="train and evaluate every row of a paper's table, and show the paper's results and ours, such as "
+        "taco-table3; settings on the command line apply to all rows",
     )
     parser.add_argument("--list-suites", action="store_true", help="list the tables that --suite can run, and exit")
-    parser.add_argument("--init", metavar="RUN", help="folder or name of a run whose model training starts from")
+    parser.add_argument("--init", metavar="RUN", help="folder or name of a run; training starts from its weights")
     parser.add_argument(
         "--run-name",
         metavar="NAME",
-        help="name of the run's folder (default: made of objective, features, settings that differ from the recipe, "
-        "and seed)",
+        help="name of the run's folder (default: objective, features, settings that differ from the recipe, and seed)",
     )
     parser.add_argument(
         "--device",

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from .batch import Batch
 
 PAIR_WEIGHTS = {
-    "none": "all pairs weigh the same",
-    "density": "how probable it is that a clip and its caption belong together (SSML, Eq. 2)",
+    "none": "equal weights",
+    "density": "by the probability that a clip and its caption match (SSML, Eq. 2)",
 }
-"""{by what the pairs are weighted: in words}"""
+"""{method of weighting pairs: description}"""
 MAX_SIMILARITIES = 1 << 25
 """Products of a text's token and a video's token that are in memory at once when scoring."""
 
@@ -98,7 +98,7 @@ class Objective(Settings):
     density_neighbors: int = setting(4, "K of SSML's Eq. 3", ge=1)  # SSML section 6.1
     normalized_loss: bool = setting(False, "add NCL's biases to the similarities (its Eq. 12)")
     query_queue: int = setting(
-        16_384, "training queries kept for vlalign-evaluate --normalize, with --normalized-loss", ge=1
+        16_384, "training queries that the run stores for vlalign-evaluate --normalize; with --normalized-loss", ge=1
     )  # NCL, appendix B
 
     def check(self) -> None:

@@ -33,8 +33,10 @@ class CmcmObjective(Objective):
         {"tokens_of_interest", "num_fusion_layers", "temperature", "stage_weights"}
     )
 
-    margin: float = setting(0.1, "by how much a pair must be ahead of others (SSML's delta, CMCM's M)", ge=0)
-    codebook_size: int = setting(1024, "codewords of cmcm; 0: none, its baseline", ge=0)  # CMCM section 4.1
+    margin: float = setting(0.1, "margin between a pair and its negatives (SSML's delta, CMCM's M)", ge=0)
+    codebook_size: int = setting(
+        1024, "number of codewords; 0: no codebook (CMCM's baseline)", ge=0
+    )  # CMCM section 4.1
     code_loss_weight: float = setting(0.1, "alpha of CMCM's section 2.3", ge=0)
 
     def check(self) -> None:

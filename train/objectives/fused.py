@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from .batch import Batch
 
 NEGATIVES = {
-    "cascade": "the hardest by the early scores",
-    "random": "as many, drawn at random",
-    "all": "every other pair of the batch",
+    "cascade": "the hardest by the early stages' scores",
+    "random": "the same number, drawn at random",
+    "all": "all other pairs of the batch",
 }
 """{how the pairs for the fusion layers are chosen: in words}"""
 
@@ -29,12 +29,10 @@ class FusedObjective(Objective):
     needs_tokens: ClassVar[bool] = True
     needs_words: ClassVar[bool] = True
 
-    negatives: str = setting("cascade", "pairs for the fusion layers", choices=NEGATIVES)
+    negatives: str = setting("cascade", "negatives of the fusion layers", choices=NEGATIVES)
     num_negatives: int = setting(8, "K' of TACo's section 3.3", ge=1)  # TACo section 4.3
     token_loss_weight: float = setting(0.5, "lambda_t of TACo's Eq. 6; lambda of ToCo's Eq. 3")
-    token_score_weight: float = setting(
-        0.5, "weight of the tokens' score in retrieval (TACo, Figure 3; lambda in ToCo)"
-    )
+    token_score_weight: float = setting(0.5, "weight of the token score in retrieval (TACo, Figure 3; lambda in ToCo)")
     fusion_score_weight: float = setting(1.0, "weight of the fusion layers' score in retrieval")
 
     def unused_now(self, config: TrainConfig) -> dict[str, str]:

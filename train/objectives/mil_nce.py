@@ -40,7 +40,7 @@ class MilNceObjective(Objective):
     )
 
     captions_per_clip: int = setting(
-        3, "candidates of mil-nce: a clip's own caption and those next to it in time", ge=1
+        3, "positive candidates of MIL-NCE: the clip's caption and its neighbours in time", ge=1
     )
 
     def make_batches(self, pairs: Pairs, data: DataSettings, optimization: OptimizationSettings) -> Batches:

@@ -27,9 +27,12 @@ class SsmlObjective(Objective):
         {"tokens_of_interest", "num_fusion_layers", "temperature", "normalized_loss", "query_queue", "stage_weights"}
     )
 
-    margin: float = setting(0.1, "by how much a pair must be ahead of others (SSML's delta, CMCM's M)", ge=0)
+    margin: float = setting(0.1, "margin between a pair and its negatives (SSML's delta, CMCM's M)", ge=0)
     intra_video_rate: float = setting(
-        0.5, "share of a pair's negatives' weight that those of its video have, with --clips-per-video", ge=0, le=1
+        0.5,
+        "share of the total weight of negatives for negatives of the same video; with --clips-per-video",
+        ge=0,
+        le=1,
     )
 
     def unused_now(self, config: TrainConfig) -> dict[str, str]:

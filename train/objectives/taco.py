@@ -32,7 +32,7 @@ class TacoObjective(FusedObjective):
     vector_score: ClassVar[str] = "sentence"
     fits_words: ClassVar[bool] = True
 
-    sentence_score_weight: float = setting(1.0, "weight of the sentence's score in retrieval")
+    sentence_score_weight: float = setting(1.0, "weight of the sentence score in retrieval")
 
     def check(self) -> None:
         """Check that something finds the hard negatives."""

@@ -30,7 +30,7 @@ class VqaObjective(Objective):
     task: ClassVar[str | None] = "vqa"
     unused: ClassVar[frozenset[str]] = PAIR_LOSS_SETTINGS
 
-    margin: float = setting(0.1, "by how much a pair must be ahead of others (SSML's delta, CMCM's M)", ge=0)
+    margin: float = setting(0.1, "margin between a pair and its negatives (SSML's delta, CMCM's M)", ge=0)
 
     def check(self) -> None:
         """Check that both terms are trained."""
