@@ -117,7 +117,7 @@ class ExtractionSettings(Settings):
     features: str | Sequence[str] = setting(
         "s3d",
         f"features to extract, separated by commas or +: {KNOWN_FEATURES}; or a model of transformers or timm: "
-        "hf:ORG/MODEL[@REVISION], timm:NAME or hf:/path/to/folder; or the file of a profile of your own, with --trust",
+        "hf:ORG/MODEL[@REVISION], timm:NAME or hf:/path/to/folder; or the file of your own profile, with --trust",
     )
     """Becomes a list of the stores' names, with aliases resolved."""
     weights: Sequence[str] | Mapping[str, str] = setting(
@@ -129,10 +129,10 @@ class ExtractionSettings(Settings):
     """Or {features: weights}. Becomes that; features that are not in it are pretrained."""
     fps: float | None = setting(
         None,
-        "frames a second for hf: encoders (default: 1 for those of images; those of videos need it, or :whole at the "
-        "end of their names)",
+        "frames a second for hf: encoders (default: 1 for image models; video models need it, or :whole at the end of "
+        "their names)",
     )
-    trust: Sequence[str] = setting((), "Python module that a profile of your own may run", metavar="MODULE")
+    trust: Sequence[str] = setting((), "Python module that your own profile may import and run", metavar="MODULE")
     videos: Path | None = setting(
         None,
         "folder with your own video files, or images; their names become the video ids (default: the videos that the "
@@ -151,15 +151,14 @@ class ExtractionSettings(Settings):
     device: str = setting("auto", "cpu, cuda, cuda:N, mps, or several, separated by commas; auto: all GPUs, or the CPU")
     """A process extracts on each."""
     precision: str = setting(
-        "fp32", "what networks compute in; fp16 needs a GPU", choices=dict.fromkeys(PRECISIONS, "")
+        "fp32", "precision of the networks; fp16 needs a GPU", choices=dict.fromkeys(PRECISIONS, "")
     )
     decoding: str = setting(
         EXACT,
-        "what decodes videos",
+        "video decoder",
         choices={
             EXACT: "any decoder, all give the same frames",
-            NVDEC: "NVIDIA's video engine, whose frames are only nearly the same, without a sandbox; makes another "
-            "profile",
+            NVDEC: "NVIDIA's video engine; slightly different frames, another profile, no sandbox",
         },
     )
     tf32: str = setting(
@@ -170,14 +169,14 @@ class ExtractionSettings(Settings):
     retry_failed: bool = setting(False, "extract only the videos that failed before")
     verify_against: Path | None = setting(
         None,
-        "compare with features made by others (.npy, .npz or .h5 files, named by video id), row by row",
+        "compare with other people's features (.npy, .npz or .h5 files, named by video id), vector by vector",
         metavar="FOLDER",
     )
     """Only videos that it has features of are extracted."""
     stores: str | None = setting(
         None,
-        "where the feature stores lie, each in a folder of its own, if not under --root: s3://bucket/folder, gs://...; "
-        "needed only once",
+        "remote folder of the feature stores, such as s3://bucket/folder or gs://... (default: under --root); needed "
+        "only once",
         metavar="ADDRESS",
     )
     encoders: Mapping[str, str] = field(init=False, default_factory=dict)

@@ -27,7 +27,7 @@ def preprocess_parser(prog: str, description: str, example: str) -> Parser:
         "--workers",
         type=int,
         default=available_cores(),
-        help="processes that tag words; the result does not depend on it (default: all cores)",
+        help="number of processes, which does not change the result (default: all cores)",
     )
     return parser
 

@@ -33,18 +33,20 @@ class PreprocessingSettings(Settings):
         "folder with the official files of a data set (default: annotations/ in the data set's folder), or file with "
         "your own captions, or a folder with subtitles",
     )
-    protocol: str | None = setting(None, f"choice of splits and captions (default: the first). {'; '.join(PROTOCOLS)}")
+    protocol: str | None = setting(
+        None, f"splits and captions of the data set (default: the first). {'; '.join(PROTOCOLS)}"
+    )
     spacy_model: str = setting(SPACY_MODEL, "installed spaCy pipeline")
     language: str | None = setting(
         None,
-        "language of the captions, such as de: spaCy's pipeline of it tags them, if it is installed, and of several "
-        "subtitle files of a video the one in this language is read (default: that of --spacy-model)",
+        "language of the captions, such as de, for which a spaCy pipeline must be installed; also selects the subtitle "
+        "file of a video that has several (default: the language of --spacy-model)",
     )
     word_vectors: Path | str | None = setting(
-        None, "word2vec (binary or text), GloVe or npz file; the vectors of the captions' words are written"
+        None, "word2vec (binary or text), GloVe or npz file, of which the vectors of the captions' words are saved"
     )
-    strict: bool = setting(False, "stop at the first row that cannot be used, instead of skipping it")
-    seed: int = setting(0, "decides the demo's scenes, and the splits of your own captions if they have none")
+    strict: bool = setting(False, "stop at the first unusable row, instead of skipping it")
+    seed: int = setting(0, "seed of the demo's scenes, and of the splits of your own captions if they have none")
 
     def check(self) -> None:
         """Refuse two ways to choose the pipeline."""

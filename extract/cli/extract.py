@@ -108,7 +108,7 @@ def extract_parser(prog: str, description: str, example: str) -> Parser:
     parser.add_argument(
         "--plan",
         action="store_true",
-        help="say what would be done, how long it takes and what cannot be read; change nothing",
+        help="dry run: estimate time and size, and report unreadable videos; write nothing",
     )
     return parser
 
