@@ -1,4 +1,4 @@
-"""Write docs/departures.md from the data that the tables' notes are made of.
+"""Write docs/departures.md from the data of the tables' notes.
 
 python docs/make_departures.py
 """
@@ -11,24 +11,24 @@ from vlalign.train.recipes.departures import KINDS, Departure, all_departures, i
 
 PAGE = Path(__file__).with_name("departures.md")
 ESCAPED = "\\`*_[]<>|#"
-HEAD = """# Where our tables depart from the papers
+HEAD = """# Departures from the papers
 
-A paper's figures and ours stand beside each other in the tables of [`--suite`](comparing.md#a-papers-table) and of
-[`vlalign-runs`](comparing.md#all-runs). They are comparable only within the limits listed here. Each table prints
-the points that concern it below its figures (in CSV, in the column `departures`). A run of a paper's recipe prints
-their number with its result, and its `report.html` and `metrics.json` list them.
+The tables of [`--suite`](comparing.md#a-papers-table) and [`vlalign-runs`](comparing.md#all-runs) have a paper's results
+and ours. This page lists all departures that limit their comparability. Each table prints its departures below the
+results (in CSV, in the column `departures`). A run of a paper's recipe prints their number with its result, and its
+`report.html` and `metrics.json` list them.
 
-No row of these tables has been reproduced with a paper's data, features and number of steps: no data set's videos, no
-published weights and no GPU were available. The papers' equations are tested one by one.
+No row of these tables has been reproduced with a paper's data, features and number of steps, since videos and published
+weights of the data sets were not available. The papers' equations are tested one by one.
 
-A point is of one of three kinds:
+There are three kinds of departures:
 
-- *departs*: we do it differently from the paper;
-- *open*: the paper does not say it, or not all of it, so we made a choice;
+- *departs*: our method differs from the paper's;
+- *open*: the paper does not specify it completely, so we made a choice;
 - *missing*: rows, columns or parts that we do not reproduce.
 
-This page is made by `docs/make_departures.py` from `train/recipes/departure_data/` (points of recipes) and
-`train/comparison/suite_data/` (points of single tables).
+`docs/make_departures.py` writes this page from `train/recipes/departure_data/` (departures of recipes) and
+`train/comparison/suite_data/` (departures of single tables).
 """
 
 
