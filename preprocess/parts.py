@@ -22,7 +22,7 @@ from .tag import Tagger, load_pipeline, tag_captions
 
 T = TypeVar("T")
 
-AGAIN = "run the same command again"
+RERUN_HINT = "run the same command again"
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def tag_part(part: TaggingPart) -> int:
     """
     captions = part.captions()
     if part_key(captions, part.tagger.identity) != part.key:
-        raise UserError(f"{part_path(part.folder, part.index)}: the annotations changed meanwhile; {AGAIN}")
+        raise UserError(f"{part_path(part.folder, part.index)}: the annotations changed meanwhile; {RERUN_HINT}")
     tagged = list(tag_captions(captions, part.tagger.spacy_model))
     tags: dict[str, Counter[str]] = {}
     for caption in tagged:

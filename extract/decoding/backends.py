@@ -35,16 +35,16 @@ SILENT_BACKENDS = {"decord", "torchcodec"}
 """They paint over what they cannot decode and do not say so."""
 
 
-def choose_backends(info: VideoInfo, sizes: list[Size], without: Sequence[str] = ()) -> list[str]:
+def choose_backends(info: VideoInfo, sizes: list[Size], excluded_decoders: Sequence[str] = ()) -> list[str]:
     """Return the decoders to try, in order; for images, only Pillow.
 
     Args:
         info: The probed video.
         sizes: The sizes in which frames are wanted.
-        without: Decoders not to use.
+        excluded_decoders: Decoders not to use.
     """
     if IMAGE in info.containers:
-        return [name for name in ["Pillow"] if name not in without]
+        return [name for name in ["Pillow"] if name not in excluded_decoders]
     can_read = {
         "NVDEC": is_in_use,
         "PyAV": lambda: True,
@@ -53,7 +53,7 @@ def choose_backends(info: VideoInfo, sizes: list[Size], without: Sequence[str] =
         "ffmpeg": lambda: info.codec != "gif" and can_use_ffmpeg(),
         "torchcodec": lambda: torchcodec_reads_well(info, sizes),
     }
-    return [name for name, can in can_read.items() if name not in without and can()]
+    return [name for name, can in can_read.items() if name not in excluded_decoders and can()]
 
 
 def version_of(backend: str) -> str:

@@ -82,7 +82,7 @@ def serve(connection: Connection, memory: FrameMemory, gpu: str) -> None:
             end_as(1)
         if reply.startswith(TRY_OTHERS):
             failure = json.loads(reply[len(TRY_OTHERS) :])
-            remaining = replace(request, elsewhere=True, sound=False)  # the sound was answered
+            remaining = replace(request, path_decoders_only=True, sound=False)  # the sound was answered
             if ffmpeg_backend.can_use_ffmpeg():
                 ffmpeg_backend.ffmpeg_version()  # kept, since the other process cannot ask
             path_decoder = ConfinedProcess(
@@ -117,8 +117,11 @@ def serve_here(connection: Connection, memory: FrameMemory, gpu: str) -> None:
         try:
             respond(request, responder)
         except OtherDecodersNeeded as error:
-            without = request.without if can_use_torchcodec(request) else [*request.without, "torchcodec"]
-            remaining = replace(request, elsewhere=True, sound=False, without=without)  # the sound was answered
+            excluded = request.excluded_decoders
+            if not can_use_torchcodec(request):
+                excluded = [*excluded, "torchcodec"]
+            # The sound was answered.
+            remaining = replace(request, path_decoders_only=True, sound=False, excluded_decoders=excluded)
             respond(remaining, responder, error.failure)
 
 

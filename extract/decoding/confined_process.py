@@ -34,7 +34,7 @@ DURATION, PROGRAM = b"duration ", b"program "
 (``ConfinedProcess.start_program``)."""
 MAX_STREAMS, MAX_LATER, MAX_PROGRAMS = 1 << 16, 1 << 40, 4
 """A video is read three times at most."""
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 
 
 # The end that forked
@@ -106,7 +106,7 @@ class ConfinedProcess:
         """Wait until there is something to read; end the process if it takes more time than its video may."""
         ready = []
         while not ready:
-            ready, _, _ = select.select([source, sys.stdin], [], [], LOOK_SECONDS)
+            ready, _, _ = select.select([source, sys.stdin], [], [], POLL_SECONDS)
             if sys.stdin in ready:
                 os.kill(self._process, signal.SIGKILL)
                 os._exit(1)
@@ -197,7 +197,7 @@ def report_duration(line: socket.socket, seconds: float) -> None:
 def can_use_torchcodec(request: Request) -> bool:
     """Return whether torchcodec is there and exact for a request; if so, it is loaded."""
     return (
-        "torchcodec" not in request.without
+        "torchcodec" not in request.excluded_decoders
         and torchcodec_backend.has_torchcodec()
         and torchcodec_backend.can_scale(spec.resize for spec in request.specs)
         and torchcodec_backend.load(request_handler.MEMORY_BYTES)
@@ -207,7 +207,7 @@ def can_use_torchcodec(request: Request) -> bool:
 def decode_by_path(responder: Responder, request: Request, failure: VideoError | None, line: socket.socket) -> None:
     """Answer one request with the decoders that open the file by its path."""
     if not can_use_torchcodec(request):
-        request = replace(request, without=[*request.without, "torchcodec"])
+        request = replace(request, excluded_decoders=[*request.excluded_decoders, "torchcodec"])
     try:
         sandbox.confine(Path(request.path))
     except OSError as error:

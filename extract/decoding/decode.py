@@ -62,7 +62,7 @@ def decode_video(
     info: VideoInfo,
     specs: list[FrameSpec],
     *,
-    without: Sequence[str] = (),
+    excluded_decoders: Sequence[str] = (),
     heartbeat: Callable[[], None] = lambda: None,
     allocate: Allocate = new_array,
 ) -> Iterator[DecodeEvent]:
@@ -73,7 +73,7 @@ def decode_video(
     Args:
         info: The probed video.
         specs: What each profile needs.
-        without: Decoders not to use.
+        excluded_decoders: Decoders not to use.
         heartbeat: Called for each decoded frame.
         allocate: Returns the memory for each window.
 
@@ -82,8 +82,8 @@ def decode_video(
     """
     plan = _Plan(info, specs, allocate)
     failures: list[VideoError] = []
-    fallback_reason = "it did not survive the file" if "NVDEC" in without and is_in_use() else ""
-    for backend in choose_backends(info, plan.sizes, without):
+    fallback_reason = "it did not survive the file" if "NVDEC" in excluded_decoders and is_in_use() else ""
+    for backend in choose_backends(info, plan.sizes, excluded_decoders):
         try:
             yield DecodingStarted(backend)
             yield from _decode_with(backend, plan, heartbeat, fallback_reason)
@@ -95,7 +95,7 @@ def decode_video(
             failures.append(error)
     if failures:
         raise failures[0]
-    raise VideoError("unreadable", f"no decoder is left to try ({', '.join(without)} failed)")
+    raise VideoError("unreadable", f"no decoder is left to try ({', '.join(excluded_decoders)} failed)")
 
 
 class _Plan:

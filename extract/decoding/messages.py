@@ -29,7 +29,7 @@ class Request:
     """What each profile of frames needs; empty for sound or a clip alone."""
     sound: bool = False
     """Decode the sound also."""
-    without: list[str] = field(default_factory=list)
+    excluded_decoders: list[str] = field(default_factory=list)
     """Decoders not to use."""
     seconds: float | None = None
     """If given, only the first part of the video."""
@@ -37,7 +37,7 @@ class Request:
     """Read the packets and decode nothing."""
     clip: tuple[float, float] | None = None
     """If given, only this: the part between two seconds, as WebM."""
-    elsewhere: bool = False
+    path_decoders_only: bool = False
     """Use the decoders that open the file by its path, instead of those that read a handed descriptor."""
     folders: Sequence[str] | None = None
     """If given, the file must lie in one of these folders when it is opened."""

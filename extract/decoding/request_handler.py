@@ -32,7 +32,7 @@ from .webm_clip import webm_clip
 
 BY_DESCRIPTOR, BY_PATH = ("NVDEC", "PyAV", "Pillow"), ("decord", "ffmpeg", "torchcodec")
 """Decoders that read a handed descriptor, and those that open the file by its path, which run in another process."""
-OF_ALL = (DecodingFinished, SoundFinished, SoundFailed, VideoProbed, SoundProbed, ClipFollows)
+NEEDS_COMPLETE_READ = (DecodingFinished, SoundFinished, SoundFailed, VideoProbed, SoundProbed, ClipFollows)
 """Messages that are only true if the whole file could be read."""
 MEMORY_BYTES = 4 << 30
 """Address space of a process that decodes."""
@@ -71,9 +71,9 @@ class Responder:
         """Send a message, and the ``content`` that it announces.
 
         Raises:
-            VideoError: It is one of ``OF_ALL``, but a part of the file could not be read.
+            VideoError: It is one of ``NEEDS_COMPLETE_READ``, but a part of the file could not be read.
         """
-        if isinstance(message, OF_ALL) and (failure := input_file.read_failure()):
+        if isinstance(message, NEEDS_COMPLETE_READ) and (failure := input_file.read_failure()):
             raise failure
         self._last = time.monotonic()
         self._connection.send_bytes(encode(message))
@@ -199,11 +199,13 @@ def handle_video(request: Request, responder: Responder) -> None:
 
 def _decoded_parts(request: Request, info: VideoInfo, responder: Responder) -> Iterator[DecodeEvent]:
     """Decode with the decoders of this process. Raise ``OtherDecodersNeeded`` if they fail and others may not."""
-    without = (*request.without, *(BY_DESCRIPTOR if request.elsewhere else BY_PATH))
+    excluded = (*request.excluded_decoders, *(BY_DESCRIPTOR if request.path_decoders_only else BY_PATH))
     try:
         allocate = responder.memory.allocate
-        yield from decode_video(info, request.specs, without=without, heartbeat=responder.heartbeat, allocate=allocate)
+        yield from decode_video(
+            info, request.specs, excluded_decoders=excluded, heartbeat=responder.heartbeat, allocate=allocate
+        )
     except VideoError as error:
-        if not request.elsewhere and not is_image(info.path) and not input_file.read_failure():
-            raise OtherDecodersNeeded(error if "PyAV" not in without else None) from None
+        if not request.path_decoders_only and not is_image(info.path) and not input_file.read_failure():
+            raise OtherDecodersNeeded(error if "PyAV" not in excluded else None) from None
         raise

@@ -31,7 +31,7 @@ BITS_PER_SECOND = 1_000_000
 SOUND_RATE, SOUND_FRAME = 48_000, 960
 """Samples a second, and in a packet, of Opus."""
 TICK = Fraction(1, 1000)
-EARLIER_SECONDS = 1.0, 10.0, 60.0, math.inf
+SEEK_BACK_SECONDS = 1.0, 10.0, 60.0, math.inf
 """How much earlier a key frame is sought, by turns: some containers stand between key frames after a search."""
 
 
@@ -84,11 +84,11 @@ def _frames_from(
     path: Path, seconds: float, heartbeat: Callable[[], None]
 ) -> Iterator[tuple[float, av.VideoFrame, VideoStream]]:
     """Yield (second, frame, its stream) from a key frame before ``seconds`` on."""
-    for earlier in EARLIER_SECONDS:
+    for seek_back in SEEK_BACK_SECONDS:
         with open_video(path) as container:
             stream, zero = video_stream(container), time_zero(container)
             stream.codec_context.thread_count = 1
-            is_later = _go_to(container, stream, zero, seconds - earlier)
+            is_later = _go_to(container, stream, zero, seconds - seek_back)
             for number, frame in enumerate(
                 decoded_frames(DecodeProgress(heartbeat=heartbeat), container, stream, stream.codec_context)
             ):
@@ -155,7 +155,7 @@ def _sound_packets(
     with open_video(path) as container:
         stream = container.streams.audio[0]
         zero = time_zero(container)
-        _go_to(container, stream, zero, start_seconds - EARLIER_SECONDS[0])
+        _go_to(container, stream, zero, start_seconds - SEEK_BACK_SECONDS[0])
         for frame in decoded_sound(DecodeProgress(heartbeat=heartbeat), container, stream):
             heartbeat()
             if frame.pts is None:

@@ -149,7 +149,13 @@ class _Engine:
             video.sound.clear()
         job = video.job
         decoder.start(
-            Request(str(job.path), video.specs, sound=needs_sound, without=video.without, seconds=job.seconds)
+            Request(
+                str(job.path),
+                video.specs,
+                sound=needs_sound,
+                excluded_decoders=video.excluded_decoders,
+                seconds=job.seconds,
+            )
         )
         self._decoding[decoder] = video
         self._sources.register(decoder.connection, selectors.EVENT_READ, decoder)
@@ -170,13 +176,13 @@ class _Engine:
         for decoder in dict.fromkeys([*ready, *(decoder for decoder in self._decoding if decoder.is_silent)]):
             video = self._decoding[decoder]
             try:
-                self._take(decoder, video)
+                self._receive(decoder, video)
             except VideoError as error:
                 yield from self._failed(decoder, error)
             if video.complete:
                 yield video.job, video.result()
 
-    def _take(self, decoder: DecodeProcess, video: VideoInProgress) -> None:
+    def _receive(self, decoder: DecodeProcess, video: VideoInProgress) -> None:
         message = decoder.receive()
         try:
             self._handle(message, decoder, video)
@@ -222,11 +228,11 @@ class _Engine:
             return
         video.failure = video.failure or error
         if error.kind in DECODER_DIED and video.decoder:
-            video.without.append(video.decoder)
+            video.excluded_decoders.append(video.decoder)
             video.decoder = ""
             self._start(video)
         else:
-            yield video.job, video.result() if video.heard else video.failure
+            yield video.job, video.result() if video.sound_result else video.failure
 
     def _release(self, decoder: DecodeProcess) -> None:
         del self._decoding[decoder]

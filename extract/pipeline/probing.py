@@ -12,7 +12,7 @@ from ..decoding.process import DecodeProcess
 from ..decoding.sampling import num_windows
 from .video_jobs import frame_spec_of
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 """How often silent decoders are looked for."""
 
 
@@ -48,7 +48,7 @@ def probe_videos(
             while left and len(busy) < num_processes:
                 process = DecodeProcess()
                 busy[process] = _Probing(*left.pop(), profiles, process)
-            ready = wait([process.connection for process in busy], LOOK_SECONDS)
+            ready = wait([process.connection for process in busy], POLL_SECONDS)
             for process in [p for p in busy if p.connection in ready or p.is_silent]:
                 probing = busy[process]
                 if (answer := probing.take(process)) is None:

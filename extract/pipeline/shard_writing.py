@@ -163,7 +163,7 @@ def extract_into_stores(
                     yield unwritten.write()
                 continue
             unwritten.has_news = True
-            yield _take(result, unwritten, fetcher)
+            yield _store_result(result, unwritten, fetcher)
             if len(unwritten.video_ids) >= SHARD_VIDEOS or unwritten.num_bytes > SHARD_BYTES:
                 yield unwritten.write()
     finally:
@@ -182,7 +182,7 @@ def _job_of(dataset: DatasetFolder, task: VideoTask, extractors: Mapping[str, Ex
     return VideoJob(video.video_id, path, [extractors[name] for name in features], url=video.url)
 
 
-def _take(result: Result, unwritten: _PendingShards, fetcher: Fetcher) -> VideoOutcome:
+def _store_result(result: Result, unwritten: _PendingShards, fetcher: Fetcher) -> VideoOutcome:
     """Keep a video's features, if they can be stored, and say what became of it."""
     job, extracted = result
     path, names = without_secrets(job.url) if job.url else str(job.path), [e.profile.name for e in job.extractors]

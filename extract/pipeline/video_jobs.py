@@ -132,7 +132,7 @@ class VideoInProgress:
 
     job: VideoJob
     source: str
-    heard: SoundFinished | None = None
+    sound_result: SoundFinished | None = None
     """The decoder's summary of the sound. Once it is set, no more sound comes."""
     sound_failure: VideoError | None = None
     """Why the video has no sound features."""
@@ -141,7 +141,7 @@ class VideoInProgress:
     attempt: int = 0
     decoder: str = ""
     """The decoder of this attempt; empty before it has begun."""
-    without: list[str] = field(default_factory=list)
+    excluded_decoders: list[str] = field(default_factory=list)
     """Decoders that did not survive the video."""
     rows: list[list[np.ndarray]] = field(default_factory=list)
     """Feature rows for each of ``picture_extractors``."""
@@ -172,13 +172,13 @@ class VideoInProgress:
     @property
     def needs_sound(self) -> bool:
         """True if sound is asked for and still to come."""
-        return bool(self.sound_features) and self.heard is None and self.sound_failure is None
+        return bool(self.sound_features) and self.sound_result is None and self.sound_failure is None
 
     @property
     def complete(self) -> bool:
         """True if all rows have arrived and are computed."""
         if not self.picture_extractors:
-            return self.heard is not None
+            return self.sound_result is not None
         return self.finished is not None and self.num_pending == 0
 
     def begin(self, decoder: str) -> None:
@@ -187,7 +187,7 @@ class VideoInProgress:
         Raises:
             InvalidMessage: ``decoder`` is not one that this video may be decoded with.
         """
-        if decoder not in BACKENDS or decoder in self.without:  # else it could begin again forever
+        if decoder not in BACKENDS or decoder in self.excluded_decoders:  # else it could begin again forever
             raise InvalidMessage(f"beginning with {decoder[:20]!r}")
         self.attempt += 1
         self.decoder, self.num_pending, self.finished = decoder, 0, None
@@ -216,18 +216,18 @@ class VideoInProgress:
             raise InvalidMessage(f"{len(content):,} more bytes of sound")
         self.sound.append(np.frombuffer(content, dtype=ROW))
 
-    def finish_sound(self, heard: SoundFinished) -> None:
+    def finish_sound(self, result: SoundFinished) -> None:
         """Take the summary at the end of the sound.
 
         Raises:
             InvalidMessage: The summary does not fit the rows that came.
         """
         num_rows = sum(map(len, self.sound))
-        if num_rows == 0 or num_rows != heard.num_rows:
-            raise InvalidMessage(f"{heard.num_rows:,} rows of sound")
-        if not 0 <= heard.duration_seconds <= MAX_VIDEO_SECONDS + 1:
-            raise InvalidMessage(f"sound of {heard.duration_seconds} s")
-        self.heard = heard
+        if num_rows == 0 or num_rows != result.num_rows:
+            raise InvalidMessage(f"{result.num_rows:,} rows of sound")
+        if not 0 <= result.duration_seconds <= MAX_VIDEO_SECONDS + 1:
+            raise InvalidMessage(f"sound of {result.duration_seconds} s")
+        self.sound_result = result
 
     def finish_pictures(self, finished: DecodingFinished) -> None:
         """Take the summary at the end of the pictures.
@@ -247,8 +247,8 @@ class VideoInProgress:
         """Return the features of sound and pictures, and why either is missing."""
         features: dict[str, VideoFeatures] = {}
         failures: dict[str, VideoError] = {}
-        if self.heard:
-            features[self.sound_features] = self._features_of_sound(self.heard)
+        if self.sound_result:
+            features[self.sound_features] = self._features_of_sound(self.sound_result)
         if self.sound_failure:
             failures[self.sound_features] = self.sound_failure
         if self.finished:
@@ -259,20 +259,20 @@ class VideoInProgress:
             return Extracted(features, [], failures)
         return Extracted(features, self.thumbnails, failures, self.finished.fallback_reason, self.finished.note)
 
-    def _features_of_sound(self, heard: SoundFinished) -> VideoFeatures:
+    def _features_of_sound(self, result: SoundFinished) -> VideoFeatures:
         rows = np.concatenate(self.sound)
         self.sound.clear()
-        starts, ends = row_times(heard.first_row, len(rows))
+        starts, ends = row_times(result.first_row, len(rows))
         return VideoFeatures(
             video_id=self.job.video_id,
             features=rows["features"],
             start_seconds=starts,
             end_seconds=ends,
             valid_frames=rows["valid"],
-            duration_seconds=heard.duration_seconds,
+            duration_seconds=result.duration_seconds,
             source=self.source,
-            decoder=heard.decoder,
-            partial=heard.partial,
+            decoder=result.decoder,
+            partial=result.partial,
         )
 
     def _features_of_pictures(self, finished: DecodingFinished) -> dict[str, VideoFeatures]:

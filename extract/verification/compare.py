@@ -52,7 +52,7 @@ class Comparison:
     largest: float
     """Distance of the row that differs most."""
     verdict: str
-    remarks: list[str]
+    notes: list[str]
     cause: str = ""
     """The one hypothesis that explains the difference."""
 
@@ -87,10 +87,10 @@ class _Explanations:
         distances = self.own | self.others
         return min(distances, key=distances.__getitem__)
 
-    def within(self, apart: float, least: float) -> list[str]:
+    def within(self, distance: float, least: float) -> list[str]:
         """Return the other recipes that are about as near, the nearest first."""
         ranked = sorted(self.others, key=self.others.__getitem__)
-        return [name for name in ranked if self.others[name] <= NEARER**2 * max(apart, least)]
+        return [name for name in ranked if self.others[name] <= NEARER**2 * max(distance, least)]
 
 
 def compare(
@@ -122,13 +122,14 @@ class _Judge:
     def __init__(self, pair: FeaturePair) -> None:
         self._pair = pair
 
-    def _verdict(self, verdict: str, *remarks: str, cause: str = "") -> Comparison:
+    def _verdict(self, verdict: str, *notes: str, cause: str = "") -> Comparison:
         pair = self._pair
         distance, largest = float("nan"), float("nan")
         if pair.unrelated > 0:
-            distance, largest = (float(np.sqrt(d / pair.unrelated)) for d in (pair.apart.mean(), pair.apart.max()))
-        all_remarks = [*remarks, *pair.remarks]
-        return Comparison(pair.num_rows, len(pair.theirs), distance, largest, verdict, all_remarks, cause)
+            squared = pair.distances.mean(), pair.distances.max()
+            distance, largest = (float(np.sqrt(d / pair.unrelated)) for d in squared)
+        all_notes = [*notes, *pair.notes]
+        return Comparison(pair.num_rows, len(pair.their_rows), distance, largest, verdict, all_notes, cause)
 
     def judge(self, alternatives: Alternatives | None, known: Collection[str]) -> Comparison:
         pair = self._pair
@@ -141,8 +142,8 @@ class _Judge:
         if level := pair.other_level():
             return self._verdict(DIFFERENT, level)
         # Rows times a number are not in another order, though small rows lie near to each other.
-        order = {} if pair.scaled() else pair.other_order()
-        if any(apart <= ODD_ROW * pair.tolerance.mean() for apart in order.values()):
+        order = {} if pair.describe_scale() else pair.other_order()
+        if any(distance <= ODD_ROW * pair.tolerance.mean() for distance in order.values()):
             return self._verdict(DIFFERENT, f"theirs have {min(order, key=order.__getitem__)}")
         if alternatives is None or (pair.pool and pair.num_rows > MAX_POOLED_ROWS):
             count = pair.other_count()
@@ -154,18 +155,18 @@ class _Judge:
         """Judge rows that are not equal to ours: which way of making them are they nearest to?"""
         pair = self._pair
         indices = pair.rows_to_try()
-        kept = [0] if pair.pool else indices
-        tolerance, rounding = float(pair.tolerance[kept].mean()), float(pair.rounding[kept].mean())
-        tried = self._explain(indices, kept, order, alternatives, known)
+        compared = [0] if pair.pool else indices
+        tolerance, rounding = float(pair.tolerance[compared].mean()), float(pair.rounding[compared].mean())
+        tried = self._explain(indices, compared, order, alternatives, known)
         own, other = tried.own[tried.best_own], tried.best_other
         count = pair.other_count()
         counted = [count] if count else []
         if other and NEARER**2 * tried.others[other] <= own:
             return self._other_recipe(tried, rounding, counted)
-        if scaled := pair.scaled():
+        if scaled := pair.describe_scale():
             return self._verdict(DIFFERENT if count else SAME, *counted, scaled)
         least = min(own, *tried.others.values()) if tried.others else own
-        hint = f"nearest is {tried.best} (distance {pair.shown(least)})"
+        hint = f"nearest is {tried.best} (distance {pair.format_distance(least)})"
         if count:
             unclear = tried.within(own, tolerance)
             return self._verdict(DIFFERENT, count, *([] if count == DROPPED and not unclear else [hint]))
@@ -176,29 +177,30 @@ class _Judge:
     def _explain(
         self,
         indices: list[int],
-        kept: list[int],
+        compared: list[int],
         order: dict[str, float],
         alternatives: Alternatives,
         known: Collection[str],
     ) -> _Explanations:
         pair = self._pair
-        mine, theirs, rounding = pair.mine[kept], pair.theirs[kept], float(pair.rounding[kept].mean())
-        tried = _Explanations({OUR_RECIPE: float(paired_distances(mine, theirs).mean())}, dict(order))
-        for hypothesis in alternatives(indices, pair.num_rows if pair.pool else len(pair.theirs)):
-            name, rows = hypothesis.name, pair.formed(hypothesis.rows)
-            apart = float(paired_distances(rows, theirs).mean())
-            (tried.own if hypothesis.ours else tried.others)[name] = apart
-            tried.from_ours[name] = float(paired_distances(rows, mine).mean())
+        our_rows, their_rows = pair.our_rows[compared], pair.their_rows[compared]
+        rounding = float(pair.rounding[compared].mean())
+        tried = _Explanations({OUR_RECIPE: float(paired_distances(our_rows, their_rows).mean())}, dict(order))
+        for hypothesis in alternatives(indices, pair.num_rows if pair.pool else len(pair.their_rows)):
+            name, rows = hypothesis.name, pair.pooled_and_normalised(hypothesis.rows)
+            distance = float(paired_distances(rows, their_rows).mean())
+            (tried.own if hypothesis.ours else tried.others)[name] = distance
+            tried.from_ours[name] = float(paired_distances(rows, our_rows).mean())
             if hypothesis.another_rate:
                 tried.rates.add(name)
-            if name in known and apart <= rounding:
+            if name in known and distance <= rounding:
                 break
         return tried
 
     def _other_recipe(self, tried: _Explanations, rounding: float, counted: list[str]) -> Comparison:
         pair, other = self._pair, tried.best_other
         alike = tried.within(tried.others[other], rounding)
-        theirs, ours = pair.shown(tried.others[other]), pair.shown(tried.own[tried.best_own])
+        theirs, ours = pair.format_distance(tried.others[other]), pair.format_distance(tried.own[tried.best_own])
         named = f"theirs have {' or '.join(alike)} (distance {theirs}, ours {ours})"
         untold = [f"this video cannot tell these {len(alike)} apart"] if len(alike) > 1 else []
         rest = [] if other in tried.rates else counted
@@ -206,13 +208,13 @@ class _Judge:
 
     def _our_recipe_or_none(self, tried: _Explanations, tolerance: float, hint: str) -> Comparison:
         pair, best = self._pair, tried.best_own
-        apart = tried.own[best]
+        distance = tried.own[best]
         if not pair.unrelated:
             return self._verdict(NOT_TOLD, "there are no other rows to compare with", hint)
-        if max(apart, pair.apart.max() if best == OUR_RECIPE else 0) > CLOSE**2 * pair.unrelated:
+        if max(distance, pair.distances.max() if best == OUR_RECIPE else 0) > CLOSE**2 * pair.unrelated:
             return self._verdict(DIFFERENT, UNEXPLAINED, hint)
-        unclear = tried.within(apart, tolerance)
-        if unclear and apart <= max(tolerance, *(tried.from_ours.get(name, 0) for name in tried.own)):
+        unclear = tried.within(distance, tolerance)
+        if unclear and distance <= max(tolerance, *(tried.from_ours.get(name, 0) for name in tried.own)):
             # no more than rounding may cause
             return self._verdict(
                 NOT_TOLD, f"theirs may be {best}, or have {' or '.join(unclear)}: as near, but for rounding", hint

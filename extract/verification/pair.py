@@ -36,15 +36,15 @@ class FeaturePair:
     """Our rows and theirs, pooled and normalised as theirs are.
 
     Attributes:
-        mine: Our rows, [T, D].
-        theirs: Their rows, [T', D].
+        our_rows: Our rows, [T, D].
+        their_rows: Their rows, [T', D].
         pool: How our rows became one (see ``POOLS``); empty if they did not.
-        apart: [min(T, T')] squared distances of rows that belong together.
-        levels: ``apart`` in units of rounding.
+        distances: [min(T, T')] squared distances of rows that belong together.
+        relative_distances: ``distances`` in units of ``tolerance``.
         tolerance: [T] squared distance that float16 rounding may cause.
         rounding: [T'] the same for their rows alone: rows that are computed here for comparison are not rounded.
         unrelated: Squared distance of rows that do not belong together; 0 if there are none.
-        remarks: What was done to our rows.
+        notes: The changes made to our rows.
     """
 
     def __init__(self, ours: VideoFeatures, theirs: np.ndarray, others: np.ndarray) -> None:
@@ -60,91 +60,94 @@ class FeaturePair:
         """
         raw = ours.features.astype(np.float32)
         self.ours, self.num_rows = ours, len(raw)
-        self.remarks: list[str] = []
-        self.theirs = np.atleast_2d(theirs)
-        if self.theirs.shape[1] != raw.shape[1]:
+        self.notes: list[str] = []
+        self.their_rows = np.atleast_2d(theirs)
+        if self.their_rows.shape[1] != raw.shape[1]:
             raise UserError(
-                f"their rows have {self.theirs.shape[1]:,} values, ours {raw.shape[1]:,}: another layer or another "
+                f"their rows have {self.their_rows.shape[1]:,} values, ours {raw.shape[1]:,}: another layer or another "
                 "model"
             )
-        if not np.isfinite(self.theirs).all():
-            num_broken = (~np.isfinite(self.theirs)).any(axis=1).sum()
-            raise UserError(f"{num_broken:,} of their {len(self.theirs):,} rows contain non-finite values")
-        self._normalised = is_unit(self.theirs) and not is_unit(raw)
+        if not np.isfinite(self.their_rows).all():
+            num_broken = (~np.isfinite(self.their_rows)).any(axis=1).sum()
+            raise UserError(f"{num_broken:,} of their {len(self.their_rows):,} rows contain non-finite values")
+        self._normalised = is_unit(self.their_rows) and not is_unit(raw)
         if self._normalised:
-            self.remarks.append("their rows are L2-normalised, ours raw")
+            self.notes.append("their rows are L2-normalised, ours raw")
         self.pool = self._pool_of(raw, may_be_first=theirs.ndim == 2)
         if self.pool:
-            self.remarks.append(f"theirs is one row a video; compared with the {self.pool} of ours")
+            self.notes.append(f"theirs is one row a video; compared with the {self.pool} of ours")
             raw = POOLS[self.pool](raw)
-        self.mine = self._scale(raw)
+        self.our_rows = self._scale(raw)
         self._measure(raw, others)
 
     def _measure(self, raw: np.ndarray, others: np.ndarray) -> None:
-        scale = np.linalg.norm(self.mine, axis=1) / np.maximum(np.linalg.norm(raw, axis=1), 1e-12)
-        self.tolerance = ROUNDED_TWICE / 2 * (scale**2 * float16_steps(raw) + float16_steps(self.mine))
+        scale = np.linalg.norm(self.our_rows, axis=1) / np.maximum(np.linalg.norm(raw, axis=1), 1e-12)
+        self.tolerance = ROUNDED_TWICE / 2 * (scale**2 * float16_steps(raw) + float16_steps(self.our_rows))
         with np.errstate(over="ignore"):
-            is_float16 = np.array_equal(self.theirs, self.theirs.astype(np.float16))
-        squares = (self.theirs.astype(np.float64) ** 2).sum(axis=1)
-        self.rounding = ROUNDED_TWICE / 2 * float16_steps(self.theirs) if is_float16 else FLOAT32_NOISE**2 * squares
-        sample = self.mine[np.unique(np.linspace(0, len(self.mine) - 1, SAMPLED_ROWS).astype(int))]
+            is_float16 = np.array_equal(self.their_rows, self.their_rows.astype(np.float16))
+        squares = (self.their_rows.astype(np.float64) ** 2).sum(axis=1)
+        self.rounding = ROUNDED_TWICE / 2 * float16_steps(self.their_rows) if is_float16 else FLOAT32_NOISE**2 * squares
+        sample = self.our_rows[np.unique(np.linspace(0, len(self.our_rows) - 1, SAMPLED_ROWS).astype(int))]
         if len(others):
             distances = squared_distances(sample, self._scale(others))
         else:
             distances = squared_distances(sample, sample)[~np.eye(len(sample), dtype=bool)]
         self.unrelated = float(np.median(distances)) if distances.size else 0.0
-        num_common = min(len(self.mine), len(self.theirs))
-        self.apart = paired_distances(self.mine[:num_common], self.theirs[:num_common])
-        self.levels = self.apart / self.tolerance[:num_common]
+        num_common = min(len(self.our_rows), len(self.their_rows))
+        self.distances = paired_distances(self.our_rows[:num_common], self.their_rows[:num_common])
+        self.relative_distances = self.distances / self.tolerance[:num_common]
 
     def _pool_of(self, raw: np.ndarray, may_be_first: bool) -> str:
         """Return how many rows became one; empty if theirs are not one row, or are our first."""
-        if len(self.theirs) > 1 or len(raw) == 1:
+        if len(self.their_rows) > 1 or len(raw) == 1:
             return ""
         distances = {
-            name: float(paired_distances(self._scale(pool(raw)), self.theirs)[0]) for name, pool in POOLS.items()
+            name: float(paired_distances(self._scale(pool(raw)), self.their_rows)[0]) for name, pool in POOLS.items()
         }
         if may_be_first:
-            distances[""] = float(paired_distances(self._scale(raw[:1]), self.theirs)[0])
+            distances[""] = float(paired_distances(self._scale(raw[:1]), self.their_rows)[0])
         return min(distances, key=distances.__getitem__)
 
     def _scale(self, rows: np.ndarray) -> np.ndarray:
         return unit(rows) if self._normalised else rows
 
-    def formed(self, rows: np.ndarray) -> np.ndarray:
+    def pooled_and_normalised(self, rows: np.ndarray) -> np.ndarray:
         """Bring raw rows of ours to the form of theirs."""
         rows = rows.astype(np.float32)
         return self._scale(POOLS[self.pool](rows) if self.pool else rows)
 
-    def shown(self, squared: float) -> str:
+    def format_distance(self, squared: float) -> str:
         """Return a squared distance as text, in units of the distance of unrelated rows."""
         return f"{np.sqrt(squared / self.unrelated):.4f}" if self.unrelated > 0 else f"{np.sqrt(squared):.3g} unscaled"
 
     @property
     def most_are_equal(self) -> bool:
         """True if at least half of the rows are equal but for rounding."""
-        return bool(np.sort(self.levels)[(len(self.levels) - 1) // 2] <= 1)
+        return bool(np.sort(self.relative_distances)[(len(self.relative_distances) - 1) // 2] <= 1)
 
     @property
     def all_are_equal(self) -> bool:
         """True if all rows are equal but for rounding."""
-        return self.most_are_equal and bool(self.levels.max() <= ODD_ROW)
+        return self.most_are_equal and bool(self.relative_distances.max() <= ODD_ROW)
 
     def why_equal_is_not_enough(self) -> str:
-        """Say why equal rows prove nothing, if other rows are equal to them, too; empty if they prove something."""
+        """Say why equal rows prove nothing, if other rows are equal to them also; empty if they prove something."""
         if self.unrelated <= ODD_ROW * self.tolerance.mean():
             return "the rows are equal, but there are no rows of other videos that differ from them"
-        if len(self.mine) > 1 and paired_distances(self.mine[1:], self.mine[:-1]).max() <= self.tolerance.max():
+        rows = self.our_rows
+        if len(rows) > 1 and paired_distances(rows[1:], rows[:-1]).max() <= self.tolerance.max():
             return "the rows are equal, but all rows of this video are: their order and their rate may be any"
         return ""
 
     def other_count(self) -> str:
         """Say which rows only one of the two has; empty if none."""
-        more = len(self.theirs) - len(self.mine)
+        more = len(self.their_rows) - len(self.our_rows)
         if more == -1:
             return DROPPED
         if more and not self.most_are_equal:
-            rates = (f"{count / self.ours.duration_seconds:.2f}" for count in (len(self.theirs), len(self.mine)))
+            rates = (
+                f"{count / self.ours.duration_seconds:.2f}" for count in (len(self.their_rows), len(self.our_rows))
+            )
             return "another rate: {} rows a second, ours {}".format(*rates)
         return f"theirs has {abs(more)} rows {'more' if more > 0 else 'fewer'} at the end" if more else ""
 
@@ -152,63 +155,67 @@ class FeaturePair:
         """Return {what their rows have: squared distance} if they are much nearer to our rows of other positions."""
         if shifted := self._shifted():
             return shifted
-        mine, theirs, num_rows = self.mine, self.theirs, len(self.apart)
-        if len(mine) != len(theirs) or num_rows > MAX_ORDERED_ROWS:
+        our_rows, their_rows, num_rows = self.our_rows, self.their_rows, len(self.distances)
+        if len(our_rows) != len(their_rows) or num_rows > MAX_ORDERED_ROWS:
             return {}
-        to_all = squared_distances(theirs, mine)
+        to_all = squared_distances(their_rows, our_rows)
         least, nearest = to_all.min(axis=1), to_all.argmin(axis=1)
-        moved = np.maximum(NEARER**2 * least, ODD_ROW * self.tolerance) <= self.apart
+        moved = np.maximum(NEARER**2 * least, ODD_ROW * self.tolerance) <= self.distances
         moved &= nearest != np.arange(num_rows)
         name = f"rows in another order ({moved.sum():,} of {num_rows:,} are ours of other places)"
         return {name: float(least.mean())} if moved.sum() > 1 else {}
 
     def _shifted(self) -> dict[str, float]:
         """Return the shift that brings their rows nearest to ours, if it brings them much nearer."""
-        mine, theirs, num_rows = self.mine, self.theirs, len(self.apart)
+        our_rows, their_rows, num_rows = self.our_rows, self.their_rows, len(self.distances)
         distances = {}
         for shift in (s for s in range(-MAX_SHIFT, MAX_SHIFT + 1) if s and 2 * abs(s) <= num_rows):
-            a, b = mine[max(-shift, 0) :], theirs[max(shift, 0) :]
+            a, b = our_rows[max(-shift, 0) :], their_rows[max(shift, 0) :]
             both = min(len(a), len(b))
             # Not the mean: a few other rows do not make the rest come earlier or later. Nor do a few that fit by
             # chance.
             distance = float(np.quantile(paired_distances(a[:both], b[:both]), 0.8))
-            if NEARER**2 * distance <= np.median(self.apart):
+            if NEARER**2 * distance <= np.median(self.distances):
                 distances[f"rows {abs(shift)} places {'later' if shift > 0 else 'earlier'}"] = distance
         return dict([min(distances.items(), key=lambda item: item[1])]) if distances else {}
 
     def other_level(self) -> str:
         """Say whether theirs are ours plus a constant: decibels of another reference, such as each file's maximum."""
-        num_rows = len(self.apart)
-        differences = self.theirs[:num_rows] - self.mine[:num_rows]
+        num_rows = len(self.distances)
+        differences = self.their_rows[:num_rows] - self.our_rows[:num_rows]
         level = float(np.median(differences))
         if abs(level) < 1 or np.mean(np.abs(differences - level) < 0.5) < 0.9:
             return ""
         return f"their values are ours {level:+.2f} throughout: another reference"
 
-    def scaled(self) -> str:
+    def describe_scale(self) -> str:
         """Say whether theirs are ours times a number."""
-        num_rows = len(self.apart)
-        mine, theirs = self.mine[:num_rows].astype(np.float64), self.theirs[:num_rows].astype(np.float64)
-        ratio = float((mine * theirs).sum() / max((mine**2).sum(), 1e-24))
-        apart = paired_distances(ratio * mine, theirs)
-        if abs(ratio - 1) < 0.02 or ratio <= 0 or (apart > ODD_ROW * ratio**2 * self.tolerance[:num_rows]).any():
+        num_rows = len(self.distances)
+        our_rows = self.our_rows[:num_rows].astype(np.float64)
+        their_rows = self.their_rows[:num_rows].astype(np.float64)
+        ratio = float((our_rows * their_rows).sum() / max((our_rows**2).sum(), 1e-24))
+        scaled_distances = paired_distances(ratio * our_rows, their_rows)
+        limits = ODD_ROW * ratio**2 * self.tolerance[:num_rows]
+        if abs(ratio - 1) < 0.02 or ratio <= 0 or (scaled_distances > limits).any():
             return ""
         return f"their rows are {ratio:.3g} times as long"
 
     def odd_rows(self) -> list[str]:
         """Say which rows differ, if most do not."""
-        odd = np.flatnonzero(self.levels > ODD_ROW)
+        odd = np.flatnonzero(self.relative_distances > ODD_ROW)
         if not self.most_are_equal:
             return []
-        return [f"{len(odd):,} of {len(self.levels):,} rows differ, from row {odd[0]} on"]
+        return [f"{len(odd):,} of {len(self.relative_distances):,} rows differ, from row {odd[0]} on"]
 
     def rows_to_try(self) -> list[int]:
         """Return the rows to examine: the one that differs most, and some of the others that differ."""
         if self.pool:
             return list(range(self.num_rows))
-        odd = np.flatnonzero(self.levels > ODD_ROW) if self.most_are_equal else np.arange(len(self.levels))
+        odd = np.arange(len(self.distances))
+        if self.most_are_equal:
+            odd = np.flatnonzero(self.relative_distances > ODD_ROW)
         spread = odd[np.unique(np.linspace(0, len(odd) - 1, TRIED_ROWS - 1).astype(int))]
-        return sorted({int(self.levels.argmax()), *map(int, spread)})
+        return sorted({int(self.relative_distances.argmax()), *map(int, spread)})
 
 
 def squared_distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -36,27 +36,27 @@ TENSOR_TYPES = {
     },
 }
 """The tensors of a caption table, in the order in which they are written."""
-TODO = "remove it; if that does not help, run vlalign-preprocess again"
+REMEDY = "remove it; if that does not help, run vlalign-preprocess again"
 RECORDS_AT_ONCE = 4096
 """Captions that iteration makes at a time."""
 _DECODER = json.JSONDecoder(strict=False)  # control characters stand in a row as they are
 
 
 class Texts(Sequence[str]):
-    """Texts one after the other in an array of bytes; each is decoded when it is asked for."""
+    """Texts one after the other in an array of bytes; each is decoded on demand."""
 
-    def __init__(self, starts: np.ndarray, utf8: np.ndarray, chosen: np.ndarray | None = None) -> None:
+    def __init__(self, starts: np.ndarray, utf8: np.ndarray, selected: np.ndarray | None = None) -> None:
         """Take texts.
 
         Args:
             starts: int64 [N + 1], where each text begins, and where the last one ends.
             utf8: uint8, the texts.
-            chosen: Numbers of the texts that are shown, in order; all by default.
+            selected: Numbers of the texts of this sequence, in order; all by default.
         """
-        self._starts, self._utf8, self._chosen = starts, utf8, chosen
+        self._starts, self._utf8, self._selected = starts, utf8, selected
 
     def __len__(self) -> int:
-        return len(self._starts) - 1 if self._chosen is None else len(self._chosen)
+        return len(self._starts) - 1 if self._selected is None else len(self._selected)
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -68,7 +68,7 @@ class Texts(Sequence[str]):
         if isinstance(index, slice):
             return self.take(np.arange(*index.indices(len(self))))
         number = range(len(self))[index]
-        number = number if self._chosen is None else self._chosen[number]
+        number = number if self._selected is None else self._selected[number]
         return self._utf8[self._starts[number] : self._starts[number + 1]].tobytes().decode()
 
     def __iter__(self) -> Iterator[str]:
@@ -76,17 +76,17 @@ class Texts(Sequence[str]):
             yield from self[first : first + RECORDS_AT_ONCE]
 
     @property
-    def chosen(self) -> np.ndarray:
-        """The numbers of the texts that are shown, among all that the array holds."""
-        return np.arange(len(self), dtype=np.int32) if self._chosen is None else self._chosen
+    def selected(self) -> np.ndarray:
+        """The numbers of these texts, among all in the array."""
+        return np.arange(len(self), dtype=np.int32) if self._selected is None else self._selected
 
-    def choose(self, indices: np.ndarray) -> "Texts":
+    def select(self, indices: np.ndarray) -> "Texts":
         """Return the texts at these indices, without decoding them."""
-        return Texts(self._starts, self._utf8, indices if self._chosen is None else self._chosen[indices])
+        return Texts(self._starts, self._utf8, indices if self._selected is None else self._selected[indices])
 
     def take(self, indices: np.ndarray) -> list[str]:
         """Return the texts at these indices."""
-        numbers = indices if self._chosen is None else self._chosen[indices]
+        numbers = indices if self._selected is None else self._selected[indices]
         spans = zip(self._starts[numbers].tolist(), self._starts[numbers + 1].tolist(), strict=True)
         return [self._utf8[first:last].tobytes().decode() for first, last in spans]
 
@@ -112,10 +112,14 @@ def by_appearance(codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray
 
 
 class CaptionTable(Sequence[Caption]):
-    """Captions in arrays; a ``Caption`` is made when it is asked for."""
+    """Captions in arrays; a ``Caption`` is made on demand."""
 
     def __init__(
-        self, tensors: Mapping[str, np.ndarray], where: str = "captions", key: str = "", rows: np.ndarray | None = None
+        self,
+        tensors: Mapping[str, np.ndarray],
+        where: str = "captions",
+        key: str = "",
+        selected: np.ndarray | None = None,
     ) -> None:
         """Make a table.
 
@@ -123,14 +127,14 @@ class CaptionTable(Sequence[Caption]):
             tensors: Arrays as in ``TENSOR_TYPES``.
             where: Where they are from, for messages.
             key: Tells these captions from others; empty for captions in memory.
-            rows: The captions that the table shows, in order: indices into the arrays; all by default.
+            selected: The captions of this table, in order: indices into the arrays; all by default.
         """
-        self._tensors, self.where, self.key, self._rows = tensors, where, key, rows
+        self._tensors, self.where, self.key, self._selected = tensors, where, key, selected
         self._texts = {name: Texts(tensors[f"{name}.starts"], tensors[f"{name}.texts"]) for name in CODED_FIELDS}
         self._json = Texts(tensors["row_starts"], tensors["rows"])
 
     def __len__(self) -> int:
-        return len(self._json) if self._rows is None else len(self._rows)
+        return len(self._json) if self._selected is None else len(self._selected)
 
     @overload
     def __getitem__(self, index: int) -> Caption: ...
@@ -140,9 +144,9 @@ class CaptionTable(Sequence[Caption]):
 
     def __getitem__(self, index: int | slice) -> Caption | list[Caption]:
         if isinstance(index, slice):
-            return self._records(self._rows_at(index))
+            return self._records(self._indices_at(index))
         index = range(len(self))[index]
-        return self._records(self._rows_at(slice(index, index + 1)))[0]
+        return self._records(self._indices_at(slice(index, index + 1)))[0]
 
     def __iter__(self) -> Iterator[Caption]:
         for first in range(0, len(self), RECORDS_AT_ONCE):
@@ -150,9 +154,9 @@ class CaptionTable(Sequence[Caption]):
 
     def take(self, indices: Sequence[int] | np.ndarray) -> "CaptionTable":
         """Return the captions at ``indices`` as a table that shares the arrays."""
-        chosen = indices if isinstance(indices, np.ndarray) else np.array(indices, dtype=np.int64)
-        rows = chosen if self._rows is None else self._rows[chosen]
-        return CaptionTable(self._tensors, self.where, self.key, rows)
+        of_shown = indices if isinstance(indices, np.ndarray) else np.array(indices, dtype=np.int64)
+        selected = of_shown if self._selected is None else self._selected[of_shown]
+        return CaptionTable(self._tensors, self.where, self.key, selected)
 
     def by_videos(self, size: int) -> Iterator["CaptionTable"]:
         """Yield the captions in parts of about ``size``, all captions of a video in the same part.
@@ -162,10 +166,10 @@ class CaptionTable(Sequence[Caption]):
         codes = self._tensors["video_id.codes"]  # in the order of their first appearance
 
         def code_at(place: int) -> int:
-            return int(codes[place if self._rows is None else self._rows[place]])
+            return int(codes[place if self._selected is None else self._selected[place]])
 
         def never_decrease() -> bool:
-            parts = (codes[self._rows_at(slice(first, first + size + 1))] for first in range(0, len(self), size))
+            parts = (codes[self._indices_at(slice(first, first + size + 1))] for first in range(0, len(self), size))
             return all(bool(np.all(part[1:] >= part[:-1])) for part in parts)
 
         first, last = 0, len(self)
@@ -183,9 +187,9 @@ class CaptionTable(Sequence[Caption]):
         return CaptionTable(self._tensors, self.where, self.key)
 
     @property
-    def rows(self) -> np.ndarray:
-        """The captions that the table shows: indices into ``whole`` [num_captions]."""
-        return self._rows_at(slice(None))
+    def selected(self) -> np.ndarray:
+        """The captions of this table: indices into ``whole`` [num_captions]."""
+        return self._indices_at(slice(None))
 
     @property
     def video_ids(self) -> Texts:
@@ -198,7 +202,7 @@ class CaptionTable(Sequence[Caption]):
 
     def numbers(self, column: str) -> np.ndarray:
         """Return a column of times: float64 [num_captions], NaN for None."""
-        return self._of_rows(self._tensors[column])
+        return self._of_selected(self._tensors[column])
 
     def codes(self, column: str) -> tuple[Sequence[str], np.ndarray]:
         """Return a column of texts as codes.
@@ -219,30 +223,30 @@ class CaptionTable(Sequence[Caption]):
         return self._coded("video_id")
 
     def _coded(self, column: str) -> tuple[Texts, np.ndarray]:
-        with refuse_unreadable(self.where, "damaged captions", TODO):
-            texts, codes = self._texts[column], self._of_rows(self._tensors[f"{column}.codes"])
+        with refuse_unreadable(self.where, "damaged captions", REMEDY):
+            texts, codes = self._texts[column], self._of_selected(self._tensors[f"{column}.codes"])
             new_codes, firsts = by_appearance(codes, len(texts))
-            return texts.choose(codes[firsts]), new_codes
+            return texts.select(codes[firsts]), new_codes
 
-    def _of_rows(self, values: np.ndarray) -> np.ndarray:
-        return values if self._rows is None else values[self._rows]
+    def _of_selected(self, values: np.ndarray) -> np.ndarray:
+        return values if self._selected is None else values[self._selected]
 
-    def _rows_at(self, places: slice) -> np.ndarray:
-        return np.arange(*places.indices(len(self))) if self._rows is None else self._rows[places]
+    def _indices_at(self, places: slice) -> np.ndarray:
+        return np.arange(*places.indices(len(self))) if self._selected is None else self._selected[places]
 
     def _field(self, column: str) -> Iterator[Any]:
         place = JSON_FIELDS.index(column)
         for first in range(0, len(self), RECORDS_AT_ONCE):
-            with refuse_unreadable(self.where, "damaged captions", TODO):
-                rows = self._json.take(self._rows_at(slice(first, first + RECORDS_AT_ONCE)))
+            with refuse_unreadable(self.where, "damaged captions", REMEDY):
+                rows = self._json.take(self._indices_at(slice(first, first + RECORDS_AT_ONCE)))
                 values = [_DECODER.decode(row)[place] for row in rows]
             yield from values
 
-    def _records(self, rows: np.ndarray) -> list[Caption]:
-        with refuse_unreadable(self.where, "damaged captions", TODO):
-            coded = [self._texts[name].take(self._tensors[f"{name}.codes"][rows]) for name in CODED_FIELDS]
-            times = [self._tensors[name][rows].tolist() for name in TIME_FIELDS]
-            names, rest = (*CODED_FIELDS, *TIME_FIELDS), self._json.take(rows)
+    def _records(self, indices: np.ndarray) -> list[Caption]:
+        with refuse_unreadable(self.where, "damaged captions", REMEDY):
+            coded = [self._texts[name].take(self._tensors[f"{name}.codes"][indices]) for name in CODED_FIELDS]
+            times = [self._tensors[name][indices].tolist() for name in TIME_FIELDS]
+            names, rest = (*CODED_FIELDS, *TIME_FIELDS), self._json.take(indices)
             return [
                 Caption(
                     **dict(zip(names, (video_id, split, *map(_none_if_nan, of_row)), strict=True)),
@@ -268,7 +272,7 @@ class EncodedCaptions:
     """{field of ``CODED_FIELDS``: its texts in these captions, and for each caption the index of its text, or -1}"""
     lengths: np.ndarray
     """Bytes of each caption's row."""
-    rows: np.ndarray
+    json_bytes: np.ndarray
     """The rows, one after the other."""
 
     def __len__(self) -> int:
@@ -348,7 +352,7 @@ def table_in_memory(table: pa.Table) -> CaptionTable:
     codes = _TextCodes()
     none = pa.RecordBatch.from_pylist([], table.schema)
     encoded = [encode_captions(batch) for batch in (none, *table.to_batches())]
-    each = [part.times | codes.of(part) | {"rows": part.rows} for part in encoded]
+    each = [part.times | codes.of(part) | {"rows": part.json_bytes} for part in encoded]
     arrays = {name: np.concatenate([of_part[name] for of_part in each]) for name in each[0]}
     starts = np.cumsum([0, *np.concatenate([part.lengths for part in encoded])], dtype=np.int64)
     return CaptionTable(arrays | {"row_starts": starts} | codes.texts())
@@ -375,10 +379,10 @@ def write_captions(writer: TensorWriter, parts: Iterable[EncodedCaptions], num_c
     writer.append("rows", np.zeros(0, np.uint8))
     for part in parts:
         writer.fill("row_starts", done + 1, size + np.cumsum(part.lengths))
-        writer.append("rows", part.rows)
+        writer.append("rows", part.json_bytes)
         for name, values in (part.times | codes.of(part)).items():
             writer.fill(name, done, values)
-        done, size = done + len(part), size + len(part.rows)
+        done, size = done + len(part), size + len(part.json_bytes)
     if done != num_captions:
         raise ValueError(f"{done:,} captions, expected {num_captions:,}")
     writer.append("rows", np.full(-writer.size % 8, ord(" "), np.uint8))  # what follows is aligned

@@ -94,15 +94,15 @@ def _verify(args: argparse.Namespace) -> int:
     with Problems() as problems:  # without a file: a command that only looks writes nothing
         for folder in _stores(args):
             num_shards = len(current_shards(folder))
-            findings = maintenance.verify(folder, problems=problems)
+            damaged = maintenance.verify(folder, problems=problems)
             if partials := maintenance.unfinished(folder):
                 say(
                     f"note: {len(partials):,} unfinished files in {folder}, of writers that were stopped; "
                     "vlalign-store repair removes them"
                 )
             found = f"{number_of(num_shards, 'shards')}, every byte as it was written"
-            if findings:
-                found = f"{len(findings):,} of {num_shards:,} shards are damaged; vlalign-store repair {folder} "
+            if damaged:
+                found = f"{len(damaged):,} of {num_shards:,} shards are damaged; vlalign-store repair {folder} "
                 found += "drops the damage, then run vlalign-extract again"
             show(f"{folder}: {found}")
     return problems.exit_code()

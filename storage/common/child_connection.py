@@ -15,10 +15,10 @@ from multiprocessing.connection import Connection
 
 from .system import IS_LINUX
 
-VARIABLE = "VLALIGN_PARENT"
+PARENT_ENV_VAR = "VLALIGN_PARENT"
 """Gives a child the descriptor, or port and secret."""
 LOOPBACK = "127.0.0.1"
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 SECRET_SECONDS = 5.0
 
 
@@ -27,12 +27,12 @@ class ConnectionServer:
 
     def __init__(self) -> None:
         self._server = socket.create_server((LOOPBACK, 0))
-        self._server.settimeout(LOOK_SECONDS)
+        self._server.settimeout(POLL_SECONDS)
         self._secret = secrets.token_hex(16)
 
     def environment(self) -> dict[str, str]:
         """Return the variable that lets a child in."""
-        return {VARIABLE: f"{self._server.getsockname()[1]} {self._secret}"}
+        return {PARENT_ENV_VAR: f"{self._server.getsockname()[1]} {self._secret}"}
 
     def wait_for(self, child: subprocess.Popen[bytes]) -> socket.socket:
         """Return the next connection of a child. If it ends before, the other end of the connection is closed."""
@@ -67,7 +67,7 @@ def start_connected(command: list[str], environment: Mapping[str, str]) -> tuple
         ours, theirs = socket.socketpair()
         with theirs:
             descriptor = theirs.fileno()
-            variables = {**environment, VARIABLE: str(descriptor)}
+            variables = {**environment, PARENT_ENV_VAR: str(descriptor)}
             child = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[descriptor], env=variables)
         return child, Connection(ours.detach())
     with contextlib.closing(ConnectionServer()) as entrance:
@@ -80,7 +80,7 @@ def parent_socket() -> socket.socket:
     """Return the socket that connects this process with the one that started it by ``start_connected``."""
     if not IS_LINUX:
         return connect()
-    ours = socket.socket(fileno=int(os.environ.pop(VARIABLE)))
+    ours = socket.socket(fileno=int(os.environ.pop(PARENT_ENV_VAR)))
     ours.set_inheritable(False)  # else it would stay open in processes that outlive this one
     return ours
 
@@ -91,9 +91,9 @@ def connect(*, last: bool = True) -> socket.socket:
     Args:
         last: Forget the secret, so that children of this process do not have it.
     """
-    port, secret = os.environ[VARIABLE].split()
+    port, secret = os.environ[PARENT_ENV_VAR].split()
     if last:
-        del os.environ[VARIABLE]
+        del os.environ[PARENT_ENV_VAR]
     connection = socket.create_connection((LOOPBACK, int(port)))
     connection.sendall(secret.encode())
     return connection

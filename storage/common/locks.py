@@ -17,7 +17,7 @@ from .system import IS_WINDOWS, try_lock
 from .terminal import one_line, say
 from .writing import make_folder, open_to_write, remove_empty_folder, remove_file
 
-TURN_SECONDS, LOOK_SECONDS = 10.0, 0.02
+TURN_SECONDS, POLL_SECONDS = 10.0, 0.02
 """How long to wait for a lock, and how often to try. Locks are held for much less; after this time something else is
 wrong, such as a network file system without locks.
 """
@@ -45,7 +45,7 @@ def file_lock(path: Path, seconds: float | None = None) -> Iterator[None]:
                 try_lock(lock)
                 break
             except BlockingIOError:
-                time.sleep(LOOK_SECONDS)
+                time.sleep(POLL_SECONDS)
             except OSError:
                 break
         yield

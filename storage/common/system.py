@@ -39,7 +39,7 @@ SIGPIPE: int = getattr(signal, "SIGPIPE", 13)
 SIGXCPU: int = getattr(signal, "SIGXCPU", 24)
 LOCKED_BYTE = (1 << 31) - 2
 """Windows locks bytes, and nobody else can read them: one that no file has."""
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 _moving = threading.Lock()
 
 
@@ -78,7 +78,7 @@ def wait_for_lock(file: IO[str]) -> None:
             try:
                 return try_lock(file)
             except BlockingIOError:
-                time.sleep(LOOK_SECONDS)
+                time.sleep(POLL_SECONDS)
 
 
 def read_at(descriptor: int, num_bytes: int, offset: int) -> bytes:

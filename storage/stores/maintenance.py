@@ -1,4 +1,4 @@
-"""Care of stores: verify, repair, compact and merge them, and remove videos.
+"""Maintenance of stores: verify, repair, compact and merge them, and remove videos.
 
 Each function writes new shards first and removes old ones only when the new ones are complete. Whenever it is stopped,
 every video is still there, and the same call continues. Extraction and training may run at the same time; two of these
@@ -35,15 +35,15 @@ UNFINISHED_SECONDS = 3600
 
 
 @dataclass(frozen=True)
-class Finding:
+class ShardDamage:
     """The damage of a shard."""
 
     path: Path
     message: str
     shard: Shard | None = None
-    """None if the file does not even say what is in it."""
-    damaged: list[int] = field(default_factory=list)
-    """The damaged videos, by their row in the index."""
+    """None if the file does not even state its content."""
+    index_rows: list[int] = field(default_factory=list)
+    """The rows of the damaged videos in the shard's index."""
     foreign: bool = False
     """True if it is not a damaged shard of this store: another version or profile, another program's file, or
     unreadable now.
@@ -68,62 +68,62 @@ class Compacted:
     """Shards that replace them: one, or none if all videos were replaced later."""
 
 
-def find_damage(path: Path) -> Finding | None:
-    """Compare every byte of a shard with its checksums; return None if all is well."""
+def find_damage(path: Path) -> ShardDamage | None:
+    """Compare every byte of a shard with its checksums; return the damage, or None."""
     try:
         shard = read_shard(path)
     except FileNotFoundError:  # compacted in the meantime, unless it is a symlink
-        return Finding(path, f"{path}: a symlink without a target", foreign=True) if path.is_symlink() else None
+        return ShardDamage(path, f"{path}: a symlink without a target", foreign=True) if path.is_symlink() else None
     except UserError as error:
         foreign = isinstance(error, OtherSchema | Unreadable) or not SHARD_NAME.fullmatch(path.name)
-        return Finding(path, str(error), foreign=foreign)
+        return ShardDamage(path, str(error), foreign=foreign)
     remote = remote_store(path.parent)
     damaged = damaged_videos(remote.rows(shard) if remote else ShardRows(shard))
     if damaged:
         ids = [video_id.decode() for video_id in shard.videos["video_id"][damaged].tolist()]
         some = ", ".join(ids[:5]) + (f" and {len(ids) - 5:,} more" if len(ids) > 5 else "")
         message = f"{path}: the rows of {len(ids):,} of its {len(shard.videos):,} videos are damaged: {some}"
-        return Finding(path, message, shard, damaged)
+        return ShardDamage(path, message, shard, damaged)
     if rest_is_damaged(shard):
-        return Finding(path, f"{path}: HDF5's own records in it are damaged, its rows are not", shard)
+        return ShardDamage(path, f"{path}: HDF5's own records in it are damaged, its rows are not", shard)
     return None
 
 
-def verify(folder: Path, *, problems: Problems | None = None, on_progress: Listener | None = None) -> list[Finding]:
+def verify(folder: Path, *, problems: Problems | None = None, on_progress: Listener | None = None) -> list[ShardDamage]:
     """Compare every byte of a store with its checksums.
 
-    A shard of another profile or other weights than the first is a finding, too.
+    A shard of another profile or other weights than the first is returned also.
 
     Args:
         folder: Folder of the store.
-        problems: Receives the message of each finding at once.
+        problems: Receives the message of each damaged shard at once.
         on_progress: Called after each shard.
     """
-    findings = []
+    found = []
     with report_progress_to(on_progress):
-        for finding in _findings(folder, "verifying"):
-            if finding is not None:
-                findings.append(finding)
+        for damage in _examine_shards(folder, "verifying"):
+            if damage is not None:
+                found.append(damage)
                 if problems is not None:
-                    problems.add(finding.message)
-    return findings
+                    problems.add(damage.message)
+    return found
 
 
-def _findings(folder: Path, what: str) -> Iterator[Finding | None]:
-    """Yield what is wrong with each shard, or None."""
+def _examine_shards(folder: Path, what: str) -> Iterator[ShardDamage | None]:
+    """Yield the damage of each shard, or None."""
     first = None
     paths = current_shards(folder)
     for path in progress(paths, total=len(paths), what=what, unit="shards"):
-        finding = find_damage(path)
-        if finding is None and path.exists():
+        damage = find_damage(path)
+        if damage is None and path.exists():
             shard = read_shard(path)
             first = first or shard
             if shard.key != first.key:
                 message = (
                     f"{path}: has {shard.describe()}, {first.path.name} has {first.describe()}; remove one of them"
                 )
-                finding = Finding(path, message, foreign=True)
-        yield finding
+                damage = ShardDamage(path, message, foreign=True)
+        yield damage
 
 
 def unfinished(folder: Path) -> list[Path]:
@@ -137,7 +137,7 @@ def unfinished(folder: Path) -> list[Path]:
 
 
 def repair(folder: Path, *, on_progress: Listener | None = None) -> list[Repaired]:
-    """Drop what is damaged and keep the rest of its shard; also remove temporary files that killed writers left.
+    """Drop damaged videos and keep the rest of their shards; also remove temporary files that killed writers left.
 
     Files that are not shards of this store stay. Each change is logged.
 
@@ -146,31 +146,31 @@ def repair(folder: Path, *, on_progress: Listener | None = None) -> list[Repaire
         on_progress: Called after each shard.
 
     Returns:
-        What was done to the shards that were not whole.
+        The repairs of the shards that were not whole.
     """
     refuse_remote(folder)
     for path in unfinished(folder):
         remove_file(path, missing_ok=True)
     repaired = []
     with report_progress_to(on_progress):
-        for finding in _findings(folder, "repairing"):
-            if finding is not None:
-                repaired.append(Repaired(finding.path, _repair(folder, finding)))
+        for damage in _examine_shards(folder, "repairing"):
+            if damage is not None:
+                repaired.append(Repaired(damage.path, _repair(folder, damage)))
                 say(repaired[-1].message)
     return repaired
 
 
-def _repair(folder: Path, finding: Finding) -> str:
-    """Drop what is damaged in a shard; return what was done."""
-    if finding.foreign:
-        return f"{finding.message}; left alone"
-    if finding.shard is None:
-        remove_file(finding.path)
-        return f"{finding.path}: not readable, dropped as a whole"
-    kept = np.setdiff1d(np.arange(len(finding.shard.videos)), finding.damaged)
-    rewrite(folder, [ShardPart(finding.shard, kept)])
-    remove_file(finding.path)
-    return f"{finding.message}; {number_of(len(kept), 'videos')} kept, {len(finding.damaged):,} dropped"
+def _repair(folder: Path, damage: ShardDamage) -> str:
+    """Drop the damaged videos of a shard; return what was done."""
+    if damage.foreign:
+        return f"{damage.message}; left alone"
+    if damage.shard is None:
+        remove_file(damage.path)
+        return f"{damage.path}: not readable, dropped as a whole"
+    kept = np.setdiff1d(np.arange(len(damage.shard.videos)), damage.index_rows)
+    rewrite(folder, [ShardPart(damage.shard, kept)])
+    remove_file(damage.path)
+    return f"{damage.message}; {number_of(len(kept), 'videos')} kept, {len(damage.index_rows):,} dropped"
 
 
 def compact(folder: Path, *, shard_bytes: int = COMPACT_BYTES, on_progress: Listener | None = None) -> list[Compacted]:
@@ -259,12 +259,12 @@ def merge(sources: Sequence[Path], folder: Path, *, on_progress: Listener | None
 
 
 def _copy(shard: Shard, folder: Path) -> Path | None:
-    """Copy a shard; return None if another source had it, too."""
+    """Copy a shard; return None if another source had it also."""
     target = folder / shard.path.name
     if target.exists():
         return None
-    if finding := find_damage(shard.path):
-        raise UserError(f"{finding.message}; run vlalign-store repair {shard.path.parent} first")
+    if damage := find_damage(shard.path):
+        raise UserError(f"{damage.message}; run vlalign-store repair {shard.path.parent} first")
     with disk_space_for(shard.num_bytes, folder), atomic_write(target) as partial:
         shutil.copyfile(shard.path, partial)
         if find_damage(partial):

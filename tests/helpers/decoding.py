@@ -74,10 +74,10 @@ class Taken:
         return np.stack(self.rows[0])
 
 
-def take(source: Path | VideoInfo, *specs: FrameSpec, without: tuple[str, ...] = ()) -> Taken:
+def take(source: Path | VideoInfo, *specs: FrameSpec, excluded_decoders: tuple[str, ...] = ()) -> Taken:
     info = source if isinstance(source, VideoInfo) else probe_video(source)
     begun = []
-    for part in decode_video(info, list(specs), without=without):
+    for part in decode_video(info, list(specs), excluded_decoders=excluded_decoders):
         if isinstance(part, DecodingStarted):
             rows, pictures = [[] for _ in specs], []
             begun.append(part.decoder)

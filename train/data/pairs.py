@@ -173,10 +173,10 @@ class _Joined:
         tensors = {
             "start_seconds": clips.start_seconds,
             "end_seconds": clips.end_seconds,
-            "rows": pairs.captions.rows,
+            "rows": pairs.captions.selected,
             "clip_of_caption": pairs.clip_of_caption + self.num_clips,
             "video": clips.video + self.num_videos,
-            "videos": video_ids.chosen,
+            "videos": video_ids.selected,
             "captions_of_clips.members": pairs.captions_of_clips.members + self.num_captions,
             "captions_of_clips.starts": pairs.captions_of_clips.starts[self.first_start :] + self.num_captions,
             "clips_of_videos.members": pairs.clips_of_videos.members + self.num_clips,
@@ -191,7 +191,7 @@ class _Joined:
 
 def _pairs(tensors: Mapping[str, np.ndarray], split: str, captions: CaptionTable) -> Pairs:
     arrays = {name: tensors[f"{split}.{name}"] for name in SPLIT_TENSORS}
-    video_ids = captions.video_ids.choose(arrays["videos"])
+    video_ids = captions.video_ids.select(arrays["videos"])
     return Pairs(
         Clips(video_ids, arrays["video"], arrays["start_seconds"], arrays["end_seconds"]),
         captions.take(arrays["rows"]),
@@ -210,13 +210,13 @@ def by_parts_of_videos(captions: CaptionTable) -> Iterator[CaptionTable]:
 def _find(captions: CaptionTable, source: PairSource) -> Iterator[FoundPairs]:
     for part in by_parts_of_videos(captions):
         exclusions = find_exclusions(part, source.features, source.recordings)
-        usable, rows = exclusions.usable, part.rows
+        usable, rows = exclusions.usable, part.selected
         splits, split = part.codes("split")
         of_split = {
             name: split == splits.index(name) if name in splits else np.zeros(len(part), bool) for name in SPLITS
         }
         pairs = {name: make_pairs(part.take(np.flatnonzero(usable & is_in))) for name, is_in in of_split.items()}
-        without_features = part.take(np.flatnonzero(exclusions.without_features)).videos()[0].chosen
+        without_features = part.take(np.flatnonzero(exclusions.without_features)).videos()[0].selected
         counts = int(np.count_nonzero(usable)), int(np.count_nonzero(exclusions.without_recording))
         without_rows = {cause: rows[getattr(exclusions, cause)] for cause in NO_ROWS}
         yield FoundPairs(pairs, *counts, without_features, rows[exclusions.after_video], without_rows)
@@ -246,7 +246,7 @@ def read_pairs(
         )
     if len(found.videos_without_features):
         report_videos_without_features(
-            "captions", captions.video_ids.choose(found.videos_without_features), features, problems
+            "captions", captions.video_ids.select(found.videos_without_features), features, problems
         )
     for caption in captions.take(found.after_video):
         seconds = features.duration_seconds(caption.video_id)

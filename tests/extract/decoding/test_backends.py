@@ -149,10 +149,10 @@ def test_only_the_requested_decoder_is_used(with_sound, backend, name):
     info = probe_video(with_sound)
     if name not in choose_backends(info, [Size(HEIGHT)]):
         with pytest.raises(VideoError) as failed:
-            take(info, want(24), without=without)
+            take(info, want(24), excluded_decoders=without)
         assert failed.value.kind == "unreadable" and all(other in str(failed.value) for other in without)
         return
-    taken = take(info, want(24), without=without)
+    taken = take(info, want(24), excluded_decoders=without)
     assert taken.begun == [name]
     assert ("decord" in taken.finished.partial) == bool(taken.finished.partial) == (name == "decord")
     version = {
@@ -213,6 +213,6 @@ def test_decord_is_not_used_for_files_with_lost_frames(undamaged, tmp_path, name
 @needs_decord
 def test_decord_is_used_for_a_video_that_stands_still(tmp_path):
     path = constant(tmp_path / "still.mp4", 60, picture=lambda number: busy_picture(number // 20))
-    taken = take(path, want(24), without=("PyAV",))
+    taken = take(path, want(24), excluded_decoders=("PyAV",))
     assert taken.begun == ["decord"]
     assert len({row.tobytes() for row in taken.rows[0]}) >= 3

@@ -69,7 +69,7 @@ def child(monkeypatch, **constants: int) -> Iterator[DecodeProcess]:
 @pytest.mark.parametrize("without", [[], pytest.param(["decord"], marks=pytest.mark.slow)], ids=["", "no decord"])
 def test_a_video_that_takes_too_much_processor_time_is_ended(laborious, monkeypatch, without):
     with child(monkeypatch, CPU_SECONDS=0, CPU_SECONDS_PER_SECOND=0) as process:
-        ended = ask(process, laborious, want(24), without=without)
+        ended = ask(process, laborious, want(24), excluded_decoders=without)
         assert ended.failure.kind == "timeout"
         assert len(ended.rows) < 6000
         assert not process.usable

@@ -189,7 +189,7 @@ def test_an_index_that_declares_gigabytes_is_unreadable(monkeypatch, whole):
 
 @needs_program
 def test_damaged_pictures_of_the_ffmpeg_program_are_noted(zoo_folder):
-    taken = take(zoo_folder / "flip_mid.mp4", want(24), without=("PyAV", "decord"))
+    taken = take(zoo_folder / "flip_mid.mp4", want(24), excluded_decoders=("PyAV", "decord"))
     assert taken.finished.decoder.startswith("ffmpeg") and re.match(r"\d+ ", taken.finished.partial)
 
 

@@ -177,7 +177,7 @@ def test_files_without_pictures_fail_with_a_kind_and_a_reason(tmp_path, make, ki
     path = tmp_path / "broken.mp4"
     make(path)
     with pytest.raises(VideoError) as failed:
-        take(path, want(24), without=without)
+        take(path, want(24), excluded_decoders=without)
     assert failed.value.kind == kind
     assert str(failed.value) and "\n" not in str(failed.value)
 

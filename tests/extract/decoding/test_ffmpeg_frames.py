@@ -42,7 +42,7 @@ def test_constant_rates_give_the_frames_of_the_ffmpeg_program(tmp_path, rate):
         constant(tmp_path / f"{seconds}.mp4", round(seconds * Fraction(rate)), rate) for seconds in LENGTHS_SECONDS
     ]
     for path, expected in zip(paths, several_by_program(paths, HEIGHT, WIDTH, *FPS), strict=True):
-        together = take(path, *(want(fps) for fps in FPS), without=("decord",))
+        together = take(path, *(want(fps) for fps in FPS), excluded_decoders=("decord",))
         for fps, theirs, also in zip(FPS, expected, together.rows, strict=True):
             alone = take(path, want(fps))
             assert numbers_of(alone.frames) == numbers_of(theirs) == numbers_of(also), (path, fps)

@@ -172,7 +172,7 @@ def test_rows_of_a_decoder_that_gave_up_are_not_mixed_with_those_of_the_next(vid
 
     monkeypatch.setattr(DecodeProcess, "take_frames", slowly)
     wanted = SHAPES[:2]  # of one size: decord gives no other
-    process, expected = DecodeProcess(wanted), take(video, *wanted, without=("PyAV", "ffmpeg"))
+    process, expected = DecodeProcess(wanted), take(video, *wanted, excluded_decoders=("PyAV", "ffmpeg"))
     try:
         for _ in range(2):
             ended = ask(process, video, *wanted)

@@ -60,7 +60,7 @@ WHOLE = FrameSpec(fps=1, window=1, short_side_px=48, crop_px=None, tail="loop")
 def test_messages_and_requests_survive_encoding():
     assert {type(message) for message in MESSAGES} == set(Message.__args__)
     assert [parse(encode(message)) for message in MESSAGES] == MESSAGES
-    request = Request("/x.mp4", [CROPPED, WHOLE], sound=True, without=["decord"], seconds=2.5)
+    request = Request("/x.mp4", [CROPPED, WHOLE], sound=True, excluded_decoders=["decord"], seconds=2.5)
     assert Request.from_json(request.to_json()) == request
     clip = Request("/x.mp4", [], clip=(1.5, 2.0))
     assert Request.from_json(clip.to_json()) == clip

@@ -151,7 +151,7 @@ def test_a_file_that_it_reads_has_its_name(engine, with_sound):
 @NO_GPU
 def test_what_cuda_refuses_is_decoded_as_always_and_said(engine, with_sound):
     engine("cuda:0")
-    taken, expected = take(with_sound, want(2, 64)), take(with_sound, want(2, 64), without=("NVDEC",))
+    taken, expected = take(with_sound, want(2, 64)), take(with_sound, want(2, 64), excluded_decoders=("NVDEC",))
     assert (taken.begun, expected.begun) == (["NVDEC", "PyAV"], ["PyAV"])
     np.testing.assert_array_equal(taken.frames, expected.frames)
     assert taken.finished.decoder == expected.finished.decoder

@@ -176,7 +176,7 @@ def attacked(hostile: Path, monkeypatch: pytest.MonkeyPatch, **how: object) -> d
     try:
         without = [name for name in BACKENDS if name != how["backend"]]
         resize = PILLOW if how["backend"] == "torchcodec" else LIBSWSCALE
-        error = answers(process, hostile, resize, without=without)
+        error = answers(process, hostile, resize, excluded_decoders=without)
     finally:
         process.close()
     return eval(str(error))  # what the test's own command wrote

@@ -76,7 +76,7 @@ def test_kernels_that_scale_before_the_conversion_are_left_to_others(with_sound)
 def test_it_is_tried_last_and_its_videos_are_marked(with_sound):
     info, cropped = probe_video(with_sound), want(2, 64, crop_px=56, resize=f"{PILLOW}{SQUARE}")
     assert choose_backends(info, FROM_RGB)[-1] == "torchcodec"
-    taken, expected = take(info, cropped, without=OTHERS), take(info, cropped)
+    taken, expected = take(info, cropped, excluded_decoders=OTHERS), take(info, cropped)
     assert taken.begun == ["torchcodec"] and taken.finished.decoder.startswith("torchcodec 0.")
     assert "torchcodec" in taken.finished.partial
     np.testing.assert_array_equal(taken.frames, expected.frames)
@@ -95,7 +95,7 @@ def test_it_runs_in_the_sandbox(with_sound):
     asked = want(1, 64, crop_px=56, resize=PILLOW)
     process = DecodeProcess()
     try:
-        ended, expected = (ask(process, with_sound, asked, without=without) for without in (OTHERS, ()))
+        ended, expected = (ask(process, with_sound, asked, excluded_decoders=without) for without in (OTHERS, ()))
     finally:
         process.close()
     assert (ended.begun, expected.begun) == (["torchcodec"], ["PyAV"])
@@ -109,7 +109,7 @@ def test_without_ffmpegs_libraries_the_video_is_left(with_sound, monkeypatch, tm
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     process = DecodeProcess()
     try:
-        ended = ask(process, with_sound, want(1, 64, resize=PILLOW), without=OTHERS)
+        ended = ask(process, with_sound, want(1, 64, resize=PILLOW), excluded_decoders=OTHERS)
     finally:
         process.close()
     assert ended.failure.kind == "unreadable" and all(name in str(ended.failure) for name in OTHERS)

@@ -82,7 +82,7 @@ def test_differences_visible_in_the_rows_are_named(change, verdict, remark):
     mine = rows(12)
     found = compare(ours(mine), change(mine), OTHERS, another_recipe)
     assert found.verdict == verdict, found
-    assert (remark is None and not found.remarks) or any(remark in r for r in found.remarks), found.remarks
+    assert (remark is None and not found.notes) or any(remark in r for r in found.notes), found.notes
 
 
 @pytest.mark.parametrize(
@@ -97,14 +97,14 @@ def test_differences_visible_in_the_rows_are_named(change, verdict, remark):
 def test_equal_rows_are_not_called_the_same_where_all_rows_are_equal(mine, others, why):
     found = compare(ours(mine), mine, others, another_recipe)
     assert found.verdict == (NOT_TOLD if why else SAME)
-    assert not why or why in found.remarks[0]
+    assert not why or why in found.notes[0]
 
 
 def test_a_rate_that_explains_the_rows_explains_their_number():
     mine, made = rows(12), rows(12, seed=9)
     rate = Hypothesis("16 frames a second", made[:11], another_rate=True)
     found = compare(ours(mine), made[:11], OTHERS, lambda places, _: [replace(rate, rows=rate.rows[places])])
-    assert found.verdict == DIFFERENT and found.cause == rate.name and len(found.remarks) == 1, (
+    assert found.verdict == DIFFERENT and found.cause == rate.name and len(found.notes) == 1, (
         "no last window was dropped"
     )
 
@@ -121,7 +121,7 @@ def test_equivalent_recipes_are_reported_together():
         ours(mine), made, OTHERS, lambda places, _: [Hypothesis(name, made[places]) for name in ("this", "that")]
     )
     assert found.verdict == DIFFERENT and not found.cause
-    assert "theirs have this or that" in found.remarks[0] and "cannot tell these 2 apart" in found.remarks[1]
+    assert "theirs have this or that" in found.notes[0] and "cannot tell these 2 apart" in found.notes[1]
 
 
 def test_our_recipe_is_not_confirmed_by_a_video_that_another_leaves_as_it_is():
@@ -137,9 +137,9 @@ def test_our_recipe_is_not_confirmed_by_a_video_that_another_leaves_as_it_is():
     found = compare(
         ours(mine), rounded, OTHERS, lambda places, n: alternatives(places, n)[:1] + another_recipe(places, n)
     )
-    assert found.verdict == SAME and found.remarks == ["our recipe, computed in bf16"]
+    assert found.verdict == SAME and found.notes == ["our recipe, computed in bf16"]
     found = compare(ours(mine), mine + 0.5 * (rounded - mine), OTHERS, alternatives)
-    assert found.verdict == NOT_TOLD and "another" in found.remarks[0]
+    assert found.verdict == NOT_TOLD and "another" in found.notes[0]
 
 
 def test_other_dimensions_and_rows_that_are_not_finite_are_refused():

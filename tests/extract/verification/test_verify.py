@@ -130,7 +130,7 @@ def test_how_rows_of_a_real_video_were_made_is_told(i3d_of_two, how):
     )
     found = compare(mine, theirs.astype(np.float32), others, alternatives, known=["16 frames a second"])
     assert found.verdict == verdict, found
-    assert is_told(found, remark), found.remarks
+    assert is_told(found, remark), found.notes
 
 
 NUM_REAL_VIDEOS = 9

@@ -74,7 +74,7 @@ def test_kept_pairs_equal_those_in_memory_and_what_is_left_out_is_reported_each_
             assert_equal(of, make_pairs(caption_table(c for c in usable if c.split == split)))
         assert len(messages) == 2 and "'gone': no features" in messages[0] and "v#90.0-91.0" in messages[1]
     train = pairs["train"]
-    arrays = [train.clip_of_caption, train.clips.video, train.clips.start_seconds, train.captions.rows]
+    arrays = [train.clip_of_caption, train.clips.video, train.clips.start_seconds, train.captions.selected]
     arrays += [groups.members for groups in (train.captions_of_clips, train.clips_of_videos)]
     assert all(map(is_mapped, arrays)), "a process holds nothing for each caption"
     assert isinstance(train.clips.video_ids, Texts)
