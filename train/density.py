@@ -122,9 +122,8 @@ class _Side:
         self.vectors = torch.from_numpy(np.array(vectors, dtype=np.float32))
         lengths = self.vectors.norm(dim=1, keepdim=True)
         if not torch.isfinite(lengths).all():
-            raise ValueError(
-                f"{int((~torch.isfinite(lengths)).sum())} of the {what}' vectors contain non-finite values"
-            )
+            num_bad = int((~torch.isfinite(lengths)).sum())
+            raise ValueError(f"{what}: {num_bad} of {len(lengths)} vectors contain non-finite values")
         self.vectors /= lengths.clamp(min=torch.finfo(torch.float32).tiny)
         self.moments_DD, self.mean, self.std = _moments(self.vectors)
 

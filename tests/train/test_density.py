@@ -38,11 +38,11 @@ def test_pair_association_probability_is_equations_1_to_3(size, k):
 def test_too_large_k_and_non_finite_values_are_refused():
     vectors = np.ones((4, 3))
     for k in (0, 4, 10):
-        with pytest.raises(ValueError, match=f"k {k}: each of 4 pairs has 3 others"):
+        with pytest.raises(ValueError, match=rf"^k {k}: .*\b4\b.*\b3\b"):
             pair_association_probability(vectors, vectors, k)
-    with pytest.raises(ValueError, match="4 clips and 3 captions"):
+    with pytest.raises(ValueError, match=r"\b4 clips\b.*\b3 captions\b"):
         pair_association_probability(vectors, vectors[:3], 1)
-    with pytest.raises(ValueError, match="1 of the captions' vectors"):
+    with pytest.raises(ValueError, match=r"^captions: 1 of 4\b"):
         pair_association_probability(vectors, np.vstack([vectors[:3], [[np.nan] * 3]]), 1)
 
 
@@ -113,7 +113,7 @@ def test_the_bound_of_theorem_1_fails_where_a_concept_has_fewer_pairs_than_neigh
     assert error_bound(4, 1250, 2, 0.5) > error_bound(4, 1250, 20, 0.5), (
         "of few concepts, wrong pairs share both by chance"
     )
-    with pytest.raises(ValueError, match="expected 1 <= K"):
+    with pytest.raises(ValueError, match=r"^K 0, M 10, T 5, eta 0\.5: "):
         error_bound(0, 10, 5, 0.5)
 
 

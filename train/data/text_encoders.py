@@ -160,8 +160,10 @@ def _check_table(text: str) -> None:
     replacements."""
     table = base64.b64decode(text, validate=True)
     replacements = table[4 + int.from_bytes(table[:4], "little") :]
-    if any(len(replacement) > MAX_LETTER_BYTES for replacement in replacements.split(b"\0")):
-        raise ValueError("its character table replaces single characters by long texts")
+    if (longest := max(map(len, replacements.split(b"\0")))) > MAX_LETTER_BYTES:
+        raise ValueError(
+            f"its character table replaces a character by {longest:,} bytes; expected {MAX_LETTER_BYTES} or fewer"
+        )
 
 
 MODEL_TYPES = (
@@ -250,8 +252,9 @@ def read_encoder(folder: Path, shapes: dict[str, tuple[int, ...]]) -> PreTrained
     with refuse_damaged(path):
         about = read_object(path, MAX_CONFIG_BYTES)
         config = plain_config(about)
-        if max(getattr(config, name, 0) or 0 for name in LAYERS) > len(shapes):
-            raise ValueError("it has more layers than the run's weights")
+        for name in LAYERS:
+            if (num_layers := getattr(config, name, 0) or 0) > len(shapes):
+                raise ValueError(f"its {name} is {num_layers}; the run's weights have {len(shapes)} tensors of it")
         with on_meta_device():
             expected = {name: tuple(value.shape) for name, value in make_encoder(config).state_dict().items()}
         if wrong := shape_difference(expected, shapes):
@@ -421,6 +424,7 @@ def saved_text_encoder(
     tokenizer, encoder = read_tokenizer(folder), read_encoder(folder, shapes)
     embeddings = encoder.get_input_embeddings()
     assert isinstance(embeddings, nn.Embedding), "encoders of the allowed kinds have a table of subwords"
-    if max(tokenizer.get_vocab().values()) >= embeddings.num_embeddings:
-        raise UserError(f"{folder / 'tokenizer.json'}: has more tokens than the encoder; train the run again")
+    if (largest := max(tokenizer.get_vocab().values())) >= embeddings.num_embeddings:
+        problem = f"has token {largest:,}; the encoder has {embeddings.num_embeddings:,} tokens"
+        raise UserError(f"{folder / 'tokenizer.json'}: {problem}; train the run again")
     return tokenizer, encoder

@@ -43,7 +43,7 @@ class CmcmObjective(Objective):
         """Check that a score is trained."""
         super().check()
         if "contrast" not in self.loss_names:
-            problem = "trains no score of CMCM's; expected contrast among them"
+            problem = "trains no score of CMCM's; expected 'contrast' among them"
             raise SettingError("losses", self.losses, problem)
 
     def unused_now(self, config: TrainConfig) -> dict[str, str]:

@@ -33,7 +33,7 @@ class TocoObjective(FusedObjective):
         """Check that a score is trained."""
         super().check()
         if not {"fusion", "token"} & set(self.loss_names):
-            problem = "trains no score of ToCo's; expected fusion or token among them"
+            problem = "trains no score of ToCo's; expected 'fusion' or 'token' among them"
             raise SettingError("losses", self.losses, problem)
 
     def unused_now(self, config: TrainConfig) -> dict[str, str]:

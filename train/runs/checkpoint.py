@@ -92,9 +92,10 @@ def _load_state(path: Path, state: RunState) -> None:
             f"{path.parent}: holds an unfinished run whose features were in other shards; with shuffle_shards their "
             "order would be another one. Pass another --run-name NAME, or remove that folder"
         )
-    is_step = isinstance(step, int) and 0 <= step <= state.num_steps
-    if not is_step or not (best is None or isinstance(best, dict)):
-        raise ValueError("its step is not one of this run")
+    if not isinstance(step, int) or not 0 <= step <= state.num_steps:
+        raise ValueError(f"step: {step!r}, expected 0 to {state.num_steps}")
+    if not (best is None or isinstance(best, dict)):
+        raise ValueError(f"best: {best!r}, expected an object or null")
     if order not in ORDERS:
         raise ValueError(f"order {str(order)[:20]} of its batches, this version has {' and '.join(map(str, ORDERS))}")
     tensors = load_file(path)

@@ -16,7 +16,7 @@ from ...storage.common.errors import UserError
 from ...storage.common.files import check_regular, read_json, read_jsonl, write_json
 from ...storage.common.packages import package_version
 from ...storage.common.terminal import one_line
-from ...storage.common.validation import is_text
+from ...storage.common.validation import DATASET_NAME, is_text
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.shards import EXTRACTED
 from ..data.stores import StoreFacts, StoreOrigin, Stores, facts_of, open_stores
@@ -132,6 +132,10 @@ def check_run(about: Any) -> None:
     _expect(
         isinstance(stores, list) and all(isinstance(store, dict) for store in stores),
         "inputs.features is not a list of objects",
+    )
+    _expect(
+        DATASET_NAME.fullmatch(config.data.dataset) is not None,
+        f"config.dataset: {config.data.dataset!r} names no data set",
     )
     num_expected = len(config.data.features.split("+"))
     _expect(

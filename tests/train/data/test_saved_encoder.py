@@ -1,5 +1,6 @@
 """Text encoders in a run from elsewhere: code is never executed, wrong sizes are refused before allocation."""
 
+import re
 import resource
 import sys
 
@@ -28,7 +29,8 @@ def test_code_in_a_run_is_never_executed(run, tmp_path, monkeypatch, capsys):
     change(folder / "config.json", auto_map={"AutoConfig": "code.Config", "AutoModel": "code.Model"})
     change(folder / "tokenizer_config.json", auto_map={"AutoTokenizer": [None, "code.Config"]}, tokenizer_class="Other")
     assert search(run) == 0
-    assert f"note: {folder / 'config.json'}: not used: auto_map\n" in capsys.readouterr().err
+    place = re.escape(str(folder / "config.json"))
+    assert re.search(rf"^note: {place}: .*: auto_map$", capsys.readouterr().err, re.MULTILINE)
     assert not marker.exists()
 
 
@@ -43,7 +45,8 @@ def test_an_unknown_encoder_type_is_refused_without_asking_to_run_code(run, tmp_
         monkeypatch.setattr(sys, "stdin", file)
         said = refused(run, capsys)
         assert file.read() == "y\n" * 9, "nothing was read before"
-    assert "config.json: not as a training writes it (its model_type is 'mine'; expected one of albert, bert" in said
+    place = re.escape(str(folder / "config.json"))
+    assert re.search(rf"{place}: .*\bmodel_type\b.*'mine'.*\balbert, bert\b", said), said
     assert not marker.exists()
 
 
@@ -59,7 +62,7 @@ def test_code_beside_a_users_encoder_is_not_executed(run, tmp_path, monkeypatch,
     )
     answers = tmp_path / "answers"
     answers.write_text("y\n" * 9)
-    with answers.open() as file, pytest.raises(UserError, match=r"not loadable|code of its own, which is not run"):
+    with answers.open() as file, pytest.raises(UserError, match=re.escape(str(folder))):
         monkeypatch.setattr(sys, "stdin", file)
         new_text_encoder(str(folder), [], Workers())
     assert not marker.exists()
@@ -68,30 +71,27 @@ def test_code_beside_a_users_encoder_is_not_executed(run, tmp_path, monkeypatch,
 @pytest.mark.parametrize(
     "values, complaint",
     [
-        ({"vocab_size": 4_000_000_000}, "its vocab_size is 4000000000"),
-        (
-            {"vocab_size": 2_000_000_000},
-            "it does not match the run's weights, embeddings.word_embeddings.weight: expected [2000000000, 256], there "
-            "[",
-        ),
-        ({"hidden_size": 1 << 30, "num_attention_heads": 1}, "it does not match the run's weights"),
-        ({"num_hidden_layers": 1 << 30}, "it has more layers than the run's weights"),
-        ({"max_position_embeddings": 1 << 30}, "it does not match the run's weights"),
-        ({"hidden_size": 256.5}, "its hidden_size is 256.5"),
-        ({"hidden_size": 0}, "text_encoder/config.json: not as a training writes it"),
-        ({"num_attention_heads": 0}, "text_encoder/config.json: not as a training writes it"),
-        ({"hidden_act": "__import__('os')"}, "its hidden_act is __import__"),
-        ({"hidden_dropout_prob": float("nan")}, "its hidden_dropout_prob is nan"),
-        ({"model_type": "vit"}, "its model_type is 'vit'"),
-        ({"model_type": ["bert"]}, "its model_type is ['bert']"),
-        ({"model_type": "albert"}, "it does not match the run's weights"),
+        ({"vocab_size": 4_000_000_000}, r"\bvocab_size\b.* 4000000000\b"),
+        ({"vocab_size": 2_000_000_000}, r"\bword_embeddings\.weight: .*\[2000000000, 256\].*\["),
+        ({"hidden_size": 1 << 30, "num_attention_heads": 1}, rf"\b\w+\.(weight|bias): .*\b{1 << 30}\b.*\["),
+        ({"num_hidden_layers": 1 << 30}, rf"\bnum_hidden_layers\b.* {1 << 30}\b"),
+        ({"max_position_embeddings": 1 << 30}, rf"\bposition_embeddings\.weight: .*\[{1 << 30}, 256\].*\["),
+        ({"hidden_size": 256.5}, r"\bhidden_size\b.* 256\.5\b"),
+        ({"hidden_size": 0}, ""),  # the library's own words
+        ({"num_attention_heads": 0}, ""),
+        ({"hidden_act": "__import__('os')"}, r"\bhidden_act\b.* __import__"),
+        ({"hidden_dropout_prob": float("nan")}, r"\bhidden_dropout_prob\b.* nan\b"),
+        ({"model_type": "vit"}, r"\bmodel_type\b.* 'vit'"),
+        ({"model_type": ["bert"]}, r"\bmodel_type\b.* \['bert'\]"),
+        ({"model_type": "albert"}, r"\b\w+\.(weight|bias): .*\["),
     ],
 )
 def test_an_encoder_with_other_sizes_is_refused_before_allocation(run, values, complaint, capsys):
     """4e9 words: torch asked for 4 TB."""
     change(run / "text_encoder" / "config.json", **values)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert complaint in refused(run, capsys)
+    place = re.escape(str(run / "text_encoder" / "config.json"))
+    assert re.search(rf"{place}: .*{complaint}", line := refused(run, capsys)), line
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000
 
 
@@ -107,7 +107,8 @@ def test_custom_kernels_are_not_loaded(run, values, capsys):
         torch_dtype="float16",
     )
     assert search(run) == 0
-    assert f"config.json: not used: {next(iter(values))}, quantization_config\n" in capsys.readouterr().err
+    unused = rf"config\.json: .*: {next(iter(values))}, quantization_config$"
+    assert re.search(unused, capsys.readouterr().err, re.MULTILINE)
     encoder = load_run(run).scorer.model.text_encoder
     assert encoder.config._attn_implementation in ("sdpa", "eager") and encoder.dtype == torch.float32
 

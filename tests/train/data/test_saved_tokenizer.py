@@ -1,6 +1,7 @@
 """Tokenizers in a run from elsewhere: parts that could run for ever or fill the memory are refused."""
 
 import base64
+import re
 import struct
 
 import pytest
@@ -21,30 +22,30 @@ def table(*letters: bytes) -> dict:
 WORD_PIECE = {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
 DOUBLING = {"type": "Sequence", "normalizers": [replaced({"String": "a"}, "aa")] * 7}
 TOKENIZERS = {
-    "a text that doubles": ({"normalizer": DOUBLING}, "its normalizer replaces {'String': 'a'}"),
+    "a text that doubles": ({"normalizer": DOUBLING}, r"\bnormalizer\b.*\{'String': 'a'\}"),
     "a slow pattern": (
         {"normalizer": replaced({"Regex": "(a+)+$"}, "")},
-        "its normalizer replaces {'Regex': '(a+)+$'}",
+        r"\bnormalizer\b.*\{'Regex': '\(a\+\)\+\$'\}",
     ),
     "a pattern that splits": (
         {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Removed", "invert": False}},
-        "its pre_tokenizer is 'Split'; expected one of BertPreTokenizer",
+        r"\bpre_tokenizer\b.*'Split'.*\bBertPreTokenizer\b",
     ),
     "a letter that is a novel": (
         {"normalizer": table(b"x", b"a" * 5000)},
-        "its character table replaces single characters by long texts",
+        r"\b5,000\b",
     ),
     "many parts": (
         {"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFKD"}] * 500}},
-        "its normalizer has more than 8 parts",
+        r"\bnormalizer\b.*\b8\b",
     ),
     "a template of many tokens": (
         {"post_processor": {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]" * 9000, 2]}},
-        "its settings have more than 16,384 characters",
+        r"\b16,384\b",
     ),
-    "another model": ({"model": {"type": "Mine"}}, "its model is 'Mine'; expected one of WordPiece"),
-    "no model": ({"model": None}, "tokenizer.json: not as a training writes it"),
-    "parts that are none": ({"normalizer": [1]}, "tokenizer.json: not as a training writes it"),
+    "another model": ({"model": {"type": "Mine"}}, r"'Mine'.*\bWordPiece\b"),
+    "no model": ({"model": None}, ""),
+    "parts that are none": ({"normalizer": [1]}, ""),
     "too many tokens": (
         {
             "model": {
@@ -53,20 +54,22 @@ TOKENIZERS = {
                 "unk_token": "[UNK]",
             }
         },
-        "has more tokens than the encoder",
+        r"\b99,999\b",
     ),
     "no unknown token": (
         {"model": {"type": "WordPiece", "vocab": {"[PAD]": 0}, "unk_token": "[UNK]"} | WORD_PIECE, "added_tokens": []},
-        "its special token '[UNK]' is not in its vocabulary",
+        r"'\[UNK\]'",
     ),
 }
+"""{what: (changed parts, the values that the line names)}"""
 
 
 @pytest.mark.parametrize("what", TOKENIZERS)
 def test_a_tokenizer_with_unsupported_parts_is_refused(run, what, capsys):
     values, complaint = TOKENIZERS[what]
     change(run / "text_encoder" / "tokenizer.json", **values)
-    assert complaint in refused(run, capsys)
+    path = run / "text_encoder" / "tokenizer.json"
+    assert re.search(rf"{re.escape(str(path))}: .*{complaint}", line := refused(run, capsys)), line
 
 
 def test_padding_settings_of_a_tokenizer_are_ignored(run):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 from helpers.training import map_in_processes
@@ -58,7 +59,7 @@ def test_a_saved_vocabulary_gives_the_same_numbers(tmp_path):
 )
 def test_anything_else_is_refused_in_one_line(tmp_path, content):
     (tmp_path / WORD_LIST_FILE).write_bytes(content)
-    with pytest.raises(UserError, match=rf"{WORD_LIST_FILE}: not as a training writes it .*; train the run again"):
+    with pytest.raises(UserError, match=f"^{re.escape(str(tmp_path / WORD_LIST_FILE))}: "):
         WordIdInputs.read(tmp_path, 10)
 
 
@@ -66,7 +67,7 @@ def test_a_vocabulary_of_gigabytes_is_not_read(tmp_path):
     with (tmp_path / WORD_LIST_FILE).open("wb") as file:
         file.write(json.dumps({"words": ["a"]}).encode())
         file.truncate(3 << 30)
-    with pytest.raises(UserError, match="more than 16 MiB"):
+    with pytest.raises(UserError, match=rf"{WORD_LIST_FILE}: .*\b16 MiB\b"):
         WordIdInputs.read(tmp_path, 10)
 
 

@@ -47,7 +47,7 @@ def test_sinkhorn_biases_are_equations_7_to_11(shape, iterations):
 def test_sinkhorn_biases_need_an_iteration_and_take_the_papers_four():
     s = torch.randn(5, 5)
     assert torch.equal(sinkhorn_biases(s, 0.3).text_M, sinkhorn_biases(s, 0.3, num_iterations=4).text_M)
-    with pytest.raises(ValueError, match=r"^num_iterations 0: expected 1 or more"):
+    with pytest.raises(ValueError, match=r"^num_iterations 0: .*\b1\b"):
         sinkhorn_biases(s, 0.3, num_iterations=0)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -138,26 +139,27 @@ def test_the_average_is_what_is_validated_and_kept(toy, tmp_path):
 def test_a_run_by_default_is_this_one_goes_on_is_evaluated_and_searched(toy, capsys):
     call = [*at(toy), *DEFAULT]
     check_stopped_run(toy, call, "words")
-    told = capsys.readouterr()
-    assert "stage weights " in told.err + told.out
+    told = capsys.readouterr().err
     about = read_json(toy.runs / "words-whole" / "run.json")
+    assert ", ".join(f"{stage} {weight:g}" for stage, weight in about["result"]["stage_weights"].items()) in told
     assert (about["config"]["objective"], about["config"]["recipe"]) == ("words", "default")
     assert evaluate_main([*at(toy), "words-whole"]) == 0
     assert read_json(toy.runs / "words-whole" / "metrics.json")["weights"] == about["result"]["stage_weights"]
     assert search_main([*at(toy), "words-whole", "cut the onion", "--num-results", "3"]) == 0
-    assert "among 24 videos" in capsys.readouterr().out
+    assert re.search(r"^'cut the onion' .*\b24\b.*\btoy$", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_its_scales_are_learned(toy, capsys):
     assert train_main([*at(toy), "--features", "s3d", "--temperature", "0.1"]) == 2
-    assert "--temperature 0.1: objective words learns its scales" in capsys.readouterr().err
+    assert re.search(r"--temperature 0\.1: .*\bwords\b", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("settings", [{"objective": "words"}, {"encoder": "words"}])
 def test_the_encoder_and_the_objective_belong_together(toy, settings, capsys):
     options = [part for name, value in settings.items() for part in (f"--{name}", value)]
     assert train_main([*at(toy), "--features", "s3d", "--recipe", "taco-small", *options]) == 2
-    assert "the encoder and the objective named words belong together" in capsys.readouterr().err
+    [(encoder, objective)] = re.findall(r"--encoder (\S+): .*\bobjective (\S+):", capsys.readouterr().err)
+    assert (encoder == "words") == (settings == {"encoder": "words"}) == (objective != "words")
 
 
 def ranks(scores, right):
@@ -190,7 +192,8 @@ def test_stage_weights_are_the_best_on_validation(toy, tmp_path, capsys):
     recall, rank = judged(chosen["bag"], chosen["word"])
     assert rank == pytest.approx(best)
     assert recall >= least
-    assert f"stage weights bag {chosen['bag']:g}, word {chosen['word']:g}: R@1" in capsys.readouterr().err
+    shown = f"bag {chosen['bag']:g}, word {chosen['word']:g}: R@1 {100 * recall:.1f} "
+    assert shown in capsys.readouterr().err
 
 
 def test_a_stage_that_says_nothing_gets_no_weight(toy, tmp_path):
@@ -214,38 +217,41 @@ def changed(toy):
 
 
 @pytest.mark.parametrize(
-    "name, value, message",
+    "name, value",
     [
-        ("stage_weights", [1], "stage_weights is not an object"),
-        ("stage_weights", {"fusion": 1.0}, "stage_weights names other stages"),
-        ("stage_weights", {"bag": "1"}, "stage_weights has values"),
-        ("stage_weights", {"bag": float("nan")}, "stage_weights has values"),
-        ("stage_weights_tried", {}, "stage_weights_tried is not a list"),
-        ("stage_weights_tried", [TRIAL, 1], "stage_weights_tried is not a list"),
-        ("stage_weights_tried", [TRIAL | {"weights": {"bag": 1.0}}], "stage_weights_tried is not a list"),
-        ("stage_weights_tried", [TRIAL | {"recall": "50"}], "stage_weights_tried is not a list"),
-        ("stage_weights_tried", [TRIAL | {"mean_reciprocal_rank": float("inf")}], "stage_weights_tried is not a list"),
+        ("stage_weights", [1]),
+        ("stage_weights", {"fusion": 1.0}),
+        ("stage_weights", {"bag": "1"}),
+        ("stage_weights", {"bag": float("nan")}),
+        ("stage_weights_tried", {}),
+        ("stage_weights_tried", [TRIAL, 1]),
+        ("stage_weights_tried", [TRIAL | {"weights": {"bag": 1.0}}]),
+        ("stage_weights_tried", [TRIAL | {"recall": "50"}]),
+        ("stage_weights_tried", [TRIAL | {"mean_reciprocal_rank": float("inf")}]),
     ],
 )
-def test_other_stage_weights_are_refused_in_one_line(toy, changed, name, value, message, capsys):
+def test_other_stage_weights_are_refused_in_one_line(toy, changed, name, value, capsys):
     folder = changed
     about = read_json(folder / "run.json")
     about["result"] |= {"stage_weights": {}, "stage_weights_tried": []} | {name: value}
     (folder / "run.json").write_text(json.dumps(about))
+    capsys.readouterr()
     assert evaluate_main([*at(toy), "changed"]) == 2
-    assert message in capsys.readouterr().err
+    [line] = capsys.readouterr().err.strip().splitlines()
+    assert str(folder / "run.json") in line and re.search(rf"\bresult\.{name}\b", line)
 
 
 def test_training_videos_become_the_validation_split_where_there_is_no_validation_split(toy, tmp_path, capsys):
     assert len(trainer(toy, tmp_path / "a", **WORDS, validation_share=0.25).examples.clips) == 12  # there is one
-    assert "no validation split" not in capsys.readouterr().err
+    assert not re.search(r"\bvalidation\b", capsys.readouterr().err)
     without = make_toy(tmp_path)
     captions = [
         replace(c, split="train" if c.split == "validation" else c.split) for c in read_captions(without.captions)
     ]
     write_part(without.captions, 0, captions, {})
     pairs = trainer(without, tmp_path / "b", **WORDS, validation_share=0.25).examples.pairs
-    assert "no validation split: 4 of 18 training videos" in capsys.readouterr().err
+    place = re.escape(str(without.captions))
+    assert re.search(rf"^{place}: .*\bvalidation\b.*\b4 of 18\b", capsys.readouterr().err, re.MULTILINE)
     of_split = {name: {caption.video_id for caption in split.captions} for name, split in pairs.items()}
     assert {name: len(videos) for name, videos in of_split.items()} == {"train": 14, "validation": 4, "test": 6}
     assert not of_split["train"] & of_split["validation"]

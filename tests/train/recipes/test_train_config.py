@@ -1,10 +1,11 @@
 """Settings of a training: which values are refused, and what the error says."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
-from vlalign.storage.common.errors import UserError
+from vlalign.storage.common.errors import SettingError, UserError
 from vlalign.train.recipes.train_config import train_config
 from vlalign.train.settings import parse_tokens_of_interest
 
@@ -38,52 +39,49 @@ def test_tokens_of_interest_by_name(text, tags):
         ({"temperature": float("nan")}, "temperature nan"),
         (
             {"features": "clip_vit_b32_map"},
-            "features clip_vit_b32_map: a map of each frame; set video_grid to TIMExHEIGHTxWIDTH",
+            r"features clip_vit_b32_map: .*\bvideo_grid\b.*\b2x2x2\b",
         ),
-        ({"features": "clip_vit_b32_map+s3d"}, "clip_vit_b32_map is a map of each frame, which cannot be joined"),
+        ({"features": "clip_vit_b32_map+s3d"}, r"features clip_vit_b32_map\+s3d: clip_vit_b32_map "),
         (
             {"features": "clip_vit_b32_map", "video_grid": "2x2"},
-            "video_grid 2x2: expected TIMExHEIGHTxWIDTH, such as 2x2x2",
+            r"video_grid 2x2: .*\b2x2x2\b",
         ),
         (
             {"features": "clip_vit_b32_map", "video_grid": "2x8x2"},
-            "video_grid 2x8x2: a map of clip_vit_b32_map has 7 x 7 cells",
+            r"video_grid 2x8x2: .*\bclip_vit_b32_map\b.* 7 x 7 ",
         ),
         (
             {"features": "clip_vit_b32_map", "video_grid": "12x7x7"},
-            "video_grid 12x7x7: expected 512 tokens or fewer together with max_text_tokens, 30",
+            r"video_grid 12x7x7: .*\b512\b.*\bmax_text_tokens, 30$",
         ),
         (
             {"video_grid": "2x2x2"},
-            "video_grid 2x2x2: features s3d are no maps",
+            r"video_grid 2x2x2: .*\bs3d\b.*\bclip_vit_b32_map\b",
         ),
-        ({"num_video_layers": -1}, "num_video_layers -1: expected 0 or more"),
-        ({"num_fusion_layers": 0}, "num_fusion_layers 0: expected 1 or more"),
-        ({"objective": "taca"}, "objective taca: expected one of taco, toco"),
-        ({"negatives": "hard"}, "negatives hard: expected one of cascade, random, all"),
-        ({"precision": "fp16"}, "precision fp16: expected one of fp32, bf16"),
-        (
-            {"losses": "sentence+fuson"},
-            "losses sentence.fuson: 'fuson' is no term of taco's; expected all, or sentence.token.fusion",
-        ),
-        ({"losses": ""}, "losses : '' is no term"),
-        ({"losses": "fusion"}, "negatives cascade: no early loss finds the hard ones with losses fusion"),
-        ({"losses": "pooled", "objective": "toco"}, "trains no score of ToCo's"),
-        ({"losses": "token", "tokens_of_interest": "none"}, "nothing to train"),
+        ({"num_video_layers": -1}, r"num_video_layers -1: .*\b0\b"),
+        ({"num_fusion_layers": 0}, r"num_fusion_layers 0: .*\b1\b"),
+        ({"objective": "taca"}, r"objective taca: .*\btaco, toco\b"),
+        ({"negatives": "hard"}, r"negatives hard: .*\bcascade, random, all\b"),
+        ({"precision": "fp16"}, r"precision fp16: .*\bfp32, bf16\b"),
+        ({"losses": "sentence+fuson"}, r"losses sentence\+fuson: .*'fuson'.*\bsentence\+token\+fusion\b"),
+        ({"losses": ""}, "losses : .*''"),
+        ({"losses": "fusion"}, r"negatives cascade: .*\blosses fusion\b.*\brandom\b.*\ball\b"),
+        ({"losses": "pooled", "objective": "toco"}, r"losses pooled: .*\bfusion\b.*\btoken\b"),
+        ({"losses": "token", "tokens_of_interest": "none"}, r"tokens_of_interest none: .*\blosses token\b"),
         (
             {"max_video_tokens": 400, "max_text_tokens": 200},
-            "expected 512 or fewer together with max_text_tokens, which is 200",
+            r"max_video_tokens 400: .*\b512\b.*\bmax_text_tokens\b.*\b200\b",
         ),
     ],
 )
 def test_an_invalid_setting_is_refused_by_name(setting, says):
-    with pytest.raises(UserError, match=says):
+    with pytest.raises(SettingError, match=f"^{says}"):
         train_config(**{"dataset": "d", "features": "s3d", **setting})
 
 
 @pytest.mark.parametrize("text", ["", "nouns", "noun+", "noun + verb", "none+noun"])
 def test_an_unknown_part_of_speech_is_one_line(text):
-    with pytest.raises(UserError, match="is no part of speech; expected 'none', or some of adj, adp"):
+    with pytest.raises(UserError, match=rf"^tokens_of_interest {re.escape(text)}: .*'none'.*\badj, adp\b"):
         train_config(dataset="d", features="s3d", tokens_of_interest=text)
 
 

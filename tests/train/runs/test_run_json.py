@@ -1,6 +1,7 @@
 """Files of a run with wrong values: each is one error line that names the file and the value."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -17,24 +18,24 @@ from vlalign.train.runs.run_json import read_config
 @pytest.mark.parametrize(
     "part, value, complaint",
     [
-        ("inputs", {"features": [{}]}, "inputs.features: features is not text"),
-        ("inputs", {"features": []}, "inputs.features has 0 stores; config.features s3d"),
-        ("inputs", {}, "inputs.features is not a list of objects"),
-        ("result", {}, "result.best has no step"),
-        ("result", {"best": {"step": 1, "x": 10**400}}, "result.best has values that are not finite numbers"),
-        ("result", {"best": {"step": 1, "x": "\x1b[31m"}}, "result.best has values that are not finite numbers"),
-        ("software", None, "software is not an object"),
-        ("config", [], "config is not an object"),
-        ("config", {"dataset": "toy", "features": "s3d", "mine\n": 1}, "does not know its setting 'mine\\n'"),
-        ("config", {"dataset": "toy", "features": "s3d", "dropout": "0"}, "config.dropout: expected float"),
-        ("config", {"dataset": "toy", "features": "../../elsewhere"}, "'../../elsewhere' names no store"),
-        ("config", {"dataset": "..", "features": "s3d"}, "data set name '..'"),
-        ("note", "\ud800", "surrogates not allowed"),
+        ("inputs", {"features": [{}]}, r"\binputs\.features: features\b"),
+        ("inputs", {"features": []}, r"\binputs\.features\b.*\b0\b.*\bconfig\.features s3d\b"),
+        ("inputs", {}, r"\binputs\.features\b"),
+        ("result", {}, r"\bresult\.best\b.*\bstep\b"),
+        ("result", {"best": {"step": 1, "x": 10**400}}, r"\bresult\.best\b"),
+        ("result", {"best": {"step": 1, "x": "\x1b[31m"}}, r"\bresult\.best\b"),
+        ("software", None, r"\bsoftware\b"),
+        ("config", [], r"\bconfig\b"),
+        ("config", {"dataset": "toy", "features": "s3d", "mine\n": 1}, r"'mine\\n'"),
+        ("config", {"dataset": "toy", "features": "s3d", "dropout": "0"}, r"\bconfig\.dropout: .*\bfloat\b"),
+        ("config", {"dataset": "toy", "features": "../../elsewhere"}, r"'\.\./\.\./elsewhere'"),
+        ("config", {"dataset": "..", "features": "s3d"}, r"\bconfig\.dataset: '\.\.'"),
+        ("note", "\ud800", r"\bsurrogates\b"),  # Python's own words
     ],
 )
 def test_a_wrong_value_in_run_json_is_named(run, part, value, complaint, capsys):
     (run / "run.json").write_text(json.dumps(read_json(run / "run.json") | {part: value}))
-    assert complaint in refused(run, capsys)
+    assert re.search(rf"{re.escape(str(run / 'run.json'))}: .*{complaint}", line := refused(run, capsys)), line
 
 
 def test_settings_of_earlier_versions_have_their_names_of_now():
@@ -64,8 +65,8 @@ def test_any_value_in_run_json_is_used_or_refused_in_one_line(run, data, capsys)
 def test_invalid_events_are_one_line(run, line, capsys):
     (run / "events.jsonl").write_text(line + "\n")
     assert evaluate_main(["--root", str(run.parents[2]), str(run)]) == 2
-    said = capsys.readouterr().err
-    assert "events.jsonl" in said and "Traceback" not in said
+    [said] = capsys.readouterr().err.strip().splitlines()
+    assert f"{run / 'events.jsonl'}" in said
 
 
 @pytest.mark.parametrize(
@@ -76,13 +77,11 @@ def test_invalid_metrics_are_one_line(run, change, capsys):
     assert evaluate_main(call) == 0
     write_json(run / "metrics.json", read_json(run / "metrics.json") | change)
     assert evaluate_main(call) == 2
-    assert (
-        "metrics.json: not as an evaluation writes it; remove it and run the evaluation again"
-        in capsys.readouterr().err
-    )
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert line.startswith(f"vlalign-evaluate: error: {run / 'metrics.json'}: ")
 
 
 @pytest.mark.parametrize("labels", [{}, [1], ["\ud800"], "x", [[]]])
 def test_invalid_labels_are_one_line(run, labels, capsys):
     (run / "labels.json").write_text(json.dumps(labels))
-    assert "labels.json: expected a list of labels; train the run again" in refused(run, capsys)
+    assert refused(run, capsys).startswith(f"{run / 'labels.json'}: ")

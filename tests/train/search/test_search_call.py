@@ -1,5 +1,6 @@
 """Which run and which text a call of vlalign-search means, and what it says if that is not clear."""
 
+import re
 import shlex
 
 import pytest
@@ -84,11 +85,11 @@ def test_several_words_and_features_are_no_run(search):
 def test_the_order_stays_as_it_was(search):
     for words in (["r", "onion"], ["onion"], ["r", "--num-results", "2", "cut the onion"], ["r", "--", "-onion"]):
         code, found, _ = search("--dataset", "toy", *words)
-        assert code == 0 and f"{words[-1]!r} among" in found
+        assert code == 0 and re.match(rf"{re.escape(repr(words[-1]))} .*\b24\b", found)
 
 
 def test_a_text_that_is_a_runs_name_too_can_be_searched(search):
-    assert search("r", "r")[1].startswith("'r' among")
+    assert re.match(r"'r' .*\b24\b.* toy\n", search("r", "r")[1])
 
 
 def test_help_shows_two_arguments(capsys):
@@ -101,13 +102,13 @@ def test_help_shows_two_arguments(capsys):
 @pytest.mark.parametrize("run", [[], ["r"]], ids=["without a run", "with a run"])
 def test_any_text_is_searched_and_never_looked_up_as_a_file(search, text, run):
     code, found, lines = search(*run, text)
-    assert code == 0 and found.splitlines()[0].endswith(" among 24 videos of toy"), lines
+    assert code == 0 and re.search(r" .*\b24\b.* toy$", found.splitlines()[0]), lines
 
 
 @pytest.mark.parametrize("words", [["r", "\udcff onion"], ["\udcff onion"]])
 def test_bytes_that_are_no_text_are_one_line(search, words):
     code, _, [line] = search(*words)
-    assert code == 2 and "not valid Unicode" in line and line.isprintable()
+    assert code == 2 and "'\\udcff onion'" in line and "UTF-8" in line and line.isprintable()
 
 
 @pytest.mark.parametrize("text", ODD_TEXTS)
@@ -117,8 +118,8 @@ def test_any_text_as_a_run_is_one_line(toy, search, text, capsys):
     for other in (evaluate_main, serve_main):
         assert other(["--root", str(toy.root), text]) == 2
         [line] = capsys.readouterr().err.splitlines()
-        assert "no finished run" in line and len(line) < 700
-    with pytest.raises(UserError, match="no finished run"):
+        assert re.search(r"error: run .*: .* /.*; .*\bvlalign-train$", line) and len(line) < 700
+    with pytest.raises(UserError, match=r"^run .*: .* /.*; .*\bvlalign-train$"):
         open_search(run=text, root=toy.root)
 
 
@@ -126,4 +127,4 @@ def test_any_text_as_a_run_is_one_line(toy, search, text, capsys):
 def test_any_text_as_an_example_is_one_line(search, text):
     assert parse_example(text) == VideoSpan(text)
     code, _, lines = search("r", "--like", text)
-    assert code == 2 and "not in the index of toy" in lines[-1] and len(lines) == 1
+    assert code == 2 and re.search(r"error: video .*: .*\btoy\b", lines[-1]) and len(lines) == 1
