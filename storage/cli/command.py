@@ -13,7 +13,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 
-from ..common.errors import EXIT_INCOMPLETE, EXIT_MISTAKE, EXIT_SIGNAL, UserError
+from ..common.errors import EXIT_INCOMPLETE, EXIT_MISTAKE, EXIT_SIGNAL, SettingError, UserError
 from ..common.packages import missing_package_message, package_version
 from ..common.programs import refuse_planted_libraries, start_programs_without_current_folder
 from ..common.progress import TerminalProgress, report_progress_to
@@ -118,7 +118,7 @@ def _allow_folders(args: argparse.Namespace) -> None:
         from ..dataset.trusted_folders import allow_folder
 
         if args.dataset is None:
-            raise UserError(f"--allow-folder {folders[0]}: of which data set? Pass --dataset, too")
+            raise SettingError("allow_folder", folders[0], "of which data set? Pass --dataset, too")
         for folder in folders:
             allow_folder(DatasetFolder(args.root, args.dataset), folder)
 

@@ -1,6 +1,7 @@
 """Files with options of a command, by name: TOML or YAML. A mistake names the file and the line."""
 
 import argparse
+import contextlib
 import difflib
 import re
 import reprlib
@@ -61,23 +62,42 @@ def _read(path: Path) -> Iterator[tuple[Any, Any, int]]:
     """Yield the keys of a file, each with its value and its line; of a key that stands twice, both."""
     if path.suffix not in (".toml", ".yaml", ".yml"):
         raise UserError(f"{path}: expected a .toml, .yaml or .yml file with options")
+    text = read_small_text(path, "a few options")
+    return _read_toml(path, text) if path.suffix == ".toml" else _read_yaml(path, text)
+
+
+def read_small_text(path: Path, expected: str) -> str:
+    """Return the text of a file that a person wrote; ``expected`` says what it has. Raises ``UserError``."""
     with refuse_unreadable(path, "not readable"), path.open("rb") as file:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
-        raise UserError(f"{path}: more than {MAX_BYTES:,} bytes; expected a few options")
+        raise UserError(f"{path}: more than {MAX_BYTES:,} bytes; expected {expected}")
     try:
-        text = content.decode("utf-8")
+        return content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise unreadable(_place(path, content.count(b"\n", 0, error.start)), "not readable", error) from None
-    return _read_toml(path, text) if path.suffix == ".toml" else _read_yaml(path, text)
 
 
 def _place(path: Path, num_lines_before: int) -> str:
     return f"{path}, line {num_lines_before + 1}"
 
 
-def _read_yaml(path: Path, text: str) -> Iterator[tuple[Any, Any, int]]:
+@contextlib.contextmanager
+def refuse_bad_yaml(path: Path, text: str) -> Iterator[None]:
+    """Turn what PyYAML raises in the block into a ``UserError`` with file and line."""
     try:
+        yield
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise unreadable(_place(path, mark.line) if mark else path, "not YAML", error) from None
+    except yaml.reader.ReaderError as error:
+        raise unreadable(_place(path, text.count("\n", 0, error.position)), "not YAML", error) from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise unreadable(path, "not YAML", error) from None
+
+
+def _read_yaml(path: Path, text: str) -> Iterator[tuple[Any, Any, int]]:
+    with refuse_bad_yaml(path, text):
         loader = yaml.SafeLoader(text)
         document = loader.get_single_node()
         if document is None:
@@ -86,16 +106,11 @@ def _read_yaml(path: Path, text: str) -> Iterator[tuple[Any, Any, int]]:
             where = _place(path, document.start_mark.line)
             raise UserError(f"{where}: expected options by name, such as features: s3d")
         loader.flatten_mapping(document)
-        for key, value in document.value:
-            read = [loader.construct_object(node, deep=True) for node in (key, value)]
-            yield read[0], read[1], key.start_mark.line + 1
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        raise unreadable(_place(path, mark.line) if mark else path, "not YAML", error) from None
-    except yaml.reader.ReaderError as error:
-        raise unreadable(_place(path, text.count("\n", 0, error.position)), "not YAML", error) from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise unreadable(path, "not YAML", error) from None
+        pairs = [
+            (*(loader.construct_object(node, deep=True) for node in pair), pair[0].start_mark.line + 1)
+            for pair in document.value
+        ]
+    yield from pairs
 
 
 def _read_toml(path: Path, text: str) -> Iterator[tuple[Any, Any, int]]:

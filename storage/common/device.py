@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from .errors import SettingError, UserError
+from .errors import SettingError
 from .system import peak_memory_bytes
 
 AUTO = "auto"
@@ -84,7 +84,7 @@ def find_device(name: str, *, make_current: bool = False) -> torch.device:
             creates a context of hundreds of MiB on the current GPU, which is number 0 by default in every process.
 
     Raises:
-        UserError: This machine has no such device.
+        SettingError: This machine has no such device.
     """
     name = first_device(name)
     try:
@@ -93,9 +93,8 @@ def find_device(name: str, *, make_current: bool = False) -> torch.device:
             torch.cuda.set_device(device)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise UserError(
-            f"--device {name}: not available here ({str(error).splitlines()[0]}); expected auto, cpu, cuda or cuda:N"
-        ) from None
+        problem = f"not available here ({str(error).splitlines()[0]}); expected auto, cpu, cuda or cuda:N"
+        raise SettingError("device", name, problem) from None
     return device
 
 

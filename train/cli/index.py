@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ...storage.cli.command import run_command
 from ...storage.cli.parser import Parser, command_parser
-from ...storage.common.errors import EXIT_DONE
+from ...storage.common.errors import EXIT_DONE, SettingError
 from ...storage.common.packages import EXTRAS, install_command
 from ...storage.common.terminal import show
 from .search import add_encoder, run_of, source_of
@@ -64,7 +64,10 @@ def run_index(args: argparse.Namespace, build: Callable[["SearchSource"], "Built
         from ..search.duplicates import find_duplicates
         from ..search.search import Search
 
-        groups = find_duplicates(Search.open(source), cosine=args.duplicates)
+        try:
+            groups = find_duplicates(Search.open(source), cosine=args.duplicates)
+        except SettingError as error:
+            raise SettingError("duplicates", error.value, error.problem) from None
         show(f"{len(groups):,} groups of near-duplicates, with a cosine of {args.duplicates:g} or more")
         for group in groups:
             show(f"{group.lowest_cosine:.4f}  {' '.join(group.video_ids)}")

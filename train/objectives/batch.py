@@ -158,7 +158,7 @@ def choose_negatives(
     Args:
         batch: The batch.
         guidance_RB: Early scores of this process's texts; only "cascade" needs them.
-        negatives: "cascade", "random" or "all" (``fused.NEGATIVES``).
+        negatives: "cascade", "random" or "all" (``fusion.NEGATIVES``).
         num_negatives: Number of negatives of each text and each video.
 
     Returns:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ...storage.common.errors import SettingError
 from ...storage.common.settings import setting
 from .base import MAX_SIMILARITIES
-from .fused import FusedObjective
+from .fusion import FusionObjective
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TacoObjective(FusedObjective):
+class TacoObjective(FusionObjective):
     """TACo Eq. 6: a contrastive loss of sentences (L1), of tokens of interest (L2), and of the fusion layers (L3)."""
 
     name: ClassVar[str] = "taco"

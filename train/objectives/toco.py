@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ...storage.common.errors import SettingError
-from .fused import FusedObjective
+from .fusion import FusionObjective
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TocoObjective(FusedObjective):
+class TocoObjective(FusionObjective):
     """ToCo Eq. 3, and the loss of what finds the hard videos ("another contrastive loss", section 3.3)."""
 
     name: ClassVar[str] = "toco"

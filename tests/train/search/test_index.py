@@ -225,6 +225,7 @@ def test_near_duplicates_are_found(dataset, clip, capsys):
     assert index_main([*call, "--duplicates", "0.98"]) == 0
     assert capsys.readouterr().out.endswith("copy-a copy-b v2\n")
     assert index_main([*call, "--duplicates", "7"]) == 2
+    assert "--duplicates 7.0: " in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ NEGATIVES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class FusedObjective(Objective):
+class FusionObjective(Objective):
     """An objective with fusion layers."""
 
     needs_tokens: ClassVar[bool] = True
