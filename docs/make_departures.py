@@ -13,9 +13,9 @@ PAGE = Path(__file__).with_name("departures.md")
 ESCAPED = "\\`*_[]<>|#"
 HEAD = """# Departures from the papers
 
-The tables of [`--suite`](comparing.md#a-papers-table) and [`vlalign-runs`](comparing.md#all-runs) have a paper's results
-and ours. This page lists all departures that limit their comparability. Each table prints its departures below the
-results (in CSV, in the column `departures`). A run of a paper's recipe prints their number with its result, and its
+The tables of [`--suite`](comparing.md#a-papers-table) and [`vlalign-runs`](comparing.md#all-runs) have a paper's
+results and ours. This page lists all departures that limit their comparability. Each table prints its departures below
+its results (in CSV, in the column `departures`). A run of a paper's recipe prints their number with its result, and its
 `report.html` and `metrics.json` list them.
 
 No row of these tables has been reproduced with a paper's data, features and number of steps, since videos and published

@@ -55,7 +55,7 @@ def write(folder: Path) -> None:
 
 def options_page() -> str:
     """Return the whole help of every command."""
-    parts = ["Each command is also there as `vlalign COMMAND`."]
+    parts = ["Each command is also available as `vlalign COMMAND`."]
     for name, (module, meaning) in COMMANDS.items():
         parser = importlib.import_module(module).make_parser()
         parts.append(f"## vlalign-{name}\n\n{meaning[0].upper()}{meaning[1:]}.\n\n```text\n{help_of(parser)}```")
@@ -79,27 +79,27 @@ def actions_of(parser: Parser) -> dict[str, Parser]:
 
 def profiles_page() -> str:
     """Return the table of the shipped profiles."""
-    head = "| name | values | rate | window | every | picture | layer | weights |\n|---|---|---|---|---|---|---|---|\n"
+    head = "| name | values | rate | window | stride | frame | layer | weights |\n|---|---|---|---|---|---|---|---|\n"
     rows = []
     for name, of in PROFILES.items():
-        side = f"short side {of.short_side_px}" if of.short_side_px else "none: sound"
+        side = f"short side {of.short_side_px}" if of.short_side_px else "none: audio"
         crop = f", crop {of.crop_px}" if of.crop_px else ""
         rows.append(
             f"| `{name}` | {of.dimension:,} | {of.fps:g} a second | {of.window} | {of.stride} | {side}{crop} | "
             f"{of.layer} | {of.weights} |"
         )
     return (
-        "How each of the shipped features is made: frames (or samples) a second, frames in a window and from one to "
-        "the next, size of the pictures in pixels, and the published weights.\n\n" + head + "\n".join(rows)
+        "The profiles of the built-in features: frames (or audio samples) a second, window and stride in frames, frame "
+        "size in pixels, and the published weights.\n\n" + head + "\n".join(rows)
     )
 
 
 def errors_page() -> str:
-    """Return all messages with which a command refuses to go on."""
+    """Return all error messages of the commands."""
     parts = [
-        "A command that cannot go on says so in one line: where, what was expected, and what to do. These are all such "
-        f"lines, by the part of the package that raises them; {GAP} stands for a path, an id or a value. Search this "
-        "page for the words that you see. [More about the messages that people see most](../troubleshooting.md)"
+        "The errors of all commands, by the module that raises them. An error has the place, the expected value and "
+        f"the remedy; {GAP} stands for a path, an id or a value. For the most frequent messages, see "
+        "[troubleshooting](../troubleshooting.md)."
     ]
     by_module: dict[tuple[Path, str], list[str]] = {}
     for message in error_messages():
@@ -116,7 +116,7 @@ def errors_page() -> str:
 
 def python_page() -> str:
     """Return the reference of all public names."""
-    parts = ["Everything on this page is public: it changes as semantic versioning says. All else may change."]
+    parts = ["All names on this page are public and follow semantic versioning. Other names may change in any version."]
     for name, meaning in PACKAGES.items():
         parts.append(f"## {name}\n\n{meaning}")
         package = importlib.import_module(name)
@@ -130,7 +130,7 @@ def python_page() -> str:
 
 
 def notebook_page(folder: Path) -> str:
-    """Return the notebook with what its cells showed, and write its pictures into the folder."""
+    """Return the notebook with the output of its cells, and write its figures into the folder."""
     text, pictures = run_notebook.as_markdown(run_notebook.read(NOTEBOOK))
     for name, picture in pictures.items():
         (folder / name).write_bytes(picture)

@@ -132,8 +132,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command ``train.py`` and return its exit code."""
     parser = command_parser(
         "train",
-        "Do in several processes of a Ray cluster what vlalign-train does in one. Takes all options of vlalign-train "
-        "besides these. --root is a folder that all machines see.",
+        "Run vlalign-train in several processes on a Ray cluster, with all options of vlalign-train and these. --root "
+        "is a folder that all machines see.",
         "ray submit ray_jobs/extract_howto100m.yaml ray_jobs/train.py --workers 8 --device cuda --dataset howto100m",
     )
     parser.add_argument(

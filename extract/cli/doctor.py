@@ -194,11 +194,11 @@ def make_parser() -> Parser:
     """Return the parser of vlalign-doctor."""
     parser = command_parser(
         "vlalign-doctor",
-        "Look at decoders, GPU, spaCy model, weights, disk and cores of this machine. Say what is missing, and the "
-        "command that mends it. The exit code is 1 if something is missing that some command needs.",
+        "Check decoders, GPU, spaCy model, weights, disk and cores of this machine. List missing requirements with the "
+        "commands that install them. The exit code is 1 if a requirement of some command is missing.",
         "vlalign-doctor\n  vlalign-doctor --json",
     )
-    parser.add_argument("--json", action="store_true", help="as JSON, for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 

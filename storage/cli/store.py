@@ -193,23 +193,26 @@ class _Action:
 _NAMED = "folder of a store; with --dataset the name of its features (none: all)"
 _STORES = {"stores": {"nargs": "*", "metavar": "STORE", "help": _NAMED}}
 _STORE = {"store": {"metavar": "STORE", "help": "folder of the store; with --dataset the name of its features"}}
-_INTO = {"required": True, "metavar": "STORE", "help": "the store that takes them; created if missing"}
-_URL = {"metavar": "ADDRESS", "help": "of the remote store: anything fsspec reads, such as s3://, gs:// or https://"}
+_INTO = {"required": True, "metavar": "STORE", "help": "target store; created if missing"}
+_URL = {
+    "metavar": "ADDRESS",
+    "help": "URL of the remote store: anything fsspec reads, such as s3://, gs:// or https://",
+}
 _VIDEOS = {"nargs": "+", "metavar": "VIDEO", "help": "ids of the videos"}
 _IMPORT = {
     "source": {"type": Path, "metavar": "SOURCE", "help": "a folder with a file for each video, or one file with all"},
     "--profile": {
         "required": True,
-        "help": "how the features were made, as far as you know: a name as for vlalign-extract --features, or a JSON "
-        "file with the fields that vlalign-store info --json shows",
+        "help": "declared profile of the features: a name as for vlalign-extract --features, or a JSON file with the "
+        "fields that vlalign-store info --json shows",
     },
     "--pattern": {
-        "help": "which files to take, and where the id is in their names, such as '{id}_rgb.npy' (default: all files)"
+        "help": "pattern of the file names, with {id} for the video id, such as '{id}_rgb.npy' (default: all files)"
     },
     "--durations": {
         "type": Path,
         "metavar": "CSV",
-        "help": "video_id,seconds: duration of the videos, if the rows do not tell",
+        "help": "file of video_id,seconds: durations of the videos, if they do not follow from the features",
     },
 }
 _EXPORT = {
@@ -217,39 +220,39 @@ _EXPORT = {
     "--form": {
         "required": True,
         "choices": FORMS,
-        "help": "npy: rows only, a file for each video; npz: with times and profile; webdataset: tars of both; "
-        "parquet: a row for each window, as tools for embeddings read it; hub: the same with a card, for dataset hubs",
+        "help": "npy: a file of feature vectors for each video; npz: with times and profile; webdataset: tar files of "
+        "both; parquet: a row for each vector, for embedding tools; hub: the same with a dataset card, for hubs",
     },
 }
 ACTIONS = {
     "info": _Action(
         _info,
-        "show what a store holds and how it was made",
+        "show the contents and the profile of a store",
         "vlalign-store info --dataset demo",
-        _STORES | {"--json": {"action": "store_true", "help": "as JSON, for programs"}},
+        _STORES | {"--json": {"action": "store_true", "help": "print JSON"}},
     ),
     "ls": _Action(
         _ls,
-        "list the videos: id, rows, seconds, decoder, what is missing",
+        "list the videos: id, rows (feature vectors), seconds, decoder, missing parts",
         "vlalign-store ls --dataset demo s3d",
         _STORES,
     ),
-    "verify": _Action(_verify, "compare every byte with its checksum", "vlalign-store verify --dataset demo", _STORES),
+    "verify": _Action(_verify, "verify the checksums of all bytes", "vlalign-store verify --dataset demo", _STORES),
     "repair": _Action(
         _repair,
-        "drop what is damaged, so that the next run makes it again",
+        "remove damaged videos, so that the next extraction makes them again",
         "vlalign-store repair --dataset demo s3d",
         _STORES,
     ),
     "compact": _Action(
         _compact,
-        "combine small shards, and drop what was replaced",
+        "merge small shards, and remove replaced videos",
         "vlalign-store compact --dataset demo s3d",
         _STORES,
     ),
     "link": _Action(
         _link,
-        "let a folder stand for a remote store, whose rows are fetched when they are needed",
+        "link a folder to a remote store, whose shards are downloaded on demand",
         "vlalign-store link --dataset howto100m s3d s3://bucket/howto100m/s3d",
         _STORE | {"url": _URL},
     ),
@@ -274,7 +277,7 @@ ACTIONS = {
     ),
     "export": _Action(
         _export,
-        "write the features of a store for other programs",
+        "export features for other programs",
         "vlalign-store export --dataset demo s3d FOLDER --form npy",
         _STORE | _EXPORT,
     ),
@@ -285,7 +288,7 @@ def make_parser() -> Parser:
     """Return the parser of vlalign-store."""
     parser = new_parser(
         "vlalign-store",
-        "Look after feature stores.",
+        "Inspect, check, repair, import and export feature stores.",
         "vlalign-store info --dataset demo\n  vlalign-store verify vlalign_data/demo/features/s3d",
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")

@@ -59,7 +59,7 @@ def make_parser() -> Parser:
     """Return the parser of vlalign-evaluate."""
     parser = command_parser(
         "vlalign-evaluate",
-        "Ask a run for what its data set is about, such as finding videos by text and texts by video, and write "
+        "Evaluate a run on the task of its data set, such as text-to-video and video-to-text retrieval, and write "
         "metrics.json and report.html into the run's folder.",
         EXAMPLES,
     )

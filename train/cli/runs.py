@@ -58,8 +58,8 @@ def make_parser() -> Parser:
     parser = command_parser(
         "vlalign-runs",
         "Show all runs of a data set in a table: the settings that differ from the recipe, the metrics with their "
-        "deviation over seeds, the test set, and a paper's figure where there is one. Compare two runs query by query; "
-        "delete and rename runs.",
+        "standard deviation over seeds, the test set, and a paper's result for the same settings. Compare two runs "
+        "query by query; delete and rename runs.",
         EXAMPLES,
     )
     parser.add_argument(

@@ -178,9 +178,8 @@ def make_parser() -> Parser:
     """Return the parser of vlalign-search."""
     parser = command_parser(
         "vlalign-search",
-        "Find the moments of a data set's videos that fit a text best: without training, with the model that made "
-        "the features (--features), or with a run, in its data set or in another one (--dataset) that has its "
-        "features.",
+        "Find the moments of a data set's videos that match a text best: without training, with the encoder of the "
+        "features (--features), or with a run, in its data set or in another one (--dataset) with the same features.",
         EXAMPLES,
     )
     parser.intermixed = True

@@ -36,9 +36,8 @@ def make_parser() -> Parser:
     """Return the parser of vlalign-serve."""
     parser = command_parser(
         "vlalign-serve",
-        "Show a page in the browser on which data sets are searched by words or by example: open the address that it "
-        "prints. It can be reached from this machine only, unless --host says otherwise, and only with the token that "
-        "is part of the address.",
+        "Serve a web page that searches data sets by text or by example: open the address that it prints. By default, "
+        "only this machine can reach it (see --host), and only with the token in the address.",
         "vlalign-serve words-s3d-seed0\n  vlalign-serve --dataset mine --features clip_vit_b32\n"
         "  vlalign-serve --dataset mine,msrvtt --features clip_vit_b32",
     )

@@ -138,7 +138,7 @@ class Retrieval(Task[RetrievalSettings]):
     """
 
     name = "retrieval"
-    description = "clips by caption, and captions by clip"
+    description = "text-to-video and video-to-text"
     settings_type = RetrievalSettings
     main_metrics = ("R@1", "R@5", "R@10", "median rank", "video to text R@1")
 

@@ -87,7 +87,7 @@ class Segmentation(Task[NoSettings]):
     """
 
     name = "segmentation"
-    description = "which step each second of a video shows (COIN), for a run with --objective segmentation"
+    description = "the step that each second of a video shows (COIN), for a run with --objective segmentation"
     caption_name = "segments"
     item_name = "videos"
     main_metrics = ("accuracy", "steps accuracy", "edit", "F1@50")

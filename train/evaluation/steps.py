@@ -131,7 +131,7 @@ class Steps(Task[NoSettings]):
     """
 
     name = "steps"
-    description = "when each step of its task is done in a video (CrossTask)"
+    description = "the time of each step of a task in a video (CrossTask)"
     caption_name = "steps"
     item_name = "videos"
     main_metrics = ("recall", "recall with spans")
