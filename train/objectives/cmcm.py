@@ -25,7 +25,7 @@ class CmcmObjective(Objective):
     """CMCM section 2.3: L_MMS + alpha L_CMCM, each in both directions."""
 
     name: ClassVar[str] = "cmcm"
-    description: ClassVar[str] = "L_MMS + alpha L_CMCM with a codebook that both sides share (CMCM, section 2.3)"
+    description: ClassVar[str] = "L_MMS + alpha L_CMCM with a shared codebook (CMCM, section 2.3)"
     loss_terms: ClassVar[tuple[str, ...]] = ("contrast", "codes")
     needs_tokens: ClassVar[bool] = True
     can_normalize: ClassVar[bool] = True

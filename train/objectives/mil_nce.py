@@ -24,7 +24,7 @@ class MilNceObjective(Objective):
     """MIL-NCE Eq. 1: a clip must pick some of its candidate captions."""
 
     name: ClassVar[str] = "mil-nce"
-    description: ClassVar[str] = "several candidate captions for each clip (MIL-NCE, Eq. 1)"
+    description: ClassVar[str] = "contrastive loss with several candidate captions of each clip (MIL-NCE, Eq. 1)"
     loss_terms: ClassVar[tuple[str, ...]] = ("candidates",)
     needs_words: ClassVar[bool] = True
     unused: ClassVar[frozenset[str]] = frozenset(

@@ -21,7 +21,7 @@ class NclObjective(Objective):
     """NCL Eq. 4 with the similarities of Eq. 12, or, without ``normalized_loss``, with those of Eq. 1."""
 
     name: ClassVar[str] = "ncl"
-    description: ClassVar[str] = "a contrastive loss in which no text or video is picked too often (NCL, Eq. 4)"
+    description: ClassVar[str] = "contrastive loss with normalised retrieval probabilities (NCL, Eq. 4)"
     loss_terms: ClassVar[tuple[str, ...]] = ("contrast",)
     can_normalize: ClassVar[bool] = True
     unused: ClassVar[frozenset[str]] = frozenset({"tokens_of_interest", "num_fusion_layers", "stage_weights"})

@@ -21,7 +21,7 @@ class SegmentationObjective(Objective):
     """Cross entropy of each row's label, by a linear layer on the video encoder's tokens."""
 
     name: ClassVar[str] = "segmentation"
-    description: ClassVar[str] = "the step that each row of a video shows (TACo, section 5.2)"
+    description: ClassVar[str] = "the step of each feature vector of a video (TACo, section 5.2)"
     loss_terms: ClassVar[tuple[str, ...]] = ("labels",)
     needs_tokens: ClassVar[bool] = True
     needs_words: ClassVar[bool] = True

@@ -21,7 +21,7 @@ class SsmlObjective(Objective):
     """SSML Eq. 4 on cosine similarities. Without weights of the pairs it is HowTo100M's loss, SSML's baseline."""
 
     name: ClassVar[str] = "ssml"
-    description: ClassVar[str] = "a margin loss in which improbable pairs weigh less (SSML, Eq. 4)"
+    description: ClassVar[str] = "max-margin loss with pair weights (SSML, Eq. 4)"
     loss_terms: ClassVar[tuple[str, ...]] = ("margin",)
     unused: ClassVar[frozenset[str]] = frozenset(
         {"tokens_of_interest", "num_fusion_layers", "temperature", "normalized_loss", "query_queue", "stage_weights"}

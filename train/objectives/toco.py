@@ -23,7 +23,7 @@ class TocoObjective(FusionObjective):
     """ToCo Eq. 3, and the loss of what finds the hard videos ("another contrastive loss", section 3.3)."""
 
     name: ClassVar[str] = "toco"
-    description: ClassVar[str] = "L + lambda L^t over hard videos (ToCo, Eq. 3)"
+    description: ClassVar[str] = "L + lambda L^t with hard negative videos (ToCo, Eq. 3)"
     loss_terms: ClassVar[tuple[str, ...]] = ("pooled", "fusion", "token")
     has_token_head: ClassVar[bool] = True
     vector_score: ClassVar[str] = "pooled"

@@ -26,7 +26,9 @@ class WordsObjective(Objective):
     """
 
     name: ClassVar[str] = "words"
-    description: ClassVar[str] = "contrast of a caption's words with a whole clip, and with its rows"
+    description: ClassVar[str] = (
+        "contrastive losses of a caption's words with a whole clip, and with its feature vectors"
+    )
     loss_terms: ClassVar[tuple[str, ...]] = ("bag", "word")
     needs_tokens: ClassVar[bool] = True
     needs_words: ClassVar[bool] = True
