@@ -86,7 +86,7 @@ def with_demo(folder: Path, made_demo: Path) -> Path:
 @pytest.mark.slow
 def test_the_query_of_make_demo_finds_such_a_scene_first(made_demo):
     search = open_search(made_demo, run="words-resnet152+s3d-seed0")
-    scenes = {video.video_id: video.scene for video in search.dataset.read_videos()}
+    scenes = {video.video_id: video.scene for video in search.encoder.dataset.read_videos()}
     for by in ("video", "both"):  # as the Makefile calls it, and as the first picture shows it
         first = search(demo_query(), num_results=1, by=by)[0]
         assert fits(demo_query(), scenes[first.video_id]), (by, first.video_id)

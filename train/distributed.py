@@ -20,7 +20,7 @@ from ..storage.common.errors import SettingError, UserError
 K = TypeVar("K")
 T = TypeVar("T")
 PATIENCE = timedelta(hours=6)
-"""How long the others wait while the first process validates."""
+"""Time that the others wait while the first process validates."""
 
 
 class _Gather(torch.autograd.Function):

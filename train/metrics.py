@@ -28,7 +28,7 @@ TIES = {
     "coot": "as COOT: ties in the order that numpy.argsort leaves, the median rounded down; one caption for each video "
     "only",
 }
-"""How ties are counted: {name: description}."""
+"""Ways to count ties: {name: description}."""
 QUERY_CHUNK = 256
 """Number of queries that are compared with all candidates at once."""
 
@@ -202,7 +202,7 @@ def chance(num_candidates: int, num_right: np.ndarray) -> Chance:
 
 
 class RankCounts(NamedTuple):
-    """For each query, the number of wrong candidates before the right one, or tied with it. Each array is [Q]."""
+    """Numbers of wrong candidates before the right one of each query, or tied with it. Each array is [Q]."""
 
     above: np.ndarray
     """Candidates with a higher score."""

@@ -23,7 +23,7 @@ EXAMPLES = """vlalign-search words-s3d-seed0 "a blue cross grows"
   vlalign-search --like video7@12.5-18 --dataset mine --features clip_vit_b32"""
 
 MAX_SHOWN_CHARACTERS = 200
-"""Of a text, in the call that a message recommends."""
+"""Number of shown characters of a text, in the call that a message suggests."""
 
 
 def add_encoder(parser: argparse.ArgumentParser) -> None:
@@ -165,12 +165,12 @@ def _search(args: argparse.Namespace) -> int:
     )
     what = " and ".join(filter(None, (query and repr(query), args.like and f"like {args.like}")))
     num_videos = search.index.state.num_current
-    show(f"{what} among {number_of(num_videos, 'videos')} of {search.description}")
+    show(f"{what} among {number_of(num_videos, 'videos')} of {search.encoder.description}")
     show("\n".join(moment_table(moments)) if moments else "nothing fits")
     for warning in search.warnings(query, args.by) if query else []:
         show(f"note: {warning}")
-    if search.note:
-        show(f"note: {search.note}")
+    if search.encoder.note:
+        show(f"note: {search.encoder.note}")
     return EXIT_DONE
 
 

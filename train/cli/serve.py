@@ -25,8 +25,8 @@ def _serve(args: argparse.Namespace) -> int:
     searches = [Search.open(SearchSource(dataset.path, *chosen)) for dataset in datasets]
     if lacking := sandbox_lacks():
         say(f"note: decoders are confined less than they could be: this system has {'; '.join(lacking)}")
-    if searches[0].note:
-        say(f"note: {searches[0].note}")
+    if searches[0].encoder.note:
+        say(f"note: {searches[0].encoder.note}")
     where = {"host": args.host, "port": args.port, "no_token": args.no_token}
     serve(searches, **where, on_ready=lambda address: show(f"{address} (Ctrl-C ends it)"))
     return EXIT_DONE

@@ -1,4 +1,4 @@
-"""What a paper reports for a run's settings: looked up among the rows of all suites."""
+"""A paper's values for a run's settings, looked up among the rows of all suites."""
 
 import json
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ class Published:
     source: str
     """Paper, table and row."""
     departures: tuple[Departure, ...]
-    """Where the row's table departs from the paper."""
+    """Departures of the row's table from the paper."""
 
 
 def published_values(config: TrainConfig, metrics: RunMetrics | None) -> Published | None:

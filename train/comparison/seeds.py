@@ -1,4 +1,4 @@
-"""The same training with several seeds, and the mean of what the runs reach. ``vlalign-train --seeds`` wraps it."""
+"""The same training with several seeds, and the means of the runs' metrics. ``vlalign-train --seeds`` wraps it."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -71,9 +71,9 @@ class Suite:
     datasets: Mapping[str, Start]
     rows: tuple[Row, ...]
     departures: tuple[Departure, ...]
-    """Where this table departs from the paper, besides the departures of its recipes."""
+    """Departures of this table from the paper, besides those of its recipes."""
     notes: tuple[str, ...] = ()
-    """How to read the table."""
+    """Notes for reading the table."""
 
     @property
     def paper(self) -> str:

@@ -26,7 +26,7 @@ class ClipBatches:
         self.size = min(batch_size, num_clips)
         """Clips in a batch."""
         self._num_items, self._at_once = num_clips, self.size
-        """How many items come once an epoch, here clips, and how many of them a batch has."""
+        """Number of items that come once an epoch, here clips, and of those in a batch."""
         self.shards = ""
         """Tells which videos are in which shards, if their order depends on it; else empty."""
 

@@ -144,7 +144,7 @@ class _Block:
     start: int
     """Place of its first item in the epoch."""
     ends: np.ndarray
-    """For each shard, the number of the block's items up to its last one."""
+    """Number of the block's items up to the last one of each shard."""
 
     @property
     def size(self) -> int:

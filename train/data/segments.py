@@ -71,7 +71,7 @@ def step_labels(captions: Iterable[Caption], source: Path) -> dict[int, str]:
 
 
 def label_names(labels: Mapping[int, str]) -> list[str]:
-    """Return the names of labels that a run keeps: with their numbers, because steps may have the same words."""
+    """Return the names of labels that a run saves: with their numbers, because steps may have the same words."""
     return [f"{number}: {text}" for number, text in labels.items()]
 
 

@@ -1,4 +1,4 @@
-"""What each kind of text encoder takes of captions: subwords, averaged word vectors, word ids, or recordings.
+"""The inputs of each kind of text encoder: subwords, averaged word vectors, word ids, or recordings.
 
     transformer  SubwordInputs       ids of subwords and the weight of each
     gated        WordVectorInputs    the mean of the words' vectors

@@ -1,4 +1,4 @@
-"""Which captions of a data set can be used with its features, and why the others cannot."""
+"""The captions of a data set that can be used with its features, and why the others cannot."""
 
 import math
 from collections.abc import Iterable, Mapping

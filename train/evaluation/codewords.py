@@ -27,11 +27,11 @@ class Uses:
     """The codewords that replace the tokens of a split's clips and captions."""
 
     clips: list[np.ndarray]
-    """For each clip, the codeword of each of its rows."""
+    """The codewords of each clip's rows."""
     captions: list[np.ndarray]
-    """For each caption, the codeword of each of its word pieces (without special pieces) or its recording's tokens."""
+    """The codewords of each caption's subwords (without special ones), or of its recording's tokens."""
     words: list[list[str]]
-    """For each caption, the word that each of these pieces is a part of, in lower case; empty if it is part of none."""
+    """The words that each caption's subwords are parts of, in lower case; empty for a part of none."""
 
 
 def codebook_of(scorer: Scorer) -> SharedCodebook:
@@ -108,7 +108,7 @@ class Sharing(TypedDict):
     clips_only: float
     captions_only: float
     part_of_clips: list[float]
-    """For each live codeword, the clips' share of its uses."""
+    """The clips' share of the uses of each live codeword."""
 
 
 class Codeword(TypedDict):
@@ -139,7 +139,7 @@ class SpokenPlace(TypedDict, total=False):
     """More about a caption that is spoken."""
 
     heard: list[bool]
-    """For each token of the recording, whether the codeword replaces it."""
+    """True for each token of the recording that the codeword replaces."""
     spectrogram: np.ndarray
     """[T, D], the recording's log-mel rows."""
 
@@ -151,7 +151,7 @@ class Place(SpokenPlace):
     start_seconds: float | None
     end_seconds: float | None
     rows: list[bool]
-    """For each row of the clip, whether the codeword replaces it."""
+    """True for each row of the clip that the codeword replaces."""
     words: list[tuple[str, bool]]
     """The caption's words, and whether the codeword replaces a piece of them."""
     recording: str | None

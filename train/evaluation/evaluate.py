@@ -42,7 +42,7 @@ class EvaluationSettings:
     """The settings of an evaluation."""
 
     task: str | None = None
-    """A key of ``TASKS``. None: what the run and the data set are for."""
+    """A key of ``TASKS``. None: the task of the run and the data set."""
     split: str = "test"
     """Name of the split: "train", "validation" or "test"."""
     score_weights: Mapping[str, float] = field(default_factory=dict)

@@ -24,10 +24,10 @@ DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 class WordMap(TypedDict):
-    """How well the words of a query fit the seconds of its right clip."""
+    """The scores of the words of a query over the seconds of its right clip."""
 
     starts: list[float]
-    """When each column starts, in seconds of the video."""
+    """Start of each column, in seconds of the video."""
     words: list[tuple[str, str]]
     """Each word with a digit for each column."""
 
@@ -43,7 +43,7 @@ class ListedQuery(TypedDict):
     rank: float
     """Rank of the right clip; a tie counts half."""
     stages: list[float]
-    """The same by each stage alone, in the order of ``QueryList.stages``."""
+    """Rank of the right clip by each stage alone, in the order of ``QueryList.stages``."""
     found: list[tuple[int, float]]
     """The best clips and their scores."""
     map: WordMap | None

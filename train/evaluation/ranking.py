@@ -32,7 +32,7 @@ class Weightings:
 
 @dataclass(frozen=True)
 class FirstClips:
-    """For each caption [num_captions], its right clip's score, and the clip that ranks first."""
+    """Score of the right clip, and the clip that ranks first, of each caption [num_captions]."""
 
     right_scores: np.ndarray
     clips: np.ndarray

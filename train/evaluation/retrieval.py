@@ -58,7 +58,7 @@ NEEDS_QUERIES = ("ncl", "qbnorm")
 
 
 class NormalizationResult(TypedDict):
-    """How scores were normalised."""
+    """The way in which scores were normalised."""
 
     name: str
     temperature: float
@@ -106,7 +106,7 @@ class QueryRow(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class RetrievalSettings(Settings):
-    """How retrieval is scored and ranked."""
+    """Settings of scoring and ranking."""
 
     ties: str = setting("average", "how equal scores are counted", choices=TIES)
     rerank: int | None = setting(

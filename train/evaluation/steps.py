@@ -92,7 +92,7 @@ class VideoRow(TypedDict):
     seconds: list[int]
     """Second at which each step was placed."""
     right: list[bool | None]
-    """Whether that is right; None if the step is not shown."""
+    """True if that is right; None if the step is not shown."""
 
 
 class StepRecall(TypedDict):
@@ -103,9 +103,9 @@ class StepRecall(TypedDict):
     recall_spans: float
     """A step may last; it counts as the share of its seconds that is right."""
     chance: float
-    """From scores drawn at random."""
+    """Recall of scores drawn at random."""
     ceiling: float
-    """From the annotations; below 100 if steps were not done in the task's order."""
+    """Recall of the annotations; below 100 if steps were not done in the task's order."""
     num_videos: int
 
 

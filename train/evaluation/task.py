@@ -33,7 +33,7 @@ class NoSettings(Settings):
 
 @dataclass(frozen=True)
 class EvaluationRequest(Generic[S]):
-    """What a run is evaluated on, and how, with all defaults filled in."""
+    """The request for an evaluation, with all defaults filled in."""
 
     split: str
     """Name of the split: "train", "validation" or "test"."""
@@ -45,10 +45,10 @@ class EvaluationRequest(Generic[S]):
 
 @dataclass(frozen=True)
 class TaskResult:
-    """What the evaluation of a run found."""
+    """The result of an evaluation."""
 
     coverage: "Coverage"
-    """How much of the split was used."""
+    """The part of the split that was used."""
     metrics: Mapping[str, object]
     """The task's other fields of ``metrics.json``."""
     rows: Iterable[Mapping[str, object]]

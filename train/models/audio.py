@@ -22,8 +22,7 @@ from .tokens import lengths_of, nonzero
 
 KERNEL = 9
 WIDTHS = (128, 128, 256, 512, 1024)
-BLOCKS = 2
-"""In each layer."""
+BLOCKS_PER_LAYER = 2
 MOMENTUM = 0.1
 """Momentum of the running mean and variance, as in torch's BatchNorm1d."""
 
@@ -87,7 +86,7 @@ class BasicBlock(nn.Module):
 
 def _layer(inputs: int, outputs: int) -> nn.ModuleList:
     first = BasicBlock(inputs, outputs, 2)  # made first: a seed draws the same weights as in earlier versions
-    return nn.ModuleList([first, *(BasicBlock(outputs, outputs, 1) for _ in range(BLOCKS - 1))])
+    return nn.ModuleList([first, *(BasicBlock(outputs, outputs, 1) for _ in range(BLOCKS_PER_LAYER - 1))])
 
 
 class AudioEncoder(nn.Module):

@@ -30,7 +30,7 @@ class ModelPlan:
 
 
 def make_model(settings: ModelSettings, plan: ModelPlan) -> PairModel:
-    """Return a model with new weights; a given text encoder keeps its own."""
+    """Return a model with new weights; a given text encoder has its own."""
     return MAKERS[settings.encoder](settings, plan)
 
 

@@ -121,7 +121,7 @@ class Fusion(MixedPrecision):
             bank: Tokens of the texts and videos.
             text_of_P: Index of each pair's text, on the CPU.
             video_of_P: Index of each pair's video, on the CPU.
-            recompute: Do not keep the layers' results for the gradient; compute them again, a group at a time.
+            recompute: Do not store the layers' results for the gradient; recompute them, a group at a time.
         """
         device = bank.rows_RD.device
         text_lengths, lengths = (

@@ -22,7 +22,7 @@ do."""
 
 
 class GroupSize(NamedTuple):
-    """How large the groups are in which sequences go through the layers. Positions count with their padding."""
+    """Sizes of the groups in which sequences go through the layers. Positions count with their padding."""
 
     max_positions: int
     """Upper limit of a group's positions. A single longer sequence is a group."""
@@ -37,7 +37,7 @@ ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBack
 """Without cuDNN's, which PyTorch prefers in bfloat16 on newer GPUs: it is built again for each shape, and nearly each
 group of sequences has another one."""
 MAX_RECOMPUTED = 32_768
-"""Upper limit of a group's positions if results are not kept for the gradient: the largest group sets the memory."""
+"""Upper limit of a group's positions if results are not stored for the gradient: the largest group sets the memory."""
 
 
 def length_groups(lengths: Sequence[int], size: GroupSize) -> list[list[int]]:

@@ -1,7 +1,7 @@
 """The outputs of the encoders: tokens of videos and of texts.
 
-How many tokens there are is also kept on the CPU, where it is known before the tokens are made: the host would have to
-wait for a GPU to learn it.
+Numbers of tokens are also on the CPU, where they are known before the tokens are made: otherwise the host would wait
+for a GPU.
 """
 
 from dataclasses import dataclass, fields

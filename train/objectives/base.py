@@ -63,7 +63,7 @@ class Objective(Settings):
     name: ClassVar[str]
     """As in ``--objective``."""
     description: ClassVar[str]
-    """In words, with its source."""
+    """A description, with its source."""
     loss_terms: ClassVar[tuple[str, ...]]
     """Names of the loss's terms."""
     needs_tokens: ClassVar[bool] = False
@@ -140,7 +140,7 @@ class Objective(Settings):
 
     @property
     def has_fusion(self) -> bool:
-        """Whether the model needs fusion layers."""
+        """True if the model needs fusion layers."""
         return False
 
     @property

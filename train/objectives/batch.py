@@ -32,8 +32,8 @@ class Batch:
     generator: torch.Generator
     """On the CPU, and the same in every process: for what is drawn for the batch as a whole."""
     recompute: int | None = None
-    """Rows to compare, and groups of pairs to fuse, at a time without keeping what the gradient needs. None: keep
-    all."""
+    """Rows to compare, and groups of pairs to fuse, at a time without storing what the gradient needs. None: all
+    at once, stored."""
     weights_R: Tensor | None = None
     """The weight of each pair. None: all weigh the same."""
     video_of_R: Tensor | None = None

@@ -58,7 +58,7 @@ class TacoObjective(FusionObjective):
 
     @property
     def has_fusion(self) -> bool:
-        """Whether L3 is trained."""
+        """True if L3 is trained."""
         return "fusion" in self.loss_names
 
     @property

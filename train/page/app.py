@@ -32,7 +32,7 @@ from .responses import (
 
 STATIC = Path(__file__).parent / "static"
 SEARCH_SECONDS = 20.0
-"""How long a search may compute; those after it wait as long at most."""
+"""Time limit of a search, and of waiting for the searches before it."""
 MAX_RESULTS, MAX_ID_CHARACTERS, MAX_RANGE_CHARACTERS = 60, 1024, 100
 
 QueryText = Annotated[str, Query(min_length=1, max_length=2000)]
@@ -94,7 +94,7 @@ class PageDataset:
         }
 
     def respond(self, moments: list[Moment], videos: set[str] | None, warnings: list[str]) -> SearchResponse:
-        """Return moments with what is shown beside them."""
+        """Return moments with their clips, thumbnails and captions."""
         shown = [
             MomentResponse.of(
                 moment,
@@ -129,9 +129,10 @@ def make_app(searches: Sequence[Search], access: Access) -> FastAPI:
     """
     app = FastAPI(title="vlalign", openapi_url="/api/openapi.json", docs_url=None, redoc_url=None)
     clips = ClipCache()
-    app.state.datasets = {
-        search.dataset.name: PageDataset(search, VideoLibrary(search.dataset, clips)) for search in searches
-    }
+    app.state.datasets = {}
+    for search in searches:
+        dataset = search.encoder.dataset
+        app.state.datasets[dataset.name] = PageDataset(search, VideoLibrary(dataset, clips))
     app.add_middleware(Guard, access=access)
     _add_errors(app)
     _add_about(app)
@@ -171,13 +172,13 @@ def _add_about(app: FastAPI) -> None:
         """Return the data sets that can be searched, and the model."""
         datasets: list[PageDataset] = list(app.state.datasets.values())
         return AboutResponse(
-            model=datasets[0].search.name,
-            note=datasets[0].search.note,
+            model=datasets[0].search.encoder.name,
+            note=datasets[0].search.encoder.note,
             datasets=[
                 DatasetResponse(
-                    name=dataset.search.dataset.name,
+                    name=dataset.search.encoder.dataset.name,
                     num_videos=len(dataset.search.index.video_ids),
-                    num_windows=dataset.search.num_windows,
+                    num_windows=dataset.search.index.num_windows,
                     splits=dataset.library.splits,
                 )
                 for dataset in datasets

@@ -1,4 +1,4 @@
-"""Limits of what is done at once: an address that asks for much waits for itself, and keeps no other one waiting."""
+"""Limits of concurrent work: an address with many requests waits for its own, and other addresses do not."""
 
 import asyncio
 import threading

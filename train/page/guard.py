@@ -33,7 +33,7 @@ RESPONSE_HEADERS = {
 
 @dataclass(frozen=True)
 class Access:
-    """Who may send requests."""
+    """The clients that may send requests."""
 
     hosts: Sequence[str]
     """Names by which a browser may call this server, without the port; all if empty. A page of somebody else that makes

@@ -1,4 +1,4 @@
-"""What the page shows of a video besides scores, by the video's id: its file, clips, thumbnails, captions and split."""
+"""Everything that the page shows of a video besides scores: its file, clips, thumbnails, captions and split."""
 
 import os
 import threading

@@ -8,7 +8,7 @@ from ..search.query_checks import SearchBy
 
 
 class CurveResponse(BaseModel):
-    """How well a query fits a video over its time."""
+    """The scores of a query over the time of a video."""
 
     start_seconds: list[float]
     end_seconds: list[float]
@@ -25,7 +25,7 @@ class CurveResponse(BaseModel):
 
 
 class WordCurveResponse(BaseModel):
-    """How well a word of a query fits a video over its time."""
+    """The scores of a word of a query over the time of a video."""
 
     word: str
     curve: CurveResponse
@@ -43,14 +43,14 @@ class MomentResponse(BaseModel):
     percentile: float | None
     """Percent of all search windows that fit less well; null if only captions were searched."""
     found_by: SearchBy
-    """What found it: the video, the text of a caption, or both."""
+    """The source of the match: the video, the text of a caption, or both."""
     caption: str | None
     """The caption or subtitle whose words found it."""
     stages: dict[str, float]
     captions: list[str]
     """Captions of the video that are about a time in the moment; at most three."""
     shown: Shown
-    """How browsers show the video: by ``/media/video``, by ``/media/clip``, or by ``/media/picture``."""
+    """The kind of address at which browsers show it: ``/media/video``, ``/media/clip``, or ``/media/picture``."""
     curve: CurveResponse
     """Over the time of the moment."""
 

@@ -18,9 +18,9 @@ from .guard import Access
 LOOPBACK = "127.0.0.1"
 MAX_CONNECTIONS = 200
 REQUEST_SECONDS = 10.0
-"""How long a request may take to arrive."""
+"""Time limit for a request to arrive."""
 IDLE_SECONDS = 15
-"""How long a connection may wait for its next request."""
+"""Time limit of a connection that waits for its next request."""
 
 
 def serve(

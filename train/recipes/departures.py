@@ -29,7 +29,7 @@ class Departure:
     place: str
     """Place in the paper, such as "section 3.3, Eq. 3"."""
     text: str
-    """What is done here, and what the paper says."""
+    """Our way, and the paper's."""
     kind: str = "departs"
     """A key of ``KINDS``."""
     recipes: tuple[str, ...] = ()

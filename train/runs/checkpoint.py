@@ -31,7 +31,7 @@ def _write(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str
 
 @dataclass
 class RunState:
-    """The state of a run after a step. Random draws depend on the seed and the step alone, so this is all to keep."""
+    """The state of a run after a step. Random draws depend on the seed and the step alone, so this is all to save."""
 
     model: PairModel
     optimizer: torch.optim.Optimizer

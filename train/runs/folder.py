@@ -19,7 +19,7 @@ from .files import RUN_FILE
 from .run_json import read_run
 
 MAX_SHOWN_CHARACTERS = 100
-"""Of a text that no run has as its name."""
+"""Number of shown characters of a text that no run has as its name."""
 
 
 def find_run(root: Path, dataset: str | None, name: str | None) -> Path:

@@ -1,4 +1,4 @@
-"""How well each word of a text fits a clip over its time, for runs whose score compares words with rows."""
+"""Scores of each word of a text over the time of a clip, for runs whose score compares words with rows."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -13,12 +13,12 @@ from .scorer import CLIP_CHUNK, Scorer
 
 
 class WordFits(NamedTuple):
-    """How well the words of a text fit a clip. Scores of one word can be compared with each other."""
+    """Scores of the words of a text over the time of a clip. Compare scores of one word with each other only."""
 
     start_seconds: np.ndarray
-    """When each row starts [T]. The cells of a grid at the same time are one row, by their maximum."""
+    """Start of each row [T]. The cells of a grid at the same time are one row, by their maximum."""
     end_seconds: np.ndarray
-    """When the next row starts, or the clip ends [T]: a long clip's rows are not all taken."""
+    """Start of the next row, or end of the clip [T]: a long clip's rows are not all taken."""
     words: dict[str, np.ndarray]
     """{word in lower case: scores [T]}; a word in several pieces has the maximum of them."""
 

@@ -32,7 +32,7 @@ from .index import (
 from .search_source import SearchSource
 
 MAX_WINDOWS_ADDED_BY_SEARCH = 20_000
-"""With fewer windows missing, a search makes the index itself."""
+"""Upper limit of the missing windows that a search encodes itself."""
 WINDOWS_PER_SHARD = 1 << 16
 """Windows in a shard, and so in memory at a time: 128 MiB in float32 for 512 values. One video more may fit in."""
 BATCH_WINDOWS = 1024
@@ -53,7 +53,7 @@ class BuiltIndex:
     num_other: int
     """Files that were removed because another model or version made them."""
     needs_codes: bool
-    """Whether there are too many windows to compare all of them."""
+    """True if there are too many windows to compare all of them."""
     num_coded: int | None
     """Windows that got codes now; None if none are needed, or FAISS is missing."""
 

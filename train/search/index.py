@@ -161,7 +161,7 @@ def _checked(path: Path, key: str, arrays: Mapping[str, np.ndarray]) -> IndexSha
 
 @dataclass(frozen=True)
 class IndexState:
-    """How an index compares with the features that it should have been made from."""
+    """The difference between an index and the features that it should have been made from."""
 
     num_current: int
     """Videos whose windows are there and current."""

@@ -16,12 +16,12 @@ RANK_OFFSET = 60
 
 @dataclass(frozen=True)
 class ScoreCurve:
-    """How well a query fits a video, over its time."""
+    """The scores of a query over the time of a video."""
 
     start_seconds: np.ndarray
-    """When each window starts, float64 [T], ascending."""
+    """Start of each window, float64 [T], ascending."""
     end_seconds: np.ndarray
-    """When each window ends, float64 [T]."""
+    """End of each window, float64 [T]."""
     scores: np.ndarray
     """Score of each, float32 [T]. Compare them with each other only: a moment's score may have further stages."""
 
@@ -55,7 +55,7 @@ class Moment:
     curve: ScoreCurve
     """Scores over the time of this moment."""
     found_by: SearchBy = "video"
-    """What found it: the video, the text of a caption, or both."""
+    """The source of the match: the video, the text of a caption, or both."""
     caption: str | None = None
     """The caption or subtitle whose words found it."""
 

@@ -18,12 +18,12 @@ from ...storage.common.validation import is_text
 from ...storage.dataset.media_types import IMAGE_SUFFIXES
 
 SearchBy = Literal["both", "video", "text"]
-"""What a text is compared with, and what found a moment: the video, by its vectors; the text of captions and subtitles,
-by its words; or both."""
+"""The sides of a video that a text is compared with: its vectors ("video"), its captions and subtitles ("text"), or
+both. Also the sides by which a moment was found."""
 MAX_QUERY_CHARACTERS = 2000
 SPAN = re.compile(r"(?P<video_id>.+)@(?P<start>\d+(?:\.\d+)?)-(?P<end>\d+(?:\.\d+)?)", re.DOTALL)
 _END_TIME: ContextVar[float | None] = ContextVar("_END_TIME", default=None)
-"""When the search of this thread must have ended, in seconds of the monotonic clock."""
+"""Time limit of this thread's search, in seconds of the monotonic clock."""
 
 
 @dataclass(frozen=True)

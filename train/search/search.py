@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from ...storage.common.errors import SettingError, UserError
-from ...storage.dataset.folder import DatasetFolder
 from ..data.clips import Clip
 from .build import open_coded_index, open_index
 from .caption_index import CaptionIndex, caption_moments, open_caption_index
@@ -52,31 +51,6 @@ class Search:
         folder = IndexFolder.of(encoder)
         index = open_index(folder)
         return cls(encoder, index, open_caption_index(encoder.dataset), open_coded_index(folder, index))
-
-    @property
-    def dataset(self) -> DatasetFolder:
-        """The data set that is searched."""
-        return self.encoder.dataset
-
-    @property
-    def name(self) -> str:
-        """Name of the features, or of the run."""
-        return self.encoder.name
-
-    @property
-    def note(self) -> str | None:
-        """Sentence to show beside every result, such as that features come from random weights."""
-        return self.encoder.note
-
-    @property
-    def description(self) -> str:
-        """The data set's name, and whose run it is if that is another one's."""
-        return self.encoder.description
-
-    @property
-    def num_windows(self) -> int:
-        """Number of search windows."""
-        return self.index.num_windows
 
     def __call__(
         self,
@@ -197,7 +171,7 @@ class Search:
         """Return the best moments for a text: by the videos, by captions, or by both."""
         captions = None if by == "video" else self.caption_index
         if by == "text" and captions is None:
-            problem = f"{self.dataset.name} has no captions; run vlalign-preprocess with captions or subtitles"
+            problem = f"{self.encoder.dataset.name} has no captions; run vlalign-preprocess with captions or subtitles"
             raise SettingError("by", by, problem)
         searched = self._video_ids if videos is None else self._video_ids & frozenset(videos)
         if captions is not None and (by == "text" or not self.encoder.reads_texts):
@@ -292,7 +266,8 @@ class Search:
 
     def _check_video(self, video_id: str) -> None:
         if not len(self.index.rows_of(video_id)):
-            raise UserError(f"video {video_id!r}: not in the index of {self.dataset.name}; expected one of its ids")
+            name = self.encoder.dataset.name
+            raise UserError(f"video {video_id!r}: not in the index of {name}; expected one of its ids")
 
 
 def open_search(

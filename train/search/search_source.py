@@ -1,4 +1,4 @@
-"""What is searched, and with which model: the arguments of a search or an index, and the encoder that they mean."""
+"""The data set and the model of a search or an index, as its arguments name them."""
 
 import os
 from dataclasses import dataclass, replace
@@ -14,20 +14,14 @@ from .encoder import SearchEncoder, open_store_encoder
 
 @dataclass(frozen=True)
 class SearchSource:
-    """A data set, and either features whose model reads texts, or a trained run."""
+    """A data set, and either features whose model reads texts, or a trained run: the arguments of ``open_search``."""
 
     folder: Path | str | None = None
-    """The data set's folder, ``<root>/<dataset>``. None: that of the run."""
     features: str | None = None
-    """Name of a store whose model also reads texts, such as "clip_vit_b32"."""
     run: Path | str | None = None
-    """Folder of a run, or its name; its features are searched."""
     weights: Path | str | None = None
-    """With ``features``: file or folder of the weights that made the store. None: where the extraction found them."""
     root: Path | str = "vlalign_data"
-    """Where a run is looked up if ``folder`` is None."""
     device: str = "auto"
-    """What a run computes on; see ``find_device``."""
 
     def absolute(self) -> "SearchSource":
         """Return the source with absolute paths, for processes that run in other folders."""

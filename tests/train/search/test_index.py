@@ -128,7 +128,7 @@ def test_large_data_sets_are_indexed_first(dataset, clip, monkeypatch, capsys):
     add(dataset, clip, ["x0", "x1"], 9)
     opened = open_search(dataset.path, **options(clip))
     assert re.search(r" 2 .*vlalign-index --dataset mine", capsys.readouterr().err)
-    assert opened.num_windows == 4 * WINDOWS
+    assert opened.index.num_windows == 4 * WINDOWS
 
 
 def test_a_large_index_gets_codes_that_searches_use_and_say_if_they_lack(dataset, clip, monkeypatch, capsys):

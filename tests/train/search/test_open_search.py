@@ -80,7 +80,7 @@ def shown(tmp_path, clip):
 
 def test_zero_shot_finds_where_a_text_is_shown(shown, clip):
     search = open_search(shown.path, features="clip_vit_b32", weights=clip)
-    assert search.num_windows == 6 * len(plan_search_windows(30.0))
+    assert search.index.num_windows == 6 * len(plan_search_windows(30.0))
     store = FeatureStore(shown.features("clip_vit_b32"))
     for number, text in enumerate(TEXTS):
         moments = search(text, num_results=6)
