@@ -10,7 +10,7 @@ import numpy as np
 from ..data.clips import evenly
 from ..data.pairs import Pairs
 from ..runs.load import Run
-from ..scoring.word_fits import WordFits, word_fits
+from ..scoring.word_similarities import WordSimilarities, word_similarities
 
 SHOWN_RESULTS = 5
 """Clips that are shown for each query."""
@@ -158,16 +158,16 @@ def word_maps(run: Run, pairs: Pairs, chosen: np.ndarray) -> Iterator[WordMap | 
     """
     captions = list(pairs.captions.take(chosen))
     clips = [pairs.clips[index] for index in pairs.clip_of_caption[chosen]]
-    for fits in word_fits(run.scorer, captions, clips):
-        yield None if fits is None else _word_map(fits)
+    for similarities in word_similarities(run.scorer, captions, clips):
+        yield None if similarities is None else _word_map(similarities)
 
 
-def _word_map(fits: WordFits) -> WordMap:
-    shown = list(fits.words)[:MAX_WORDS]
-    columns = np.arange(0, len(fits.start_seconds), math.ceil(len(fits.start_seconds) / MAX_COLUMNS))
-    values = np.maximum.reduceat(np.stack([fits.words[word] for word in shown]), columns, axis=1)
+def _word_map(similarities: WordSimilarities) -> WordMap:
+    shown = list(similarities.words)[:MAX_WORDS]
+    columns = np.arange(0, len(similarities.start_seconds), math.ceil(len(similarities.start_seconds) / MAX_COLUMNS))
+    values = np.maximum.reduceat(np.stack([similarities.words[word] for word in shown]), columns, axis=1)
     lowest, highest = values.min(), values.max()
     levels = np.rint((values - lowest) / max(highest - lowest, 1e-9) * (len(DIGITS) - 1)).astype(int)
     digits = ["".join(DIGITS[level] for level in row) for row in levels.tolist()]
-    starts = [round(float(start), 2) for start in fits.start_seconds[columns]]
+    starts = [round(float(start), 2) for start in similarities.start_seconds[columns]]
     return {"starts": starts, "words": list(zip(shown, digits, strict=True))}

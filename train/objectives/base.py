@@ -78,8 +78,8 @@ class Objective(Settings):
     """It trains the text encoder."""
     learns_from_pairs: ClassVar[bool] = True
     """It contrasts pairs of clips and captions, which can be weighted."""
-    fits_words: ClassVar[bool] = False
-    """Its score compares each word with each row of a clip (``word_fits``)."""
+    has_word_similarity: ClassVar[bool] = False
+    """Its score compares each word with each row of a clip (``word_similarity``)."""
     can_normalize: ClassVar[bool] = False
     """Its loss has retrieval probabilities, which NCL's biases can normalise."""
     has_token_head: ClassVar[bool] = False
@@ -197,10 +197,10 @@ class Objective(Settings):
         """Return scores [T, V] of the early scores other than ``vector_score``."""
         return {}
 
-    def word_fits(self, texts: TextTokens, videos: VideoTokens) -> Tensor:
+    def word_similarity(self, texts: TextTokens, videos: VideoTokens) -> Tensor:
         """Return how well each token of a text fits each token of the video at the same index [B, N, M].
 
-        Only objectives that say ``fits_words`` can.
+        Only objectives that say ``has_word_similarity`` can.
         """
         raise NotImplementedError
 

@@ -30,7 +30,7 @@ class TacoObjective(FusionObjective):
     loss_terms: ClassVar[tuple[str, ...]] = ("sentence", "token", "fusion")
     can_normalize: ClassVar[bool] = True
     vector_score: ClassVar[str] = "sentence"
-    fits_words: ClassVar[bool] = True
+    has_word_similarity: ClassVar[bool] = True
 
     sentence_score_weight: float = setting(1.0, "weight of the sentence score in retrieval")
 
@@ -146,7 +146,7 @@ class TacoObjective(FusionObjective):
         empty_TV = best_SV.new_zeros(len(texts.mask_BN), len(videos.mask_BM))
         return {"token": empty_TV.index_add(0, text_of_S, weights_S[:, None] * best_SV)}
 
-    def word_fits(self, texts: TextTokens, videos: VideoTokens) -> Tensor:
+    def word_similarity(self, texts: TextTokens, videos: VideoTokens) -> Tensor:
         """Return the dot products of which Eq. 4 takes the largest of each token."""
         return texts.tokens_BND @ videos.tokens_BMD.transpose(1, 2)
 

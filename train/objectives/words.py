@@ -34,7 +34,7 @@ class WordsObjective(Objective):
     needs_words: ClassVar[bool] = True
     needs_word_vectors: ClassVar[bool] = True
     vector_score: ClassVar[str] = "bag"
-    fits_words: ClassVar[bool] = True
+    has_word_similarity: ClassVar[bool] = True
     unused: ClassVar[frozenset[str]] = frozenset(
         {"tokens_of_interest", "num_fusion_layers", "temperature", "normalized_loss", "query_queue"}
     )
@@ -101,7 +101,7 @@ class WordsObjective(Objective):
         weights_TS = weights_TS.index_put((text_of_P, word_of_P), weights_BN[text_of_P, column_of_P])
         return {"word": weights_TS @ fits_SB}
 
-    def word_fits(self, texts: TextTokens, videos: VideoTokens) -> Tensor:
+    def word_similarity(self, texts: TextTokens, videos: VideoTokens) -> Tensor:
         """Return the cosines of which the words' score takes the soft maximum of each word."""
         import torch.nn.functional as F
 

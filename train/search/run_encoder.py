@@ -20,7 +20,7 @@ from ..runs.files import MODEL_FILE
 from ..runs.folder import dataset_of
 from ..runs.load import Run
 from ..scoring.scorer import CLIP_CHUNK, Scorer, join_videos, stage_scores
-from ..scoring.word_fits import word_fits
+from ..scoring.word_similarities import word_similarities
 from .encoder import ClipScores, image_features, stores_checksum
 from .moments import ScoreCurve
 from .query_checks import check_time
@@ -125,12 +125,14 @@ class RunEncoder:
         return None
 
     def word_curves(self, text: str, video_id: str) -> dict[str, ScoreCurve]:
-        """Return how well each word of a text fits the video's rows, those that the model reads."""
+        """Return the scores of each word of a text with the video's rows that the model reads."""
         caption = self._caching_scorer.weights.tag_query(text)
-        fits = next(word_fits(self._caching_scorer, [caption], [Clip(video_id, None, None)]), None)
-        if fits is None:
+        found = next(word_similarities(self._caching_scorer, [caption], [Clip(video_id, None, None)]), None)
+        if found is None:
             return {}
-        return {word: ScoreCurve(fits.start_seconds, fits.end_seconds, of) for word, of in fits.words.items()}
+        return {
+            word: ScoreCurve(found.start_seconds, found.end_seconds, scores) for word, scores in found.words.items()
+        }
 
     def warnings(self, text: str) -> list[str]:
         """Return which words no training caption had."""

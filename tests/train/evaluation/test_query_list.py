@@ -58,7 +58,7 @@ def test_maps_lead_to_the_word_score_of_the_model(asked):
     clips = [pairs.clips[index] for index in pairs.clip_of_caption[:6]]
     with torch.inference_mode():
         texts, videos = scorer.encode_texts(captions), scorer.encode_videos(clips)
-        fits = objective.word_fits(texts, videos)
+        fits = objective.word_similarity(texts, videos)
         for index in range(6):
             weights = texts.weights_BN[index]
             rows = fits[index][:, videos.mask_BM[index]]

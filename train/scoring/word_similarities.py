@@ -12,7 +12,7 @@ from ..data.text_inputs import RecordingInputs, WordVectorInputs
 from .scorer import CLIP_CHUNK, Scorer
 
 
-class WordFits(NamedTuple):
+class WordSimilarities(NamedTuple):
     """Scores of the words of a text over the time of a clip. Compare scores of one word with each other only."""
 
     start_seconds: np.ndarray
@@ -24,7 +24,9 @@ class WordFits(NamedTuple):
 
 
 @torch.inference_mode()
-def word_fits(scorer: Scorer, captions: Sequence[Caption], clips: Sequence[Clip]) -> Iterator[WordFits | None]:
+def word_similarities(
+    scorer: Scorer, captions: Sequence[Caption], clips: Sequence[Clip]
+) -> Iterator[WordSimilarities | None]:
     """Yield how well the words of each caption fit the clip at the same index; nothing if the model cannot say.
 
     Args:
@@ -36,27 +38,29 @@ def word_fits(scorer: Scorer, captions: Sequence[Caption], clips: Sequence[Clip]
         None for a caption without a word that the model knows, and for a clip without rows.
     """
     inputs, config = scorer.text_inputs, scorer.config
-    if isinstance(inputs, WordVectorInputs | RecordingInputs) or not config.objective.fits_words:
+    if isinstance(inputs, WordVectorInputs | RecordingInputs) or not config.objective.has_word_similarity:
         return
     scorer.model.eval()
     for first in range(0, len(captions), CLIP_CHUNK):
         texts, parts = captions[first : first + CLIP_CHUNK], clips[first : first + CLIP_CHUNK]
-        fits_BNM = config.objective.word_fits(scorer.encode_texts(texts), scorer.encode_videos(parts))
+        similarity_BNM = config.objective.word_similarity(scorer.encode_texts(texts), scorer.encode_videos(parts))
         timed = scorer.features.timed_rows(parts, config.data.max_video_tokens)
-        for caption, fits_NM, (rows, times) in zip(texts, fits_BNM.float().cpu().numpy(), timed, strict=True):
-            yield _of_clip(inputs.words_of_tokens(caption), fits_NM[:, : len(rows)], times)
+        for caption, similarity_NM, (rows, times) in zip(
+            texts, similarity_BNM.float().cpu().numpy(), timed, strict=True
+        ):
+            yield _of_clip(inputs.words_of_tokens(caption), similarity_NM[:, : len(rows)], times)
 
 
-def _of_clip(words: Sequence[tuple[int, str]], fits_NM: np.ndarray, times: np.ndarray) -> WordFits | None:
+def _of_clip(words: Sequence[tuple[int, str]], similarity_NM: np.ndarray, times: np.ndarray) -> WordSimilarities | None:
     tokens_of: dict[str, list[int]] = {}
     for token, word in words:
-        if word and token < len(fits_NM):
+        if word and token < len(similarity_NM):
             tokens_of.setdefault(word, []).append(token)
-    if not tokens_of or not fits_NM.shape[1]:
+    if not tokens_of or not similarity_NM.shape[1]:
         return None
     starts, rows = np.unique(times[:, 0], return_index=True)
-    return WordFits(
+    return WordSimilarities(
         starts,
         np.append(starts[1:], times[-1:, 1]),
-        {word: np.maximum.reduceat(fits_NM[tokens].max(axis=0), rows) for word, tokens in tokens_of.items()},
+        {word: np.maximum.reduceat(similarity_NM[tokens].max(axis=0), rows) for word, tokens in tokens_of.items()},
     )
