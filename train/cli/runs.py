@@ -29,7 +29,7 @@ def _runs(args: argparse.Namespace) -> int:
         return EXIT_DONE
     if args.rename:
         show(f"renamed to {rename_run(dataset, *args.rename)}")
-        say("note: report.html keeps the old name until the run is evaluated again")
+        say("note: report.html shows the old name until the run is evaluated again")
         return EXIT_DONE
     if args.delete:
         return _delete(dataset, args.delete, is_sure=args.yes)

@@ -54,7 +54,7 @@ def delete_run(dataset: DatasetFolder, name: str) -> None:
 def rename_run(dataset: DatasetFolder, name: str, new_name: str) -> Path:
     """Rename a run's folder, and the run in its metrics; return the new folder.
 
-    The report keeps the old name until the run is evaluated again.
+    The report shows the old name until the run is evaluated again.
 
     Raises:
         UserError: It is no run of the data set, a process trains there, or the new name is taken or not a name.

@@ -37,7 +37,7 @@ class QueryResult:
     clip: Clip
     """The right one."""
     rank: float
-    first: Clip
+    top_clip: Clip
     """The clip that the run ranks first."""
 
 

@@ -38,11 +38,11 @@ LONG_SECONDS = 600
 USUAL_RERANK = 100
 NORMALIZATIONS = {
     "none": "scores as they are",
-    "ncl": "inductive: NCL's biases, from training queries that the run kept",
+    "ncl": "inductive: NCL's biases, from training queries that the run saved",
     "ncl-oracle": "transductive: NCL's biases, from the test queries and the number of captions of each clip "
     "(NCL's upper bound)",
     "dsl": "transductive: CAMoE's dual softmax over the test queries",
-    "qbnorm": "inductive: QB-Norm's dynamic inverted softmax, over training queries that the run kept",
+    "qbnorm": "inductive: QB-Norm's dynamic inverted softmax, over training queries that the run saved",
 }
 """Ways to normalise scores before they are ranked: {name: description}."""
 DEPARTURES = {
@@ -54,7 +54,7 @@ DEPARTURES = {
 }
 """{name: notes on where a normalisation departs from its paper}, shown with every result."""
 NEEDS_QUERIES = ("ncl", "qbnorm")
-"""Normalisations that need the training queries that a run kept."""
+"""Normalisations that need the training queries that a run saved."""
 
 
 class NormalizationResult(TypedDict):
@@ -379,7 +379,7 @@ def normalized_scores(
     Args:
         scores: Of all stages.
         clip_of_caption: [num_captions], index of the right clip.
-        stage: The stage whose vectors of training queries the run keeps. NCL's biases are added to its part of the
+        stage: The stage whose vectors of training queries the run saved. NCL's biases are added to its part of the
             score.
         request: The settings, and the weights of the stages.
 
@@ -409,7 +409,7 @@ def _normalized_by_queries(
 
     name, weight = request.settings.normalize, request.score_weights.get(stage, 0.0)
     if scores.queries is None or not len(scores.queries.texts):
-        problem = "the run kept no training queries; train one with --normalized-loss, or pass another way"
+        problem = "the run saved no training queries; train one with --normalized-loss, or pass another way"
         raise SettingError("normalize", name, problem)
     others = [other for other, w in request.score_weights.items() if w and other != stage]
     if not weight or (others and name == "qbnorm"):

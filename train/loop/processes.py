@@ -155,13 +155,13 @@ def train_on_devices(job: TrainingJob, num_processes: int, problems: Problems) -
     ]
     for child in children:
         child.send(job)
-    kept = ""
-    with keeping(lambda: kept):
+    saved = ""
+    with keeping(lambda: saved):
         try:
             _follow(children, problems)
         finally:
             with uninterrupted():
-                kept = _end(children)
+                saved = _end(children)
 
 
 def meeting_environment(rank: int, size: int, port: int) -> dict[str, str]:
@@ -194,15 +194,15 @@ def _follow(children: Sequence[Child], problems: Problems) -> None:
 
 
 def _end(children: Sequence[Child]) -> str:
-    """End all processes; return what the first one, which writes, keeps of its work."""
+    """End all processes; return the message of the first one, which writes, on what it saved."""
     first, *others = children
     is_lost = any(child.process.poll() is not None for child in others)
     first.process.terminate()
-    kept = first.stop(time.monotonic() + (LOST_SECONDS if is_lost else STOP_SECONDS))
+    saved = first.stop(time.monotonic() + (LOST_SECONDS if is_lost else STOP_SECONDS))
     for child in others:
         child.process.kill()
         child.stop(time.monotonic())
-    return kept
+    return saved
 
 
 def main() -> None:

@@ -61,7 +61,7 @@ def test_the_steps_are_those_that_were_done(report, tmp_path):
     (run / "run.json").write_text(json.dumps(about))
     assert evaluate_main(["--root", str(tmp_path), "--dataset", "demo"]) == 0
     said = re.search(
-        r"The run kept the model of step (\d+) of (\d+),", (run / "report.html").read_text(encoding="utf-8")
+        r"The run saved the model of step (\d+) of (\d+),", (run / "report.html").read_text(encoding="utf-8")
     )
     assert said and said.groups() == (str(about["result"]["best"]["step"]), "6")
 
