@@ -274,7 +274,17 @@ def add_setting(
         keywords |= {"action": "append", "default": list(default or ()), "metavar": info.placeholder(str)}
     else:
         keywords |= {"type": kind, "metavar": info.placeholder(kind)}
-    return group.add_argument(f"--{name.replace('_', '-')}", **keywords)
+    option = group.add_argument(f"--{name.replace('_', '-')}", **keywords)
+    if info.choices is not None:
+        option.choices = _Suggestions(info.choices)
+    return option
+
+
+class _Suggestions(list[str]):
+    """Choices that the shell completes. The settings themselves refuse other values, with what they expect."""
+
+    def __contains__(self, value: object) -> bool:
+        return True
 
 
 def given_settings(args: argparse.Namespace, settings: type[Settings]) -> dict[str, Any]:

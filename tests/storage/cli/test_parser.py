@@ -4,12 +4,15 @@ import argparse
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pytest
 from helpers.needs import SYSTEM, need
 from vlalign.storage.cli.command import run_command
-from vlalign.storage.cli.parser import command_parser
+from vlalign.storage.cli.parser import add_setting, command_parser, given_settings
 from vlalign.storage.common.errors import SettingError
+from vlalign.storage.common.settings import Settings, names_of_options, setting
 
 pytestmark = pytest.mark.portable
 
@@ -207,3 +210,44 @@ def test_bash_completes_options(tmp_path, parser, capsys):
     )
     completed = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
     assert completed.stdout.split() == ["--num-steps"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Oven(Settings):
+    heat: str = setting("low", "how hot", choices={"low": "", "high": "for bread"})
+    minutes: int = setting(5, "how long", ge=1)
+    racks: Sequence[str] = setting((), "which racks", metavar="RACK")
+    fan: bool = setting(False, "with the fan")
+    grill: int | None = None
+
+
+def test_options_come_from_the_declaration_of_settings(tmp_path, capsys):
+    parser = command_parser("vlalign-test", "Bake.", "vlalign-test --dataset demo")
+    for name in names_of_options(Oven):
+        add_setting(parser, Oven, name)
+    assert Oven(**given_settings(parser.parse_args([]), Oven)) == Oven(racks=[])
+    args = parser.parse_args(["--heat", "high", "--minutes", "7", "--racks", "a", "--racks", "b", "--fan"])
+    assert Oven(**given_settings(args, Oven)) == Oven(heat="high", minutes=7, racks=["a", "b"], fan=True)
+    shown = " ".join(printed(parser, capsys, "--help").split())
+    assert "--heat {low,high} how hot. high: for bread (default: low)" in shown and "--racks RACK" in shown
+    assert "--grill" not in shown
+    assert "low high" in printed(parser, capsys, "--print-completion", "bash").replace('"', " ").replace("'", " ")
+
+
+def test_a_value_out_of_range_in_a_file_is_refused_by_the_settings_with_file_and_line(tmp_path, capsys):
+    parser = command_parser("vlalign-test", "Bake.", "vlalign-test --dataset demo")
+    for name in names_of_options(Oven):
+        add_setting(parser, Oven, name)
+
+    def command(args):
+        Oven(**given_settings(args, Oven))
+        return 0
+
+    for line, named in (("minutes: 0", "--minutes 0: "), ("heat: off", "heat: "), ("heat: warm", "--heat warm: ")):
+        (tmp_path / "options.yaml").write_text(f"fan: true\n{line}\n")
+        try:
+            code = run_command(command, parser, ["--config", str(tmp_path / "options.yaml")])
+        except SystemExit as ended:  # "off" is no text in YAML
+            code = ended.code
+        error = capsys.readouterr().err
+        assert code == 2 and f"{tmp_path / 'options.yaml'}, line 2: {named}" in error
