@@ -56,9 +56,20 @@ class SettingInfo:
         return ". ".join(filter(None, (self.description, "; ".join(choices))))
 
 
-def setting(default: T, description: str = "", **info: Any) -> T:
-    """Return a dataclass field with a default, whose metadata is a ``SettingInfo`` with ``info``, such as ``ge=1``."""
-    return dataclasses.field(default=default, metadata={"setting": SettingInfo(description=description, **info)})
+def setting(
+    default: T,
+    description: str = "",
+    *,
+    ge: float | None = None,
+    gt: float | None = None,
+    le: float | None = None,
+    lt: float | None = None,
+    choices: Mapping[str, str] | None = None,
+    metavar: str | None = None,
+) -> T:
+    """Return a dataclass field with a default, and a ``SettingInfo`` as its metadata."""
+    info = SettingInfo(description=description, ge=ge, gt=gt, le=le, lt=lt, choices=choices, metavar=metavar)
+    return dataclasses.field(default=default, metadata={"setting": info})
 
 
 def info_of(field: Field[Any]) -> SettingInfo:
