@@ -393,7 +393,7 @@ def test_the_command_wants_one_thing_to_search_with(toy, capsys):
 
 @pytest.mark.parametrize("lacking", [(), ("no Landlock: it could read what you can read",)])
 def test_the_command_says_what_the_decoders_sandbox_lacks(toy, monkeypatch, capsys, lacking):
-    monkeypatch.setattr("vlalign.extract.decoding.sandbox.missing_protections", lambda: lacking)
+    monkeypatch.setattr(page_clips, "missing_protections", lambda: lacking)
     with socket.create_server(("127.0.0.1", 0)) as taken:  # so that it ends where it would serve
         port = str(taken.getsockname()[1])
         assert serve_main(["r", "--root", str(toy.root), "--dataset", "toy", "--port", port, "--device", "cpu"]) == 2
