@@ -22,6 +22,7 @@ from .decoding.kernels import Kernel
 from .decoding.log_mel import log_mel_of_all
 from .encoders import is_of_hub
 from .encoders.custom import is_custom_encoder, read_custom_encoder
+from .encoders.hub import HubEncoder
 from .encoders.profile_checks import DECODINGS, PRECISIONS, VALUE_RANGES, check_extractable
 from .models import MODELS
 from .models.cuda_graphs import CudaGraphCall, supports_cuda_graphs
@@ -129,8 +130,6 @@ def profile_of(name: str, weights: str) -> Profile:
         return read_custom_encoder(weights).profile
     if not is_hub_name(weights):
         return PROFILES[name]
-    from .encoders.hub import HubEncoder  # transformers takes seconds to import
-
     return HubEncoder.find(read_hub_name(weights)).profile
 
 
@@ -175,7 +174,7 @@ def load_extractor(
     profile = replace(find_profile(name), precision=precision, decoding=decoding)
     if profile.modality == "sound":
         if weights not in NAMED:
-            raise SettingError("weights", weights, f"{name} uses no network and has none; leave --weights out")
+            raise SettingError("weights", weights, f"{name} uses no network and has none; remove --weights")
         return Extractor(find_profile(name), NO_WEIGHTS, None, torch.device("cpu"), batch_size=1)
     kind = MODELS[profile.name]
     network = kind.of_folder(Path(weights)) if Path(weights).is_dir() and weights not in NAMED else kind()
@@ -189,8 +188,6 @@ def load_extractor(
 
 
 def _load_hub_encoder(name: str, device: torch.device, precision: str, decoding: str) -> Extractor:
-    from .encoders.hub import HubEncoder  # transformers takes seconds to import
-
     encoder = HubEncoder.find(read_hub_name(name))
     profile = replace(encoder.profile, precision=precision, decoding=decoding)
     network, used = encoder.load()
@@ -210,8 +207,6 @@ def load_for_store(profile: Profile, weights: Path) -> Extractor:
     if not is_of_hub(profile):
         extractor = load_extractor(profile.name, weights=weights, precision=profile.precision)
         return replace(extractor, profile=replace(extractor.profile, decoding=profile.decoding))
-    from .encoders.hub import HubEncoder
-
     encoder = HubEncoder.of_store(profile, weights)
     network, used = encoder.load()
     made = replace(encoder.profile, precision=profile.precision, decoding=profile.decoding)

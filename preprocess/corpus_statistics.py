@@ -47,7 +47,7 @@ class CaptionStatistics:
     videos_in_both: dict[str, int]
     """For each two splits, such as ``train, test``, the number of videos that are in both."""
     changed: dict[str, int]
-    """How many rows were kept with a changed value, by what was changed."""
+    """{the change: number of rows that were used with a changed value}"""
     left_out: SkippedInputs
     other_languages: dict[str, float] = field(default_factory=dict)
     """Share of captions in each language that the tagger does not speak, as a sample tells; empty if hardly any are."""

@@ -1,6 +1,6 @@
 """The first pass over the captions: what there is, and the key of each part.
 
-Of a file that is read in chunks, several processes read the chunks, and what they found is kept in ``survey.jsonl``. A
+Of a file that is read in chunks, several processes read the chunks, and write their findings to ``survey.jsonl``. A
 call that follows continues there, if file, code and settings are the same.
 """
 
@@ -40,7 +40,7 @@ class ChunkCounts:
     messages: list[str]
     """Problems."""
     changed: Counter[str]
-    """As in ``Problems``."""
+    """The changes of ``Problems``."""
 
     @property
     def num_captions(self) -> int:
@@ -91,7 +91,7 @@ class FirstPassLog:
     file: BinaryIO
     """Written at its end."""
     lines: list[FirstPassLine] = field(default_factory=list)
-    """What earlier calls found."""
+    """The findings of earlier calls."""
 
     @property
     def ended(self) -> bool:
@@ -110,7 +110,7 @@ def open_first_pass_log(path: Path, about: Mapping[str, Any]) -> Iterator[FirstP
     """Open the log of a first pass.
 
     Args:
-        path: The log. Its valid lines are kept if they are about the same, else it starts empty.
+        path: The log. Its valid lines are used if they are about the same, else it starts empty.
         about: Everything that decides what the first pass finds.
 
     Raises:
@@ -202,9 +202,9 @@ class CountedChunk:
     counts: ChunkCounts
     videos: list[VideoRecord]
     inputs: list[bytes]
-    """What decides each caption."""
+    """The fields that decide each caption."""
     num_bytes: int
-    """As of the chunk."""
+    """Bytes of the chunk."""
 
 
 def count_chunk(chunk: Chunk, read: ReadChunk) -> CountedChunk:

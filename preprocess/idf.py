@@ -42,7 +42,7 @@ def idf_table(num_captions: int, counts: Mapping[tuple[str, str], int]) -> list[
     """Return the IDF of each word: log(num_captions / (1 + number of captions with the word)).
 
     A word in all captions but one has an IDF of 0, and a word in all captions one slightly below 0. Negative values
-    are kept here. Whoever uses them as weights clips them to 0 (``TokenWeights``), because a negative weight would
+    are stored here. Whoever uses them as weights clips them to 0 (``TokenWeights``), because a negative weight would
     reward a mismatch.
 
     Args:

@@ -1,4 +1,4 @@
-"""Which language captions are in: a guess that is good enough to notice captions that a tagger does not speak.
+"""The language of captions: a guess that is good enough to notice captions that a tagger does not speak.
 
 The script of the letters decides where one language has it nearly for itself (Japanese, Korean, Greek, ...). Among
 languages with one script, the one with most stop words of spaCy's lists wins. It cannot tell a caption of content words
@@ -45,7 +45,7 @@ STOP_WORDS = {
     "LATIN": ("en", *(code for code in TAGGED if code not in OTHER_LETTERS), "cs", "hu", "tr", "id", "vi"),
     "CYRILLIC": ("ru", "uk", "mk"),
 }
-"""{script: languages that are told apart by stop words}"""
+"""{script: languages that are distinguished by stop words}"""
 SAMPLE_SIZE = 100
 """Captions of a part of the table that are looked at. That takes 2 ms, and tagging the part 20 s."""
 MAX_NAMED = 4
@@ -81,7 +81,7 @@ def guess_language(text: str, expected: str) -> str:
     scripts = Counter(_script(letter) for letter in text[:500] if letter.isalpha())
     if not scripts:
         return ""
-    if scripts["HIRAGANA"] or scripts["KATAKANA"]:  # Japanese has Chinese characters, too
+    if scripts["HIRAGANA"] or scripts["KATAKANA"]:  # Japanese also has Chinese characters
         scripts["HIRAGANA"] += scripts.pop("CJK", 0)
     script = scripts.most_common(1)[0][0]
     if script not in STOP_WORDS:
@@ -102,8 +102,8 @@ def languages_among(texts: Sequence[str], expected: str) -> Counter[str]:
 
 def other_languages(counts: Mapping[str, int], spoken: str) -> dict[str, float]:
     """Return the share of each language but ``spoken``, the largest first, if they are worth a line together."""
-    told = Counter({language: count for language, count in counts.items() if language})
-    shares = {name: round(count / told.total(), 3) for name, count in told.most_common() if name != spoken}
+    known = Counter({language: count for language, count in counts.items() if language})
+    shares = {name: round(count / known.total(), 3) for name, count in known.most_common() if name != spoken}
     return shares if sum(shares.values()) >= MIN_REPORTED_SHARE else {}
 
 

@@ -17,8 +17,8 @@ from ..storage.untrusted.npz import open_npz
 T = TypeVar("T")
 
 NUM_FREQUENT_WORDS = 50_000
-"""Number of words at the start of a file that are always kept. Files list frequent words first, and people search for
-them whether or not the captions contain them."""
+"""Number of words at the start of a file that are always selected. Files list frequent words first, and people search
+for them whether or not the captions contain them."""
 HEADER = re.compile(rb"(\d+) (\d+)\s*\n")
 BLOCK_BYTES = 1 << 22
 MAX_DIMENSION, MAX_WORD_BYTES = 1 << 16, 1 << 16
@@ -36,7 +36,7 @@ class VectorBlock(NamedTuple):
 
 
 class SelectedVectors(NamedTuple):
-    """The words of a file that are kept, with their vectors, in the order of the file."""
+    """The selected words of a file, with their vectors, in the order of the file."""
 
     words: list[str]
     vectors: np.ndarray
@@ -143,7 +143,7 @@ def _from_text(path: Path, dimension: int, *, has_header: bool, ends_in_blank: b
     Skips words that contain a blank, which glove.840B has: captions contain no such words. gensim fails on them.
     """
     names = [str(index) for index in range(dimension + 1 + ends_in_blank)]
-    kept = names[: dimension + 1]
+    columns = names[: dimension + 1]
 
     def skip_blank_words(row: pa_csv.InvalidRow) -> str:
         return "skip" if row.actual_columns > row.expected_columns else "error"
@@ -157,8 +157,8 @@ def _from_text(path: Path, dimension: int, *, has_header: bool, ends_in_blank: b
                 delimiter=" ", quote_char=False, double_quote=False, invalid_row_handler=skip_blank_words
             ),
             pa_csv.ConvertOptions(
-                column_types={kept[0]: pa.binary()} | dict.fromkeys(kept[1:], pa.float32()),
-                include_columns=kept,
+                column_types={columns[0]: pa.binary()} | dict.fromkeys(columns[1:], pa.float32()),
+                include_columns=columns,
                 null_values=[],
             ),
         )

@@ -266,7 +266,7 @@ def spread(call: Callable[[T], R], items: Iterable[T], *, doing: str, preserve_o
         if isinstance(cause, UserError | OSError):
             raise cause from None
         raise UserError(
-            f"{doing} failed on the cluster ({reason_of(error)}); finished work is kept, run the same command again "
+            f"{doing} failed on the cluster ({reason_of(error)}); finished work is saved, run the same command again "
             "to continue"
         ) from None
 

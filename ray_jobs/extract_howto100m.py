@@ -78,12 +78,12 @@ class ClusterRunner:
         resources = f"for each worker cores: {share.num_cpus:g}, GPUs: {share.num_gpus:g}, device: {device}"
         say(f"{settings.dataset.path}: {num_tasks:,} videos to do; {resources}")
 
-        def kept() -> str:
+        def describe_written() -> str:
             num_done = num_tasks - driver.scheduler.num_left
             return f"{num_done:,} videos are on disk" if num_done else ""
 
         try:
-            with keeping(kept):
+            with keeping(describe_written):
                 asyncio.run(driver.run())
         finally:
             for line in driver.status.summary(driver.scheduler.num_left):

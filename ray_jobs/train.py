@@ -31,7 +31,7 @@ from vlalign.train.distributed import PATIENCE
 
 
 class TrainingJobError(VlalignError):
-    """Ray Train gave up: processes were lost too often. The run's state is kept."""
+    """Ray Train gave up: processes were lost too often. The run's state is saved."""
 
 
 def train_on_cluster(
@@ -121,7 +121,7 @@ def train_command(args: argparse.Namespace) -> int:
             address=args.address,
         )
     except TrainingJobError as error:
-        say(f"train: error: {error}; the run's state is kept, run the same command again to continue")
+        say(f"train: error: {error}; the run's state is saved, run the same command again to continue")
         return EXIT_INCOMPLETE
     if code == EXIT_MISTAKE:
         say("train: error: a mistake in the options; see the message of a worker above")

@@ -82,7 +82,7 @@ class Profile:
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     tail: str
-    """How a last window that is not full is treated."""
+    """Treatment of a last window that is not full."""
     layer: str
     dimension: int
     """Number of values of a feature."""
@@ -157,7 +157,7 @@ class Weights:
 
 
 URL_SCHEMES = ("s3", "gs", "gcs", "abfs", "az", "http", "https", "ftp", "sftp", "hdfs", "memory")
-"""Schemes of fsspec that a list of videos may use. Schemes of local files and chained addresses are left out, so that
+"""Schemes of fsspec that a list of videos may use. Schemes of local files and chained addresses are excluded, so that
 a list from a stranger cannot name files of this machine.
 """
 
@@ -288,7 +288,7 @@ class VideoFeatures:
     valid_frames: np.ndarray
     """[T]: number of real frames (samples, for sound) in each window. The profile's tail rule made up the rest."""
     duration_seconds: float
-    """When the frames, or the sound, end."""
+    """Time at which the frames, or the sound, end."""
     source: str = ""
     """Identity of the file that was read."""
     decoder: str = ""

@@ -93,7 +93,7 @@ CASES = {
     "nothing kept": (SLEEP, "ready\nvlalign-test: stopped\n"),
     "something kept": (
         f"with keeping(lambda: '3 videos are kept'): {SLEEP}",
-        "ready\nvlalign-test: stopped; 3 videos are kept, and the same command goes on from there\n",
+        "ready\nvlalign-test: stopped; 3 videos are kept, and the same command resumes there\n",
     ),
     "in the midst of writing": (
         "with uninterrupted(): print('ready', flush=True); time.sleep(1.2); print('written', flush=True)",
@@ -112,7 +112,7 @@ CASES = {
     "another error in its place": (
         "\n        with keeping(lambda: '3 videos are kept'):"
         f"\n            try: {SLEEP}\n            finally: raise RuntimeError('a peer is gone')",
-        "ready\nvlalign-test: stopped; 3 videos are kept, and the same command goes on from there\n",
+        "ready\nvlalign-test: stopped; 3 videos are kept, and the same command resumes there\n",
     ),
     "a thread that does not end": (
         f"threading.Thread(target=time.sleep, args=(1000,)).start(); {SLEEP}",
@@ -200,7 +200,7 @@ def test_extraction_keeps_finished_videos_and_continues(tmp_path, videos, number
     assert process.stop(*numbers, group=group) == 128 + numbers[0]
     stores = [FeatureStore(dataset.features(name)) for name in ("resnet152", "logmel")]
     kept = re.search(
-        r"vlalign-extract: stopped; (\d+) videos of this call are kept, and the same command goes on", process.said
+        r"vlalign-extract: stopped; (\d+) videos of this call are kept, and the same command resumes", process.said
     )
     assert kept and 4 <= int(kept[1]) == len(stores[0]) == len(stores[1]) < NUM_VIDEOS
     assert "Traceback" not in process.said and "warning" not in process.said  # no video is reported as the cause
@@ -268,7 +268,7 @@ def test_extraction_on_two_devices_stops_with_one_line(tmp_path, many_videos, nu
     assert process.stop(*numbers, group=group) == 128 + numbers[0]
     [stopped] = lines_besides_progress(process)
     kept = re.fullmatch(
-        r"vlalign-extract: stopped; ([\d,]+) videos of this call are kept, and the same command goes on from there",
+        r"vlalign-extract: stopped; ([\d,]+) videos of this call are kept, and the same command resumes there",
         stopped,
     )
     num_kept = int(kept[1].replace(",", ""))
@@ -288,8 +288,8 @@ def test_extraction_on_two_devices_loses_nothing_when_a_process_is_killed(tmp_pa
         assert process.process.wait(LOOSELY) == 2
         [error] = lines_besides_progress(process)
         assert error == (
-            "vlalign-extract: error: the process on cpu was killed (SIGKILL), perhaps because memory ran out; what is "
-            "finished is kept, and the same command goes on from there"
+            "vlalign-extract: error: the process on cpu was killed (SIGKILL), perhaps because memory ran out; finished "
+            "work is saved, and the same command resumes there"
         )
     else:
         os.kill(process.process.pid, signal.SIGKILL)
@@ -326,7 +326,7 @@ def test_training_reports_the_kept_step_and_continues_there(tmp_path, continued)
     process.wait_for((dataset.runs / "run" / "state.safetensors").exists)
     assert process.stop(signal.SIGTERM, signal.SIGTERM, group=True) == 143
     kept = re.search(
-        r"vlalign-train: stopped; the state of step (\d+) is saved, and the same command goes on from there",
+        r"vlalign-train: stopped; the state of step (\d+) is saved, and the same command resumes there",
         process.said,
     )
     assert kept and int(kept[1]) % 4 == 0 and "Traceback" not in process.said
@@ -372,7 +372,7 @@ def test_training_on_two_devices_stops_with_one_line(tmp_path):
     process.wait_for((dataset.runs / "run" / "state.safetensors").exists)
     assert process.stop(signal.SIGINT, group=True) == 130
     kept = re.fullmatch(
-        r"vlalign-train: stopped; the state of step ([\d,]+) is saved, and the same command goes on from there",
+        r"vlalign-train: stopped; the state of step ([\d,]+) is saved, and the same command resumes there",
         process.said.splitlines()[-1],
     )
     assert kept and int(kept[1].replace(",", "")) % 4 == 0
@@ -398,8 +398,8 @@ def test_training_on_two_devices_ends_when_a_process_is_killed(tmp_path, whose):
         os.kill(children_of(process)[whose == "the second"], signal.SIGKILL)
         assert process.process.wait(LOOSELY) == 2
         assert process.said.splitlines()[-1] == (
-            "vlalign-train: error: the process on cpu was killed (SIGKILL), perhaps because memory ran out; what is "
-            "finished is kept, and the same command goes on from there"
+            "vlalign-train: error: the process on cpu was killed (SIGKILL), perhaps because memory ran out; finished "
+            "work is saved, and the same command resumes there"
         )
     process.stop(*[])  # no process is left
     assert "Traceback" not in process.said and (dataset.runs / "run" / "state.safetensors").exists()

@@ -84,7 +84,7 @@ def serve(connection: Connection, memory: FrameMemory, gpu: str) -> None:
             failure = json.loads(reply[len(TRY_OTHERS) :])
             remaining = replace(request, path_decoders_only=True, sound=False)  # the sound was answered
             if ffmpeg_backend.can_use_ffmpeg():
-                ffmpeg_backend.ffmpeg_version()  # kept, since the other process cannot ask
+                ffmpeg_backend.ffmpeg_version()  # cached, since the other process cannot ask
             path_decoder = ConfinedProcess(
                 partial(decode_by_path, responder, remaining, failure and VideoError(*map(str, failure)))
             )

@@ -163,9 +163,9 @@ class _JoinedClock:
         self._last: int | None = None
         """Decoding time of the packet before."""
         self._next = 0
-        """When that packet ends."""
+        """Time at which that packet ends."""
         self._delay = 0
-        """How long after its decoding time the first packet is shown."""
+        """Time between decoding and display of the first packet."""
 
     def correct(self, packet: Packet) -> bool:
         """Shift a packet's times; return whether its clock jumped."""

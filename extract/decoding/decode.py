@@ -52,7 +52,7 @@ class DecodingFinished:
     fallback_reason: str = ""
     """Why another decoder was used than the profile asks for; empty if it was not."""
     note: str = ""
-    """What is unusual about a file that is whole, and what was done about it; empty if nothing is."""
+    """Peculiarities of a file that is whole, and how they were treated; empty if there are none."""
 
 
 DecodeEvent = Window | DecodedThumbnail | DecodingStarted | DecodingFinished

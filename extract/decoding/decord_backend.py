@@ -72,7 +72,7 @@ def decode_with_decord(decoding: DecodePass, wanted: np.ndarray) -> Iterator[tup
                 # If decord cannot decode a frame, it returns the one before and says nothing.
                 follows = last_index == index - 1
                 if follows and info.packet_bytes[index] > still_bytes and np.array_equal(image, last_image):
-                    raise DecoderRejected(f"decord repeats frame {index - 1} in place of frame {index}")
+                    raise DecoderRejected(f"decord repeats frame {index - 1} instead of frame {index}")
                 last_index, last_image = index, image
                 decoding.heartbeat()
                 yield index, [image]

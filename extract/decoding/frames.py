@@ -163,7 +163,7 @@ def frames_in_order(
 def _with_times(
     decoding: DecodePass, clock: _Clock, frames: Iterator[av.VideoFrame]
 ) -> Iterator[tuple[int, av.VideoFrame]]:
-    """Count frames and their damage; leave out those that should have a time and have none."""
+    """Count frames and their damage; skip those that should have a time and have none."""
     for frame in frames:
         if (time := clock.time_of(frame)) is not None:
             decoding.num_damaged += frame.is_corrupt

@@ -31,7 +31,7 @@ FORMATS = ("JPEG", "PNG", "WEBP", "AVIF")
 IMAGE = "image"
 """Stands for the name of a container."""
 TIME_BASE = Fraction(1, 25)
-"""How long an image lasts, as in FFmpeg. It is one frame at any rate of a profile: rounding gives 1 slot at 16 to 30
+"""Duration of an image, as in FFmpeg. It is one frame at any rate of a profile: rounding gives 1 slot at 16 to 30
 frames a second, and at 1 frame a second none, which stands for the first frame."""
 _OF_PYTHON = (OSError, SyntaxError, ValueError, EOFError, TypeError, LookupError, OverflowError, RuntimeError)
 DAMAGED = (*_OF_PYTHON, struct.error, zlib.error)

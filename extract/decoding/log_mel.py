@@ -23,7 +23,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from .errors import VideoError
 
 RATE, WINDOW, HOP, NUM_BANDS = 16000, 400, 160, 40
-"""As in the profile ``logmel``, which would take a child process too long to import."""
+"""Value of the profile ``logmel``, which would take a child process too long to import."""
 LOWEST_HZ, HIGHEST_HZ = 20, 8000
 PREEMPHASIS = 0.97
 MIN_POWER = 1e-10
@@ -109,10 +109,10 @@ class RowBlocks:
             samples = samples[len(part) :]
             if self._filled == len(self._samples):
                 yield self._block()
-                kept = self._filled - BLOCK_ROWS * HOP
+                num_left = self._filled - BLOCK_ROWS * HOP
                 for column in (self._samples, self._real):
-                    column[:kept] = column[-kept:]
-                self._filled = kept
+                    column[:num_left] = column[-num_left:]
+                self._filled = num_left
 
     def _block(self) -> np.ndarray:
         before, samples, real = self._samples[0], self._samples[1 : self._filled], self._real[1 : self._filled]

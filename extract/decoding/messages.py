@@ -26,7 +26,7 @@ class Request:
 
     path: str
     specs: list[FrameSpec]
-    """What each profile of frames needs; empty for sound or a clip alone."""
+    """The frames that each profile needs; empty for sound or a clip alone."""
     sound: bool = False
     """Decode the sound also."""
     excluded_decoders: list[str] = field(default_factory=list)

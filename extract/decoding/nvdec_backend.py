@@ -38,7 +38,7 @@ from .torchcodec_backend import (
 
 MAX_DIFFERENCE = 1.0
 """Mean absolute difference, of 255, between a frame and the CPU's, both in RGB of the video's own size. The matrix of
-another standard changes saturated frames by more, and full in place of limited range changes all by 5 to 20."""
+another standard changes saturated frames by more, and full instead of limited range changes all by 5 to 20."""
 MAX_COMPARED_FRAMES, COMPARED_SECONDS = 4, 2.0
 """Frames that are compared at most, and the part of the video that they are from."""
 

@@ -66,24 +66,24 @@ class VideoInfo:
     """Ticks that were subtracted from the file's own times so that they start at 0."""
     height: int
     width: int
-    """As coded, before any rotation."""
+    """Width as coded, before any rotation."""
     timed: bool
-    """Whether packets have presentation times. If not, frames follow each other in order."""
+    """True if packets have presentation times. If not, frames follow each other in order."""
     delayed: bool = False
-    """Whether packets have only decoding times, as in AVI. A frame is then shown at the time of the packet with which
+    """True if packets have only decoding times, as in AVI. A frame is then shown at the time of the packet with which
     the decoder returns it."""
     plain: bool
-    """Whether the video begins with a key frame and no edit list cuts anything away."""
+    """True if the video begins with a key frame and no edit list cuts anything away."""
     by_fields: bool = False
-    """Whether a packet may hold one field of an interlaced frame, so that fewer frames than packets come."""
+    """True if a packet may hold one field of an interlaced frame, so that fewer frames than packets come."""
     unordered: bool = False
-    """Whether frames come whose times do not ascend, so that the decoder's guess of their times counts."""
+    """True if frames come whose times do not ascend, so that the decoder's guess of their times counts."""
     repeats: bool = False
-    """Whether several frames have the same time. The last of them is shown."""
+    """True if several frames have the same time. The last of them is shown."""
     missing: str = ""
     """The parts that are missing in the file; empty if it is complete."""
     notes: tuple[str, ...] = ()
-    """What is unusual about the file, and what is done about it."""
+    """Peculiarities of the file, and how they are treated."""
 
     @property
     def duration_seconds(self) -> float:

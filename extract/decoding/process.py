@@ -29,7 +29,7 @@ MAX_MESSAGE_BYTES = 1 << 20
 """Longest message itself: a small one can be a hundred times as large in memory once it is parsed."""
 MAX_PART_BYTES = 1 << 20
 HEADER = struct.Struct("!i")
-"""What ``multiprocessing``'s connections send before each message: its length."""
+"""Header that ``multiprocessing``'s connections send before each message: its length."""
 CUDA_VARIABLES = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 """They decide which GPU "cuda:0" is."""
 COMMAND = "from vlalign.extract.decoding.child import main; main()"
@@ -55,7 +55,7 @@ class DecodeProcess:
         """Becomes readable when the child has sent something, or has ended."""
         self.num_videos = 0
         self.last_heard = time.monotonic()
-        """When it last sent something. Who does not listen for a while sets this when listening again."""
+        """Time at which it last sent something. Who does not listen for a while sets this when listening again."""
         self._waited_seconds = 0.0
 
     def start(self, request: Request) -> None:
@@ -123,7 +123,7 @@ class DecodeProcess:
 
     @property
     def is_silent(self) -> bool:
-        """Whether the child has sent nothing for so long that ``receive`` gives it up."""
+        """True if the child has sent nothing for so long that ``receive`` gives it up."""
         return time.monotonic() - self.last_heard > SILENCE_SECONDS
 
     def take_frames(self, window: WindowReady, frames: np.ndarray) -> None:

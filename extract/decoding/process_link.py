@@ -1,4 +1,4 @@
-"""How a decoder's process and its parent reach each other: messages over a connection, frames in shared memory.
+"""The link between a decoder's process and its parent: messages over a connection, frames in shared memory.
 
 On Linux the child inherits both as descriptors, which it can use when it may open nothing any more. Elsewhere it
 connects to its parent and opens the memory's file by its name.
@@ -87,7 +87,7 @@ class FrameMemory:
         self._start = np.frombuffer(self._memory, np.uint8).ctypes.data
         self._read_taken = read_taken
         self._unread: deque[int] = deque()
-        """Where the windows begin that the parent has been told of and has not copied, oldest first."""
+        """Offsets of the windows that were announced to the parent and that it has not copied, oldest first."""
         self._slot_bytes = 0
         self._turns: Counter[int] = Counter()
         """The number of windows that each profile has had."""
@@ -118,7 +118,7 @@ class FrameMemory:
         return np.ndarray(shape, dtype, self._memory, offset)
 
     def hand_over(self, frames: np.ndarray) -> int:
-        """Return where ``frames``, which ``allocate`` returned, begin. The parent must be told, and copies them."""
+        """Return the offset of ``frames``, which ``allocate`` returned. The parent must be told, and copies them."""
         self._unread.append(frames.ctypes.data - self._start)
         return self._unread[-1]
 
@@ -151,7 +151,7 @@ class ParentLink:
     tell_taken: Callable[[bytes], int]
     """Tells the child that frames were copied, without waiting: one byte for each window."""
     take_output: Callable[[], bytes]
-    """Returns what the process has printed since the last call, as far as it was kept, without waiting."""
+    """Returns what the process has printed since the last call, as far as it was stored, without waiting."""
     _release: Callable[[], None]
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ frames."""
 def decode_with_pyav(decoding: DecodePass, wanted: np.ndarray) -> Iterator[tuple[int, Images]]:
     """Yield (index, images) for each wanted frame.
 
-    Frames that are not wanted and that no other frame refers to are not decoded. Frames that do not come are left out;
+    Frames that are not wanted and that no other frame refers to are not decoded. Frames that do not come are skipped;
     ``decoding.delivered`` says which came.
 
     Args:

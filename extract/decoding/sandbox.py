@@ -116,10 +116,10 @@ def limit_files() -> None:
     limit("RLIMIT_NOFILE", MAX_OPEN_FILES)
 
 
-def close_all_but(kept: Collection[int]) -> None:
-    """Close all descriptors of this process except ``kept``."""
+def close_all_but(spared: Collection[int]) -> None:
+    """Close all descriptors of this process except ``spared``."""
     for descriptor in map(int, os.listdir("/proc/self/fd")):
-        if descriptor not in kept:
+        if descriptor not in spared:
             with contextlib.suppress(OSError):  # the one by which they were listed
                 os.close(descriptor)
 
@@ -171,8 +171,9 @@ def _give_up_rights(*, opening: bool) -> None:
     if IS_LINUX:
         make_limits_final()
         _check(_libc().prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
-        kept = CAP_DAC_READ_SEARCH if opening and os.geteuid() == 0 else 0
-        header, rights = struct.pack("<Ii", CAPABILITIES_VERSION, 0), struct.pack("<6I", kept, kept, 0, 0, 0, 0)
+        capabilities = CAP_DAC_READ_SEARCH if opening and os.geteuid() == 0 else 0
+        header = struct.pack("<Ii", CAPABILITIES_VERSION, 0)
+        rights = struct.pack("<6I", capabilities, capabilities, 0, 0, 0, 0)
         _check(_libc().capset(header, rights), "capset")
 
 

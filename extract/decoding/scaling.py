@@ -34,7 +34,7 @@ ON_ARRAYS = {
     "hflip": lambda image: image[:, ::-1],
     "vflip": lambda image: image[::-1],
 }
-"""What each filter does with an array [H, W, C]; filters that turn by other angles than right ones are not there."""
+"""{filter: its effect on an array [H, W, C]}; filters that turn by other angles than right ones are not there."""
 
 
 # How a frame is turned and mirrored to stand upright, by its display matrix
@@ -103,7 +103,7 @@ class Scaler:
         if self._graph is None or key != self._graph_key:
             by_ffmpeg = (height, width) if self._kernel.by == BY_FFMPEG else _turned(frame, upright)
             self._graph, self._graph_key = self._make_graph(frame, upright, by_ffmpeg), key
-        frame.pts = None  # times are kept elsewhere; a time that jumps back would stop the filter
+        frame.pts = None  # times are stored elsewhere; a time that jumps back would stop the filter
         self._graph.push(frame)
         scaled = self._graph.pull()
         assert isinstance(scaled, av.VideoFrame)

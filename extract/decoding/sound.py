@@ -119,7 +119,7 @@ class _Signal:
         self.limit = limit
         self.pauses: list[tuple[float, float]] = []
         self._time_base, self._zero = time_base, zero
-        self._rate = self._taken = self._left_out = 0
+        self._rate = self._taken = self._num_skipped = 0
         self._begun = 0.0
         self._resampler: av.AudioResampler | None = None
 
@@ -159,13 +159,13 @@ class _Signal:
         pause = sample - self.end
         if pause > PAUSE_SECONDS * RATE:
             self.pauses.append((self.end / RATE, sample / RATE))
-        self._left_out = max(-pause, 0)
+        self._num_skipped = max(-pause, 0)
         if pause > 0:
             yield from self._cut(np.broadcast_to(np.float32(0), pause), False)
 
     def _give(self, samples: np.ndarray) -> Iterator[tuple[np.ndarray, bool]]:
-        part = samples[self._left_out :]
-        self._left_out -= len(samples) - len(part)
+        part = samples[self._num_skipped :]
+        self._num_skipped -= len(samples) - len(part)
         yield from self._cut(part, True)
 
     def _cut(self, samples: np.ndarray, real: bool) -> Iterator[tuple[np.ndarray, bool]]:
@@ -197,7 +197,7 @@ def sound_rows(
 
     There is a row for each hop from the one in which the sound begins to the one in which it ends, whatever the
     frames do: none before sound that begins late, and some after frames that end early. Samples that a window
-    lacks, at either end or in a pause, are silence and not counted in ``valid``. Sound before time zero is left out.
+    lacks, at either end or in a pause, are silence and not counted in ``valid``. Sound before time zero is skipped.
     Values beyond -1..1, as in clipped recordings, stay as they are.
 
     Args:

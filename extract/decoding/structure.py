@@ -337,7 +337,7 @@ def edits_leave_out(path: Path) -> bool:
     A track of 10 s, whose frames stand for 0123456789:
 
         shown   0123456789     False: all of it, perhaps later (an empty edit before it only delays)
-        shown     234567       True: 4 s are left out
+        shown     234567       True: 4 s are skipped
         shown   01234 789      True: two parts
     """
     with open_file(path) as file:

@@ -32,7 +32,8 @@ SOUND_RATE, SOUND_FRAME = 48_000, 960
 """Samples a second, and in a packet, of Opus."""
 TICK = Fraction(1, 1000)
 SEEK_BACK_SECONDS = 1.0, 10.0, 60.0, math.inf
-"""How much earlier a key frame is sought, by turns: some containers stand between key frames after a search."""
+"""Times before the start at which a key frame is sought, by turns: some containers stand between key frames after a
+search."""
 
 
 def webm_clip(

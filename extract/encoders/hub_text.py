@@ -34,12 +34,12 @@ class HubTextTower:
 
     @property
     def preparation(self) -> str:
-        """How texts are prepared, in words."""
+        """Description of the preparation of texts."""
         return self.recipe.describe(self.max_tokens)
 
     @property
     def is_as_files_say(self) -> bool:
-        """Whether the model's own files say all of it."""
+        """True if the model's own files define all of it."""
         return self.recipe == AS_THE_FILES_SAY
 
     @torch.inference_mode()

@@ -2,7 +2,7 @@
 deviation.
 
 They are read from what the processor states, then proved: the processor's pixels of a few images must equal ours.
-What cannot be told in this way is refused.
+A processor that cannot be described in this way is refused.
 """
 
 import math
@@ -36,7 +36,7 @@ Rgb = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How images are made of frames. The fields are those of ``Profile``, whose values are in 0..1."""
+    """Preparation of images from frames. The fields are those of ``Profile``, whose values are in 0..1."""
 
     short_side_px: int
     crop_px: int | None

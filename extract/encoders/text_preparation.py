@@ -33,7 +33,7 @@ class NoTextRule(UserError):
 
 @dataclass(frozen=True)
 class TextRecipe:
-    """How a model's authors prepare texts, as far as its files do not say so.
+    """The preparation of texts by a model's authors, as far as its files do not define it.
 
     Most say all of it: their vector is that of one token, or they ignore padding. SigLIP reads the vector at the last
     place, so that padding counts. Only its pages say that it was trained with padding and without capitals. Sources:

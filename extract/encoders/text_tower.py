@@ -46,7 +46,7 @@ class ClipTextTower:
     weights_path: Path
     """File or folder of the weights."""
     preparation = AS_THE_FILES_SAY.describe(0)
-    """How texts are prepared, in words."""
+    """Description of the preparation of texts."""
     is_as_files_say = True
 
     @torch.inference_mode()

@@ -102,9 +102,9 @@ def _sizes(about: dict[str, Any]) -> dict[str, Any]:
     given["projection_dim"] = about.get("projection_dim", 512)
     if wrong := [name for name, value in REQUIRED_SIZES.items() if given[name] != value]:
         raise ValueError(f"{wrong[0]} {str(given[wrong[0]])[:80]}, expected {REQUIRED_SIZES[wrong[0]]}")
-    kept = {name: given[name] for name in (*SIZES, *REQUIRED_SIZES, "patch_size") if name in given}
-    if wrong := [name for name, value in kept.items() if type(value) is not int or not 0 < value <= MAX_SIZE]:
-        raise ValueError(f"{wrong[0]} {str(kept[wrong[0]])[:80]}, expected a count")
+    sizes = {name: given[name] for name in (*SIZES, *REQUIRED_SIZES, "patch_size") if name in given}
+    if wrong := [name for name, value in sizes.items() if type(value) is not int or not 0 < value <= MAX_SIZE]:
+        raise ValueError(f"{wrong[0]} {str(sizes[wrong[0]])[:80]}, expected a count")
     if given.get("hidden_act", "quick_gelu") not in ("quick_gelu", "gelu"):
         raise ValueError(f"hidden_act {str(given['hidden_act'])[:80]!r}, expected 'quick_gelu' or 'gelu'")
-    return kept | {name: given[name] for name in ("hidden_act", "layer_norm_eps") if name in given}
+    return sizes | {name: given[name] for name in ("hidden_act", "layer_norm_eps") if name in given}

@@ -55,7 +55,7 @@ class CudaGraphCall:
                 for _ in range(WARM_UPS):
                     self._call(self._input)
             torch.cuda.current_stream(self._device).wait_stream(beside)
-            # Other threads go on taking memory meanwhile.
+            # Other threads still take memory meanwhile.
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 self._output = self._call(self._input)
         except RuntimeError as error:

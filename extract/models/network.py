@@ -41,7 +41,7 @@ class Network(nn.Module):
     libraries: tuple[str, ...] = ()
     """Packages that define the network, whose versions a store records."""
     texts: str = ""
-    """How texts must be prepared whose vectors are compared with the features, which a store records; empty if nobody
+    """Preparation of texts whose vectors are compared with the features, which a store records; empty if nobody
     says so."""
     random_gain: float = 1.0
     """Factor of random weights (see ``weights.load_random``). 1 suits networks of residual branches, which add up."""

@@ -34,7 +34,7 @@ TENSORS_FILE = "model.safetensors"
 STATE_KEYS = "state_dict", "model_state"
 """Names under which checkpoints have their entries: torch's habit, and PySlowFast's."""
 SILENCE_SECONDS = 20.0
-"""How long a source may take to answer, and to continue once it has begun."""
+"""Longest time until a source answers, and until it continues once it has begun."""
 BLOCK_BYTES = 1 << 20
 
 
@@ -142,7 +142,7 @@ def _download(url: str, path: Path, published: PublishedFile) -> None:
 def _receive_all(url: str, partial: Path, what: str) -> None:
     """Download to ``partial``, resuming after each cut as long as more comes each time.
 
-    What has come is kept for another call.
+    The bytes that have come are stored for another call.
     """
     while True:
         had = _size_bytes(partial)

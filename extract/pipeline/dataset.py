@@ -54,9 +54,9 @@ def extract_dataset(
     """Extract the features that the videos of a data set lack, into its stores.
 
     Each video is decoded once for all of its features. A video that fails is recorded in ``failures.jsonl`` and the
-    others go on; it is not tried again unless its file changes or ``settings.retry_failed`` is set. One that could not
-    be reached, because of its server, the network or a disk, is tried again by the next call, after all new ones. If
-    the call is interrupted, the next one goes on from there.
+    others continue; it is not tried again unless its file changes or ``settings.retry_failed`` is set. One that could
+    not be reached, because of its server, the network or a disk, is tried again by the next call, after all new ones.
+    If the call is interrupted, the next one resumes there.
 
     Args:
         settings: What to extract, and how.

@@ -2,7 +2,7 @@
 
 A process asks for a video whenever one of its decoders is free, and writes shards itself; only paths and outcomes pass
 between the processes. If one ends before its time, or the command is stopped, the others write what they have
-finished and end, too.
+finished and end also.
 """
 
 import time

@@ -72,7 +72,7 @@ class _Downloads:
 class Fetcher:
     """Downloads the videos of jobs that have a ``url``.
 
-    Iterate over ``jobs`` in place of the jobs, pass each finished job to ``done``, and call ``close`` at the end.
+    Iterate over ``jobs`` instead of the jobs, pass each finished job to ``done``, and call ``close`` at the end.
     """
 
     def __init__(self, *, allowed_hosts: Collection[str] = (), max_bytes: int = MAX_BYTES) -> None:

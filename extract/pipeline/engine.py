@@ -32,7 +32,7 @@ from .inference import InferencePool
 from .video_jobs import END, ClosableIterator, Extracted, VideoInProgress, VideoJob, frame_spec_of
 
 POLL_SECONDS = 0.02
-"""How often a source of jobs that has none at the moment is asked again."""
+"""Time between requests to a source of jobs that has none at the moment."""
 DECODER_DIED = ("timeout", "out_of_memory", "crashed")
 """After these failures the next decoder is tried. After other failures the child has already tried them all."""
 
@@ -73,10 +73,10 @@ def extract_videos(
 
     A video is decoded once for all of its extractors and never held in memory as a whole. If a video crashes its
     decoder, makes it hang or exhausts its memory, only that process ends; the next decoder is tried, and other videos
-    go on.
+    continue.
 
     Args:
-        jobs: The jobs. A None among them means "none at the moment": jobs already begun go on meanwhile.
+        jobs: The jobs. A None among them means "none at the moment": jobs already begun continue meanwhile.
         extractors: All extractors that the jobs use.
         num_cores: Cores for decoding (default: all).
     """

@@ -15,7 +15,7 @@ from ..extractor import Extractor
 from .video_jobs import PENDING_ROW, VideoInProgress, WindowBatch
 
 MAX_SPARE_SHAPES = 8
-"""Frame shapes whose memory is kept for reuse. Profiles that do not crop have one for each size of video."""
+"""Frame shapes whose memory is cached. Profiles that do not crop have one for each size of video."""
 
 
 class InferencePool:

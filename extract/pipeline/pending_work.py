@@ -25,7 +25,7 @@ OLDER_NS = 3600 * 10**9
 
 TRANSIENT = ("unreachable", "no_room")
 """Kinds of failures that are not the video's own, but its server's, the network's or the disk's. Failures of these
-kinds in lists of earlier versions are tried again, too."""
+kinds in lists of earlier versions are also tried again."""
 
 
 class VideoTask(NamedTuple):
@@ -139,7 +139,7 @@ class Extraction:
     videos: Sequence[VideoRecord]
     """All videos that were asked for."""
     tasks: Sequence[VideoTask]
-    """Those that lack features, new ones first."""
+    """Videos that lack features, new ones first."""
     weights: Mapping[str, str]
     """{features: weights} of the features that are needed."""
     pending: PendingWork

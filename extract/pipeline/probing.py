@@ -13,7 +13,7 @@ from ..decoding.sampling import num_windows
 from .video_jobs import frame_spec_of
 
 POLL_SECONDS = 1.0
-"""How often silent decoders are looked for."""
+"""Time between checks for silent decoders."""
 
 
 @dataclass(frozen=True)

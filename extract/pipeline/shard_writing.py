@@ -57,7 +57,7 @@ class VideoOutcome:
     remark: str = ""
     """Why another decoder was used than was asked for."""
     note: str = ""
-    """What is unusual about the file, and what was done about it."""
+    """Peculiarities of the file, and how they were treated."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class _PendingShards:
         self.video_ids: list[str] = []
         self.num_bytes = 0
         self.has_news = False
-        """Whether a video was finished, or failed, since the last shard."""
+        """True if a video was finished, or failed, since the last shard."""
         self.since = time.monotonic()
 
     def add(self, extracted: Extracted, video_id: str) -> None:
@@ -149,7 +149,7 @@ def extract_into_stores(
     Args:
         worker: Data set, cores, and hosts that videos may be fetched from.
         extractors: {features: extractor} of all features that the tasks need.
-        tasks: The videos. A None among them means "none at the moment": videos already begun go on meanwhile.
+        tasks: The videos. A None among them means "none at the moment": videos already begun continue meanwhile.
         shard_seconds: Returns the longest time between shards.
     """
     used = list(extractors.values())
@@ -221,7 +221,7 @@ def _failure(job: VideoJob, path: str, source: str, error: VideoError | ValueErr
 
 
 def record_outcomes(events: ClosableIterator[VideoOutcome | ShardsWritten], extraction: Extraction) -> None:
-    """Carry out an extraction and show its progress. A video that fails is recorded, and the others go on.
+    """Carry out an extraction and show its progress. A video that fails is recorded, and the others continue.
 
     Args:
         events: What ``extract_into_stores`` yields.
@@ -263,7 +263,7 @@ def report_outcome(outcome: VideoOutcome, extraction: Extraction) -> None:
     where = f"video {outcome.video_id!r}, {outcome.path}"
     failure = outcome.failure
     if failure:
-        then = "the same command tries it again" if is_transient(failure) else "the others go on"
+        then = "the same command tries it again" if is_transient(failure) else "the others continue"
         problems.add(f"{where}: {failure.kind}: {failure.message}; recorded in failures.jsonl, {then}")
     for name, missing in outcome.failures.items():
         problems.add(

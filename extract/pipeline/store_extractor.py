@@ -26,7 +26,7 @@ DEMO = "demo"
 """The one data set that falls back to random weights if the published ones cannot be downloaded."""
 
 MAX_DIFFERENCE = {"fp32": 1e-3, "bf16": 5e-2, "fp16": 1e-2}
-"""Of the features of two devices, as a part of their length."""
+"""Largest difference between the features of two devices, as a part of their length."""
 
 
 def first_shard(dataset: DatasetFolder, features: str) -> Shard | None:
@@ -74,7 +74,7 @@ def make_extractor(
             except UserError as error:
                 say(f"note: {error}")
                 say(
-                    f"note: the demo goes on with seeded random weights for {name}; its numbers show that all parts "
+                    f"note: the demo continues with seeded random weights for {name}; its numbers show that all parts "
                     "work, no more"
                 )
                 weights = "random"

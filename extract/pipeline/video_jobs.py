@@ -81,11 +81,11 @@ class Extracted:
     remark: str = ""
     """Why another decoder was used than the profiles ask for; empty if it was not."""
     note: str = ""
-    """What is unusual about the file, and what was done about it; empty if nothing is."""
+    """Peculiarities of the file, and how they were treated; empty if there are none."""
 
 
 def frame_spec_of(profile: Profile) -> FrameSpec:
-    """Return what the decoder must know of a picture profile."""
+    """Return the part of a picture profile that the decoder must know."""
     return FrameSpec(
         profile.fps,
         profile.window,

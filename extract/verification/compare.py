@@ -30,9 +30,9 @@ class Hypothesis:
     rows: np.ndarray
     """[N, D]: the rows that were asked for."""
     ours: bool = False
-    """Whether it is our own recipe, computed less precisely."""
+    """True for our own recipe, computed less precisely."""
     another_rate: bool = False
-    """Whether it gives another number of rows."""
+    """True if it gives another number of rows."""
 
 
 Alternatives = Callable[[Sequence[int], int], Iterable[Hypothesis]]
@@ -67,7 +67,7 @@ class _Explanations:
     """Squared distances of their rows from what each recipe makes of our video."""
 
     own: dict[str, float]
-    """Those of our own recipe, computed more or less precisely."""
+    """Distances of our own recipe, computed more or less precisely."""
     others: dict[str, float]
     from_ours: dict[str, float] = field(default_factory=dict)
     """Squared distances of the recipes' rows from ours."""

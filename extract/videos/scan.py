@@ -1,4 +1,4 @@
-"""The files of a folder that may be videos, and why others are left out."""
+"""The files of a folder that may be videos, and why others are skipped."""
 
 import heapq
 import os
@@ -12,7 +12,7 @@ from ...storage.common.problems import Problems
 from ...storage.common.terminal import number_of
 
 MAX_SUFFIXES = 5
-"""Suffixes that are named in a line about files that are left out."""
+"""Suffixes that are named in a line about files that are skipped."""
 APPLE_DOUBLE = "._"
 """Names of the files that macOS writes beside others on foreign disks begin with this. They are never videos."""
 
@@ -28,8 +28,8 @@ class Scan:
     num_repeated: int = 0
     """Links to folders that are scanned by another path."""
 
-    def left_out(self) -> str:
-        """Return what was left out, such as "312 files with other names (310 .srt, 2 .txt)"; empty if nothing was."""
+    def skipped(self) -> str:
+        """Return the skipped files in words, such as "312 files with other names (310 .srt, 2 .txt)"; empty if none."""
         reasons = []
         if self.others:
             common = self.others.most_common(MAX_SUFFIXES)
@@ -75,7 +75,7 @@ def scan_folder(
             with os.scandir(path) as entries:
                 found = sorted(entries, key=lambda entry: entry.name, reverse=True)  # the last one is popped first
         except OSError as error:
-            problems.add(f"{path}: a folder that cannot be listed ({error.strerror}); left out")
+            problems.add(f"{path}: a folder that cannot be listed ({error.strerror}); skipped")
             continue
         for entry in found:
             name = prefix + entry.name
@@ -96,7 +96,7 @@ def scan_folder(
         path, target = outside[0]
         common = os.path.commonpath([target for _, target in outside])
         problems.add(
-            f"{folder}: {number_of(len(outside), 'folders')} left out, since links lead out to them, such as {path} "
+            f"{folder}: {number_of(len(outside), 'folders')} skipped, since links lead out to them, such as {path} "
             f"(a link to {target}); if you trust these links, pass --allow-folder {shlex.quote(common)} once"
         )
     return scan
@@ -110,7 +110,7 @@ def _take_file(
     problems: Problems,
     is_allowed: Callable[[str], bool],
 ) -> None:
-    """Add a file to the scan, or say why it is left out."""
+    """Add a file to the scan, or report why it is skipped."""
     suffix = os.path.splitext(entry.name)[1].lower()
     is_link = entry.is_symlink()
     if entry.name.startswith(APPLE_DOUBLE):
@@ -118,12 +118,12 @@ def _take_file(
     if is_link and not os.path.exists(entry.path):
         if not entry.name.startswith("."):
             target = os.readlink(entry.path)
-            problems.add(f"{entry.path}: a link to {target}, where nothing is; left out; remove it or mend it")
+            problems.add(f"{entry.path}: a link to {target}, where nothing is; skipped; remove it or mend it")
     elif suffix not in suffixes:
         if not entry.name.startswith("."):
             scan.others[suffix] += 1
     elif not entry.is_file():
-        problems.add(f"{entry.path}: a pipe, a socket or a device, expected a video file; left out")
+        problems.add(f"{entry.path}: a pipe, a socket or a device, expected a video file; skipped")
     else:
         real = os.path.realpath(entry.path) if is_link else entry.path
         # A real name may say less, as in caches that name files by their hash.

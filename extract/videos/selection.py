@@ -74,7 +74,7 @@ def _say_replaced(
     if replaced := [(video, path) for video, path in before if not os.path.samefile(video.path, path)]:
         video, path = replaced[0]
         say(
-            f"note: {folder}: {number_of(len(replaced), 'videos')} in place of others with the same id, such as "
+            f"note: {folder}: {number_of(len(replaced), 'videos')} instead of others with the same id, such as "
             f"{video.path} of {path}; to have both, put the folders into one and pass that"
         )
 
@@ -106,7 +106,7 @@ def list_folder(
     """Return the video files in ``folder`` and below. A video's id is its path in the folder, without the suffix.
 
     Ids are in Unicode's composed form (NFC): macOS decomposes names, and captions mostly are composed. Files that are
-    left out are named or counted in the output.
+    skipped are named or counted in the output.
 
     Args:
         folder: Searched with all of its subfolders, and with folders that links in it lead to, if that is allowed.
@@ -122,19 +122,19 @@ def list_folder(
         raise UserError(f"{folder}: no such folder; --videos expects one with video files")
     allowed = AllowedFolders([folder]) if dataset is None else AllowedFolders.of(dataset)
     scan = scan_folder(folder, (*suffixes, *instead), problems, is_allowed=allowed.have)
-    left_out = scan.left_out()
+    skipped = scan.skipped()
     if not scan.files:
-        but = f", but {left_out}" if left_out else ""
+        but = f", but {skipped}" if skipped else ""
         raise UserError(
             f"{folder}: no video files in it{but}; expected names ending in {' '.join(sorted((*suffixes, *instead)))}"
         )
-    if left_out:
-        say(f"note: {folder}: left out: {left_out}")
+    if skipped:
+        say(f"note: {folder}: skipped: {skipped}")
     names = sorted(scan.files, key=lambda name: name.split("/"))
     chosen = [name for name in names if name.lower().endswith(tuple(suffixes))] or names
-    if num_left_out := len(names) - len(chosen):
+    if num_ignored := len(names) - len(chosen):
         say(
-            f"note: {folder}: {num_left_out:,} images beside the videos are ignored; to extract images, pass a "
+            f"note: {folder}: {num_ignored:,} images beside the videos are ignored; to extract images, pass a "
             "folder without videos"
         )
     videos: dict[str, VideoRecord] = {}
@@ -142,10 +142,10 @@ def list_folder(
         file, path = str(folder / name), scan.files[name]
         video_id = unicodedata.normalize("NFC", os.path.splitext(name)[0])
         if not file.isprintable() or not path.isprintable():  # bytes that are not UTF-8, or control characters
-            problems.add(f"{file!a}: a file name with characters that are not printable; left out; rename it")
+            problems.add(f"{file!a}: a file name with characters that are not printable; skipped; rename it")
         elif video_id in videos:
             problems.add(
-                f"{file}: has the same id, {video_id!r}, as {videos[video_id].path}; left out; rename one of them"
+                f"{file}: has the same id, {video_id!r}, as {videos[video_id].path}; skipped; rename one of them"
             )
         else:
             videos[video_id] = VideoRecord(video_id=video_id, path=path)

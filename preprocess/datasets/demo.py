@@ -115,7 +115,9 @@ def read(annotations: Path | None, seed: int, problems: Problems) -> Iterator[Vi
     del problems
     if annotations is not None:
         raise SettingError(
-            "annotations", annotations, "the demo generates its captions; leave this out, or choose another data set"
+            "annotations",
+            annotations,
+            "the demo generates its captions; remove it, or choose another data set",
         )
     yield from records(plan_scenes(seed))
 

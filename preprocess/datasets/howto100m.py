@@ -110,7 +110,7 @@ def split(path: Path) -> Iterator[Chunk]:
         seen.add(video_id)
         size += len(content)
     if entries:
-        yield Chunk(entries, num_bytes_left)  # with everything between the videos, too
+        yield Chunk(entries, num_bytes_left)  # also with everything between the videos
 
 
 def read_chunk(path: Path, protocol: str, chunk: Iterable[VideoEntry], problems: Problems) -> Iterator[Record]:

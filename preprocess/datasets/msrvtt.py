@@ -118,7 +118,7 @@ def _read_captions(annotations: Annotations, path: Path) -> dict[str, list[Liste
         rows = content["sentences"] if path.name in SENTENCES else _by_video(content)
         for position, row in enumerate(rows, start=1):
             with as_published(path, f"sentence {position} of the file"):
-                number = int(str(row["sen_id"]))  # through text, so that infinity is a ValueError, too
+                number = int(str(row["sen_id"]))  # through text, so that infinity is also a ValueError
                 sentence = ListedSentence(path, f"sentence {number}", number, row["caption"])
                 of_video = numbered.setdefault(row["video_id"], {})
                 if number in of_video:

@@ -1,6 +1,6 @@
 """MSVD (Chen & Dolan 2011): 1,970 YouTube clips with 18 to 81 captions each, in the splits of Venugopalan et al. 2015.
 
-All captions of a clip are kept, including duplicates. The authors' corpus has more clips and languages than the
+All captions of a clip are used, including duplicates. The authors' corpus has more clips and languages than the
 lists: only its English rows are read. A clip is named VideoID_Start_End.
 """
 

@@ -19,7 +19,7 @@ Record = VideoRecord | Caption
 EXPECTED = "expected the file as its authors publish it"
 
 MAX_BYTES = 1 << 30
-"""Of a file that is read at once. The largest published one has a tenth of it."""
+"""Largest size of a file that is read at once. The largest published one has a tenth of it."""
 csv.field_size_limit(1 << 27)  # captions can be long; Python's default limit is 128 KiB
 
 
@@ -113,7 +113,7 @@ class Annotations:
         return cut
 
     def count_change(self, change: str) -> None:
-        """Count a row that is kept with a changed value. The counts are shown in the summary."""
+        """Count a row that is used with a changed value. The counts are shown in the summary."""
         self.problems.changed[change] += 1
 
 
@@ -122,13 +122,13 @@ class Chunk:
     """Some videos of a data set, with their captions."""
 
     content: Any
-    """What ``ChunkedReader.read_chunk`` takes."""
+    """Argument of ``ChunkedReader.read_chunk``."""
     num_bytes: int = 0
-    """What they take of the file. Those of all chunks add up to its size."""
+    """Bytes of the file that it takes. Those of all chunks add up to its size."""
 
 
 class ChunkedReader(NamedTuple):
-    """How to read a file that is too large for one process."""
+    """Reader of a file that is too large for one process."""
 
     find: Callable[[Annotations, str], Path]
     """Returns the file of a protocol. Nothing else decides the captions."""
@@ -153,9 +153,9 @@ class Dataset:
     facts: Callable[[Annotations, str], Mapping[str, int | str]] | None = None
     """Returns more to print and to keep about the files, such as the number of tasks."""
     task: str = "retrieval"
-    """Default task of ``vlalign-train`` and ``vlalign-evaluate`` on this data set; kept with the captions."""
+    """Default task of ``vlalign-train`` and ``vlalign-evaluate`` on this data set; stored with the captions."""
     steps: Callable[[Annotations], dict[str, list[str]]] | None = None
-    """Returns the steps of each instructional task in order, including those that no video shows; kept with the
+    """Returns the steps of each instructional task in order, including those that no video shows; stored with the
     captions."""
     speech: bool | None = None
     """True if the captions are what is said in the videos."""

@@ -78,7 +78,7 @@ CACHE_NAME = f"captions{SUFFIX}"
 """The content of all parts, to be mapped."""
 CACHE_FORMAT = 1
 MAX_CAPTIONS = 1 << 31
-"""Their numbers are kept in four bytes."""
+"""Their numbers are stored in four bytes."""
 ENCODED_AT_ONCE = 1 << 16
 """Captions that are encoded at a time."""
 
@@ -111,7 +111,7 @@ def write_part(folder: Path, number: int, captions: Sequence[Caption], about: Ma
         folder: Folder of the table. Its parts hold the captions of a data set, in order.
         number: Number of the part, from 0.
         captions: Captions of the part.
-        about: How they were made; kept in the file.
+        about: How they were made; stored in the file.
     """
     write_table(part_path(folder, number), _table(captions).replace_schema_metadata({"vlalign": json.dumps(about)}))
 

@@ -15,7 +15,7 @@ IDF_SCHEMA = pa.schema(
 )
 COUNT_SCHEMA = pa.schema([("word", pa.string()), ("part_of_speech", pa.string()), ("document_count", pa.int64())])
 ENTRY_BYTES = 500
-"""What an entry takes in memory."""
+"""Memory that an entry takes."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""How a command runs: one-line errors, exit codes, messages, and an orderly stop."""
+"""The run of a command: one-line errors, exit codes, messages, and an orderly stop."""
 
 import argparse
 import errno
@@ -27,7 +27,7 @@ start_programs_without_current_folder()  # before torch is imported, which start
 Command = Callable[[argparse.Namespace], int]
 """Runs with the parsed arguments and returns the exit code."""
 EXIT_SECONDS = 3.0
-"""How long a stopped command waits for threads that still compute or fetch."""
+"""Longest time that a stopped command waits for threads that still compute or fetch."""
 SPIN_COUNT = "10000"
 """Rounds that a waiting OpenMP thread spins before it sleeps: a fraction of a millisecond.
 
@@ -107,7 +107,7 @@ def _run(command: Command, args: argparse.Namespace, parser: Parser) -> int:
             logger.debug("%s", "".join(traceback.format_exception(error)).rstrip())
             return error_code
         kept = next((kept for cause in _causes(error) if (kept := kept_message(cause))), "")
-        warn(f"{prog}: stopped" + (f"; {kept}, and the same command goes on from there" if kept else ""))
+        warn(f"{prog}: stopped" + (f"; {kept}, and the same command resumes there" if kept else ""))
         return stop_code
 
 
@@ -118,7 +118,7 @@ def _allow_folders(args: argparse.Namespace) -> None:
         from ..dataset.trusted_folders import allow_folder
 
         if args.dataset is None:
-            raise SettingError("allow_folder", folders[0], "of which data set? Pass --dataset, too")
+            raise SettingError("allow_folder", folders[0], "of which data set? Pass --dataset also")
         for folder in folders:
             allow_folder(DatasetFolder(args.root, args.dataset), folder)
 

@@ -20,7 +20,7 @@ from .option_files import as_option_file, read_option_file
 SHELLS = ("bash", "zsh", "tcsh")
 """Shells that completion is known for."""
 DEVICE_HELP = "cpu, cuda, cuda:N or mps; auto: the first GPU, or the CPU (default: auto)"
-"""Of commands that use one device."""
+"""Help text of ``--device`` for commands that use one device."""
 NOT_SETTINGS = ("help", "help_all", "version", "config", "print_config", "print_completion")
 """Options that an option file cannot hold."""
 

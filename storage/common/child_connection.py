@@ -1,7 +1,7 @@
 """A connection with a child process.
 
 On Linux the child inherits one end of a pair of sockets. Elsewhere it connects over the loopback interface and sends a
-secret that only its environment has: other users of the machine can reach the port, too.
+secret that only its environment has: other users of the machine can reach the port also.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from .system import IS_LINUX
 
 PARENT_ENV_VAR = "VLALIGN_PARENT"
-"""Gives a child the descriptor, or port and secret."""
+"""Environment variable with the descriptor, or port and secret, of a child."""
 LOOPBACK = "127.0.0.1"
 POLL_SECONDS = 0.2
 SECRET_SECONDS = 5.0

@@ -42,7 +42,7 @@ class Ended:
     """The last message of a process."""
 
     kept: str = ""
-    """What it keeps of its work, if it was stopped (see ``signals.keeping``)."""
+    """The work that it saved, if it was stopped (see ``signals.keeping``)."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Child:
         """Wait until the process has ended, and return the error that says how."""
         code = self.process.wait()
         how = f"was killed ({signal.Signals(-code).name}), perhaps because memory ran out" if code < 0 else "ended"
-        return UserError(f"{self.name} {how}; what is finished is kept, and the same command goes on from there")
+        return UserError(f"{self.name} {how}; finished work is saved, and the same command resumes there")
 
     def stop(self, deadline: float) -> str:
         """Wait until the process has ended, and kill it at the deadline (of ``time.monotonic``); return what it keeps.

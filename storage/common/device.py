@@ -23,7 +23,7 @@ def parse_devices(names: str, *, apple: bool = False) -> list[str]:
     Args:
         names: "auto" means all GPUs of this machine, or its CPU if there are none. Otherwise names, separated by
             commas.
-        apple: For "auto", Apple's GPU ("mps") counts, too. Only for work whose result is then compared with the CPU's.
+        apple: For "auto", Apple's GPU ("mps") counts also. Only for work whose result is then compared with the CPU's.
     """
     if names != AUTO:
         return [name.strip() for name in names.split(",")]

@@ -17,7 +17,7 @@ IDENTITY_BYTES = 1 << 16
 LARGE_BYTES = 1 << 30
 """Reading a file of this size takes seconds."""
 MAX_JSON_BYTES, MAX_LINE_BYTES = 1 << 26, 1 << 24
-"""Of a file of JSON, and of a line of one. The largest that commands write have a thousandth of it."""
+"""Largest size of a JSON file, and of a line of one. The largest that commands write have a thousandth of it."""
 
 
 def remove_unfinished(path: Path) -> int:

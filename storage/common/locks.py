@@ -18,7 +18,7 @@ from .terminal import one_line, say
 from .writing import make_folder, open_to_write, remove_empty_folder, remove_file
 
 TURN_SECONDS, POLL_SECONDS = 10.0, 0.02
-"""How long to wait for a lock, and how often to try. Locks are held for much less; after this time something else is
+"""Longest wait for a lock, and time between attempts. Locks are held for much less; after this time something else is
 wrong, such as a network file system without locks.
 """
 

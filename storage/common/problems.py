@@ -1,4 +1,4 @@
-"""Inputs that were skipped while the rest of the work went on."""
+"""Inputs that were skipped while the work continued."""
 
 from collections import Counter
 from pathlib import Path
@@ -10,7 +10,7 @@ from .writing import make_folder, open_to_write
 
 
 class Problems:
-    """Inputs that were skipped while the rest of the work went on.
+    """Inputs that were skipped while the work continued.
 
     Each is logged as a line. If there are more than ``MAX_LINES``, the rest is only listed in a file, and the total is
     logged at the end of the ``with`` block that this object is used in.
@@ -34,7 +34,7 @@ class Problems:
         self.messages: list[str] = []
         """The first ``MAX_KEPT`` problems."""
         self.changed: Counter[str] = Counter()
-        """Inputs that were kept in a changed form: what was changed, and how often."""
+        """Inputs that were used in a changed form: {the change: number of inputs}."""
 
     def add(self, message: str) -> None:
         """Count a problem and log it, or list it in the file: the first ``MAX_CHARACTERS`` of it."""

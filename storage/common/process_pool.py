@@ -51,7 +51,7 @@ def worker_processes(num_processes: int) -> Iterator[ProcessPoolExecutor]:
         from multiprocessing import resource_tracker
 
         with _python_commands():
-            resource_tracker.ensure_running()  # a process, too, which the pool's locks would start
+            resource_tracker.ensure_running()  # also a process, which the pool's locks would start
     pool = ProcessPoolExecutor(
         num_processes, mp_context=_Context(), initializer=_begin_process, initargs=(shown_level(),)
     )

@@ -1,7 +1,9 @@
-"""How programs and other Pythons are started: with nothing from the current folder, which may be a stranger's."""
+"""The start of programs and other Pythons: with nothing from the current folder, which may be a stranger's."""
 
+import atexit
 import os
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,7 +22,7 @@ def python_command(program: str) -> list[str]:
     Nothing is imported from the current folder: ``python -c`` alone would run a ``signal.py`` that lies there. Python
     3.13 imports modules before the program's first statement, so only ``-P`` helps; Python 3.10 lacks it. PYTHONPATH
     and installed packages work as ever. Start it with ``without_current_folder`` of the environment: an empty entry of
-    PYTHONPATH is the current folder, too.
+    PYTHONPATH is also the current folder.
     """
     if sys.version_info >= (3, 11):
         return [sys.executable, "-P", "-c", program]
@@ -32,17 +34,17 @@ def without_current_folder(environment: Mapping[str, str]) -> dict[str, str]:
 
     An empty entry, as in ``PATH=$PATH:``, means the current folder, and so may any relative one.
     """
-    kept = dict(environment)
+    cleaned = dict(environment)
     for name in SEARCH_PATHS:
-        if kept.get(name):
-            kept[name] = os.pathsep.join(_absolute(kept[name]))
-            if not kept[name] and name != "PATH":  # an empty PATH finds nothing; without one, systems look elsewhere
-                del kept[name]
-    return kept
+        if cleaned.get(name):
+            cleaned[name] = os.pathsep.join(_absolute(cleaned[name]))
+            if not cleaned[name] and name != "PATH":  # an empty PATH finds nothing; without one, systems look elsewhere
+                del cleaned[name]
+    return cleaned
 
 
 def start_programs_without_current_folder() -> None:
-    """Change this process's variables as ``without_current_folder`` does: libraries start programs, too."""
+    """Change this process's variables as ``without_current_folder`` does: libraries also start programs."""
     after = without_current_folder(os.environ)
     for name in SEARCH_PATHS:
         if name not in after:
@@ -82,7 +84,7 @@ def keep_compiled_code_private() -> None:
     """Make torch.compile keep what it compiles in a folder of the user's.
 
     Its own default is a name in /tmp that can be guessed, and it loads code from there, whoever made that folder.
-    Without a home folder, what is compiled is kept until this process ends.
+    Without a home folder, compiled code is deleted when this process ends.
     """
     if os.environ.get(COMPILED_CODE):
         return
@@ -91,9 +93,6 @@ def keep_compiled_code_private() -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)  # fails if it belongs to somebody else
     except (OSError, RuntimeError):
-        import atexit
-        import tempfile
-
         made = tempfile.TemporaryDirectory(prefix="vlalign-compiled-")
         atexit.register(made.cleanup)
         folder = Path(made.name)

@@ -15,7 +15,7 @@ RAISE_AGAIN_SECONDS = 0.05
 class Stopped(KeyboardInterrupt):
     """A signal asked the command to stop.
 
-    It is a ``KeyboardInterrupt``, so that code that lets Ctrl-C through lets it through, too.
+    It is a ``KeyboardInterrupt``, so that code that lets Ctrl-C through also lets it through.
     """
 
     def __init__(self, number: int) -> None:
@@ -128,7 +128,7 @@ def uninterrupted() -> contextlib.AbstractContextManager[None]:
 def leave_signals_to_the_parent() -> None:
     """Ignore signals in a child process.
 
-    A terminal or a batch system sends them to the child, too, but the parent ends it in its own way.
+    A terminal or a batch system sends them to the child also, but the parent ends it in its own way.
     """
     for number in CommandSignals.NUMBERS:
         signal.signal(number, signal.SIG_IGN)

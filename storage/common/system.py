@@ -26,7 +26,7 @@ else:
         fcntl = resource = None
 
 IS_LINUX = sys.platform == "linux"
-"""Whether decoders can be confined, and inherit what they need as descriptors."""
+"""True if decoders can be confined, and inherit what they need as descriptors."""
 IS_WINDOWS = os.name == "nt"
 NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
 """Flag of ``os.open``: fail for a link. 0 where the system has none."""

@@ -28,7 +28,7 @@ DTYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "I32": "<i4", "I64": "<i8", 
 KINDS = {np.dtype(dtype): kind for kind, dtype in DTYPES.items()}
 MAX_HEADER_BYTES = 1 << 20
 FIRST_BYTE = 1 << 13
-"""Where the tensors begin in a file that is written here; the header is padded, because it is written last."""
+"""Offset of the tensors in a file that is written here; the header is padded, because it is written last."""
 COPIED_BYTES = 1 << 24
 """Bytes that are copied at a time."""
 NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -195,7 +195,7 @@ def _mapped(
 def release(array: np.ndarray) -> None:
     """Give back the memory that a mapped array's pages take in this process; what is needed later is mapped again.
 
-    The system maps the neighbours of a page, too, so that a few thousand scattered rows make gigabytes resident.
+    The system also maps the neighbours of a page, so that a few thousand scattered rows make gigabytes resident.
     """
     if isinstance(array.base, mmap.mmap):
         advise(array.base, "MADV_DONTNEED")

@@ -82,7 +82,7 @@ class Level(enum.IntEnum):
     QUIET = logging.WARNING
     """Warnings and errors."""
     USUAL = logging.INFO
-    """Notes, too."""
+    """Notes also."""
     VERBOSE = logging.DEBUG
     """With the time of each message, and where errors come from."""
 

@@ -1,6 +1,6 @@
 """The confirmations that this user gave on this machine.
 
-It is kept outside of the folders that people pass around, so that such a folder cannot confirm anything itself: in
+It is stored outside of the folders that people pass around, so that such a folder cannot confirm anything itself: in
 ``$XDG_STATE_HOME/vlalign``, by default in ``~/.local/state/vlalign``.
 """
 

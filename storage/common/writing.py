@@ -24,9 +24,9 @@ from .system import AS_IT_IS, IS_WINDOWS, NO_LINK, NO_WAIT, flush_file, flush_fo
 SAFE_FLAGS = NO_LINK | NO_WAIT | AS_IT_IS
 FOLDER_FLAGS = os.O_RDONLY | AS_IT_IS | getattr(os, "O_DIRECTORY", 0)
 OPEN_FOLDERS = "/proc/self/fd/"
-"""Where Linux shows the open folders of this process."""
+"""Folder in which Linux shows the open folders of this process."""
 FOLDERS_OPEN = not IS_WINDOWS and {os.open, os.unlink, os.rmdir, os.rename} <= os.supports_dir_fd
-"""Whether this system opens folders, and takes names in an open one."""
+"""True if this system opens folders, and takes names in an open one."""
 
 FolderCheck = Callable[[str, str], None]
 """Called with a folder's path and its real path; raises ``UserError`` if nothing may be changed there."""
@@ -132,7 +132,7 @@ def _own_file(path: Path, name: str, folder: int | None, flags: int, *, other_na
     if num_names > 1 and not other_names:
         os.close(descriptor)
         raise UserError(
-            f"{path}: a file with {num_names} names (hard links), so writing to it changes another file, too; "
+            f"{path}: a file with {num_names} names (hard links), so writing to it also changes another file; "
             "expected a file of its own; remove it"
         )
     if flags & os.O_TRUNC:
@@ -216,7 +216,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
                 flush_folder(path.parent)
             else:
                 os.replace(partial_name, name, src_dir_fd=folder, dst_dir_fd=folder)
-                os.fsync(folder)  # the name must survive a power cut, too
+                os.fsync(folder)  # the name must survive a power cut also
         finally:
             with contextlib.suppress(OSError):  # it was renamed; or a read-only file system, as the error before says
                 unfinished.unlink()

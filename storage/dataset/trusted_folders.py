@@ -1,7 +1,7 @@
 """Folders outside of ``--root`` that may hold videos and files of a data set.
 
 A data set may come from a stranger: ``videos.jsonl`` may name any file, and links may lead anywhere. So the user names
-these folders. They are kept for each data set (``state.py``).
+these folders. They are stored for each data set (``state.py``).
 """
 
 import errno
@@ -52,7 +52,7 @@ def allow_folder(dataset: "DatasetFolder", folder: Path) -> None:
             write_json(path, {"dataset": key, "folders": [*_written(key), allowed]})
     except OSError as error:  # no home folder, or a read-only one
         note_once(
-            f"note: {folder}: the permission to use that folder cannot be kept ({error}), so the next command asks "
+            f"note: {folder}: the permission to use that folder cannot be stored ({error}), so the next command asks "
             "again; "
             "set XDG_STATE_HOME to a folder that can be written"
         )

@@ -75,6 +75,6 @@ As a store of vlalign, in a data set of any name:
 
 ## Licence
 
-That of the weights and of the videos; their authors' terms apply. Write here what they are, and put it in place of
+That of the weights and of the videos; their authors' terms apply. Write here what they are, and put it instead of
 `other` above, before this is published.
 """

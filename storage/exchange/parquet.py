@@ -28,7 +28,7 @@ METADATA_KEY = b"vlalign"
 FILE_BYTES, GROUP_BYTES = 1_000_000_000, 64 << 20
 """Size of the embeddings in a file, and of those that are written at once."""
 PLACE_BYTES = 300
-"""What is kept about the rows of a video takes in memory."""
+"""Memory that the record of a video's rows takes."""
 ID_COLUMNS, EMBEDDING_COLUMNS = ("video_id", "id"), ("embedding", "features", "vector")
 """Names of columns in files of other programs, in the order in which they are tried."""
 
@@ -143,7 +143,7 @@ class ParquetVideos:
     """(id, where its rows are) in order; None for a video of vlalign's without rows. An id may occur several times,
     which the reader refuses."""
     about: Mapping[str, Any] | None
-    """What vlalign wrote into the metadata; None for files of other programs."""
+    """The metadata that vlalign wrote; None for files of other programs."""
     _last: dict[int, pa.Table] = field(default_factory=dict, compare=False, repr=False)
     """The group of rows that was read last: the videos after it are mostly in the same."""
 

@@ -95,7 +95,7 @@ def read_hub_name(text: str) -> HubName:
     name = HubName(model, revision or None, pooling, fps, is_whole)
     if name.is_folder:
         if revision:
-            raise SettingError("features", text, "a folder has no revisions; leave it out")
+            raise SettingError("features", text, "a folder has no revisions; remove it")
         if "/" in model and not model.startswith(("/", "./", "../", "~/")):
             raise SettingError(
                 "features", text, f"{model} is no ORG/MODEL; write a folder as ./{model}; {EXPECTED_FORM}"

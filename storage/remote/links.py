@@ -43,7 +43,7 @@ def checked_address(url: str, where: str) -> str:
     if has_secrets(url):
         raise UserError(
             f"{where}: the address {without_secrets(url)} was given with a user, a password or a query; they would be "
-            "kept in a file and printed. Leave them out, and give them to the library of the scheme, as by variables "
+            "stored in a file and printed. Remove them, and give them to the library of the scheme, as by variables "
             "of the environment (AWS_ACCESS_KEY_ID, ...)"
         )
     return url.rstrip("/")
@@ -95,8 +95,8 @@ def trust(folder: Path, url: str) -> None:
         write_json(writable_state_file("links", key), {"folder": key, "url": url})
     except OSError as error:  # no home folder, or a read-only one
         note_once(
-            f"note: {folder}: the confirmation of {url} cannot be kept ({error}), so the next command asks again; set "
-            "XDG_STATE_HOME to a folder that can be written"
+            f"note: {folder}: the confirmation of {url} cannot be stored ({error}), so the next command asks again; "
+            "set XDG_STATE_HOME to a folder that can be written"
         )
 
 

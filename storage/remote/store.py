@@ -214,7 +214,7 @@ class RemoteStore:
             if path.exists() and not self._files.exists(path.name):
                 self._files.send(path)
             if not self._files.holds(path):
-                problem = f"has other bytes than {path}, which is kept; remove it there, then repeat the command"
+                problem = f"has other bytes than {path}, which stays; remove it there, then repeat the command"
                 raise OSError(f"{self.url}/{path.name}: {problem}")
             self._make_stub(path)
             remove_file(path)
@@ -262,7 +262,7 @@ class RemoteStore:
                 return rows
 
     def times(self, shard: Shard) -> tuple[np.ndarray, np.ndarray]:
-        """Return when each row of a shard starts and ends. Only these two columns are fetched, and not kept.
+        """Return when each row of a shard starts and ends. Only these two columns are fetched, and not cached.
 
         Raises:
             FileNotFoundError: The shard is no longer there.

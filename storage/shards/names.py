@@ -10,7 +10,7 @@ from pathlib import Path
 
 SHARD_NAME = re.compile(r"(\d{20})-[0-9a-f]{8}\.h5", re.ASCII)
 AHEAD_NS = 365 * 24 * 3600 * 10**9
-"""How far a clock may have been ahead. A later time is not believed, because nothing could be written after it."""
+"""Largest time that a clock may have been ahead. A later time is not believed: nothing could be written after it."""
 CLOCKS_DIFFER_NS = 3600 * 10**9
 UNDATED_NS = 10**15
 """Two weeks of 1970: times of shards that replace shards without a valid time in their names."""

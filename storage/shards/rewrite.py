@@ -18,18 +18,18 @@ class ShardPart:
     """Some videos of a shard."""
 
     shard: Shard
-    kept: np.ndarray
+    selected: np.ndarray
     """Rows of the shard's index."""
 
     @property
     def videos(self) -> np.ndarray:
         """The index of these videos."""
-        return self.shard.videos[self.kept]
+        return self.shard.videos[self.selected]
 
     @property
     def is_whole(self) -> bool:
-        """True if all videos of the shard are kept."""
-        return len(self.kept) == len(self.shard.videos)
+        """True if all videos of the shard are selected."""
+        return len(self.selected) == len(self.shard.videos)
 
 
 def rewrite(folder: Path, parts: Sequence[ShardPart]) -> Path | None:
@@ -47,7 +47,7 @@ def rewrite(folder: Path, parts: Sequence[ShardPart]) -> Path | None:
     Raises:
         UserError: Rows are damaged.
     """
-    parts = [part for part in parts if len(part.kept)]
+    parts = [part for part in parts if len(part.selected)]
     if not parts:
         return None
     tables = [part.videos for part in parts]
@@ -57,7 +57,7 @@ def rewrite(folder: Path, parts: Sequence[ShardPart]) -> Path | None:
     sources: list[tuple[ShardRows, int]] = []
     for part in parts:
         rows = ShardRows(part.shard)
-        sources += [(rows, index) for index in part.kept.tolist()]
+        sources += [(rows, index) for index in part.selected.tolist()]
 
     def rows_of(index: int) -> VideoRows:
         rows, row = sources[index]

@@ -194,7 +194,7 @@ def _compactable(folder: Path, shard_bytes: int) -> list[list[ShardPart]]:
     batches: list[list[ShardPart]] = []
     groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[ShardPart]] = defaultdict(list)
     for part in FeatureStore(folder).shard_parts():
-        if not len(part.kept):
+        if not len(part.selected):
             batches.append([part])
         elif part.shard.num_bytes < shard_bytes / 2 or not part.is_whole:
             groups[part.shard.dtype.str, tuple(sorted(part.shard.made_with.items()))].append(part)

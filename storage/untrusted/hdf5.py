@@ -109,7 +109,7 @@ class VlenReader:
         """The heaps that were used last, by their offset."""
 
     def rows(self, dataset: h5py.Dataset, row: np.dtype) -> np.ndarray:
-        """Return a data set of one dimension as it lies in the file, with ``REFERENCE`` in place of values.
+        """Return a data set of one dimension as it lies in the file, with ``REFERENCE`` instead of values.
 
         Args:
             dataset: The data set.

@@ -14,7 +14,7 @@ from .limits import MAX_ARRAY_BYTES, Budget, ReadArray
 
 NPY_MAGIC = np.lib.format.MAGIC_PREFIX
 COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-"""Those of NumPy. A kilobyte of the others may unpack to gigabytes; of these, to a megabyte."""
+"""Compression methods that NumPy uses. A kilobyte of the others may unpack to gigabytes; of these, to a megabyte."""
 
 
 @contextmanager

@@ -26,7 +26,7 @@ MAX_FOOTER_BYTES = 1 << 20
 WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 8}
 """{physical type: bytes of a value in memory}; of a text, that of its place in the dictionary."""
 LEVEL_BYTES = 4
-"""Of each value: how deep it lies, and whether it begins a list."""
+"""Levels of each value: its depth, and whether it begins a list."""
 DICTIONARY_PAGE = 2
 ENCODING_FIELDS = {5: 2, 7: 2, 8: 4}
 """{field with the details of a kind of page: field of the encoding in these}"""

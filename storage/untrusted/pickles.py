@@ -1,6 +1,6 @@
 """Pickles from strangers, of arrays and plain containers of them. Nothing in them is executed.
 
-Arrays are kept apart from NumPy until their description is checked: a pickle never gets hold of a function or type of
+Arrays are separate from NumPy until their description is checked: a pickle never gets hold of a function or type of
 NumPy, whose own ways of restoring a state are made for pickles that one trusts.
 """
 

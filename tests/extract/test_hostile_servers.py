@@ -171,7 +171,7 @@ def test_hostile_addresses_are_failures_of_their_videos_only(server, tmp_path, m
     failures = {row["video_id"]: row["kind"] for row in read_jsonl(dataset.features("logmel") / "failures.jsonl")}
     assert failures == {"endless": "too_large", "packed": "unreachable", "redirect": "refused", "number": "refused"}
     assert (
-        "pass --allow-host 127.0.0.1 --retry-failed; recorded in failures.jsonl, the others go on"
+        "pass --allow-host 127.0.0.1 --retry-failed; recorded in failures.jsonl, the others continue"
         in capsys.readouterr().err
     )
     assert FeatureStore(dataset.features("logmel")).video_ids() == ["sound"]

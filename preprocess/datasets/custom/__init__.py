@@ -38,7 +38,7 @@ def read(
         seed: Decides the splits if the file has no column ``split``.
         problems: Receives the rows that are skipped. If it is quiet, nothing else is logged either.
         videos: Known videos, to whose ids the ids of the captions are matched; empty if none is known yet. With None,
-            ids are kept as they are and nothing is logged about them.
+            ids are used as they are and nothing is logged about them.
 
     Raises:
         UserError: The file cannot be read, or its columns are not understood.

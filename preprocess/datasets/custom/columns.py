@@ -63,7 +63,7 @@ class TableColumn:
     """A column of the table."""
 
     name: str
-    """As the file has it."""
+    """Name as in the file."""
     index: int
     factor: float = 1.0
     """Converts its numbers to seconds."""

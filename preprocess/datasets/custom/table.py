@@ -27,7 +27,7 @@ MAX_COLUMNS = 500
 MAX_VALUES = 1 << 20
 """Values that any table may have, besides eight for each of its characters."""
 ROW_BYTES, VALUE_BYTES = 250, 60
-"""What a row, and each of its values, take in memory."""
+"""Memory that a row, and each of its values, takes."""
 SAVE_AS = "save it as CSV UTF-8"
 
 

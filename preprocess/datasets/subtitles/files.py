@@ -31,7 +31,7 @@ class SubtitleFile:
     path: Path
     video_id: str
     language: str
-    """As its name says, such as "en"; empty if it says none."""
+    """The language in its name, such as "en"; empty if there is none."""
 
     def rank(self, wanted: str | None) -> tuple[int, str, int, str]:
         """Return the order of preference: the file of a video with the lowest rank is read.
@@ -77,23 +77,23 @@ def find_files(
 
 def _below(folder: Path, problems: Problems, note: Note) -> list[Path]:
     paths: list[Path] = []
-    left_out: Counter[str] = Counter()
+    num_skipped: Counter[str] = Counter()
     for parent, folders, names in os.walk(folder):
-        left_out["linked folders"] += sum(Path(parent, name).is_symlink() for name in folders)
+        num_skipped["linked folders"] += sum(Path(parent, name).is_symlink() for name in folders)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for path in (Path(parent, name) for name in sorted(names)):
             suffix = path.suffix.lower()
             if suffix in OTHER_SUFFIXES:
-                left_out[f"{suffix} files"] += 1
+                num_skipped[f"{suffix} files"] += 1
             elif suffix not in SUFFIXES:
                 continue
             elif path.name.startswith("."):
-                left_out["hidden files"] += 1
+                num_skipped["hidden files"] += 1
             elif path.is_file():
                 paths.append(path)
             else:
                 problems.add(f"{path}: {_kind_of(path)}, expected a file of subtitles; skipped")
-    if counts := [number_of(count, what) for what, count in left_out.items() if count]:
+    if counts := [number_of(count, what) for what, count in num_skipped.items() if count]:
         formats = ", ".join((*SUFFIXES[1:], SUFFIXES[0]))
         note(f"not read: {', '.join(counts)}; expected {formats} in the folder itself or below")
     return paths

@@ -198,10 +198,10 @@ def test_a_video_that_takes_the_place_of_another_is_named(tmp_path, short_clip, 
         shutil.copy(short_clip, tmp_path / folder / "a.mp4")
     assert extract(tmp_path / "root", tmp_path / "first") == 0
     capsys.readouterr()
-    assert extract(tmp_path / "root", tmp_path / "first") == 0 and "in place of" not in capsys.readouterr().err
+    assert extract(tmp_path / "root", tmp_path / "first") == 0 and "instead of" not in capsys.readouterr().err
     assert extract(tmp_path / "root", tmp_path / "second") == 0
     said = capsys.readouterr().err
     assert f"{tmp_path}/second/a.mp4" in said and f"{tmp_path}/first/a.mp4" in said
     (tmp_path / "second").rename(tmp_path / "third")  # a folder that moved is no second file
     capsys.readouterr()
-    assert extract(tmp_path / "root", tmp_path / "third") == 0 and "in place of" not in capsys.readouterr().err
+    assert extract(tmp_path / "root", tmp_path / "third") == 0 and "instead of" not in capsys.readouterr().err

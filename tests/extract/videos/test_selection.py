@@ -53,7 +53,7 @@ def test_an_undecodable_file_name_is_skipped_and_reported(tmp_path, capsys):
     problems = Problems()
     assert [v.video_id for v in list_folder(tmp_path, problems)] == ["a"]
     assert problems.count == 2
-    assert "characters that are not printable; left out" in capsys.readouterr().err
+    assert "characters that are not printable; skipped" in capsys.readouterr().err
 
 
 def extraction_in(locale: dict[str, str], folder: Path) -> subprocess.CompletedProcess:
