@@ -178,4 +178,4 @@ def as_float16(rows: np.ndarray) -> np.ndarray:
 
 
 def is_told(found: Comparison, remark: str | None) -> bool:
-    return (remark is None and not found.notes) or any(re.search(remark or "", said) for said in found.remarks)
+    return (remark is None and not found.notes) or any(re.search(remark or "", said) for said in found.notes)
