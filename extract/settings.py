@@ -119,14 +119,14 @@ class ExtractionSettings(Settings):
         f"features to extract, separated by commas or +: {KNOWN_FEATURES}; or a model of transformers or timm: "
         "hf:ORG/MODEL[@REVISION], timm:NAME or hf:/path/to/folder; or the file of your own profile, with --trust",
     )
-    """Becomes a list of the stores' names, with aliases resolved."""
+    """Becomes a list of encoders, with aliases resolved."""
     weights: Sequence[str] | Mapping[str, str] = setting(
         (),
         "a checkpoint file, 'pretrained' (default: from the cache or the authors) or 'random'; with NAME=, for one of "
         "several features",
         metavar="[NAME=]WEIGHTS",
     )
-    """Or {features: weights}. Becomes that; features that are not in it are pretrained."""
+    """Or {features: weights}; see ``chosen_weights``."""
     fps: float | None = setting(
         None,
         "frames a second for hf: encoders (default: 1 for image models; video models need it, or :whole at the end of "
@@ -182,7 +182,7 @@ class ExtractionSettings(Settings):
     encoders: Mapping[str, str] = field(init=False, default_factory=dict)
     """{name of the store: encoder, such as "s3d" or "hf:ORG/MODEL"}."""
     chosen_weights: Mapping[str, str] = field(init=False, default_factory=dict)
-    """{name of the store: weights}."""
+    """{name of the store: weights}; those that are not in it are pretrained."""
 
     def __post_init__(self) -> None:
         for name in ("videos", "verify_against"):  # callers from Python may pass a text
@@ -197,7 +197,7 @@ class ExtractionSettings(Settings):
             weights = parse_weights(weights, [name for name, encoder in with_weights if not is_hub_name(encoder)])
         self._set("chosen_weights", dict(weights))
         self._set("encoders", known_encoders(text, self.fps, weights, self.trust))
-        self._set("features", list(self.encoders))
+        self._set("features", list(self.encoders.values()))
         super().__post_init__()
 
     def _set(self, name: str, value: object) -> None:
@@ -212,7 +212,7 @@ class ExtractionSettings(Settings):
     @property
     def names(self) -> list[str]:
         """The names of the profiles."""
-        return list(self.features)
+        return list(self.encoders)
 
     def for_worker(self, weights: Mapping[str, str], device: str, num_cores: int | None = None) -> WorkerSettings:
         """Return the settings of a process that extracts features with ``weights``, {features: weights}."""

@@ -3,12 +3,13 @@
 import json
 import os
 import shutil
+from dataclasses import replace
 
 import pytest
 from helpers.videos import scene, touch
 from vlalign.extract.cli.extract import main
 from vlalign.extract.pipeline.store_extractor import make_extractor
-from vlalign.extract.settings import parse_weights
+from vlalign.extract.settings import ExtractionSettings, parse_weights
 from vlalign.extract.videos.demo import render_video
 from vlalign.storage import FeatureStore
 from vlalign.storage.common.errors import SettingError, UserError
@@ -225,3 +226,11 @@ def test_a_wrong_setting_in_an_option_file_names_file_line_and_option(tmp_path, 
     printed = capsys.readouterr().err
     assert code == 2 and printed.count("\n") == 1
     assert f"{path}, line 2: " in printed and option in printed
+
+
+def test_settings_that_are_copied_keep_encoders_and_weights(tmp_path):
+    dataset = DatasetFolder(tmp_path, "mine")
+    settings = ExtractionSettings(dataset=dataset, features="i3d,hf:a/b", fps=2.0, weights=["i3d=x.pth"])
+    copied = replace(settings, dataset=DatasetFolder(tmp_path / "other", "mine"))
+    assert settings.names == copied.names == ["i3d_resnext101", "a--b--2fps"]
+    assert copied.encoders == settings.encoders and copied.chosen_weights == {"i3d_resnext101": "x.pth"}
