@@ -40,7 +40,7 @@ def measure_worker_speed(worker: WorkerSettings, probed: Sequence[ProbedVideo]) 
     how: Mapping[str, Any] = {"device": worker.device, "precision": worker.precision, "decoding": worker.decoding}
     for name, chosen in worker.weights.items():
         try:
-            extractor = make_extractor(worker.dataset, name, chosen, **how)
+            extractor = make_extractor(worker, name)
         except UserError as error:
             if is_hub_name(chosen) or is_custom_encoder(chosen):
                 raise

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -34,33 +35,23 @@ def first_shard(dataset: DatasetFolder, features: str) -> Shard | None:
     return next(map(read_shard, shard_files(dataset.features(features))), None)
 
 
-def make_extractor(
-    dataset: DatasetFolder,
-    name: str,
-    weights: str,
-    *,
-    device: str = "cpu",
-    precision: str = "fp32",
-    decoding: str = EXACT,
-) -> Extractor:
+def make_extractor(worker: WorkerSettings, name: str) -> Extractor:
     """Load the extractor for a data set's store.
 
     For the data set "demo", random weights stand in for published ones that cannot be downloaded.
 
     Args:
-        dataset: The data set.
-        name: Name of the features.
-        weights: A file, "pretrained" or "random"; or an encoder of a library, such as "hf:ORG/MODEL".
-        device: As for ``find_device``.
-        precision: "fp32", "bf16" or, on a GPU, "fp16".
-        decoding: "exact" or, on a GPU, "nvdec".
+        worker: The data set, the weights of the features, and how to compute them.
+        name: Name of the features, one of ``worker.weights``.
 
     Raises:
         UserError: The weights are missing or wrong, or the store was made with other weights.
     """
+    dataset, weights = worker.dataset, worker.weights[name]
+    load = partial(load_extractor, device=worker.device, precision=worker.precision, decoding=worker.decoding)
     shard = first_shard(dataset, name)
     if is_custom_encoder(weights) or is_hub_name(weights):
-        extractor = load_extractor(weights, device=device, precision=precision, decoding=decoding)
+        extractor = load(weights)
         _check_store(shard, extractor)
         if is_hub_name(weights):
             remember_weights(extractor.weights, find_files(read_hub_name(weights)).folder)
@@ -78,7 +69,7 @@ def make_extractor(
                     "work, no more"
                 )
                 weights = "random"
-    extractor = load_extractor(name, weights=weights, device=device, precision=precision, decoding=decoding)
+    extractor = load(name, weights=weights)
     _check_store(shard, extractor)
     if weights not in NAMED:
         remember_weights(extractor.weights, Path(weights))
@@ -87,8 +78,7 @@ def make_extractor(
 
 def make_extractors(worker: WorkerSettings) -> dict[str, Extractor]:
     """Load the extractors of a worker, {features: extractor}; see ``make_extractor``."""
-    how = {"device": worker.device, "precision": worker.precision, "decoding": worker.decoding}
-    return {name: make_extractor(worker.dataset, name, chosen, **how) for name, chosen in worker.weights.items()}
+    return {name: make_extractor(worker, name) for name in worker.weights}
 
 
 def choose_devices(settings: ExtractionSettings, weights: Mapping[str, str]) -> list[str]:

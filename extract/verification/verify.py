@@ -18,7 +18,7 @@ from ..extractor import Extractor
 from ..pipeline.dataset import ExtractionResult, extract_dataset
 from ..pipeline.runner import Runner
 from ..pipeline.store_extractor import choose_devices, make_extractor
-from ..settings import ExtractionSettings
+from ..settings import ExtractionSettings, WorkerSettings
 from .compare import Alternatives, Comparison, compare
 from .recipes import Recipes
 
@@ -82,9 +82,12 @@ def verify_dataset(
         raise SettingError("verify_against", None, "expected a folder with features made by others")
     extraction = extract_dataset(settings, runner=runner, on_progress=on_progress)
     (name,) = settings.names
-    weights, precision = settings.weights_of(name), settings.precision
+    weights = settings.weights_of(name)
     device = choose_devices(settings, {name: weights})[0]
-    extractor = make_extractor(settings.dataset, name, weights, device=device, precision=precision)
+    worker = WorkerSettings(
+        dataset=settings.dataset, weights={name: weights}, device=device, precision=settings.precision
+    )
+    extractor = make_extractor(worker, name)
     verifier = _Verifier(settings.dataset, extractor, feature_files(settings.verify_against))
     verdicts = []
     for video in extraction.videos:

@@ -9,7 +9,7 @@ import pytest
 from helpers.videos import scene, touch
 from vlalign.extract.cli.extract import main
 from vlalign.extract.pipeline.store_extractor import make_extractor
-from vlalign.extract.settings import ExtractionSettings, parse_weights
+from vlalign.extract.settings import ExtractionSettings, WorkerSettings, parse_weights
 from vlalign.extract.videos.demo import render_video
 from vlalign.storage import FeatureStore
 from vlalign.storage.common.errors import SettingError, UserError
@@ -134,7 +134,7 @@ def test_unreachable_weights_exit_with_2_and_name_the_path_for_the_file(tmp_path
 
 
 def test_only_the_demo_falls_back_to_random_weights_and_says_so(tmp_path, capsys):
-    made = make_extractor(DatasetFolder(tmp_path, "demo"), "s3d", "pretrained")
+    made = make_extractor(WorkerSettings(dataset=DatasetFolder(tmp_path, "demo"), weights={"s3d": "pretrained"}), "s3d")
     assert made.weights.is_random
     notes = capsys.readouterr().err
     assert "s3d_howto100m.pth" in notes and "seeded random weights for s3d" in notes
@@ -144,7 +144,7 @@ def test_a_store_made_with_other_weights_is_not_added_to(half_done):
     with pytest.raises(
         UserError, match=r"was made with .* weights random \(seed 5\), now asked for: .* random \(seed 0\)"
     ) as refused:
-        make_extractor(half_done, "s3d", "random")
+        make_extractor(WorkerSettings(dataset=half_done, weights={"s3d": "random"}), "s3d")
     assert str(half_done.features("s3d")) in str(refused.value)
 
 

@@ -5,6 +5,7 @@ Documents with a DOCTYPE are refused: TTML needs none, and one may declare entit
 
 import re
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
@@ -52,7 +53,7 @@ def read_ttml(text: str, path: Path, drop: Drop) -> Iterator[Cue]:
     except (ValueError, ZeroDivisionError, IndexError):
         frame_rate = rate
     clock = _Clock(frame_rate, _parameter(root, "tickRate", "1"))
-    yield from _cues(root, 0.0, None, clock, drop, iter(range(1, 1 << 31)), 0)
+    yield from _CueReader(clock, drop).cues(root, 0.0, None)
 
 
 def _parameter(root: Element, name: str, default: str) -> float:
@@ -87,29 +88,33 @@ class _Clock:
         return start, min(ends, default=None)
 
 
-def _cues(
-    element: Element, begin: float, end: float | None, clock: _Clock, drop: Drop, numbers: Iterator[int], depth: int
-) -> Iterator[Cue]:
-    """Yield the cues of an element that is shown from ``begin`` to ``end``."""
-    name = element.tag.rpartition("}")[2]
-    has_text = name in ("p", "span")
-    where = f"paragraph {next(numbers)}" if has_text else name
-    try:
-        begin, end = clock.span(element, begin, end)
-    except ValueError as error:
-        drop(where, str(error))
-        return
-    if depth > MAX_DEPTH:
-        drop(where, f"more than {MAX_DEPTH} elements around it")
-    elif has_text and not any("begin" in inner.attrib for inner in element.iter() if inner is not element):
-        if end is None:
-            drop(where, "has no end, expected begin and end, or dur")
-        else:
-            lines = "".join(_text(element)).split("\n")
-            yield Cue(begin, end, tuple(filter(None, map(plain, lines))), where)
-    elif name != "head":
-        for inner in element:
-            yield from _cues(inner, begin, end, clock, drop, numbers, depth + 1)
+class _CueReader:
+    def __init__(self, clock: _Clock, drop: Drop) -> None:
+        self._clock, self._drop = clock, drop
+        self._numbers = count(1)
+        """Numbers of the elements with text, for messages."""
+
+    def cues(self, element: Element, begin: float, end: float | None, depth: int = 0) -> Iterator[Cue]:
+        """Yield the cues of an element that is shown from ``begin`` to ``end``."""
+        name = element.tag.rpartition("}")[2]
+        has_text = name in ("p", "span")
+        where = f"paragraph {next(self._numbers)}" if has_text else name
+        try:
+            begin, end = self._clock.span(element, begin, end)
+        except ValueError as error:
+            self._drop(where, str(error))
+            return
+        if depth > MAX_DEPTH:
+            self._drop(where, f"more than {MAX_DEPTH} elements around it")
+        elif has_text and not any("begin" in inner.attrib for inner in element.iter() if inner is not element):
+            if end is None:
+                self._drop(where, "has no end, expected begin and end, or dur")
+            else:
+                lines = "".join(_text(element)).split("\n")
+                yield Cue(begin, end, tuple(filter(None, map(plain, lines))), where)
+        elif name != "head":
+            for inner in element:
+                yield from self.cues(inner, begin, end, depth + 1)
 
 
 def _text(element: Element, depth: int = 0) -> Iterator[str]:
