@@ -89,7 +89,7 @@ def is_timed_out() -> bool:
 def check_query(query: str) -> None:
     """Raise ``UserError`` for a query without words, one that is too long, or one that is no text."""
     if not query.strip():
-        raise UserError("the query is empty; expected some words, such as 'a blue cross grows'")
+        raise UserError(f"the query {query[:100]!r} is empty; expected some words, such as 'a blue cross grows'")
     if len(query) > MAX_QUERY_CHARACTERS:
         raise UserError(
             f"the query has {len(query):,} characters; expected at most {MAX_QUERY_CHARACTERS:,}, and models read fewer"

@@ -185,7 +185,7 @@ def test_queries_that_are_none_are_a_line(toy, change):
     if change.get("rank") == "1":  # a number after all
         assert read_query_results(path)[1].rank == 1
         return
-    with pytest.raises(UserError, match=r"queries\.jsonl, line 2: "):
+    with pytest.raises(UserError, match=rf"^{re.escape(str(path))}, \w+ 2: "):
         read_query_results(path)
 
 
@@ -263,7 +263,8 @@ def test_nothing_outside_and_nothing_that_is_no_run_is_touched(toy, tmp_path, na
     (toy.runs / "mine").mkdir()
     before = sorted(tmp_path.rglob("*"))
     for act in (lambda: delete_run(toy, name), lambda: rename_run(toy, name, "new")):
-        with pytest.raises(UserError):
+        place = toy.runs / name if name in ("linked", "mine") else f"run {name!r}"
+        with pytest.raises(UserError, match=f"^{re.escape(str(place))}: "):
             act()
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -273,7 +274,7 @@ def test_a_run_that_trains_is_refused(toy):
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         for act in (lambda: delete_run(toy, "b"), lambda: rename_run(toy, "b", "new")):
-            with pytest.raises(UserError, match=re.escape(str(toy.runs))):
+            with pytest.raises(UserError, match=f"^{re.escape(str(toy.runs / 'b'))}: "):
                 act()
     assert (toy.runs / "b" / "run.json").exists()
 
@@ -290,7 +291,8 @@ def test_a_renamed_run_is_known_by_its_new_name(toy, capsys):
 
 @pytest.mark.parametrize("name", ["", "..", "x/y", "../x", "-x", ".hidden", "a b", "a-seed0", "x" * 300])
 def test_a_new_name_that_is_taken_or_leads_elsewhere_is_refused(toy, name):
-    with pytest.raises(UserError):
+    place = toy.runs / name if name == "a-seed0" else f"run name {name!r}"
+    with pytest.raises(UserError, match=f"^{re.escape(str(place))}: "):
         rename_run(toy, "b", name)
     assert (toy.runs / "b" / "run.json").exists()
 

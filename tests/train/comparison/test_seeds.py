@@ -1,6 +1,7 @@
 """Several seeds: a run each, kept or continued, and their mean."""
 
 import csv
+import re
 import statistics
 
 import pytest
@@ -27,7 +28,7 @@ def test_seeds_are_numbers_and_ranges():
 
 @pytest.mark.parametrize("text", ["", "a", "1-", "-1", "1,,2", "4-2", "1,1", "0-99999999999", "1.5"])
 def test_what_is_no_list_of_seeds_is_refused(text):
-    with pytest.raises(SettingError, match=r"^seeds "):
+    with pytest.raises(SettingError, match=f"^seeds {re.escape(text)}: "):
         parse_seeds(text)
 
 

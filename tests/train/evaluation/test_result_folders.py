@@ -59,6 +59,11 @@ def content(folder: Path) -> list[bytes]:
     return [(folder / name).read_bytes() for name in FILES]
 
 
+def times(folder: Path) -> list[int]:
+    """When the results were written."""
+    return [(folder / name).stat().st_mtime_ns for name in FILES]
+
+
 def ask(dataset: DatasetFolder, run: str, *call: str) -> None:
     assert evaluate_main([*at(dataset), run, *call]) == 0
 
@@ -87,21 +92,23 @@ def test_no_setting_overwrites_the_results_of_another(toy, capsys):
     assert len({metrics for metrics, *_ in of.values()}) == 1 + len(QUESTIONS)
     assert sorted(path.name for path in (run / "evaluations").iterdir()) == sorted(QUESTIONS)
     for name, call in QUESTIONS.items():
+        before = times(run / "evaluations" / name)
         ask(toy, "a-seed0", *call)
-        assert "nothing to do" in capsys.readouterr().err, name
+        assert capsys.readouterr().err.startswith(f"{run / 'evaluations' / name}: "), "evaluated before"
+        assert times(run / "evaluations" / name) == before
 
 
 @pytest.mark.parametrize("call", SAME)
 def test_the_defaults_in_other_words_are_the_defaults(toy, capsys, call):
-    before = content(toy.runs / "a-seed0")
+    before = times(toy.runs / "a-seed0")
     ask(toy, "a-seed0", *call)
-    assert "nothing to do" in capsys.readouterr().err and content(toy.runs / "a-seed0") == before
+    assert f"{toy.runs / 'a-seed0'}: " in capsys.readouterr().err and times(toy.runs / "a-seed0") == before
     assert not (toy.runs / "a-seed0" / "evaluations").exists()
 
 
 def test_the_table_shows_the_test_split_and_names_the_other_results(toy, capsys):
     before, text = runs(toy, capsys)
-    assert set(before) == {"a-seed0", "b-seed0"} and "other results" not in text
+    assert set(before) == {"a-seed0", "b-seed0"} and not any(name in text for name in ("validation", "ties=ce"))
     for name in ("validation", "ties=ce"):
         ask(toy, "a-seed0", *QUESTIONS[name])
     after, text = runs(toy, capsys)
@@ -154,8 +161,9 @@ def test_default_results_that_an_older_version_wrote_are_shown_as_before(toy, ca
     figures = read_json(path)
     write_json(path, figures)
     assert runs(toy, capsys)[0] == before
+    written = times(toy.runs / "a-seed0")
     ask(toy, "a-seed0")
-    assert "nothing to do" in capsys.readouterr().err
+    assert f"{toy.runs / 'a-seed0'}: " in capsys.readouterr().err and times(toy.runs / "a-seed0") == written
 
 
 def test_links_of_a_report_lead_to_the_videos(toy):

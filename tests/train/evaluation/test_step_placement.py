@@ -46,7 +46,7 @@ SMALL_COSTS = st.tuples(st.integers(1, 6), st.integers(1, 3)).flatmap(
 @given(SMALL_COSTS, st.booleans())
 def test_the_cheapest_of_all_paths_is_found(cost_TK, exactly_one):
     if len(cost_TK) < cost_TK.shape[1]:
-        with pytest.raises(ValueError, match=r"\d frames .*\d steps"):
+        with pytest.raises(ValueError, match=rf"^{len(cost_TK)} .*\b{cost_TK.shape[1]} "):
             order_steps(cost_TK, exactly_one=exactly_one)
         return
     found = order_steps(cost_TK, exactly_one=exactly_one)
