@@ -127,7 +127,7 @@ def test_without_locks(tmp_path, videos):
     (modules / "sitecustomize.py").write_text(NO_LOCKS)
     path = os.pathsep.join([str(modules), os.environ["PYTHONPATH"]])
     wrote = whole_way(tmp_path / "root", videos, PYTHONPATH=path)
-    assert wrote["train"].count("has no locks") == 1
+    assert wrote["train"].count("No locks available") == 1
 
 
 @pytest.mark.slow

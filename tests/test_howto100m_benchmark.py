@@ -124,7 +124,7 @@ def test_the_table_has_what_was_measured_and_what_the_real_thing_takes():
 def test_a_folder_with_something_in_it_is_refused(tmp_path, capsys):
     (tmp_path / "mine").touch()
     assert main(["--folder", str(tmp_path)]) == 2
-    assert "not empty; expected a new folder" in capsys.readouterr().err
+    assert f"{tmp_path}: " in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 

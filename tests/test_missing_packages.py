@@ -95,7 +95,7 @@ def test_help_is_given_and_the_doctor_names_each(without_all, tmp_path):
     assert findings["packages"]["todo"] == install_command(*(NEEDED[name] for name in missing))
     assert findings["decord"]["todo"] == install_command("decord")
     assert findings["spaCy model"]["todo"] == install_command(EXTRAS["english"])
-    assert findings["torchcodec"]["found"].startswith("not installed")
+    assert findings["torchcodec"]["found"] and not findings["torchcodec"]["needed"]
 
 
 def test_videos_are_extracted_without_all(without_all, tmp_path, short_video):
@@ -109,8 +109,8 @@ def test_videos_are_extracted_without_all(without_all, tmp_path, short_video):
 
 def one_line(error: str, name: str) -> bool:
     requirement = EXTRAS[OF_EXTRAS[name]] if name in OF_EXTRAS else NEEDED[name]
-    line = f"error: the Python package {name} is not installed; install it with: {install_command(requirement)}"
-    return error.rstrip().endswith(line) and "Traceback" not in error
+    last = error.rstrip().splitlines()[-1]
+    return f" {name} " in last and last.endswith(f": {install_command(requirement)}") and "Traceback" not in error
 
 
 def test_slowfast_needs_pytorchvideo(tmp_path, monkeypatch, capsys, short_video):
@@ -160,8 +160,8 @@ class ImportsFastapi:
 
 def test_jobs_on_a_cluster_need_ray(without_all, tmp_path):
     done = run(without_all, tmp_path, "-c", "from vlalign.ray_jobs import extract_on_cluster")
-    line = f"the Python package ray is not installed; install it with: {install_command(NEEDED['ray'])}"
-    assert done.stderr.rstrip().endswith(f"ModuleNotFoundError: {line}")
+    last = done.stderr.rstrip().splitlines()[-1]
+    assert last.startswith("ModuleNotFoundError: ") and last.endswith(f" {install_command(NEEDED['ray'])}")
 
 
 def test_training_is_logged_without_tensorboard(tmp_path, monkeypatch, capsys):
@@ -173,8 +173,9 @@ def test_training_is_logged_without_tensorboard(tmp_path, monkeypatch, capsys):
     log.flush()
     log.close()
     assert json.loads((tmp_path / "events.jsonl").read_text()) == {"step": 1, "loss": 0.5}
-    note = "note: no curves for TensorBoard: the Python package tensorboard is not installed; install it with: "
-    assert capsys.readouterr().err == f"{note}{install_command(NEEDED['tensorboard'])}\n"
+    note = capsys.readouterr().err
+    assert note.startswith("note: ") and note.count("\n") == 1
+    assert note.endswith(f" {install_command(NEEDED['tensorboard'])}\n")
 
 
 def test_figures_need_matplotlib_and_what_is_around_them_does_not(tmp_path, monkeypatch, capsys):
@@ -184,7 +185,7 @@ def test_figures_need_matplotlib_and_what_is_around_them_does_not(tmp_path, monk
     with messages_on_terminal():
         plot_idf([idf], tmp_path / "idf.png")
         svg = loss_curve([{"step": 1, "loss": 0.5}])
-    assert not (tmp_path / "idf.png").exists() and svg.startswith("<p>no figures: the Python package matplotlib")
+    assert not (tmp_path / "idf.png").exists() and svg.startswith("<p>") and " matplotlib " in svg
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2 and all(line.endswith(install_command(NEEDED["matplotlib"])) for line in lines)
 

@@ -79,9 +79,8 @@ def test_a_process_without_its_own_gpu_is_refused(toy, monkeypatch, capsys):
     with pretended(num_gpus=1):
         assert train_main([*at(toy), "--features", "s3d", *TRAIN, "--device", "cuda"]) == 2
     said = capsys.readouterr().err
-    assert said.splitlines()[-1].endswith(
-        "--device cuda:1: not available here (CUDA error: invalid device ordinal); expected auto, cpu, cuda or cuda:N"
-    )
+    last = said.splitlines()[-1]
+    assert "--device cuda:1: " in last and "(CUDA error: invalid device ordinal)" in last
     assert "Traceback" not in said
 
 
@@ -89,7 +88,5 @@ def test_a_missing_process_group_is_one_line(toy, monkeypatch, capsys):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
     assert train_main([*at(toy), "--features", "s3d", *TRAIN]) == 2
-    line = (
-        "WORLD_SIZE is set without LOCAL_RANK, MASTER_ADDR, MASTER_PORT; start the processes with torchrun, or unset it"
-    )
-    assert capsys.readouterr().err.splitlines()[-1].endswith(line)
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert all(name in last for name in ("WORLD_SIZE", "LOCAL_RANK, MASTER_ADDR, MASTER_PORT", "torchrun"))

@@ -62,7 +62,7 @@ def video_engine(extractors: Sequence[Extractor]) -> str:
     """
     of_pictures = [e for e in extractors if e.profile.modality == "pictures"]
     if len({e.profile.decoding for e in of_pictures}) > 1:
-        raise ValueError("some profiles are decoded exactly and some by nvdec; extract them one after the other")
+        raise ValueError("profiles with decoding 'exact' and 'nvdec' together; extract them one after the other")
     return next((str(e.device) for e in of_pictures if e.profile.decoding == NVDEC and e.device.type == "cuda"), "")
 
 

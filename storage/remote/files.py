@@ -106,7 +106,7 @@ class RemoteFiles:
         from .http_client import SizeLimit
 
         def get() -> None:
-            limit = {"callback": SizeLimit(num_bytes)} | self._time_limit(num_bytes)
+            limit = {"callback": SizeLimit(f"{self.url}/{name}", num_bytes)} | self._time_limit(num_bytes)
             self._files.get_file(self._in_folder(name), str(path), **limit)
             if (num_sent := path.stat().st_size) != num_bytes:
                 raise OSError(f"{num_sent:,} bytes were sent, expected {num_bytes:,}")

@@ -98,12 +98,12 @@ class _Resolver(AbstractResolver):
 class SizeLimit(Callback):
     """Ends a copy that becomes longer than the first block of the shard declared."""
 
-    def __init__(self, num_bytes: int) -> None:
+    def __init__(self, url: str, num_bytes: int) -> None:
         super().__init__()
-        self._limit = num_bytes
+        self._url, self._limit = url, num_bytes
 
     def relative_update(self, inc: int = 1) -> None:
         """Count ``inc`` more bytes. Raises ``UserError`` above the limit."""
         super().relative_update(inc)
         if self.value > self._limit:
-            raise UserError(f"it is sent with more than its {self._limit:,} bytes; remove it there")
+            raise UserError(f"{self._url}: sent with more than its {self._limit:,} bytes; remove it there")

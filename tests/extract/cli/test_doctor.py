@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import pytest
 from vlalign.extract.cli import doctor
@@ -20,7 +21,7 @@ def test_what_is_there_is_listed_with_its_version(tmp_path, capsys):
     assert not any(line.startswith("MISSING") for line in lines)
     assert any(line.startswith("ok       PyAV ") for line in lines)
     assert any(line.split()[:3] == ["ok", "spaCy", "model"] for line in lines)
-    assert any("0 of 8 published files" in line for line in lines)
+    assert any(re.search(r"\b0 of 8\b", line) for line in lines)
 
 
 def test_json_has_the_same_findings(tmp_path, capsys):
@@ -37,15 +38,15 @@ def test_what_is_missing_is_named_with_the_command_that_installs_it(tmp_path, mo
     assert main(["--root", str(tmp_path)]) == 1
     out = capsys.readouterr().out
     assert "MISSING  spaCy model" in out and f"-> {install_command(EXTRAS['english'])}" in out
-    assert "note     ffmpeg program  missing" in out and "apt-get install ffmpeg" in out
+    assert re.search(r"^note +ffmpeg program .*\n? *-> .*apt-get install ffmpeg", out, re.MULTILINE)
 
 
 def test_a_folder_that_does_not_exist_yet_is_looked_at_by_its_disk(tmp_path):
     [finding] = [of for of in doctor.examine(tmp_path / "a" / "b") if of.what == "disk"]
-    assert "GiB free for" in finding.found and not finding.needed
+    assert re.search(r"\d GiB .*" + re.escape(str(tmp_path)), finding.found) and not finding.needed
 
 
 def test_a_full_disk_is_missing_room(tmp_path, monkeypatch):
     monkeypatch.setattr(doctor, "MIN_DISK_BYTES", os.statvfs(tmp_path).f_blocks * os.statvfs(tmp_path).f_frsize)
     [finding] = [of for of in doctor.examine(tmp_path) if of.what == "disk"]
-    assert finding.needed and finding.todo.startswith("make room there")
+    assert finding.needed and finding.todo and str(tmp_path) in finding.found

@@ -53,7 +53,7 @@ CUT_WORDS = r"(\d+)\D+ 96 [^;]*; (\d+)\D+ \d+ [^;]*; 1 "
 def test_matroska_cut_in_the_middle_is_noted(undamaged, tmp_path, name):
     path = cut_off(undamaged[name], tmp_path / f"cut.{name}", 0.6)
     taken = take(path, want(24))
-    reached = float(re.match(r"it ends at ([\d.]+) s of the 4.00 that it should have", taken.finished.partial)[1])
+    reached = float(re.search(r"\b([\d.]+) s .*\b4\.00\b", taken.finished.partial)[1])
     assert len(taken.rows[0]) / 24 == pytest.approx(reached, abs=0.15) and 2 < reached < 3
     assert_only_frames_that_exist(path, taken, len({row.tobytes() for row in taken.rows[0]}))
 
@@ -88,7 +88,7 @@ def test_a_zeroed_run_in_the_middle_of_webm_is_noted(undamaged, tmp_path):
     middle = undamaged["webm"].stat().st_size // 2
     taken = take(zero_bytes(undamaged["webm"], tmp_path / "zeroed.webm", middle, middle + 8000), want(24))
     assert len({row.tobytes() for row in taken.rows[0]}) < 80
-    assert re.search(r"its structure breaks at byte \d", taken.finished.partial)
+    assert middle <= int(re.search(r" (\d+)", taken.finished.partial)[1]) <= middle + 8000
 
 
 @pytest.mark.parametrize("num_packets", [20, 100])

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import re
 import struct
 import subprocess
 import zlib
@@ -217,8 +218,8 @@ def png_of_size(width, height):
 def test_images_have_the_size_limits_of_frames(tmp_path, size):
     path = tmp_path / "a.png"
     path.write_bytes(png_of_size(*size))
-    kind, words = failure_of(path)
-    assert kind == "too_large" and ("at most 50,000,000" in words or "one side is over 10 times the other" in words)
+    kind, reason = failure_of(path)
+    assert kind == "too_large" and ("50,000,000" in reason or re.search(r"\b10\b", reason))
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -296,7 +297,7 @@ def test_images_are_taken_from_a_folder_without_videos(tmp_path, capsys):
     assert "2 files" in said and "1 .webp" in said and "1 .txt" in said
     touch(tmp_path, "c.mp4")
     assert [v.video_id for v in list_folder(tmp_path, problems, instead=(".jpg", ".jpeg", ".png"))] == ["c"]
-    assert "3 images" in capsys.readouterr().err
+    assert re.search(rf"{re.escape(str(tmp_path))}: 3 ", capsys.readouterr().err)
     assert problems.count == 0
     (tmp_path / "none").mkdir()
     with pytest.raises(UserError, match=r"none.*\.jpg \.mp4"):

@@ -1,5 +1,6 @@
 """Log-mel rows, against a second library."""
 
+import re
 import subprocess
 from fractions import Fraction
 from pathlib import Path
@@ -156,12 +157,12 @@ def test_videos_without_sound_say_so(heard_file):
     "name, outcome",
     [
         ("dup_ts.ts", "partial: "),
-        ("trunc_tail.mp4", "partial: its sound ends at 2.93 s of the 5.00 that it should have"),
-        ("flip_mid.mp4", "partial: 3 packets of its sound are damaged, says the decoder"),
-        ("html.mp4", "unreadable"),
-        ("m3u8_local.mp4", "unreadable"),
-        ("concat_rel.mp4", "unreadable"),
-        ("trunc_nomoov.mp4", "unreadable"),
+        ("trunc_tail.mp4", r"partial: .* 2\.93 s .* 5\.00 .*"),
+        ("flip_mid.mp4", "partial: 3 .*"),
+        ("html.mp4", "unreadable: .*"),
+        ("m3u8_local.mp4", "unreadable: .*"),
+        ("concat_rel.mp4", "unreadable: .*"),
+        ("trunc_nomoov.mp4", "unreadable: .*"),
     ],
 )
 def test_odd_files_of_the_zoo(zoo_folder, name, outcome):
@@ -170,7 +171,7 @@ def test_odd_files_of_the_zoo(zoo_folder, name, outcome):
         found = f"partial: {heard(path).partial}"
     except VideoError as error:
         found = f"{error.kind}: {error}"
-    assert found == outcome or (outcome == "unreadable" and found.startswith("unreadable: "))
+    assert re.fullmatch(outcome, found)
 
 
 @pytest.mark.parametrize("num_blocks", [1, 2])

@@ -3,6 +3,7 @@
 No test here needs a GPU. That of the real engine is in ``tests/test_on_gpu.py``.
 """
 
+import re
 from dataclasses import asdict, replace
 from fractions import Fraction
 
@@ -222,12 +223,12 @@ def test_profiles_of_both_kinds_are_not_decoded_together():
     other = replace(exact, profile=replace(exact.profile, decoding="nvdec"), device=torch.device("cuda:1"))
     assert (video_engine([exact]), video_engine([other])) == ("", "cuda:1")
     assert video_engine([replace(other, device=torch.device("cpu"))]) == ""
-    with pytest.raises(ValueError, match="nvdec"):
+    with pytest.raises(ValueError, match=r"'exact'.*'nvdec'"):
         video_engine([exact, other])
 
 
 def test_it_needs_a_gpu():
-    with pytest.raises(UserError, match=r"nvdec.*cpu.*exact"):
+    with pytest.raises(UserError, match=r"^decoding nvdec: .*\bcpu\b"):
         load_extractor("resnet152", weights="random", decoding="nvdec")
 
 
@@ -242,11 +243,11 @@ def test_a_store_says_so_and_refuses_other_rows(with_sound, tmp_path, capsys):
     with pretended():
         assert extract_main([*call, "--device", "cuda", "--decoding", "nvdec"]) == 0
     said = capsys.readouterr().err
-    assert ": decoded on the CPU, not by NVIDIA's video engine: cuda is not available (" in said
+    assert re.search(r"\bCPU\b.*\bcuda\b", said)
     store = FeatureStore(DatasetFolder(tmp_path, "mine").features("resnet152"))
     assert store.profile == replace(PROFILES["resnet152"], decoding="nvdec")
     [decoder] = describe(store).decoders
     assert decoder.startswith("PyAV ")
     (tmp_path / "videos" / "b.mp4").write_bytes(with_sound.read_bytes())
     assert extract_main([*call, "--device", "cpu"]) == 2
-    assert "was made with profile" in capsys.readouterr().err
+    assert str(store.folder) in capsys.readouterr().err

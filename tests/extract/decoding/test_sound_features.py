@@ -1,6 +1,7 @@
 """Features of sound, in one pass with the pictures and from the command line."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -161,11 +162,9 @@ def test_the_command_writes_present_streams_and_records_missing_ones(clips, tmp_
     assert call(folder, root, "--weights", "random", features="resnet152,logmel") == 1
     printed = capsys.readouterr().err
     lines = [line for line in printed.splitlines() if "'pictures'" in line]
-    assert (
-        len(lines) == 1 and "logmel: no_sound: there is no sound stream in it; recorded in failures.jsonl" in lines[0]
-    )
+    assert len(lines) == 1 and "logmel: no_sound: " in lines[0] and "failures.jsonl" in lines[0]
     assert "'sound'" in printed and "resnet152: no_video: " in printed
-    assert "features resnet152,logmel of 1 of 4 videos are there" in printed and "3 videos failed" in printed
+    assert re.search(r"resnet152,logmel .*\b1 of 4 videos", printed) and "3 videos" in printed
     failed = {
         name: {f["video_id"]: f["kind"] for f in read_jsonl(dataset.features(name) / "failures.jsonl")}
         for name in ("resnet152", "logmel")
@@ -185,9 +184,10 @@ def test_the_command_writes_present_streams_and_records_missing_ones(clips, tmp_
     np.testing.assert_allclose(clip.start_seconds[[0, -1]], [0.5, 1.0])
 
     assert call(folder, root, "--weights", "random", features="resnet152,logmel") == 1
-    assert "tried" not in capsys.readouterr().err, "neither what is there nor what failed"
+    error = capsys.readouterr().err
+    assert "'pictures'" not in error and "'broken'" not in error, "neither what is there nor what failed is tried"
     assert call(folder, root, "--retry-failed", features="logmel") == 1
-    assert "2 videos tried, 2 problems" in capsys.readouterr().err
+    assert re.search(r": 2 videos .*\b2 ", capsys.readouterr().err)
 
 
 def test_audio_files_are_accepted_if_only_sound_is_requested(tmp_path, capsys):
@@ -198,7 +198,7 @@ def test_audio_files_are_accepted_if_only_sound_is_requested(tmp_path, capsys):
     assert call(folder, tmp_path / "root", features="logmel") == 0
     assert sorted(FeatureStore(tmp_path / "root/mine/features/logmel").video_ids()) == ["a", "b", "c"]
     assert call(folder, tmp_path / "other", "--weights", "random", features="logmel,s3d") == 2
-    assert "no video files in it" in capsys.readouterr().err
+    assert f"{folder}: " in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -209,7 +209,7 @@ def test_a_plan_includes_sound(clips, tmp_path, capsys):
     planned = capsys.readouterr()
     assert "logmel: no_sound: " in planned.err
     assert "resnet152: no_video: " in planned.err
-    assert "1 of 4 videos cannot be read" in planned.out
+    assert "1 of 4 videos" in planned.out
     table = {
         line.split()[0]: line.split()[1:]
         for line in planned.out.splitlines()
@@ -226,19 +226,19 @@ def test_sound_rows_of_other_programs_are_compared(clips, tmp_path, capsys):
     rows = heard(clips["both"]).features
     for made, code, remark in (
         (rows, 0, "same"),
-        (rows * 0.23, 0, "same: their rows are 0.23 times as long"),
+        (rows * 0.23, 0, r"same: .*\b0\.23 "),
         (
             rows - rows.max() - 20,
             1,
-            f"DIFFERENT: their values are ours {-rows.max() - 20:+.2f} throughout: another reference",
+            f"DIFFERENT: .* {re.escape(f'{-rows.max() - 20:+.2f}')} ",
         ),
-        (np.roll(rows, 3, axis=0), 1, "DIFFERENT: theirs have rows 3 places later"),
-        (np.flip(rows, axis=1), 1, "DIFFERENT: no cause known here explains it"),
+        (np.roll(rows, 3, axis=0), 1, "DIFFERENT: .* 3 "),
+        (np.flip(rows, axis=1), 1, r"DIFFERENT: [^\d]*$"),
     ):
         np.save(theirs / "both.npy", made)
         assert call(clips["both"].parent, tmp_path / "root", "--verify-against", str(theirs), features="logmel") == code
         line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("both"))
-        assert remark in line
+        assert re.search(remark, line), line
 
 
 def test_weights_and_precision_do_not_apply_to_sound(clips, tmp_path, capsys):

@@ -296,9 +296,7 @@ def test_a_file_without_a_published_hash_is_noted_once(cache, capsys, is_stated)
     published_weights(NAME)
     said = capsys.readouterr().err
     assert said.count("\n") == (not is_stated)
-    assert is_stated or (
-        f"nobody states the SHA-256 of {NAME}" in said and f"first seen now, is {sha256(CONTENT)}" in said
-    )
+    assert is_stated or (NAME in said and sha256(CONTENT) in said)
     published_weights(NAME)
     assert capsys.readouterr().err == ""
 
@@ -338,7 +336,7 @@ def test_another_file_of_the_same_name_is_refused_with_both_hashes(serve, cache)
         str(cache / NAME),
         sha256(CONTENT),
         sha256(other),
-        f"remove the line of {NAME} from {cache / 'sha256.json'}",
+        str(cache / "sha256.json"),
     ):
         assert part in complaint
     assert (cache / NAME).read_bytes() == other, "it is the user's"

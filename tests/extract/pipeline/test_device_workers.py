@@ -1,5 +1,6 @@
 """Extraction in a process for each device, with two processes on this machine's CPU in place of two GPUs."""
 
+import re
 import shutil
 from dataclasses import replace
 
@@ -40,8 +41,9 @@ def test_two_devices_make_one_store_with_the_rows_of_one(tmp_path, videos, featu
     said = capsys.readouterr().err.splitlines()
     assert main(call(tmp_path / "one", videos, features, "--device", "cpu")) == 1
     two, one = (DatasetFolder(tmp_path / name, "mine") for name in ("two", "one"))
-    assert f"{two.path}: computes on 2 devices: cpu, cpu" in said
-    assert f"{two.path}: {NUM_VIDEOS + 1} videos tried, 1 problem" in said
+    lines = "\n".join(said)
+    assert re.search(rf"^{re.escape(str(two.path))}: .*\b2 .*: cpu, cpu$", lines, re.MULTILINE)
+    assert re.search(rf"^{re.escape(str(two.path))}: {NUM_VIDEOS + 1} videos .*\b1 ", lines, re.MULTILINE)
     if "resnet152" in features:  # which takes long enough that each process gets videos
         assert len(list(two.features("resnet152").glob("*.h5"))) == 2
     for name in features.split(","):
@@ -60,7 +62,7 @@ def test_two_devices_make_one_store_with_the_rows_of_one(tmp_path, videos, featu
 def test_a_mistake_that_a_process_finds_is_one_line(tmp_path, videos, device, capsys):
     assert main(call(tmp_path, videos, "resnet152,logmel", "--device", f"cpu,{device}")) == 2
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith(f"vlalign-extract: error: --device {device}: not available here (")
+    assert last.startswith(f"vlalign-extract: error: --device {device}: ")
 
 
 # Apple's GPU: chosen only where it computes what the CPU does
@@ -79,7 +81,7 @@ def test_the_gpu_of_apple_is_used_only_if_its_features_are_right(tmp_path, monke
     monkeypatch.setattr(store_extractor, "make_extractors", lambda worker: made[worker.device])
     settings = ExtractionSettings(dataset=DatasetFolder(tmp_path, "mine"))
     assert choose_devices(settings, {"s3d": "random"}) == chosen
-    assert ("is not used" in capsys.readouterr().err) == (chosen == ["cpu"])
+    assert ("Apple's GPU" in capsys.readouterr().err) == (chosen == ["cpu"])
     assert choose_devices(replace(settings, device="mps"), {"s3d": "random"}) == ["mps"]
 
 

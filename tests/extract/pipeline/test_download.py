@@ -2,6 +2,7 @@
 
 import functools
 import http.server
+import re
 import shutil
 import sys
 import threading
@@ -163,7 +164,7 @@ def test_local_files_do_not_wait_for_downloads():
 def test_a_missing_file_system_package_is_reported_at_once(monkeypatch):
     monkeypatch.setitem(sys.modules, "gcsfs", None)  # as if it were not installed
     fetcher = Fetcher(allowed_hosts=HERE)
-    with pytest.raises(UserError, match=r"gs://bucket/a\.mp4: cannot be read without another package .*gcsfs"):
+    with pytest.raises(UserError, match=r"gs://bucket/a\.mp4: .*gcsfs"):
         next_job(fetcher.jobs([VideoJob("x", Path(), [], url="gs://bucket/a.mp4")]))
     fetcher.close()
 
@@ -198,5 +199,5 @@ def test_downloads_of_a_killed_process_are_removed_by_the_next(tmp_path, served)
     "path", ["file:///etc/passwd", "zip://x::https://h/a.zip", "simplecache::s3://b/a.mp4", "S3://b/a.mp4", "x://y"]
 )
 def test_file_urls_are_refused(path):
-    with pytest.raises(ValueError, match="expected a path, or an address that begins with one of"):
+    with pytest.raises(ValueError, match=f"{re.escape(path)}.* s3, .* https, "):
         VideoRecord(video_id="a", path=path)

@@ -1,5 +1,6 @@
 """vlalign-extract --verify-against and --plan."""
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -49,8 +50,8 @@ def theirs(folder, tmp_path, resnet152) -> Path:
 def test_verification_extracts_and_compares(folder, theirs, tmp_path, capsys):
     assert call(folder, tmp_path / "root", "--verify-against", str(theirs)) == 0
     printed = capsys.readouterr()
-    assert "1 of its 3 files are named like no video of mine" in printed.err
-    assert "2 of 2 videos have the same rows" in printed.out
+    assert re.search(r"^note: 1 .*\b3 .* mine$", printed.err, re.MULTILINE)
+    assert "2 of 2 videos" in printed.out
     assert sorted(FeatureStore(tmp_path / "root/mine/features/resnet152").video_ids()) == ["v0", "v1"], (
         "and no other was extracted"
     )
@@ -71,13 +72,13 @@ def test_verification_explains_how_other_rows_were_made(folder, theirs, tmp_path
 @pytest.mark.parametrize(
     "prepare, features, complaint",
     [
-        (lambda theirs: None, "resnet152", "no feature files there; expected one for each video, named by its id"),
+        (lambda theirs: None, "resnet152", "theirs: "),
         (
             lambda theirs: np.save(theirs / "x.npy", rows()),
             "resnet152",
-            "none of its files (x, ...) is named like a video of mine",
+            "(x, ...)",
         ),
-        (lambda theirs: np.save(theirs / "v0.npy", rows()), "resnet152,s3d", "which features are these?"),
+        (lambda theirs: np.save(theirs / "v0.npy", rows()), "resnet152,s3d", "--features resnet152 or s3d"),
     ],
     ids=["empty", "other names", "two features"],
 )
@@ -94,13 +95,8 @@ def test_a_plan_reports_the_work_and_changes_nothing(folder, tmp_path, features,
     assert call(folder, tmp_path / "root", "--plan", features=features) == 1
     planned = capsys.readouterr()
     assert not (tmp_path / "root").exists()
-    assert (
-        "v0.mp4: has the same id, 'v0', as" in planned.err and "'broken'" in planned.err and "unreadable" in planned.err
-    )
-    assert (
-        "1 of 3 videos cannot be read" in planned.out
-        and "times as fast as they play on this machine's cpu" in planned.out
-    )
+    assert all(name in planned.err for name in ("v0.mp4: ", "'v0'", "'broken'")) and "unreadable" in planned.err
+    assert "1 of 3 videos" in planned.out and "cpu" in planned.out
     table = {
         line.split()[0]: line.split()[1:] for line in planned.out.splitlines() if line.startswith(("resnet152", "i3d"))
     }

@@ -121,27 +121,27 @@ def test_a_clip_has_the_sound_between_its_times(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name, reason",
+    "name, kind",
     [
-        ("html.mp4", "Invalid data"),
-        ("m3u8_http.mp4", "Invalid data"),
-        ("concat_abs.mp4", "Invalid argument"),
-        ("audio_only.mp4", "no video stream"),
-        ("missing.mp4", "no such file"),
-        ("ok_h264.mp4", "no frame between these times"),
+        ("html.mp4", "unreadable"),
+        ("m3u8_http.mp4", "unreadable"),
+        ("concat_abs.mp4", "unreadable"),
+        ("audio_only.mp4", "no_video"),
+        ("missing.mp4", "missing"),
+        ("ok_h264.mp4", "no_video"),
     ],
 )
-def test_what_cannot_be_cut_is_refused_in_a_line(zoo_folder, name, reason):
+def test_what_cannot_be_cut_is_refused_in_a_line(zoo_folder, name, kind):
     path = zoo_folder / name
-    with pytest.raises(VideoError, match=reason) as refused:
+    with pytest.raises(VideoError) as refused:
         cut_clip(path, 1000.0, 1001.0, wait_seconds=60)
-    assert "\n" not in str(refused.value)
+    assert refused.value.kind == kind and "\n" not in str(refused.value)
 
 
 def test_what_takes_too_long_is_stopped(tmp_path):
     """Decoding starts at the only key frame."""
     path = numbered(tmp_path / "v.avi", "avi", "mpeg4")
     began = time.monotonic()
-    with pytest.raises(VideoError, match="more than 0 s"):
+    with pytest.raises(VideoError, match=r"\b0 s"):
         cut_clip(path, 9.0, 9.5, wait_seconds=0.01)
     assert time.monotonic() - began < 5

@@ -1,6 +1,7 @@
 """What a scan of a folder takes, what it leaves out, and what it says about that."""
 
 import os
+import re
 import shutil
 import socket
 import unicodedata
@@ -106,10 +107,8 @@ def test_without_a_data_set_links_lead_only_within_the_folder(tmp_path, capsys):
     folder, problems = linked(tmp_path), Problems()
     assert ids(folder, problems) == ["one"]
     gone, outside = problems.messages
-    assert f"{folder}/gone.mp4: a link to ../disk/gone.mp4" in gone
-    assert (
-        f"{folder}/part2 (a link to {tmp_path}/disk)" in outside and f"--allow-folder {tmp_path}/disk once" in outside
-    )
+    assert f"{folder}/gone.mp4: " in gone and "../disk/gone.mp4" in gone
+    assert f"{folder}/part2 (" in outside and f"--allow-folder {tmp_path}/disk " in outside
     assert "notes" not in capsys.readouterr().err, "what lies there is not even listed"
 
 
@@ -145,7 +144,7 @@ def test_each_real_folder_is_scanned_once_by_its_own_path(tmp_path, capsys):
     problems = Problems()
     assert ids(tmp_path, problems) == ["b/c/y", "b/x"]
     assert [message.split(":")[0] for message in problems.messages] == [f"{tmp_path}/b/c/self"]
-    assert "2 links to folders that are scanned by another path" in capsys.readouterr().err
+    assert re.search(rf"{re.escape(str(tmp_path))}: .*\b2 ", capsys.readouterr().err)
 
 
 def test_folders_that_link_to_each_other_in_many_ways_are_scanned_in_no_time(tmp_path):
@@ -198,10 +197,10 @@ def test_a_video_that_takes_the_place_of_another_is_named(tmp_path, short_clip, 
         shutil.copy(short_clip, tmp_path / folder / "a.mp4")
     assert extract(tmp_path / "root", tmp_path / "first") == 0
     capsys.readouterr()
-    assert extract(tmp_path / "root", tmp_path / "first") == 0 and "instead of" not in capsys.readouterr().err
+    assert extract(tmp_path / "root", tmp_path / "first") == 0 and "/a.mp4" not in capsys.readouterr().err
     assert extract(tmp_path / "root", tmp_path / "second") == 0
     said = capsys.readouterr().err
     assert f"{tmp_path}/second/a.mp4" in said and f"{tmp_path}/first/a.mp4" in said
     (tmp_path / "second").rename(tmp_path / "third")  # a folder that moved is no second file
     capsys.readouterr()
-    assert extract(tmp_path / "root", tmp_path / "third") == 0 and "instead of" not in capsys.readouterr().err
+    assert extract(tmp_path / "root", tmp_path / "third") == 0 and "/a.mp4" not in capsys.readouterr().err

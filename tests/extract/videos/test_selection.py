@@ -53,7 +53,8 @@ def test_an_undecodable_file_name_is_skipped_and_reported(tmp_path, capsys):
     problems = Problems()
     assert [v.video_id for v in list_folder(tmp_path, problems)] == ["a"]
     assert problems.count == 2
-    assert "characters that are not printable; skipped" in capsys.readouterr().err
+    warnings = capsys.readouterr().err.splitlines()
+    assert len(warnings) == 2 and all(name in "".join(warnings) for name in (r"b\udcff.mp4", r"c\n.mp4"))
 
 
 def extraction_in(locale: dict[str, str], folder: Path) -> subprocess.CompletedProcess:
@@ -84,7 +85,8 @@ def test_nothing_is_extracted_if_names_would_be_misread(tmp_path, short_video):
     shutil.copy(short_video, tmp_path / "größe.mp4")
     done = extraction_in({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, tmp_path)
     assert done.returncode == 2 and not (tmp_path / "root").exists()
-    assert done.stderr == ("vlalign-extract: error: file names are read as ascii, expected utf-8; set PYTHONUTF8=1\n")
+    assert done.stderr.startswith("vlalign-extract: error: ") and done.stderr.count("\n") == 1
+    assert " ascii, " in done.stderr and " utf-8; " in done.stderr and "PYTHONUTF8=1" in done.stderr
 
 
 def test_a_relative_folder_gives_absolute_paths(tmp_path, monkeypatch):
@@ -99,16 +101,16 @@ def test_the_second_of_two_files_with_one_id_is_skipped_and_named(tmp_path, caps
     assert [v.path for v in list_folder(tmp_path, problems)] == [str(tmp_path / "a.mp4"), str(tmp_path / "b.mp4")]
     assert problems.count == 1
     warning = capsys.readouterr().err
-    assert f"{tmp_path / 'a.webm'}: has the same id, 'a', as {tmp_path / 'a.mp4'}" in warning and "rename" in warning
+    assert f"{tmp_path / 'a.webm'}: " in warning and "'a'" in warning and str(tmp_path / "a.mp4") in warning
 
 
 @pytest.mark.parametrize(
     "make, complaint",
     [
-        (lambda folder: None, "no such folder"),
-        (lambda folder: folder.write_text("x"), "no such folder"),
-        (lambda folder: folder.mkdir(), "no video files in it; expected names ending in .3g2 .3gp .apng"),
-        (lambda folder: touch(folder, "readme.md", "sub/a.wav"), "no video files in it, but 2 files"),
+        (lambda folder: None, "videos: "),
+        (lambda folder: folder.write_text("x"), "videos: "),
+        (lambda folder: folder.mkdir(), r"videos: .*\.3g2 \.3gp \.apng"),
+        (lambda folder: touch(folder, "readme.md", "sub/a.wav"), r"videos: .*\b2 "),
     ],
     ids=["missing", "a file", "empty", "nothing of the kind"],
 )

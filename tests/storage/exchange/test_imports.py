@@ -1,5 +1,6 @@
 """Import into stores: the times of rows, and which stores take what."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,10 +37,7 @@ def test_rows_get_their_times(tmp_path, capsys, fps, num_rows, duration, starts,
     assert (num_new, problems.count) == (1, int(late > 0))
     assert times_of(tmp_path / "store") == (starts, ends, duration or ends[-1])
     assert FeatureStore(tmp_path / "store").get("x").valid_frames.tolist() == [2] * num_rows
-    assert (
-        not late
-        or f"{late} of {num_rows} rows would start after the video's {duration:g} seconds" in capsys.readouterr().err
-    )
+    assert not late or re.search(rf"f\.npz.*\b{late} of {num_rows} .*\b{duration:g} seconds", capsys.readouterr().err)
 
 
 def test_without_fps_a_video_needs_its_duration(tmp_path, capsys):
@@ -48,7 +46,7 @@ def test_without_fps_a_video_needs_its_duration(tmp_path, capsys):
         tmp_path / "f.npz", tmp_path / "store", replace(PROFILE, fps=None), durations={"x": 3.0}
     )
     assert (num_new, problems.count) == (1, 1)
-    assert "f.npz, 'y': the profile has no fps, so the duration of the video is needed" in capsys.readouterr().err
+    assert re.search(r"f\.npz, 'y': .*\bfps\b", capsys.readouterr().err)
 
 
 def test_an_import_records_its_origin(tmp_path):
@@ -106,4 +104,4 @@ def test_a_store_is_not_imported_into_another(tmp_path, capsys):
     np.save(tmp_path / "x.npy", A)
     imported(tmp_path / "x.npy", tmp_path / "store")
     num_new, problems = imported(tmp_path / "store", tmp_path / "other")
-    assert (num_new, problems.count) == (0, 1) and "it needs no import" in capsys.readouterr().err
+    assert (num_new, problems.count) == (0, 1) and f"{tmp_path / 'store'}" in capsys.readouterr().err

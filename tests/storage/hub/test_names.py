@@ -31,22 +31,22 @@ def test_a_name_is_read_and_written(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "named"),
     [
-        ("hf:", "expected hf:ORG/MODEL, timm:NAME or"),
-        ("hf:a/b:half", "'half' is not known"),
-        ("hf:a/b:mean:first", "'first' is not known"),
-        ("hf:a/b:2fps:whole", "both :whole and frames a second"),
-        ("hf:a/b:0fps", "'0fps' is not known"),
-        ("hf:a/b@", "expected hf:ORG/MODEL, timm:NAME or"),
-        ("hf:models/mine/clip", "write a folder as ./models/mine/clip"),
-        ("hf:./clip@main", "a folder has no revisions"),
-        ("hf:./my clip", "its store would be called 'my clip'"),
-        ("hf:..", r"its store would be called '..'"),
+        ("hf:", "hf:ORG/MODEL, timm:NAME"),
+        ("hf:a/b:half", "'half'"),
+        ("hf:a/b:mean:first", "'first'"),
+        ("hf:a/b:2fps:whole", ":whole.*:2fps|:whole "),
+        ("hf:a/b:0fps", "'0fps'"),
+        ("hf:a/b@", "hf:ORG/MODEL, timm:NAME"),
+        ("hf:models/mine/clip", r"\./models/mine/clip"),
+        ("hf:./clip@main", r"^features hf:\./clip@main: "),
+        ("hf:./my clip", "'my clip'"),
+        ("hf:..", r"'\.\.'"),
     ],
 )
-def test_other_forms_are_refused(text, words):
-    with pytest.raises(SettingError, match=words) as refused:
+def test_other_forms_are_refused(text, named):
+    with pytest.raises(SettingError, match=named) as refused:
         read_hub_name(text)
     assert "\n" not in str(refused.value)
 

@@ -194,7 +194,7 @@ def test_a_local_store_is_uploaded(tmp_path, there):
 def test_store_commands_work_on_a_remote_store_or_explain_why_not(tmp_path, there, capsys):
     here = tmp_path / "here"
     assert store_main(["link", str(here), there.as_uri()]) == 0
-    assert "6 videos there" in capsys.readouterr().out
+    assert re.search(rf"{re.escape(there.as_uri())}.*\b6 videos", capsys.readouterr().out)
     assert store_main(["verify", str(here)]) == 0
     assert f"{here}: 3 shards" in capsys.readouterr().out
     for action in (["repair", str(here)], ["compact", str(here)], ["rm", str(here), "video0"]):
@@ -270,7 +270,7 @@ def test_a_download_stops_when_the_server_sends_too_much(tmp_path, endless, monk
     what, address, sent = endless
     monkeypatch.setattr(web, "MAX_RESPONSE_BYTES", MOST)
     link_store(tmp_path / "here", address)
-    with pytest.raises((UserError, OSError), match=r"\d") as refused:
+    with pytest.raises((UserError, OSError), match=rf"{re.escape(address)}.* [\d,]+ bytes") as refused:
         store = FeatureStore(tmp_path / "here")
         assert what == "whole shard"
         store.get("video0")
@@ -289,7 +289,7 @@ def test_features_are_extracted_to_a_remote_store_once(tmp_path, short_video, ca
         dataset.write_videos([VideoRecord(video_id="a", path="a.mp4")])
         call = ["--root", str(dataset.root), "--dataset", "mine", "--features", "s3d", "--weights", "random"]
         assert extract_main([*call, "--stores", address, "--plan"]) == 0
-        assert not dataset.features("s3d").exists() and "is not linked to" in capsys.readouterr().err
+        assert not dataset.features("s3d").exists() and address in capsys.readouterr().err
         assert extract_main([*call, "--stores", address]) == 0
         assert ("1 video tried" in capsys.readouterr().err) == (machine == "one")
         assert whole(dataset.features("s3d")) == 0

@@ -111,7 +111,7 @@ def test_repair_drops_only_the_damaged_video_and_extraction_restores_it(tmp_path
     damaged = shard_files(folder)[1]
     flip(damaged, offset_of(damaged, "v6", column))
     [message] = findings(folder)
-    assert message == f"{damaged}: the rows of 1 of its 4 videos are damaged: v6"
+    assert message.startswith(f"{damaged}: ") and "1 of its 4 videos" in message and message.endswith(": v6")
     [repaired] = maintenance.repair(folder)
     assert repaired.path == damaged and "3 videos kept, 1 dropped" in repaired.message
     assert read(folder) == contents(v for v in videos if v.video_id != "v6") and not findings(folder)
@@ -130,9 +130,8 @@ def test_repair_drops_a_shard_whose_index_is_unreadable(tmp_path, where):
     content = path.read_bytes()
     flip(path, {"first line": 3, "block": 300, "index": content.index(b"lost", PAGE)}[where])
     assert len(findings(tmp_path)) == 1
-    assert [repaired.message for repaired in maintenance.repair(tmp_path)] == [
-        f"{path}: not readable, dropped as a whole"
-    ]
+    [repaired] = maintenance.repair(tmp_path)
+    assert repaired.path == path and repaired.message.startswith(f"{path}: ") and not path.exists()
     assert read(tmp_path) == contents(good) and not findings(tmp_path)
 
 

@@ -109,7 +109,7 @@ def test_a_small_table_takes_little_memory(tmp_path, bomb):
     BOMBS[bomb](path)
     assert path.stat().st_size < MB / 2
     line = refusal(lambda: list(custom.read(path, 0, Problems(quiet=True))))
-    assert str(path) in line and "too much for a file of" in line and len(line) < 300
+    assert str(path) in line and f"{path.stat().st_size:,}" in line and len(line) < 300
 
 
 def test_small_features_take_little_memory(tmp_path):
@@ -121,7 +121,7 @@ def test_small_features_take_little_memory(tmp_path):
         with source_videos(path) as videos:
             videos[0].read()
 
-    assert "too much for a file of" in refusal(read)
+    assert f"{path.stat().st_size:,}" in refusal(read)
     rows = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(6 * 10**7, np.float32)), 6 * 10**4)
     write(path, {"video_id": repeated("v", 1000), "embedding": rows})
     assert "column 'embedding'" in refusal(read)
@@ -191,7 +191,7 @@ def test_lists_of_which_only_the_first_texts_stand_in_the_dictionary(tmp_path):
     words = pa.ListArray.from_arrays(pa.array([0, 1000, 61_000], pa.int32()), texts)
     write(tmp_path / "a.parquet", {"a": words}, dictionary_pagesize_limit=110_000, data_page_size=512)
     line = refusal(lambda: read_table(tmp_path / "a.parquet", ["a"]))
-    assert "too much for a file of" in line
+    assert f"{(tmp_path / 'a.parquet').stat().st_size:,}" in line
 
 
 @pytest.mark.parametrize("options", [{}, {"data_page_version": "2.0", "data_page_size": 64, "use_dictionary": False}])
