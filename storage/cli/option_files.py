@@ -62,16 +62,15 @@ def _read(path: Path) -> Iterator[tuple[Any, Any, int]]:
     """Yield the keys of a file, each with its value and its line; of a key that stands twice, both."""
     if path.suffix not in (".toml", ".yaml", ".yml"):
         raise UserError(f"{path}: expected a .toml, .yaml or .yml file with options")
-    text = read_small_text(path, "a few options")
+    text = _read_text(path)
     return _read_toml(path, text) if path.suffix == ".toml" else _read_yaml(path, text)
 
 
-def read_small_text(path: Path, expected: str) -> str:
-    """Return the text of a file that a person wrote; ``expected`` says what it has. Raises ``UserError``."""
+def _read_text(path: Path) -> str:
     with refuse_unreadable(path, "not readable"), path.open("rb") as file:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
-        raise UserError(f"{path}: more than {MAX_BYTES:,} bytes; expected {expected}")
+        raise UserError(f"{path}: more than {MAX_BYTES:,} bytes; expected a few options")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -83,7 +82,7 @@ def _place(path: Path, num_lines_before: int) -> str:
 
 
 @contextlib.contextmanager
-def refuse_bad_yaml(path: Path, text: str) -> Iterator[None]:
+def _refuse_bad_yaml(path: Path, text: str) -> Iterator[None]:
     """Turn what PyYAML raises in the block into a ``UserError`` with file and line."""
     try:
         yield
@@ -97,7 +96,7 @@ def refuse_bad_yaml(path: Path, text: str) -> Iterator[None]:
 
 
 def _read_yaml(path: Path, text: str) -> Iterator[tuple[Any, Any, int]]:
-    with refuse_bad_yaml(path, text):
+    with _refuse_bad_yaml(path, text):
         loader = yaml.SafeLoader(text)
         document = loader.get_single_node()
         if document is None:

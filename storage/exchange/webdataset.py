@@ -38,6 +38,7 @@ class _Sample:
 
 
 def export_tars(store: Store, target: Path, videos: Iterable[VideoFeatures], problems: Problems) -> int:
+    """Write videos into tars of at most ``TAR_BYTES``, or of one video. Return the number of videos written."""
     samples = (_sample(store, video) for video in videos)
     sample = next(samples, None)
     num_tars = num_written = 0

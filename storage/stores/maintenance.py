@@ -46,8 +46,7 @@ class ShardDamage:
     """The rows of the damaged videos in the shard's index."""
     foreign: bool = False
     """True if it is not a damaged shard of this store: another version or profile, another program's file, or
-    unreadable now.
-    """
+    unreadable now."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,10 @@
-"""The captions of a data set that can be used with its features, and why the others cannot."""
+"""The captions of a data set that can be used with its features, and why the others cannot.
+
+A caption that cannot be used, such as one without feature rows, is reported and skipped, by training and by evaluation
+alike (``pairs.read_pairs``; ``skip_without_rows`` for steps and segments). An evaluation does not count it as a miss:
+``metrics.json`` says how many were skipped, and that the figures are not comparable with published ones
+(``evaluation/coverage.py``).
+"""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -160,7 +166,10 @@ def clip_names(captions: CaptionTable, indices: np.ndarray) -> list[str]:
 
 
 def skip_without_rows(captions: CaptionTable, features: ClipFeatures, problems: Problems) -> CaptionTable:
-    """Return the captions without those whose clips have no feature rows, which are reported."""
+    """Return the captions without those whose clips have no feature rows, which are reported.
+
+    Captions of videos without any row stay: who reads the videos reports those, a video at a time.
+    """
     exclusions = find_exclusions(captions, features, None)
     causes = {cause: np.flatnonzero(getattr(exclusions, cause)) for cause in NO_ROWS if cause != "no_video_rows"}
     report_without_rows(captions, causes, features, problems)

@@ -1,6 +1,7 @@
 """The objectives that a model can be trained with, one file each.
 
-To add an objective, write its file, add its row here, and its tests.
+An objective is a loss with its settings. To add one, write its file and add its row here; CONTRIBUTING.md has an
+example. Formulas of papers stand in ``train/losses/``, as functions of tensors.
 """
 
 from .base import Objective

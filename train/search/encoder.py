@@ -1,7 +1,7 @@
 """Encoders of queries and clips: the protocol, and the encoder of a store.
 
 A query becomes a vector in ``encode_text`` or ``encode_image``, a part of a video in ``encode_clips``. ``StoreEncoder``
-does it with a feature store and the text tower of its model, ``RunEncoder`` with a trained run.
+does it with a feature store and the text tower of its model, ``RunEncoder`` (``run_encoder.py``) with a trained run.
 """
 
 import hashlib
