@@ -51,11 +51,11 @@ ENCODED = b"(" + b"c_codecs\nencode\nh\x01h\x02\x86R" * 4000 + b"l"
 PICKLES = {
     "type that is a doubled list": (
         in_a_dict(b"cnumpy\ndtype\nh\x3c\x85R", doubled(60)),
-        "a type or encoding with an impossible name",
+        " name)",
     ),
     "order that is a doubled list": (
         in_a_dict(BUILD_TYPE % b"h\x3c", doubled(60)),
-        "a type or encoding with an impossible name",
+        " name)",
     ),
     "encoding that is a doubled list": (
         in_a_dict(b"c_codecs\nencode\n" + text(b"a") + b"h\x3c\x86R", doubled(60)),
