@@ -40,15 +40,21 @@ def known_encoders(
         if is_hub_name(encoder):
             hub = read_hub_name(encoder)
             hub = replace(hub, fps=fps) if hub.fps is None and not hub.is_whole else hub
-            if hub.store in found or hub.store in PROFILES:
-                problem = f"its store would be called {hub.store!r}, like another one's; extract it by itself"
+            if hub.store in PROFILES:
+                raise SettingError(
+                    "features", encoder, f"{hub.store!r} is the name of a built-in profile; rename the folder"
+                )
+            if hub.store in found:
+                problem = f"the store name {hub.store!r} is already used; omit one of the two"
                 raise SettingError("features", encoder, problem)
             found[hub.store] = hub.text
         elif is_custom_encoder(encoder) and encoder not in PROFILES:
             own = find_custom_encoder(encoder, trusted)
             name = own.profile.name
-            if name in found or name in PROFILES:
-                raise SettingError("features", encoder, f"its name {name!r} is another one's; give it one of its own")
+            if name in PROFILES:
+                raise SettingError("features", encoder, f"{name!r} is the name of a built-in profile; rename yours")
+            if name in found:
+                raise SettingError("features", encoder, f"the profile name {name!r} is already used; rename it")
             chosen = (weights or {}).get(name, PRETRAINED)
             found[name] = own.text if chosen == PRETRAINED else replace(own, weights=Path(chosen).absolute()).text
         elif encoder in PROFILES:
@@ -60,7 +66,7 @@ def known_encoders(
         expected = f"{', '.join(PROFILES)}, {', '.join(ALIASES)} or hf:ORG/MODEL"
         raise SettingError("features", text, f"features {quoted}: not known; expected {expected}")
     if fps is not None and not any(map(is_hub_name, found.values())):
-        raise SettingError("fps", fps, f"the profiles of {', '.join(found)} have their own; leave it out")
+        raise SettingError("fps", fps, f"the profiles of {', '.join(found)} have their own; omit --fps")
     return found
 
 
@@ -90,7 +96,7 @@ def parse_weights(values: Sequence[str], features: Sequence[str]) -> dict[str, s
     chosen = dict.fromkeys(features, PRETRAINED)
     with_weights = [name for name in features if name != LOGMEL] or list(features)
     if values and not features:
-        raise SettingError("weights", values[0], "encoders of a library bring their own; leave it out")
+        raise SettingError("weights", values[0], "encoders of a library bring their own; omit --weights")
     for value in values:
         name, weights = match.groups() if (match := re.fullmatch(r"(\w+)=(.*)", value)) else ("", value)
         if not name and len(with_weights) > 1 and weights not in ("random", PRETRAINED):
@@ -206,12 +212,13 @@ class ExtractionSettings(Settings):
     def check(self) -> None:
         """Refuse trusted modules that nothing runs."""
         if self.trust and not any(map(is_custom_encoder, self.encoders.values())):
-            problem = f"changes nothing: no profile of your own is among features {','.join(self.names)}; leave it out"
+            features = ",".join(self.store_names)
+            problem = f"changes nothing: no profile of your own is among features {features}; omit --trust"
             raise SettingError("trust", self.trust[0], problem)
 
     @property
-    def names(self) -> list[str]:
-        """The names of the profiles."""
+    def store_names(self) -> list[str]:
+        """The names of the stores, in the order of ``features``."""
         return list(self.encoders)
 
     def for_worker(self, weights: Mapping[str, str], device: str, num_cores: int | None = None) -> WorkerSettings:
@@ -228,11 +235,17 @@ class ExtractionSettings(Settings):
         )
 
     def weights_of(self, name: str) -> str:
-        """Return which weights the features ``name`` are computed with: those of an encoder of a library are its own,
-        and named like it, with the revision that the hub has now.
+        """Return the weights of a store.
+
+        Args:
+            name: Name of the store.
+
+        Returns:
+            For a built-in profile, a path, "pretrained" or "random". For a custom encoder, its whole text
+            (``CustomEncoder.text``). For a hub encoder, its name with the revision that the hub has now.
 
         Raises:
-            UserError: The files of such an encoder are missing.
+            UserError: The files of a hub encoder are missing.
         """
         encoder = self.encoders[name]
         if is_custom_encoder(encoder):

@@ -76,7 +76,7 @@ class CaptionStatistics:
             counts += [count for name, count in vars(split).items() if (name, count) != ("shared_texts", None)]
         shares = statistics.other_languages.values()
         if not all(type(count) is int for count in counts) or not all(type(s) is float for s in shares):
-            raise ValueError("counts that are no integers")
+            raise ValueError("a count is not an integer")
         if not statistics.splits:
             raise ValueError("no split")
         return statistics
@@ -127,7 +127,7 @@ class CorpusCounter:
         counter = cls()
         for split, counts in values.items():
             if not type(counts["captions"]) is type(counts["clips"]) is int or not all(map(is_text, counts["videos"])):
-                raise ValueError("counts that are no integers, or ids that are no texts")
+                raise ValueError("a count is not an integer, or an id is not a text")
             counter.num_captions[split], counter.num_clips[split] = counts["captions"], counts["clips"]
             counter.videos[split] = set(counts["videos"])
         return counter

@@ -80,7 +80,7 @@ class FirstPassLine:
             or not all(map(is_text, texts))
             or not all(type(n) is int for n in counts)
         ):
-            raise ValueError("keys or messages that are no texts, or counts that are no integers")
+            raise ValueError("a key or a message is not a text, or a count is not an integer")
         return cls(values["keys"], chunks, bool(values["is_last"]))
 
 

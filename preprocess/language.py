@@ -100,10 +100,10 @@ def languages_among(texts: Sequence[str], expected: str) -> Counter[str]:
     return Counter(guess_language(text, expected) for text in texts[:: max(1, len(texts) // SAMPLE_SIZE)])
 
 
-def other_languages(counts: Mapping[str, int], spoken: str) -> dict[str, float]:
-    """Return the share of each language but ``spoken``, the largest first, if they are worth a line together."""
+def other_languages(counts: Mapping[str, int], tagger_language: str) -> dict[str, float]:
+    """Return the share of each language but the tagger's, the largest first, if they are worth a line together."""
     known = Counter({language: count for language, count in counts.items() if language})
-    shares = {name: round(count / known.total(), 3) for name, count in known.most_common() if name != spoken}
+    shares = {name: round(count / known.total(), 3) for name, count in known.most_common() if name != tagger_language}
     return shares if sum(shares.values()) >= MIN_REPORTED_SHARE else {}
 
 

@@ -83,9 +83,9 @@ def tag_part(part: TaggingPart) -> int:
     for caption in tagged:
         tags.setdefault(caption.split, Counter()).update(caption.pos_tags)
     write_counts(part.folder, part.index, count_words(tagged))
-    spoken = load_pipeline(part.tagger.spacy_model).lang or ""
-    languages = languages_among([caption.caption for caption in tagged], spoken)
-    about = {"key": part.key, "tags": tags, "languages": languages, "spoken": spoken}
+    tagger_language = load_pipeline(part.tagger.spacy_model).lang or ""
+    languages = languages_among([caption.caption for caption in tagged], tagger_language)
+    about = {"key": part.key, "tags": tags, "languages": languages, "spoken": tagger_language}
     write_part(part.folder, part.index, tagged, about)
     return len(tagged)
 

@@ -64,9 +64,10 @@ def prepare_captions(
 
     Args:
         settings: The captions, and how to prepare them.
-        num_processes: Processes that read and tag (default: one for each available core). The result does not depend
-            on it.
-        parallel_map: Reads and tags elsewhere, such as on a cluster, instead of in ``num_processes`` processes.
+        num_processes: Processes that read, tag and encode captions (default: one for each available core). The result
+            does not depend on it.
+        parallel_map: Reads, tags and encodes captions elsewhere, such as on a cluster, instead of in ``num_processes``
+            processes.
         on_progress: Called with the progress of each stage.
 
     Raises:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 from ..storage.captions.files import (
@@ -54,9 +55,9 @@ class Preparation:
     """Receives inputs that are skipped."""
     provenance: CaptionProvenance = field(default_factory=CaptionProvenance)
     num_processes: int = 1
-    """Processes of this machine that read, tag and encode, unless there is a ``parallel_map``."""
+    """Processes of this machine that read, tag and encode captions, unless there is a ``parallel_map``."""
     parallel_map: OrderedMap | None = None
-    """Reads, tags and encodes elsewhere."""
+    """Reads, tags and encodes captions elsewhere, such as on a cluster."""
 
     @cached_property
     def tagger(self) -> Tagger:
@@ -87,7 +88,7 @@ def make_tables(preparation: Preparation, first_pass: FirstPass) -> CaptionStati
     made_of = {name: value for name, value in (read_captions_about(folder) or {}).items() if name != OTHER_LANGUAGES}
     if not left and made_of == about and dataset.idf.exists() and summary_file.exists():
         say(f"{folder}: already made from the same captions; nothing to do")
-        read_captions(folder, parallel_map)  # writes the file that training maps, if an earlier call was stopped before
+        _build_caption_cache(folder, parallel_map)  # if an earlier call was stopped before
         with refuse_unreadable(summary_file, "not a summary of captions", "remove it and run the command again"):
             return CaptionStatistics.from_json(read_json(summary_file))
     for name in (ABOUT_NAME, CACHE_NAME):  # the folder is incomplete until everything is written
@@ -98,8 +99,13 @@ def make_tables(preparation: Preparation, first_pass: FirstPass) -> CaptionStati
     statistics = _write_tables(preparation, first_pass)
     others = statistics.other_languages
     write_captions_about(folder, about | ({OTHER_LANGUAGES: others} if others else {}))
-    read_captions(folder, parallel_map)  # writes the file that training maps
+    _build_caption_cache(folder, parallel_map)
     return statistics
+
+
+def _build_caption_cache(folder: Path, parallel_map: OrderedMap) -> None:
+    """Write the file that training maps, unless it is there: reading the captions makes it."""
+    read_captions(folder, parallel_map)
 
 
 def _parts(preparation: Preparation, first_pass: FirstPass, wanted: Collection[int]) -> Iterator[TaggingPart]:
@@ -133,7 +139,7 @@ def _write_tables(preparation: Preparation, first_pass: FirstPass) -> CaptionSta
     folder, counter, num_parts = dataset.captions, first_pass.counter, len(first_pass.keys)
     counts: Counter[tuple[str, str]] = Counter()
     languages: Counter[str] = Counter()
-    spoken = ""
+    tagger_language = ""
     for index in range(num_parts):
         counts.update(read_counts(part_path(folder / "counts", index)))
         part_about = read_part_about(part_path(folder, index))
@@ -141,7 +147,7 @@ def _write_tables(preparation: Preparation, first_pass: FirstPass) -> CaptionSta
             for split, tags in part_about["tags"].items():
                 counter.tags[split].update(_counts(tags))
             languages.update(_counts(part_about.get("languages", {})))  # parts of 1.0.0 have none
-            spoken = str(part_about.get("spoken", spoken))
+            tagger_language = str(part_about.get("spoken", tagger_language))
     for path in (*folder.glob("part-*.parquet"), *(folder / "counts").glob("part-*.parquet")):
         if path.name >= part_path(folder, num_parts).name:
             remove_file(path)  # from an earlier call with more captions
@@ -150,18 +156,18 @@ def _write_tables(preparation: Preparation, first_pass: FirstPass) -> CaptionSta
     idf = idf_table(counter.num_captions["train"], counts)
     write_idf(dataset.idf, idf)
     plot_idf(idf, dataset.idf.with_suffix(".png"))
-    left_out = SkippedInputs(count=problems.count, first=problems.messages)
+    skipped = SkippedInputs(count=problems.count, first=problems.messages)
     shared_texts = count_shared_texts(_texts(dataset, num_parts), list(counter.num_captions))
-    statistics = counter.statistics(shared_texts=shared_texts, changed=problems.changed, left_out=left_out)
-    statistics = replace(statistics, other_languages=other_languages(languages, spoken))
+    statistics = counter.statistics(shared_texts=shared_texts, changed=problems.changed, left_out=skipped)
+    statistics = replace(statistics, other_languages=other_languages(languages, tagger_language))
     write_json(folder / SUMMARY_NAME, statistics.to_json())
     return statistics
 
 
 def _counts(values: Any) -> dict[str, int]:
-    """Return what was counted. Raises ``ValueError`` for anything but integers by name."""
+    """Return ``values`` if it is {name: int}, else raise ``ValueError``."""
     if not isinstance(values, dict) or not all(type(count) is int for count in values.values()):
-        raise ValueError("counts that are no integers")
+        raise ValueError("a count is not an integer")
     return values
 
 

@@ -41,16 +41,17 @@ POLL_SECONDS = 5.0
 PAUSE_SECONDS = 2.0
 """Time before a worker that ended is replaced."""
 MAX_ENDS_IN_A_ROW = 3
-"""If this many workers in a row end with nothing done, the run stops with the message of the last one. If they end
-without an error of their own, like those of a lost machine, this many per place are needed."""
+"""If this many workers in a row end with nothing done, the run stops with the message of the last one. For other
+causes than ``UserError`` and ``OSError``, such as a lost machine, the limit is this many per worker slot."""
 STALLED_SECONDS = 2 * 3600.0
 """A worker without an outcome for this long hangs. Decoding has its own, shorter limits."""
 REPORT_WITHIN_SECONDS = 300.0
 """A worker that does not answer for this long is killed. Workers normally answer within seconds."""
 DRIVER_AT_WORK_SECONDS = 5.0
 """A worker that was called more recently than this has a driver."""
-DRIVER_CHECKS = 4
-"""Number of checks for that driver: a busy worker still answers calls of a driver that was killed."""
+MAX_DRIVER_CHECKS = 4
+"""After this many checks that driver counts as alive: a busy worker may still be executing calls of a killed driver,
+which look like those of a live one."""
 IDLE_SECONDS = 0.5
 """Time between offers of work to an idle worker."""
 
@@ -79,14 +80,14 @@ class ExtractionDriver:
         settings, tasks = extraction.settings, extraction.tasks
         self.extraction, self.worker, self.share = extraction, worker, share
         self.shard_seconds = shard_seconds
-        self.number_of = {task.video.video_id: number for number, task in enumerate(tasks)}
+        self.task_index = {task.video.video_id: index for index, task in enumerate(tasks)}
         self.sizes = [_size(settings.dataset, task.video) for task in tasks]
         self.scheduler = VideoScheduler(self.sizes)
         self._stores = StoreWatcher(extraction.pending, extraction.weights)
         log = settings.dataset.path / "jobs" / f"extract-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
         self.status = Status(len(tasks), sum(self.sizes), log, on_progress)
         self._workers: dict[str, WorkerHandle] = {}
-        self._numbers = count()
+        self._worker_numbers = count()
         self._expected_weights = {
             name: (store.profile, store.weights) for name, store in extraction.pending.stores.items()
         }
@@ -135,11 +136,11 @@ class ExtractionDriver:
             UserError: That call is still running.
         """
         try:
-            worker = WorkerHandle(name, next(self._numbers), ray.get_actor(name, NAMESPACE))
+            worker = WorkerHandle(name, next(self._worker_numbers), ray.get_actor(name, NAMESPACE))
         except ValueError:  # it has ended since it was listed
             return None
         try:
-            for _ in range(DRIVER_CHECKS):
+            for _ in range(MAX_DRIVER_CHECKS):
                 call = worker.actor.report_for_takeover.remote()
                 report: TakeoverReport = await asyncio.wait_for(call, 2 * DRIVER_AT_WORK_SECONDS)
                 if report.since_driver_seconds > DRIVER_AT_WORK_SECONDS:
@@ -156,11 +157,11 @@ class ExtractionDriver:
         return worker
 
     def _known(self, video_ids: Sequence[str]) -> list[int]:
-        """Return the numbers of the videos that belong to this call."""
-        return [self.number_of[video_id] for video_id in video_ids if video_id in self.number_of]
+        """Return the indices of the videos that belong to this call."""
+        return [self.task_index[video_id] for video_id in video_ids if video_id in self.task_index]
 
     async def _run_slot(self, worker: WorkerHandle | None = None) -> None:
-        """Keep one place filled with a worker while anything is left to do."""
+        """Keep one slot filled with a worker while anything is left to do."""
         while self.scheduler.num_left:
             worker = worker or self._start()
             self._workers[worker.name] = worker
@@ -180,7 +181,9 @@ class ExtractionDriver:
         """Count videos as done that are on disk, though no worker reported them."""
         written = await asyncio.to_thread(self._stores.poll)
         known = (
-            (self.number_of[video_id], features) for video_id, features in written.items() if video_id in self.number_of
+            (self.task_index[video_id], features)
+            for video_id, features in written.items()
+            if video_id in self.task_index
         )
         self.scheduler.mark_written(
             number for number, features in known if features >= set(self.extraction.tasks[number].features)
@@ -192,7 +195,7 @@ class ExtractionDriver:
 
     def _start(self) -> WorkerHandle:
         name = f"{self._prefix}{os.urandom(4).hex()}"
-        return start_worker(name, next(self._numbers), self.worker, self.share, self.shard_seconds)
+        return start_worker(name, next(self._worker_numbers), self.worker, self.share, self.shard_seconds)
 
     async def _serve(self, worker: WorkerHandle) -> None:
         """Give a worker videos and record their outcomes, until nothing is left or its machine will be gone soon."""
@@ -221,7 +224,7 @@ class ExtractionDriver:
             if isinstance(event, ShardsWritten):
                 for number in self._known(event.video_ids):
                     self.scheduler.mark_completed(worker.number, number)
-            elif (number := self.number_of.get(event.video_id)) is not None:
+            elif (number := self.task_index.get(event.video_id)) is not None:
                 self._ends_in_a_row = 0
                 self._record_outcome(event)
                 (self.scheduler.mark_completed if event.failure else self.scheduler.mark_computed)(
@@ -231,7 +234,7 @@ class ExtractionDriver:
             raise TimeoutError(f"no outcome for {report.quiet_seconds / 60:.0f} minutes")
 
     def _record_outcome(self, outcome: VideoOutcome) -> None:
-        self.status.outcome(outcome, self.sizes[self.number_of[outcome.video_id]])
+        self.status.outcome(outcome, self.sizes[self.task_index[outcome.video_id]])
         report_outcome(outcome, self.extraction)
 
     def _check_weights(self, worker: WorkerHandle, loaded: dict[str, tuple[Profile, Weights]]) -> None:
@@ -246,7 +249,7 @@ class ExtractionDriver:
                 )
 
     def _return_videos(self, worker: WorkerHandle, error: Exception) -> None:
-        """Return the videos of a worker that ended to the others. Those that too many ended workers had have failed."""
+        """Requeue the videos of an ended worker; fail those that ``MAX_ENDS`` workers ended with."""
         reason = reason_of(error)
         self.status.num_ended += 1
         self._ends_in_a_row += 1
@@ -255,8 +258,8 @@ class ExtractionDriver:
         blame_videos = not (by_the_disk or getattr(error, "preempted", False))
         for number in self.scheduler.worker_ended(worker.number, blame_videos=blame_videos):
             self._give_up(number, reason)
-        num_places = 1 if isinstance(cause_of(error), UserError | OSError) else self.share.num_workers()
-        if self._ends_in_a_row >= MAX_ENDS_IN_A_ROW * num_places:
+        num_slots = 1 if isinstance(cause_of(error), UserError | OSError) else self.share.num_workers()
+        if self._ends_in_a_row >= MAX_ENDS_IN_A_ROW * num_slots:
             raise UserError(f"{self._ends_in_a_row} workers in a row ended with nothing done; the last: {reason}")
 
     def _give_up(self, number: int, reason: str) -> None:
@@ -317,7 +320,7 @@ def _size(dataset: DatasetFolder, video: VideoRecord) -> int:
 def _worker_prefix(extraction: Extraction, worker: WorkerSettings) -> str:
     """Return how the names of a call's workers begin. Workers of calls with other settings are not taken over."""
     settings = extraction.settings
-    chosen = [(name, settings.weights_of(name)) for name in settings.names]
-    of_all = replace(worker, weights={}, num_cores=None)  # which differ when a call is repeated
-    digest = hashlib.sha256(repr([str(settings.dataset.path), chosen, of_all]).encode()).hexdigest()
+    chosen = [(name, settings.weights_of(name)) for name in settings.store_names]
+    common_settings = replace(worker, weights={}, num_cores=None)  # these two may differ when a call is repeated
+    digest = hashlib.sha256(repr([str(settings.dataset.path), chosen, common_settings]).encode()).hexdigest()
     return f"extract-{digest[:16]}-"

@@ -110,7 +110,7 @@ class ClusterRunner:
             speed = ray.get(remote.remote())
         except RayError as error:
             raise UserError(f"measuring failed on the cluster ({reason_of(error)})") from None
-        return Speed(num_workers * speed, f"{num_workers:,} workers of this cluster ({speed:.2f} times on one)")
+        return Speed(num_workers * speed, f"{num_workers:,} workers of this cluster ({speed:.2f} x real time on each)")
 
 
 def extract_on_cluster(

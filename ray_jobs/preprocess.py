@@ -24,7 +24,7 @@ from vlalign.storage.common.progress import Listener
 def prepare_captions_on_cluster(
     settings: PreprocessingSettings, *, address: str | None = None, on_progress: Listener | None = None
 ) -> PreparedCaptions:
-    """Do what ``prepare_captions`` does; all cores of a Ray cluster read and tag the captions.
+    """Do what ``prepare_captions`` does; all cores of a Ray cluster read, tag and encode the captions.
 
     Args:
         settings: The captions, and how to prepare them. All machines must see the root and have the spaCy pipeline.

@@ -89,7 +89,7 @@ class Profile:
     precision: str = "fp32"
     """Type that the network computes in: fp32, bf16 or fp16. The store has a type of its own."""
     decoding: str = EXACT
-    """"exact": the pictures that all decoders give. "nvdec": those of NVIDIA's video engine, which are nearly these; a
+    """"exact": the frames that all decoders give. "nvdec": those of NVIDIA's video engine, which are nearly these; a
     store says of each video which decoder it was. JSON leaves out "exact", so that older profiles keep their hash."""
 
     def __post_init__(self) -> None:
@@ -117,9 +117,9 @@ class Profile:
         return faults
 
     @property
-    def modality(self) -> Literal["pictures", "sound"]:
-        """The kind of input: pictures or sound. Sound has no picture size."""
-        return "pictures" if self.short_side_px else "sound"
+    def modality(self) -> Literal["frames", "sound"]:
+        """The kind of input: frames or sound. Sound has no frame size."""
+        return "frames" if self.short_side_px else "sound"
 
     @cached_property
     def hash(self) -> str:

@@ -42,7 +42,8 @@ class DecodeProgress:
     heartbeat: Callable[[], None] = lambda: None
     """Called for each decoded frame."""
     num_damaged: int = 0
-    """Frames that the decoder itself calls corrupt, and packets that it could not read."""
+    """Frames that the decoder marks as corrupt; packets that it cannot decode, or logs errors about; 1 if the rest of
+    the file cannot be read, and 1 for each flush that fails."""
 
 
 @dataclass
@@ -63,8 +64,8 @@ class DecodePass(DecodeProgress):
         self.heartbeat()
 
 
-class _Clock:
-    """The time of each frame, in the video's ticks, by whatever times the frames have."""
+class _FrameTimestamps:
+    """Timestamps of frames, in ticks of the video's time base: from PTS, else from DTS, else from the frame count."""
 
     def __init__(self, decoding: DecodePass, time_base: Fraction, offset: int) -> None:
         self._decoding, self._info = decoding, decoding.info
@@ -126,14 +127,15 @@ def frames_in_order(
         time_base: Seconds of a tick of the container's times.
         offset: The container's time at which the video starts, in its ticks.
         skip: Do not decode frames that are not wanted and that no other frame refers to.
-        colours: Matrix and range of frames that do not state their own.
+        colours: Matrix and range that replace those of each wanted frame, for sources whose frames state none or
+            wrong ones.
         context: A decoder other than FFmpeg's choice.
     """
     info, scalers = decoding.info, [Scaler(size) for size in decoding.sizes]
     known = info.timed or info.delayed
     remaining = {int(info.pts[i]): i for i in wanted.tolist()} if known else {i: i for i in wanted.tolist()}
     last_wanted = max(remaining, default=-1)
-    stream, clock = video_stream(container), _Clock(decoding, time_base, offset)
+    stream, timestamps = video_stream(container), _FrameTimestamps(decoding, time_base, offset)
     context = context or stream.codec_context
     context.thread_count = 1
     context.options = {"err_detect": "crccheck"}  # checksums of frames and slices, if the encoder wrote any
@@ -144,7 +146,7 @@ def frames_in_order(
         and not (info.by_fields or info.unordered)
     )
     needed = {time + offset for time in remaining} if skip else None
-    frames = _with_times(decoding, clock, decoded_frames(decoding, container, stream, context, needed))
+    frames = _with_times(decoding, timestamps, decoded_frames(decoding, container, stream, context, needed))
     for time, frame in _last_of_each_time(frames) if info.repeats else frames:
         upright = upright_filters(frame)
         for scaler in scalers:
@@ -155,17 +157,17 @@ def frames_in_order(
             set_known_colours(frame)
             yield index, [scaler(frame, upright) for scaler in scalers]
         if time >= last_wanted and not remaining:
-            # A frame that others were made from may be shown after them. It says itself whether it is damaged.
+            # A reference frame may be displayed after the frames predicted from it: flush it and count is_corrupt.
             decoding.num_damaged += sum(frame.is_corrupt for frame in _flush(decoding, context.decode))
             return
 
 
 def _with_times(
-    decoding: DecodePass, clock: _Clock, frames: Iterator[av.VideoFrame]
+    decoding: DecodePass, timestamps: _FrameTimestamps, frames: Iterator[av.VideoFrame]
 ) -> Iterator[tuple[int, av.VideoFrame]]:
     """Count frames and their damage; skip those that should have a time and have none."""
     for frame in frames:
-        if (time := clock.time_of(frame)) is not None:
+        if (time := timestamps.time_of(frame)) is not None:
             decoding.num_damaged += frame.is_corrupt
             decoding.count(time)
             yield time, frame

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import av.error
 
-from ...storage.common.system import AS_IT_IS, NO_WAIT, read_at
+from ...storage.common.system import BINARY_CLOEXEC, NONBLOCK, read_at
 from ...storage.dataset.trusted_folders import AllowedFolders
 from .errors import VideoError
 
@@ -112,7 +112,7 @@ def open_regular(path: Path, folders: Sequence[str] | None = None) -> int:
     """
     if folders is not None:
         return AllowedFolders(folders).open(path)[0]
-    descriptor = os.open(path, os.O_RDONLY | NO_WAIT | AS_IT_IS)
+    descriptor = os.open(path, os.O_RDONLY | NONBLOCK | BINARY_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise FileNotFoundError(f"{path}: not a regular file")

@@ -25,7 +25,7 @@ from multiprocessing.connection import Connection
 import numpy as np
 
 from ...storage.common.child_connection import ConnectionServer, connect
-from ...storage.common.system import AS_IT_IS, IS_LINUX, keep_size
+from ...storage.common.system import BINARY_CLOEXEC, IS_LINUX, keep_size
 from .errors import VideoError
 from .sampling import FrameSpec
 
@@ -251,7 +251,7 @@ def child_link() -> tuple[Connection, FrameMemory, str]:
     if IS_LINUX:
         answering, memory, taken = map(int, sys.argv[1:4])
         return Connection(answering), FrameMemory(memory, partial(os.read, taken)), "".join(sys.argv[4:])
-    memory = os.open(sys.argv[1], os.O_RDWR | AS_IT_IS | DELETED_AT_LAST)
+    memory = os.open(sys.argv[1], os.O_RDWR | BINARY_CLOEXEC | DELETED_AT_LAST)
     taken_line = connect(last=False)
     frames = FrameMemory(memory, taken_line.recv)
     return Connection(connect().detach()), frames, "".join(sys.argv[2:])

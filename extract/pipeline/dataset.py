@@ -87,7 +87,7 @@ def extract_dataset(
 
 def prepare_extraction(settings: ExtractionSettings, problems: Problems, *, dry_run: bool) -> Extraction:
     """Find the videos and what is left to do for them; link stores and render videos unless ``dry_run``."""
-    dataset, names = settings.dataset, settings.names
+    dataset, names = settings.dataset, settings.store_names
     for folder in settings.allow_folder:
         allow_folder(dataset, folder)
     if not dry_run:
@@ -113,7 +113,7 @@ def prepare_extraction(settings: ExtractionSettings, problems: Problems, *, dry_
 
 
 def _link_stores(settings: ExtractionSettings, address: str, *, dry_run: bool) -> None:
-    for name in settings.names:
+    for name in settings.store_names:
         folder, url = settings.dataset.features(name), f"{address}/{name}"
         if not dry_run:
             RemoteStore(folder, checked_address(url, "--stores")).check()
@@ -149,7 +149,7 @@ def _report_failed(pending: PendingWork, videos: Sequence[VideoRecord]) -> None:
 
 
 def _summary(extraction: Extraction) -> ExtractionResult:
-    dataset, names = extraction.settings.dataset, extraction.settings.names
+    dataset, names = extraction.settings.dataset, extraction.settings.store_names
     pending, videos = extraction.pending, extraction.videos
     failed = {video.video_id for video in videos if any(video.video_id in pending.failures[name] for name in names)}
     num_complete = len(videos) - len(failed)

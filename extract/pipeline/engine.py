@@ -33,17 +33,18 @@ from .video_jobs import END, ClosableIterator, Extracted, VideoInProgress, Video
 
 POLL_SECONDS = 0.02
 """Time between requests to a source of jobs that has none at the moment."""
-DECODER_DIED = ("timeout", "out_of_memory", "crashed")
-"""After these failures the next decoder is tried. After other failures the child has already tried them all."""
+RETRY_KINDS = ("timeout", "out_of_memory", "crashed")
+"""Failures that end the decode process: a new one then tries the next backend. Before it reports other failures, a
+process has tried all backends itself."""
 
 Result = tuple[VideoJob, Extracted | VideoError]
 
 
-def num_decoders(extractors: Sequence[Extractor], num_cores: int) -> int:
-    """Return the number of decoder processes.
+def num_decode_processes(extractors: Sequence[Extractor], num_cores: int) -> int:
+    """Return the number of decode processes.
 
-    Sound is all decoding. With networks on a CPU, decoding is a small part of the work. A GPU takes what the other
-    cores can decode.
+    Sound needs no network, so all cores decode. With networks on a CPU, decoding is a small part of the work, and a
+    quarter of the cores decode. With a GPU, all cores but one decode.
     """
     if all(e.profile.modality == "sound" for e in extractors):
         return num_cores
@@ -52,18 +53,18 @@ def num_decoders(extractors: Sequence[Extractor], num_cores: int) -> int:
     return max(num_cores - 1, 1)
 
 
-def video_engine(extractors: Sequence[Extractor]) -> str:
-    """Return the GPU whose video engine decodes, such as "cuda:0"; empty if the profiles ask for none.
+def nvdec_device(extractors: Sequence[Extractor]) -> str:
+    """Return the GPU whose video engine (NVDEC) decodes, such as "cuda:0"; empty if the profiles do not ask for it.
 
-    On a CPU there is none, and pictures are exact.
+    On a CPU, it is empty, and frames are decoded exactly.
 
     Raises:
         ValueError: One profile asks for it and another does not.
     """
-    of_pictures = [e for e in extractors if e.profile.modality == "pictures"]
-    if len({e.profile.decoding for e in of_pictures}) > 1:
+    of_frames = [e for e in extractors if e.profile.modality == "frames"]
+    if len({e.profile.decoding for e in of_frames}) > 1:
         raise ValueError("profiles with decoding 'exact' and 'nvdec' together; extract them one after the other")
-    return next((str(e.device) for e in of_pictures if e.profile.decoding == NVDEC and e.device.type == "cuda"), "")
+    return next((str(e.device) for e in of_frames if e.profile.decoding == NVDEC and e.device.type == "cuda"), "")
 
 
 def extract_videos(
@@ -72,8 +73,8 @@ def extract_videos(
     """Yield each job with its result, in the order in which they finish.
 
     A video is decoded once for all of its extractors and never held in memory as a whole. If a video crashes its
-    decoder, makes it hang or exhausts its memory, only that process ends; the next decoder is tried, and other videos
-    continue.
+    decode process, makes it hang or exhausts its memory, only that process ends; the next backend is tried, and other
+    videos continue.
 
     Args:
         jobs: The jobs. A None among them means "none at the moment": jobs already begun continue meanwhile.
@@ -96,18 +97,18 @@ def extract_with_pauses(
 
 
 class _Engine:
-    """Decoder processes, and the computation that they feed."""
+    """Decode processes, and the computation that they feed."""
 
     def __init__(self, jobs: Iterable[VideoJob | None], extractors: Sequence[Extractor], num_cores: int) -> None:
         self._jobs: Iterator[VideoJob | None] | None = iter(jobs)
         self._compute = InferencePool(extractors)
-        self._specs = [frame_spec_of(e.profile) for e in extractors if e.profile.modality == "pictures"]
-        self._num_startable = num_decoders(extractors, num_cores)
-        self._gpu = video_engine(extractors)
+        self._specs = [frame_spec_of(e.profile) for e in extractors if e.profile.modality == "frames"]
+        self._num_startable = num_decode_processes(extractors, num_cores)
+        self._gpu = nvdec_device(extractors)
         self._idle: list[DecodeProcess] = []
         self._decoding: dict[DecodeProcess, VideoInProgress] = {}
         self._sources = selectors.DefaultSelector()
-        """The sources of messages for ``_listen``: decoders at work, and finished batches."""
+        """The sources of messages for ``_listen``: processes at work, and finished batches."""
         self._sources.register(self._compute.done, selectors.EVENT_READ)
 
     def run(self) -> Iterator[Result | None]:
@@ -115,8 +116,8 @@ class _Engine:
             more_jobs = self._start_next()
             if self._compute.is_full:
                 self._compute.wait()
-                for decoder in self._decoding:
-                    decoder.last_heard = time.monotonic()  # nobody listened meanwhile
+                for process in self._decoding:
+                    process.last_heard = time.monotonic()  # nobody listened meanwhile
             else:
                 yield from self._listen(1.0 if more_jobs or not self._jobs else POLL_SECONDS)
             for video in self._compute.take_done():
@@ -125,13 +126,13 @@ class _Engine:
             yield None
 
     def close(self) -> None:
-        for decoder in (*self._decoding, *self._idle):
-            decoder.close()
+        for process in (*self._decoding, *self._idle):
+            process.close()
         self._sources.close()
         self._compute.close()
 
     def _start_next(self) -> bool:
-        """Start decoders on the next videos; return whether the source may have more at once."""
+        """Start processes on the next videos; return whether the source may have more at once."""
         while self._jobs and (self._idle or self._num_startable):
             job = next(self._jobs, END)
             if job is None:
@@ -143,12 +144,12 @@ class _Engine:
         return self._jobs is not None
 
     def _start(self, video: VideoInProgress) -> None:
-        decoder = self._take_decoder()
+        process = self._take_process()
         needs_sound = video.needs_sound
         if needs_sound:
             video.sound.clear()
         job = video.job
-        decoder.start(
+        process.start(
             Request(
                 str(job.path),
                 video.specs,
@@ -157,43 +158,43 @@ class _Engine:
                 seconds=job.seconds,
             )
         )
-        self._decoding[decoder] = video
-        self._sources.register(decoder.connection, selectors.EVENT_READ, decoder)
+        self._decoding[process] = video
+        self._sources.register(process.connection, selectors.EVENT_READ, process)
 
-    def _take_decoder(self) -> DecodeProcess:
+    def _take_process(self) -> DecodeProcess:
         while self._idle:
-            decoder = self._idle.pop()
-            if decoder.usable:
-                return decoder
-            decoder.close()
+            process = self._idle.pop()
+            if process.usable:
+                return process
+            process.close()
             self._num_startable += 1
         self._num_startable -= 1
         return DecodeProcess(self._specs, gpu=self._gpu)
 
     def _listen(self, seconds: float) -> Iterator[Result]:
-        """Take what decoders send; wait up to ``seconds`` for them or for a finished batch."""
+        """Take what processes send; wait up to ``seconds`` for them or for a finished batch."""
         ready = [key.data for key, _ in self._sources.select(seconds) if key.data]
-        for decoder in dict.fromkeys([*ready, *(decoder for decoder in self._decoding if decoder.is_silent)]):
-            video = self._decoding[decoder]
+        for process in dict.fromkeys([*ready, *(process for process in self._decoding if process.is_silent)]):
+            video = self._decoding[process]
             try:
-                self._receive(decoder, video)
+                self._receive(process, video)
             except VideoError as error:
-                yield from self._failed(decoder, error)
+                yield from self._failed(process, error)
             if video.complete:
                 yield video.job, video.result()
 
-    def _receive(self, decoder: DecodeProcess, video: VideoInProgress) -> None:
-        message = decoder.receive()
+    def _receive(self, process: DecodeProcess, video: VideoInProgress) -> None:
+        message = process.receive()
         try:
-            self._handle(message, decoder, video)
+            self._handle(message, process, video)
         except InvalidMessage as error:
-            raise decoder.refused(error) from None
+            raise process.refused(error) from None
 
-    def _handle(self, message: Message, decoder: DecodeProcess, video: VideoInProgress) -> None:
-        """Take one message, which may come from a decoder that a hostile file has taken over: check every figure.
+    def _handle(self, message: Message, process: DecodeProcess, video: VideoInProgress) -> None:
+        """Take one message, which may come from a process that a hostile file has taken over: check every figure.
 
         Raises:
-            InvalidMessage: No decoder sends this at this point.
+            InvalidMessage: No decode process sends this at this point.
         """
         if isinstance(message, DecodingStarted):
             video.begin(message.decoder)
@@ -201,40 +202,40 @@ class _Engine:
             message.check(video.specs[: len(video.rows)])  # nothing is wanted before ``DecodingStarted``
             if len(video.rows[message.spec_index]) >= video.specs[message.spec_index].max_windows:
                 raise InvalidMessage("more rows than the longest video has")
-            decoder.take_frames(message, self._compute.next_window(video, message.spec_index, message.shape))
+            process.take_frames(message, self._compute.next_window(video, message.spec_index, message.shape))
             self._compute.add(video, message.spec_index)
         elif isinstance(message, ThumbnailFollows):
-            video.add_thumbnail(message.seconds, decoder.receive_bytes())
+            video.add_thumbnail(message.seconds, process.receive_bytes())
         elif isinstance(message, SoundFollows):
-            video.add_sound_block(decoder.receive_bytes())
+            video.add_sound_block(process.receive_bytes())
         elif isinstance(message, SoundFailed):
             video.sound_failure = VideoError(message.kind, message.words)
         elif isinstance(message, SoundFinished):
             video.finish_sound(message)
-            if not video.picture_extractors:
-                self._release(decoder)
+            if not video.frame_extractors:
+                self._release(process)
         elif isinstance(message, DecodingFinished):
-            video.finish_pictures(message)
+            video.finish_frames(message)
             self._compute.start_rest(video)
-            self._release(decoder)
+            self._release(process)
 
-    def _failed(self, decoder: DecodeProcess, error: VideoError) -> Iterator[Result]:
-        """Try the next decoder if this one did not survive; else yield the failure, or what sound there is."""
-        video = self._decoding[decoder]
-        self._release(decoder)
-        if video.needs_sound and video.picture_extractors:  # sound comes first: it was the sound that failed
+    def _failed(self, process: DecodeProcess, error: VideoError) -> Iterator[Result]:
+        """Try the next backend if this one ended its process; else yield the failure, or what sound there is."""
+        video = self._decoding[process]
+        self._release(process)
+        if video.needs_sound and video.frame_extractors:  # sound comes first: it was the sound that failed
             video.sound_failure = error
             self._start(video)
             return
         video.failure = video.failure or error
-        if error.kind in DECODER_DIED and video.decoder:
+        if error.kind in RETRY_KINDS and video.decoder:
             video.excluded_decoders.append(video.decoder)
             video.decoder = ""
             self._start(video)
         else:
             yield video.job, video.result() if video.sound_result else video.failure
 
-    def _release(self, decoder: DecodeProcess) -> None:
-        del self._decoding[decoder]
-        self._sources.unregister(decoder.connection)
-        self._idle.append(decoder)
+    def _release(self, process: DecodeProcess) -> None:
+        del self._decoding[process]
+        self._sources.unregister(process.connection)
+        self._idle.append(process)

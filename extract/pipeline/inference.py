@@ -43,15 +43,15 @@ class InferencePool:
 
         Args:
             video: The video that the window is from.
-            index: Index of the extractor in ``video.picture_extractors``.
+            index: Index of the extractor in ``video.frame_extractors``.
             shape: Shape of the window's frames: [(T,) H, W, 3].
         """
         batch = video.filling.get(index)
-        if batch is not None and batch.windows.shape[1:] != tuple(shape):  # the picture size changes in the video
+        if batch is not None and batch.windows.shape[1:] != tuple(shape):  # the frame size changes in the video
             self._start(batch)
             batch = None
         if batch is None:
-            extractor = video.picture_extractors[index]
+            extractor = video.frame_extractors[index]
             frames = self._buffer(
                 (extractor.batch_size, *shape), extractor.frame_dtype, pinned=extractor.device.type == "cuda"
             )

@@ -69,10 +69,10 @@ class _Probing:
 
     def __init__(self, video_id: str, path: Path, profiles: Sequence[Profile], process: DecodeProcess) -> None:
         self.video_id = video_id
-        self._pictures = [profile for profile in profiles if profile.modality == "pictures"]
+        self._frame_profiles = [profile for profile in profiles if profile.modality == "frames"]
         self._sound = next((profile.name for profile in profiles if profile.modality == "sound"), "")
         self._so_far = ProbedVideo(video_id, path, 0.0, {}, {}, "")
-        specs = [frame_spec_of(profile) for profile in self._pictures]
+        specs = [frame_spec_of(profile) for profile in self._frame_profiles]
         process.start(Request(str(path), specs, sound=bool(self._sound), only_probe=True))
 
     def take(self, process: DecodeProcess) -> ProbedVideo | VideoError | None:
@@ -82,24 +82,24 @@ class _Probing:
         except VideoError as error:
             if not self._so_far.num_rows:
                 return error
-            return replace(self._so_far, failures={profile.name: error for profile in self._pictures})
+            return replace(self._so_far, failures={profile.name: error for profile in self._frame_profiles})
         if isinstance(message, SoundFailed):
             failures = {self._sound: VideoError(message.kind, message.words)}
             self._so_far = replace(self._so_far, failures=failures)
         elif isinstance(message, SoundProbed):
             num_rows = {self._sound: message.num_rows}
             self._so_far = replace(self._so_far, duration_seconds=message.duration_seconds, num_rows=num_rows)
-            return None if self._pictures else self._so_far
+            return None if self._frame_profiles else self._so_far
         elif isinstance(message, VideoProbed):
-            return self._with_pictures(message, process)
+            return self._with_frame_counts(message, process)
         return None
 
-    def _with_pictures(self, message: VideoProbed, process: DecodeProcess) -> ProbedVideo | VideoError:
-        if len(message.num_frames) != len(self._pictures):
+    def _with_frame_counts(self, message: VideoProbed, process: DecodeProcess) -> ProbedVideo | VideoError:
+        if len(message.num_frames) != len(self._frame_profiles):
             return process.refused(InvalidMessage("frames of other features"))
         rows = {
             profile.name: num_windows(num_frames, profile.window, profile.stride)
-            for profile, num_frames in zip(self._pictures, message.num_frames, strict=True)
+            for profile, num_frames in zip(self._frame_profiles, message.num_frames, strict=True)
         }
         return replace(
             self._so_far,

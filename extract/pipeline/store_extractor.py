@@ -56,7 +56,7 @@ def make_extractor(worker: WorkerSettings, name: str) -> Extractor:
         if is_hub_name(weights):
             remember_weights(extractor.weights, find_files(read_hub_name(weights)).folder)
         return extractor
-    if weights == PRETRAINED and dataset.name == DEMO and PROFILES[name].modality == "pictures":
+    if weights == PRETRAINED and dataset.name == DEMO and PROFILES[name].modality == "frames":
         if shard and shard.weights.is_random:
             weights = "random"
         else:

@@ -22,7 +22,7 @@ from ..decoding.sound import SoundFinished
 from ..extractor import Extractor
 
 MAX_SOUND_ROWS = MAX_VIDEO_SECONDS * RATE // HOP + RATE
-"""Sound that begins before time zero, or outlasts the pictures a little, may have a few rows more than the longest
+"""Sound that begins before time zero, or outlasts the frames a little, may have a few rows more than the longest
 video."""
 PENDING_ROW = np.empty(0, dtype=np.float32)
 """Stands for a row whose batch is still being computed."""
@@ -77,7 +77,7 @@ class Extracted:
     """Features by the name of their profile."""
     thumbnails: list[Thumbnail]
     failures: dict[str, VideoError] = field(default_factory=dict)
-    """Why some features are missing although others exist: the file has no sound, or no pictures."""
+    """Why some features are missing although others exist: the file has no sound, or no frames."""
     remark: str = ""
     """Why another decoder was used than the profiles ask for; empty if it was not."""
     note: str = ""
@@ -85,7 +85,7 @@ class Extracted:
 
 
 def frame_spec_of(profile: Profile) -> FrameSpec:
-    """Return the part of a picture profile that the decoder must know."""
+    """Return the part of a profile of frames that the decoder must know."""
     return FrameSpec(
         profile.fps,
         profile.window,
@@ -103,7 +103,7 @@ class WindowBatch:
 
     video: "VideoInProgress"
     index: int
-    """Index of the extractor in ``video.picture_extractors``."""
+    """Index of the extractor in ``video.frame_extractors``."""
     frames: Tensor
     """[B, (T,) H, W, 3], of which the first ``num_rows`` are filled."""
     attempt: int
@@ -119,7 +119,7 @@ class WindowBatch:
     @property
     def extractor(self) -> Extractor:
         """The extractor that computes the batch."""
-        return self.video.picture_extractors[self.index]
+        return self.video.frame_extractors[self.index]
 
 
 @dataclass
@@ -144,7 +144,7 @@ class VideoInProgress:
     excluded_decoders: list[str] = field(default_factory=list)
     """Decoders that did not survive the video."""
     rows: list[list[np.ndarray]] = field(default_factory=list)
-    """Feature rows for each of ``picture_extractors``."""
+    """Feature rows for each of ``frame_extractors``."""
     filling: dict[int, WindowBatch] = field(default_factory=dict)
     """The batch that is not full yet, by index of its extractor."""
     num_pending: int = 0
@@ -152,17 +152,17 @@ class VideoInProgress:
     thumbnails: list[Thumbnail] = field(default_factory=list)
     finished: DecodingFinished | None = None
     failure: VideoError | None = None
-    """Why the pictures failed, from the first decoder: later ones fare no better and know less."""
+    """Why the frames failed, from the first decoder: later ones fare no better and know less."""
 
     @cached_property
-    def picture_extractors(self) -> list[Extractor]:
-        """The extractors that need pictures."""
-        return [e for e in self.job.extractors if e.profile.modality == "pictures"]
+    def frame_extractors(self) -> list[Extractor]:
+        """The extractors that need frames."""
+        return [e for e in self.job.extractors if e.profile.modality == "frames"]
 
     @cached_property
     def specs(self) -> list[FrameSpec]:
-        """The request to the decoder, for each of ``picture_extractors``."""
-        return [frame_spec_of(extractor.profile) for extractor in self.picture_extractors]
+        """The request to the decoder, for each of ``frame_extractors``."""
+        return [frame_spec_of(extractor.profile) for extractor in self.frame_extractors]
 
     @cached_property
     def sound_features(self) -> str:
@@ -177,12 +177,12 @@ class VideoInProgress:
     @property
     def complete(self) -> bool:
         """True if all rows have arrived and are computed."""
-        if not self.picture_extractors:
+        if not self.frame_extractors:
             return self.sound_result is not None
         return self.finished is not None and self.num_pending == 0
 
     def begin(self, decoder: str) -> None:
-        """Start a new attempt with ``decoder`` and drop the pictures of the one before.
+        """Start a new attempt with ``decoder`` and drop the frames of the one before.
 
         Raises:
             InvalidMessage: ``decoder`` is not one that this video may be decoded with.
@@ -192,7 +192,7 @@ class VideoInProgress:
         self.attempt += 1
         self.decoder, self.num_pending, self.finished = decoder, 0, None
         self.filling.clear()
-        self.rows = [[] for _ in self.picture_extractors]
+        self.rows = [[] for _ in self.frame_extractors]
         self.thumbnails = []
 
     def add_thumbnail(self, seconds: float, jpeg: bytes) -> None:
@@ -202,7 +202,7 @@ class VideoInProgress:
             InvalidMessage: The decoder sent more or larger thumbnails than it should.
         """
         if len(self.thumbnails) >= MAX_THUMBNAILS or len(jpeg) > MAX_JPEG_BYTES:
-            raise InvalidMessage("more pictures, or larger ones, than are made")
+            raise InvalidMessage("more thumbnails, or larger ones, than are made")
         self.thumbnails.append(Thumbnail(self.job.video_id, seconds, jpeg, self.source))
 
     def add_sound_block(self, content: bytes) -> None:
@@ -229,8 +229,8 @@ class VideoInProgress:
             raise InvalidMessage(f"sound of {result.duration_seconds} s")
         self.sound_result = result
 
-    def finish_pictures(self, finished: DecodingFinished) -> None:
-        """Take the summary at the end of the pictures.
+    def finish_frames(self, finished: DecodingFinished) -> None:
+        """Take the summary at the end of the frames.
 
         Raises:
             InvalidMessage: The summary does not fit the rows that came.
@@ -244,7 +244,7 @@ class VideoInProgress:
         self.finished = finished
 
     def result(self) -> Extracted:
-        """Return the features of sound and pictures, and why either is missing."""
+        """Return the features of sound and frames, and why either is missing."""
         features: dict[str, VideoFeatures] = {}
         failures: dict[str, VideoError] = {}
         if self.sound_result:
@@ -252,9 +252,9 @@ class VideoInProgress:
         if self.sound_failure:
             failures[self.sound_features] = self.sound_failure
         if self.finished:
-            features |= self._features_of_pictures(self.finished)
+            features |= self._features_of_frames(self.finished)
         elif self.failure:
-            failures |= {e.profile.name: self.failure for e in self.picture_extractors}
+            failures |= {e.profile.name: self.failure for e in self.frame_extractors}
         if self.finished is None:
             return Extracted(features, [], failures)
         return Extracted(features, self.thumbnails, failures, self.finished.fallback_reason, self.finished.note)
@@ -275,10 +275,10 @@ class VideoInProgress:
             partial=result.partial,
         )
 
-    def _features_of_pictures(self, finished: DecodingFinished) -> dict[str, VideoFeatures]:
+    def _features_of_frames(self, finished: DecodingFinished) -> dict[str, VideoFeatures]:
         features = {}
         for extractor, spec, num_frames, rows in zip(
-            self.picture_extractors, self.specs, finished.num_frames, self.rows, strict=True
+            self.frame_extractors, self.specs, finished.num_frames, self.rows, strict=True
         ):
             profile, seconds = extractor.profile, finished.duration_seconds
             starts, ends, valid = window_times(num_frames, 0, spec.window, spec.fps, seconds, stride=profile.stride)

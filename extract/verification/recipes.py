@@ -189,7 +189,7 @@ class Recipes:
 
     def _other_inputs(self, frames: list[np.ndarray]) -> dict[str, _Variant]:
         profile = self.extractor.profile
-        swapped = [np.ascontiguousarray(picture[..., ::-1]) for picture in frames]
+        swapped = [np.ascontiguousarray(frame[..., ::-1]) for frame in frames]
         variants = {"red and blue swapped": _Variant(self.extractor, swapped)}
         for name, values in NORMALISATIONS.items():
             if values == (profile.value_range, profile.mean, profile.std):

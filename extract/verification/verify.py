@@ -81,7 +81,7 @@ def verify_dataset(
     if settings.verify_against is None:
         raise SettingError("verify_against", None, "expected a folder with features made by others")
     extraction = extract_dataset(settings, runner=runner, on_progress=on_progress)
-    (name,) = settings.names
+    (name,) = settings.store_names
     weights = settings.weights_of(name)
     device = choose_devices(settings, {name: weights})[0]
     worker = WorkerSettings(

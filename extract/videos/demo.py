@@ -81,7 +81,7 @@ def _draw(canvas: np.ndarray, shape: str, colour: str, x: float, y: float, radiu
 
 
 def scene_frame(scene: Scene, progress: float, background: np.ndarray) -> np.ndarray:
-    """Return the upright picture, uint8 [H, W, 3], at ``progress`` in [0, 1] through the video."""
+    """Return the upright frame, uint8 [H, W, 3], at ``progress`` in [0, 1] through the video."""
     canvas = background.astype(np.int32)
     height, width, _ = canvas.shape
     unit = min(width, height)
@@ -180,9 +180,9 @@ def render_video(scene: Scene, path: Path) -> None:
             video.set_display_rotation(scene["rotation_degrees"])
         sound = container.add_stream("aac", rate=SOUND_RATE_HZ, layout="mono")
         for tick in ticks:
-            picture = scene_frame(scene, tick / max(ticks[-1], 1), background)
+            image = scene_frame(scene, tick / max(ticks[-1], 1), background)
             # Stored turned the other way, so that a player that honours the metadata shows it upright.
-            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(np.rot90(picture, -turns)), format="rgb24")
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(np.rot90(image, -turns)), format="rgb24")
             frame.pts, frame.time_base = tick, tick_seconds
             container.mux(video.encode(frame))
         container.mux(video.encode(None))

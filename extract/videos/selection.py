@@ -25,7 +25,7 @@ from .scan import scan_folder
 def choose_videos(settings: ExtractionSettings, problems: Problems, *, dry_run: bool) -> list[VideoRecord]:
     """Return the videos of ``settings.videos``, or else of the data set's list.
 
-    Videos of a folder are added to the list. Recordings without pictures are among them only if nothing but sound is
+    Videos of a folder are added to the list. Recordings without frames are among them only if nothing but sound is
     asked for; images only if the folder has no videos, because images beside videos are mostly posters.
 
     Args:
@@ -47,7 +47,7 @@ def choose_videos(settings: ExtractionSettings, problems: Problems, *, dry_run: 
         videos = listed
     else:
         allow_folder(dataset, folder)
-        if settings.names == [LOGMEL]:
+        if settings.store_names == [LOGMEL]:
             videos = list_folder(folder, problems, suffixes=VIDEO_SUFFIXES + SOUND_SUFFIXES, dataset=dataset)
         else:
             videos = list_folder(folder, problems, instead=IMAGE_SUFFIXES, dataset=dataset)
@@ -82,8 +82,8 @@ def _say_replaced(
 def _videos_with_features(settings: ExtractionSettings, folder: Path, videos: list[VideoRecord]) -> list[VideoRecord]:
     """Return the videos that ``folder``, made by others, has features of."""
     their_files = feature_files(folder)
-    if len(settings.names) > 1:
-        problem = f"which features are these? Pass one of --features {' or '.join(settings.names)}"
+    if len(settings.store_names) > 1:
+        problem = f"which features are these? Pass one of --features {' or '.join(settings.store_names)}"
         raise SettingError("verify_against", folder, problem)
     matches = [video for video in videos if video.video_id in their_files]
     if not matches:

@@ -38,7 +38,7 @@ def file_lock(path: Path, seconds: float | None = None) -> Iterator[None]:
         UserError: The file that is locked is a link, or no regular file.
     """
     make_folder(path.parent)
-    with open_to_write(path.with_name(f".{path.name}.lock"), "a", other_names=True) as lock:
+    with open_to_write(path.with_name(f".{path.name}.lock"), "a", allow_hard_links=True) as lock:
         deadline = time.monotonic() + (TURN_SECONDS if seconds is None else seconds)
         while time.monotonic() < deadline:
             try:

@@ -28,11 +28,11 @@ else:
 IS_LINUX = sys.platform == "linux"
 """True if decoders can be confined, and inherit what they need as descriptors."""
 IS_WINDOWS = os.name == "nt"
-NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
+NOFOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
 """Flag of ``os.open``: fail for a link. 0 where the system has none."""
-NO_WAIT: int = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+NONBLOCK: int = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 """Flags of ``os.open``: do not wait for the other end of a pipe."""
-AS_IT_IS: int = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+BINARY_CLOEXEC: int = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 """Flags of ``os.open``: the bytes of the file, for this process only."""
 SIGKILL: int = getattr(signal, "SIGKILL", 9)
 SIGPIPE: int = getattr(signal, "SIGPIPE", 13)

@@ -2,9 +2,9 @@
 
 Such a folder may come from somebody else. A name in it that vlalign knows may be a link to a file of yours, another
 name (hard link) of it, or a pipe whose opening never ends, and a folder in it may be a link that leads elsewhere. So no
-link is followed at the end of a path, and what is below a folder that was passed to ``guard`` must lie where that call
-allows. Folders are opened, then checked, then used as they are open: it makes no difference if one of them is replaced
-by a link meanwhile.
+link is followed at the end of a path, and what is below a folder that was passed to ``restrict_writes`` must lie where
+that call allows. Folders are opened, then checked, then used as they are open: it makes no difference if one of them is
+replaced by a link meanwhile.
 """
 
 import contextlib
@@ -19,22 +19,24 @@ from pathlib import Path
 from typing import Any
 
 from .errors import UserError
-from .system import AS_IT_IS, IS_WINDOWS, NO_LINK, NO_WAIT, flush_file, flush_folder, real_path_of
+from .system import BINARY_CLOEXEC, IS_WINDOWS, NOFOLLOW, NONBLOCK, flush_file, flush_folder, real_path_of
 
-SAFE_FLAGS = NO_LINK | NO_WAIT | AS_IT_IS
-FOLDER_FLAGS = os.O_RDONLY | AS_IT_IS | getattr(os, "O_DIRECTORY", 0)
+SAFE_FLAGS = NOFOLLOW | NONBLOCK | BINARY_CLOEXEC
+FOLDER_FLAGS = os.O_RDONLY | BINARY_CLOEXEC | getattr(os, "O_DIRECTORY", 0)
 OPEN_FOLDERS = "/proc/self/fd/"
 """Folder in which Linux shows the open folders of this process."""
-FOLDERS_OPEN = not IS_WINDOWS and {os.open, os.unlink, os.rmdir, os.rename} <= os.supports_dir_fd
-"""True if this system opens folders, and takes names in an open one."""
+HAS_DIR_FD = not IS_WINDOWS and {os.open, os.unlink, os.rmdir, os.rename} <= os.supports_dir_fd
+"""True if folders can be opened, and functions of ``os`` accept ``dir_fd``."""
 
 FolderCheck = Callable[[str, str], None]
 """Called with a folder's path and its real path; raises ``UserError`` if nothing may be changed there."""
 _folder_checks: dict[str, FolderCheck] = {}
 
 
-def guard(folder: Path, check: FolderCheck | None = None) -> None:
-    """Let ``check`` decide, from now on, where files below ``folder`` may really lie. Without one, they stay in it."""
+def restrict_writes(folder: Path, check: FolderCheck | None = None) -> None:
+    """Let ``check`` decide, from now on, where files below ``folder`` may really lie, to be written here or to pass
+    ``check_folders``. Without one, they must lie in ``folder``.
+    """
     _folder_checks[os.path.abspath(folder)] = check or partial(_only_inside, folder)
 
 
@@ -61,7 +63,7 @@ def _in_folder_of(path: Path) -> Iterator[tuple[str, int | None]]:
     """Open and check the folder of ``path``; yield the name in it and its descriptor, or ``path`` and None where
     folders do not open. Errors of the block name ``path``.
     """
-    if not FOLDERS_OPEN:
+    if not HAS_DIR_FD:
         check_folders(path.parent)
         yield str(path), None
         return
@@ -81,7 +83,7 @@ def _in_folder_of(path: Path) -> Iterator[tuple[str, int | None]]:
 def make_folder(path: Path) -> None:
     """Create a folder, and those above it, unless they exist."""
     check_folders(path)
-    if not FOLDERS_OPEN or path.is_dir():
+    if not HAS_DIR_FD or path.is_dir():
         path.mkdir(parents=True, exist_ok=True)
         return
     top = next(folder for folder in path.parents if folder.is_dir())
@@ -91,7 +93,7 @@ def make_folder(path: Path) -> None:
         for name in path.relative_to(top).parts:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(name, dir_fd=folder)
-            inner = os.open(name, FOLDER_FLAGS | NO_LINK, dir_fd=folder)
+            inner = os.open(name, FOLDER_FLAGS | NOFOLLOW, dir_fd=folder)
             os.close(folder)
             folder = inner
     except NotADirectoryError:  # a file, or a link that leads to no folder
@@ -103,7 +105,7 @@ def make_folder(path: Path) -> None:
         os.close(folder)
 
 
-def open_to_write(path: Path, mode: str, *, other_names: bool = False, **options: Any) -> Any:
+def open_to_write(path: Path, mode: str, *, allow_hard_links: bool = False, **options: Any) -> Any:
     """Open a file for writing, as ``open`` does: a regular file that is no link and has no other name.
 
     It is emptied only once this is known.
@@ -111,8 +113,8 @@ def open_to_write(path: Path, mode: str, *, other_names: bool = False, **options
     Args:
         path: The file.
         mode: As ``open`` takes it.
-        other_names: Whether it may have other names, as in a copy that is made of hard links. For a lock, into which
-            nothing is written.
+        allow_hard_links: Whether it may have other names, as in a copy that is made of hard links. For a lock, into
+            which nothing is written.
         options: As ``open`` takes them.
 
     Raises:
@@ -121,15 +123,15 @@ def open_to_write(path: Path, mode: str, *, other_names: bool = False, **options
     with _in_folder_of(path) as (name, folder):
 
         def opener(_: str, flags: int) -> int:
-            return _own_file(path, name, folder, flags, other_names=other_names)
+            return _own_file(path, name, folder, flags, allow_hard_links=allow_hard_links)
 
         return open(path, mode, opener=opener, **options)
 
 
-def _own_file(path: Path, name: str, folder: int | None, flags: int, *, other_names: bool) -> int:
+def _own_file(path: Path, name: str, folder: int | None, flags: int, *, allow_hard_links: bool) -> int:
     descriptor = _regular_file(path, name, folder, flags & ~os.O_TRUNC)
     num_names = os.fstat(descriptor).st_nlink
-    if num_names > 1 and not other_names:
+    if num_names > 1 and not allow_hard_links:
         os.close(descriptor)
         raise UserError(
             f"{path}: a file with {num_names} names (hard links), so writing to it also changes another file; "
@@ -141,7 +143,7 @@ def _own_file(path: Path, name: str, folder: int | None, flags: int, *, other_na
 
 
 def _regular_file(path: Path, name: str, folder: int | None, flags: int) -> int:
-    if not NO_LINK and path.is_symlink():
+    if not NOFOLLOW and path.is_symlink():
         raise _a_link(path)
     try:
         descriptor = os.open(name, flags | SAFE_FLAGS, 0o666, dir_fd=folder)
@@ -182,7 +184,8 @@ def open_to_read(path: Path, mode: str = "r", **options: Any) -> Any:
 def errors_naming(path: Path) -> Iterator[None]:
     """Let each ``OSError`` of the block name the path.
 
-    Errors of writing and flushing name none, and those about a file in an open folder another one.
+    Errors of writing and flushing have no file name; those of files opened below ``/proc/self/fd`` have a name
+    that means nothing to the user.
     """
     try:
         yield

@@ -8,7 +8,7 @@ from pathlib import Path
 from ..common.errors import UserError, refuse_unreadable
 from ..common.files import read_jsonl, write_jsonl
 from ..common.validation import DATASET_NAME
-from ..common.writing import guard
+from ..common.writing import restrict_writes
 from ..records import VideoRecord
 from .trusted_folders import refuse_link_out
 
@@ -32,7 +32,7 @@ class DatasetFolder:
             raise UserError(
                 f"protocol {self.protocol!r}: expected letters, digits, '.', '_' and '-'; pass another --protocol"
             )
-        guard(self.path, partial(refuse_link_out, self))
+        restrict_writes(self.path, partial(refuse_link_out, self))
 
     @property
     def path(self) -> Path:

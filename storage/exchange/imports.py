@@ -26,13 +26,15 @@ from .feature_files import SourceFeatures
 from .readers import SourceVideo, source_videos
 
 IMPORTED = "imported; its profile is as stated by the user"
-"""``origin`` of features that this package did not make."""
+"""``origin`` of features that this package did not make: their profile is the one that the user declared."""
 BATCH_VIDEOS = 64
 BATCH_BYTES = 256 << 20
 
 
-class OtherFeatures(UserError):
-    """An export of vlalign with other features than the user states: the whole source is then in doubt."""
+class ProfileMismatch(UserError):
+    """An export whose profile or weights differ from the declared ones. The import stops: the whole source is in
+    doubt.
+    """
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,8 @@ def import_features(
     """Write the videos of a source into a store.
 
     Videos that the store already has from the same source are skipped, so a stopped import continues. Rows of float16
-    stay float16, others become float32. vlalign's own exports state their times, and their weights if the given ones
-    have no SHA-256.
+    stay float16, others become float32. From exports of vlalign, the times are taken, and the weights if ``weights``
+    has no SHA-256.
 
     Args:
         source: Folder or file of features (``source_videos``).
@@ -136,7 +138,7 @@ def _new_features(
                     _check_exported(found.exported, declared, video.where)
                 yield _with_times(video, found, source, declared.profile, durations.get(video.video_id), problems)
             taken.add(video.video_id)
-        except OtherFeatures:
+        except ProfileMismatch:
             raise
         except UserError as error:
             problems.add(str(error))
@@ -149,9 +151,8 @@ def _stored(folder: Path, declared: Provenance) -> FeatureStore | None:
     existing = store.shards[0]
     if existing.key != declared.key:
         raise UserError(
-            f"{folder}: a store with {existing.describe()}; the import states {declared.describe()}; pass another "
-            "folder or "
-            "state the same"
+            f"{folder}: a store with {existing.describe()}; the import declares {declared.describe()}; pass "
+            "another folder, or declare the same"
         )
     return store
 
@@ -196,14 +197,14 @@ def _check_exported(exported: Mapping[str, Any], declared: Provenance, where: st
             for name, value in asdict(actual.profile).items()
             if value != fields[name]
         )
-        raise OtherFeatures(
-            f"{where}: has profile {actual.profile.hash}, not {declared.profile.hash}: {differences}; state the one "
-            "that it has"
+        raise ProfileMismatch(
+            f"{where}: has profile {actual.profile.hash}, not {declared.profile.hash}: {differences}; declare the "
+            "one that it has"
         )
     if actual.weights != declared.weights:
-        raise OtherFeatures(
-            f"{where}: has {actual.weights}, not {declared.weights}; import features of the same weights, or state "
-            "those"
+        raise ProfileMismatch(
+            f"{where}: has {actual.weights}, not {declared.weights}; import features of the same weights, or "
+            "declare those"
         )
 
 
@@ -231,8 +232,7 @@ def _with_times(
         if num_late:
             problems.add(
                 f"{video.where}: {num_late} of {num_rows} rows would start after the video's {duration:g} seconds; "
-                "they are "
-                "moved to its end"
+                "they are moved to its end"
             )
     return features
 

@@ -89,7 +89,7 @@ def read_hub_name(text: str) -> HubName:
         else:
             raise SettingError("features", text, f"{option!r} is not known; {EXPECTED_FORM}")
     if is_whole and fps is not None:
-        raise SettingError("features", text, f"both :{WHOLE} and frames a second; leave one of them out")
+        raise SettingError("features", text, f"both :{WHOLE} and frames a second; omit one of them")
     if fps is not None and fps.is_integer():
         fps = int(fps)
     name = HubName(model, revision or None, pooling, fps, is_whole)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..common.errors import UserError, unreadable
-from ..common.system import AS_IT_IS, NO_WAIT, advise, read_at
+from ..common.system import BINARY_CLOEXEC, NONBLOCK, advise, read_at
 from ..common.validation import is_text
 from ..records import Profile, Weights
 from .format import (
@@ -48,7 +48,7 @@ def read_shard(path: Path) -> Shard:
         FileNotFoundError: There is no such file.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | AS_IT_IS | NO_WAIT)  # does not wait for a pipe
+        fd = os.open(path, os.O_RDONLY | BINARY_CLOEXEC | NONBLOCK)  # does not wait for a pipe
         try:
             return _parse(path, fd)
         finally:

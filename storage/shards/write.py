@@ -72,6 +72,8 @@ def check_storable(video: VideoFeatures, profile: Profile, dtype: DTypeLike = "f
     else:
         peak = np.maximum(video.features.max(initial=0.0), -video.features.min(initial=0.0))
         fits = peak <= np.finfo(str(np.dtype(dtype))).max
+    if not fits and not np.isfinite(peak):  # the only fault that float16 input can have
+        raise ValueError(f"{video.video_id}: the features contain inf or NaN")
     if not fits:
         raise ValueError(f"{video.video_id}: the features reach {peak}, which {np.dtype(dtype)} does not hold")
 
@@ -98,8 +100,8 @@ def write_shard(
         dtype: Type that the features are stored in, float16 or float32.
 
     Returns:
-        The path of the shard. Its name begins with the time, because of two shards with the same video the later one
-        counts.
+        The path of the shard. Its name begins with the time of writing: if two shards have the same video, the later
+        one is used.
 
     Raises:
         ValueError: The features cannot be stored (``check_storable``).
@@ -161,7 +163,7 @@ def write_rows(
             while that is still in the processor's cache.
     """
     plan = lay_out(provenance, dtype, table)
-    with disk_space_for(plan.hdf5.size, path.parent), atomic_write(path) as partial:
+    with require_disk_space(plan.hdf5.size, path.parent), atomic_write(path) as partial:
         with partial.open("x+b", buffering=0) as file:
             fd = file.fileno()
             file.truncate(plan.hdf5.size)
@@ -266,8 +268,8 @@ def block_of(plan: Plan, table: np.ndarray, rest: int) -> bytes:
 def _write_columns(fd: int, plan: Plan, table: np.ndarray, rows_of: Callable[[int], VideoRows]) -> list[int]:
     """Write the rows of all videos; return their checksums.
 
-    Features are written at once. The other columns, about 20 bytes a row, are collected and written together at the
-    end.
+    Features are written group by group (``_groups``). The other columns, about 20 bytes a row, are collected and
+    written together at the end.
     """
 
     def write_features(indices: range) -> list[VideoRows]:
@@ -304,9 +306,7 @@ def _groups(num_bytes: np.ndarray) -> list[range]:
 
 
 def _write_all(fd: int, parts: Sequence[np.ndarray | bytes], offset: int) -> None:
-    """Write buffers one after the other, in few system calls: each call waits for the file, and then for Python's
-    lock.
-    """
+    """Write buffers one after the other, in few system calls: each waits for the file's lock, then for the GIL."""
     arrays = (np.ascontiguousarray(part).data if isinstance(part, np.ndarray) else part for part in parts if len(part))
     left = deque(memoryview(array).cast("B") for array in arrays)
     while left:
@@ -319,8 +319,11 @@ def _write_all(fd: int, parts: Sequence[np.ndarray | bytes], offset: int) -> Non
 
 
 @contextlib.contextmanager
-def disk_space_for(num_bytes: int, folder: Path) -> Iterator[None]:
-    """Write a shard of ``num_bytes`` in the block; an ``OSError`` names the folder and says what to do."""
+def require_disk_space(num_bytes: int, folder: Path) -> Iterator[None]:
+    """Check that a shard of ``num_bytes`` fits into the folder, which is made if it is missing.
+
+    Each ``OSError``, also those of the block, which writes the shard, names the folder and what to do.
+    """
     make_folder(folder)
     try:
         if shutil.disk_usage(folder).free < num_bytes:

@@ -28,8 +28,8 @@ T = TypeVar("T")
 
 ROW_MASK = 0xFFFFFFFF
 PREFETCHED_BYTES = 1 << 30
-"""Rows are assumed to be in memory still until this many more bytes were asked for. Asking again would take half as
-long as copying them.
+"""After this many prefetched bytes, earlier prefetches count as evicted from the page cache: their rows are asked for
+again when they are read. Asking takes half as long as copying.
 """
 NO_ROWS, NO_TIMES = np.empty((0, 0)), np.empty(0)
 TIMES_AT_ONCE = 32
@@ -276,7 +276,7 @@ class Snapshot:
         return spans
 
     def _times(self, shard: Shard, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return when each row of a shard starts and ends, without fetching the other rows."""
+        """Return when each row of a shard starts and ends, without fetching the other columns of a remote shard."""
         if number not in self._open and self.remote and is_stub(shard.path):
             return self.remote.times(shard)
         columns = self._rows_of(number).columns
@@ -349,7 +349,7 @@ class Snapshot:
         parts: list[np.ndarray] = [NO_ROWS] * len(ranges)
         new = []
         prefetched = self._prefetched
-        for index, (video_id, low, high) in enumerate(ranges):  # kept short: of 20 microseconds, copying takes 16
+        for index, (video_id, low, high) in enumerate(ranges):  # hot loop: 20 us a range, 16 of them to copy it
             known = prefetched.get(video_id)
             if known is None or low < known[0] or high > known[1]:
                 new.append((self.positions[video_id], index))
@@ -419,7 +419,7 @@ def _read_shards(folder: Path, remote: RemoteStore | None) -> list[Shard]:
             missing = error.filename
             continue
         if not shards:
-            named = folder.name if folder.name in PROFILES else "and the hf:... of its model"
+            named = folder.name if folder.name in PROFILES else "NAME, or hf:ORG/MODEL for a hub model"
             raise UserError(f"{folder}: no feature store (no *.h5); make it with vlalign-extract --features {named}")
         if remote or shard_files(folder) == [shard.path for shard in shards]:
             return shards

@@ -25,7 +25,7 @@ from ..shards.format import OtherSchema, Shard, Unreadable
 from ..shards.names import SHARD_NAME
 from ..shards.read import ShardRows, damaged_videos, read_shard, rest_is_damaged
 from ..shards.rewrite import ShardPart, rewrite
-from ..shards.write import disk_space_for
+from ..shards.write import require_disk_space
 from .feature_store import FeatureStore, current_shards, shard_files
 
 COMPACT_BYTES = 256 << 20
@@ -264,7 +264,7 @@ def _copy(shard: Shard, folder: Path) -> Path | None:
         return None
     if damage := find_damage(shard.path):
         raise UserError(f"{damage.message}; run vlalign-store repair {shard.path.parent} first")
-    with disk_space_for(shard.num_bytes, folder), atomic_write(target) as partial:
+    with require_disk_space(shard.num_bytes, folder), atomic_write(target) as partial:
         shutil.copyfile(shard.path, partial)
         if find_damage(partial):
             raise OSError("the data read back differ from what was written; check the disk")

@@ -31,7 +31,7 @@ MAX_TABLE_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class Thumbnail:
-    """A small picture of a video."""
+    """A small image of a frame of a video."""
 
     video_id: str
     seconds: float
@@ -66,7 +66,7 @@ class ThumbnailStore:
     """Reads the thumbnails in a folder; a missing folder has none. Of two shards with the same video the later one
     counts.
 
-    A shard cannot make HDF5 open other files. Pictures that are not JPEGs of the size of a thumbnail are skipped with a
+    A shard cannot make HDF5 open other files. Thumbnails that are not JPEGs, or are too large, are skipped with a
     warning.
     """
 
@@ -107,8 +107,8 @@ class ThumbnailStore:
         if len(valid) < len(thumbnails) and path not in self._warned:
             self._warned.add(path)
             warn(
-                f"warning: {path}: pictures in it, such as of video {video_id!r}, are not JPEGs of the size of a "
-                "thumbnail; they are skipped"
+                f"warning: {path}: thumbnails in it, such as of video {video_id!r}, are not JPEGs or are too large; "
+                "they are skipped"
             )
         return sorted(valid, key=lambda thumbnail: thumbnail.seconds)
 
@@ -125,7 +125,7 @@ def _opened(path: Path) -> Iterator[_OpenShard]:
         if table.ndim != 1 or table.dtype != THUMBNAIL_ROW:
             raise ValueError("its table has other columns")
         if jpegs.shape != table.shape or h5py.check_vlen_dtype(jpegs.dtype) != np.uint8:
-            raise ValueError("it does not have one picture for each row")
+            raise ValueError("it does not have one JPEG for each row")
         reader = VlenReader(file, content)
         rows = reader.rows(check_size(table, MAX_TABLE_BYTES), ROW_IN_FILE)
         yield _OpenShard(rows, reader.rows(check_size(jpegs, MAX_TABLE_BYTES), VlenReader.REFERENCE), reader)
@@ -138,5 +138,5 @@ def is_jpeg(content: bytes) -> bool:
             warnings.simplefilter("error")  # Pillow warns about very many pixels
             with Image.open(io.BytesIO(content), formats=["JPEG"]) as image:
                 return max(image.size) <= MAX_SIDE_PX and len(content) <= MAX_JPEG_BYTES
-    except Exception:  # Pillow raises almost anything for damaged pictures
+    except Exception:  # Pillow raises almost anything for damaged images
         return False

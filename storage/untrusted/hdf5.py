@@ -86,7 +86,7 @@ class _Heap:
 
 
 class VlenReader:
-    """Reads values of variable length (texts, pictures) without HDF5, which hangs on some damaged heaps.
+    """Reads values of variable length (texts, JPEGs) without HDF5, which hangs on some damaged heaps.
 
     It reads what vlalign writes: contiguous data sets, in a file whose addresses and lengths have 8 bytes.
 

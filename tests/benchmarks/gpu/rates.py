@@ -20,7 +20,7 @@ from vlalign.extract.decoding.errors import VideoError
 from vlalign.extract.decoding.messages import WindowReady
 from vlalign.extract.decoding.process import DecodeProcess
 from vlalign.extract.extractor import Extractor
-from vlalign.extract.pipeline.engine import extract_with_pauses, num_decoders
+from vlalign.extract.pipeline.engine import extract_with_pauses, num_decode_processes
 from vlalign.extract.pipeline.video_jobs import VideoJob
 from vlalign.storage.common.system import available_cores
 
@@ -139,7 +139,7 @@ def decoding_and_together(extractor: Extractor, path: Path, seconds: float) -> t
         TimeoutError: There were too few windows or batches for a rate.
         VideoError: The video cannot be decoded.
     """
-    number, computes = num_decoders([extractor], available_cores()), threading.Event()
+    number, computes = num_decode_processes([extractor], available_cores()), threading.Event()
     windows: Counter[DecodeProcess] = Counter()
     batches: list[int] = []
     take_frames, features = DecodeProcess.take_frames, Extractor.features

@@ -33,7 +33,7 @@ from vlalign.extract.decoding.nvdec_backend import (
 )
 from vlalign.extract.decoding.probe import probe_video
 from vlalign.extract.decoding.process import DecodeProcess
-from vlalign.extract.pipeline.engine import video_engine
+from vlalign.extract.pipeline.engine import nvdec_device
 from vlalign.storage import FeatureStore
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.dataset.folder import DatasetFolder
@@ -221,10 +221,10 @@ def test_exact_profiles_keep_their_json_and_hash():
 def test_profiles_of_both_kinds_are_not_decoded_together():
     exact = stub()
     other = replace(exact, profile=replace(exact.profile, decoding="nvdec"), device=torch.device("cuda:1"))
-    assert (video_engine([exact]), video_engine([other])) == ("", "cuda:1")
-    assert video_engine([replace(other, device=torch.device("cpu"))]) == ""
+    assert (nvdec_device([exact]), nvdec_device([other])) == ("", "cuda:1")
+    assert nvdec_device([replace(other, device=torch.device("cpu"))]) == ""
     with pytest.raises(ValueError, match=r"'exact'.*'nvdec'"):
-        video_engine([exact, other])
+        nvdec_device([exact, other])
 
 
 def test_it_needs_a_gpu():

@@ -10,13 +10,13 @@ from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.writing import (
     atomic_write,
     check_folders,
-    guard,
     make_folder,
     move,
     open_to_write,
     remove_empty_folder,
     remove_file,
     remove_tree,
+    restrict_writes,
 )
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.dataset.trusted_folders import allow_folder
@@ -113,7 +113,7 @@ def test_a_folder_is_named_where_the_link_is(dataset, home):
 
 def test_a_folder_that_is_guarded_without_a_check_keeps_what_is_written(tmp_path, home):
     (tmp_path / "export").mkdir()
-    guard(tmp_path / "export")
+    restrict_writes(tmp_path / "export")
     (tmp_path / "export" / "data").symlink_to(home)
     with pytest.raises(UserError, match=f"{tmp_path / 'export' / 'data'}: .*{home}.*{tmp_path / 'export'}"):
         write_whole(tmp_path / "export" / "data" / "file")
