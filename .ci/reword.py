@@ -4,9 +4,9 @@
     git clone . ../reworded && cd ../reworded && python3.12 .ci/reword.py && make fast-tests
 
 It changes the checkout that it lies in: use a copy. It needs Python 3.12, which knows where the parts of f-strings are.
-Words of errors and of printed lines are spelt backwards; options, commands, names of settings, values and file names
-and places in files stay. A test that fails then checks a sentence rather than the kind,
-the place and the value of what went wrong. Few may: those whose words are a promise, such as a page's headings.
+Words of errors and of printed lines are spelt backwards; options, commands, names of settings, values, file names and
+places in files stay. A test that fails then checks a sentence rather than the kind, the place and the value of what
+went wrong. Few may: those whose words are a promise, such as a page's headings.
 """
 
 import ast
@@ -19,7 +19,7 @@ TOP = Path(__file__).resolve().parents[1]
 FOLDERS = ("storage", "extract", "preprocess", "train", "ray_jobs")
 SPEAKERS = {"say", "warn", "show", "note_once", "add", "drop", "skip", "report", "error"}
 """Functions and methods that print or collect a line."""
-PHRASES = {"problem", "hint", "lack", "why", "advice", "reason", "todo", "message", "line"}
+PHRASES = {"problem", "hint", "lack", "why", "advice", "reason", "damage", "remedy", "message", "line"}
 """Variables that hold a part of a message."""
 PLACES = {"line", "record", "entry", "sentence", "segment", "question"}
 """Words for a place in a file, as in "FILE, line 3": the place of an error is checked."""
