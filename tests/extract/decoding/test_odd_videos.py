@@ -51,6 +51,8 @@ ACCEPTED = {
     ),
 }
 """Kinds of which other frames come at these rates with version 5 of the program, and why."""
+SOMETIMES = {"rate 240 mkv"}
+"""Those of ``ACCEPTED`` of which 5.1.9 gives the same frames as here; earlier releases of version 5 did not."""
 DEEP = "version 5 of libswscale rounds samples of more than 8 bits otherwise than version 9"
 CONVERTED = dict.fromkeys(["h264 10 bit", "hevc 10 bit", "hevc 12 bit", "vp9 10 bit"], DEEP) | {
     "svq1 mov": "version 5 of libswscale interpolates the colours of 4:1:0 otherwise than version 9",
@@ -103,7 +105,7 @@ def test_odd_videos_give_the_frames_of_the_ffmpeg_program(source, tmp_path, kind
         else:
             same.append(differences(np.stack(rows), theirs).max())
     if version_of_program().startswith("5."):
-        assert different == ACCEPTED.get(kind, (set(),))[0]
+        assert different == ACCEPTED.get(kind, (set(),))[0] or (kind in SOMETIMES and not different)
     else:  # versions differ about how long the last frame lasts
         assert different <= ACCEPTED.get(kind, (set(FPS),))[0]
     assert max(same, default=0) <= (MOST_CONVERTED if kind in CONVERTED else MAX_DIFFERENCE)
