@@ -164,7 +164,7 @@ def pipeline(kit, monkeypatch, tmp_path):
     rates = kit("rates")
     monkeypatch.setitem(rates.SIZES, "240p", (64, 48))
     for module in (rates, engine):
-        monkeypatch.setattr(module, "num_decoders", lambda *_: 2)
+        monkeypatch.setattr(module, "num_decode_processes", lambda *_: 2)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # as on a GPU, one batch after the other
 
     def of(seconds_a_window: float, seconds: float):

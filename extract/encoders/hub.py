@@ -90,7 +90,7 @@ class HubNetwork(Network):
         if tokens is not None and tokens.ndim == 4:  # a map [B, C, H, W]
             tokens = tokens.flatten(2).transpose(1, 2)
         if tokens is None or tokens.ndim != 3:
-            raise ValueError("it gives no tokens; leave the option at the end of its name out")
+            raise ValueError("it gives no tokens; omit the option at the end of its name")
         if self._pooling == "mean":
             return tokens.mean(dim=1)
         return tokens[:, 0] if self._pooling == "first" else tokens.flatten(1)
@@ -223,7 +223,7 @@ class HubEncoder:
     def _fps(self, num_frames: int | None) -> float | None:
         if self.name.is_whole:
             if num_frames is None:
-                raise UserError(f"features {self.name.text}: it sees 1 frame at once; leave :whole out")
+                raise UserError(f"features {self.name.text}: it sees 1 frame at once; omit :whole")
             return None
         if self.name.fps is not None:
             return self.name.fps

@@ -169,7 +169,7 @@ def _import(args: argparse.Namespace) -> int:
             args.source, folder, profile, weights, pattern=args.pattern, durations=durations, problems=problems
         )
     came = f"{number_of(count, 'videos')} came in, {number_of(problems.count, 'problems')}"
-    show(f"{folder}: {came}; their profile is as you stated it")
+    show(f"{folder}: {came}; their profile is as you declared it")
     return problems.exit_code()
 
 
