@@ -25,7 +25,7 @@ from ..storage.common.files import read_json, write_json
 from ..storage.common.problems import Problems
 from ..storage.common.process_pool import OrderedMap, map_in_processes
 from ..storage.common.progress import progress
-from ..storage.common.signals import keeping
+from ..storage.common.signals import report_saved_work
 from ..storage.common.terminal import say
 from ..storage.common.writing import remove_file
 from ..storage.dataset.folder import DatasetFolder
@@ -128,7 +128,7 @@ def _parts(preparation: Preparation, first_pass: FirstPass, wanted: Collection[i
 
 def _show_tagging(made: Iterator[int], total: int) -> None:
     num_tagged = 0
-    with keeping(lambda: f"{num_tagged:,} captions tagged by this call are kept" if num_tagged else ""):
+    with report_saved_work(lambda: f"{num_tagged:,} captions tagged by this call are kept" if num_tagged else ""):
         for count in progress(made, total=total, what="tagging", unit="captions", size=int):
             num_tagged += count
 

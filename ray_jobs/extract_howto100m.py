@@ -31,7 +31,7 @@ from vlalign.storage.cli.parser import add_setting, given_settings
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.progress import Listener
 from vlalign.storage.common.settings import Settings, names_of_options, setting
-from vlalign.storage.common.signals import keeping
+from vlalign.storage.common.signals import report_saved_work
 from vlalign.storage.common.terminal import say
 from vlalign.storage.records import Profile
 
@@ -83,7 +83,7 @@ class ClusterRunner:
             return f"{num_done:,} videos are on disk" if num_done else ""
 
         try:
-            with keeping(describe_written):
+            with report_saved_work(describe_written):
                 asyncio.run(driver.run())
         finally:
             for line in driver.status.summary(driver.scheduler.num_left):

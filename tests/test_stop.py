@@ -83,7 +83,7 @@ COMMAND = """
     import sys, threading, time
     from vlalign.storage.cli.command import run_command
     from vlalign.storage.cli.parser import command_parser
-    from vlalign.storage.common.signals import keeping, uninterrupted
+    from vlalign.storage.common.signals import report_saved_work, uninterrupted
     def command(args):
         {}
     sys.exit(run_command(command, command_parser("vlalign-test", "tests", "vlalign-test"), []))
@@ -92,7 +92,7 @@ SLEEP = "print('ready', flush=True); time.sleep(1000)"
 CASES = {
     "nothing kept": (SLEEP, "ready\nvlalign-test: [^\\d\n]+\n"),
     "something kept": (
-        f"with keeping(lambda: '3 videos are kept'): {SLEEP}",
+        f"with report_saved_work(lambda: '3 videos are kept'): {SLEEP}",
         "ready\nvlalign-test: .*3 videos are kept.*\n",
     ),
     "in the midst of writing": (
@@ -110,7 +110,7 @@ CASES = {
         "ready\nvlalign-test: [^\\d\n]+\n",
     ),
     "another error in its place": (
-        "\n        with keeping(lambda: '3 videos are kept'):"
+        "\n        with report_saved_work(lambda: '3 videos are kept'):"
         f"\n            try: {SLEEP}\n            finally: raise RuntimeError('a peer is gone')",
         "ready\nvlalign-test: .*3 videos are kept.*\n",
     ),

@@ -6,6 +6,7 @@ here imports torch, so that a command line starts quickly.
 
 import re
 from dataclasses import dataclass, field
+from typing import Literal
 
 from ..storage.common.errors import SettingError
 from ..storage.common.settings import SettingInfo, Settings, setting
@@ -143,26 +144,35 @@ class EncoderTraits:
     description: str
     gives_tokens: bool = True
     """False: it gives one vector for each clip and caption."""
-    reads_words: bool = True
-    """False: captions are recordings."""
-    gives_word_vectors: bool = False
-    """It gives each word a vector and a weight of its own."""
-    unused: tuple[str, ...] = ()
+    caption_input: Literal["subwords", "word_vectors", "word_ids", "recordings"] = "subwords"
+    """What it reads of a caption; decides the class of its inputs (``data/text_inputs.py``)."""
+    ignored_settings: tuple[str, ...] = ()
     """Settings that change nothing with it."""
     normalises_batches: bool = False
     """It has batch normalisation, so it must see the whole batch at once."""
+
+    @property
+    def reads_words(self) -> bool:
+        """False: captions are recordings."""
+        return self.caption_input != "recordings"
+
+    @property
+    def learns_word_vectors(self) -> bool:
+        """It learns a vector and a weight for each word."""
+        return self.caption_input == "word_ids"
 
 
 ENCODERS = {
     "transformer": EncoderTraits(
         description="self-attention over a clip's feature vectors and over a caption's subwords (TACo, section 3.1)",
-        unused=("embedding_size",),
+        ignored_settings=("embedding_size",),
     ),
     "gated": EncoderTraits(
         description="gated embeddings of the maximum of a clip's feature vectors and of the average of a caption's "
         "word vectors (SSML, section 5.1)",
         gives_tokens=False,
-        unused=(
+        caption_input="word_vectors",
+        ignored_settings=(
             "max_video_tokens",
             "max_text_tokens",
             "tokens_of_interest",
@@ -175,14 +185,20 @@ ENCODERS = {
     "words": EncoderTraits(
         description="a vector and a weight for each word of the training captions, and linear layers on a clip's "
         "feature vectors",
-        gives_word_vectors=True,
-        unused=("text_encoder", "embedding_size", "num_video_layers", "num_fusion_layers", "tokens_of_interest"),
+        caption_input="word_ids",
+        ignored_settings=(
+            "text_encoder",
+            "embedding_size",
+            "num_video_layers",
+            "num_fusion_layers",
+            "tokens_of_interest",
+        ),
     ),
     "spoken": EncoderTraits(
         description="a linear layer on a clip's feature vectors, and Harwath's residual network on the log-mel "
         "spectrogram of its spoken caption (CMCM, Table 3)",
-        reads_words=False,
-        unused=(
+        caption_input="recordings",
+        ignored_settings=(
             "text_encoder",
             "embedding_size",
             "num_video_layers",

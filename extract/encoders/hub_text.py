@@ -38,8 +38,8 @@ class HubTextTower:
         return self.recipe.describe(self.max_tokens)
 
     @property
-    def is_as_files_say(self) -> bool:
-        """True if the model's own files define all of it."""
+    def uses_default_preparation(self) -> bool:
+        """True if the model's own files define the whole preparation."""
         return self.recipe == AS_THE_FILES_SAY
 
     @torch.inference_mode()

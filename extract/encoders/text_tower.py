@@ -47,7 +47,7 @@ class ClipTextTower:
     """File or folder of the weights."""
     preparation = AS_THE_FILES_SAY.describe(0)
     """Description of the preparation of texts."""
-    is_as_files_say = True
+    uses_default_preparation = True
 
     @torch.inference_mode()
     def encode(self, texts: list[str]) -> np.ndarray:

@@ -11,7 +11,7 @@ from ...storage.common.files import file_identity
 from ...storage.common.packages import package_version
 from ...storage.common.problems import Problems
 from ...storage.common.progress import progress
-from ...storage.common.signals import keeping, uninterrupted
+from ...storage.common.signals import report_saved_work, uninterrupted
 from ...storage.common.terminal import one_line, say
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.records import Failure, VideoFeatures
@@ -237,7 +237,7 @@ def record_outcomes(events: ClosableIterator[VideoOutcome | ShardsWritten], extr
                 yield event
 
     num_made = 0
-    with keeping(lambda: f"{num_made:,} videos of this call are kept" if num_made else ""):
+    with report_saved_work(lambda: f"{num_made:,} videos of this call are kept" if num_made else ""):
         try:
             for outcome in progress(outcomes(), total=len(extraction.tasks), what="extracting", unit="videos"):
                 num_made += outcome.failure is None

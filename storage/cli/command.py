@@ -17,7 +17,7 @@ from ..common.errors import EXIT_INCOMPLETE, EXIT_MISTAKE, EXIT_SIGNAL, SettingE
 from ..common.packages import missing_package_message, package_version
 from ..common.programs import refuse_planted_libraries, start_programs_without_current_folder
 from ..common.progress import TerminalProgress, report_progress_to
-from ..common.signals import CommandSignals, command_signals, kept_message, stopping
+from ..common.signals import CommandSignals, command_signals, saved_work_message, stopping
 from ..common.system import SIGPIPE
 from ..common.terminal import Level, logger, messages_on_terminal, warn
 from .parser import Parser
@@ -106,7 +106,7 @@ def _run(command: Command, args: argparse.Namespace, parser: Parser) -> int:
         if not stop_code:
             logger.debug("%s", "".join(traceback.format_exception(error)).rstrip())
             return error_code
-        kept = next((kept for cause in _causes(error) if (kept := kept_message(cause))), "")
+        kept = next((kept for cause in _causes(error) if (kept := saved_work_message(cause))), "")
         warn(f"{prog}: stopped" + (f"; {kept}, and the same command resumes there" if kept else ""))
         return stop_code
 

@@ -21,7 +21,7 @@ from typing import Any
 from .child_connection import parent_socket, start_connected
 from .errors import UserError
 from .programs import python_command, without_current_folder
-from .signals import CommandSignals, command_signals, kept_message, stopping, uninterrupted
+from .signals import CommandSignals, command_signals, saved_work_message, stopping, uninterrupted
 from .system import signal_self
 from .terminal import logger, say, warn
 
@@ -42,7 +42,7 @@ class Ended:
     """The last message of a process."""
 
     kept: str = ""
-    """The work that it saved, if it was stopped (see ``signals.keeping``)."""
+    """The work that it saved, if it was stopped (see ``signals.report_saved_work``)."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def _last_message(work: Callable[[Connection, Any], None], connection: Connectio
         work(connection, connection.recv())
     except BaseException as error:  # whatever it is, the command must hear of it
         if stopping() or isinstance(error, KeyboardInterrupt):
-            return Ended(kept_message(error))
+            return Ended(saved_work_message(error))
         return _picklable(error) if isinstance(error, UserError | OSError) else _Crashed(traceback.format_exc())
     return Ended()
 

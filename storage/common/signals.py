@@ -135,11 +135,11 @@ def leave_signals_to_the_parent() -> None:
 
 
 @contextlib.contextmanager
-def keeping(what: Callable[[], str]) -> Iterator[None]:
-    """Tell a stopped command what it keeps of the work in the block.
+def report_saved_work(what: Callable[[], str]) -> Iterator[None]:
+    """Let a command that is stopped in the block report which work is saved.
 
     Args:
-        what: Returns a phrase such as "12 videos of this call are kept"; an empty string if nothing is kept.
+        what: Returns a phrase such as "12 videos of this call are kept"; an empty string if nothing is saved.
     """
     try:
         yield
@@ -148,6 +148,6 @@ def keeping(what: Callable[[], str]) -> Iterator[None]:
         raise
 
 
-def kept_message(error: BaseException) -> str:
-    """Return the phrase that ``keeping`` attached to an error; empty without one."""
+def saved_work_message(error: BaseException) -> str:
+    """Return the phrase that ``report_saved_work`` attached to an error; empty without one."""
     return str(error.__dict__.get("kept", ""))

@@ -218,7 +218,7 @@ class Snapshot:
         self.remote = remote_store(folder)
         self.shards = _read_shards(folder, self.remote)
         self._check()
-        # Shard number and row of its index in one integer, so that a million videos need little memory.
+        # Shard number and place in its index in one integer, so that a million videos need little memory.
         self.positions: dict[str, int] = {}
         for number, shard in enumerate(self.shards):
             first = number << 32
@@ -244,7 +244,7 @@ class Snapshot:
                 )
 
     def locate(self, video_id: str) -> tuple[Shard, int]:
-        """Return the shard that a video is read from, and its row in that shard's index."""
+        """Return the shard that a video is read from, and its place in that shard's index."""
         position = self.positions[video_id]
         return self.shards[position >> 32], position & ROW_MASK
 
@@ -303,7 +303,7 @@ class Snapshot:
         )
 
     def rows(self, video_id: str) -> tuple[ShardRows, int]:
-        """Return the open shard that a video is read from, and its row in that shard's index."""
+        """Return the open shard that a video is read from, and its place in that shard's index."""
         position = self.positions[video_id]
         return self._rows_of(position >> 32), position & ROW_MASK
 

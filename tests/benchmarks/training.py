@@ -128,10 +128,12 @@ def naive_fusion(model: VideoTextModel, texts: TextTokens, videos: VideoTokens) 
 
 
 def our_fusion(model: VideoTextModel, texts: TextTokens, videos: VideoTokens) -> Tensor:
-    of_texts, of_videos = hard_negatives(guidance(texts, videos), NEGATIVES)
-    text_of_P, video_of_P = (of_texts | of_videos).nonzero(as_tuple=True)
+    text_candidates_BB, video_candidates_BB = hard_negatives(guidance(texts, videos), NEGATIVES)
+    text_of_P, video_of_P = (text_candidates_BB | video_candidates_BB).nonzero(as_tuple=True)
     scores = model.fusion(model.token_bank(texts, videos, MAX_TEXT), text_of_P, video_of_P).pair_P
-    return fusion_nce(scores.new_zeros(K, K).index_put((text_of_P, video_of_P), scores), of_texts, of_videos)
+    return fusion_nce(
+        scores.new_zeros(K, K).index_put((text_of_P, video_of_P), scores), text_candidates_BB, video_candidates_BB
+    )
 
 
 def seconds_by_turns(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
@@ -168,11 +170,12 @@ def fusion(folder: Path, annotations: Path) -> None:
     texts, videos = detached(*encode(model, inputs))
     losses = [naive_fusion(model, texts, videos).item(), our_fusion(model, texts, videos).item()]
     assert abs(losses[0] - losses[1]) < 1e-4, losses
-    of_texts, of_videos = hard_negatives(guidance(texts, videos), NEGATIVES)
+    text_candidates_BB, video_candidates_BB = hard_negatives(guidance(texts, videos), NEGATIVES)
     lengths = (
         f"{texts.mask_BN.sum(1).float().mean():.1f} text and {videos.mask_BM.sum(1).float().mean():.1f} video tokens"
     )
-    print(f"fusion  {int((of_texts | of_videos).sum()):,} of {2 * K * (NEGATIVES + 1):,} pairs are distinct; {lengths}")
+    num_pairs = int((text_candidates_BB | video_candidates_BB).sum())
+    print(f"fusion  {num_pairs:,} of {2 * K * (NEGATIVES + 1):,} pairs are distinct; {lengths}")
 
     def all_pairs() -> None:
         """Forward and backward of every pair, in parts that fit into memory."""

@@ -64,7 +64,7 @@ def without_dropout(settings: Mapping[str, Any]) -> list[str]:
     """Return options for repeatable steps with few negatives, those that change something with these settings."""
     few = {"num_negatives": 2, "dropout": 0}
     config = train_config(dataset="d", features="s3d", **settings)
-    own = config.flat().keys() - config.unused().keys()
+    own = config.flat().keys() - config.ignored_settings().keys()
     return options({name: value for name, value in few.items() if name in own and name not in settings})
 
 

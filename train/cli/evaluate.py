@@ -9,7 +9,7 @@ from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE
 from ...storage.common.terminal import show
 from ...storage.records import SPLITS
 from ..evaluation import TASKS
-from ..evaluation.evaluate import SCORES, EvaluationSettings, evaluate
+from ..evaluation.evaluate import SCORE_STAGES, EvaluationSettings, evaluate
 
 EXAMPLES = """vlalign-evaluate --dataset demo
   vlalign-evaluate taco-howto100m-seed0 --on youcook2 --rerank 50
@@ -24,7 +24,7 @@ WEIGHT_HELP = {
 
 
 def _evaluate(args: argparse.Namespace) -> int:
-    weights = {name: getattr(args, f"{name}_weight") for name in SCORES}
+    weights = {name: getattr(args, f"{name}_weight") for name in SCORE_STAGES}
     evaluation = evaluate(
         args.run,
         root=args.root,

@@ -164,8 +164,8 @@ def given_for(suite: Suite, row: Row, dataset: str, given: Mapping[str, Any]) ->
         SettingError: A given setting cannot be used.
     """
     config = row_config(suite, row, dataset, given)
-    unused = {*config.unused(), *settings_of_others({**given, "objective": config.objective.name})}
-    return {name: value for name, value in given.items() if name not in unused}
+    ignored = {*config.ignored_settings(), *settings_of_others({**given, "objective": config.objective.name})}
+    return {name: value for name, value in given.items() if name not in ignored}
 
 
 def row_config(suite: Suite, row: Row, dataset: str, given: Mapping[str, Any]) -> TrainConfig:

@@ -340,11 +340,12 @@ def new_text_inputs(
     Raises:
         UserError: The encoder or the word vectors cannot be read.
     """
-    if not source.encoder.reads_words:
+    caption_input = source.encoder.caption_input
+    if caption_input == "recordings":
         return source.make_recordings()
-    if not source.encoder.gives_tokens:
+    if caption_input == "word_vectors":
         return WordVectorInputs(read_word_vectors(word_vectors))
-    if source.encoder.gives_word_vectors:
+    if caption_input == "word_ids":
         return workers.from_first(lambda: WordIdInputs.learn(texts, source.max_text_tokens))
     from .text_encoders import new_text_encoder  # transformers takes seconds to import
 
@@ -364,11 +365,12 @@ def saved_text_inputs(
     Raises:
         UserError: The folder or the weights are not as a training writes them.
     """
-    if not source.encoder.reads_words:
+    caption_input = source.encoder.caption_input
+    if caption_input == "recordings":
         return source.make_recordings()
-    if not source.encoder.gives_tokens:
+    if caption_input == "word_vectors":
         return WordVectorInputs(read_word_vectors(folder / WORD_VECTORS_FILE))
-    if source.encoder.gives_word_vectors:
+    if caption_input == "word_ids":
         return WordIdInputs.read(folder, source.max_text_tokens)
     from .text_encoders import saved_text_encoder  # transformers takes seconds to import
 

@@ -1,7 +1,7 @@
 """The meaning of each codeword of CMCM's codebook, in clips and in captions (section 4.3 of the paper).
 
 The paper labels the rows of a clip with an action. Here the labels are the verbs of the clip's captions. Words are
-compared with the word pieces that are parts of them.
+compared with the subwords that are parts of them.
 """
 
 from collections import Counter
@@ -51,7 +51,7 @@ def find_uses(scorer: Scorer, captions: Sequence[Caption], clips: Sequence[Clip]
 
     Args:
         scorer: A model with a codebook.
-        captions: Their tokens are word pieces, or parts of their recordings.
+        captions: Their tokens are subwords, or parts of their recordings.
         clips: Their tokens are rows.
     """
     codebook, single_process = codebook_of(scorer), Workers()
@@ -233,7 +233,7 @@ def table(uses: Uses, labels_of_clip: Sequence[Sequence[str]], size: int) -> lis
     """Return the codewords that clips use, the most precise first (Table 2).
 
     The precision of a label is the share of the codeword's rows that belong to clips with the label. F1 compares the
-    word pieces that the codeword replaces with those that are parts of the word.
+    subwords that the codeword replaces with those that are parts of the word.
 
     Args:
         uses: Where codewords are used.

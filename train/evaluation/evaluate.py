@@ -27,14 +27,14 @@ from . import TASKS
 from .result_folders import changed_from, check_result_folder, default_request, move_other_results, result_folder
 from .task import EvaluationRequest, Metrics, Task
 
-SCORES = {
+SCORE_STAGES = {
     "sentence": ("sentence",),
     "token": ("token", "fusion_token"),
     "fusion": ("fusion",),
     "bag": ("bag",),
     "word": ("word",),
 }
-"""Parts of the score whose weight can be set: {name: stages}."""
+"""{name of a weight: stages of the score that it multiplies}"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class EvaluationSettings:
     split: str = "test"
     """Name of the split: "train", "validation" or "test"."""
     score_weights: Mapping[str, float] = field(default_factory=dict)
-    """Weights of "sentence", "token" and "fusion" in the fused score, instead of the run's."""
+    """Weights of the score's stages by name, a key of ``SCORE_STAGES``, instead of the run's."""
     task_settings: object | None = None
     """The task's own settings, such as ``RetrievalSettings(ties="ce")``. None: its defaults."""
     device: str = "auto"
@@ -57,8 +57,8 @@ class EvaluationSettings:
             raise SettingError("task", self.task, f"expected one of {', '.join(TASKS)}")
         if self.split not in SPLITS:
             raise SettingError("split", self.split, f"expected one of {', '.join(SPLITS)}")
-        if unknown := [name for name in self.score_weights if name not in SCORES]:
-            raise SettingError("score_weights", unknown[0], f"expected some of {', '.join(SCORES)}")
+        if unknown := [name for name in self.score_weights if name not in SCORE_STAGES]:
+            raise SettingError("score_weights", unknown[0], f"expected some of {', '.join(SCORE_STAGES)}")
 
 
 @dataclass(frozen=True)
@@ -100,16 +100,17 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate a run on a split of a data set, and write ``metrics.json``, ``queries.jsonl`` and ``report.html``.
 
-    The files go into the run's folder, or into ``on/<data set>`` within it for another data set than the run's; there
-    into ``evaluations/<settings>`` if the split or a setting is not the default (``result_folders.py``). If the same
-    was evaluated before, nothing is computed.
+    The files go into the run's folder; for another data set than the run's, into its subfolder ``on/<data set>``. If
+    the split or a setting is not the default, they go into the subfolder ``evaluations/<settings>`` of that folder
+    (``result_folders.py``). If the same was evaluated before, nothing is computed.
 
     Args:
         run: Folder of a run, or its name. None: the last one finished.
         root: Folder of all data sets, where names are looked up.
         dataset: The data set to evaluate on, and where the run's name is looked up first. None: the run's own.
-        on: The same as ``dataset``, but always another data set than the run's (zero-shot).
-        protocol: Splits and captions of that other data set. None: the usual ones.
+        on: Name of a data set for zero-shot evaluation: results go into ``on/<data set>``, with that data set's own
+            protocol. Unlike ``dataset``, it does not change where the run's name is looked up.
+        protocol: Protocol of that other data set: its splits and captions. None: the usual one.
         settings: What to evaluate, and how. None: the defaults.
         on_progress: Called with the progress of long work.
 
@@ -242,7 +243,7 @@ def _score_weights(settings: EvaluationSettings, own: dict[str, float], run_name
     """
     weights = dict(own)
     for name, weight in settings.score_weights.items():
-        stages = [stage for stage in SCORES[name] if stage in weights]
+        stages = [stage for stage in SCORE_STAGES[name] if stage in weights]
         weights |= dict.fromkeys(stages, weight)
         if not stages:
             problem = f"changes nothing: the stages of {run_name} are {', '.join(own)}; omit it"
@@ -276,7 +277,7 @@ def _choose_task(name: str | None, config: TrainConfig, dataset: DatasetFolder) 
 
 
 def _default_task(config: TrainConfig, dataset: DatasetFolder, chosen: Task[Any]) -> Task[Any]:
-    """Return the task that is chosen if none is named; for a data set without one, the chosen task itself."""
+    """Return the default task of the run and the data set; if the data set names no known task, ``chosen``."""
     try:
         return _choose_task(None, config, dataset)
     except UserError:
@@ -333,8 +334,11 @@ def _evaluate(plan: _Plan, device: str, problems: Problems, fingerprint: Mapping
     }
     if others := (read_captions_about(run.dataset.captions) or {}).get(OTHER_LANGUAGES):
         named = ", ".join(f"{language} {100 * share:.0f} %" for language, share in others.items())
-        note = f"some captions are in languages that their tagger does not speak ({named}, as a sample tells)"
-        metrics["not_comparable"] = [*metrics["not_comparable"], f"{note}; their words count as any part of speech"]
+        note = (
+            f"some captions are in languages that the spaCy pipeline does not support ({named}, estimated from a "
+            "sample); the parts of speech of their words are unreliable"
+        )
+        metrics["not_comparable"] = [*metrics["not_comparable"], note]
     if folder == plan.base:
         move_other_results(folder, plan.default)
     write_jsonl(folder / QUERIES_FILE, map(dict, result.rows))

@@ -24,7 +24,7 @@ from ...storage.common.errors import SettingError, UserError
 from ...storage.common.files import remove_unfinished
 from ...storage.common.problems import Problems
 from ...storage.common.progress import Progress, report_progress, report_progress_to
-from ...storage.common.signals import keeping, uninterrupted
+from ...storage.common.signals import report_saved_work, uninterrupted
 from ...storage.common.system import available_cores
 from ...storage.common.terminal import say
 from ..data.stores import Stores
@@ -156,7 +156,7 @@ def train_on_devices(job: TrainingJob, num_processes: int, problems: Problems) -
     for child in children:
         child.send(job)
     saved = ""
-    with keeping(lambda: saved):
+    with report_saved_work(lambda: saved):
         try:
             _follow(children, problems)
         finally:

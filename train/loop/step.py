@@ -1,4 +1,7 @@
-"""One training step: a batch's loss and its gradient, in micro-batches if the whole batch does not fit in memory."""
+"""One training step: a batch's loss and its gradient, in micro-batches if the whole batch does not fit in memory.
+
+``objectives.batch`` explains the shape letters.
+"""
 
 import math
 import random
@@ -60,8 +63,8 @@ def encode(model: PairModel, inputs: Inputs, micro_batch_size: int) -> tuple[Tex
         return model.encode_texts(inputs.texts) if inputs.texts else None, model.encode_videos(rows, mask, lengths)
     num_texts = len(next(iter(inputs.texts.values()))) if inputs.texts else 0
     texts, videos = [], []
-    # Tensors are positional arguments: PyTorch keeps the random state of the devices of those alone, and without it
-    # other values are dropped when the part is recomputed.
+    # Pass tensors positionally: checkpoint restores the random state only of their devices, and with another random
+    # state, recomputation draws another dropout mask.
     for part in micro_batches(num_texts, micro_batch_size):
         of_part = {name: value[part] for name, value in inputs.texts.items()}
         texts.append(checkpoint(encode_texts, of_part, use_reentrant=False))
@@ -122,12 +125,12 @@ def backward(model: PairModel, inputs: Inputs, config: TrainConfig, step: int, w
 
 
 @torch.no_grad()
-def add_to_average(average: PairModel, model: PairModel, decay: float) -> None:
-    """Move an average of weights towards a model's: average = decay * average + (1 - decay) * model.
+def update_ema(ema_model: PairModel, model: PairModel, decay: float) -> None:
+    """Update the running average of a model's weights: average = decay * average + (1 - decay) * model.
 
     Buffers, such as statistics of features, are copied.
     """
-    for averaged, new in zip(average.parameters(), model.parameters(), strict=True):
+    for averaged, new in zip(ema_model.parameters(), model.parameters(), strict=True):
         averaged.lerp_(new, 1 - decay)
-    for averaged, new in zip(average.buffers(), model.buffers(), strict=True):
+    for averaged, new in zip(ema_model.buffers(), model.buffers(), strict=True):
         averaged.copy_(new)

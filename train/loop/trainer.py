@@ -18,7 +18,7 @@ from ...storage.common.files import write_json
 from ...storage.common.problems import Problems
 from ...storage.common.programs import keep_compiled_code_private
 from ...storage.common.progress import progress
-from ...storage.common.signals import keeping, uninterrupted
+from ...storage.common.signals import report_saved_work, uninterrupted
 from ...storage.common.terminal import say
 from ...storage.common.writing import make_folder, remove_file
 from ...storage.dataset.folder import DatasetFolder
@@ -38,7 +38,7 @@ from ..runs.run_json import describe_inputs, save_run
 from ..scoring.scorer import Scorer
 from .event_log import EventLog
 from .prefetch import PrefetchedInputs
-from .step import add_to_average, backward, learning_rate_factor
+from .step import backward, learning_rate_factor, update_ema
 from .validation import VALIDATIONS, choose_stage_weights
 
 MAX_STATISTICS_CLIPS = 2000
@@ -65,7 +65,7 @@ def set_feature_statistics(model: PairModel, features: ClipFeatures, clips: Clip
     rows = np.concatenate(features.rows(sample, max_rows)).astype(np.float32)
     std = rows.std(axis=0)
     model.feature_mean.copy_(torch.from_numpy(rows.mean(axis=0)))
-    # A feature that never varies says nothing; 1 keeps it at 0 instead of blowing up its rounding errors.
+    # A constant dimension gets std 1, so it standardises to 0 instead of blown-up rounding errors.
     model.feature_std.copy_(torch.from_numpy(np.where(std > 1e-6 * np.abs(rows).max(), std, 1.0)))
 
 
@@ -116,7 +116,7 @@ class Trainer:
         text_inputs = self._make_text_inputs(weights, stores)
         self.model = self._make_model(features, text_inputs)
         self.model.to(device)
-        self.average = self._copy_for_average()  # on the device, and before anything is compiled
+        self.ema_model = self._copy_for_ema()  # on the device, and before anything is compiled
         self._set_precision_and_compile()
         self.optimizer = self._make_optimizer()
         self.num_steps = self.config.optimization.steps_for(len(self.examples.clips))
@@ -126,7 +126,7 @@ class Trainer:
             self.config,
             inputs,
             self.num_steps,
-            self.average,
+            self.ema_model,
             shards=self.examples.batches.shards,
         )
         self.scorer = Scorer(self.validated_model, text_inputs, weights, features, self.config)
@@ -139,7 +139,7 @@ class Trainer:
     @property
     def validated_model(self) -> PairModel:
         """The model that is validated and saved: the running average, if there is one."""
-        return self.model if self.average is None else self.average
+        return self.model if self.ema_model is None else self.ema_model
 
     @property
     def step(self) -> int:
@@ -180,7 +180,7 @@ class Trainer:
         return new_text_inputs(source, model.text_encoder, texts, word_vectors, self.workers)
 
     def _make_model(self, features: ClipFeatures, text_inputs: TextInputs) -> PairModel:
-        """Return the model, on the CPU. A new run's has its feature statistics, and the weights that it starts from."""
+        """Return the model, on the CPU; for a new run, with feature statistics and initial weights."""
         config = self.config
         model = make_model(config.model, plan_model(config, features.dim, text_inputs, len(self.examples.labels)))
         if self._resumes:
@@ -192,7 +192,7 @@ class Trainer:
             load_init(self.job.init, model)
         return model
 
-    def _copy_for_average(self) -> PairModel | None:
+    def _copy_for_ema(self) -> PairModel | None:
         """Return the model that holds the running average of the weights; None if the run has none."""
         return copy.deepcopy(self.model).eval().requires_grad_(False) if self.config.optimization.ema_decay else None
 
@@ -267,14 +267,14 @@ class Trainer:
         try:
             terms = backward(self.model, inputs, self.config, self.step, self.workers)
         except Exception:
-            # An earlier loss that is not finite explains it. This process's own: others may not come here.
+            # Report an earlier non-finite loss first. No collective: other processes may not have failed.
             self._read_losses(Workers())
             raise
         self.optimizer.step()
         self.state.step += 1
-        if self.average is not None:
-            add_to_average(
-                self.average,
+        if self.ema_model is not None:
+            update_ema(
+                self.ema_model,
                 self.model,
                 min(self.config.optimization.ema_decay, self.step / (self.step + EMA_WARMUP)),
             )
@@ -308,7 +308,7 @@ class Trainer:
 
     def run(self) -> None:
         """Train to the last step, and save the model that does best on the validation split."""
-        with keeping(lambda: f"the state of step {self.saved_step:,} is saved" if self.saved_step else ""):
+        with report_saved_work(lambda: f"the state of step {self.saved_step:,} is saved" if self.saved_step else ""):
             started = time.monotonic()
             log = EventLog(self.folder, self.step) if self.workers.is_first else None
             inputs_of_steps = self.prefetched_inputs(self.step)

@@ -15,7 +15,7 @@ from ...storage.dataset.folder import DatasetFolder, find_dataset
 from ..data.stores import choose_features, only_features
 from ..objectives import objective_for
 from ..recipes.recipes import RECIPES, describe, make_config, usual_recipe
-from ..recipes.train_config import TrainConfig, refuse_unused
+from ..recipes.train_config import TrainConfig, refuse_ignored
 from ..runs.files import TENSORBOARD_FOLDER, TEXT_FOLDER
 from ..runs.folder import default_run_name, find_run
 from ..runs.run_json import describe_inputs, is_trained, open_run_stores, read_config, read_run
@@ -80,7 +80,7 @@ def train(
     init_folder = find_run(root, None, init) if init else None
     folder, config = _choose_config(folder, given, recipe, protocol, init or "", init_folder)
     if not may_be_unused:
-        refuse_unused(config, given)
+        refuse_ignored(config, given)
     run_folder = folder.runs / (run_name or default_run_name(config, init_folder))
     parts = [run_folder / name for name in (TENSORBOARD_FOLDER, TEXT_FOLDER)]
     check_folders(*parts, folder.captions, folder.pairs, folder.path / "pair_weights")

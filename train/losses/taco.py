@@ -122,34 +122,41 @@ def hard_negatives(scores_BB: Tensor, num_negatives: int) -> tuple[Tensor, Tenso
         num_negatives: Others to choose; all of them if there are fewer.
 
     Returns:
-        Two masks [B, B], by text and video. In the first, each row is a text's problem; in the second, each column is a
-        video's.
+        Two masks [B, B], by text and video: each row of the first has the videos among which this text must find its
+        own, and each column of the second the texts among which this video must find its own.
     """
     size = len(scores_BB)
     own = torch.eye(size, dtype=torch.bool, device=scores_BB.device)
     others = scores_BB.detach().masked_fill(own, float("-inf"))
     count = min(num_negatives, size - 1)
-    of_texts = own.scatter(1, others.topk(count, dim=1).indices, True)
-    of_videos = own.scatter(0, others.topk(count, dim=0).indices, True)
-    return of_texts, of_videos
+    text_candidates_BB = own.scatter(1, others.topk(count, dim=1).indices, True)
+    video_candidates_BB = own.scatter(0, others.topk(count, dim=0).indices, True)
+    return text_candidates_BB, video_candidates_BB
 
 
 def fusion_nce(
-    scores_BB: Tensor, of_texts: Tensor, of_videos: Tensor, *, weights_B: Tensor | None = None, normalized: bool = False
+    scores_BB: Tensor,
+    text_candidates_BB: Tensor,
+    video_candidates_BB: Tensor,
+    *,
+    weights_B: Tensor | None = None,
+    normalized: bool = False,
 ) -> Tensor:
     """TACo Eq. 5 over the chosen pairs: each text must pick its video, and each video its text ("and vice versa").
 
     Args:
         scores_BB: w . z_cls of text i and video j; anything for pairs that are in neither mask.
-        of_texts: First mask of ``hard_negatives``.
-        of_videos: Second mask of ``hard_negatives``.
+        text_candidates_BB: First mask of ``hard_negatives``.
+        video_candidates_BB: Second mask of ``hard_negatives``.
         weights_B: Weight of each pair; None: all have 1.
         normalized: Add NCL's biases, each direction's over its own pairs.
 
     Returns:
         A scalar, the mean over the 2 B problems.
     """
-    by_text, by_video = (scores_BB.masked_fill(~mask, float("-inf")) for mask in (of_texts, of_videos))
+    by_text, by_video = (
+        scores_BB.masked_fill(~mask, float("-inf")) for mask in (text_candidates_BB, video_candidates_BB)
+    )
     if normalized:
         by_text = by_text + pair_biases(by_text, 1.0, weights_B).video_N
         by_video = by_video + pair_biases(by_video, 1.0, weights_B).text_M[:, None]
@@ -157,17 +164,17 @@ def fusion_nce(
     return (by_text + by_video) / 2
 
 
-def fusion_token_nce(scores_BBN: Tensor, of_texts: Tensor, token_weights_BN: Tensor) -> Tensor:
+def fusion_token_nce(scores_BBN: Tensor, text_candidates_BB: Tensor, token_weights_BN: Tensor) -> Tensor:
     """ToCo Eq. 2 over the chosen pairs: each token of interest must pick its text's video, by its fused score.
 
     Args:
-        scores_BBN: f^t of text i's token n beside video j; anything for pairs that are not in ``of_texts``.
-        of_texts: First mask of ``hard_negatives``.
+        scores_BBN: f^t of text i's token n beside video j; anything for pairs that are not in ``text_candidates_BB``.
+        text_candidates_BB: First mask of ``hard_negatives``.
         token_weights_BN: Normalised idf, 0 for tokens of no interest.
 
     Returns:
         A scalar, the mean over texts.
     """
     text_of_S, place_S = token_weights_BN.nonzero(as_tuple=True)
-    logits_SB = scores_BBN[text_of_S, :, place_S].masked_fill(~of_texts[text_of_S], float("-inf"))
+    logits_SB = scores_BBN[text_of_S, :, place_S].masked_fill(~text_candidates_BB[text_of_S], float("-inf"))
     return weighted_nce(logits_SB, text_of_S, token_weights_BN[text_of_S, place_S]) / len(scores_BBN)

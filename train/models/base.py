@@ -1,4 +1,4 @@
-"""The base of all models: two encoders, and parts that an objective adds."""
+"""The base of all models: two encoders, and modules that an objective adds."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class QueryQueue(nn.Module):
 
 
 @dataclass(frozen=True)
-class Parts:
+class ObjectiveModules:
     """Modules that an objective adds to a model, each None if it does not need it."""
 
     codebook: SharedCodebook | None = None
@@ -58,20 +58,20 @@ class Parts:
     """The last training queries, for normalising test scores."""
 
 
-MakeParts = Callable[[int], Parts]
-"""Makes the parts for a model of this width. Called when the encoders exist, so that their random weights come
+MakeModules = Callable[[int], ObjectiveModules]
+"""Makes the modules for a model of this width. Called when the encoders exist, so that their random weights come
 first."""
 
 
-def no_parts(width: int) -> Parts:
-    """Return no parts: the encoders alone."""
-    return Parts()
+def no_modules(width: int) -> ObjectiveModules:
+    """Return no modules: the encoders alone."""
+    return ObjectiveModules()
 
 
 class PairModel(MixedPrecision):
     """A model of videos and texts.
 
-    A subclass's constructor makes its encoders and ends with ``self.add(make_parts)``.
+    A subclass's constructor makes its encoders and ends with ``self.add(make_modules)``.
     """
 
     feature_mean: Tensor
@@ -96,10 +96,10 @@ class PairModel(MixedPrecision):
         self.head: nn.Module | None = None
         self.queries: QueryQueue | None = None
 
-    def add(self, make_parts: MakeParts) -> None:
-        """Make the objective's parts and add them to this model, after everything else."""
-        parts = make_parts(self.width)
-        self.codebook, self.head, self.queries = parts.codebook, parts.head, parts.queries
+    def add(self, make_modules: MakeModules) -> None:
+        """Make the objective's modules and add them to this model, after everything else."""
+        modules = make_modules(self.width)
+        self.codebook, self.head, self.queries = modules.codebook, modules.head, modules.queries
 
     def standardised(self, features: Tensor) -> Tensor:
         """Return features [..., F] less their mean and divided by their standard deviation."""

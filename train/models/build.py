@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..data.text_inputs import RecordingInputs, SubwordInputs, TextInputs, WordIdInputs, WordVectorInputs
 from ..settings import ModelSettings
-from .base import MakeParts, PairModel, no_parts
+from .base import MakeModules, PairModel, no_modules
 from .gated import GatedPair
 from .spoken import SpokenPair
 from .transformer import VideoTextModel
@@ -25,8 +25,8 @@ class ModelPlan:
     has_token_head: bool = False
     reads_texts: bool = True
     still: bool = False
-    """The videos are still pictures."""
-    make_parts: MakeParts = no_parts
+    """The videos are still images."""
+    make_modules: MakeModules = no_modules
 
 
 def make_model(settings: ModelSettings, plan: ModelPlan) -> PairModel:
@@ -44,26 +44,26 @@ def _transformer(settings: ModelSettings, plan: ModelPlan) -> PairModel:
         dropout=settings.dropout,
         token_head=plan.has_token_head,
         reads_texts=plan.reads_texts,
-        make_parts=plan.make_parts,
+        make_modules=plan.make_modules,
     )
 
 
 def _gated(settings: ModelSettings, plan: ModelPlan) -> PairModel:
     assert isinstance(plan.text_inputs, WordVectorInputs)
-    return GatedPair(plan.feature_dim, plan.text_inputs.width, settings.embedding_size, make_parts=plan.make_parts)
+    return GatedPair(plan.feature_dim, plan.text_inputs.width, settings.embedding_size, make_modules=plan.make_modules)
 
 
 def _words(settings: ModelSettings, plan: ModelPlan) -> PairModel:
     assert isinstance(plan.text_inputs, WordIdInputs)
     texts = plan.text_inputs
     return WordPair(
-        plan.feature_dim, len(texts.words), idf=texts.idf, dropout=settings.dropout, make_parts=plan.make_parts
+        plan.feature_dim, len(texts.words), idf=texts.idf, dropout=settings.dropout, make_modules=plan.make_modules
     )
 
 
 def _spoken(settings: ModelSettings, plan: ModelPlan) -> PairModel:
     assert isinstance(plan.text_inputs, RecordingInputs)
-    return SpokenPair(plan.feature_dim, still=plan.still, make_parts=plan.make_parts)
+    return SpokenPair(plan.feature_dim, still=plan.still, make_modules=plan.make_modules)
 
 
 MAKERS: dict[str, Callable[[ModelSettings, ModelPlan], PairModel]] = {

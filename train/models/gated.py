@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .base import MakeParts, PairModel, no_parts
+from .base import MakeModules, PairModel, no_modules
 from .tokens import TextTokens, VideoTokens
 
 
@@ -27,18 +27,18 @@ class GatedPair(PairModel):
     Both are single vectors, so each clip and each caption is encoded as one token.
     """
 
-    def __init__(self, feature_dim: int, word_dim: int, width: int, *, make_parts: MakeParts = no_parts) -> None:
+    def __init__(self, feature_dim: int, word_dim: int, width: int, *, make_modules: MakeModules = no_modules) -> None:
         """Make new encoders.
 
         Args:
             feature_dim: Width of a clip's pooled features.
             word_dim: Width of the word vectors.
             width: Width of the embeddings.
-            make_parts: Makes the objective's parts.
+            make_modules: Makes the objective's modules.
         """
         super().__init__(width)
         self.video, self.text = GatedEmbedding(feature_dim, width), GatedEmbedding(word_dim, width)
-        self.add(make_parts)
+        self.add(make_modules)
 
     def compile_layers(self) -> None:
         """Compile both embeddings with torch.compile."""

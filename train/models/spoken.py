@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from .audio import AudioEncoder
-from .base import MakeParts, PairModel, no_parts
+from .base import MakeModules, PairModel, no_modules
 from .gated import GatedEmbedding
 from .tokens import TextTokens, VideoTokens, masked_mean
 
@@ -28,7 +28,7 @@ class SpokenTokens(TextTokens):
 
 @dataclass(frozen=True)
 class SeenTokens(VideoTokens):
-    """Encoded clips or still pictures."""
+    """Encoded clips or still images."""
 
     summary_BD: Tensor = field(kw_only=True)
 
@@ -39,25 +39,25 @@ class SeenTokens(VideoTokens):
 
 
 class SpokenPair(PairModel):
-    """Table 3's encoders of clips or still pictures, and of recordings.
+    """Table 3's encoders of clips or still images, and of recordings.
 
     f_fine is a linear layer on the rows of features, and the residual network on a recording. f_high is "Max Pooling +
-    GLU" of clips, and "Avg. Pooling + GLU" of still pictures (Places) and of recordings.
+    GLU" of clips, and "Avg. Pooling + GLU" of still images (Places) and of recordings.
     """
 
-    def __init__(self, feature_dim: int, *, still: bool = False, make_parts: MakeParts = no_parts) -> None:
+    def __init__(self, feature_dim: int, *, still: bool = False, make_modules: MakeModules = no_modules) -> None:
         """Make new encoders.
 
         Args:
             feature_dim: Width of a row of features.
-            still: The videos are still pictures.
-            make_parts: Makes the objective's parts.
+            still: The videos are still images.
+            make_modules: Makes the objective's modules.
         """
         super().__init__(WIDTH, standardised_dim=feature_dim)
         self.still = still
         self.project, self.audio = nn.Linear(feature_dim, WIDTH), AudioEncoder()
         self.seen_summary, self.spoken_summary = GatedEmbedding(WIDTH, WIDTH), GatedEmbedding(WIDTH, WIDTH)
-        self.add(make_parts)
+        self.add(make_modules)
 
     def compile_layers(self) -> None:
         """Compile the audio encoder with torch.compile."""

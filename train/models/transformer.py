@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..settings import MAX_TOKENS
-from .base import MakeParts, PairModel, no_parts
+from .base import MakeModules, PairModel, no_modules
 from .fusion import Fusion, TokenBank
 from .layers import Compiled, SelfAttentionLayer, by_length, new_layers
 from .tokens import TextTokens, VideoTokens, lengths_of
@@ -37,7 +37,7 @@ class VideoTextModel(PairModel):
         dropout: float,
         token_head: bool = False,
         reads_texts: bool = True,
-        make_parts: MakeParts = no_parts,
+        make_modules: MakeModules = no_modules,
     ) -> None:
         """Make a model with a given text encoder and new layers.
 
@@ -49,7 +49,7 @@ class VideoTextModel(PairModel):
             dropout: Dropout rate of the new layers.
             token_head: Use ToCo's heads of the fusion module.
             reads_texts: Train the text encoder.
-            make_parts: Makes the objective's parts.
+            make_modules: Makes the objective's modules.
         """
         width = text_encoder.config.hidden_size
         super().__init__(width, standardised_dim=feature_dim)
@@ -63,7 +63,7 @@ class VideoTextModel(PairModel):
         self.token_head = token_head
         self.scale = width**-0.25
         """Dot products of two vectors scaled by it grow like sqrt(width), as in attention, and start near 1."""
-        self.add(make_parts)
+        self.add(make_modules)
         if not reads_texts:
             self.text_encoder.requires_grad_(False)
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .base import MakeParts, PairModel, no_parts
+from .base import MakeModules, PairModel, no_modules
 from .tokens import TextTokens, VideoTokens, masked_mean
 
 WIDTH = 256
@@ -31,7 +31,7 @@ class WordPair(PairModel):
         *,
         idf: np.ndarray | None = None,
         dropout: float = 0.0,
-        make_parts: MakeParts = no_parts,
+        make_modules: MakeModules = no_modules,
     ) -> None:
         """Make new encoders.
 
@@ -40,7 +40,7 @@ class WordPair(PairModel):
             num_words: Size of the vocabulary.
             idf: Inverse document frequency of each word, with which its weight begins; None: 1 for all.
             dropout: Rate at which a clip's features are dropped while training, each in all rows.
-            make_parts: Makes the objective's parts.
+            make_modules: Makes the objective's modules.
         """
         super().__init__(2 * WIDTH, standardised_dim=feature_dim)
         self.words = nn.Embedding(num_words, 2 * WIDTH)
@@ -55,7 +55,7 @@ class WordPair(PairModel):
         self.log_bag_scale = nn.Parameter(torch.tensor(math.log(FIRST_SCALE)))
         self.log_word_scale = nn.Parameter(torch.tensor(math.log(FIRST_SCALE)))
         self.log_sharpness = nn.Parameter(torch.tensor(math.log(FIRST_SHARPNESS)))
-        self.add(make_parts)
+        self.add(make_modules)
 
     def compile_layers(self) -> None:
         """Compile the linear layers with torch.compile."""

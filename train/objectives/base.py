@@ -3,6 +3,9 @@
 An objective is a frozen dataclass. Its fields are settings and become options of vlalign-train; its class variables
 say what it works with; its methods do the work. Nothing here imports torch when it is imported, so that a command
 line starts quickly: methods import what they compute with.
+
+Shape letters of the methods that compute a loss are explained in ``batch``. In those that score, T are texts, V videos,
+and P pairs of both.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
     from ..data.batches import Batches
     from ..data.examples import Examples, ExampleSource
     from ..data.pairs import Pairs
-    from ..models.base import PairModel, Parts, QueryQueue
+    from ..models.base import ObjectiveModules, PairModel, QueryQueue
     from ..models.fusion import FusionScores
     from ..models.tokens import TextTokens, VideoTokens
     from ..recipes.train_config import TrainConfig
@@ -71,7 +74,7 @@ class Objective(Settings):
     needs_words: ClassVar[bool] = False
     """It needs to know a caption's words, so captions cannot be recordings."""
     needs_word_vectors: ClassVar[bool] = False
-    """It needs the vectors and weights of words that only the encoder "words" has."""
+    """It needs the vectors and weights of words that only the encoder "words" learns."""
     needs_row_times: ClassVar[bool] = False
     """It needs to know when each row of a clip is shown, so rows cannot be averaged in a grid."""
     reads_texts: ClassVar[bool] = True
@@ -86,11 +89,10 @@ class Objective(Settings):
     """Its fusion layers score tokens, too (ToCo)."""
     vector_score: ClassVar[str] = "pair"
     """The early stage of the score that is a dot product of a text's vector and a video's."""
-    unused: ClassVar[frozenset[str]] = frozenset()
-    """Settings of other parts, and of all objectives, that it never reads."""
+    ignored_settings: ClassVar[frozenset[str]] = frozenset()
+    """Settings of other components (``COMPONENTS``), and of all objectives, that it never reads."""
     task: ClassVar[str | None] = None
-    """The only task that a run can be asked. None: the run scores texts and videos, and can be asked whatever needs
-    scores."""
+    """The only task that a run can be evaluated on. None: every task that needs scores of texts and videos."""
 
     losses: str = setting("all", "terms of the loss, joined by +, or all")
     temperature: float = setting(1.0, "divides similarities (TACo's tau, NCL's gamma)", gt=0)  # TACo section 4.3
@@ -109,7 +111,7 @@ class Objective(Settings):
             problem = f"{unknown[0]!r} is no term of {self.name}'s; expected all, or {'+'.join(self.loss_terms)}"
             raise SettingError("losses", self.losses, problem)
         if self.normalized_loss and not self.can_normalize:
-            problem = f"the loss of {self.name} has no retrieval probabilities of its own batch; expected it off"
+            problem = f"objective {self.name} does not support it; omit it"
             raise SettingError("normalized_loss", self.normalized_loss, problem)
         if self.pair_weights != "none" and not self.learns_from_pairs:
             problem = f"{self.name} learns from no pairs of clips and captions; expected none"
@@ -118,16 +120,16 @@ class Objective(Settings):
     def check_data(self, data: DataSettings) -> None:
         """Raise ``SettingError`` for settings that do not fit those of the data."""
 
-    def unused_now(self, config: TrainConfig) -> dict[str, str]:
-        """Return the settings that nothing reads because of others: {setting: the others that it belongs to}."""
-        belongs: dict[str, str] = {}
+    def ignored_in(self, config: TrainConfig) -> dict[str, str]:
+        """Return the settings that this configuration ignores: {setting: the condition under which it is read}."""
+        conditions: dict[str, str] = {}
         if self.pair_weights != "density":
-            belongs["density_neighbors"] = "pair_weights density"
+            conditions["density_neighbors"] = "pair_weights is density"
         if not self.normalized_loss:
-            belongs["query_queue"] = "normalized_loss"
+            conditions["query_queue"] = "normalized_loss is on"
         if len(self.score_weights) < 2:
-            belongs["stage_weights"] = "losses of several stages"
-        return belongs
+            conditions["stage_weights"] = "the score has several stages"
+        return conditions
 
     @property
     def loss_names(self) -> tuple[str, ...]:
@@ -158,7 +160,7 @@ class Objective(Settings):
         return PairExamples(source)
 
     def make_batches(self, pairs: Pairs, data: DataSettings, optimization: OptimizationSettings) -> Batches:
-        """Return what decides which clips and captions each batch has."""
+        """Return the batch sampler: it decides which clips and captions each batch has."""
         from ..data.batches import Batches, VideoBatches
 
         size, seed = optimization.batch_size, optimization.seed
@@ -166,16 +168,16 @@ class Objective(Settings):
             return VideoBatches(pairs, size, seed, data.clips_per_video)
         return Batches(pairs, size, seed)
 
-    def make_parts(self, width: int, num_labels: int) -> Parts:
+    def make_modules(self, width: int, num_labels: int) -> ObjectiveModules:
         """Make the modules that this objective adds to a model, with new weights.
 
         Args:
-            width: Of the model's tokens.
-            num_labels: What the run can answer, if that is one of a list; else 0.
+            width: Width of the model's tokens.
+            num_labels: Number of answers or steps that the run distinguishes; 0 if the objective has none.
         """
-        from ..models.base import Parts
+        from ..models.base import ObjectiveModules
 
-        return Parts(queries=self._make_queries(width))
+        return ObjectiveModules(queries=self._make_queries(width))
 
     def compute_loss(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
         """Return the terms of a batch's loss, scalars by name. Their sum is the loss."""

@@ -1,7 +1,7 @@
 """The input of an objective: an encoded batch, with the part of it that other processes have.
 
 Shape letters: B pairs in the whole batch, R of them in this process, M video tokens, N text tokens, D width, P pairs
-that are fused, S tokens of interest.
+that are fused, S tokens of interest. Methods of objectives that score have T texts and V videos.
 """
 
 from collections.abc import Mapping

@@ -13,7 +13,7 @@ from .base import Objective
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..models.base import PairModel, Parts
+    from ..models.base import ObjectiveModules, PairModel
     from ..models.codebook import Coded, SharedCodebook
     from ..models.tokens import TextTokens, VideoTokens
     from ..recipes.train_config import TrainConfig
@@ -29,7 +29,7 @@ class CmcmObjective(Objective):
     loss_terms: ClassVar[tuple[str, ...]] = ("contrast", "codes")
     needs_tokens: ClassVar[bool] = True
     can_normalize: ClassVar[bool] = True
-    unused: ClassVar[frozenset[str]] = frozenset(
+    ignored_settings: ClassVar[frozenset[str]] = frozenset(
         {"tokens_of_interest", "num_fusion_layers", "temperature", "stage_weights"}
     )
 
@@ -46,19 +46,19 @@ class CmcmObjective(Objective):
             problem = "trains no score of CMCM's; expected 'contrast' among them"
             raise SettingError("losses", self.losses, problem)
 
-    def unused_now(self, config: TrainConfig) -> dict[str, str]:
-        """Return the settings that nothing reads because of others."""
-        belongs = super().unused_now(config)
+    def ignored_in(self, config: TrainConfig) -> dict[str, str]:
+        """Return the settings that this configuration ignores, each with the condition under which it is read."""
+        conditions = super().ignored_in(config)
         if not self.codebook_size or "codes" not in self.loss_names:
-            belongs["code_loss_weight"] = "losses codes with a codebook_size above 0"
-        return belongs
+            conditions["code_loss_weight"] = "losses has codes and codebook_size is above 0"
+        return conditions
 
-    def make_parts(self, width: int, num_labels: int) -> Parts:
+    def make_modules(self, width: int, num_labels: int) -> ObjectiveModules:
         """Make the shared codebook, and the queue of queries."""
-        from ..models.base import Parts
+        from ..models.base import ObjectiveModules
         from ..models.codebook import SharedCodebook
 
-        return Parts(codebook=SharedCodebook(width, self.codebook_size), queries=self._make_queries(width))
+        return ObjectiveModules(codebook=SharedCodebook(width, self.codebook_size), queries=self._make_queries(width))
 
     def compute_loss(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
         """Return both terms, and move the codewords."""

@@ -35,19 +35,19 @@ class FusionObjective(Objective):
     token_score_weight: float = setting(0.5, "weight of the token score in retrieval (TACo, Figure 3; lambda in ToCo)")
     fusion_score_weight: float = setting(1.0, "weight of the fusion layers' score in retrieval")
 
-    def unused_now(self, config: TrainConfig) -> dict[str, str]:
-        """Return the settings that nothing reads because of others."""
-        belongs = super().unused_now(config)
+    def ignored_in(self, config: TrainConfig) -> dict[str, str]:
+        """Return the settings that this configuration ignores, each with the condition under which it is read."""
+        conditions = super().ignored_in(config)
         if "token" not in self.loss_names:
             token = ("tokens_of_interest", "token_loss_weight", "token_score_weight")
-            belongs |= dict.fromkeys(token, "losses token")
+            conditions |= dict.fromkeys(token, "losses has token")
         if "fusion" not in self.loss_names:
-            belongs["fusion_score_weight"] = "losses fusion"
+            conditions["fusion_score_weight"] = "losses has fusion"
         if not self.has_fusion:
-            belongs |= dict.fromkeys(("num_fusion_layers", "negatives", "num_negatives"), "losses fusion")
+            conditions |= dict.fromkeys(("num_fusion_layers", "negatives", "num_negatives"), "losses has fusion")
         elif self.negatives == "all":
-            belongs["num_negatives"] = "negatives cascade or random"
-        return belongs
+            conditions["num_negatives"] = "negatives is cascade or random"
+        return conditions
 
     def choose_negatives(self, batch: Batch, guidance_RB: Tensor | None) -> tuple[Tensor, Tensor]:
         """Choose the pairs that the fusion layers see; see ``batch.choose_negatives``."""

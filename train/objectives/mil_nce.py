@@ -27,7 +27,7 @@ class MilNceObjective(Objective):
     description: ClassVar[str] = "contrastive loss with several candidate captions of each clip (MIL-NCE, Eq. 1)"
     loss_terms: ClassVar[tuple[str, ...]] = ("candidates",)
     needs_words: ClassVar[bool] = True
-    unused: ClassVar[frozenset[str]] = frozenset(
+    ignored_settings: ClassVar[frozenset[str]] = frozenset(
         {
             "tokens_of_interest",
             "num_fusion_layers",

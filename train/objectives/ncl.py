@@ -24,7 +24,7 @@ class NclObjective(Objective):
     description: ClassVar[str] = "contrastive loss with normalised retrieval probabilities (NCL, Eq. 4)"
     loss_terms: ClassVar[tuple[str, ...]] = ("contrast",)
     can_normalize: ClassVar[bool] = True
-    unused: ClassVar[frozenset[str]] = frozenset({"tokens_of_interest", "num_fusion_layers", "stage_weights"})
+    ignored_settings: ClassVar[frozenset[str]] = frozenset({"tokens_of_interest", "num_fusion_layers", "stage_weights"})
 
     def compute_loss(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
         """Return Eq. 4."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from ..data.examples import Examples, ExampleSource
-    from ..models.base import PairModel, Parts
+    from ..models.base import ObjectiveModules, PairModel
     from .batch import Batch
 
 
@@ -29,7 +29,7 @@ class SegmentationObjective(Objective):
     reads_texts: ClassVar[bool] = False
     learns_from_pairs: ClassVar[bool] = False
     task: ClassVar[str | None] = "segmentation"
-    unused: ClassVar[frozenset[str]] = PAIR_LOSS_SETTINGS | {
+    ignored_settings: ClassVar[frozenset[str]] = PAIR_LOSS_SETTINGS | {
         "max_text_tokens",
         "clips_per_video",
         "shuffle_shards",
@@ -48,13 +48,13 @@ class SegmentationObjective(Objective):
 
         return SegmentExamples(source)
 
-    def make_parts(self, width: int, num_labels: int) -> Parts:
+    def make_modules(self, width: int, num_labels: int) -> ObjectiveModules:
         """Make a linear layer that scores each label and the background."""
         from torch import nn
 
-        from ..models.base import Parts
+        from ..models.base import ObjectiveModules
 
-        return Parts(head=nn.Linear(width, num_labels + 1), queries=self._make_queries(width))
+        return ObjectiveModules(head=nn.Linear(width, num_labels + 1), queries=self._make_queries(width))
 
     def compute_loss(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
         """Return the cross entropy, the mean over the rows of all processes."""

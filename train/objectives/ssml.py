@@ -23,7 +23,7 @@ class SsmlObjective(Objective):
     name: ClassVar[str] = "ssml"
     description: ClassVar[str] = "max-margin loss with pair weights (SSML, Eq. 4)"
     loss_terms: ClassVar[tuple[str, ...]] = ("margin",)
-    unused: ClassVar[frozenset[str]] = frozenset(
+    ignored_settings: ClassVar[frozenset[str]] = frozenset(
         {"tokens_of_interest", "num_fusion_layers", "temperature", "normalized_loss", "query_queue", "stage_weights"}
     )
 
@@ -35,12 +35,12 @@ class SsmlObjective(Objective):
         le=1,
     )
 
-    def unused_now(self, config: TrainConfig) -> dict[str, str]:
-        """Return the settings that nothing reads because of others."""
-        belongs = super().unused_now(config)
-        return (
-            belongs if config.data.clips_per_video > 1 else belongs | {"intra_video_rate": "clips_per_video 2 or more"}
-        )
+    def ignored_in(self, config: TrainConfig) -> dict[str, str]:
+        """Return the settings that this configuration ignores, each with the condition under which it is read."""
+        conditions = super().ignored_in(config)
+        if config.data.clips_per_video < 2:
+            conditions["intra_video_rate"] = "clips_per_video is 2 or more"
+        return conditions
 
     def compute_loss(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
         """Return Eq. 4."""

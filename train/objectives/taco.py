@@ -1,4 +1,4 @@
-"""TACo: token-aware cascade contrastive learning (Yang, Bisk and Gao 2021)."""
+"""TACo: token-aware cascade contrastive learning (Yang, Bisk and Gao 2021). ``batch`` explains the shape letters."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ class TacoObjective(FusionObjective):
         """Check that something finds the hard negatives."""
         super().check()
         if self.loss_names == ("fusion",) and self.negatives == "cascade":
-            problem = "no early loss finds the hard ones with losses fusion; expected random or all"
+            problem = (
+                "needs sentence or token scores to select hard negatives, but losses is fusion; expected random or all"
+            )
             raise SettingError("negatives", self.negatives, problem)
 
     def check_data(self, data: DataSettings) -> None:
@@ -47,14 +49,14 @@ class TacoObjective(FusionObjective):
             problem = "nothing to train with losses token; expected some parts of speech"
             raise SettingError("tokens_of_interest", data.tokens_of_interest, problem)
 
-    def unused_now(self, config: TrainConfig) -> dict[str, str]:
-        """Return the settings that nothing reads because of others."""
-        belongs = super().unused_now(config)
+    def ignored_in(self, config: TrainConfig) -> dict[str, str]:
+        """Return the settings that this configuration ignores, each with the condition under which it is read."""
+        conditions = super().ignored_in(config)
         if "sentence" not in self.loss_names:
-            belongs["sentence_score_weight"] = "losses sentence"
+            conditions["sentence_score_weight"] = "losses has sentence"
         if self.loss_names == ("fusion",):
-            belongs["temperature"] = "losses sentence or token"
-        return belongs
+            conditions["temperature"] = "losses has sentence or token"
+        return conditions
 
     @property
     def has_fusion(self) -> bool:
@@ -117,13 +119,17 @@ class TacoObjective(FusionObjective):
         from ..losses import fusion_nce
         from .batch import pair_matrix
 
-        of_texts, of_videos = self.choose_negatives(batch, guidance_RB)
-        text_of_P, video_of_P = (of_texts | of_videos).cpu().nonzero(as_tuple=True)
+        text_candidates_BB, video_candidates_BB = self.choose_negatives(batch, guidance_RB)
+        text_of_P, video_of_P = (text_candidates_BB | video_candidates_BB).cpu().nonzero(as_tuple=True)
         bank = model.token_bank(batch.all_texts(), videos, batch.max_text_tokens)
         scores = batch.fuse(model, bank, text_of_P, video_of_P)
-        scores_BB = pair_matrix(scores.pair_P, text_of_P, video_of_P, of_texts)
+        scores_BB = pair_matrix(scores.pair_P, text_of_P, video_of_P, text_candidates_BB)
         return fusion_nce(
-            scores_BB, of_texts, of_videos, weights_B=batch.all_weights(), normalized=self.normalized_loss
+            scores_BB,
+            text_candidates_BB,
+            video_candidates_BB,
+            weights_B=batch.all_weights(),
+            normalized=self.normalized_loss,
         )
 
     def text_vectors(self, model: PairModel, texts: TextTokens) -> Tensor:

@@ -27,7 +27,7 @@ class TocoObjective(FusionObjective):
     loss_terms: ClassVar[tuple[str, ...]] = ("pooled", "fusion", "token")
     has_token_head: ClassVar[bool] = True
     vector_score: ClassVar[str] = "pooled"
-    unused: ClassVar[frozenset[str]] = frozenset({"normalized_loss", "query_queue"})
+    ignored_settings: ClassVar[frozenset[str]] = frozenset({"normalized_loss", "query_queue"})
 
     def check(self) -> None:
         """Check that a score is trained."""
@@ -36,10 +36,12 @@ class TocoObjective(FusionObjective):
             problem = "trains no score of ToCo's; expected 'fusion' or 'token' among them"
             raise SettingError("losses", self.losses, problem)
 
-    def unused_now(self, config: TrainConfig) -> dict[str, str]:
-        """Return the settings that nothing reads because of others."""
-        belongs = super().unused_now(config)
-        return belongs if "pooled" in self.loss_names else belongs | {"temperature": "losses pooled"}
+    def ignored_in(self, config: TrainConfig) -> dict[str, str]:
+        """Return the settings that this configuration ignores, each with the condition under which it is read."""
+        conditions = super().ignored_in(config)
+        if "pooled" not in self.loss_names:
+            conditions["temperature"] = "losses has pooled"
+        return conditions
 
     @property
     def has_fusion(self) -> bool:
@@ -61,19 +63,20 @@ class TocoObjective(FusionObjective):
         pooled_RB = batch.texts.mean_BD @ videos.mean_BD.T
         if "pooled" in self.loss_names:
             terms["pooled"] = nce(pooled_RB / self.temperature, batch.first_index, batch.weights_R)
-        of_texts, _ = self.choose_negatives(batch, pooled_RB)  # Eq. 1 and 2: texts choose among videos, not vice versa
-        text_of_P, video_of_P = of_texts.cpu().nonzero(as_tuple=True)
+        # Eq. 1 and 2: texts choose among videos, not vice versa.
+        text_candidates_BB, _ = self.choose_negatives(batch, pooled_RB)
+        text_of_P, video_of_P = text_candidates_BB.cpu().nonzero(as_tuple=True)
         texts = batch.all_texts()
         bank = model.token_bank(texts, videos, batch.max_text_tokens)
         scores = batch.fuse(model, bank, text_of_P, video_of_P)
         if "fusion" in self.loss_names:
-            scores_BB = pair_matrix(scores.pair_P, text_of_P, video_of_P, of_texts)
-            logits_BB = scores_BB.masked_fill(~of_texts, float("-inf"))
+            scores_BB = pair_matrix(scores.pair_P, text_of_P, video_of_P, text_candidates_BB)
+            logits_BB = scores_BB.masked_fill(~text_candidates_BB, float("-inf"))
             terms["fusion"] = nce(logits_BB, weights_R=batch.all_weights())
         if "token" in self.loss_names:
             token_PN = _token_scores(scores)
             terms["token"] = self.token_loss_weight * _token_loss(
-                batch, texts, token_PN, text_of_P, video_of_P, of_texts
+                batch, texts, token_PN, text_of_P, video_of_P, text_candidates_BB
             )
         return terms
 
@@ -98,7 +101,7 @@ def _token_scores(scores: FusionScores) -> Tensor:
 
 
 def _token_loss(
-    batch: Batch, texts: TextTokens, token_PN: Tensor, text_of_P: Tensor, video_of_P: Tensor, of_texts: Tensor
+    batch: Batch, texts: TextTokens, token_PN: Tensor, text_of_P: Tensor, video_of_P: Tensor, text_candidates_BB: Tensor
 ) -> Tensor:
     """Eq. 2."""
     import torch.nn.functional as F
@@ -107,7 +110,7 @@ def _token_loss(
     from .batch import pair_matrix
 
     padded_PN = F.pad(token_PN, (0, texts.mask_BN.shape[1] - token_PN.shape[1]))
-    token_BBN = pair_matrix(padded_PN, text_of_P, video_of_P, of_texts)
+    token_BBN = pair_matrix(padded_PN, text_of_P, video_of_P, text_candidates_BB)
     weights_B = batch.all_weights()
     weights_BN = texts.weights_BN if weights_B is None else texts.weights_BN * weights_B[:, None]
-    return fusion_token_nce(token_BBN, of_texts, weights_BN)
+    return fusion_token_nce(token_BBN, text_candidates_BB, weights_BN)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..data.examples import Examples, ExampleSource
-    from ..models.base import PairModel, Parts
+    from ..models.base import ObjectiveModules, PairModel
     from ..models.gated import AnswerHead
     from .batch import Batch
 
@@ -28,7 +28,7 @@ class VqaObjective(Objective):
     needs_words: ClassVar[bool] = True
     learns_from_pairs: ClassVar[bool] = False
     task: ClassVar[str | None] = "vqa"
-    unused: ClassVar[frozenset[str]] = PAIR_LOSS_SETTINGS
+    ignored_settings: ClassVar[frozenset[str]] = PAIR_LOSS_SETTINGS
 
     margin: float = setting(0.1, "margin between a pair and its negatives (SSML's delta, CMCM's M)", ge=0)
 
@@ -44,12 +44,12 @@ class VqaObjective(Objective):
 
         return QuestionExamples(source)
 
-    def make_parts(self, width: int, num_labels: int) -> Parts:
+    def make_modules(self, width: int, num_labels: int) -> ObjectiveModules:
         """Make the head that embeds questions and answers."""
-        from ..models.base import Parts
+        from ..models.base import ObjectiveModules
         from ..models.gated import AnswerHead
 
-        return Parts(head=AnswerHead(width), queries=self._make_queries(width))
+        return ObjectiveModules(head=AnswerHead(width), queries=self._make_queries(width))
 
     def compute_loss(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
         """Return the margin loss with and without the videos.

@@ -35,7 +35,7 @@ class WordsObjective(Objective):
     needs_word_vectors: ClassVar[bool] = True
     vector_score: ClassVar[str] = "bag"
     has_word_similarity: ClassVar[bool] = True
-    unused: ClassVar[frozenset[str]] = frozenset(
+    ignored_settings: ClassVar[frozenset[str]] = frozenset(
         {"tokens_of_interest", "num_fusion_layers", "temperature", "normalized_loss", "query_queue"}
     )
 

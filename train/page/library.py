@@ -46,7 +46,7 @@ class VideoLibrary:
         return self._split.get(video_id)
 
     def captions_at(self, video_id: str, start_seconds: float, end_seconds: float) -> list[str]:
-        """Return up to ``MAX_CAPTIONS`` captions that are about a time between two times."""
+        """Return up to ``MAX_CAPTIONS`` captions that overlap a part of a video."""
         found = []
         for caption in self._captions.get(video_id, []):
             start = caption.start_seconds or 0.0

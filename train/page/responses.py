@@ -45,12 +45,13 @@ class MomentResponse(BaseModel):
     found_by: SearchBy
     """The source of the match: the video, the text of a caption, or both."""
     caption: str | None
-    """The caption or subtitle whose words found it."""
+    """The caption or subtitle whose text matched the query; null if only the video matched."""
     stages: dict[str, float]
     captions: list[str]
-    """Captions of the video that are about a time in the moment; at most three."""
+    """Captions of the video that overlap the moment; at most three."""
     shown: Shown
-    """The kind of address at which browsers show it: ``/media/video``, ``/media/clip``, or ``/media/picture``."""
+    """How browsers show it: "file" (the video's own file, ``/media/video``), "clips" (``/media/clip``), or "thumbnails"
+    alone (``/media/picture``)."""
     curve: CurveResponse
     """Over the time of the moment."""
 

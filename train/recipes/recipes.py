@@ -109,8 +109,8 @@ def describe(config: TrainConfig, given: Container[str]) -> list[str]:
     """
     recipe = RECIPES.get(config.recipe, {})
     lines = []
-    unused = config.unused()
-    used = {name: value for name, value in config.flat().items() if name not in unused}
+    ignored = config.ignored_settings()
+    used = {name: value for name, value in config.flat().items() if name not in ignored}
     for name, value in used.items():
         source = "given" if name in given else f"recipe {config.recipe}" if recipe.get(name) == value else ""
         lines.append(f"  {name:<22} {value!s:<30} {source}".rstrip())

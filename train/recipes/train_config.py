@@ -70,7 +70,7 @@ class TrainConfig:
         objective, traits = self.objective, self.model.encoder_traits
         lack = "it needs tokens" if objective.needs_tokens and not traits.gives_tokens else ""
         lack = lack or ("it needs to know words" if objective.needs_words and not traits.reads_words else "")
-        if objective.needs_word_vectors != traits.gives_word_vectors:
+        if objective.needs_word_vectors != traits.learns_word_vectors:
             lack = lack or "the encoder and the objective named words belong together"
         if lack:
             fitting = [name for name, other in OBJECTIVES.items() if _fits(other, traits)]
@@ -89,11 +89,11 @@ class TrainConfig:
             problem = f"objective {self.objective.name} needs the time of each row, which a grid's cells do not have"
             raise SettingError("video_grid", data.video_grid, problem)
 
-    def unused(self) -> dict[str, str]:
-        """Return the settings that change nothing in this configuration: {setting: what it belongs to}."""
-        by_encoder = {name: _encoders_that_use(name) for name in self.model.encoder_traits.unused}
-        by_objective = {name: _objectives_that_use(name) for name in self.objective.unused}
-        return self.objective.unused_now(self) | by_encoder | by_objective
+    def ignored_settings(self) -> dict[str, str]:
+        """Return the settings that this configuration ignores: {setting: the condition under which it is read}."""
+        by_encoder = {name: _encoders_that_use(name) for name in self.model.encoder_traits.ignored_settings}
+        by_objective = {name: _objectives_that_use(name) for name in self.objective.ignored_settings}
+        return self.objective.ignored_in(self) | by_encoder | by_objective
 
     @property
     def has_fusion(self) -> bool:
@@ -185,7 +185,7 @@ def settings_of_others(settings: Mapping[str, Any]) -> list[str]:
     return others
 
 
-def refuse_unused(config: TrainConfig, written: Mapping[str, Any]) -> None:
+def refuse_ignored(config: TrainConfig, written: Mapping[str, Any]) -> None:
     """Raise ``SettingError`` for a setting that somebody wrote, and that changes nothing.
 
     Args:
@@ -193,27 +193,31 @@ def refuse_unused(config: TrainConfig, written: Mapping[str, Any]) -> None:
         written: The settings that were not a recipe's, by name.
     """
     others = settings_of_others({**written, "objective": config.objective.name})
-    unused = config.unused() | {name: _objectives_that_use(name) for name in others}
+    ignored = config.ignored_settings() | {name: _objectives_that_use(name) for name in others}
     for name, value in written.items():
-        if name in unused:
+        if name in ignored:
             where = f"objective {config.objective.name} with encoder {config.model.encoder}"
-            problem = f"changes nothing for {where}: it belongs to {unused[name]}; omit it"
+            problem = f"changes nothing for {where}: it is read only if {ignored[name]}; omit it"
             raise SettingError(name, value, problem)
 
 
 def _encoders_that_use(setting: str) -> str:
-    return "encoder " + " or ".join(name for name, traits in ENCODERS.items() if setting not in traits.unused)
+    return "encoder is " + " or ".join(
+        name for name, traits in ENCODERS.items() if setting not in traits.ignored_settings
+    )
 
 
 def _objectives_that_use(setting: str) -> str:
     common = {field.name for component in COMPONENTS.values() for field in fields(component)}
     having = OBJECTIVES if setting in common else objective_settings().get(setting, {})
-    return "objective " + ", ".join(name for name, objective in having.items() if setting not in objective.unused)
+    return "objective is one of " + ", ".join(
+        name for name, objective in having.items() if setting not in objective.ignored_settings
+    )
 
 
 def _fits(objective: type[Objective], encoder: EncoderTraits) -> bool:
     return (
         (encoder.gives_tokens or not objective.needs_tokens)
         and (encoder.reads_words or not objective.needs_words)
-        and encoder.gives_word_vectors == objective.needs_word_vectors
+        and encoder.learns_word_vectors == objective.needs_word_vectors
     )

@@ -40,7 +40,7 @@ class RunState:
     """The result of ``describe_inputs``."""
     num_steps: int
     """Steps of the whole training."""
-    average: PairModel | None = None
+    ema_model: PairModel | None = None
     """The running average of the model's weights, if there is one."""
     order: int = KeyedOrder.version
     """Version of the order of the batches."""
@@ -55,8 +55,8 @@ class RunState:
 def save_state(folder: Path, state: RunState) -> None:
     """Write all that is needed to resume a run into one file, whole or not at all."""
     tensors = {f"model.{name}": value for name, value in state.model.state_dict().items()}
-    if state.average is not None:
-        tensors |= {f"average.{name}": value for name, value in state.average.state_dict().items()}
+    if state.ema_model is not None:
+        tensors |= {f"average.{name}": value for name, value in state.ema_model.state_dict().items()}
     for index, of_parameter in state.optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{name}": value for name, value in of_parameter.items()}
     about = {"config": state.config.flat(), "inputs": state.inputs, "order": state.order, "shards": state.shards}
@@ -100,8 +100,8 @@ def _load_state(path: Path, state: RunState) -> None:
         raise ValueError(f"order {str(order)[:20]} of its batches, this version has {' and '.join(map(str, ORDERS))}")
     tensors = load_file(path)
     state.model.load_state_dict(_below(tensors, "model."))
-    if state.average is not None:
-        state.average.load_state_dict(_below(tensors, "average."))
+    if state.ema_model is not None:
+        state.ema_model.load_state_dict(_below(tensors, "average."))
     of_parameters: dict[int, dict[str, torch.Tensor]] = {}
     for name, value in tensors.items():
         if name.startswith("optimizer."):

@@ -145,7 +145,7 @@ def plan_model(config: TrainConfig, feature_dim: int, text_inputs: TextInputs, n
         config: The run's settings.
         feature_dim: Width of a row of features.
         text_inputs: Give the text encoder or the width of the word vectors.
-        num_labels: What the run can answer, if that is one of a list; else 0.
+        num_labels: Number of answers or steps that the run distinguishes; 0 if the objective has none.
     """
     objective = config.objective
     return ModelPlan(
@@ -155,5 +155,5 @@ def plan_model(config: TrainConfig, feature_dim: int, text_inputs: TextInputs, n
         has_token_head=objective.has_token_head,
         reads_texts=objective.reads_texts,
         still=config.data.grid is not None and config.data.grid[0] == 1,
-        make_parts=lambda width: objective.make_parts(width, num_labels),
+        make_modules=lambda width: objective.make_modules(width, num_labels),
     )

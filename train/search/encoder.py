@@ -137,7 +137,7 @@ class StoreEncoder:
     def __init__(
         self, dataset: DatasetFolder, store: FeatureStore, tower: "ClipTextTower | HubTextTower | UserError"
     ) -> None:
-        """Take a store and its text tower, or the reason why it has none."""
+        """Take a store and its text tower, or the error to raise for a text, if the store has no text tower."""
         self.dataset, self.store, self.tower = dataset, store, tower
 
     @property
@@ -152,7 +152,7 @@ class StoreEncoder:
 
     @property
     def note(self) -> str | None:
-        """None: a store of random weights has no text tower."""
+        """None, for random weights too: without a text tower, their store is searched by examples and captions only."""
         return None
 
     @property
@@ -164,10 +164,10 @@ class StoreEncoder:
     def identity(self) -> dict[str, Any]:
         """The profile, the weights, and how texts are prepared where the model's files do not say it.
 
-        Earlier versions neither padded texts for SigLIP nor lower-cased them: their indexes are told apart.
+        Earlier versions neither padded texts for SigLIP nor lower-cased them, so their indexes get another identity.
         """
         made = {"profile_hash": self.store.profile.hash, "weights_sha256": self.store.weights.sha256}
-        if isinstance(self.tower, UserError) or self.tower.is_as_files_say:
+        if isinstance(self.tower, UserError) or self.tower.uses_default_preparation:
             return made
         return made | {"texts": self.tower.preparation}
 
@@ -219,7 +219,7 @@ class StoreEncoder:
     def warnings(self, text: str) -> list[str]:
         """Return whether the text is too long."""
         if not isinstance(self.tower, UserError) and self.tower.is_cut(text):
-            return [f"only the first {self.tower.max_tokens} word pieces are read"]
+            return [f"only the first {self.tower.max_tokens} subwords are read"]
         return []
 
 

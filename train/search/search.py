@@ -46,7 +46,7 @@ class Search:
 
     @classmethod
     def open(cls, source: SearchSource) -> "Search":
-        """Open what ``open_search`` opens."""
+        """Open the encoder and the indexes of a source."""
         encoder = source.open_encoder()
         folder = IndexFolder.of(encoder)
         index = open_index(folder)
@@ -89,7 +89,7 @@ class Search:
         if like is None:
             return self._find_text(query, num_results, rerank, videos, by)
         if by == "text":
-            raise SettingError("by", by, "an example has no words; omit it, or pass a text alone")
+            raise SettingError("by", by, "an example (like) has no text to search by; omit by, or omit like")
         query_D = self.encode_query(query, like, like_weight)
         hits = self._hits(self._find_candidates(query_D), num_results, videos)
         if isinstance(like, VideoSpan):
@@ -205,7 +205,7 @@ class Search:
         ]
 
     def _rescored(self, query: str, hits: list[Hit], rerank: int) -> list[Hit]:
-        """Return hits in the order of all stages."""
+        """Return hits, re-ranked by the weighted sum of all stages; unchanged if the encoder has no stages."""
         clips = [self._clip(hit) for hit in hits]
         scores = self.encoder.score(query, clips, rerank) if clips else None
         if scores is None:
@@ -259,8 +259,8 @@ class Search:
         start, end = like.start_seconds or 0.0, duration if like.end_seconds is None else like.end_seconds
         if not 0 <= start < min(end, duration):
             raise UserError(
-                f"{like.video_id}@{start:g}-{end:g}: no part of this video, which has {duration:.2f} s; "
-                "expected 0 <= start < end"
+                f"{like.video_id}@{start:g}-{end:g}: empty, or outside the video of {duration:.2f} s; "
+                "expected 0 <= start < end, and start before the end of the video"
             )
         return start, end
 

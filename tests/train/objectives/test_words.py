@@ -18,7 +18,7 @@ from vlalign.train.cli.search import main as search_main
 from vlalign.train.cli.train import main as train_main
 from vlalign.train.data.pairs import make_pairs
 from vlalign.train.distributed import Workers
-from vlalign.train.loop.step import add_to_average
+from vlalign.train.loop.step import update_ema
 from vlalign.train.loop.validation import choose_stage_weights
 from vlalign.train.models.words import WIDTH, WordPair
 from vlalign.train.objectives.batch import Batch
@@ -119,7 +119,7 @@ def test_an_average_follows_the_weights():
     model, average = WordPair(2, 3), WordPair(2, 3)
     expected = 0.9 * average.rows.weight.detach() + 0.1 * model.rows.weight.detach()
     model.feature_mean += 5
-    add_to_average(average, model, 0.9)
+    update_ema(average, model, 0.9)
     torch.testing.assert_close(average.rows.weight, expected)
     assert average.feature_mean.tolist() == [5, 5]
 

@@ -55,7 +55,7 @@ def train(name: str, dataset: DatasetFolder, features: str, init: Path | None = 
     recipe = RECIPES[name]
     settings = SMALL | {option: value for option, value in GIVEN.items() if recipe.get(option)} | {"features": features}
     config = make_config(name, {**settings, "dataset": "d", "init": "x" if init else ""})
-    used = config.flat().keys() - config.unused().keys()
+    used = config.flat().keys() - config.ignored_settings().keys()
     settings = {option: value for option, value in settings.items() if option in used}
     about = read_captions_about(dataset.captions)
     write_captions_about(dataset.captions, about | {"protocol": recipe.get("protocol", "")})
@@ -78,7 +78,7 @@ def test_a_recipe_prints_itself_and_runs(datasets, name, capsys):
     if not (dataset.runs / name / "run.json").exists():
         folder = train(name, dataset, features, init)
         settings = capsys.readouterr().err
-        unused = read_config(read_run(folder)).unused()
+        unused = read_config(read_run(folder)).ignored_settings()
         for option, value in RECIPES[name].items():
             if option not in SMALL | GIVEN | {"features": "", "protocol": ""} | unused:
                 assert any(

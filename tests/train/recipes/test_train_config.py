@@ -65,7 +65,7 @@ def test_tokens_of_interest_by_name(text, tags):
         ({"precision": "fp16"}, r"precision fp16: .*\bfp32, bf16\b"),
         ({"losses": "sentence+fuson"}, r"losses sentence\+fuson: .*'fuson'.*\bsentence\+token\+fusion\b"),
         ({"losses": ""}, "losses : .*''"),
-        ({"losses": "fusion"}, r"negatives cascade: .*\blosses fusion\b.*\brandom\b.*\ball\b"),
+        ({"losses": "fusion"}, r"negatives cascade: .*\blosses\b.*\bfusion\b.*\brandom\b.*\ball\b"),
         ({"losses": "pooled", "objective": "toco"}, r"losses pooled: .*\bfusion\b.*\btoken\b"),
         ({"losses": "token", "tokens_of_interest": "none"}, r"tokens_of_interest none: .*\blosses token\b"),
         (
