@@ -180,7 +180,7 @@ class ParquetVideos:
 
     def _without_rows(self, video_id: str) -> SourceFeatures:
         assert self.about is not None
-        facts = next(of for of in self.about["without_rows"] if of["video_id"] == video_id)
+        facts = next(about for about in self.about["without_rows"] if about["video_id"] == video_id)
         nothing = np.zeros(0)
         exported = {"start_seconds": nothing, "end_seconds": nothing, "valid_frames": np.zeros(0, dtype=np.int32)}
         exported |= {name: facts[name] for name in ("duration_seconds", "partial")}

@@ -98,7 +98,7 @@ class StoredOrder:
         return order[first:last].tolist()
 
 
-ORDERS: dict[int, type[KeyedOrder] | type[StoredOrder]] = {of.version: of for of in (StoredOrder, KeyedOrder)}
+ORDERS: dict[int, type[KeyedOrder] | type[StoredOrder]] = {order.version: order for order in (StoredOrder, KeyedOrder)}
 """{version: order}"""
 
 

@@ -80,7 +80,7 @@ class TextTokens:
 
 def present(tokens: VideoTokens | TextTokens) -> dict[str, Tensor]:
     """Return the tensors that an encoder made, by the names of their fields, without those on the CPU."""
-    values = {of.name: getattr(tokens, of.name) for of in fields(tokens) if of.name not in ON_CPU}
+    values = {field.name: getattr(tokens, field.name) for field in fields(tokens) if field.name not in ON_CPU}
     return {name: value for name, value in values.items() if value is not None}
 
 

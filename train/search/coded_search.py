@@ -186,7 +186,8 @@ class CodeFolder:
             if quantizer.code_centroids.shape != (NUM_SUBVECTORS, CENTROIDS_PER_SUBVECTOR, width // NUM_SUBVECTORS):
                 raise ValueError("its arrays do not fit each other")
             if not all(
-                np.isfinite(of).all() for of in (quantizer.list_centroids, quantizer.code_centroids, quantizer.sample)
+                np.isfinite(array).all()
+                for array in (quantizer.list_centroids, quantizer.code_centroids, quantizer.sample)
             ):
                 raise ValueError("values that are no numbers")
         return quantizer
