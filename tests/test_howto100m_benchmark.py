@@ -137,7 +137,7 @@ def test_two_thousand_videos_survive_four_kills(tmp_path, network):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     rows = re.findall(r"^\| (?:plan|extract|preprocess|train|index|evaluate) \|.*", done.stdout, re.MULTILINE)
-    kills = sum(int(count) for row in rows for count in re.findall(r"(\d+) (?:driver|worker)s", row))
+    kills = sum(int(count) for row in rows for count in re.findall(r"(\d+) (?:driver|worker)s?\b", row))
     late = re.search(r"note: (\d+) of 4 kills were not made", done.stderr)
     assert len(rows) == 6 and kills + (int(late[1]) if late else 0) == 4 and kills >= 3
     for line in ("features: 2,000 videos once each", "index: 2,000 videos once each", "once each and in order"):
