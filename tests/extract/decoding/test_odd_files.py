@@ -97,11 +97,11 @@ def test_every_decoder_gives_the_same_pictures_or_is_not_tried(name, resize):
     wanted = [want(fps, resize=resize) for fps in FPS]
     info = probe_video(ODD / name)
     first, *others = choose_backends(info, [Size(48, resize)])
-    expected = take(info, *wanted, without=tuple({*BACKENDS} - {first}))
+    expected = take(info, *wanted, excluded_decoders=tuple({*BACKENDS} - {first}))
     assert first == "PyAV"
     for other in others:
         try:
-            taken = take(info, *wanted, without=tuple({*BACKENDS} - {other}))
+            taken = take(info, *wanted, excluded_decoders=tuple({*BACKENDS} - {other}))
         except VideoError as error:  # it was tried, and does not read the file as its packets say
             assert error.kind == "unreadable"
             continue
