@@ -73,7 +73,7 @@ def check_storable(video: VideoFeatures, profile: Profile, dtype: DTypeLike = "f
         peak = np.maximum(video.features.max(initial=0.0), -video.features.min(initial=0.0))
         fits = peak <= np.finfo(str(np.dtype(dtype))).max
     if not fits and not np.isfinite(peak):  # the only fault that float16 input can have
-        raise ValueError(f"{video.video_id}: the features contain inf or NaN")
+        raise ValueError(f"{video.video_id}: the features contain {peak}; expected finite values")
     if not fits:
         raise ValueError(f"{video.video_id}: the features reach {peak}, which {np.dtype(dtype)} does not hold")
 
