@@ -167,7 +167,7 @@ def test_values_out_of_range_are_refused_and_leave_no_file(tmp_path, value, dtyp
     features[4, 2] = value
     videos = [video("good", 3), video("bad one", 6, features=features)]
     if refused:
-        named = dtype if np.isfinite(value) else "(inf|NaN)"
+        named = dtype if np.isfinite(value) else str(abs(value))
         with pytest.raises(ValueError, match=f"bad one.*{named}"):
             write(tmp_path, *videos, dtype=dtype)
         assert list(tmp_path.iterdir()) == []
