@@ -6,7 +6,7 @@ import difflib
 import re
 import reprlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -124,24 +124,22 @@ def _read_toml(path: Path, text: str) -> Iterator[tuple[Any, Any, int]]:
         line = int(at[1]) if at else len(text.splitlines())
         raise unreadable(f"{path}, line {line}", "not TOML", error) from None
     for key, value in read.items():
-        yield key, value, _line_in_toml(text, key)
+        yield key, value, _line_in_toml(text, key, tomllib.loads)
 
 
-def _line_in_toml(text: str, key: str) -> int:
-    """Return the line in which a key of a TOML file stands, which ``tomllib`` does not tell.
+def _line_in_toml(text: str, key: str, loads: Callable[[str], object]) -> int:
+    """Return the line in which a key of a TOML file stands, which ``loads`` of ``tomllib`` does not tell.
 
     A line within a text of several lines may look like one; then the lines before it are no complete file. A key with
     escapes in it is not found: its line is 1.
     """
-    import tomllib
-
     name = re.escape(key)
     matches = re.finditer(rf"""^[ \t]*\[*[ \t]*(?:{name}|"{name}"|'{name}')[ \t]*[=.\]]""", text, re.MULTILINE)
     line = 1
     for match in islice(matches, MAX_TRIED):
         line = text.count("\n", 0, match.start()) + 1
         try:
-            tomllib.loads(text[: match.start()])
+            loads(text[: match.start()])
         except ValueError:
             continue
         break
