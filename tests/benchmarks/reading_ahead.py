@@ -36,9 +36,9 @@ WAYS = {
     "nothing ahead": (1, 1, 0),
     "inputs made ahead": (1, 2, 0),
     "rows read ahead, of one step at a time": (16, 2, 1),
-    "rows read ahead": (ahead.READ_AHEAD, ahead.NUM_PREFETCHED_BATCHES, ahead.NUM_READER_THREADS),
+    "rows read ahead": (ahead.NUM_PREFETCHED_READS, ahead.NUM_PREFETCHED_BATCHES, ahead.NUM_READER_THREADS),
 }
-"""{name: READ_AHEAD, NUM_PREFETCHED_BATCHES and NUM_READER_THREADS; 0 at once if no rows are read ahead}"""
+"""{name: NUM_PREFETCHED_READS, NUM_PREFETCHED_BATCHES and NUM_READER_THREADS; 0 at once if no rows are read ahead}"""
 
 
 def make_dataset(folder: Path) -> DatasetFolder:
@@ -58,7 +58,7 @@ def waited(dataset: DatasetFolder, remote: RemoteStore, way: str) -> tuple[float
         if not is_stub(path):
             remote._make_stub(path)
     shutil.rmtree(dataset.runs, ignore_errors=True)
-    ahead.READ_AHEAD, ahead.NUM_PREFETCHED_BATCHES, at_once = WAYS[way]
+    ahead.NUM_PREFETCHED_READS, ahead.NUM_PREFETCHED_BATCHES, at_once = WAYS[way]
     ahead.NUM_READER_THREADS, prefetch = max(at_once, 1), Examples.prefetch
     if not at_once:
         Examples.prefetch = lambda *_: None

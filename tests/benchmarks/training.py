@@ -22,6 +22,7 @@ from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.train.data.text_encoders import small_tokenizer
 from vlalign.train.distributed import Workers
 from vlalign.train.evaluation.ranking import Weightings, rank_split
+from vlalign.train.loop.validation import Validation
 from vlalign.train.losses import cascade_scores, fusion_nce, hard_negatives, sentence_nce, token_nce, token_similarity
 from vlalign.train.models.tokens import TextTokens, VideoTokens
 from vlalign.train.models.transformer import VideoTextModel
@@ -198,7 +199,9 @@ def step(folder: Path, annotations: Path) -> None:
     def naive_loss() -> Tensor:
         texts, videos = naive_encode(model, inputs)
         tokens = videos.tokens_BMD, videos.mask_BM, texts.tokens_BND, texts.weights_BN
-        early = sentence_nce(videos.mean_BD, texts.sentence_BD) + CONFIG.token_loss_weight * token_nce(*tokens)
+        early = sentence_nce(videos.mean_BD, texts.sentence_BD) + CONFIG.objective.token_loss_weight * token_nce(
+            *tokens
+        )
         return early + naive_fusion(model, texts, videos)
 
     def our_loss() -> Tensor:
@@ -237,15 +240,15 @@ def loop(folder: Path, annotations: Path) -> None:
     trainer = make_trainer(dataset, config, folder / "loop", Workers(), torch.device("cpu"))
     inside, compute = [], trainer.train_step
 
-    def timed(inputs: object) -> dict[str, float]:
+    def timed(inputs: object) -> list[dict[str, float]]:
         start = time.perf_counter()
-        event = compute(inputs)
+        events = compute(inputs)
         inside.append(time.perf_counter() - start)
-        return event
+        return events
 
     trainer.train_step = timed
-    trainer.validate = dict
-    trainer._keep = lambda event: setattr(trainer, "best", {"step": 0, "validation_mean_rank": None})
+    trainer.validation = Validation(trainer.validation.metric, lambda *_: {})
+    trainer._save_if_best = lambda event: setattr(trainer.state, "best", {"step": 0, trainer.validation.metric: None})
     start = time.perf_counter()
     trainer.run()
     share = sum(inside) / (time.perf_counter() - start)
