@@ -75,21 +75,21 @@ def reason_of(error: BaseException) -> str:
     return one_line(message)[:MAX_REASON_CHARACTERS]
 
 
-def unreadable(where: str | Path, what: str, error: BaseException, todo: str = "") -> UserError:
-    """Return the error for an input that cannot be read: ``WHERE: WHAT (REASON); TODO``.
+def unreadable(where: str | Path, what: str, error: BaseException, remedy: str = "") -> UserError:
+    """Return the error for an input that cannot be read: ``WHERE: WHAT (REASON); REMEDY``.
 
     Args:
         where: The file, and the place in it.
         what: What is wrong, such as "not a readable Parquet file".
         error: What the reading code raised.
-        todo: What the user can do.
+        remedy: What the user can do.
     """
-    return UserError(one_line(f"{where}: {what} ({reason_of(error)})") + (f"; {todo}" if todo else ""))
+    return UserError(one_line(f"{where}: {what} ({reason_of(error)})") + (f"; {remedy}" if remedy else ""))
 
 
 @contextlib.contextmanager
 def refuse_unreadable(
-    where: str | Path, what: str, todo: str = "", errors: tuple[type[Exception], ...] = READ_ERRORS
+    where: str | Path, what: str, remedy: str = "", errors: tuple[type[Exception], ...] = READ_ERRORS
 ) -> Iterator[None]:
     """Turn ``errors`` of the block into one ``UserError`` (see ``unreadable``). A ``UserError`` passes as it is."""
     try:
@@ -97,4 +97,4 @@ def refuse_unreadable(
     except UserError:
         raise
     except errors as error:
-        raise unreadable(where, what, error, todo) from None
+        raise unreadable(where, what, error, remedy) from None
