@@ -109,8 +109,9 @@ def naive_pairs(
 
 def guidance(texts: TextTokens, videos: VideoTokens) -> Tensor:
     text_of_S, _, tokens_SD = texts.of_interest
-    best = token_similarity(videos.tokens_BMD, videos.mask_BM, tokens_SD)
-    return cascade_scores(texts.sentence_BD @ videos.mean_BD.T, best, text_of_S).detach()
+    best = token_similarity(tokens_SD, video_BMD=videos.tokens_BMD, video_mask_BM=videos.mask_BM)
+    sentence = texts.sentence_BD @ videos.mean_BD.T
+    return cascade_scores(sentence_TV=sentence, token_SV=best, text_of_S=text_of_S).detach()
 
 
 def naive_fusion(model: VideoTextModel, texts: TextTokens, videos: VideoTokens) -> Tensor:
@@ -133,7 +134,9 @@ def our_fusion(model: VideoTextModel, texts: TextTokens, videos: VideoTokens) ->
     text_of_P, video_of_P = (text_candidates_BB | video_candidates_BB).nonzero(as_tuple=True)
     scores = model.fusion(model.token_bank(texts, videos, MAX_TEXT), text_of_P, video_of_P).pair_P
     return fusion_nce(
-        scores.new_zeros(K, K).index_put((text_of_P, video_of_P), scores), text_candidates_BB, video_candidates_BB
+        scores.new_zeros(K, K).index_put((text_of_P, video_of_P), scores),
+        text_candidates_BB=text_candidates_BB,
+        video_candidates_BB=video_candidates_BB,
     )
 
 
@@ -198,11 +201,11 @@ def step(folder: Path, annotations: Path) -> None:
 
     def naive_loss() -> Tensor:
         texts, videos = naive_encode(model, inputs)
-        tokens = videos.tokens_BMD, videos.mask_BM, texts.tokens_BND, texts.weights_BN
-        early = sentence_nce(videos.mean_BD, texts.sentence_BD) + CONFIG.objective.token_loss_weight * token_nce(
-            *tokens
-        )
-        return early + naive_fusion(model, texts, videos)
+        text_of_S, weights_S, tokens_SD = texts.of_interest
+        best = token_similarity(tokens_SD, video_BMD=videos.tokens_BMD, video_mask_BM=videos.mask_BM)
+        token = token_nce(best, text_of_S=text_of_S, weights_S=weights_S, num_texts=len(texts.mask_BN))
+        sentence = sentence_nce(texts.sentence_BD @ videos.mean_BD.T)
+        return sentence + CONFIG.objective.token_loss_weight * token + naive_fusion(model, texts, videos)
 
     def our_loss() -> Tensor:
         texts, videos = encode(model, inputs)

@@ -6,7 +6,7 @@ from torch import Tensor
 from .contrastive import nce
 
 
-def masked_margin_softmax(similarity_BB: Tensor, margin: float = 1e-3, weights_B: Tensor | None = None) -> Tensor:
+def masked_margin_softmax(similarity_BB: Tensor, margin: float = 1e-3, *, weights_B: Tensor | None = None) -> Tensor:
     """CMCM Eq. 1: each row must pick its own column although that one is made worse by ``margin``.
 
     The paper's rows are modality A's, the videos. AVLnet, which its baselines come from, adds the other direction:
@@ -42,22 +42,29 @@ def code_distances(tokens: Tensor, codebook_VD: Tensor) -> Tensor:
     return squares.clamp(min=1e-12).sqrt()
 
 
-def code_similarity(a_BV: Tensor, b_CV: Tensor) -> Tensor:
-    """S_code of CMCM section 2.3, [B, C], from log-probabilities of codewords: the negative symmetric cross entropy."""
-    return a_BV.exp() @ b_CV.T + a_BV @ b_CV.exp().T
-
-
-def code_matching(a_BV: Tensor, b_BV: Tensor, weights_B: Tensor | None = None) -> Tensor:
-    """CMCM Eq. 2: each sequence of modality A must pick its own of modality B by the codewords that both use.
-
-    The similarity is symmetric: the other direction is ``code_matching(b, a)``.
+def code_similarity(*, text_TV: Tensor, video_CV: Tensor) -> Tensor:
+    """S_code of CMCM section 2.3: the negative symmetric cross entropy of the codewords of two sequences.
 
     Args:
-        a_BV: ``code_log_probabilities`` of modality A.
-        b_BV: Those of modality B.
-        weights_B: Weight of each pair; None: all have 1.
+        text_TV: ``code_log_probabilities`` of the texts.
+        video_CV: Those of the videos.
 
     Returns:
-        A scalar, the mean over pairs.
+        The similarity of text i and video j, [T, C].
     """
-    return nce(code_similarity(a_BV, b_BV), weights_R=weights_B)
+    return text_TV.exp() @ video_CV.T + text_TV @ video_CV.exp().T
+
+
+def code_matching(similarity_BB: Tensor, *, weights_B: Tensor | None = None) -> Tensor:
+    """CMCM Eq. 2: each row must pick its own column by the codewords that both use.
+
+    The paper has both directions: ``code_matching(s) + code_matching(s.T)``.
+
+    Args:
+        similarity_BB: ``code_similarity`` of text i and video j.
+        weights_B: Weight of each row; None: all have 1.
+
+    Returns:
+        A scalar, the mean over rows.
+    """
+    return nce(similarity_BB, weights_R=weights_B)

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def nce(logits_RB: Tensor, first: int = 0, weights_R: Tensor | None = None) -> Tensor:
+def nce(logits_RB: Tensor, *, first: int = 0, weights_R: Tensor | None = None) -> Tensor:
     """Return the cross entropy of rows whose targets are consecutive columns.
 
     Args:
@@ -19,15 +19,15 @@ def nce(logits_RB: Tensor, first: int = 0, weights_R: Tensor | None = None) -> T
     right_R = torch.arange(first, first + len(logits_RB), device=logits_RB.device)
     if weights_R is None:
         return F.cross_entropy(logits_RB, right_R)
-    return weighted_nce(logits_RB, right_R, weights_R) / len(logits_RB)
+    return weighted_nce(logits_RB, right_S=right_R, weights_S=weights_R) / len(logits_RB)
 
 
-def weighted_nce(logits_SB: Tensor, right_S: Tensor, weights_S: Tensor) -> Tensor:
+def weighted_nce(logits_SB: Tensor, *, right_S: Tensor, weights_S: Tensor) -> Tensor:
     """Return the sum over rows of weight times cross entropy, 0 without rows. ``right_S``: the target of each row."""
     return weights_S @ F.cross_entropy(logits_SB, right_S, reduction="none")
 
 
-def mil_nce(video_BD: Tensor, text_BCD: Tensor, weights_B: Tensor | None = None) -> Tensor:
+def mil_nce(video_BD: Tensor, text_BCD: Tensor, *, weights_B: Tensor | None = None) -> Tensor:
     """MIL-NCE (Miech 2020, Eq. 1) as its authors compute it, with dot products and no temperature.
 
     All C candidate captions of a clip are right. Negatives are the clip with all other clips' captions, and the other

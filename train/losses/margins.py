@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def max_margin(similarity_BB: Tensor, margin: float = 0.1, negative_weights_BB: Tensor | None = None) -> Tensor:
+def max_margin(similarity_BB: Tensor, margin: float = 0.1, *, negative_weights_BB: Tensor | None = None) -> Tensor:
     """HowTo100M's ranking loss: each pair must be ahead of all others in its row and its column by ``margin``.
 
     Args:
@@ -16,11 +16,12 @@ def max_margin(similarity_BB: Tensor, margin: float = 0.1, negative_weights_BB: 
     Returns:
         A scalar: the sum over the negatives, divided by B^2.
     """
-    return soft_max_margin(similarity_BB, similarity_BB.new_ones(len(similarity_BB)), margin, negative_weights_BB)
+    ones_B = similarity_BB.new_ones(len(similarity_BB))
+    return soft_max_margin(similarity_BB, ones_B, margin, negative_weights_BB=negative_weights_BB)
 
 
 def soft_max_margin(
-    similarity_BB: Tensor, weights_B: Tensor, margin: float = 0.1, negative_weights_BB: Tensor | None = None
+    similarity_BB: Tensor, weights_B: Tensor, margin: float = 0.1, *, negative_weights_BB: Tensor | None = None
 ) -> Tensor:
     """SSML Eq. 4: ``max_margin`` in which each pair's part has a weight.
 

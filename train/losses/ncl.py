@@ -79,7 +79,7 @@ def shares_of(weights_N: Tensor) -> Tensor:
 
 
 def pair_biases(
-    similarity_BB: Tensor, temperature: float, weights_B: Tensor | None = None, *, num_iterations: int = 4
+    similarity_BB: Tensor, temperature: float, *, weights_B: Tensor | None = None, num_iterations: int = 4
 ) -> Biases:
     """Return NCL's biases of a batch of pairs, in which a text and a video have their pair's share of the loss.
 
@@ -109,7 +109,7 @@ def normalized_nce(
     """
     by_text = by_video = similarity_BB
     if num_iterations:
-        biases = pair_biases(similarity_BB, temperature, weights_B, num_iterations=num_iterations)
+        biases = pair_biases(similarity_BB, temperature, weights_B=weights_B, num_iterations=num_iterations)
         # The other bias is the same for all that a text, or a video, chooses from.
         by_text, by_video = similarity_BB + biases.video_N, similarity_BB + biases.text_M[:, None]
     by_text = nce(by_text / temperature, weights_R=weights_B)

@@ -7,33 +7,20 @@ from .contrastive import nce, weighted_nce
 from .ncl import pair_biases
 
 
-def sentence_nce(video_BD: Tensor, text_RD: Tensor, temperature: float = 1.0, first: int = 0) -> Tensor:
-    """TACo Eq. 3: each text must pick its own video among all of the batch, by dot product.
-
-    Args:
-        video_BD: The videos.
-        text_RD: The texts.
-        temperature: Divides the similarities.
-        first: Index of the first text's video.
-
-    Returns:
-        A scalar, the mean over texts.
-    """
-    return matched_sentence_nce(text_RD @ video_BD.T, temperature, first)
-
-
-def matched_sentence_nce(
+def sentence_nce(
     similarity_RB: Tensor,
-    temperature: float,
-    first: int,
+    temperature: float = 1.0,
     *,
+    first: int = 0,
     weights_R: Tensor | None = None,
     bias_B: Tensor | None = None,
 ) -> Tensor:
-    """``sentence_nce`` of similarities that are computed already.
+    """TACo Eq. 3: each text must pick its own video among all of the batch.
+
+    For example, of texts [B, D] and their videos [B, D]: ``sentence_nce(text_BD @ video_BD.T)``.
 
     Args:
-        similarity_RB: The similarity of each text with all videos.
+        similarity_RB: Similarity of text i and video j; in the paper, the dot product.
         temperature: Divides the similarities.
         first: Index of the first text's video.
         weights_R: Weight of each text; None: all have 1.
@@ -43,16 +30,16 @@ def matched_sentence_nce(
         A scalar, the mean over texts.
     """
     biased_RB = similarity_RB if bias_B is None else similarity_RB + bias_B
-    return nce(biased_RB / temperature, first, weights_R)
+    return nce(biased_RB / temperature, first=first, weights_R=weights_R)
 
 
-def token_similarity(video_BMD: Tensor, video_mask_BM: Tensor, tokens: Tensor) -> Tensor:
+def token_similarity(tokens: Tensor, *, video_BMD: Tensor, video_mask_BM: Tensor) -> Tensor:
     """s(x_j, y_i^p) of TACo Eq. 4: the largest dot product of each text token with any token of each video.
 
     Args:
+        tokens: Text tokens [..., D].
         video_BMD: Video tokens.
         video_mask_BM: True for a token. Every video has at least one.
-        tokens: Text tokens [..., D].
 
     Returns:
         [..., B]
@@ -62,45 +49,42 @@ def token_similarity(video_BMD: Tensor, video_mask_BM: Tensor, tokens: Tensor) -
 
 
 def token_nce(
-    video_BMD: Tensor,
-    video_mask_BM: Tensor,
-    text_RND: Tensor,
-    token_weights_RN: Tensor,
+    similarity_SB: Tensor,
     temperature: float = 1.0,
+    *,
+    text_of_S: Tensor,
+    weights_S: Tensor,
+    num_texts: int,
     first: int = 0,
+    bias_B: Tensor | None = None,
 ) -> Tensor:
     """TACo Eq. 4: each token of interest must pick its text's video, by its best match within a video.
 
+    For example, of texts [R, N, D] whose tokens have weights [R, N], 0 for those of no interest::
+
+        text_of_S, position_S = weights_RN.nonzero(as_tuple=True)
+        tokens_SD = text_RND[text_of_S, position_S]
+        similarity_SB = token_similarity(tokens_SD, video_BMD=video_BMD, video_mask_BM=video_mask_BM)
+        weights_S = weights_RN[text_of_S, position_S]
+        token_nce(similarity_SB, text_of_S=text_of_S, weights_S=weights_S, num_texts=len(text_RND))
+
     Args:
-        video_BMD: Video tokens.
-        video_mask_BM: True for a token. Every video has at least one.
-        text_RND: Text tokens.
-        token_weights_RN: Normalised idf of the tokens (Appendix A), 0 for tokens of no interest.
+        similarity_SB: ``token_similarity`` of each token of interest and video j.
         temperature: Divides the similarities.
+        text_of_S: Index of each token's text.
+        weights_S: Normalised idf of the tokens (Appendix A).
+        num_texts: Number of texts, with those that have no token of interest.
         first: Index of the first text's video.
+        bias_B: Added to the similarities with each video, such as NCL's biases.
 
     Returns:
         A scalar, the mean over texts; 0 if no text has a token of interest.
     """
-    text_of_S, place_S = token_weights_RN.nonzero(as_tuple=True)
-    similarity_SB = token_similarity(video_BMD, video_mask_BM, text_RND[text_of_S, place_S])
-    weights_S = token_weights_RN[text_of_S, place_S]
-    return matched_token_nce(similarity_SB / temperature, first + text_of_S, weights_S, len(text_RND))
+    biased_SB = similarity_SB if bias_B is None else similarity_SB + bias_B
+    return weighted_nce(biased_SB / temperature, right_S=first + text_of_S, weights_S=weights_S) / num_texts
 
 
-def matched_token_nce(logits_SB: Tensor, video_of_S: Tensor, weights_S: Tensor, num_texts: int) -> Tensor:
-    """``token_nce`` of similarities that were computed before.
-
-    Args:
-        logits_SB: ``token_similarity`` of the tokens of interest, divided by the temperature.
-        video_of_S: Index of each token's own video.
-        weights_S: Normalised idf of the tokens.
-        num_texts: Number of texts, with those that have no token of interest.
-    """
-    return weighted_nce(logits_SB, video_of_S, weights_S) / num_texts
-
-
-def cascade_scores(sentence_TV: Tensor, token_SV: Tensor, text_of_S: Tensor) -> Tensor:
+def cascade_scores(*, sentence_TV: Tensor, token_SV: Tensor, text_of_S: Tensor) -> Tensor:
     """Return how hard negatives are, [T, V]: TACo section 3.3, "we sum the two similarities".
 
     Args:
@@ -136,9 +120,9 @@ def hard_negatives(scores_BB: Tensor, num_negatives: int) -> tuple[Tensor, Tenso
 
 def fusion_nce(
     scores_BB: Tensor,
+    *,
     text_candidates_BB: Tensor,
     video_candidates_BB: Tensor,
-    *,
     weights_B: Tensor | None = None,
     normalized: bool = False,
 ) -> Tensor:
@@ -158,13 +142,13 @@ def fusion_nce(
         scores_BB.masked_fill(~mask, float("-inf")) for mask in (text_candidates_BB, video_candidates_BB)
     )
     if normalized:
-        by_text = by_text + pair_biases(by_text, 1.0, weights_B).video_N
-        by_video = by_video + pair_biases(by_video, 1.0, weights_B).text_M[:, None]
+        by_text = by_text + pair_biases(by_text, 1.0, weights_B=weights_B).video_N
+        by_video = by_video + pair_biases(by_video, 1.0, weights_B=weights_B).text_M[:, None]
     by_text, by_video = (nce(logits, weights_R=weights_B) for logits in (by_text, by_video.T))
     return (by_text + by_video) / 2
 
 
-def fusion_token_nce(scores_BBN: Tensor, text_candidates_BB: Tensor, token_weights_BN: Tensor) -> Tensor:
+def fusion_token_nce(scores_BBN: Tensor, *, text_candidates_BB: Tensor, token_weights_BN: Tensor) -> Tensor:
     """ToCo Eq. 2 over the chosen pairs: each token of interest must pick its text's video, by its fused score.
 
     Args:
@@ -177,4 +161,4 @@ def fusion_token_nce(scores_BBN: Tensor, text_candidates_BB: Tensor, token_weigh
     """
     text_of_S, place_S = token_weights_BN.nonzero(as_tuple=True)
     logits_SB = scores_BBN[text_of_S, :, place_S].masked_fill(~text_candidates_BB[text_of_S], float("-inf"))
-    return weighted_nce(logits_SB, text_of_S, token_weights_BN[text_of_S, place_S]) / len(scores_BBN)
+    return weighted_nce(logits_SB, right_S=text_of_S, weights_S=token_weights_BN[text_of_S, place_S]) / len(scores_BBN)

@@ -190,10 +190,12 @@ def best_matches(batch: Batch, videos: VideoTokens) -> tuple[Tensor, Tensor, Ten
     """
     text_of_S, weights_S, tokens_SD = batch.texts.of_interest
     if batch.recompute is None:
-        similarity_SB = token_similarity(videos.tokens_BMD, videos.mask_BM, tokens_SD)
+        similarity_SB = token_similarity(tokens_SD, video_BMD=videos.tokens_BMD, video_mask_BM=videos.mask_BM)
     else:  # the products with every token of every video are many times the size of the result
         parts = [
-            checkpoint(token_similarity, videos.tokens_BMD, videos.mask_BM, part, use_reentrant=False)
+            checkpoint(
+                token_similarity, part, video_BMD=videos.tokens_BMD, video_mask_BM=videos.mask_BM, use_reentrant=False
+            )
             for part in tokens_SD.split(batch.recompute)
         ]
         similarity_SB = torch.cat(parts)

@@ -71,7 +71,7 @@ class CmcmObjective(Objective):
         weights_B = batch.all_weights()
 
         def contrast(similarity_BB: Tensor) -> Tensor:
-            return masked_margin_softmax(similarity_BB, self.margin, weights_B)
+            return masked_margin_softmax(similarity_BB, self.margin, weights_B=weights_B)
 
         terms = {"contrast": self._both_ways(contrast, text_BD @ video_BD.T, weights_B)}
         if codebook.size and "codes" in self.loss_names:
@@ -88,13 +88,13 @@ class CmcmObjective(Objective):
 
         by_text, by_video = similarity_BB, similarity_BB.T
         if self.normalized_loss:
-            biases = pair_biases(similarity_BB, 1.0, weights_B)
+            biases = pair_biases(similarity_BB, 1.0, weights_B=weights_B)
             by_text, by_video = by_text + biases.video_N, by_video + biases.text_M
         return (loss(by_text) + loss(by_video)) / 2
 
     def _code_loss(self, codebook: SharedCodebook, batch: Batch, text: Coded, video: Coded) -> Tensor:
         """Eq. 2, in both directions."""
-        from ..losses import code_log_probabilities, code_similarity, nce
+        from ..losses import code_log_probabilities, code_matching, code_similarity
 
         weights_B = batch.all_weights()
         # The codewords are not trained by the gradient: they follow the tokens that they replace (appendix A).
@@ -102,9 +102,8 @@ class CmcmObjective(Objective):
             batch.workers.gather(code_log_probabilities(side.tokens_BLD, side.mask_BL, codebook.codewords))
             for side in (text, video)
         )
-        return self._both_ways(
-            lambda similarity_BB: nce(similarity_BB, weights_R=weights_B), code_similarity(text_BV, video_BV), weights_B
-        )
+        similarity_BB = code_similarity(text_TV=text_BV, video_CV=video_BV)
+        return self._both_ways(lambda s_BB: code_matching(s_BB, weights_B=weights_B), similarity_BB, weights_B)
 
     def text_vectors(self, model: PairModel, texts: TextTokens) -> Tensor:
         """Return the texts' vectors in CMCM's space."""

@@ -54,7 +54,9 @@ class MilNceObjective(Objective):
         from ..losses import mil_nce
 
         text_CD, video_BD = batch.all_vectors(self, model)
-        return {"candidates": mil_nce(video_BD, text_CD.unflatten(0, (len(video_BD), -1)), batch.all_weights())}
+        return {
+            "candidates": mil_nce(video_BD, text_CD.unflatten(0, (len(video_BD), -1)), weights_B=batch.all_weights())
+        }
 
     def text_vectors(self, model: PairModel, texts: TextTokens) -> Tensor:
         """Return the texts' summaries as they are."""

@@ -44,11 +44,14 @@ class SsmlObjective(Objective):
 
     def compute_loss(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
         """Return Eq. 4."""
-        from ..losses import intra_video_weights, soft_max_margin
+        from ..losses import intra_video_weights, max_margin, soft_max_margin
 
         text_BD, video_BD = batch.all_vectors(self, model)
         weights_B, negative_weights_BB = batch.all_weights(), None
         if batch.video_of_R is not None:
             negative_weights_BB = intra_video_weights(batch.workers.gather(batch.video_of_R), self.intra_video_rate)
-        weights_B = text_BD.new_ones(len(text_BD)) if weights_B is None else weights_B
-        return {"margin": soft_max_margin(text_BD @ video_BD.T, weights_B, self.margin, negative_weights_BB)}
+        similarity_BB = text_BD @ video_BD.T
+        if weights_B is None:
+            return {"margin": max_margin(similarity_BB, self.margin, negative_weights_BB=negative_weights_BB)}
+        loss = soft_max_margin(similarity_BB, weights_B, self.margin, negative_weights_BB=negative_weights_BB)
+        return {"margin": loss}

@@ -87,7 +87,9 @@ class TacoObjective(FusionObjective):
             terms["token"] = self.token_loss_weight * self._token_loss(batch, text_of_S, weights_S, similarity_SB)
             if guidance_RB is None:
                 guidance_RB = similarity_SB.new_zeros(len(batch.texts.mask_BN), similarity_SB.shape[1])
-            guidance_RB = cascade_scores(guidance_RB.detach(), similarity_SB.detach(), text_of_S)
+            guidance_RB = cascade_scores(
+                sentence_TV=guidance_RB.detach(), token_SV=similarity_SB.detach(), text_of_S=text_of_S
+            )
         if self.has_fusion:
             terms["fusion"] = self._fusion_loss(model, batch, videos, guidance_RB)
         if model.queries is not None:
@@ -96,23 +98,31 @@ class TacoObjective(FusionObjective):
 
     def _sentence_loss(self, batch: Batch, similarity_RB: Tensor) -> Tensor:
         """L1, Eq. 3."""
-        from ..losses import matched_sentence_nce
+        from ..losses import sentence_nce
 
         weights_R, bias_B = batch.weights_R, None
         if self.normalized_loss:
             bias_B = batch.video_biases(similarity_RB, self.temperature, weights_R)
         first = batch.first_index
-        return matched_sentence_nce(similarity_RB, self.temperature, first, weights_R=weights_R, bias_B=bias_B)
+        return sentence_nce(similarity_RB, self.temperature, first=first, weights_R=weights_R, bias_B=bias_B)
 
     def _token_loss(self, batch: Batch, text_of_S: Tensor, weights_S: Tensor, similarity_SB: Tensor) -> Tensor:
         """L2, Eq. 4."""
-        from ..losses import matched_token_nce
+        from ..losses import token_nce
 
         counted_S = weights_S if batch.weights_R is None else weights_S * batch.weights_R[text_of_S]
+        bias_B = None
         if self.normalized_loss:
-            similarity_SB = similarity_SB + batch.video_biases(similarity_SB, self.temperature, counted_S, text_of_S)
-        num_texts = len(batch.texts.mask_BN)
-        return matched_token_nce(similarity_SB / self.temperature, batch.first_index + text_of_S, counted_S, num_texts)
+            bias_B = batch.video_biases(similarity_SB, self.temperature, counted_S, text_of_S)
+        return token_nce(
+            similarity_SB,
+            self.temperature,
+            text_of_S=text_of_S,
+            weights_S=counted_S,
+            num_texts=len(batch.texts.mask_BN),
+            first=batch.first_index,
+            bias_B=bias_B,
+        )
 
     def _fusion_loss(self, model: PairModel, batch: Batch, videos: VideoTokens, guidance_RB: Tensor | None) -> Tensor:
         """L3, Eq. 5."""
@@ -126,8 +136,8 @@ class TacoObjective(FusionObjective):
         scores_BB = pair_matrix(scores.pair_P, text_of_P, video_of_P, text_candidates_BB)
         return fusion_nce(
             scores_BB,
-            text_candidates_BB,
-            video_candidates_BB,
+            text_candidates_BB=text_candidates_BB,
+            video_candidates_BB=video_candidates_BB,
             weights_B=batch.all_weights(),
             normalized=self.normalized_loss,
         )
@@ -148,7 +158,9 @@ class TacoObjective(FusionObjective):
 
         text_of_S, weights_S, tokens_SD = texts.of_interest
         parts = tokens_SD.split(max(MAX_SIMILARITIES // videos.mask_BM.numel(), 1))
-        best_SV = torch.cat([token_similarity(videos.tokens_BMD, videos.mask_BM, part) for part in parts])
+        best_SV = torch.cat(
+            [token_similarity(part, video_BMD=videos.tokens_BMD, video_mask_BM=videos.mask_BM) for part in parts]
+        )
         empty_TV = best_SV.new_zeros(len(texts.mask_BN), len(videos.mask_BM))
         return {"token": empty_TV.index_add(0, text_of_S, weights_S[:, None] * best_SV)}
 

@@ -62,7 +62,7 @@ class TocoObjective(FusionObjective):
         videos, terms = batch.all_videos(), {}
         pooled_RB = batch.texts.mean_BD @ videos.mean_BD.T
         if "pooled" in self.loss_names:
-            terms["pooled"] = nce(pooled_RB / self.temperature, batch.first_index, batch.weights_R)
+            terms["pooled"] = nce(pooled_RB / self.temperature, first=batch.first_index, weights_R=batch.weights_R)
         # Eq. 1 and 2: texts choose among videos, not vice versa.
         text_candidates_BB, _ = self.choose_negatives(batch, pooled_RB)
         text_of_P, video_of_P = text_candidates_BB.cpu().nonzero(as_tuple=True)
@@ -113,4 +113,4 @@ def _token_loss(
     token_BBN = pair_matrix(padded_PN, text_of_P, video_of_P, text_candidates_BB)
     weights_B = batch.all_weights()
     weights_BN = texts.weights_BN if weights_B is None else texts.weights_BN * weights_B[:, None]
-    return fusion_token_nce(token_BBN, text_candidates_BB, weights_BN)
+    return fusion_token_nce(token_BBN, text_candidates_BB=text_candidates_BB, token_weights_BN=weights_BN)

@@ -60,7 +60,9 @@ class WordsObjective(Objective):
             scores["bag"] = self.text_vectors(model, texts) @ self.video_vectors(model, videos).T
         if "word" in self.loss_names:
             scores |= self.early_scores(model, texts, videos)
-        return {name: nce(s_BB, 0, weights_B) + nce(s_BB.T, 0, weights_B) for name, s_BB in scores.items()}
+        return {
+            name: nce(s_BB, weights_R=weights_B) + nce(s_BB.T, weights_R=weights_B) for name, s_BB in scores.items()
+        }
 
     def text_vectors(self, model: PairModel, texts: TextTokens) -> Tensor:
         """Return the weighted sum of each text's words, as long as the score's scale."""

@@ -7,6 +7,7 @@ from vlalign.train.losses import (
     code_distances,
     code_log_probabilities,
     code_matching,
+    code_similarity,
     masked_margin_softmax,
     nce,
 )
@@ -34,7 +35,8 @@ def test_weights_of_pairs_count_in_both_losses_and_the_margin_is_small():
 
     same(masked_margin_softmax(s, weights_B=weights), plain(s - 1e-3 * torch.eye(3)), s)
     a, b = (torch.randn(3, 5, dtype=torch.float64).log_softmax(dim=1).requires_grad_() for _ in range(2))
-    same(code_matching(a, b, weights), plain(a.exp() @ b.T + a @ b.exp().T), a, b)
+    codes = code_similarity(text_TV=a, video_CV=b)
+    same(code_matching(codes, weights_B=weights), plain(a.exp() @ b.T + a @ b.exp().T), a, b)
 
 
 def test_code_probabilities_are_those_of_a_published_program(goldens):
@@ -44,7 +46,8 @@ def test_code_probabilities_are_those_of_a_published_program(goldens):
     a, b = (code_log_probabilities(given[f"cmcm_{name}"], everything, given["cmcm_codebook"]) for name in ("a", "v"))
     theirs = nce(a.exp() @ b.T + b.exp() @ a.T)
     assert 0.5 * theirs.item() == pytest.approx(expected["cmcm"]["cmcm_loss(0.5*Lcmcm, rows a)"], rel=1e-5)
-    assert 0.5 * code_matching(a, b).item() == pytest.approx(expected["cmcm"]["cmcm_loss(0.5*Lcmcm, rows a)"], rel=1e-2)
+    ours = code_matching(code_similarity(text_TV=a, video_CV=b))
+    assert 0.5 * ours.item() == pytest.approx(expected["cmcm"]["cmcm_loss(0.5*Lcmcm, rows a)"], rel=1e-2)
 
 
 def test_code_matching_is_equation_2_with_sequences_of_different_lengths():
@@ -66,7 +69,8 @@ def test_code_matching_is_equation_2_with_sequences_of_different_lengths():
     masks = (
         torch.arange(x.shape[1]) < torch.tensor(lengths)[:, None] for x, lengths in ((a, lengths_a), (b, lengths_b))
     )
-    ours = code_matching(*(code_log_probabilities(x, mask, codebook) for x, mask in zip((a, b), masks, strict=True)))
+    text, video = (code_log_probabilities(x, mask, codebook) for x, mask in zip((a, b), masks, strict=True))
+    ours = code_matching(code_similarity(text_TV=text, video_CV=video))
     plain = sum(-torch.log(torch.exp(s[i, i]) / torch.exp(s[i]).sum()) for i in range(3)) / 3
     same(ours, plain, a, b)
 

@@ -37,8 +37,8 @@ def test_mil_nce_is_that_of_its_authors(goldens):
 def test_weights_of_clips_count_in_mil_nce():
     video, text = similarities(3, 4), similarities(3, 2, 4)
     weights = torch.tensor([0.5, 0.0, 2.0], dtype=torch.float64)
-    first, _, third = (mil_nce(video, text, only) for only in torch.eye(3, dtype=torch.float64))
-    same(mil_nce(video, text, weights), 0.5 * first + 2 * third, video, text)
+    first, _, third = (mil_nce(video, text, weights_B=only) for only in torch.eye(3, dtype=torch.float64))
+    same(mil_nce(video, text, weights_B=weights), 0.5 * first + 2 * third, video, text)
 
 
 def test_targets_of_nce_are_consecutive_from_the_first():
@@ -48,7 +48,7 @@ def test_targets_of_nce_are_consecutive_from_the_first():
         return sum(w * (torch.logsumexp(logits[i], 0) - logits[i, 2 + i]) for i, w in enumerate(weights)) / 3
 
     same(nce(logits, first=2), plain(torch.ones(3)), logits)
-    same(nce(logits, 2, weights), plain(weights), logits)
+    same(nce(logits, first=2, weights_R=weights), plain(weights), logits)
 
 
 def test_weights_of_pairs_count_in_every_loss_alike():

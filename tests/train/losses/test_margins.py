@@ -33,8 +33,9 @@ def test_weights_of_negatives_count_in_both_directions():
             if j != i:
                 of_text, of_video = torch.relu(s[i, j] - s[i, i] + 0.3), torch.relu(s[i, j] - s[j, j] + 0.3)
                 total = total + weights[i, j] * (p[i] * of_text + p[j] * of_video)
-    same(soft_max_margin(s, p, 0.3, weights), total / 16, s)
-    same(max_margin(s, 0.3, weights), soft_max_margin(s, torch.ones(4), 0.3, weights), s)
+    same(soft_max_margin(s, p, 0.3, negative_weights_BB=weights), total / 16, s)
+    ours = max_margin(s, 0.3, negative_weights_BB=weights)
+    same(ours, soft_max_margin(s, torch.ones(4), 0.3, negative_weights_BB=weights), s)
 
 
 def test_answer_margin_is_that_of_plain_loops():
@@ -66,7 +67,7 @@ def test_max_margin_is_that_of_howto100m_and_mmt(goldens):
     weights = intra_video_weights(torch.arange(size) // 2, 0.5)
     own = 2 * 0.1 * weights.diagonal().sum() / size**2
     theirs = losses["maxmargin_howto100m_m0.1_npair2_negweight_hr0.5(batch4)"]
-    assert (max_margin(s, 0.1, weights) + own).item() == pytest.approx(theirs, rel=1e-6)
+    assert (max_margin(s, 0.1, negative_weights_BB=weights) + own).item() == pytest.approx(theirs, rel=1e-6)
 
 
 def test_intra_video_negatives_have_their_part_of_the_weight():
