@@ -3,11 +3,12 @@
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from ..storage.common.errors import SettingError
 from ..storage.common.settings import Settings, setting
-from ..storage.dataset.folder import DatasetFolder
+from ..storage.dataset.folder import DatasetFolder, dataset_at
 from ..storage.hub.names import is_hub_name, read_hub_name
 from ..storage.profiles import ALIASES, LOGMEL, PROFILES, split_encoders
 from ..storage.records import EXACT, NVDEC
@@ -119,7 +120,8 @@ class ExtractionSettings(Settings):
         SettingError: A value cannot be used, such as unknown features.
     """
 
-    dataset: DatasetFolder
+    dataset: Path | str
+    """The data set's folder, ``<root>/<data set>``; a new one is made."""
     features: str | Sequence[str] = setting(
         "s3d",
         f"features to extract, separated by commas or +: {KNOWN_FEATURES}; or a model of transformers or timm: "
@@ -191,6 +193,7 @@ class ExtractionSettings(Settings):
     """{name of the store: weights}; those that are not in it are pretrained."""
 
     def __post_init__(self) -> None:
+        self._set("dataset", self.folder.path)
         for name in ("videos", "verify_against"):  # callers from Python may pass a text
             if getattr(self, name) is not None:
                 self._set(name, Path(getattr(self, name)))
@@ -216,6 +219,11 @@ class ExtractionSettings(Settings):
             problem = f"changes nothing: no profile of your own is among features {features}; omit --trust"
             raise SettingError("trust", self.trust[0], problem)
 
+    @cached_property
+    def folder(self) -> DatasetFolder:
+        """The data set's folder and the paths in it."""
+        return dataset_at(self.dataset)
+
     @property
     def store_names(self) -> list[str]:
         """The names of the stores, in the order of ``features``."""
@@ -224,7 +232,7 @@ class ExtractionSettings(Settings):
     def for_worker(self, weights: Mapping[str, str], device: str, num_cores: int | None = None) -> WorkerSettings:
         """Return the settings of a process that extracts features with ``weights``, {features: weights}."""
         return WorkerSettings(
-            dataset=self.dataset,
+            dataset=self.folder,
             weights=dict(weights),
             device=device,
             precision=self.precision,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..storage.common.errors import SettingError, UserError
 from ..storage.common.problems import Problems
-from ..storage.dataset.folder import DatasetFolder
+from ..storage.dataset.folder import DatasetFolder, dataset_at
 from .chunks import ChunkedRecords, in_one_process
 from .datasets import DATASETS, custom, demo, subtitles
 from .datasets.sources import Annotations, Dataset
@@ -35,7 +35,8 @@ def choose_source(settings: PreprocessingSettings) -> CaptionSource:
     Raises:
         UserError: Files do not exist, or the data set has no such protocol.
     """
-    root, name, protocol, seed = Path(settings.root), settings.name, settings.protocol, settings.seed
+    dataset, protocol, seed = dataset_at(settings.dataset), settings.protocol, settings.seed
+    root, name = dataset.root, dataset.name
     annotations = None if settings.annotations is None else Path(settings.annotations)
     spec = DATASETS.get(name)
     has_subtitles = spec is None and name != DEMO and annotations is not None and _are_subtitles(annotations)
@@ -45,7 +46,7 @@ def choose_source(settings: PreprocessingSettings) -> CaptionSource:
         raise SettingError("protocol", protocol, f"not a protocol of data set {name!r}; {expected}")
     if spec is not None:
         return _official_files(root, name, spec, annotations, protocol)
-    dataset, provenance = DatasetFolder(root, name), CaptionProvenance(seed=seed)
+    provenance = CaptionProvenance(seed=seed)
     if name == DEMO:
         return CaptionSource(dataset, in_one_process(partial(demo.read, annotations, seed)), provenance)
     if annotations is None:

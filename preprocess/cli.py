@@ -53,7 +53,8 @@ def run_preprocess(args: argparse.Namespace, prepare: Callable[[PreprocessingSet
         The exit code.
     """
     _check_options(args)
-    settings = PreprocessingSettings(args.dataset, args.root, **given_settings(args, PreprocessingSettings))
+    folder = DatasetFolder(args.root, args.dataset).path
+    settings = PreprocessingSettings(folder, **given_settings(args, PreprocessingSettings))
     return _show_prepared(prepare(settings))
 
 

@@ -24,10 +24,9 @@ class PreprocessingSettings(Settings):
         SettingError: ``language`` and ``spacy_model`` are both given.
     """
 
-    name: str
-    """Name of a data set, such as "youcook2"; "demo"; or any other name for your own captions."""
-    root: Path | str = "vlalign_data"
-    """Folder of all data sets."""
+    dataset: Path | str
+    """The data set's folder, ``<root>/<data set>``, whose name is that of official files, such as "youcook2"; "demo";
+    or any other for your own captions."""
     annotations: Path | str | None = setting(
         None,
         "folder with the official files of a data set (default: annotations/ in the data set's folder), or file with "

@@ -81,10 +81,10 @@ class ExtractionDriver:
         self.extraction, self.worker, self.share = extraction, worker, share
         self.shard_seconds = shard_seconds
         self.task_index = {task.video.video_id: index for index, task in enumerate(tasks)}
-        self.sizes = [_size(settings.dataset, task.video) for task in tasks]
+        self.sizes = [_size(settings.folder, task.video) for task in tasks]
         self.scheduler = VideoScheduler(self.sizes)
         self._stores = StoreWatcher(extraction.pending, extraction.weights)
-        log = settings.dataset.path / "jobs" / f"extract-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
+        log = settings.folder.path / "jobs" / f"extract-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
         self.status = Status(len(tasks), sum(self.sizes), log, on_progress)
         self._workers: dict[str, WorkerHandle] = {}
         self._worker_numbers = count()
@@ -92,7 +92,7 @@ class ExtractionDriver:
             name: (store.profile, store.weights) for name, store in extraction.pending.stores.items()
         }
         """Profile and weights of each features name: those of its store or, without one, of the first worker."""
-        remote = {name: remote_store(settings.dataset.features(name)) for name in extraction.weights}
+        remote = {name: remote_store(settings.folder.features(name)) for name in extraction.weights}
         self._store_urls = {name: store.url for name, store in remote.items() if store}
         self._ends_in_a_row = 0
         self._draining: set[str] = set()
@@ -147,7 +147,7 @@ class ExtractionDriver:
                     break
                 await asyncio.sleep(DRIVER_AT_WORK_SECONDS)
             else:
-                path = self.extraction.settings.dataset.path
+                path = self.extraction.settings.folder.path
                 raise UserError(f"{path}: another call is extracting it now; wait until it ends, or stop it first")
         except (RayError, asyncio.TimeoutError):
             kill_worker(worker)
@@ -267,7 +267,7 @@ class ExtractionDriver:
         if video.url:
             path, source = without_secrets(video.url), ""
         else:
-            file = self.extraction.settings.dataset.video_path(video)
+            file = self.extraction.settings.folder.video_path(video)
             path, source = str(file), file_identity(file)
         message = f"{MAX_ENDS} workers ended while they were extracting it; the last: {reason}"
         failure = Failure(video_id=video.video_id, path=path, kind="worker_ended", message=message, source=source)
@@ -322,5 +322,5 @@ def _worker_prefix(extraction: Extraction, worker: WorkerSettings) -> str:
     settings = extraction.settings
     chosen = [(name, settings.weights_of(name)) for name in settings.store_names]
     common_settings = replace(worker, weights={}, num_cores=None)  # these two may differ when a call is repeated
-    digest = hashlib.sha256(repr([str(settings.dataset.path), chosen, common_settings]).encode()).hexdigest()
+    digest = hashlib.sha256(repr([str(settings.folder.path), chosen, common_settings]).encode()).hexdigest()
     return f"extract-{digest[:16]}-"

@@ -76,7 +76,7 @@ class ClusterRunner:
         seconds = self.options.shard_seconds
         driver = ExtractionDriver(extraction, worker, share, shard_seconds=seconds, on_progress=self._on_progress)
         resources = f"for each worker cores: {share.num_cpus:g}, GPUs: {share.num_gpus:g}, device: {device}"
-        say(f"{settings.dataset.path}: {num_tasks:,} videos to do; {resources}")
+        say(f"{settings.folder.path}: {num_tasks:,} videos to do; {resources}")
 
         def describe_written() -> str:
             num_done = num_tasks - driver.scheduler.num_left
@@ -136,7 +136,7 @@ def extract_on_cluster(
         OSError: A file cannot be written.
     """
     connect(address)
-    dataset = replace(settings.dataset, root=settings.dataset.root.absolute())  # workers run in other folders
+    dataset = settings.folder.path.absolute()  # workers run in other folders
     runner = ClusterRunner(workers or WorkerOptions(), on_progress)
     return extract_dataset(replace(settings, dataset=dataset), runner=runner, on_progress=on_progress)
 

@@ -27,7 +27,8 @@ def prepare_captions_on_cluster(
     """Do what ``prepare_captions`` does; all cores of a Ray cluster read, tag and encode the captions.
 
     Args:
-        settings: The captions, and how to prepare them. All machines must see the root and have the spaCy pipeline.
+        settings: The captions, and how to prepare them. All machines must see the data set's folder and have the spaCy
+            pipeline.
         address: Address of the cluster, as for ``connect``.
         on_progress: Called with the progress of each stage.
 
@@ -35,7 +36,7 @@ def prepare_captions_on_cluster(
         UserError: As for ``prepare_captions``; or no cluster answers, or it could not do the work.
     """
     connect(address)
-    settings = replace(settings, root=Path(settings.root).absolute())  # workers run in other folders
+    settings = replace(settings, dataset=Path(settings.dataset).absolute())  # workers run in other folders
     return prepare_captions(settings, parallel_map=partial(spread, preserve_order=True), on_progress=on_progress)
 
 

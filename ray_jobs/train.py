@@ -25,6 +25,7 @@ from vlalign.storage.cli.parser import command_parser
 from vlalign.storage.common.errors import EXIT_INCOMPLETE, EXIT_MISTAKE, SettingError, UserError, VlalignError
 from vlalign.storage.common.signals import Stopped
 from vlalign.storage.common.terminal import say
+from vlalign.storage.dataset.folder import DatasetFolder, dataset_at
 from vlalign.storage.remote.links import trust, trusted_links
 from vlalign.train.cli.train import main as train
 from vlalign.train.distributed import PATIENCE
@@ -35,10 +36,9 @@ class TrainingJobError(VlalignError):
 
 
 def train_on_cluster(
-    name: str,
+    dataset: Path | str,
     options: Sequence[str] = (),
     *,
-    root: Path | str = "vlalign_data",
     device: str = "auto",
     num_processes: int = 1,
     cpus_per_process: float = 1.0,
@@ -48,9 +48,8 @@ def train_on_cluster(
     """Train a model in several processes of a Ray cluster.
 
     Args:
-        name: Name of a data set.
+        dataset: The data set's folder, ``<root>/<data set>``; all machines must see it.
         options: More options of vlalign-train, such as ``["--recipe", "taco-howto100m"]``.
-        root: Folder of all data sets; all machines must see it.
         device: "cpu", "cuda" for one GPU per process, or "auto": "cuda" if a machine of the cluster has a GPU.
         num_processes: Processes that train one model together.
         cpus_per_process: Cores of each process.
@@ -69,8 +68,8 @@ def train_on_cluster(
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")  # Ray Train would log what is printed, and print it too
     connect(address)
     device = device_of_workers(device)
-    folder = Path(root).absolute() / name  # workers run in other folders
-    argv = ["--root", str(folder.parent), "--dataset", name, "--device", device, *options]
+    folder = dataset_at(Path(dataset).absolute()).path  # workers run in other folders
+    argv = ["--root", str(folder.parent), "--dataset", folder.name, "--device", device, *options]
     trainer = TorchTrainer(
         _train,
         train_loop_config={"argv": argv, "links": trusted_links(folder / "features")},
@@ -111,9 +110,8 @@ def train_command(args: argparse.Namespace) -> int:
         raise SettingError("workers", args.workers, "expected 1 or more")
     try:
         code = train_on_cluster(
-            args.dataset,
+            DatasetFolder(args.root, args.dataset).path,
             args.passed_on,
-            root=args.root,
             device=args.device,
             num_processes=args.workers,
             cpus_per_process=args.cpus_per_worker,

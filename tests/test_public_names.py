@@ -29,7 +29,7 @@ def test_a_path_may_be_a_text(name, function):
 def test_folders_and_settings_take_texts(tmp_path):
     dataset = DatasetFolder(str(tmp_path), "mine")  # pyright: ignore[reportArgumentType]: a user without type checks
     settings = ExtractionSettings(
-        dataset=dataset,
+        dataset=dataset.path,
         features="s3d",
         videos="videos",  # pyright: ignore[reportArgumentType]
         allow_folder=["a"],  # pyright: ignore[reportArgumentType]

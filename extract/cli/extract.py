@@ -34,7 +34,7 @@ def settings_of(args: argparse.Namespace) -> ExtractionSettings:
             f"--dataset is missing: the name of a data set under {args.root}, or a new one with --videos FOLDER"
         )
     return ExtractionSettings(
-        dataset=DatasetFolder(args.root, args.dataset), **given_settings(args, ExtractionSettings)
+        dataset=DatasetFolder(args.root, args.dataset).path, **given_settings(args, ExtractionSettings)
     )
 
 
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace, runner: Runner | None = None) -> int:
 def show_plan(settings: ExtractionSettings, plan: "ExtractionPlan") -> None:
     """Print what an extraction would do."""
     if not plan.num_probed:
-        show(f"{settings.dataset.path}: nothing is left to extract of {','.join(settings.store_names)}")
+        show(f"{settings.folder.path}: nothing is left to extract of {','.join(settings.store_names)}")
         return
     width = max([16, *(len(row.name) for row in plan.features)])
     show(f"{'features':<{width}}{'videos':>10}{'hours':>10}{'rows':>14}{'MB':>12}")

@@ -70,9 +70,9 @@ def extract_dataset(
         UserError: A setting, the list of videos, or the weights cannot be used.
         OSError: A file cannot be written.
     """
-    with report_progress_to(on_progress), Problems(file=settings.dataset.problems("extract")) as problems:
+    with report_progress_to(on_progress), Problems(file=settings.folder.problems("extract")) as problems:
         extraction = prepare_extraction(settings, problems, dry_run=False)
-        dataset, num_tasks = settings.dataset, len(extraction.tasks)
+        dataset, num_tasks = settings.folder, len(extraction.tasks)
         if num_tasks:
             if not settings.stores:  # else it was checked before it was linked
                 for name in extraction.weights:
@@ -87,7 +87,7 @@ def extract_dataset(
 
 def prepare_extraction(settings: ExtractionSettings, problems: Problems, *, dry_run: bool) -> Extraction:
     """Find the videos and what is left to do for them; link stores and render videos unless ``dry_run``."""
-    dataset, names = settings.dataset, settings.store_names
+    dataset, names = settings.folder, settings.store_names
     for folder in settings.allow_folder:
         allow_folder(dataset, folder)
     if not dry_run:
@@ -114,7 +114,7 @@ def prepare_extraction(settings: ExtractionSettings, problems: Problems, *, dry_
 
 def _link_stores(settings: ExtractionSettings, address: str, *, dry_run: bool) -> None:
     for name in settings.store_names:
-        folder, url = settings.dataset.features(name), f"{address}/{name}"
+        folder, url = settings.folder.features(name), f"{address}/{name}"
         if not dry_run:
             RemoteStore(folder, checked_address(url, "--stores")).check()
             link_store(folder, url)
@@ -149,7 +149,7 @@ def _report_failed(pending: PendingWork, videos: Sequence[VideoRecord]) -> None:
 
 
 def _summary(extraction: Extraction) -> ExtractionResult:
-    dataset, names = extraction.settings.dataset, extraction.settings.store_names
+    dataset, names = extraction.settings.folder, extraction.settings.store_names
     pending, videos = extraction.pending, extraction.videos
     failed = {video.video_id for video in videos if any(video.video_id in pending.failures[name] for name in names)}
     num_complete = len(videos) - len(failed)

@@ -88,7 +88,7 @@ def plan_extraction(
 
 def _paths_to_probe(extraction: Extraction) -> dict[str, Path]:
     """Return {video id: path} of the videos that exist on this machine."""
-    dataset = extraction.settings.dataset
+    dataset = extraction.settings.folder
     videos = [video for video, _ in extraction.tasks]
     to_render = {video.video_id for video in videos if video.scene and not dataset.video_path(video).exists()}
     if to_render:

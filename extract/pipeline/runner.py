@@ -60,7 +60,7 @@ class LocalRunner:
             events = extract_into_stores(worker, make_extractors(worker), tasks)
         else:
             events = extract_on_devices(extraction, devices)
-        say(f"{settings.dataset.path}: computes on {describe_devices(devices)}")
+        say(f"{settings.folder.path}: computes on {describe_devices(devices)}")
         record_outcomes(events, extraction)
 
     def probe(

@@ -85,10 +85,10 @@ def verify_dataset(
     weights = settings.weights_of(name)
     device = choose_devices(settings, {name: weights})[0]
     worker = WorkerSettings(
-        dataset=settings.dataset, weights={name: weights}, device=device, precision=settings.precision
+        dataset=settings.folder, weights={name: weights}, device=device, precision=settings.precision
     )
     extractor = make_extractor(worker, name)
-    verifier = _Verifier(settings.dataset, extractor, feature_files(settings.verify_against))
+    verifier = _Verifier(settings.folder, extractor, feature_files(settings.verify_against))
     verdicts = []
     for video in extraction.videos:
         verdicts.append(verifier.verdict(video))

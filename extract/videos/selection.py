@@ -36,7 +36,7 @@ def choose_videos(settings: ExtractionSettings, problems: Problems, *, dry_run: 
     Raises:
         UserError: There are no videos, or some lie in a folder that nobody allowed.
     """
-    dataset, folder = settings.dataset, settings.videos
+    dataset, folder = settings.folder, settings.videos
     listed = dataset.read_videos()
     if folder is None:
         if not listed:
@@ -88,10 +88,10 @@ def _videos_with_features(settings: ExtractionSettings, folder: Path, videos: li
     matches = [video for video in videos if video.video_id in their_files]
     if not matches:
         some = ", ".join(list(their_files)[:3])
-        problem = f"none of its files ({some}, ...) is named like a video of {settings.dataset.name}"
+        problem = f"none of its files ({some}, ...) is named like a video of {settings.folder.name}"
         raise SettingError("verify_against", folder, problem)
     if missing := len(their_files) - len(matches):
-        say(f"note: {missing:,} of its {len(their_files):,} files are named like no video of {settings.dataset.name}")
+        say(f"note: {missing:,} of its {len(their_files):,} files are named like no video of {settings.folder.name}")
     return matches
 
 

@@ -118,6 +118,35 @@ class DatasetFolder:
         return str(self.path.absolute())
 
 
+def dataset_at(folder: Path | str, protocol: str = "") -> DatasetFolder:
+    """Return the data set whose folder is ``<root>/<data set>``: callers from Python name it so.
+
+    Raises:
+        UserError: The folder's name cannot be that of a data set.
+    """
+    path = Path(folder)
+    if path.name in ("", ".."):  # such as "."
+        path = Path(os.path.abspath(path))
+    return DatasetFolder(path.parent, path.name, protocol)
+
+
+def find_prepared(folder: Path | str, having: str, hint: str) -> DatasetFolder:
+    """Return the data set in a folder that has been prepared.
+
+    Args:
+        folder: ``<root>/<data set>``.
+        having: Folder that the data set must have, "captions" or "features".
+        hint: Command that makes this folder.
+
+    Raises:
+        UserError: There is no such data set.
+    """
+    dataset = dataset_at(folder)
+    if not (dataset.path / having).is_dir():
+        raise UserError(f"{dataset.path / having}: not found; run {hint} first, or pass --root")
+    return dataset
+
+
 def guard_around(folder: Path) -> None:
     """Guard the data set whose store or run ``folder`` is, by its path: ``<root>/<data set>/features/<store>``."""
     home = Path(os.path.abspath(folder)).parent
@@ -147,7 +176,4 @@ def find_dataset(root: Path, name: str | None, *, having: str, hint: str) -> Dat
                 "--dataset"
             )
         name = prepared[0]
-    dataset = DatasetFolder(root, name)
-    if not (dataset.path / having).is_dir():
-        raise UserError(f"{dataset.path / having}: not found; run {hint} first, or pass --root")
-    return dataset
+    return find_prepared(DatasetFolder(root, name).path, having, hint)

@@ -24,11 +24,11 @@ def asked(root: Path, name: str, features: str, seed: int, settings: dict[str, A
     kind = "biases" if settings["normalized_loss"] else "plain"
     queue = {"query_queue": 2048} if settings["normalized_loss"] else {}
     settings = {"features": features, "seed": seed, **queue, **settings}
-    run = train(root, name, recipe="ncl-small", run_name=f"{kind}-{features}-{seed}", settings=settings)
+    run = train(root / name, recipe="ncl-small", run_name=f"{kind}-{features}-{seed}", settings=settings)
     found: dict[str, tuple[float, float]] = {}
     for way in WAYS if settings["normalized_loss"] else ("none", "ncl-oracle"):
         question = EvaluationSettings(task_settings=RetrievalSettings(normalize=way))
-        figures = read_json(evaluate(run.folder, root=root, settings=question).folder / "metrics.json")
+        figures = read_json(evaluate(run.folder, settings=question).folder / "metrics.json")
         error = figures["normalization"]["error"]["text_to_video"]
         found[way] = figures["metrics"]["text_to_video"]["R@1"], error
     return found

@@ -167,9 +167,8 @@ def on_ray(num_cpus: int) -> Iterator[None]:
 
 def job_settings(root: Path, dataset: str):
     from vlalign.extract import ExtractionSettings
-    from vlalign.storage.dataset.folder import DatasetFolder
 
-    return ExtractionSettings(dataset=DatasetFolder(root, dataset), features="s3d", weights={"s3d": "random"})
+    return ExtractionSettings(dataset=root / dataset, features="s3d", weights={"s3d": "random"})
 
 
 def overhead(folder: Path) -> None:

@@ -28,8 +28,8 @@ TAKEN_OUT: dict[str, dict[str, Any]] = {
 def recall(root: Path, name: str, features: str, without: str, seed: int) -> tuple[float, dict[str, float], float]:
     """Return R@1, that of each stage alone, and the seconds of training."""
     settings = {"features": features, "seed": seed, **TAKEN_OUT[without]}
-    run = train(root, name, recipe="default", run_name=f"without-{without}-{features}-{seed}", settings=settings)
-    figures = read_json(evaluate(run.folder, root=root).folder / "metrics.json")
+    run = train(root / name, recipe="default", run_name=f"without-{without}-{features}-{seed}", settings=settings)
+    figures = read_json(evaluate(run.folder).folder / "metrics.json")
     stages = {stage: of["text_to_video"]["R@1"] for stage, of in figures["stages"].items()}
     seconds = read_json(run.folder / "run.json")["result"]["seconds"]
     return figures["metrics"]["text_to_video"]["R@1"], stages, seconds

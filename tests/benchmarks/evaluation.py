@@ -82,7 +82,7 @@ def make_set(root: Path, name: str, num_clips: int, captions_of_a_clip: int = 1)
 def trained(dataset: DatasetFolder) -> Path:
     folder = dataset.runs / "gated"
     if not (folder / "run.json").exists():
-        train(dataset.root, dataset.name, run_name="gated", settings=SETTINGS)
+        train(dataset.path, run_name="gated", settings=SETTINGS)
     return folder
 
 

@@ -143,7 +143,7 @@ def first_pass(texts: list[str], num_videos: int = 18_000) -> None:
                 video = {"start": starts, "end": [start + 4.5 for start in starts], "text": of_video}
                 file.write(f"{', ' if number else '{'}{json.dumps(f'{number:011d}')}: {json.dumps(video)}")
             file.write("}")
-        reader = choose_source(PreprocessingSettings("howto100m", folder, folder))
+        reader = choose_source(PreprocessingSettings(folder / "howto100m", folder))
         read = in_one_process(lambda problems: howto100m.read(Annotations(folder, {}, problems), "captions"))
         one, two = DatasetFolder(folder, "one"), DatasetFolder(folder, "two")
         for what, dataset, chunks, processes in (

@@ -228,7 +228,7 @@ def test_a_wrong_setting_in_an_option_file_names_file_line_and_option(tmp_path, 
 
 def test_settings_that_are_copied_keep_encoders_and_weights(tmp_path):
     dataset = DatasetFolder(tmp_path, "mine")
-    settings = ExtractionSettings(dataset=dataset, features="i3d,hf:a/b", fps=2.0, weights=["i3d=x.pth"])
-    copied = replace(settings, dataset=DatasetFolder(tmp_path / "other", "mine"))
+    settings = ExtractionSettings(dataset=dataset.path, features="i3d,hf:a/b", fps=2.0, weights=["i3d=x.pth"])
+    copied = replace(settings, dataset=tmp_path / "other" / "mine")
     assert settings.store_names == copied.store_names == ["i3d_resnext101", "a--b--2fps"]
     assert copied.encoders == settings.encoders and copied.chosen_weights == {"i3d_resnext101": "x.pth"}

@@ -79,7 +79,7 @@ def expected(annotations, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(preparing, "PART_CAPTIONS", PART)
         read = in_one_process(lambda problems: howto100m.read(Annotations(annotations, {}, problems), "captions"))
-        source = choose_source(PreprocessingSettings(dataset.name, dataset.root, annotations))
+        source = choose_source(PreprocessingSettings(dataset.path, annotations))
         problems = Problems(quiet=True)
         prepare_records(
             Preparation(
@@ -208,7 +208,7 @@ def test_progress_of_the_first_pass_counts_all_bytes_and_continues(tmp_path, ann
         if state.what == "reading captions" and state.done > num_bytes / 2 and not state.earlier:
             raise KeyboardInterrupt
 
-    settings = PreprocessingSettings("howto100m", tmp_path, annotations)
+    settings = PreprocessingSettings(tmp_path / "howto100m", annotations)
     options = {"num_processes": 1, "on_progress": stop_in_the_middle}
     with pytest.raises(KeyboardInterrupt):
         prepare_captions(settings, **options)
@@ -234,7 +234,7 @@ def test_captions_are_read_and_tagged_where_the_caller_wants_it(tmp_path, annota
         for item in items:
             yield pickle.loads(pickle.dumps(call))(pickle.loads(pickle.dumps(item)))
 
-    prepare_captions(PreprocessingSettings("howto100m", tmp_path, annotations), parallel_map=elsewhere)
+    prepare_captions(PreprocessingSettings(tmp_path / "howto100m", annotations), parallel_map=elsewhere)
     assert calls == ["reading captions", "tagging captions", "writing captions"]
     assert tables(tmp_path / "howto100m") == expected
 
@@ -247,7 +247,7 @@ def test_a_log_of_something_else_or_with_damage_is_made_again(tmp_path, annotati
     (folder / "caption.json").write_text(json.dumps(videos))
 
     def keys():
-        chunks = choose_source(PreprocessingSettings("howto100m", tmp_path, folder)).chunks
+        chunks = choose_source(PreprocessingSettings(tmp_path / "howto100m", folder)).chunks
         dataset = DatasetFolder(tmp_path, "howto100m")
         found = preparing._first_pass(
             Preparation(dataset=dataset, chunks=chunks, spacy_model=SPACY_MODEL, problems=Problems())

@@ -103,7 +103,7 @@ def test_a_model_that_is_not_installed_is_named(tmp_path, capsys):
     with pytest.raises(SettingError, match=r"^language ar: .*\bde\b.*--spacy-model"):
         model_of_language("ar")
     with pytest.raises(UserError, match=r"language de: .*'mine'"):
-        PreprocessingSettings("mine", tmp_path, tmp_path / "c.csv", language="de", spacy_model="mine")
+        PreprocessingSettings(tmp_path / "mine", tmp_path / "c.csv", language="de", spacy_model="mine")
     assert model_of_language("en") in SAME_MODEL and set(MODELS) >= {"de", "fr", "ja"}
 
 

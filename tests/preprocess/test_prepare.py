@@ -202,7 +202,7 @@ def test_the_python_call_prints_nothing_and_reports_progress(tmp_path, capfd):
     program = f"""
 from vlalign.preprocess import PreprocessingSettings, prepare_captions
 states = []
-settings = PreprocessingSettings("mine", root={str(tmp_path)!r}, annotations={str(path)!r})
+settings = PreprocessingSettings({str(tmp_path / "mine")!r}, annotations={str(path)!r})
 prepared = prepare_captions(settings, num_processes=1, on_progress=states.append)
 assert {{state.what for state in states}} == {{"tagging", "writing captions"}}
 assert states[-1].ended and states[-1].done == 4
@@ -223,12 +223,12 @@ assert prepared.num_problems == 1 and "line 6" in prepared.problems[0]
 )
 def test_mistakes_are_named_as_in_python(tmp_path, arguments, setting, named):
     with pytest.raises(UserError) as refused:
-        prepare_captions(PreprocessingSettings("mine", root=tmp_path, **arguments))
+        prepare_captions(PreprocessingSettings(tmp_path / "mine", **arguments))
     message = str(refused.value)
     assert message.startswith(setting) and named in message.removeprefix(setting)
 
 
 def test_a_number_of_processes_below_1_is_refused(tmp_path):
     with pytest.raises(SettingError) as refused:
-        prepare_captions(PreprocessingSettings("mine", root=tmp_path), num_processes=0)
+        prepare_captions(PreprocessingSettings(tmp_path / "mine"), num_processes=0)
     assert (refused.value.setting, refused.value.value) == ("num_processes", 0)

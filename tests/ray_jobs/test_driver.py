@@ -21,7 +21,7 @@ def test_videos_are_not_blamed_for_a_store_that_cannot_be_written(tmp_path, caus
     dataset.path.mkdir()
     (dataset.path / "a.mp4").write_bytes(b"video")
     tasks = [VideoTask(VideoRecord(video_id="a", path="a.mp4"), ["s3d"])]
-    settings = ExtractionSettings(dataset=dataset, features="s3d", weights={"s3d": "random"})
+    settings = ExtractionSettings(dataset=dataset.path, features="s3d", weights={"s3d": "random"})
     videos, pending = [task.video for task in tasks], PendingWork(dataset, ["s3d"])
     extraction = Extraction(settings, videos, tasks, {"s3d": "random"}, pending, Problems())
     share = Share(num_cpus=1, num_gpus=0, max_workers=1)

@@ -117,7 +117,7 @@ def test_whoever_writes_it_and_wherever(toy, tmp_path, capsys):
         assert train_main([*at(toy), *SHORT, *call]) == 2
         assert "--text-encoder small: " in capsys.readouterr().err
     with pytest.raises(SettingError, match=r"text_encoder small: .*objective words"):
-        train(toy.root, "toy", settings={"features": "s3d", "text_encoder": "small"})
+        train(toy.path, settings={"features": "s3d", "text_encoder": "small"})
     assert not toy.runs.exists()
 
 
@@ -164,7 +164,7 @@ def test_a_setting_for_a_table_reaches_the_rows_that_use_it(tmp_path):
     assert reached["L1"] == {"learning_rate": 0.1} and reached["L1 + L2 + L3, cascade"] == given
     make_toy(tmp_path, name="youcook2")
     with pytest.raises(SettingError, match=r"margin 0.2: .*taco-table3"):
-        run_suite(tmp_path, "youcook2", "taco-table3", settings={"features": "s3d", "margin": 0.2})
+        run_suite(tmp_path / "youcook2", "taco-table3", settings={"features": "s3d", "margin": 0.2})
     assert not (tmp_path / "youcook2" / "runs").exists()
 
 

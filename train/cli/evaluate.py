@@ -10,6 +10,7 @@ from ...storage.common.terminal import show
 from ...storage.records import SPLITS
 from ..evaluation import TASKS
 from ..evaluation.evaluate import SCORE_STAGES, EvaluationSettings, evaluate
+from ..runs.folder import beside, find_run, named_dataset
 
 EXAMPLES = """vlalign-evaluate --dataset demo
   vlalign-evaluate taco-howto100m-seed0 --on youcook2 --rerank 50
@@ -25,11 +26,11 @@ WEIGHT_HELP = {
 
 def _evaluate(args: argparse.Namespace) -> int:
     weights = {name: getattr(args, f"{name}_weight") for name in SCORE_STAGES}
+    run = find_run(args.root, args.dataset, args.run)
     evaluation = evaluate(
-        args.run,
-        root=args.root,
-        dataset=args.dataset,
-        on=args.on,
+        run,
+        dataset=named_dataset(args.root, args.dataset, run, having="captions"),
+        on=None if args.on is None else beside(run, args.on),
         protocol=args.protocol,
         settings=EvaluationSettings(
             task=args.task,

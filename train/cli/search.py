@@ -9,7 +9,7 @@ from ...storage.cli.command import run_command
 from ...storage.cli.parser import DEVICE_HELP, Parser, command_parser
 from ...storage.common.errors import EXIT_DONE, SettingError, UserError
 from ...storage.common.terminal import number_of, say, show
-from ...storage.dataset.folder import find_dataset
+from ...storage.dataset.folder import DatasetFolder, find_dataset
 from ..search.moments import moment_table
 from ..search.query_checks import SearchBy, check_count, check_query, parse_example
 
@@ -43,10 +43,15 @@ def source_of(args: argparse.Namespace) -> "SearchSource":
     """Return the data set and the model that the options name; ``args.run`` is what ``run_of`` returned."""
     from ..search.search_source import SearchSource  # numpy and torch take their time
 
-    folder = None if args.dataset is None else args.root / args.dataset
-    if args.dataset is None and args.run is None:
-        folder = find_dataset(args.root, None, having="features", hint="vlalign-extract").path
-    return SearchSource(folder, args.features, args.run, args.weights, args.root, args.device)
+    if args.run is None:
+        named = None if args.dataset is None else DatasetFolder(args.root, args.dataset).path
+        dataset = named or find_dataset(args.root, None, having="features", hint="vlalign-extract").path
+        return SearchSource(dataset, args.features, None, args.weights, args.device)
+    from ..runs.folder import find_run, named_dataset
+
+    run = find_run(args.root, args.dataset, str(args.run))
+    dataset = named_dataset(args.root, args.dataset, run, having="features")
+    return SearchSource(dataset, args.features, run, args.weights, args.device)
 
 
 def run_of(args: argparse.Namespace) -> Path | str | None:

@@ -21,7 +21,7 @@ def _serve(args: argparse.Namespace) -> int:
     from ..search.search import Search
     from ..search.search_source import SearchSource
 
-    chosen = args.features, args.run, args.weights, args.root, args.device
+    chosen = args.features, args.run, args.weights, args.device
     searches = [Search.open(SearchSource(dataset.path, *chosen)) for dataset in datasets]
     if lacking := sandbox_lacks():
         say(f"note: decoders are confined less than they could be: this system has {'; '.join(lacking)}")

@@ -2,6 +2,7 @@
 
 import argparse
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from ...storage.cli.command import run_command
@@ -9,6 +10,7 @@ from ...storage.cli.parser import Parser, add_setting, command_parser
 from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, SettingError
 from ...storage.common.settings import Settings, info_of
 from ...storage.common.terminal import show
+from ...storage.dataset.folder import find_dataset
 from ..comparison.seeds import SeedRuns, parse_seeds, train_seeds
 from ..comparison.suites import list_suites, run_suite
 from ..comparison.table import as_text
@@ -48,12 +50,18 @@ def train_command(args: argparse.Namespace) -> int:
     seeds = None if args.seeds is None else parse_seeds(args.seeds)
     if args.suite is not None:
         return suite_command(args, settings, seeds)
+    dataset = _dataset_folder(args)
     if seeds is not None:
-        return show_seeds(train_seeds(args.root, args.dataset, seeds=seeds, settings=settings, **call))
-    run = train(args.root, args.dataset, settings=settings, **call)
+        return show_seeds(train_seeds(dataset, seeds=seeds, settings=settings, **call))
+    run = train(dataset, settings=settings, **call)
     if not run.was_trained_before and is_first_process():
         show(f"trained {run.folder}; now: vlalign-evaluate {run.folder}")
     return EXIT_INCOMPLETE if run.num_skipped else EXIT_DONE
+
+
+def _dataset_folder(args: argparse.Namespace) -> Path:
+    """Return the folder of the data set that is named, or of the only one that is prepared."""
+    return find_dataset(args.root, args.dataset, having="captions", hint="vlalign-preprocess").path
 
 
 def suite_command(args: argparse.Namespace, settings: dict[str, Any], seeds: tuple[int, ...] | None) -> int:
@@ -65,7 +73,7 @@ def suite_command(args: argparse.Namespace, settings: dict[str, Any], seeds: tup
     if seed is not None and seeds is not None:
         raise SettingError("seed", seed, "--seeds says which seeds; pass only one of both")
     seeds = seeds or (seed or 0,)
-    result = run_suite(args.root, args.dataset, args.suite, seeds=seeds, device=args.device, settings=settings)
+    result = run_suite(_dataset_folder(args), args.suite, seeds=seeds, device=args.device, settings=settings)
     if result.files:
         show(as_text(result.table))
         show(f"table: {' and '.join(map(str, result.files))}")

@@ -9,7 +9,7 @@ from typing import Any
 from ...storage.common.errors import SettingError
 from ...storage.common.progress import Listener
 from ...storage.common.writing import check_folders
-from ...storage.dataset.folder import DatasetFolder
+from ...storage.dataset.folder import DatasetFolder, dataset_at
 from ..evaluation.evaluate import Evaluation, EvaluationSettings, evaluate
 from ..loop.training import TrainedRun, is_first_process, train
 from ..recipes.departures import recipe_note
@@ -61,8 +61,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 def train_seeds(
-    root: Path | str,
-    dataset: str | None = None,
+    dataset: Path | str,
     *,
     seeds: Sequence[int],
     recipe: str | None = None,
@@ -75,12 +74,11 @@ def train_seeds(
 ) -> SeedRuns:
     """Train and evaluate a run for each seed. Complete runs are reused, unfinished ones resume.
 
-    The table is also written into ``<root>/<dataset>/comparisons/``. All trainings end before the first evaluation;
-    under torchrun, only the first process evaluates.
+    The table is also written into ``comparisons/`` in the data set's folder. All trainings end before the first
+    evaluation; under torchrun, only the first process evaluates.
 
     Args:
-        root: Folder of all data sets.
-        dataset: Name of the data set; None: the one prepared data set under ``root``.
+        dataset: The data set's folder, ``<root>/<data set>``.
         seeds: One for each run.
         recipe: As for ``train``.
         protocol: As for ``train``.
@@ -103,7 +101,6 @@ def train_seeds(
     with meet_workers(device):
         runs = [
             train(
-                root,
                 dataset,
                 run_name=f"{run_name}-seed{seed}" if run_name else None,
                 device=device,
@@ -118,15 +115,18 @@ def train_seeds(
     if not is_first_process():
         return SeedRuns(tuple(runs), (), ResultsTable((), ()), ())
     evaluation = EvaluationSettings(device=device)
-    evaluations = tuple(evaluate(run.folder, root=root, settings=evaluation, on_progress=on_progress) for run in runs)
-    return _compared(Path(root), runs, evaluations, seeds, _table_name(runs[0], seeds, run_name))
+    evaluations = tuple(evaluate(run.folder, settings=evaluation, on_progress=on_progress) for run in runs)
+    return _compared(dataset_at(dataset), runs, evaluations, seeds, _table_name(runs[0], seeds, run_name))
 
 
 def _compared(
-    root: Path, runs: Sequence[TrainedRun], evaluations: tuple[Evaluation, ...], seeds: Sequence[int], name: str
+    dataset: DatasetFolder,
+    runs: Sequence[TrainedRun],
+    evaluations: tuple[Evaluation, ...],
+    seeds: Sequence[int],
+    name: str,
 ) -> SeedRuns:
     table = seeds_table([parse_run_metrics(e.metrics) for e in evaluations], seeds, recipe=runs[0].config.recipe)
-    dataset = DatasetFolder(root, runs[0].config.data.dataset)
     check_folders(dataset.comparisons)
     return SeedRuns(tuple(runs), evaluations, table, tuple(write_table(table, dataset.comparisons, name)))
 

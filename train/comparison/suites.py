@@ -10,7 +10,7 @@ from ...storage.common.problems import Problems
 from ...storage.common.progress import Listener
 from ...storage.common.terminal import say
 from ...storage.common.writing import check_folders
-from ...storage.dataset.folder import DatasetFolder, find_dataset
+from ...storage.dataset.folder import DatasetFolder, find_prepared
 from ..evaluation.evaluate import EvaluationSettings, evaluate
 from ..evaluation.retrieval import RetrievalSettings
 from ..loop.training import TrainedRun, is_first_process, train
@@ -56,8 +56,7 @@ def list_suites() -> ResultsTable:
 
 
 def run_suite(
-    root: Path,
-    dataset: str | None,
+    dataset: Path | str,
     suite_name: str,
     *,
     seeds: Sequence[int] = (0,),
@@ -68,11 +67,10 @@ def run_suite(
     """Train and evaluate every row of a paper's table, and compare with the paper's values.
 
     Complete runs are reused, unfinished ones resume. A row that fails is reported, and the others continue. The
-    table is also written into ``<root>/<dataset>/comparisons/``.
+    table is also written into ``comparisons/`` in the data set's folder.
 
     Args:
-        root: Folder of all data sets.
-        dataset: One of the data sets of the table; None: the one prepared data set under ``root``.
+        dataset: Folder of one of the data sets of the table, ``<root>/<data set>``.
         suite_name: One of ``suite_files.suite_names()``.
         seeds: Each row has a run for each of them.
         device: As for ``train``.
@@ -84,7 +82,7 @@ def run_suite(
         UserError: The data set is not prepared.
     """
     suite = read_suite(suite_name)
-    folder = find_dataset(root, dataset, having="captions", hint="vlalign-preprocess")
+    folder = find_prepared(dataset, having="captions", hint="vlalign-preprocess")
     if folder.name not in suite.datasets:
         problem = f"{suite.source} has no values for {folder.name}; expected --dataset {', '.join(suite.datasets)}"
         raise SettingError("suite", suite_name, problem)
@@ -160,8 +158,7 @@ class _SuiteRun:
         try:
             for seed in self.seeds:
                 self.trained.setdefault(row.name, {})[seed] = train(
-                    self.dataset.root,
-                    row.trained_on or dataset,
+                    self.dataset.root / (row.trained_on or dataset),
                     recipe=recipe,
                     init=str(self.trained[row.init][seed].folder) if row.init else None,
                     settings={**settings, "seed": seed},
@@ -178,7 +175,7 @@ class _SuiteRun:
             return []
         task_settings = RetrievalSettings(**row.task_settings) if row.task_settings else None
         settings = EvaluationSettings(task_settings=task_settings, device=self.device)
-        on = self.dataset.name if row.trained_on else None
+        on = self.dataset.path if row.trained_on else None
         recipe = self.suite.datasets[self.dataset.name].recipe
         protocol = RECIPES.get(recipe, {}).get("protocol") if on else None
         try:
@@ -186,7 +183,6 @@ class _SuiteRun:
                 parse_run_metrics(
                     evaluate(
                         run.folder,
-                        root=self.dataset.root,
                         on=on,
                         protocol=protocol,
                         settings=settings,

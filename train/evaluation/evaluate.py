@@ -13,14 +13,14 @@ from ...storage.common.problems import Problems
 from ...storage.common.progress import Listener, report_progress_to
 from ...storage.common.terminal import say
 from ...storage.common.writing import check_folders
-from ...storage.dataset.folder import DatasetFolder, find_dataset, guard_around
+from ...storage.dataset.folder import DatasetFolder, dataset_at, find_prepared, guard_around
 from ...storage.records import SPLITS
 from ..data.stores import Stores
 from ..objectives import objective_for
 from ..recipes.departures import departures_of, recipe_note
 from ..recipes.train_config import TrainConfig
 from ..runs.files import METRICS_FILE, MODEL_FILE, QUERIES_FILE, REPORT_FILE
-from ..runs.folder import choose_dataset, dataset_of, find_run
+from ..runs.folder import choose_dataset, dataset_of, run_in
 from ..runs.run_json import describe_inputs, open_run_stores, read_config, read_run, score_weights
 from ..untrusted_files import sha256_of_tensors
 from . import TASKS
@@ -91,9 +91,8 @@ class Evaluation:
 def evaluate(
     run: Path | str | None = None,
     *,
-    root: Path | str = "vlalign_data",
-    dataset: str | None = None,
-    on: str | None = None,
+    dataset: Path | str | None = None,
+    on: Path | str | None = None,
     protocol: str | None = None,
     settings: EvaluationSettings | None = None,
     on_progress: Listener | None = None,
@@ -105,10 +104,9 @@ def evaluate(
     (``result_folders.py``). If the same was evaluated before, nothing is computed.
 
     Args:
-        run: Folder of a run, or its name. None: the last one finished.
-        root: Folder of all data sets, where names are looked up.
-        dataset: The data set to evaluate on, and where the run's name is looked up first. None: the run's own.
-        on: Name of a data set for zero-shot evaluation: results go into ``on/<data set>``, with that data set's own
+        run: Folder of a run, or its name in ``dataset`` or in a data set beside it. None: the last one finished there.
+        dataset: Folder of the data set to evaluate on, ``<root>/<data set>``. None: the run's own.
+        on: Folder of a data set for zero-shot evaluation: results go into ``on/<data set>``, with that data set's own
             protocol. Unlike ``dataset``, it does not change where the run's name is looked up.
         protocol: Protocol of that other data set: its splits and captions. None: the usual one.
         settings: What to evaluate, and how. None: the defaults.
@@ -118,7 +116,7 @@ def evaluate(
         UserError: The run or the data set cannot be found or read, or the run cannot be evaluated on it.
     """
     settings = settings or EvaluationSettings()
-    plan = _plan(_Names(Path(root), None if run is None else str(run), dataset, on, protocol), settings)
+    plan = _plan(_Names(run, dataset, on, protocol), settings)
     fingerprint = {**_fingerprint(plan), "device": _device_title(settings.device)}
     if (metrics := _evaluated_before(plan.folder, fingerprint)) is not None:
         then = "; something was skipped then" if metrics.get("left_out") else ""
@@ -133,10 +131,9 @@ def evaluate(
 class _Names:
     """The run and the data set as the caller names them: arguments of ``evaluate``."""
 
-    root: Path
-    run: str | None
-    dataset: str | None
-    on: str | None
+    run: Path | str | None
+    dataset: Path | str | None
+    on: Path | str | None
     protocol: str | None
 
 
@@ -174,7 +171,7 @@ class _Plan:
 
 def _plan(names: _Names, settings: EvaluationSettings) -> _Plan:
     """Find the run and the data set, and choose the task."""
-    run_folder = find_run(names.root, names.dataset, names.run)
+    run_folder = run_in(names.dataset, names.run)
     about = read_run(run_folder)
     config = read_config(about)
     dataset, base = _find_dataset(names, run_folder, config)
@@ -220,17 +217,18 @@ def _device_title(name: str) -> str:
 def _find_dataset(names: _Names, run_folder: Path, config: TrainConfig) -> tuple[DatasetFolder, Path]:
     """Return the data set to evaluate on, and the folder for the results."""
     own = dataset_of(run_folder, config)
-    chosen = choose_dataset(names.root, names.dataset, own, having="captions")
+    given = [] if names.dataset is None else [dataset_at(names.dataset)]
+    chosen = choose_dataset(given, own, having="captions")
     if names.on is not None and chosen is not own:
-        problem = f"the run is of {own.name}, and dataset is {names.dataset}; pass only the data set to evaluate on"
-        raise SettingError("on", names.on, problem)
+        problem = f"the run is of {own.name}, and dataset is {chosen.name}; pass only the data set to evaluate on"
+        raise SettingError("on", dataset_at(names.on).name, problem)
     if names.on is None and chosen is own:
         if names.protocol is not None:
             problem = "applies to another data set than the run's; the run keeps the protocol of its training"
             raise SettingError("protocol", names.protocol, problem)
         return own, run_folder
     if names.on is not None:
-        chosen = find_dataset(own.root, names.on, having="captions", hint="vlalign-preprocess")
+        chosen = find_prepared(names.on, having="captions", hint="vlalign-preprocess")
     chosen = choose_protocol(chosen, names.protocol or "")
     return chosen, run_folder / "on" / "-".join(filter(None, (chosen.name, chosen.protocol)))
 

@@ -11,7 +11,7 @@ from ...storage.common.problems import Problems
 from ...storage.common.progress import Listener, report_progress_to
 from ...storage.common.terminal import say
 from ...storage.common.writing import check_folders
-from ...storage.dataset.folder import DatasetFolder, find_dataset
+from ...storage.dataset.folder import DatasetFolder, find_prepared
 from ..data.stores import choose_features, only_features
 from ..objectives import objective_for
 from ..recipes.recipes import RECIPES, describe, make_config, usual_recipe
@@ -37,8 +37,7 @@ class TrainedRun:
 
 
 def train(
-    root: Path | str,
-    dataset: str | None = None,
+    dataset: Path | str,
     *,
     recipe: str | None = None,
     protocol: str | None = None,
@@ -54,11 +53,10 @@ def train(
     Under torchrun or Ray Train, all processes make the same call and train one model together.
 
     Args:
-        root: Folder of all data sets.
-        dataset: Name of the data set; None: the one prepared data set under ``root``.
+        dataset: The data set's folder, ``<root>/<data set>``.
         recipe: Where settings come from that are not given, one of ``RECIPES``; None: the data set's.
         protocol: Splits and captions of the data set, as for vlalign-preprocess; None: the recipe's or the usual ones.
-        init: Folder or name of a run whose model training starts from.
+        init: Folder of a run whose model training starts from, or its name in this data set or in one beside it.
         run_name: Name of the run's folder; None: see ``runs.folder.default_run_name``.
         device: "auto" (all GPUs of this machine, or its CPU), "cpu", "cuda" or "cuda:N"; or several, with commas
             between them. Each has a process, and they share every batch. Under torchrun, each process uses its own
@@ -75,9 +73,8 @@ def train(
         UserError: Captions, features or the run's folder cannot be used, or the loss is not finite.
     """
     given = {name: value for name, value in (settings or {}).items() if value is not None}
-    root = Path(root)
-    folder = find_dataset(root, dataset, having="captions", hint="vlalign-preprocess")
-    init_folder = find_run(root, None, init) if init else None
+    folder = find_prepared(dataset, having="captions", hint="vlalign-preprocess")
+    init_folder = find_run(folder.root, None, init) if init else None
     folder, config = _choose_config(folder, given, recipe, protocol, init or "", init_folder)
     if not may_be_unused:
         refuse_ignored(config, given)
@@ -93,7 +90,7 @@ def train(
 
     is_first = is_first_process()
     if is_first:
-        named = [name for name, v in (("dataset", dataset), ("protocol", protocol), ("init", init)) if v is not None]
+        named = [name for name, value in (("protocol", protocol), ("init", init)) if value is not None]
         _say_settings(config, given, named)
         if "features" not in given and not _features_of(config.recipe):
             say(f"note: --features {config.data.features}: {folder.name} has no other")

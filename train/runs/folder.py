@@ -12,11 +12,11 @@ from typing import Any
 from ...storage.common.errors import SettingError, UserError
 from ...storage.common.locks import folder_lock
 from ...storage.common.terminal import one_line, say
-from ...storage.dataset.folder import DatasetFolder
+from ...storage.dataset.folder import DatasetFolder, dataset_at
 from ..recipes.recipes import RECIPES, usual_recipe
 from ..recipes.train_config import TrainConfig, default_settings
 from .files import RUN_FILE
-from .run_json import read_run
+from .run_json import read_config, read_run
 
 MAX_SHOWN_CHARACTERS = 100
 """Number of shown characters of a text that no run has as its name."""
@@ -81,25 +81,70 @@ def finished_runs(root: Path, dataset: str | None, name: str | None) -> list[Pat
     return finished(glob.escape(dataset) if dataset else "*") or (finished("*") if name else [])
 
 
-def choose_dataset(root: Path, name: str | None, own: DatasetFolder, having: str) -> DatasetFolder:
-    """Return the data set that a run is evaluated on or searched in.
+def run_in(dataset: Path | str | None, run: Path | str | None) -> Path:
+    """Return the folder of a finished run, as callers from Python name it.
+
+    Args:
+        dataset: A data set's folder, where a name is looked up first; or else in those beside it. None: ``run`` is a
+            folder.
+        run: A run's folder or name. None: the run of the data set that was finished last.
+
+    Raises:
+        UserError: There is no such run.
+    """
+    if dataset is not None:
+        folder = dataset_at(dataset)
+        return find_run(folder.root, folder.name, None if run is None else str(run))
+    if run is None:
+        raise UserError("which run? expected its folder, or that of a data set")
+    if not os.path.exists(Path(run) / RUN_FILE):  # False for any long text
+        shown = one_line(str(run))[:MAX_SHOWN_CHARACTERS]
+        raise UserError(
+            f"run {shown}: not the folder of a finished run; expected one, or a name with the folder of its data set"
+        )
+    return Path(run)
+
+
+def named_dataset(root: Path, name: str | None, run: Path, having: str) -> Path | None:
+    """Return the folder of the data set that a command line names for a run; None: its own.
 
     Args:
         root: Folder of all data sets.
-        name: Name of the data set; None: the run's own.
-        own: The run's own data set. Another one may also lie beside it.
+        name: Name of the data set, under ``root`` or beside the run's own; None if the command line names none.
+        run: The run's folder.
         having: Folder that the data set needs, "captions" or "features".
 
     Raises:
         UserError: The data set has no such folder.
     """
     if name is None:
+        return None
+    own = dataset_of(run, read_config(read_run(run)))
+    return choose_dataset([DatasetFolder(root, name), DatasetFolder(own.root, name)], own, having).path
+
+
+def beside(run: Path, name: str) -> Path:
+    """Return the folder of a data set beside that of a run."""
+    return DatasetFolder(dataset_of(run, read_config(read_run(run))).root, name).path
+
+
+def choose_dataset(given: Sequence[DatasetFolder], own: DatasetFolder, having: str) -> DatasetFolder:
+    """Return the data set that a run is evaluated on or searched in.
+
+    Args:
+        given: The data set that was named: all places where it can be. Empty: the run's own.
+        own: The run's own data set.
+        having: Folder that the data set needs, "captions" or "features".
+
+    Raises:
+        UserError: The data set has no such folder.
+    """
+    if not given:
         return own
-    roots = [root, own.root]
-    other = next((d for d in (DatasetFolder(r, name) for r in roots) if (d.path / having).is_dir()), None)
+    other = next((dataset for dataset in given if (dataset.path / having).is_dir()), None)
     if other is None:
-        hint = "vlalign-extract" if having == "features" else "vlalign-preprocess"
-        where = " or ".join(dict.fromkeys(str(DatasetFolder(r, name).path / having) for r in roots))
+        hint, name = "vlalign-extract" if having == "features" else "vlalign-preprocess", given[0].name
+        where = " or ".join(dict.fromkeys(str(dataset.path / having) for dataset in given))
         raise SettingError(
             "dataset",
             name,

@@ -271,27 +271,25 @@ class Search:
 
 
 def open_search(
-    folder: Path | str | None = None,
+    dataset: Path | str | None = None,
     *,
     features: str | None = None,
     run: Path | str | None = None,
     weights: Path | str | None = None,
-    root: Path | str = "vlalign_data",
     device: str = "auto",
 ) -> Search:
     """Open a data set for search, without training (``features``) or with a trained ``run``.
 
     Args:
-        folder: The data set's folder, ``<root>/<dataset>``. None: that of the run.
+        dataset: The data set's folder, ``<root>/<data set>``. None: that of the run.
         features: Name of a store whose model also reads texts, such as "clip_vit_b32".
-        run: Folder of a run, or its name; its features are searched.
+        run: Folder of a run, or its name in ``dataset`` or in a data set beside it; its features are searched.
         weights: With ``features``: file or folder of the weights that made the store. None: where the extraction found
             them.
-        root: Where a run is looked up if ``folder`` is None.
         device: What a run computes on; see ``find_device``.
 
     Raises:
         UserError: Neither or both of ``features`` and ``run`` are given, one cannot be used, or the index is missing
             and too large to be made now.
     """
-    return Search.open(SearchSource(folder, features, run, weights, root, device))
+    return Search.open(SearchSource(dataset, features, run, weights, device))

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...storage.common.errors import UserError
-from ...storage.dataset.folder import DatasetFolder
+from ...storage.dataset.folder import dataset_at
 from ..runs.files import RUN_FILE
-from ..runs.folder import choose_dataset, dataset_of, find_run
+from ..runs.folder import choose_dataset, dataset_of, run_in
 from ..runs.run_json import read_config, read_run
 from .encoder import SearchEncoder, open_store_encoder
 
@@ -16,11 +16,10 @@ from .encoder import SearchEncoder, open_store_encoder
 class SearchSource:
     """A data set, and either features whose model reads texts, or a trained run: the arguments of ``open_search``."""
 
-    folder: Path | str | None = None
+    dataset: Path | str | None = None
     features: str | None = None
     run: Path | str | None = None
     weights: Path | str | None = None
-    root: Path | str = "vlalign_data"
     device: str = "auto"
 
     def absolute(self) -> "SearchSource":
@@ -28,10 +27,9 @@ class SearchSource:
         is_run_folder = self.run is not None and os.path.exists(Path(self.run) / RUN_FILE)  # False for any long text
         return replace(
             self,
-            folder=None if self.folder is None else Path(self.folder).absolute(),
+            dataset=None if self.dataset is None else Path(self.dataset).absolute(),
             run=Path(self.run).absolute() if self.run is not None and is_run_folder else self.run,
             weights=None if self.weights is None else Path(self.weights).absolute(),
-            root=Path(self.root).absolute(),
         )
 
     def open_encoder(self) -> SearchEncoder:
@@ -40,23 +38,20 @@ class SearchSource:
         Raises:
             UserError: Neither or both of ``features`` and ``run`` are given, or one cannot be used.
         """
-        folder = None if self.folder is None else Path(self.folder).absolute()
         if (self.features is None) == (self.run is None):
             raise UserError("search: expected either features whose model reads texts, or a run")
         if self.features is None:
-            return self._open_run(folder)
-        if folder is None:
+            return self._open_run()
+        if self.dataset is None:
             raise UserError(f"features {self.features}: of which data set? expected its folder")
         weights = None if self.weights is None else Path(self.weights)
-        return open_store_encoder(DatasetFolder(folder.parent, folder.name), self.features, weights)
+        return open_store_encoder(dataset_at(Path(self.dataset).absolute()), self.features, weights)
 
-    def _open_run(self, folder: Path | None) -> SearchEncoder:
-        found = find_run(folder.parent if folder else Path(self.root), folder.name if folder else None, str(self.run))
+    def _open_run(self) -> SearchEncoder:
+        given = [] if self.dataset is None else [dataset_at(Path(self.dataset).absolute())]
+        found = run_in(self.dataset, self.run)
         config = read_config(read_run(found))
-        own = dataset_of(found, config)
-        asked = choose_dataset(
-            folder.parent if folder else own.root, folder.name if folder else None, own, having="features"
-        )
+        asked = choose_dataset(given, dataset_of(found, config), having="features")
         if config.objective.task is not None:
             problem = f"was trained with the objective {config.objective.name}, and finds no videos by text"
             raise UserError(f"run {found.name}: {problem}")

@@ -79,7 +79,7 @@ def test_the_gpu_of_apple_is_used_only_if_its_features_are_right(tmp_path, monke
     made = {"cpu": {"s3d": stub()}, "mps": {"s3d": replace(stub(), network=Other())}}
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     monkeypatch.setattr(store_extractor, "make_extractors", lambda worker: made[worker.device])
-    settings = ExtractionSettings(dataset=DatasetFolder(tmp_path, "mine"))
+    settings = ExtractionSettings(dataset=tmp_path / "mine")
     assert choose_devices(settings, {"s3d": "random"}) == chosen
     assert ("Apple's GPU" in capsys.readouterr().err) == (chosen == ["cpu"])
     assert choose_devices(replace(settings, device="mps"), {"s3d": "random"}) == ["mps"]
@@ -94,5 +94,5 @@ def test_all_gpus_are_chosen_before_any_other_device(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    settings = ExtractionSettings(dataset=DatasetFolder(tmp_path, "mine"))
+    settings = ExtractionSettings(dataset=tmp_path / "mine")
     assert choose_devices(settings, {"s3d": "random"}) == ["cuda:0", "cuda:1", "cuda:2"]

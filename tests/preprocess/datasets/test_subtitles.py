@@ -295,9 +295,9 @@ def test_a_folder_without_subtitles_says_what_was_expected(tmp_path):
 def test_subtitles_asked_for_by_protocol_stand_beside_other_captions(tmp_path):
     folder = tmp_path / "subtitles"
     write(folder, "v.srt", SRT)
-    beside = choose_source(PreprocessingSettings("mine", tmp_path, folder, protocol="merged"))
+    beside = choose_source(PreprocessingSettings(tmp_path / "mine", folder, protocol="merged"))
     assert beside.dataset == DatasetFolder(tmp_path, "mine", "merged")
-    alone = choose_source(PreprocessingSettings("mine", tmp_path, folder))
+    alone = choose_source(PreprocessingSettings(tmp_path / "mine", folder))
     assert alone.dataset == DatasetFolder(tmp_path, "mine")
     assert alone.provenance.to_json() == {"seed": 0, "protocol": "cues", "speech": True}
     first = next(alone.chunks.split(Problems())).content[0]
@@ -305,7 +305,7 @@ def test_subtitles_asked_for_by_protocol_stand_beside_other_captions(tmp_path):
         video_id="v", caption=CUES[0][2], split="train", start_seconds=CUES[0][0], end_seconds=CUES[0][1]
     )
     with pytest.raises(UserError, match=r"all: .*cues, extended, merged"):
-        choose_source(PreprocessingSettings("mine", tmp_path, folder, protocol="all"))
+        choose_source(PreprocessingSettings(tmp_path / "mine", folder, protocol="all"))
 
 
 TTML = """<?xml version="1.0"{declared}?>

@@ -49,12 +49,12 @@ def test_each_seed_gets_a_run_and_the_table_has_their_mean(toy, capsys):
 
 @pytest.mark.slow
 def test_complete_runs_are_kept_and_unfinished_ones_continue(toy, capsys):
-    train_seeds(toy.root, "toy", seeds=[5, 6], settings=SETTINGS, run_name="kept")
+    train_seeds(toy.path, seeds=[5, 6], settings=SETTINGS, run_name="kept")
     first, second = (toy.runs / f"kept-seed{seed}" for seed in (5, 6))
     before = {path: path.stat().st_mtime_ns for path in first.rglob("*") if path.is_file()}
     (second / "run.json").unlink()
     capsys.readouterr()
-    result = train_seeds(toy.root, "toy", seeds=[5, 6], settings=SETTINGS, run_name="kept")
+    result = train_seeds(toy.path, seeds=[5, 6], settings=SETTINGS, run_name="kept")
     assert [run.was_trained_before for run in result.runs] == [True, False]
     assert {path: path.stat().st_mtime_ns for path in first.rglob("*") if path.is_file()} == before
     assert (second / "run.json").exists() and capsys.readouterr().out == ""

@@ -25,7 +25,7 @@ def toy(tmp_path_factory):
 def test_a_second_evaluation_returns_the_same_result(toy, capsys):
     capsys.readouterr()
     heard = []
-    first = evaluate("r", root=toy.root, on_progress=heard.append)
+    first = evaluate("r", dataset=toy.path, on_progress=heard.append)
     assert capsys.readouterr().out == "" and {progress.what for progress in heard} == {"fusion"}
     assert first.metrics == read_json(first.metrics_file) and first.report_file.is_file() and first.is_complete
     assert first.folder == toy.runs / "r" and first.summary[0] == "r: 6 captions and 6 clips of toy, test"
@@ -36,10 +36,10 @@ def test_a_second_evaluation_returns_the_same_result(toy, capsys):
 
 
 def test_another_device_is_evaluated_again(toy):
-    on_cpu = evaluate("r", root=toy.root, settings=EvaluationSettings(device="cpu"))
+    on_cpu = evaluate("r", dataset=toy.path, settings=EvaluationSettings(device="cpu"))
     written = on_cpu.metrics_file.stat().st_mtime_ns
     with pretended():
-        on_gpu = evaluate("r", root=toy.root, settings=EvaluationSettings(device="cuda"))
+        on_gpu = evaluate("r", dataset=toy.path, settings=EvaluationSettings(device="cuda"))
     assert on_gpu.folder == on_cpu.folder and on_gpu.metrics_file.stat().st_mtime_ns > written
     devices = [of.metrics["fingerprint"].pop("device") for of in (on_cpu, on_gpu)]
     assert devices == ["cpu", "pretended GPU"]
@@ -54,7 +54,7 @@ def test_settings_reach_the_metrics(toy):
     settings = EvaluationSettings(
         split="validation", score_weights={"token": 2.0}, task_settings=RetrievalSettings(ties="ce", rerank=2)
     )
-    metrics = evaluate("r", root=toy.root, settings=settings).metrics
+    metrics = evaluate("r", dataset=toy.path, settings=settings).metrics
     assert (metrics["split"], metrics["ties"], metrics["rerank"]) == ("validation", "ce", 2)
     assert metrics["weights"] == {"sentence": 1.0, "token": 2.0, "fusion": 1.0}
 
@@ -74,13 +74,13 @@ def test_unknown_values_are_refused_where_the_settings_are_made(settings, messag
 
 def test_unsuitable_settings_are_refused_with_python_names(toy):
     with pytest.raises(SettingError, match=r"^task vqa: .*\btaco\b"):
-        evaluate("r", root=toy.root, settings=EvaluationSettings(task="vqa"))
+        evaluate("r", dataset=toy.path, settings=EvaluationSettings(task="vqa"))
     steps = EvaluationSettings(task="steps", task_settings=RetrievalSettings(normalize="dsl"))
     with pytest.raises(SettingError, match=r"^normalize dsl: .*\bretrieval\b.*\bsteps\b"):
-        evaluate("r", root=toy.root, settings=steps)
+        evaluate("r", dataset=toy.path, settings=steps)
     with pytest.raises(SettingError, match=r"^task_settings 3: .*\bRetrievalSettings\b"):
-        evaluate("r", root=toy.root, settings=EvaluationSettings(task_settings=3))
+        evaluate("r", dataset=toy.path, settings=EvaluationSettings(task_settings=3))
     with pytest.raises(SettingError, match=r"^protocol x: "):
-        evaluate("r", root=toy.root, protocol="x")
+        evaluate("r", dataset=toy.path, protocol="x")
     with pytest.raises(UserError, match=re.escape(str(toy.root))):
-        evaluate("nothing", root=toy.root)
+        evaluate("nothing", dataset=toy.path)

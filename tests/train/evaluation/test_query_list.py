@@ -20,7 +20,7 @@ SETTINGS = {"features": "s3d", "batch_size": 6, "num_steps": 8, "validate_every"
 @pytest.fixture(scope="module", params=["default", "taco-small"])
 def asked(request, toy):
     """Return a run, the pairs of the training split and their scores."""
-    run = train(toy.root, toy.name, recipe=request.param, run_name=f"listed-{request.param}", settings=SETTINGS)
+    run = train(toy.path, recipe=request.param, run_name=f"listed-{request.param}", settings=SETTINGS)
     loaded = load_run(run.folder, toy, "cpu")
     with Problems(quiet=True) as problems:
         pairs = read_pairs(toy, loaded.features, problems)["train"]

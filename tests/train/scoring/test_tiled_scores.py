@@ -22,7 +22,7 @@ CASES = {
 @pytest.fixture(params=CASES)
 def scored(request, toy, monkeypatch):
     """Return a scorer and the training pairs, with chunks so small that there are several."""
-    run = train(toy.root, toy.name, run_name=f"tiled-{request.param}", settings=SETTINGS | CASES[request.param])
+    run = train(toy.path, run_name=f"tiled-{request.param}", settings=SETTINGS | CASES[request.param])
     loaded = load_run(run.folder, toy, "cpu")
     with Problems(quiet=True) as problems:
         pairs = read_pairs(toy, loaded.features, problems)["train"]

@@ -102,5 +102,5 @@ def test_a_run_trains_on_such_a_store(tmp_path, model):
     shutil.copytree(store.folder, toy.features("small"))
     from vlalign.train import train
 
-    run = train(tmp_path, "toy", settings={"features": f"hf:{model}", "num_steps": 2})
+    run = train(tmp_path / "toy", settings={"features": f"hf:{model}", "num_steps": 2})
     assert run.config.data.features == "small" and "small" in run.folder.name

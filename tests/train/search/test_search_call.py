@@ -120,7 +120,9 @@ def test_any_text_as_a_run_is_one_line(toy, search, text, capsys):
         [line] = capsys.readouterr().err.splitlines()
         assert re.search(r"error: run .*: .* /.*; .*\bvlalign-train$", line) and len(line) < 700
     with pytest.raises(UserError, match=r"^run .*: .* /.*; .*\bvlalign-train$"):
-        open_search(run=text, root=toy.root)
+        open_search(toy.path, run=text)
+    with pytest.raises(UserError, match=r"^run .{0,100}: .*\bfolder\b"):
+        open_search(run=text)
 
 
 @pytest.mark.parametrize("text", ODD_TEXTS)
