@@ -337,3 +337,15 @@ def add_dataset(parser: Parser) -> None:
         "only once",
     )
     parser.hide_from_short_help([allow_folder])
+
+
+def add_trust(parser: Parser) -> None:
+    """Add ``--trust``."""
+    parser.add_argument(
+        "--trust",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="Python module of your own that may be imported if a file, such as run.json, names it; may be given "
+        "several times",
+    )

@@ -1,0 +1,249 @@
+"""Parts of one's own: classes and functions from modules outside this package, by name.
+
+A part is named ``MODULE:NAME``, such as "my_module:MyObjective", or by an entry point of an installed package, in the
+group ``vlalign.objectives``, ``vlalign.encoders``, ``vlalign.datasets``, ``vlalign.tasks`` or ``vlalign.metrics``.
+What the user typed or passed is imported (``load_plugin``); what a file names is imported only if the user trusts its
+module (``trusted_plugin``).
+"""
+
+import contextlib
+import hashlib
+import importlib
+import importlib.metadata
+import inspect
+import os
+import re
+import sys
+import traceback
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypedDict
+
+from .errors import SettingError, UserError, reason_of
+from .terminal import one_line
+
+GROUPS = {
+    "objectives": "objective",
+    "encoders": "encoder",
+    "datasets": "data set",
+    "tasks": "task",
+    "metrics": "metric",
+}
+"""{group: what a part of it is}. Its entry points are in the group ``vlalign.GROUP``."""
+PLUGIN_NAME = re.compile(r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<name>[^\W\d]\w*)")
+MAIN = "__main__"
+"""The module of a class that a script, a notebook or an interactive session defines."""
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A part that was loaded from somebody's own module."""
+
+    text: str
+    """The part as the user named it, such as "my_module:MyObjective"."""
+    module: str
+    sha256: str
+    """Of the module's source file, or of all Python files of its package, when it was loaded."""
+    folder: str
+    """The folder of the import path that has the module."""
+    value: Any
+    """The class, function or instance."""
+
+
+class PluginFacts(TypedDict):
+    """A part of one's own, as ``run.json`` has it."""
+
+    name: str
+    module: str
+    sha256: str
+
+
+_LOADED: dict[tuple[str, str], Plugin] = {}
+_SHA256: dict[str, str] = {}
+"""{module: its sha256 when it was first loaded}: an edit afterwards does not change what runs."""
+
+
+def is_plugin_name(text: str) -> bool:
+    """Return whether a text has the form MODULE:NAME."""
+    return PLUGIN_NAME.fullmatch(text) is not None
+
+
+def plugin_names(group: str) -> list[str]:
+    """Return the names of the entry points that installed packages declare in a group. Imports none of them."""
+    return sorted({entry.name for entry in importlib.metadata.entry_points(group=f"vlalign.{group}")})
+
+
+def loaded_plugin(group: str, text: str) -> Plugin | None:
+    """Return a part that this process has loaded, or None."""
+    return _LOADED.get((group, text))
+
+
+def loaded_plugins(group: str) -> list[Plugin]:
+    """Return the parts of a group that this process has loaded."""
+    return [plugin for (of_group, _), plugin in _LOADED.items() if of_group == group]
+
+
+def load_plugin(group: str, named: Any, folder: str | Path = "") -> Plugin:
+    """Load a part that the user named.
+
+    Args:
+        group: One of ``GROUPS``.
+        named: "MODULE:NAME", the name of an entry point, or in Python the class or function itself.
+        folder: Where else the module may be, after the import path; empty: the current folder.
+
+    Raises:
+        UserError: There is no such module or part, or the module cannot be imported.
+    """
+    if not isinstance(named, str):
+        text = f"{named.__module__}:{named.__qualname__}"
+        plugin = _LOADED.get((group, text))
+        return (
+            plugin if plugin and plugin.value is named else _register(group, text, sys.modules[named.__module__], named)
+        )
+    if (group, named) in _LOADED:
+        return _LOADED[group, named]
+    what = f"{GROUPS[group]} {one_line(named)}"
+    if match := PLUGIN_NAME.fullmatch(named):
+        module_name, name = match["module"], match["name"]
+    else:
+        module_name, name = _entry_point(group, named)
+        what += f" ({module_name}:{name})"
+    if module_name == MAIN:
+        raise UserError(
+            f"{what}: a script, notebook or session defined it; move it into a module, such as my_module.py"
+        )
+    module = _import(module_name, what, folder)
+    try:
+        value = getattr(module, name)
+    except AttributeError:
+        own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == module_name]
+        has = f"it has {', '.join(own)}" if own else "it defines nothing"
+        raise UserError(f"{what}: module {module_name} has no {name}; {has}") from None
+    return _register(group, named, module, value)
+
+
+def trusted_plugin(group: str, text: str, trusted: Collection[str], named_in: Path | str) -> Plugin:
+    """Load a part that a file names, if the user trusts its module.
+
+    Args:
+        group: One of ``GROUPS``.
+        text: "MODULE:NAME", or the name of an entry point.
+        trusted: Modules that may be imported. A part that the user named in this process needs none.
+        named_in: The file.
+
+    Raises:
+        SettingError: The module is not trusted. Nothing was imported.
+        UserError: As for ``load_plugin``.
+    """
+    if plugin := loaded_plugin(group, text):
+        return plugin
+    match = PLUGIN_NAME.fullmatch(text)
+    module = match["module"] if match else _entry_point(group, text)[0]
+    if module not in trusted:
+        problem = (
+            f"{named_in} names the {GROUPS[group]} {one_line(text)}, whose module {module} would be run; "
+            f"if you trust it, pass --trust {module}"
+        )
+        raise SettingError("trust", ",".join(trusted) or "is missing", problem)
+    return load_plugin(group, text)
+
+
+def facts_of_plugin(plugin: Plugin) -> PluginFacts:
+    """Return what a run records of a part."""
+    return {"name": plugin.text, "module": plugin.module, "sha256": plugin.sha256}
+
+
+def _entry_point(group: str, name: str) -> tuple[str, str]:
+    """Return the module and the attribute of an entry point."""
+    found = {
+        (entry.module, entry.attr) for entry in importlib.metadata.entry_points(group=f"vlalign.{group}", name=name)
+    }
+    what = f"{GROUPS[group]} {one_line(name)[:80]}"
+    if not found:
+        others = ", ".join(plugin_names(group)) or "none"
+        raise UserError(
+            f"{what}: no such {GROUPS[group]}; expected MODULE:NAME, such as my_module:MyThing, or one of the entry "
+            f"points vlalign.{group} of installed packages, which are: {others}"
+        )
+    if len(found) > 1:
+        several = " and ".join(sorted(f"{module}:{attr}" for module, attr in found))
+        raise UserError(f"{what}: {several} have this name; pass one of them as MODULE:NAME")
+    return found.pop()
+
+
+@contextlib.contextmanager
+def _importable(folder: str | Path) -> Iterator[None]:
+    """Let modules be imported from a folder, after all others, during the block."""
+    entry = str(folder) or os.getcwd()
+    importlib.invalidate_caches()  # the module may have been written a moment ago
+    sys.path.append(entry)
+    try:
+        yield
+    finally:
+        if entry in sys.path:
+            del sys.path[len(sys.path) - 1 - sys.path[::-1].index(entry)]  # the last one
+
+
+def _import(name: str, what: str, folder: str | Path) -> ModuleType:
+    try:
+        with _importable(folder):
+            return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            where = str(folder) or os.getcwd()
+            raise UserError(
+                f"{what}: there is no module {error.name}; expected {error.name.replace('.', '/')}.py in {where}, "
+                "or an installed package"
+            ) from None
+        raise UserError(f"{what}: module {name} cannot be imported: {reason_of(error)}{_place(error)}") from None
+    except Exception as error:  # somebody's own code may raise anything
+        raise UserError(f"{what}: module {name} cannot be imported: {reason_of(error)}{_place(error)}") from None
+
+
+def _place(error: Exception) -> str:
+    """Return the last place of an error outside this package and Python's own import system."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith("<frozen") and frame.filename not in (__file__, importlib.__file__)
+    ]
+    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+
+
+def _register(group: str, text: str, module: ModuleType, value: Any) -> Plugin:
+    sha256, folder = _source_of(module, value)
+    plugin = Plugin(text, module.__name__, sha256, folder, value)
+    _LOADED[group, text] = plugin
+    return plugin
+
+
+def _source_of(module: ModuleType, value: Any) -> tuple[str, str]:
+    """Return the sha256 of a module's source, and the folder of the import path that has it."""
+    name, file = module.__name__, getattr(module, "__file__", None)
+    if file is None:  # a notebook or an interactive session
+        try:
+            return hashlib.sha256(inspect.getsource(value).encode()).hexdigest(), ""
+        except (OSError, TypeError):
+            raise UserError(
+                f"{name}:{value.__name__}: has no source; write it into a file, such as my_module.py"
+            ) from None
+    path = Path(file).absolute()
+    depth = name.count(".") + (path.name == "__init__.py")  # of the file below the folder of the import path
+    folder = path.parents[depth]
+    if name not in _SHA256:
+        top = path.parents[depth - 1] if depth else path
+        _SHA256[name] = _sha256_of(sorted(top.rglob("*.py")) if depth else [path], folder)
+    return _SHA256[name], str(folder)
+
+
+def _sha256_of(files: Sequence[Path], folder: Path) -> str:
+    """Return the sha256 of one file; of several, that of their names and contents."""
+    if len(files) == 1:
+        return hashlib.sha256(files[0].read_bytes()).hexdigest()
+    digest = hashlib.sha256()
+    for file in files:
+        content = file.read_bytes()
+        digest.update(f"{file.relative_to(folder).as_posix()}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()
