@@ -1,8 +1,10 @@
-"""Cross entropy among the pairs of a batch, and MIL-NCE."""
+"""Contrastive losses of a batch of pairs: cross entropy, CLIP's, SigLIP's, DCL and MIL-NCE; learned temperature."""
+
+import math
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def nce(logits_RB: Tensor, *, first: int = 0, weights_R: Tensor | None = None) -> Tensor:
@@ -25,6 +27,111 @@ def nce(logits_RB: Tensor, *, first: int = 0, weights_R: Tensor | None = None) -
 def weighted_nce(logits_SB: Tensor, *, right_S: Tensor, weights_S: Tensor) -> Tensor:
     """Return the sum over rows of weight times cross entropy, 0 without rows. ``right_S``: the target of each row."""
     return weights_S @ F.cross_entropy(logits_SB, right_S, reduction="none")
+
+
+def symmetric_nce(logits_BB: Tensor, *, weights_B: Tensor | None = None) -> Tensor:
+    """CLIP's loss (Radford et al. 2021, Figure 3), also called InfoNCE: texts must pick their videos, and vice versa.
+
+    For example, of vectors of length 1, with ``scale = LearnedTemperature()``: ``symmetric_nce(scale(text @ video.T))``
+
+    In several processes, each with R texts and their R videos and with all B of the other side:
+    ``(nce(text_RB, first=first) + nce(video_RB, first=first)) / 2``.
+
+    Args:
+        logits_BB: Similarity of text i and video j, multiplied by the scale.
+        weights_B: Weight of each pair; None: all have 1.
+
+    Returns:
+        A scalar, the mean of both directions.
+    """
+    return (nce(logits_BB, weights_R=weights_B) + nce(logits_BB.T, weights_R=weights_B)) / 2
+
+
+def sigmoid_loss(logits_RB: Tensor, *, first: int = 0, weights_R: Tensor | None = None) -> Tensor:
+    """SigLIP's loss (Zhai et al. 2023, Eq. 1): each text and each video are told apart as a pair or no pair.
+
+    For example, of vectors of length 1, with ``scale = LearnedTemperature(0.1, bias=-10.0, min_temperature=0.0)``:
+    ``sigmoid_loss(scale(text @ video.T))``
+
+    Args:
+        logits_RB: Similarity of text i and video j, multiplied by the scale, plus the bias.
+        first: Index of the first text's video.
+        weights_R: Weight of each text's row; None: all have 1.
+
+    Returns:
+        A scalar: the sum over videos, the mean over texts.
+    """
+    signs_RB = torch.full_like(logits_RB, -1.0)
+    signs_RB.diagonal(first).fill_(1.0)
+    loss_R = -F.logsigmoid(signs_RB * logits_RB).sum(dim=1)
+    return (loss_R if weights_R is None else weights_R * loss_R).mean()
+
+
+def decoupled_nce(logits_RB: Tensor, *, first: int = 0, weights_R: Tensor | None = None) -> Tensor:
+    """DCL (Yeh et al. 2022): ``nce`` without the right column in the denominator.
+
+    The paper's pairs are two views of an image, and it also contrasts views of one kind with each other. Here a text's
+    negatives are videos only. The paper has both directions: ``(decoupled_nce(x) + decoupled_nce(x.T)) / 2``.
+
+    Args:
+        logits_RB: Similarity of text i and video j, divided by the temperature (0.1 in the paper).
+        first: Index of the first text's video.
+        weights_R: Weight of each text; None: all have 1.
+
+    Returns:
+        A scalar, the mean over rows. It can be negative.
+
+    Raises:
+        ValueError: There is one column, and so no negative.
+    """
+    if logits_RB.shape[1] < 2:
+        raise ValueError(f"logits of shape {tuple(logits_RB.shape)}: expected 2 columns or more, one right and one not")
+    others_RB = logits_RB.clone()
+    others_RB.diagonal(first).fill_(float("-inf"))
+    loss_R = others_RB.logsumexp(dim=1) - logits_RB.diagonal(first)
+    return (loss_R if weights_R is None else weights_R * loss_R).mean()
+
+
+class LearnedTemperature(nn.Module):
+    """Logits of similarities with a learned temperature, and a learned bias if there is one.
+
+    CLIP's (section 2.5) is ``LearnedTemperature()``; SigLIP's (section 3.2) is
+    ``LearnedTemperature(0.1, bias=-10.0, min_temperature=0.0)``. As in both, what is learned is the logarithm of the
+    scale, 1 / temperature. Neither has weight decay there: leave the parameters out of the optimiser's decay.
+    """
+
+    def __init__(self, temperature: float = 0.07, *, bias: float | None = None, min_temperature: float = 0.01) -> None:
+        """Set the initial values.
+
+        Args:
+            temperature: Initial temperature.
+            bias: Initial bias, which is added to all logits. None: no bias.
+            min_temperature: Lower limit of the temperature; CLIP's is 0.01. 0: none.
+
+        Raises:
+            ValueError: The temperature is not above 0, or is below its limit.
+        """
+        super().__init__()
+        if not 0 < temperature < math.inf or not 0 <= min_temperature <= temperature:
+            raise ValueError(
+                f"temperature {temperature}, min_temperature {min_temperature}: expected 0 < temperature, "
+                "and a limit from 0 to it"
+            )
+        self.log_scale = nn.Parameter(torch.tensor(-math.log(temperature)))
+        self.bias = None if bias is None else nn.Parameter(torch.tensor(float(bias)))
+        self.max_log_scale = -math.log(min_temperature) if min_temperature else math.inf
+
+    @property
+    def temperature(self) -> float:
+        """The temperature now. The host waits for the device."""
+        return math.exp(-self.log_scale.item())
+
+    def forward(self, similarity: Tensor) -> Tensor:
+        """Return similarity / temperature + bias, in the same shape."""
+        with torch.no_grad():  # as CLIP does; in the graph, a clamp would have no gradient that leads back
+            self.log_scale.clamp_(max=self.max_log_scale)
+        logits = self.log_scale.exp() * similarity
+        return logits if self.bias is None else logits + self.bias
 
 
 def mil_nce(video_BD: Tensor, text_BCD: Tensor, *, weights_B: Tensor | None = None) -> Tensor:
