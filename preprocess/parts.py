@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from ..storage.captions.files import INPUT_FIELDS, part_path, read_part_about, write_part
+from ..storage.captions.files import EXTRA_COLUMNS, INPUT_FIELDS, extra_columns, part_path, read_part_about, write_part
 from ..storage.captions.idf import write_counts
 from ..storage.common.errors import UserError
 from ..storage.common.problems import Problems
@@ -60,7 +60,8 @@ def part_key(captions: Sequence[Caption], tagger: str) -> str:
 
 def input_bytes(caption: Caption) -> bytes:
     """Return all fields of a caption that come from the annotations."""
-    return json.dumps([getattr(caption, name) for name in INPUT_FIELDS]).encode()
+    own = [dict(caption.extra)] if caption.extra else []
+    return json.dumps([*(getattr(caption, name) for name in INPUT_FIELDS), *own]).encode()
 
 
 def is_tagged(folder: Path, index: int, key: str) -> bool:
@@ -85,7 +86,9 @@ def tag_part(part: TaggingPart) -> int:
     write_counts(part.folder, part.index, count_words(tagged))
     tagger_language = load_pipeline(part.tagger.spacy_model).lang or ""
     languages = languages_among([caption.caption for caption in tagged], tagger_language)
-    about = {"key": part.key, "tags": tags, "languages": languages, "spoken": tagger_language}
+    about: dict[str, Any] = {"key": part.key, "tags": tags, "languages": languages, "spoken": tagger_language}
+    if columns := extra_columns(tagged):
+        about[EXTRA_COLUMNS] = columns
     write_part(part.folder, part.index, tagged, about)
     return len(tagged)
 

@@ -11,6 +11,7 @@ from typing import Any
 from ..storage.captions.files import (
     ABOUT_NAME,
     CACHE_NAME,
+    EXTRA_COLUMNS,
     OTHER_LANGUAGES,
     part_path,
     read_captions,
@@ -85,7 +86,8 @@ def make_tables(preparation: Preparation, first_pass: FirstPass) -> CaptionStati
         **preparation.provenance.to_json(),
     }
     left = {index for index, key in enumerate(first_pass.keys) if not is_tagged(folder, index, key)}
-    made_of = {name: value for name, value in (read_captions_about(folder) or {}).items() if name != OTHER_LANGUAGES}
+    results = (OTHER_LANGUAGES, EXTRA_COLUMNS)
+    made_of = {name: value for name, value in (read_captions_about(folder) or {}).items() if name not in results}
     if not left and made_of == about and dataset.idf.exists() and summary_file.exists():
         say(f"{folder}: already made from the same captions; nothing to do")
         _build_caption_cache(folder, parallel_map)  # if an earlier call was stopped before
@@ -96,9 +98,9 @@ def make_tables(preparation: Preparation, first_pass: FirstPass) -> CaptionStati
     if left:
         parts = _parts(preparation, first_pass, left)
         _show_tagging(parallel_map(tag_part, parts, doing="tagging captions"), sum(map(first_pass.size_of, left)))
-    statistics = _write_tables(preparation, first_pass)
-    others = statistics.other_languages
-    write_captions_about(folder, about | ({OTHER_LANGUAGES: others} if others else {}))
+    statistics, columns = _write_tables(preparation, first_pass)
+    found = {OTHER_LANGUAGES: statistics.other_languages, EXTRA_COLUMNS: columns}
+    write_captions_about(folder, about | {name: value for name, value in found.items() if value})
     _build_caption_cache(folder, parallel_map)
     return statistics
 
@@ -133,12 +135,13 @@ def _show_tagging(made: Iterator[int], total: int) -> None:
             num_tagged += count
 
 
-def _write_tables(preparation: Preparation, first_pass: FirstPass) -> CaptionStatistics:
-    """Write the IDF table and the statistics."""
+def _write_tables(preparation: Preparation, first_pass: FirstPass) -> tuple[CaptionStatistics, list[str]]:
+    """Write the IDF table and the statistics; return them, and the names of the columns of the user's own."""
     dataset, problems = preparation.dataset, preparation.problems
     folder, counter, num_parts = dataset.captions, first_pass.counter, len(first_pass.keys)
     counts: Counter[tuple[str, str]] = Counter()
     languages: Counter[str] = Counter()
+    columns: dict[str, None] = {}
     tagger_language = ""
     for index in range(num_parts):
         counts.update(read_counts(part_path(folder / "counts", index)))
@@ -147,6 +150,7 @@ def _write_tables(preparation: Preparation, first_pass: FirstPass) -> CaptionSta
             for split, tags in part_about["tags"].items():
                 counter.tags[split].update(_counts(tags))
             languages.update(_counts(part_about.get("languages", {})))  # parts of 1.0.0 have none
+            columns |= dict.fromkeys(map(str, part_about.get(EXTRA_COLUMNS, [])))
             tagger_language = str(part_about.get("spoken", tagger_language))
     for path in (*folder.glob("part-*.parquet"), *(folder / "counts").glob("part-*.parquet")):
         if path.name >= part_path(folder, num_parts).name:
@@ -161,7 +165,7 @@ def _write_tables(preparation: Preparation, first_pass: FirstPass) -> CaptionSta
     statistics = counter.statistics(shared_texts=shared_texts, changed=problems.changed, left_out=skipped)
     statistics = replace(statistics, other_languages=other_languages(languages, tagger_language))
     write_json(folder / SUMMARY_NAME, statistics.to_json())
-    return statistics
+    return statistics, list(columns)
 
 
 def _counts(values: Any) -> dict[str, int]:

@@ -233,6 +233,8 @@ class Caption:
     question_type: str | None = None
     recording: str | None = field(default=None, metadata=ADDED_LATER)
     """Id of the recording of a spoken caption, in the data set's ``logmel`` store. The caption is its transcript."""
+    extra: Mapping[str, float] = field(default_factory=dict)
+    """{column: number} in columns of the user's own, without those that are blank. Objectives get them as inputs."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.video_id, str) or not self.video_id.strip():
@@ -249,6 +251,10 @@ class Caption:
                 raise ValueError(f"start {self.start_seconds} and end {self.end_seconds}: give both or neither")
         elif not 0 <= self.start_seconds < self.end_seconds:
             raise ValueError(f"from {self.start_seconds} to {self.end_seconds} s: a clip needs 0 <= start < end")
+        for name, number in self.extra.items():
+            check_text(name)
+            if not name.strip() or not is_number(number):
+                raise ValueError(f"column {name!r} is {number!r}, expected a name and a finite number")
         if not len(self.words) == len(self.word_starts) == len(self.pos_tags):
             raise ValueError(f"{len(self.words)} words, {len(self.word_starts)} starts and {len(self.pos_tags)} tags")
 

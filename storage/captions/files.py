@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +23,8 @@ from ..dataset.folder import DatasetFolder
 from ..records import Caption
 from ..untrusted.parquet import ParquetReader
 from .table import (
+    EXTRA,
+    EXTRA_PREFIX,
     RECORDS_AT_ONCE,
     TENSOR_TYPES,
     CaptionTable,
@@ -40,12 +43,13 @@ _COLUMN_TYPES = {
     list[int]: pa.list_(pa.int32()),
 }
 _FIRST_COLUMNS = ("video_id", "start_seconds", "end_seconds")
-_FIELDS = {field.name: field for field in fields(Caption)}
+_FIELDS = {field.name: field for field in fields(Caption) if field.name != EXTRA}
 RECORD_SCHEMA = pa.schema(
     [(name, _COLUMN_TYPES[_FIELDS[name].type]) for name in dict.fromkeys((*_FIRST_COLUMNS, *_FIELDS))]
 )
 """The columns that make a ``Caption``: its fields."""
 CAPTION_SCHEMA = pa.schema([pa.field("clip_id", pa.string()), *RECORD_SCHEMA])
+"""The columns of every caption table. Columns of the user's own follow, with ``EXTRA_PREFIX``."""
 OPTIONAL_COLUMNS = {name for name, field in _FIELDS.items() if field.metadata.get("added_later")}
 """Columns that older tables lack. Their values are None."""
 INPUT_FIELDS = tuple(name for name, field in _FIELDS.items() if not field.metadata.get("tagged"))
@@ -53,6 +57,9 @@ INPUT_FIELDS = tuple(name for name, field in _FIELDS.items() if not field.metada
 ABOUT_NAME = "about.json"
 OTHER_LANGUAGES = "other_languages"
 """Field of ``about.json``: share of captions in each language that the tagger does not speak; missing if hardly any."""
+
+EXTRA_COLUMNS = "extra_columns"
+"""Field of ``about.json`` and of the note in each part: names of the columns of the user's own; missing if none."""
 
 
 def _are_steps(value: Any) -> bool:
@@ -66,12 +73,17 @@ def _are_shares(value: Any) -> bool:
     return isinstance(value, dict) and all(type(each) in (int, float) and 0 <= each <= 1 for each in value.values())
 
 
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and all(map(is_text, value)) and len(set(value)) == len(value)
+
+
 ABOUT_RULES = {
     "protocol": (is_text, "a text"),
     "task": (is_text, "a text"),
     "steps": (_are_steps, "lists of texts by task"),
     "speech": (lambda value: isinstance(value, bool), "true or false"),
     OTHER_LANGUAGES: (_are_shares, "a number from 0 to 1 for each language"),
+    EXTRA_COLUMNS: (_are_names, "a list of different names"),
 }
 """{field of ``about.json`` that is used: (whether a value fits, what does)}"""
 CACHE_NAME = f"captions{SUFFIX}"
@@ -89,9 +101,20 @@ def write_table(path: Path, table: pa.Table) -> None:
         pq.write_table(table, partial)
 
 
+def extra_columns(captions: Iterable[Caption]) -> list[str]:
+    """Return the names of the columns of the user's own, in the order of their first appearance."""
+    return list(dict.fromkeys(name for caption in captions for name in caption.extra))
+
+
 def _table(captions: Iterable[Caption]) -> pa.Table:
-    rows = [{name: getattr(caption, name) for name in CAPTION_SCHEMA.names} for caption in captions]
-    return pa.Table.from_pylist(rows, schema=CAPTION_SCHEMA)
+    listed = list(captions)
+    rows = [{name: getattr(caption, name) for name in CAPTION_SCHEMA.names} for caption in listed]
+    table = pa.Table.from_pylist(rows, schema=CAPTION_SCHEMA)
+    for name in extra_columns(listed):
+        table = table.append_column(
+            f"{EXTRA_PREFIX}{name}", pa.array([caption.extra.get(name) for caption in listed], pa.float64())
+        )
+    return table
 
 
 def caption_table(captions: Iterable[Caption]) -> CaptionTable:
@@ -219,37 +242,43 @@ def read_captions(folder: Path | str, parallel_map: OrderedMap | None = None) ->
     paths = sorted(folder.glob("part-*.parquet"))
     facts = [(path.name, stat.st_size, stat.st_mtime_ns) for path in paths for stat in (path.stat(),)]
     key = hashlib.sha256(json.dumps([about, facts], sort_keys=True).encode()).hexdigest()
-    path = folder / CACHE_NAME
+    path, columns = folder / CACHE_NAME, about.get(EXTRA_COLUMNS, [])
+    types = TENSOR_TYPES | ({EXTRA: ("F64", 1)} if columns else {})
     cached = CachedTensors(
-        path, TENSOR_TYPES, CACHE_FORMAT, key, lambda writer: _write_cache(writer, paths, parallel_map)
+        path, types, CACHE_FORMAT, key, lambda writer: _write_cache(writer, paths, columns, parallel_map)
     )
-    return CaptionTable(cached.open(), str(path), key)
+    return CaptionTable(cached.open(), str(path), key, extra_columns=columns)
 
 
-def _write_cache(writer: TensorWriter, paths: Sequence[Path], parallel_map: OrderedMap | None) -> None:
+def _write_cache(
+    writer: TensorWriter, paths: Sequence[Path], columns: Sequence[str], parallel_map: OrderedMap | None
+) -> None:
     num_captions = sum(_read_metadata(path).num_rows for path in paths)
     if num_captions >= MAX_CAPTIONS:
         raise UserError(f"{paths[0].parent}: {num_captions:,} captions; expected fewer than {MAX_CAPTIONS:,}")
-    encoded = parallel_map(_encode_part, paths, doing="writing captions") if parallel_map else map(_encode_part, paths)
+    encode = partial(_encode_part, columns=columns)
+    encoded = parallel_map(encode, paths, doing="writing captions") if parallel_map else map(encode, paths)
     shown = progress(encoded, total=num_captions, what="writing captions", unit="captions", size=_num_rows)
-    write_captions(writer, chain.from_iterable(shown), num_captions)
+    write_captions(writer, chain.from_iterable(shown), num_captions, len(columns))
 
 
 def _num_rows(parts: list[EncodedCaptions]) -> int:
     return sum(map(len, parts))
 
 
-def _encode_part(path: Path) -> list[EncodedCaptions]:
-    return [encode_captions(batch) for batch in _read_part(path).to_batches(ENCODED_AT_ONCE)]
+def _encode_part(path: Path, columns: Sequence[str]) -> list[EncodedCaptions]:
+    return [encode_captions(batch) for batch in _read_part(path, columns).to_batches(ENCODED_AT_ONCE)]
 
 
-def _read_part(path: Path) -> pa.Table:
+def _read_part(path: Path, own: Sequence[str]) -> pa.Table:
+    """Return the columns of the captions and those of the user's own, which are empty in a part that lacks them."""
+    schema = pa.schema([*RECORD_SCHEMA, *(pa.field(f"{EXTRA_PREFIX}{name}", pa.float64()) for name in own)])
     columns = _read_metadata(path).schema.to_arrow_schema().names
     if missing := set(CAPTION_SCHEMA.names) - set(columns) - OPTIONAL_COLUMNS:
         raise UserError(f"{path}: columns missing: {', '.join(sorted(missing))}; run vlalign-preprocess again")
-    table = read_table(path, [name for name in RECORD_SCHEMA.names if name in columns])
+    table = read_table(path, [name for name in schema.names if name in columns])
     with _refuse_damaged(path):  # columns of other types
-        return pa.concat_tables([RECORD_SCHEMA.empty_table(), table], promote_options="default")
+        return pa.concat_tables([schema.empty_table(), table], promote_options="default")
 
 
 class TimedCaption(NamedTuple):

@@ -24,7 +24,11 @@ pc: Any = pyarrow.compute  # its functions are made when it is imported, so that
 CODED_FIELDS = ("video_id", "split")
 """Fields of which many captions have the same: each caption has a number instead."""
 TIME_FIELDS = ("start_seconds", "end_seconds")
-JSON_FIELDS = tuple(field.name for field in fields(Caption) if field.name not in (*CODED_FIELDS, *TIME_FIELDS))
+EXTRA = "extra"
+"""Field with the numbers in columns of the user's own: a column each in Parquet; here one tensor, if there are any."""
+EXTRA_PREFIX = f"{EXTRA}."
+"""Begins the name of such a column in Parquet."""
+JSON_FIELDS = tuple(field.name for field in fields(Caption) if field.name not in (*CODED_FIELDS, *TIME_FIELDS, EXTRA))
 """All other fields: a caption's row is a JSON list of them, so that one place in the file has nearly all of it."""
 TENSOR_TYPES = {
     "row_starts": ("I64", 1),
@@ -120,6 +124,7 @@ class CaptionTable(Sequence[Caption]):
         where: str = "captions",
         key: str = "",
         selected: np.ndarray | None = None,
+        extra_columns: Sequence[str] = (),
     ) -> None:
         """Make a table.
 
@@ -128,7 +133,11 @@ class CaptionTable(Sequence[Caption]):
             where: Where they are from, for messages.
             key: Tells these captions from others; empty for captions in memory.
             selected: The captions of this table, in order: indices into the arrays; all by default.
+            extra_columns: Names of the columns in the tensor "extra" [num_captions * num_columns], a caption after the
+                other, NaN where a caption has no number.
         """
+        self.extra_columns = tuple(extra_columns)
+        """Names of the columns of the user's own."""
         self._tensors, self.where, self.key, self._selected = tensors, where, key, selected
         self._texts = {name: Texts(tensors[f"{name}.starts"], tensors[f"{name}.texts"]) for name in CODED_FIELDS}
         self._json = Texts(tensors["row_starts"], tensors["rows"])
@@ -156,7 +165,7 @@ class CaptionTable(Sequence[Caption]):
         """Return the captions at ``indices`` as a table that shares the arrays."""
         of_shown = indices if isinstance(indices, np.ndarray) else np.array(indices, dtype=np.int64)
         selected = of_shown if self._selected is None else self._selected[of_shown]
-        return CaptionTable(self._tensors, self.where, self.key, selected)
+        return CaptionTable(self._tensors, self.where, self.key, selected, self.extra_columns)
 
     def by_videos(self, size: int) -> Iterator["CaptionTable"]:
         """Yield the captions in parts of about ``size``, all captions of a video in the same part.
@@ -184,7 +193,7 @@ class CaptionTable(Sequence[Caption]):
     @property
     def whole(self) -> "CaptionTable":
         """All captions of the arrays."""
-        return CaptionTable(self._tensors, self.where, self.key)
+        return CaptionTable(self._tensors, self.where, self.key, None, self.extra_columns)
 
     @property
     def selected(self) -> np.ndarray:
@@ -203,6 +212,14 @@ class CaptionTable(Sequence[Caption]):
     def numbers(self, column: str) -> np.ndarray:
         """Return a column of times: float64 [num_captions], NaN for None."""
         return self._of_selected(self._tensors[column])
+
+    def extra_numbers(self, column: str) -> np.ndarray:
+        """Return one of ``extra_columns``: float64 [num_captions], NaN where a caption has no number."""
+        with refuse_unreadable(self.where, "damaged captions", REMEDY):
+            return self._of_selected(self._extra_numbers()[:, self.extra_columns.index(column)])
+
+    def _extra_numbers(self) -> np.ndarray:
+        return self._tensors[EXTRA].reshape(len(self._json), len(self.extra_columns))
 
     def codes(self, column: str) -> tuple[Sequence[str], np.ndarray]:
         """Return a column of texts as codes.
@@ -251,9 +268,18 @@ class CaptionTable(Sequence[Caption]):
                 Caption(
                     **dict(zip(names, (video_id, split, *map(_none_if_nan, of_row)), strict=True)),
                     **dict(zip(JSON_FIELDS, _DECODER.decode(row), strict=True)),
+                    extra=extra,
                 )
-                for video_id, split, *of_row, row in zip(*coded, *times, rest, strict=True)
+                for video_id, split, *of_row, row, extra in zip(*coded, *times, rest, self._extra(indices), strict=True)
             ]
+
+    def _extra(self, indices: np.ndarray) -> Iterable[dict[str, float]]:
+        if not self.extra_columns:
+            return ({} for _ in indices)
+        return (
+            {name: number for name, number in zip(self.extra_columns, row, strict=True) if not math.isnan(number)}
+            for row in self._extra_numbers()[indices].tolist()
+        )
 
 
 def _none_if_nan(number: float) -> float | None:
@@ -274,6 +300,8 @@ class EncodedCaptions:
     """Bytes of each caption's row."""
     json_bytes: np.ndarray
     """The rows, one after the other."""
+    extra: np.ndarray | None = None
+    """The numbers of columns of the user's own, a caption after the other; None if there are no such columns."""
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -287,7 +315,9 @@ def encode_captions(batch: pa.RecordBatch) -> EncodedCaptions:
     texts = np.frombuffer(utf8, np.uint8) if len(rows) else np.zeros(0, np.uint8)
     times = {name: batch.column(name).to_numpy(zero_copy_only=False).astype(np.float64) for name in TIME_FIELDS}
     codes = {name: _code(batch.column(name)) for name in CODED_FIELDS}
-    return EncodedCaptions(times, codes, np.diff(offsets), texts[offsets[0] : offsets[-1]])
+    own = [column for name, column in zip(batch.schema.names, batch, strict=True) if name.startswith(EXTRA_PREFIX)]
+    extra = np.stack([column.to_numpy(zero_copy_only=False) for column in own], axis=1).ravel() if own else None
+    return EncodedCaptions(times, codes, np.diff(offsets), texts[offsets[0] : offsets[-1]], extra)
 
 
 def _code(column: pa.Array) -> tuple[list[str], np.ndarray]:
@@ -352,19 +382,26 @@ def table_in_memory(table: pa.Table) -> CaptionTable:
     codes = _TextCodes()
     none = pa.RecordBatch.from_pylist([], table.schema)
     encoded = [encode_captions(batch) for batch in (none, *table.to_batches())]
-    each = [part.times | codes.of(part) | {"rows": part.json_bytes} for part in encoded]
+    each = [
+        part.times | codes.of(part) | {"rows": part.json_bytes} | ({} if part.extra is None else {EXTRA: part.extra})
+        for part in encoded
+    ]
     arrays = {name: np.concatenate([of_part[name] for of_part in each]) for name in each[0]}
     starts = np.cumsum([0, *np.concatenate([part.lengths for part in encoded])], dtype=np.int64)
-    return CaptionTable(arrays | {"row_starts": starts} | codes.texts())
+    columns = [name.removeprefix(EXTRA_PREFIX) for name in table.schema.names if name.startswith(EXTRA_PREFIX)]
+    return CaptionTable(arrays | {"row_starts": starts} | codes.texts(), extra_columns=columns)
 
 
-def write_captions(writer: TensorWriter, parts: Iterable[EncodedCaptions], num_captions: int) -> None:
+def write_captions(
+    writer: TensorWriter, parts: Iterable[EncodedCaptions], num_captions: int, num_extra: int = 0
+) -> None:
     """Write the tensors of a caption table.
 
     Args:
         writer: Gets them.
         parts: The captions, in order.
         num_captions: Number of captions in all parts.
+        num_extra: Number of columns of the user's own.
 
     Raises:
         ValueError: There are more or fewer captions.
@@ -373,6 +410,8 @@ def write_captions(writer: TensorWriter, parts: Iterable[EncodedCaptions], num_c
     writer.reserve("row_starts", "I64", num_captions + 1)
     for name in TIME_FIELDS:
         writer.reserve(name, "F64", num_captions)
+    if num_extra:
+        writer.reserve(EXTRA, "F64", num_captions * num_extra)
     for name in CODED_FIELDS:
         writer.reserve(f"{name}.codes", "I32", num_captions)
     writer.fill("row_starts", 0, np.zeros(1, np.int64))
@@ -382,6 +421,8 @@ def write_captions(writer: TensorWriter, parts: Iterable[EncodedCaptions], num_c
         writer.append("rows", part.json_bytes)
         for name, values in (part.times | codes.of(part)).items():
             writer.fill(name, done, values)
+        if part.extra is not None:
+            writer.fill(EXTRA, done * num_extra, part.extra)
         done, size = done + len(part), size + len(part.json_bytes)
     if done != num_captions:
         raise ValueError(f"{done:,} captions, expected {num_captions:,}")

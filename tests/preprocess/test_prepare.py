@@ -232,3 +232,25 @@ def test_a_number_of_processes_below_1_is_refused(tmp_path):
     with pytest.raises(SettingError) as refused:
         prepare_captions(PreprocessingSettings(tmp_path / "mine"), num_processes=0)
     assert (refused.value.setting, refused.value.value) == ("num_processes", 0)
+
+
+def rated(count, changed=None):
+    """Return ``captions`` of which every third one has a rating, its number."""
+    return [
+        replace(caption, extra={"rating": float(number)} if number % 3 == 0 else {})
+        for number, caption in enumerate(captions(count, changed))
+    ]
+
+
+def test_numbers_in_columns_of_ones_own_are_kept_in_every_part(tmp_path, monkeypatch):
+    monkeypatch.setattr(preparing, "PART_CAPTIONS", 4)
+    with_numbers, without = DatasetFolder(tmp_path, "rated"), DatasetFolder(tmp_path, "plain")
+    prepare_read(with_numbers, lambda problems: iter(rated(10)), num_processes=2)
+    prepare_read(without, read(10))
+    table = read_captions(with_numbers.captions)
+    assert {c.caption: dict(c.extra) for c in table} == {c.caption: dict(c.extra) for c in rated(10)}
+    about = json.loads((with_numbers.captions / "about.json").read_text())
+    assert about["extra_columns"] == ["rating"]
+    assert "extra_columns" not in json.loads((without.captions / "about.json").read_text())
+    prepare_read(with_numbers, lambda problems: iter(rated(10)))  # nothing to do
+    assert json.loads((with_numbers.captions / "about.json").read_text()) == about

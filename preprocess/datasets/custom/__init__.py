@@ -2,8 +2,8 @@
 
 The file has the columns ``video_id`` and ``caption`` and, optionally, ``start_seconds`` and ``end_seconds``, and
 ``split`` (train, validation or test). Other common names and notations are understood, and each one is reported in
-one line. A column that may hold times or splits but is not understood is an error: ignoring it would attach captions
-to the wrong clips.
+one line. Further columns are kept if they hold numbers, for objectives of the user's own. A column that may hold times
+or splits but is not understood is an error: ignoring it would attach captions to the wrong clips.
 """
 
 import hashlib
@@ -67,9 +67,10 @@ def _read_captions(path: Path, problems: Problems, note: Note) -> tuple[list[Cap
     table = read_table(path, lambda name: plain_name(name) in KNOWN, note)
     if not table.rows:
         raise UserError(f"{path}: no rows; expected columns {', '.join(REQUIRED)} and a row for each caption")
-    columns = choose_columns(path, table, note)
+    chosen = choose_columns(path, table, note)
+    columns = chosen.by_meaning
     times = TimeReader(table, columns)
-    rows = RowReader(columns, times, len(table.columns))
+    rows = RowReader(chosen, times, len(table.columns))
     captions = []
     for where, row in table.rows:
         try:

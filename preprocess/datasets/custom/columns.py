@@ -1,6 +1,7 @@
 """The meaning of the columns of a user's table."""
 
 import difflib
+import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -9,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from ....storage.common.errors import UserError
+from ....storage.common.validation import is_number, is_text
 from ..encodings import Note
 from .table import UserTable
 
 REQUIRED = ("video_id", "caption")
 OPTIONAL = ("start_seconds", "end_seconds", "split")
+NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+"""A number with a decimal point, or without one."""
 EXPECTED = f"expected {', '.join(REQUIRED)}, and optionally {', '.join(OPTIONAL)}"
 
 UNITS = {"": 1.0} | dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0)
@@ -73,6 +77,15 @@ ColumnByMeaning = Mapping[str, TableColumn]
 """Maps each meaning, such as ``start_seconds``, to its column."""
 
 
+@dataclass(frozen=True)
+class ChosenColumns:
+    """What the columns of a table are."""
+
+    by_meaning: ColumnByMeaning
+    extra: Sequence[TableColumn]
+    """Columns of numbers without a known meaning, which are kept for objectives of the user's own."""
+
+
 def plain_name(name: str) -> str:
     """Return a column name in lower case with underscores: ``Start Time (s)`` and ``startTime_s`` are
     ``start_time_s``."""
@@ -80,8 +93,10 @@ def plain_name(name: str) -> str:
     return re.sub(r"[\W_]+", "_", words.casefold()).strip("_")
 
 
-def choose_columns(path: Path, table: UserTable, note: Note) -> ColumnByMeaning:
-    """Return the column of each meaning, and report columns with other names and those that are ignored.
+def choose_columns(path: Path, table: UserTable, note: Note) -> ChosenColumns:
+    """Return what the columns are, and report columns with other names, those that are kept and those that are ignored.
+
+    Of the columns without a known meaning, those that hold nothing but numbers are kept.
 
     Raises:
         UserError: A required column is missing, two columns have the same meaning, or a column that may hold times or
@@ -104,9 +119,45 @@ def choose_columns(path: Path, table: UserTable, note: Note) -> ColumnByMeaning:
     ]
     if renamed:
         note(f"columns are read as follows: {', '.join(renamed)}")
+    extra = []
     for column in unknown:
-        note(f"column {column.name!r} is ignored{_nearest(column.name, columns)}")
-    return columns
+        nearest = _nearest(column.name, columns)
+        if reason := _why_not_numbers(table, column):
+            note(f"column {column.name!r} is ignored{nearest}: {reason}")
+        elif column.name.strip() in [kept.name for kept in extra]:
+            note(f"column {column.name!r} is ignored: an earlier one has the same name")
+        else:
+            extra.append(TableColumn(column.name.strip(), column.index))
+            note(f"column {column.name!r} is kept for objectives of your own{nearest}: its values are numbers")
+    return ChosenColumns(columns, extra)
+
+
+def _why_not_numbers(table: UserTable, column: TableColumn) -> str:
+    """Return why a column without a known meaning is not kept; empty if it is."""
+    if not column.name.strip() or not is_text(column.name):
+        return "it has no name"
+    for where, row in table.rows:
+        try:
+            number_in(row[column.index])
+        except ValueError:
+            return f"{str(row[column.index])[:40]!r} in {where} is no number, and only columns of numbers are kept"
+    return ""
+
+
+def number_in(value: Any) -> float | None:
+    """Return the number in a field; None if it is blank, or NaN as in tables of pandas.
+
+    Raises:
+        ValueError: It holds anything else.
+    """
+    text = value.strip() if isinstance(value, str) else None
+    if value is None or text == "" or (isinstance(value, float) and math.isnan(value)):
+        return None
+    if text is not None and NUMBER.fullmatch(text):
+        value = float(text)
+    if not is_number(value):
+        raise ValueError("no finite number")
+    return float(value)
 
 
 def _candidates(table: UserTable) -> tuple[dict[str, list[TableColumn]], list[TableColumn]]:

@@ -6,7 +6,7 @@ from statistics import median
 from typing import Any
 
 from ....storage.records import SPLITS, Caption
-from .columns import REQUIRED, SPLIT_NAMES, ColumnByMeaning
+from .columns import REQUIRED, SPLIT_NAMES, ChosenColumns, ColumnByMeaning, number_in
 from .times import TimeReader
 
 LONG_CLIP_SECONDS = 600
@@ -15,9 +15,9 @@ LONG_CLIP_SECONDS = 600
 class RowReader:
     """Makes captions of rows and counts how their splits were understood."""
 
-    def __init__(self, columns: ColumnByMeaning, times: TimeReader, num_columns: int) -> None:
-        """Take the meaning of the columns, the reader of their times, and the number of all columns."""
-        self.columns, self.times, self.num_columns = columns, times, num_columns
+    def __init__(self, columns: ChosenColumns, times: TimeReader, num_columns: int) -> None:
+        """Take what the columns are, the reader of their times, and the number of all columns."""
+        self.columns, self.extra, self.times, self.num_columns = columns.by_meaning, columns.extra, times, num_columns
         self.splits: Counter[tuple[str, str]] = Counter()
         """Counts (split as written, split as read)."""
         self.without_split = 0
@@ -48,7 +48,12 @@ class RowReader:
             split=self._split(row),
             start_seconds=start,
             end_seconds=end,
+            extra=self._extra(row),
         )
+
+    def _extra(self, row: Sequence[Any]) -> dict[str, float]:
+        numbers = {column.name: number_in(row[column.index]) for column in self.extra}
+        return {name: number for name, number in numbers.items() if number is not None}
 
     def _split(self, row: Sequence[Any]) -> str:
         column = self.columns.get("split")

@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..sources import seconds
-from .columns import TIMES, ColumnByMeaning
+from .columns import NUMBER, TIMES, ColumnByMeaning
 from .table import UserTable
 
 TIME_FORMS = "seconds, mm:ss or hh:mm:ss"
 
-POINT = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 COMMA = re.compile(r"[+-]?\d*,\d+", re.ASCII)
 CLOCK = re.compile(r"(?:(?P<h>\d+):(?=\d+:))?(?P<m>\d+):(?P<s>\d{1,2})(?:[.,](?P<fraction>\d+))?", re.ASCII)
 
@@ -28,7 +27,7 @@ class TimeReader:
         self.columns = {meaning: column for meaning, column in columns.items() if meaning in TIMES}
         values = (row[column.index] for _, row in table.rows for column in self.columns.values())
         texts = [value.strip() for value in values if isinstance(value, str)]
-        self.has_points = any("." in text and POINT.fullmatch(text) for text in texts)
+        self.has_points = any("." in text and NUMBER.fullmatch(text) for text in texts)
         self.counts: Counter[str] = Counter()
         self.first: dict[str, str] = {}
         """The first time in each notation other than plain seconds, with what it is read as."""
@@ -57,7 +56,7 @@ class TimeReader:
             if isinstance(value, bool):
                 raise ValueError("not a time")
             return seconds(value) * factor
-        if POINT.fullmatch(value):
+        if NUMBER.fullmatch(value):
             self.counts["seconds"] += 1
             return seconds(value) * factor
         if COMMA.fullmatch(value):

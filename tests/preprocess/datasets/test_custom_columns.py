@@ -81,8 +81,8 @@ READ = {
         b"Unnamed: 0,id,video_id,caption,state,url\n0,7,a,x,CA,http\n",
         [("a", "x", None, None, "train")],
         [
-            "'Unnamed: 0' is ignored",
-            "'id' is ignored (nearest known: video_id)",
+            "'Unnamed: 0' is kept",
+            "'id' is kept for objectives of your own (nearest known: video_id)",
             "'state' is ignored",
             "'url' is ignored",
         ],
@@ -256,3 +256,38 @@ def test_accents_of_a_name_may_be_letters_of_their_own(listed, asked, name):
 def test_two_ids_that_differ_by_the_form_of_their_accents_stay_two():
     ids = [normalize(form, "größe") for form in ("NFC", "NFD")]
     assert match_ids(ids, [VideoRecord(video_id=video_id, path=f"{video_id}.mp4") for video_id in ids]) == {}
+
+
+KEPT = {
+    "CSV": (
+        "c.csv",
+        b"video_id,caption,rating, weight ,note,rating\na,one,4.5,1,x,7\nd,two,,-2e-1,,\nd,three,3, 7 ,y,\n",
+        [{"rating": 4.5, "weight": 1.0}, {"weight": -0.2}, {"rating": 3.0, "weight": 7.0}],
+        ["'rating' is kept", "'weight ' is kept", "'x' in line 2 is no number", "an earlier one has the same name"],
+    ),
+    "JSONL": (
+        "c.jsonl",
+        b'{"video_id": "a", "caption": "x", "rating": 4, "good": true}\n'
+        b'{"video_id": "d", "caption": "y", "rating": NaN, "big": 1e999}\n',
+        [{"rating": 4.0}, {}],
+        ["'rating' is kept", "'True' in line 1 is no number", "'inf' in line 2 is no number"],
+    ),
+    "decimal commas": (
+        "c.csv",
+        b"video_id;caption;rating\na;x;4,5\n",
+        [{}],
+        ["'rating' is ignored", "'4,5' in line 2 is no number"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", KEPT)
+def test_columns_of_numbers_are_kept_and_others_named(tmp_path, capsys, case):
+    name, data, expected, said = KEPT[case]
+    (tmp_path / name).write_bytes(data)
+    problems = Problems()
+    found = list(custom.read(tmp_path / name, 0, problems, VIDEOS))
+    lines = capsys.readouterr().err.splitlines()
+    assert [caption.extra for caption in found] == expected and problems.count == 0
+    for words in said:
+        assert sum(words in line for line in lines) == 1, (words, lines)

@@ -173,10 +173,10 @@ def test_a_folder_that_cannot_be_written_is_read(dataset, monkeypatch):
 def write_slowly(folder, began) -> None:
     read_part = captions._read_part
 
-    def slow(path):
+    def slow(*call):
         began.set()
         time.sleep(1)
-        return read_part(path)
+        return read_part(*call)
 
     captions._read_part = slow
     read_captions(folder)
