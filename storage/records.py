@@ -13,6 +13,25 @@ from .common.validation import DATASET_NAME, check_text, is_count, is_number
 
 EXACT, NVDEC = "exact", "nvdec"
 """Values of ``Profile.decoding``."""
+UNKNOWN = "unknown"
+UNKNOWN_VALUES: Mapping[str, Any] = {
+    "model": UNKNOWN,
+    "weights": UNKNOWN,
+    "fps": None,
+    "window": 1,
+    "stride": 1,
+    "short_side_px": 0,
+    "crop_px": None,
+    "resize": UNKNOWN,
+    "value_range": UNKNOWN,
+    "mean": (0.0, 0.0, 0.0),
+    "std": (1.0, 1.0, 1.0),
+    "tail": UNKNOWN,
+    "layer": UNKNOWN,
+    "precision": UNKNOWN,
+    "decoding": EXACT,
+}
+"""The facts of ``Profile`` that may be unknown (``Profile.unknown``), and the value that the field has then."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +67,16 @@ PROFILE_CHECKS = {
     "mean": _COLOUR,
     "std": _COLOUR,
     "dimension": _COUNT,
+    "unknown": _Check(
+        f"a list of facts, each one of {', '.join(UNKNOWN_VALUES)}",
+        lambda value: (
+            isinstance(value, list | tuple) and all(isinstance(n, str) and n in UNKNOWN_VALUES for n in value)
+        ),
+    ),
 }
 """By field of a profile. All other fields are texts."""
+OPTIONAL = ("decoding", "unknown")
+"""Fields that the JSON of a profile leaves out where they have their default."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +93,7 @@ class Profile:
     """Name of the published weights that the profile is for. A store also records which weights were really used."""
     fps: float | None
     """Frames per second; the sample rate for sound, whose samples are its frames. None if the frames of one window are
-    spread evenly over the whole video, or another program spread rows so.
+    spread evenly over the whole video, or another program spread rows so. Rows per second if ``stride`` is unknown.
     """
     window: int
     """Frames that one feature sees."""
@@ -91,9 +118,21 @@ class Profile:
     decoding: str = EXACT
     """"exact": the frames that all decoders give. "nvdec": those of NVIDIA's video engine, which are nearly these; a
     store says of each video which decoder it was. JSON leaves out "exact", so that older profiles keep their hash."""
+    unknown: tuple[str, ...] = ()
+    """Names of the facts that nobody knows about features of another program, in the order of ``UNKNOWN_VALUES``; these
+    fields have the values there. JSON leaves out an empty one."""
 
     def __post_init__(self) -> None:
-        if faults := self.faults(vars(self)):
+        faults = self.faults(vars(self))
+        if not faults and self.unknown != tuple(name for name in UNKNOWN_VALUES if name in self.unknown):
+            faults = [f"field 'unknown' is {list(self.unknown)}; expected each fact once, in the order of the fields"]
+        if not faults:
+            faults = [
+                f"field {name!r} is {getattr(self, name)!r}, but listed as unknown; expected {UNKNOWN_VALUES[name]!r}"
+                for name in self.unknown
+                if getattr(self, name) != UNKNOWN_VALUES[name]
+            ]
+        if faults:
             raise ValueError(f"profile {self.name!r}: {'; '.join(faults)}")
 
     @classmethod
@@ -107,7 +146,7 @@ class Profile:
         faults = [f"field {name!r} is unknown; expected {', '.join(names)}" for name in values if name not in names]
         for name in names:
             check = PROFILE_CHECKS.get(name, _TEXT)
-            if name == "decoding" and name not in values:
+            if name in OPTIONAL and name not in values:
                 continue
             if name not in values:
                 faults.append(f"field {name!r} is missing; expected {check.expected}")
@@ -127,18 +166,27 @@ class Profile:
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
     def to_json(self) -> str:
-        """Return all fields as a JSON object with sorted keys, without ``decoding`` if exact."""
+        """Return all fields as a JSON object with sorted keys, without the ``OPTIONAL`` ones at their default."""
         values = asdict(self)
-        # Stores that were made before the field was there keep their profile's hash.
+        # Stores that were made before the fields were there keep their profile's hash.
         if self.decoding == EXACT:
             del values["decoding"]
+        if not self.unknown:
+            del values["unknown"]
         return json.dumps(values, sort_keys=True)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the fields for people: ``"unknown"`` for each fact that nobody knows."""
+        values = asdict(self) | dict.fromkeys(self.unknown, UNKNOWN)
+        del values["unknown"]
+        return values
 
     @classmethod
     def from_json(cls, text: str) -> "Profile":
         """Return the profile that ``to_json`` wrote."""
         values = json.loads(text)
-        return cls(**values | {"mean": tuple(values["mean"]), "std": tuple(values["std"])})
+        tuples = {name: tuple(values[name]) for name in ("mean", "std", "unknown") if name in values}
+        return cls(**values | tuples)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,6 +56,7 @@ def check_extractable(profile: Profile) -> None:
             "tail": (profile.tail in tails, " or ".join(map(repr, tails))),
             "precision": (profile.precision in PRECISIONS, " or ".join(PRECISIONS)),
             "decoding": (profile.decoding in DECODINGS, " or ".join(DECODINGS)),
+            "unknown": (not profile.unknown, "no fact that is unknown"),
         }
         wrong = [
             f"{name} is {getattr(profile, name)!r}, expected {expected}"

@@ -3,7 +3,7 @@
 import argparse
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,18 @@ from ..common.problems import Problems
 from ..common.terminal import escape_controls, number_of, say, show
 from ..common.writing import check_folders
 from ..dataset.folder import DatasetFolder, guard_around
-from ..exchange.declared_profile import read_durations, read_profile
+from ..exchange.declared_profile import (
+    DeclaredFeatures,
+    declare,
+    declared_in,
+    read_declared,
+    read_durations,
+    read_times,
+)
 from ..exchange.exports import FORMS, export_store
 from ..exchange.imports import import_features
+from ..exchange.published_features import PUBLISHED
 from ..profiles import split_features
-from ..records import Weights
 from ..remote.store import link_store
 from ..stores import maintenance
 from ..stores.feature_store import FeatureStore, current_shards, shard_files, stores_in
@@ -159,18 +166,38 @@ def _import(args: argparse.Namespace) -> int:
     dataset = _dataset(args)
     if dataset is None:
         raise UserError(f"--dataset is missing: pass the name of a data set under {args.root}, or of a new one")
-    profile = read_profile(args.profile)
-    folder = dataset.features(profile.name)
+    features = _declared(args)
+    folder = dataset.features(features.name)
     check_folders(folder)
     durations = read_durations(args.durations) if args.durations else None
-    weights = Weights(name=profile.weights, sha256="")
+    times = read_times(Path(args.times)) if _is_table(args.times) else None
     with _problems(args) as problems:
         count = import_features(
-            args.source, folder, profile, weights, pattern=args.pattern, durations=durations, problems=problems
+            args.source, folder, features, pattern=args.pattern, durations=durations, times=times, problems=problems
         )
     came = f"{number_of(count, 'videos')} came in, {number_of(problems.count, 'problems')}"
-    show(f"{folder}: {came}; their profile is as you declared it")
+    unknown = FeatureStore(folder).profile.unknown if count else ()
+    rest = f"; unknown, and recorded so: {', '.join(unknown)}" if unknown else ""
+    show(f"{folder}: {came}; their profile is as you declared it{rest}")
     return problems.exit_code()
+
+
+def _declared(args: argparse.Namespace) -> DeclaredFeatures:
+    """Return what the user knows about the features of an import."""
+    if (args.profile is None) == (args.name is None):
+        raise UserError("expected one of --profile, how the features were made, and --name, if that is not known")
+    if args.profile is not None:
+        features = read_declared(args.profile, PUBLISHED)
+    else:
+        features = declared_in({"name": args.name}, "--name")
+    features = declare(features, rate=args.rate, spread=args.spread, times=args.times)
+    if args.times is not None and not _is_table(args.times):
+        features = replace(features, times=args.times)
+    return replace(features, key=args.key) if args.key else features
+
+
+def _is_table(times: str | None) -> bool:
+    return times is not None and times.lower().endswith(".csv")
 
 
 def _export(args: argparse.Namespace) -> int:
@@ -202,9 +229,23 @@ _VIDEOS = {"nargs": "+", "metavar": "VIDEO", "help": "ids of the videos"}
 _IMPORT = {
     "source": {"type": Path, "metavar": "SOURCE", "help": "a folder with a file for each video, or one file with all"},
     "--profile": {
-        "required": True,
-        "help": "declared profile of the features: a name as for vlalign-extract --features, or a JSON file with the "
-        "fields that vlalign-store info --json shows",
+        "help": "declared profile of the features: a name as for vlalign-extract --features, a name of public features "
+        f"({', '.join(PUBLISHED)}), or a JSON file with what is known of the fields that vlalign-store info --json "
+        "shows",
+    },
+    "--name": {"help": "name of features of which no profile is known; all that is not stated is recorded as unknown"},
+    "--rate": {"type": float, "metavar": "R", "help": "rows (feature vectors) per second"},
+    "--spread": {
+        "action": "store_true",
+        "help": "the rows of a video are spread evenly over it; needs --durations",
+    },
+    "--times": {
+        "metavar": "TIMES",
+        "help": "times of the rows: a .csv file of video_id,start_seconds,end_seconds, a line for each row; or the "
+        "name of an array [rows, 2] of these seconds beside the features",
+    },
+    "--key": {
+        "help": "name of the array to take, where a video's file, group or dictionary has several, such as features.s3d"
     },
     "--pattern": {
         "help": "pattern of the file names, with {id} for the video id, such as '{id}_rgb.npy' (default: all files)"
@@ -270,8 +311,10 @@ ACTIONS = {
     ),
     "import": _Action(
         _import,
-        "import features of other programs: .npy, .npz, HDF5, pickles of arrays, WebDataset tars",
-        "vlalign-store import FOLDER --dataset msrvtt --profile s3d\n"
+        "import features of other programs: .npy, .npz, HDF5, pickles and .pth files of arrays, WebDataset tars",
+        "vlalign-store import FOLDER --dataset msrvtt --name resnet --rate 1\n"
+        "  vlalign-store import experts.pkl --dataset msrvtt --name rgb --key rgb --spread --durations seconds.csv\n"
+        "  vlalign-store import vid_feat_files/mult_h5 --dataset msrvtt --profile mmt_s3d\n"
         "  vlalign-store import rgb --dataset mine --profile i3d_rgb.json --pattern '{id}_rgb.npy'",
         _IMPORT,
     ),

@@ -7,7 +7,7 @@ from pathlib import Path
 from ..common.files import write_json, write_text
 from ..common.problems import Problems
 from ..common.writing import make_folder
-from ..records import VideoFeatures
+from ..records import UNKNOWN, VideoFeatures
 from ..stores.store import Store
 from .parquet import export_parquet
 
@@ -31,13 +31,20 @@ def card(store: Store, num_videos: int) -> str:
     window = f"{profile.window} frames, a new one every {profile.stride}" if profile.window > 1 else "1 frame"
     size = f"short side {profile.short_side_px} px ({profile.resize})" if profile.short_side_px else profile.resize
     cut = f", {profile.crop_px} px cut from the centre" if profile.crop_px else ""
+    unknown = set(profile.unknown)
+    if "fps" in unknown:
+        rate = "unknown; each row has its times"
+    elif "stride" in unknown and profile.fps is not None:
+        rate = f"{profile.fps:g} rows a second"
     facts = {
         "model": profile.model,
         "weights": f"{weights.name}, SHA-256 {weights.sha256 or 'unknown'}",
         "frame rate": rate,
-        "window": window,
-        "frames": f"{size}{cut}",
-        "values": f"{profile.value_range}, mean {list(profile.mean)}, standard deviation {list(profile.std)}",
+        "window": UNKNOWN if "window" in unknown else window,
+        "frames": UNKNOWN if "short_side_px" in unknown else f"{size}{cut}",
+        "values": UNKNOWN
+        if "mean" in unknown
+        else f"{profile.value_range}, mean {list(profile.mean)}, standard deviation {list(profile.std)}",
         "last window": profile.tail,
         "layer": profile.layer,
         "numbers a row": f"{profile.dimension:,}",

@@ -18,8 +18,13 @@ from ..stores.store import Store
 from ..untrusted.hdf5 import check_size, inner_dataset, is_inside, offset_of
 from ..untrusted.limits import FORMAT_ERRORS, MAX_ARRAY_BYTES, ArrayGroup, Budget, ReadArray
 from ..untrusted.npz import open_npz
+from ..untrusted.pickles import open_pickle
+from ..untrusted.torch_files import TORCH_SUFFIXES, open_torch
 
 FEATURE_SUFFIXES = (".npy", ".npz", ".h5", ".hdf5")
+PICKLE_SUFFIXES = (".pkl", ".pickle")
+ARRAY_SUFFIXES = (*FEATURE_SUFFIXES, *PICKLE_SUFFIXES, *TORCH_SUFFIXES)
+"""Files that ``open_arrays`` opens."""
 EXPORTED = ("start_seconds", "end_seconds", "valid_frames", "duration_seconds", "profile", "weights", "partial")
 """The arrays of vlalign's own exports besides ``features``."""
 
@@ -45,6 +50,8 @@ class SourceFeatures:
     """[T, D], float16 or float32; may contain non-finite values."""
     exported: Mapping[str, Any] | None = None
     """For an export of vlalign, the unchecked values of ``EXPORTED``; profile and weights as JSON. Otherwise None."""
+    times: np.ndarray | None = None
+    """[T, 2], unchecked: the first and last second of each row, if the file has them."""
 
 
 @contextmanager
@@ -59,7 +66,7 @@ def refuse_damaged(where: str | Path) -> Iterator[None]:
 
 @contextmanager
 def open_arrays(path: Path) -> Iterator[ArrayGroup]:
-    """Yield the arrays in a file with one of ``FEATURE_SUFFIXES``, which stays open in the block.
+    """Yield the arrays in a file with one of ``ARRAY_SUFFIXES``, which stays open in the block.
 
     Nothing in the file is executed, and it cannot make HDF5 open another file.
     """
@@ -71,6 +78,11 @@ def open_arrays(path: Path) -> Iterator[ArrayGroup]:
     elif suffix == ".npz":
         with open_npz(path) as arrays:
             yield arrays
+    elif suffix in PICKLE_SUFFIXES:
+        yield open_pickle(path)
+    elif suffix in TORCH_SUFFIXES:
+        with open_torch(path) as tensors:
+            yield tensors
     else:
         with h5py.File(path, "r", locking=False) as file:
             if "profile_hash" in file.attrs:
@@ -148,16 +160,20 @@ def arrays_in(group: ArrayGroup) -> dict[str, ReadArray]:
     return {name: item for name, item in group.items() if callable(item)}
 
 
-def read_video(group: ArrayGroup, where: str) -> SourceFeatures:
+def read_video(group: ArrayGroup, where: str, key: str | None = None, times: str | None = None) -> SourceFeatures:
     """Read the features of one video.
 
     Args:
         group: What is in the file about this video.
         where: The file, for messages.
+        key: Name of the array of features; by default the one called ``features``, or the only one.
+        times: Name of the array [T, 2] of the first and last second of each row.
     """
-    rows = np.atleast_2d(choose_features(group, where))
+    rows = np.atleast_2d(choose_features(group, where) if key is None else _chosen(group, key, where))
     with np.errstate(over="ignore"):
         rows = np.array(rows, np.float16 if rows.dtype.kind == "f" and rows.dtype.itemsize == 2 else np.float32)
+    if times is not None:
+        return SourceFeatures(rows, times=_named(group, times, where))
     if not {"profile", "start_seconds"} <= group.keys():
         return SourceFeatures(rows)
     arrays = arrays_in(group)
@@ -181,10 +197,27 @@ def choose_features(group: ArrayGroup, where: str) -> np.ndarray:
     if len(numeric) != 1:
         raise UserError(f"{where}: expected one array, or one called 'features'; found {join_names(numeric)}")
     (array,) = numeric.values()
+    may_be_empty = array.ndim == 2 and "profile" in group  # vlalign's exports may have videos without rows
+    return _as_rows(array, where, may_be_empty=may_be_empty)
+
+
+def _chosen(group: ArrayGroup, key: str, where: str) -> np.ndarray:
+    return _as_rows(_named(group, key, where), f"{where}, {key!r}", may_be_empty=False)
+
+
+def _named(group: ArrayGroup, key: str, where: str) -> np.ndarray:
+    arrays = arrays_in(group)
+    if key not in arrays:
+        raise UserError(f"{where}: no array {key!r} in it; found {join_names(arrays)}")
+    if (array := _numbers(arrays[key])) is None:
+        raise UserError(f"{where}: its {key!r} is no array of numbers; expected [rows, values]")
+    return array
+
+
+def _as_rows(array: np.ndarray, where: str, *, may_be_empty: bool) -> np.ndarray:
     shape = list(array.shape)
     if array.ndim > 2:
         array = array.squeeze() if max(shape) > 1 else array.reshape(1, 1)
-    may_be_empty = array.ndim == 2 and "profile" in group  # vlalign's exports may have videos without rows
     if array.ndim > 2 or (0 in shape and not may_be_empty):
         raise UserError(f"{where}: expected [rows, values], got {shape}")
     return array

@@ -19,9 +19,10 @@ from ..common.progress import Listener, progress, report_progress_to
 from ..common.terminal import one_line
 from ..records import Profile, VideoFeatures, Weights
 from ..remote.store import refuse_remote
-from ..shards.format import Provenance
+from ..shards.format import UNKNOWN_FACTS, Provenance
 from ..shards.write import check_storable, write_shard
 from ..stores.feature_store import FeatureStore
+from .declared_profile import DeclaredFeatures, known_profile
 from .feature_files import SourceFeatures
 from .readers import SourceVideo, source_videos
 
@@ -48,14 +49,23 @@ class _RowTimes:
     partial: str = ""
 
 
+@dataclass(frozen=True)
+class _Clock:
+    """What the user stated about times, by video id."""
+
+    durations: Mapping[str, float]
+    times: Mapping[str, np.ndarray]
+
+
 def import_features(
     source: Path,
     folder: Path,
-    profile: Profile,
-    weights: Weights,
+    profile: Profile | DeclaredFeatures,
+    weights: Weights | None = None,
     *,
     pattern: str | None = None,
     durations: Mapping[str, float] | None = None,
+    times: Mapping[str, np.ndarray] | None = None,
     problems: Problems,
     on_progress: Listener | None = None,
 ) -> int:
@@ -68,10 +78,12 @@ def import_features(
     Args:
         source: Folder or file of features (``source_videos``).
         folder: Folder of the store; created if missing.
-        profile: How the features were made, as far as the user knows.
-        weights: The weights that made them.
+        profile: How the features were made, as far as the user knows. Facts that are not declared are recorded as
+            unknown.
+        weights: The weights that made them; by default those of the profile, without a SHA-256.
         pattern: Names to take, and where the id is in them (``source_videos``).
         durations: Seconds by video id. Without one, a video ends with its last row.
+        times: The first and last second of each row, [T, 2] by video id, if they do not follow from the profile.
         problems: Receives the videos that cannot be imported.
         on_progress: Called after each video.
 
@@ -84,21 +96,26 @@ def import_features(
     refuse_remote(folder)
     batches: dict[str, list[VideoFeatures]] = {"float16": [], "float32": []}
     num_new = 0
-    with report_progress_to(on_progress), source_videos(source, pattern) as videos:
+    features = profile if isinstance(profile, DeclaredFeatures) else known_profile(profile)
+    with (
+        report_progress_to(on_progress),
+        source_videos(source, pattern or features.pattern, key=features.key, times=features.times) as videos,
+    ):
+        profile = features.profile(features.facts.get("dimension") or _dimension(videos))
         declared = Provenance(
             profile=profile,
-            weights=_weights_of(videos, weights),
-            origin=IMPORTED,
+            weights=_weights_of(videos, weights or Weights(name=profile.weights, sha256="")),
+            origin=IMPORTED + (UNKNOWN_FACTS + ", ".join(profile.unknown) if profile.unknown else ""),
             made_with={"vlalign": package_version(), "imported_from": one_line(source.name)},
         )
         stored = _stored(folder, declared)
-        for features in _new_features(videos, stored, declared, durations or {}, problems):
-            batch = batches[features.features.dtype.name]
-            num_bytes = sum(video.features.nbytes for video in (*batch, features))
+        for video in _new_features(videos, stored, declared, _Clock(durations or {}, times or {}), problems):
+            batch = batches[video.features.dtype.name]
+            num_bytes = sum(one.features.nbytes for one in (*batch, video))
             if batch and (len(batch) == BATCH_VIDEOS or num_bytes > BATCH_BYTES):
                 _write(folder, declared, batch)
                 batch.clear()
-            batch.append(features)
+            batch.append(video)
             num_new += 1
     for batch in batches.values():
         if batch:
@@ -122,7 +139,7 @@ def _new_features(
     videos: Sequence[SourceVideo],
     stored: FeatureStore | None,
     declared: Provenance,
-    durations: Mapping[str, float],
+    clock: _Clock,
     problems: Problems,
 ) -> Iterator[VideoFeatures]:
     """Yield the videos that ``stored`` does not have from the same source."""
@@ -136,7 +153,7 @@ def _new_features(
                 found = video.read()
                 if found.exported is not None:
                     _check_exported(found.exported, declared, video.where)
-                yield _with_times(video, found, source, declared.profile, durations.get(video.video_id), problems)
+                yield _with_times(video, found, source, declared.profile, clock, problems)
             taken.add(video.video_id)
         except ProfileMismatch:
             raise
@@ -173,6 +190,16 @@ def _weights_of(videos: Sequence[SourceVideo], declared: Weights) -> Weights:
         except UserError:  # reported when the video is imported
             continue
     return declared
+
+
+def _dimension(videos: Sequence[SourceVideo]) -> int:
+    """Return the number of values of a row of the first video that can be read."""
+    for video in videos:
+        try:
+            return video.read().rows.shape[1]
+        except UserError as error:
+            reason = error
+    raise reason
 
 
 def _provenance_in(exported: Mapping[str, Any], where: str) -> Provenance:
@@ -213,21 +240,27 @@ def _with_times(
     found: SourceFeatures,
     source: str,
     profile: Profile,
-    duration: float | None,
+    clock: _Clock,
     problems: Problems,
 ) -> VideoFeatures:
     """Add the times of the rows.
 
     Raises ``UserError`` for rows that do not fit the profile, or whose times are unknown.
     """
-    num_rows, exported = len(found.rows), found.exported
+    num_rows, exported, duration = len(found.rows), found.exported, clock.durations.get(video.video_id)
+    stated = found.times if found.times is not None else clock.times.get(video.video_id)
     try:
-        times = _row_times(profile, num_rows, duration) if exported is None else _exported_times(exported)
+        if exported is not None:
+            times = _exported_times(exported)
+        elif stated is not None:
+            times = _stated_times(stated, num_rows, duration, profile)
+        else:
+            times = _row_times(profile, num_rows, duration)
         features = VideoFeatures(video_id=video.video_id, features=found.rows, source=source, **vars(times))
         check_storable(features, profile, found.rows.dtype)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{video.where}: {one_line(str(error))}") from None
-    if exported is None and profile.fps is not None and duration is not None:
+    if exported is None and stated is None and profile.fps is not None and duration is not None:
         num_late = int((np.arange(num_rows) * profile.stride / profile.fps > duration).sum())
         if num_late:
             problems.add(
@@ -250,8 +283,27 @@ def _row_times(profile: Profile, num_rows: int, duration: float | None) -> _RowT
         starts, ends = rows * profile.stride / profile.fps, (rows * profile.stride + profile.window) / profile.fps
     elif duration is not None:
         starts, ends = duration * rows / num_rows, duration * (rows + 1) / num_rows
+    elif "fps" in profile.unknown:
+        raise ValueError("the times of its rows are not known; list them in the table that --times names")
     else:
         raise ValueError("the profile has no fps, so the duration of the video is needed; list it in the durations")
+    duration = float(ends[-1]) if duration is None else duration
+    return _RowTimes(
+        np.minimum(starts, duration), np.minimum(ends, duration), np.full(num_rows, profile.window), duration
+    )
+
+
+def _stated_times(times: np.ndarray, num_rows: int, duration: float | None, profile: Profile) -> _RowTimes:
+    """Return the times of rows that are stated one by one."""
+    if times.shape != (num_rows, 2):
+        raise ValueError(
+            f"its times have shape {list(times.shape)}; expected [{num_rows}, 2], start and end of each row"
+        )
+    starts, ends = times.astype("f8").T
+    if not (
+        np.isfinite(times).all() and (starts >= 0).all() and (starts <= ends).all() and (np.diff(starts) >= 0).all()
+    ):
+        raise ValueError("impossible times of its rows; expected 0 <= start <= end in seconds, in order")
     duration = float(ends[-1]) if duration is None else duration
     return _RowTimes(
         np.minimum(starts, duration), np.minimum(ends, duration), np.full(num_rows, profile.window), duration

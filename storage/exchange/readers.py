@@ -18,8 +18,8 @@ from ..common.errors import UserError
 from ..common.terminal import one_line
 from ..dataset.media_types import VIDEO_SUFFIXES
 from ..untrusted.limits import ArrayGroup
-from ..untrusted.pickles import open_pickle
 from .feature_files import (
+    ARRAY_SUFFIXES,
     FEATURE_SUFFIXES,
     SourceFeatures,
     choose_features,
@@ -32,7 +32,17 @@ from .feature_files import (
 from .parquet import SUFFIX, open_parquet
 from .webdataset import open_tar
 
-PICKLE_SUFFIXES = (".pkl", ".pickle")
+
+@dataclass(frozen=True)
+class _Choice:
+    """Which of a video's arrays to take: names as in ``source_videos``."""
+
+    key: str | None
+    times: str | None
+
+    def read(self, group: ArrayGroup, where: str) -> SourceFeatures:
+        """Read the features of a video from its group of arrays."""
+        return read_video(group, where, self.key, self.times)
 
 
 @dataclass(frozen=True)
@@ -84,7 +94,9 @@ def read_features(path: Path) -> np.ndarray:
 
 
 @contextmanager
-def source_videos(source: Path, pattern: str | None = None) -> Iterator[list[SourceVideo]]:
+def source_videos(
+    source: Path, pattern: str | None = None, *, key: str | None = None, times: str | None = None
+) -> Iterator[list[SourceVideo]]:
     """Yield the videos in a source, which stays open in the block.
 
     Args:
@@ -93,8 +105,8 @@ def source_videos(source: Path, pattern: str | None = None) -> Iterator[list[Sou
             tars of vlalign;
             a Parquet file with a column of ids and one of embeddings (``parquet.py``);
             a .npz or HDF5 file with an array for each video, or a group with one array or one called ``features``;
-            a pickle of a dict {id: array}, {id: list of arrays} or {id: {name: array}};
-            a file of one video, whose array is called ``features``.
+            a pickle, or a file of torch.save, of a dict {id: array}, {id: list of arrays} or {id: {name: array}};
+            a file of one video, whose array is called ``features``, or is the only content of a pickle.
         pattern: The only names to take, such as ``{id}_rgb.npy``, or ``*/{id}.h5/features.s3d`` for an array in each
             file. For a source that is a file, the names in it, such as ``{id}/c3d_features``. ``*`` stands for
             anything but a slash.
@@ -104,20 +116,20 @@ def source_videos(source: Path, pattern: str | None = None) -> Iterator[list[Sou
     """
     with ExitStack() as stack:
         with refuse_damaged(source):
-            videos = _videos_in(source, pattern, stack)
+            videos = _videos_in(source, pattern, _Choice(key, times), stack)
             if not videos:
                 like = f" like {pattern!r}" if pattern is not None else ""
-                suffixes = " ".join(FEATURE_SUFFIXES)
+                suffixes = " ".join(ARRAY_SUFFIXES)
                 raise UserError(
                     f"{source}: no features{like} in it; expected {suffixes}, .parquet or .tar files, or arrays by id"
                 )
         yield videos
 
 
-def _videos_in(source: Path, pattern: str | None, stack: ExitStack) -> list[SourceVideo]:
+def _videos_in(source: Path, pattern: str | None, choice: _Choice, stack: ExitStack) -> list[SourceVideo]:
     suffix = source.suffix.lower()
     if source.is_dir():
-        return _in_folder(source, pattern)
+        return _in_folder(source, pattern, choice)
     if not source.is_file():
         raise UserError(f"{source}: not found; expected a folder or file of features")
     if suffix == ".tar":
@@ -128,11 +140,9 @@ def _videos_in(source: Path, pattern: str | None, stack: ExitStack) -> list[Sour
         if pattern is not None:
             raise UserError(f"{source}: a Parquet file has the ids in a column; expected no pattern, got {pattern!r}")
         return _in_parquet(source)
-    if suffix in PICKLE_SUFFIXES:
-        return _in_group(source, open_pickle(source), pattern)
-    if suffix in FEATURE_SUFFIXES:
-        return _in_group(source, stack.enter_context(open_arrays(source)), pattern)
-    known = " ".join((*FEATURE_SUFFIXES, *PICKLE_SUFFIXES, ".tar", SUFFIX))
+    if suffix in ARRAY_SUFFIXES:
+        return _in_group(source, stack.enter_context(open_arrays(source)), pattern, choice)
+    known = " ".join((*ARRAY_SUFFIXES, ".tar", SUFFIX))
     raise UserError(f"{source}: unknown suffix; expected a folder, or a file ending in {known}")
 
 
@@ -149,17 +159,17 @@ def _video_id(relative: PurePath) -> str:
     return unicodedata.normalize("NFC", name.as_posix())
 
 
-def _in_folder(folder: Path, pattern: str | None) -> list[SourceVideo]:
-    inside = re.fullmatch(r"(.+\.(?:npz|h5|hdf5))/(.+)", pattern or "", re.IGNORECASE)
+def _in_folder(folder: Path, pattern: str | None, choice: _Choice) -> list[SourceVideo]:
+    inside = re.fullmatch(r"(.+\.(?:npz|h5|hdf5|pkl|pickle|pth|pt))/(.+)", pattern or "", re.IGNORECASE)
     file_pattern, name = inside.groups() if inside else (pattern, "")
     names = _compiled(file_pattern)
     videos = []
-    for path in _files(folder, FEATURE_SUFFIXES):
+    for path in _files(folder, ARRAY_SUFFIXES):
         relative = path.relative_to(folder)
         match = names.fullmatch(relative.as_posix()) if names else None
         if names is None or match:
             video_id = match[1] if match else _video_id(relative)
-            videos.append(SourceVideo(video_id, path, partial(_read_file, path, name), name))
+            videos.append(SourceVideo(video_id, path, partial(_read_file, path, name, choice), name))
     for path in _files(folder, (".tar", SUFFIX)) if names is None else ():
         try:
             videos += _in_tar(path) if path.suffix.lower() == ".tar" else _in_parquet(path)
@@ -198,28 +208,34 @@ def _compiled(pattern: str | None) -> re.Pattern[str] | None:
     )
 
 
-def _read_file(path: Path, name: str) -> SourceFeatures:
+def _read_file(path: Path, name: str, choice: _Choice) -> SourceFeatures:
     with open_arrays(path) as group:
         if name:
             arrays = flatten(group)
             if name not in arrays:
                 raise UserError(f"{path}: no array {name!r} in it; found {join_names(arrays)}")
             group = {name: arrays[name]}
-        return read_video(group, str(path))
+        return choice.read(group, str(path))
 
 
-def _in_group(source: Path, group: ArrayGroup, pattern: str | None) -> list[SourceVideo]:
+def _in_group(source: Path, group: ArrayGroup, pattern: str | None, choice: _Choice) -> list[SourceVideo]:
     names = _compiled(pattern)
     videos: list[tuple[str, str, ArrayGroup]] = []
     if names is not None:
+        if choice.key is not None:
+            raise UserError(f"{source}: pattern {pattern!r} names the arrays; expected no --key, got {choice.key!r}")
         for name, read in flatten(group).items():
             if match := names.fullmatch(name):
                 videos.append((match[1], name, {name: read}))
-    elif callable(group.get("features")) or source.suffix.lower() == ".npy":
+    elif callable(group.get(choice.key or "features")) or source.suffix.lower() == ".npy":
         videos.append((_video_id(PurePath(source.name)), "", group))
     else:
         videos += [(name, name, {name: item} if callable(item) else item) for name, item in group.items()]
+        if choice.key is not None and videos and all(map(callable, group.values())):
+            raise UserError(
+                f"{source}: no array {choice.key!r} in it, and no groups with several; found {join_names(group)}"
+            )
     return [
-        SourceVideo(video_id, source, partial(read_video, arrays, f"{source}, {video_id!r}"), name)
+        SourceVideo(video_id, source, partial(choice.read, arrays, f"{source}, {video_id!r}"), name)
         for video_id, name, arrays in videos
     ]

@@ -36,6 +36,8 @@ else:
 SCHEMA = 1
 EXTRACTED = "extracted"
 """``origin`` of features that this package computed. Their profile is known, not just stated by the user."""
+UNKNOWN_FACTS = "; unknown: "
+"""What stands in an ``origin`` before the facts of the profile that nobody knows."""
 ROW_TYPES = {"start_seconds": "<f8", "end_seconds": "<f8", "valid_frames": "<i4"}
 COLUMNS = ("features", *ROW_TYPES)
 BLOCK_BYTES = 4096

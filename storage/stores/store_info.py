@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from ..common.terminal import number_of
@@ -18,7 +18,7 @@ class StoreInfo:
     schema: int
     origin: str
     profile: Mapping[str, Any]
-    """All fields of the profile."""
+    """All facts of the profile; "unknown" for those that nobody knows."""
     profile_hash: str
     weights: str
     weights_sha256: str
@@ -74,7 +74,7 @@ def describe(store: FeatureStore) -> StoreInfo:
         folder=str(store.folder),
         schema=SCHEMA,
         origin=store.origin,
-        profile=asdict(store.profile),
+        profile=store.profile.facts(),
         profile_hash=store.profile.hash,
         weights=store.weights.name,
         weights_sha256=store.weights.sha256,

@@ -9,10 +9,10 @@ import mmap
 import pickle
 import pickletools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import Any, BinaryIO, ClassVar, NoReturn
 
 import numpy as np
 
@@ -190,7 +190,7 @@ def _refuser(code: int) -> Callable[[Any], None]:
     return lambda unpickler: unpickler.refuse(opcode)
 
 
-class _PlainUnpickler(pickle._Unpickler):
+class PlainUnpickler(pickle._Unpickler):
     """Builds numbers, texts, bytes, tuples, lists, dicts and ``PickledArray``, and refuses everything else by name.
 
     Time and memory are in proportion to the file. This is Python's own implementation rather than the one in C, which
@@ -204,23 +204,26 @@ class _PlainUnpickler(pickle._Unpickler):
     pop_mark: Callable[[], list[Any]]
     readline: Callable[[], bytes]
 
-    def __init__(self, content: mmap.mmap, path: Path) -> None:
+    builders: ClassVar[Mapping[tuple[str, str], Callable[..., Any]]] = BUILDERS
+
+    def __init__(self, content: BinaryIO | mmap.mmap, num_bytes: int, path: Path) -> None:
+        """Prepare to read a pickle of at most ``num_bytes`` from ``content``; ``path`` is for messages."""
         super().__init__(content, encoding="bytes")  # texts of Python 2 as bytes: not copied, and ids may be UTF-8
         self.path, self.memo = path, _Memo()
-        self.left = MAX_EXPANSION * len(content)
+        self.left = MAX_EXPANSION * num_bytes
         """Bytes and items that builders may still receive. One from the memo costs a file next to nothing."""
 
     def find_class(self, module: str, name: str) -> Callable[..., Any]:
-        """Return a builder. Raises ``UserError`` for anything that is not in ``BUILDERS``."""
-        if (module, name) not in BUILDERS:
+        """Return a builder. Raises ``UserError`` for anything that is not in ``builders``."""
+        if (module, name) not in self.builders:
             full_name = f"{module}.{name}"[:200]
             raise UserError(f"{self.path}: wants to build {full_name}; only numpy arrays and plain containers are read")
-        return BUILDERS[module, name]
+        return self.builders[module, name]
 
     def reduce(self) -> None:
         """Call a builder."""
         args, build = self.stack.pop(), self.stack.pop()
-        if build not in BUILDERS.values():
+        if build not in self.builders.values():
             raise ValueError(f"it calls a {type(build).__name__}; expected a function")
         if not isinstance(args, tuple):
             raise ValueError(f"it calls with a {type(args).__name__}; expected a tuple of arguments")
@@ -284,19 +287,29 @@ class _PlainUnpickler(pickle._Unpickler):
 
 
 def open_pickle(path: Path) -> ArrayGroup:
-    """Read a pickled dict {video id: array, list of arrays, or dict of them}.
+    """Read a pickled array, or a dict {video id: array, list of arrays, or dict of them}.
 
     An array may have several names. Arrays that are read together take at most ``MAX_EXPANSION`` times the size of the
     file; the others are refused when they are read.
 
+    Returns:
+        The arrays by their keys; an array alone by the name of the file.
+
     Raises:
-        UserError: The pickle is not a dict, or wants to build anything else.
+        UserError: The pickle is neither, or wants to build anything else.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        loaded, left = _PlainUnpickler(content, path).load(), MAX_EXPANSION * len(content)
+        return group_of(PlainUnpickler(content, len(content), path).load(), len(content), path)
+
+
+def group_of(loaded: Any, num_bytes: int, path: Path) -> ArrayGroup:
+    """Return the arrays in what a pickle of ``num_bytes`` holds, by name; see ``open_pickle``."""
+    left = MAX_EXPANSION * num_bytes
+    if isinstance(loaded, PickledArray):
+        return {path.stem: partial(_array_of, loaded) if loaded.num_bytes <= left else _refuse_repeated}
     if not isinstance(loaded, dict):
-        kind = "array" if isinstance(loaded, PickledArray) else type(loaded).__name__
-        raise UserError(f"{path}: a pickled {kind}; expected a dict {{video id: array}}")
+        kind = type(loaded).__name__
+        raise UserError(f"{path}: a pickled {kind}; expected an array, or a dict {{video id: array}}")
     leaves: dict[int, ReadArray | ArrayGroup] = {}
     sizes, arrays = _Sizes(), {}
     for key, value in loaded.items():

@@ -37,10 +37,10 @@ def rows(num_rows: int = 2, dimension: int = 3, dtype: str = "float32", seed: in
 A, B = rows(2), rows(4, seed=1)
 
 
-def read_all(source: Path, pattern: str | None = None) -> tuple[dict[str, np.ndarray], list[str]]:
+def read_all(source: Path, pattern: str | None = None, **more) -> tuple[dict[str, np.ndarray], list[str]]:
     """Rows by video id, and what was said of the others."""
     found, refused = {}, []
-    with source_videos(source, pattern) as videos:
+    with source_videos(source, pattern, **more) as videos:
         for video in videos:
             try:
                 found[video.video_id] = video.read().rows

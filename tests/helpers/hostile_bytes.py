@@ -45,8 +45,9 @@ from vlalign.storage.common.errors import UserError, refuse_unreadable
 from vlalign.storage.common.files import read_json, sha256_of
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.dataset.folder import DatasetFolder
-from vlalign.storage.exchange.declared_profile import read_durations, read_profile
+from vlalign.storage.exchange.declared_profile import read_declared, read_durations
 from vlalign.storage.exchange.exports import export_store
+from vlalign.storage.exchange.published_features import PUBLISHED
 from vlalign.storage.exchange.readers import source_videos
 from vlalign.storage.profiles import PROFILES
 from vlalign.storage.records import Caption, Weights
@@ -369,7 +370,10 @@ def read_official(folder: Path, path: Path) -> None:
 
 
 def read_import_options(folder: Path, path: Path) -> None:
-    read_durations(path) if path.suffix == ".csv" else read_profile(str(path))
+    if path.suffix == ".csv":
+        read_durations(path)
+    else:
+        read_declared(str(path), PUBLISHED).profile(1)
 
 
 def read_run(folder: Path, path: Path) -> None:

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import time
-from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -72,7 +71,7 @@ def test_info_for_programs(call, dataset):
     code, out, err = call("info", "--json")
     assert (code, err) == (0, "")
     [about] = json.loads(out)
-    assert about["profile"] == json.loads(json.dumps(asdict(PROFILE)))
+    assert about["profile"] == json.loads(json.dumps(PROFILE.facts()))
     said = {
         "schema": 1,
         "origin": "extracted",

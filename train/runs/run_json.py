@@ -18,7 +18,7 @@ from ...storage.common.packages import package_version
 from ...storage.common.terminal import one_line
 from ...storage.common.validation import DATASET_NAME, is_text
 from ...storage.dataset.folder import DatasetFolder
-from ...storage.shards import EXTRACTED
+from ...storage.shards import EXTRACTED, UNKNOWN_FACTS
 from ..data.stores import StoreFacts, StoreOrigin, Stores, facts_of, open_stores
 from ..objectives import DEFAULT_OBJECTIVE, OBJECTIVES
 from ..recipes.train_config import TrainConfig, setting_types
@@ -222,6 +222,9 @@ def features_note(stores: Sequence[StoreOrigin]) -> str | None:
             f"Features {imported} were imported: how they were made is what was stated at the import, and was not "
             "checked."
         )
+    for store in stores:
+        if unknown := store["origin"].partition(UNKNOWN_FACTS)[2]:
+            notes.append(f"Nobody knows of {store['features']}: {unknown}.")
     return " ".join(notes) or None
 
 

@@ -7,8 +7,13 @@ from dataclasses import replace
 import pytest
 from helpers.feature_files import PROFILE, declared
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.exchange.declared_profile import read_durations, read_profile
+from vlalign.storage.exchange.declared_profile import declare, read_declared, read_durations
+from vlalign.storage.exchange.published_features import PUBLISHED
 from vlalign.storage.profiles import PROFILES
+
+
+def read_profile(text: str):
+    return declare(read_declared(text, PUBLISHED)).profile(1)
 
 
 def test_a_profile_is_given_by_name_or_file(tmp_path):
@@ -24,7 +29,6 @@ def test_a_profile_is_given_by_name_or_file(tmp_path):
 @pytest.mark.parametrize(
     "changes, complaint",
     [
-        ({"fps": ...}, "field 'fps' is "),
         ({"frames": 3}, "field 'frames' is "),
         ({"fps": "24"}, "field 'fps' is \"24\""),
         ({"fps": 0}, "field 'fps' is 0"),
@@ -35,6 +39,8 @@ def test_a_profile_is_given_by_name_or_file(tmp_path):
         ({"crop_px": "centre"}, "field 'crop_px' is \"centre\""),
         ({"mean": [1, 2]}, "field 'mean' is [1, 2]"),
         ({"layer": None}, "field 'layer' is null"),
+        ({"unknown": "window"}, "field 'unknown' is \"window\""),
+        ({"unknown": ["dimension"]}, "field 'unknown' is [\"dimension\"]"),
         ({"name": "../up"}, "field 'name' is \"../up\""),
     ],
 )
@@ -47,7 +53,7 @@ def test_a_wrong_field_is_named(tmp_path, changes, complaint):
 
 def test_all_wrong_fields_are_named_at_once(tmp_path):
     with pytest.raises(UserError) as refused:
-        read_profile(str(declared(tmp_path, fps=0, window=..., layer=None, frames=3)))
+        read_profile(str(declared(tmp_path, fps=0, window=0, layer=None, frames=3)))
     assert "\n" not in str(refused.value)
     assert all(f"field {name!r} is " in str(refused.value) for name in ("fps", "window", "layer", "frames"))
 

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from vlalign.storage import FeatureStore, VideoFeatures, Weights, write_shard
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
-from vlalign.storage.exchange.declared_profile import read_profile
+from vlalign.storage.exchange.declared_profile import read_declared
 from vlalign.storage.exchange.exports import FORMS, export_store
+from vlalign.storage.exchange.published_features import PUBLISHED
 from vlalign.storage.exchange.imports import IMPORTED
 from vlalign.storage.exchange.readers import source_videos
 
@@ -214,8 +215,8 @@ REAL = {
 def test_real_features_survive_import_export_and_import(tmp_path, kind):
     path, pattern, fields, num_videos, seconds = REAL[kind]
     source = shared(f"data/features/{path}")
-    profile = read_profile(str(declared(tmp_path, **fields)))
-    durations = {p.stem: msvd_seconds(p) for p in source.glob("*.npy")} if profile.fps is None else None
+    profile = read_declared(str(declared(tmp_path, **fields)), PUBLISHED)
+    durations = {p.stem: msvd_seconds(p) for p in source.glob("*.npy")} if profile.facts["fps"] is None else None
     num_new, problems = imported(source, tmp_path / "store", profile, pattern=pattern, durations=durations)
     store = FeatureStore(tmp_path / "store")
     assert (num_new, problems.count, len(store)) == (num_videos, 0, num_videos)

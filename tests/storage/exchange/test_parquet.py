@@ -16,8 +16,9 @@ from vlalign.storage.common.problems import Problems
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.exchange import parquet
 from vlalign.storage.exchange.dataset_card import card
-from vlalign.storage.exchange.declared_profile import read_profile
+from vlalign.storage.exchange.declared_profile import read_declared
 from vlalign.storage.exchange.exports import export_store
+from vlalign.storage.exchange.published_features import PUBLISHED
 
 
 def test_other_programs_read_a_row_for_each_window(tmp_path):
@@ -102,7 +103,7 @@ def test_a_folder_for_hubs_has_a_card_and_comes_back_by_its_command(tmp_path, mo
     text = (tmp_path / "out" / "README.md").read_text()
     assert text == card(store, len(IDS)) and text.startswith("---\nlicense: other\n")
     assert f"| frame rate | {PROFILE.fps} frames a second |" in text and store.weights.sha256 in text
-    assert read_profile(str(tmp_path / "out" / "profile.json")) == store.profile
+    assert read_declared(str(tmp_path / "out" / "profile.json"), PUBLISHED).profile(1) == store.profile
     (files,) = re.findall(r"data_files: (.*)", text)
     assert [str(p.relative_to(tmp_path / "out")) for p in (tmp_path / "out").glob(files)] == ["data/part-00000.parquet"]
     (command,) = re.findall(r"`vlalign-store (.*)`", text)
