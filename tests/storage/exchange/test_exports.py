@@ -18,8 +18,8 @@ from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.exchange.declared_profile import read_declared
 from vlalign.storage.exchange.exports import FORMS, export_store
-from vlalign.storage.exchange.published_features import PUBLISHED
 from vlalign.storage.exchange.imports import IMPORTED
+from vlalign.storage.exchange.published_features import PUBLISHED
 from vlalign.storage.exchange.readers import source_videos
 
 pytestmark = pytest.mark.portable

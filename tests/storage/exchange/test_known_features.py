@@ -152,9 +152,7 @@ def experts(a: object, b: object) -> dict:
         ("e.pth", lambda path, content: torch.save(content, path)),
         (
             "e.h5",
-            lambda path, content: write_h5(
-                path, {f"{v}/{e}": a for v, each in content.items() for e, a in each.items()}
-            ),
+            lambda path, content: write_h5(path, {f"{v}/{e}": a for v, own in content.items() for e, a in own.items()}),
         ),
     ],
 )
