@@ -158,11 +158,11 @@ def _spacy() -> Check:
 
 
 def _weights() -> Check:
+    from ...storage.common.user_state import cache_folder
     from ..models import PUBLISHED
-    from ..models.weights import cache_folder
 
     try:
-        folder = cache_folder()
+        folder = cache_folder("weights")
     except UserError:
         todo = "set VLALIGN_CACHE to a folder that can be written"
         return Check("weights", "there is no home folder to keep them in", todo)

@@ -5,9 +5,8 @@ from pathlib import Path
 
 from ...storage.common.errors import UserError
 from ...storage.common.files import read_json, write_json
-from ...storage.common.user_state import state_file, writable_state_file
+from ...storage.common.user_state import cache_folder, state_file, writable_state_file
 from ...storage.records import Profile, Weights
-from ..models.weights import cache_folder
 from . import is_of_hub
 
 
@@ -47,7 +46,7 @@ def find_weights(profile: Profile, used: Weights) -> Path:
             f"weights {used.name}, which made the features {profile.name}: no extraction on this machine used them; "
             "pass --weights with the folder of the model"
         )
-    if (cached := cache_folder() / profile.weights).is_file():
+    if (cached := cache_folder("weights") / profile.weights).is_file():
         return cached
     raise UserError(
         f"weights {used.name}, which made the features {profile.name}: not in {cached.parent}, and no extraction on "

@@ -23,6 +23,7 @@ from ...storage.common.files import read_json, sha256_of, write_json
 from ...storage.common.progress import progress
 from ...storage.common.system import wait_for_lock
 from ...storage.common.terminal import say
+from ...storage.common.user_state import cache_folder
 from ...storage.common.writing import make_folder, move, open_to_write, remove_file
 from ...storage.records import Weights
 from . import PUBLISHED
@@ -38,27 +39,13 @@ SILENCE_SECONDS = 20.0
 BLOCK_BYTES = 1 << 20
 
 
-def cache_folder() -> Path:
-    """Return the folder of downloaded weights.
-
-    Raises:
-        UserError: There is no home folder, and the environment names no other.
-    """
-    try:
-        return Path(os.environ.get("VLALIGN_CACHE") or Path.home() / ".cache" / "vlalign") / "weights"
-    except RuntimeError:
-        raise UserError(
-            "weights: there is no home folder to keep them in; set VLALIGN_CACHE to a folder that can be written"
-        ) from None
-
-
 def published_weights(name: str) -> Path:
     """Return a published file in the cache, downloaded if necessary, and checked.
 
     Raises:
         UserError: It cannot be downloaded, or is another file than the published one.
     """
-    path, published = cache_folder() / name, PUBLISHED[name]
+    path, published = cache_folder("weights") / name, PUBLISHED[name]
     if path.exists():
         if complaint := _complaint(path, name, published):
             raise UserError(f"weights {path}: {complaint}")
@@ -93,7 +80,7 @@ def _complaint(path: Path, name: str, published: PublishedFile) -> str | None:
     sha256 = sha256_of(path)
     if published.sha256 and sha256 != published.sha256:
         return f"its SHA-256 is {sha256} instead of {published.sha256}; {again}"
-    pins_file = cache_folder() / "sha256.json"
+    pins_file = cache_folder("weights") / "sha256.json"
     pins = read_json(pins_file) if pins_file.exists() else {}
     if name not in pins:
         try:

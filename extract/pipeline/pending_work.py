@@ -16,8 +16,8 @@ from ...storage.common.locks import file_lock
 from ...storage.common.problems import Problems
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.records import Failure, VideoRecord
-from ...storage.shards.names import written_at_ns
-from ...storage.stores.feature_store import FeatureStore, is_store
+from ...storage.stores.feature_store import is_store
+from ...storage.stores.opening import open_store
 from ..settings import ExtractionSettings
 
 OLDER_NS = 3600 * 10**9
@@ -71,18 +71,12 @@ class _File:
         return self.identity in ("", source)
 
 
-def _made(store: FeatureStore, video_id: str) -> tuple[str, int]:
-    """Return the identity of the file that a video's features were made from, and when they were written."""
-    shard, video = store.locate(video_id)
-    return video["source"].decode(), written_at_ns(shard.path)
-
-
 class PendingWork:
     """The work that is left for each kind of features, from the stores and ``failures.jsonl`` alone."""
 
     def __init__(self, dataset: DatasetFolder, features: Sequence[str]) -> None:
         self.dataset = dataset
-        self.stores = {f: FeatureStore(dataset.features(f)) for f in features if is_store(dataset.features(f))}
+        self.stores = {f: open_store(dataset.features(f)) for f in features if is_store(dataset.features(f))}
         self.failures = {f: read_failures(self.failures_file(f)) for f in features}
         self.features = list(features)
         self._changed: dict[str, dict[str, Failure | None]] = {}
@@ -103,7 +97,11 @@ class PendingWork:
         missing = []
         for features in self.features:
             store, failure = self.stores.get(features), self.failures[features].get(video.video_id)
-            if store and video.video_id in store and file.is_unchanged(*_made(store, video.video_id)):
+            if (
+                store is not None
+                and video.video_id in store
+                and file.is_unchanged(store.source(video.video_id), store.written_at_ns(video.video_id))
+            ):
                 continue
             is_same = failure and (video.url or (failure.source == file.identity and file.identity))
             if failure and is_same and not is_transient(failure):

@@ -16,8 +16,8 @@ from ...storage.common.terminal import one_line, say
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.records import Failure, VideoFeatures
 from ...storage.remote.addresses import without_secrets
-from ...storage.remote.store import RemoteStore, remote_store
-from ...storage.shards import TEXTS, check_storable, write_shard
+from ...storage.shards import TEXTS, Provenance, check_storable
+from ...storage.stores.opening import open_writer
 from ...storage.stores.thumbnails import Thumbnail, ThumbnailStore, write_thumbnails
 from ..decoding.errors import VideoError
 from ..extractor import Extractor
@@ -74,6 +74,7 @@ class _PendingShards:
         self._dataset = dataset
         self.extractors = {e.profile.name: e for e in extractors}
         self._features: dict[str, list[VideoFeatures]] = {name: [] for name in self.extractors}
+        self._writers = {name: open_writer(dataset.features(name)) for name in self.extractors}
         self._thumbnails: list[Thumbnail] = []
         self._known_thumbnails = ThumbnailStore(dataset.thumbnails)
         self._made_with = {"vlalign": package_version()} | {name: version(name) for name in ("torch", "av")}
@@ -94,41 +95,32 @@ class _PendingShards:
         self.video_ids.append(video_id)
 
     def write(self) -> ShardsWritten:
-        """Write what was finished. If it cannot be sent to a remote store, it is on disk and the next call sends it."""
-        to_send = []
+        """Write what was finished. If it cannot be sent to a server, it is on disk and the next call sends it."""
         for name, videos in self._features.items():
             if videos:
-                to_send += self._write_shard(name, videos)
+                self._writers[name].write(videos, self._provenance(self.extractors[name]))
                 videos.clear()
         if self._thumbnails:
             write_thumbnails(self._dataset.thumbnails, self._thumbnails)
             self._thumbnails.clear()
-        for remote, shard in to_send:
-            remote.put(shard)
+        for writer in self._writers.values():
+            writer.flush()
         written = ShardsWritten(self.video_ids)
         self._begin()
         return written
 
-    def _write_shard(self, name: str, videos: list[VideoFeatures]) -> list[tuple[RemoteStore, Path]]:
-        """Write a shard to disk; return it and where to send it, or nothing for a local store."""
-        extractor, folder = self.extractors[name], self._dataset.features(name)
-        remote = remote_store(folder)
+    def _provenance(self, extractor: Extractor) -> Provenance:
+        """Return what a store records of the features of an extractor."""
         libraries, texts = (), ""
         if extractor.network is not None:
             libraries, texts = extractor.network.libraries, extractor.network.texts
-        made_with = self._made_with | {library: version(library) for library in libraries}
-        shard = write_shard(
-            remote.outgoing if remote else folder,
-            extractor.profile,
-            extractor.weights,
-            videos,
-            made_with=made_with | _computed_on(extractor) | ({TEXTS: texts} if texts else {}),
-        )
-        return [(remote, shard)] if remote else []
+        made_with = self._made_with | {library: version(library) for library in libraries} | _computed_on(extractor)
+        made_with |= {TEXTS: texts} if texts else {}
+        return Provenance(profile=extractor.profile, weights=extractor.weights, made_with=made_with)
 
 
 def _computed_on(extractor: Extractor) -> dict[str, str]:
-    """Return what shards record of the device."""
+    """Return what a store records of the device."""
     device = extractor.device
     rounds = device.type == "cuda" and extractor.profile.precision == "fp32"
     return {"device": device_title(device)} | ({"tf32": tf32_in_use()} if rounds else {})

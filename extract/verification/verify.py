@@ -12,7 +12,8 @@ from ...storage.common.progress import Listener
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.exchange.readers import feature_files, read_features
 from ...storage.records import VideoRecord
-from ...storage.stores.feature_store import FeatureStore
+from ...storage.stores.opening import open_store
+from ...storage.stores.store import Store
 from ..decoding.errors import VideoError
 from ..extractor import Extractor
 from ..pipeline.dataset import ExtractionResult, extract_dataset
@@ -101,7 +102,7 @@ class _Verifier:
 
     def __init__(self, dataset: DatasetFolder, extractor: Extractor, files: dict[str, Path]) -> None:
         self._dataset, self._files = dataset, files
-        self._store = FeatureStore(dataset.features(extractor.profile.name))
+        self._store = open_store(dataset.features(extractor.profile.name))
         self._recipes = Recipes(extractor)
         self._sample = sample_rows(self._store)
 
@@ -136,7 +137,7 @@ class _Verifier:
         return compare(ours, theirs, others, alternatives, recipes.known)
 
 
-def sample_rows(store: FeatureStore) -> dict[str, np.ndarray]:
+def sample_rows(store: Store) -> dict[str, np.ndarray]:
     """Return a few rows of a few videos, [rows, D] each, by video id."""
     sample = {}
     for video_id in sorted(store.video_ids())[:OTHER_VIDEOS]:

@@ -26,7 +26,8 @@ from ..exchange.published_features import PUBLISHED
 from ..profiles import split_features
 from ..remote.store import link_store
 from ..stores import maintenance
-from ..stores.feature_store import FeatureStore, current_shards, shard_files, stores_in
+from ..stores.feature_store import current_shards, shard_files, stores_in
+from ..stores.opening import open_store
 from ..stores.store_info import describe
 from .command import run_command
 from .parser import Parser, add_dataset, add_messages, formatted, new_parser
@@ -79,7 +80,7 @@ def _problems(args: argparse.Namespace) -> Problems:
 
 
 def _info(args: argparse.Namespace) -> int:
-    infos = [describe(FeatureStore(folder)) for folder in _stores(args)]
+    infos = [describe(open_store(folder)) for folder in _stores(args)]
     if args.json:
         show(json.dumps([asdict(info) for info in infos], indent=2))
     else:
@@ -90,7 +91,7 @@ def _info(args: argparse.Namespace) -> int:
 def _ls(args: argparse.Namespace) -> int:
     show("video_id\trows\tseconds\tdecoder\tpartial")
     for folder in _stores(args):
-        store = FeatureStore(folder)
+        store = open_store(folder)
         for video in map(store.about, store.video_ids()):
             values = (video.video_id, video.num_rows, f"{video.duration_seconds:.2f}", video.decoder, video.partial)
             show("\t".join(escape_controls(str(value)).replace("\t", "\\t").replace("\n", "\\n") for value in values))
@@ -139,7 +140,7 @@ def _link(args: argparse.Namespace) -> int:
     check_folders(folder)
     remote = link_store(folder, args.url)
     uploaded = f"{number_of(len(sent), 'shards')} uploaded; " if (sent := remote.send()) else ""
-    show(f"{folder}: stands for {args.url}; {uploaded}{number_of(len(FeatureStore(folder)), 'videos')} there")
+    show(f"{folder}: stands for {args.url}; {uploaded}{number_of(len(open_store(folder)), 'videos')} there")
     show(f"read back from there: {remote.read_back(sent)}")
     return EXIT_DONE
 
@@ -148,7 +149,7 @@ def _merge(args: argparse.Namespace) -> int:
     into = _folder(args, args.into)
     check_folders(into)
     copied = maintenance.merge(_stores(args), into)
-    show(f"{into}: {number_of(len(copied), 'shards')} came in; {number_of(len(FeatureStore(into)), 'videos')} now")
+    show(f"{into}: {number_of(len(copied), 'shards')} came in; {number_of(len(open_store(into)), 'videos')} now")
     return EXIT_DONE
 
 
@@ -176,7 +177,7 @@ def _import(args: argparse.Namespace) -> int:
             args.source, folder, features, pattern=args.pattern, durations=durations, times=times, problems=problems
         )
     came = f"{number_of(count, 'videos')} came in, {number_of(problems.count, 'problems')}"
-    unknown = FeatureStore(folder).profile.unknown if count else ()
+    unknown = open_store(folder).profile.unknown if count else ()
     rest = f"; unknown, and recorded so: {', '.join(unknown)}" if unknown else ""
     show(f"{folder}: {came}; their profile is as you declared it{rest}")
     return problems.exit_code()
@@ -201,7 +202,7 @@ def _is_table(times: str | None) -> bool:
 
 
 def _export(args: argparse.Namespace) -> int:
-    store = FeatureStore(_existing(args, args.store))
+    store = open_store(_existing(args, args.store))
     with _problems(args) as problems:
         count = export_store(store, args.folder, args.form, problems)
     show(f"{args.folder}: {count:,} of {len(store):,} videos of {store.folder}")

@@ -1,13 +1,29 @@
-"""The confirmations that this user gave on this machine.
+"""What this user has on this machine: the confirmations that were given, and the folder of downloads.
 
-It is stored outside of the folders that people pass around, so that such a folder cannot confirm anything itself: in
-``$XDG_STATE_HOME/vlalign``, by default in ``~/.local/state/vlalign``.
+A confirmation is stored outside of the folders that people pass around, so that such a folder cannot confirm anything
+itself: in ``$XDG_STATE_HOME/vlalign``, by default in ``~/.local/state/vlalign``.
 """
 
 import hashlib
 import os
 import stat
 from pathlib import Path
+
+from .errors import UserError
+
+
+def cache_folder(kind: str) -> Path:
+    """Return the folder of downloads of one kind, such as "weights".
+
+    Raises:
+        UserError: There is no home folder, and the environment names no other.
+    """
+    try:
+        return Path(os.environ.get("VLALIGN_CACHE") or Path.home() / ".cache" / "vlalign") / kind
+    except RuntimeError:
+        raise UserError(
+            f"{kind}: there is no home folder to keep them in; set VLALIGN_CACHE to a folder that can be written"
+        ) from None
 
 
 def state_file(kind: str, about: str) -> Path:

@@ -20,8 +20,9 @@ from ..common.terminal import one_line
 from ..records import Profile, VideoFeatures, Weights
 from ..remote.store import refuse_remote
 from ..shards.format import UNKNOWN_FACTS, Provenance
-from ..shards.write import check_storable, write_shard
-from ..stores.feature_store import FeatureStore
+from ..shards.write import check_storable
+from ..stores.opening import open_store, open_writer
+from ..stores.store import Store, StoreWriter, WritableStore, refuse_mixed
 from .declared_profile import DeclaredFeatures, known_profile
 from .feature_files import SourceFeatures
 from .readers import SourceVideo, source_videos
@@ -59,7 +60,7 @@ class _Clock:
 
 def import_features(
     source: Path,
-    folder: Path,
+    into: Path | str | WritableStore,
     profile: Profile | DeclaredFeatures,
     weights: Weights | None = None,
     *,
@@ -77,7 +78,7 @@ def import_features(
 
     Args:
         source: Folder or file of features (``source_videos``).
-        folder: Folder of the store; created if missing.
+        into: Folder of the store, created if missing; or a store of one's own.
         profile: How the features were made, as far as the user knows. Facts that are not declared are recorded as
             unknown.
         weights: The weights that made them; by default those of the profile, without a SHA-256.
@@ -93,7 +94,10 @@ def import_features(
     Raises:
         UserError: The store, or an export of vlalign, has other features than declared, or there are no videos.
     """
-    refuse_remote(folder)
+    is_folder = isinstance(into, str | Path)
+    if is_folder:
+        refuse_remote(Path(into))
+    writer = open_writer(into) if is_folder else into
     batches: dict[str, list[VideoFeatures]] = {"float16": [], "float32": []}
     num_new = 0
     features = profile if isinstance(profile, DeclaredFeatures) else known_profile(profile)
@@ -108,36 +112,30 @@ def import_features(
             origin=IMPORTED + (UNKNOWN_FACTS + ", ".join(profile.unknown) if profile.unknown else ""),
             made_with={"vlalign": package_version(), "imported_from": one_line(source.name)},
         )
-        stored = _stored(folder, declared)
+        refuse_mixed(writer, declared)
+        stored = into if not is_folder else open_store(into) if writer.provenance() else None
         for video in _new_features(videos, stored, declared, _Clock(durations or {}, times or {}), problems):
             batch = batches[video.features.dtype.name]
             num_bytes = sum(one.features.nbytes for one in (*batch, video))
             if batch and (len(batch) == BATCH_VIDEOS or num_bytes > BATCH_BYTES):
-                _write(folder, declared, batch)
+                _write(writer, declared, batch)
                 batch.clear()
             batch.append(video)
             num_new += 1
     for batch in batches.values():
         if batch:
-            _write(folder, declared, batch)
+            _write(writer, declared, batch)
+    writer.flush()
     return num_new
 
 
-def _write(folder: Path, declared: Provenance, batch: Sequence[VideoFeatures]) -> None:
-    write_shard(
-        folder,
-        declared.profile,
-        declared.weights,
-        batch,
-        made_with=declared.made_with,
-        origin=declared.origin,
-        dtype=batch[0].features.dtype.name,
-    )
+def _write(writer: StoreWriter, declared: Provenance, batch: Sequence[VideoFeatures]) -> None:
+    writer.write(batch, declared, dtype=batch[0].features.dtype.name)
 
 
 def _new_features(
     videos: Sequence[SourceVideo],
-    stored: FeatureStore | None,
+    stored: Store | None,
     declared: Provenance,
     clock: _Clock,
     problems: Problems,
@@ -159,19 +157,6 @@ def _new_features(
             raise
         except UserError as error:
             problems.add(str(error))
-
-
-def _stored(folder: Path, declared: Provenance) -> FeatureStore | None:
-    if not any(folder.glob("*.h5")):
-        return None
-    store = FeatureStore(folder)
-    existing = store.shards[0]
-    if existing.key != declared.key:
-        raise UserError(
-            f"{folder}: a store with {existing.describe()}; the import declares {declared.describe()}; pass "
-            "another folder, or declare the same"
-        )
-    return store
 
 
 def _check_id(video: SourceVideo, taken: set[str]) -> None:

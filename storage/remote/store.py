@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import numpy as np
 
@@ -121,6 +122,9 @@ class RemoteStore:
             raise UserError(f"{self.outgoing}: a symlink, from which nothing is sent; remove it")
         self._files = RemoteFiles(url)
         self._turns: dict[str, Lock] = {}  # by shard, held by the thread that fetches it
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_turns": {}}
 
     def names(self) -> list[str]:
         """Return the names of the shards in the remote store."""

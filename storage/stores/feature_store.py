@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -19,10 +20,10 @@ from ..profiles import PROFILES
 from ..records import StoredVideo, VideoFeatures
 from ..remote.store import RemoteStore, is_stub, remote_store
 from ..shards.format import Shard
-from ..shards.names import sort_shard_names, stamp_of
+from ..shards.names import sort_shard_names, stamp_of, written_at_ns
 from ..shards.read import ShardRows, read_shard
 from ..shards.rewrite import ShardPart
-from .store import ClipSpan, RowRange, checksum_of_all, rows_of_clip
+from .store import ClipSpan, RowRange, RowTimes, Store, checksum_of_all, clip_record, rows_of_clip
 
 T = TypeVar("T")
 
@@ -64,7 +65,7 @@ def stores_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("*") if is_store(path))
 
 
-class FeatureStore:
+class FeatureStore(Store):
     """Features in a folder of shards (see ``Store``). Threads, forked and spawned processes may share a store.
 
     Files are opened when they are needed. Of two shards with the same video the one with the later name counts. Names
@@ -135,6 +136,19 @@ class FeatureStore:
         """Return every shard with its videos that are in use; later shards replaced the others."""
         return self._snapshot.parts()
 
+    @property
+    def made_with(self) -> dict[str, set[str]]:
+        """Versions of the programs that made the features and other facts, all that occur."""
+        made_with: dict[str, set[str]] = defaultdict(set)
+        for shard in self.shards:
+            for name, value in shard.made_with.items():
+                made_with[name].add(value)
+        return dict(made_with)
+
+    def checksum(self, video_id: str) -> int:
+        """Return the CRC-32 of a video's rows, as its shard has it."""
+        return int(self.locate(video_id)[1]["checksum"])
+
     def rows_checksum(self) -> int:
         """Return a checksum of all videos and their rows, which does not depend on how they are split into shards."""
         checksums: dict[bytes, int] = {}
@@ -158,16 +172,9 @@ class FeatureStore:
         """Return what of the video is missing in its rows or was damaged; empty if all is well."""
         return self.locate(video_id)[1]["partial"].decode()
 
-    def get(
-        self,
-        video_id: str,
-        *,
-        start_seconds: float | None = None,
-        end_seconds: float | None = None,
-        dtype: DTypeLike | None = np.float32,
-    ) -> VideoFeatures:
-        """Return the rows of a video, or those that a clip of it touches (see ``Store.get``)."""
-        return self.get_clips([(video_id, start_seconds, end_seconds)], dtype=dtype)[0]
+    def written_at_ns(self, video_id: str) -> int:
+        """Return when the shard of a video was written, in nanoseconds since 1970; 0 if its name does not say it."""
+        return written_at_ns(self.locate(video_id)[0].path)
 
     def get_clips(self, clips: Sequence[ClipSpan], *, dtype: DTypeLike | None = np.float32) -> list[VideoFeatures]:
         """Return the rows of many clips, in the order of ``clips``. With ``dtype`` None, the arrays are read-only."""
@@ -176,11 +183,15 @@ class FeatureStore:
             ranges = snapshot.row_ranges(clips)
             rows = snapshot.get_rows(ranges, check=self.check_rows)
             return [
-                snapshot.record(row_range, features if dtype is None else features.astype(dtype))
+                clip_record(snapshot.about(row_range[0]), snapshot.row_times(row_range[0]), row_range, features, dtype)
                 for row_range, features in zip(ranges, rows, strict=True)
             ]
 
         return self._read(read)
+
+    def row_times(self, video_id: str) -> RowTimes:
+        """Return the times of a video's rows."""
+        return self._read(lambda snapshot: snapshot.row_times(video_id))
 
     def row_ranges(self, clips: Sequence[ClipSpan]) -> list[RowRange]:
         """Return the rows that each clip touches (``rows_of_clip``), without reading features."""
@@ -386,22 +397,9 @@ class Snapshot:
                 f"{self.folder}, then run vlalign-extract again"
             )
 
-    def record(self, row_range: RowRange, features: np.ndarray) -> VideoFeatures:
-        """Return the features of a range of rows with their times."""
-        video_id, low, high = row_range
-        about = self.about(video_id)
-        starts, ends, valid = self._columns(video_id, "start_seconds", "end_seconds", "valid_frames")
-        return VideoFeatures(
-            video_id=video_id,
-            features=features,
-            start_seconds=starts[low:high],
-            end_seconds=ends[low:high],
-            valid_frames=valid[low:high],
-            duration_seconds=about.duration_seconds,
-            source=about.source,
-            decoder=about.decoder,
-            partial=about.partial,
-        )
+    def row_times(self, video_id: str) -> RowTimes:
+        """Return the times of a video's rows."""
+        return RowTimes(*self._columns(video_id, *RowTimes._fields))
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_open": {}, "_prefetched": {}}

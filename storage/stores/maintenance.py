@@ -26,7 +26,8 @@ from ..shards.names import SHARD_NAME
 from ..shards.read import ShardRows, damaged_videos, read_shard, rest_is_damaged
 from ..shards.rewrite import ShardPart, rewrite
 from ..shards.write import require_disk_space
-from .feature_store import FeatureStore, current_shards, shard_files
+from .feature_store import current_shards, shard_files
+from .opening import open_store, open_writer
 
 COMPACT_BYTES = 256 << 20
 UNFINISHED_SECONDS = 3600
@@ -192,7 +193,7 @@ def _compactable(folder: Path, shard_bytes: int) -> list[list[ShardPart]]:
     """Return which shards to replace together."""
     batches: list[list[ShardPart]] = []
     groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[ShardPart]] = defaultdict(list)
-    for part in FeatureStore(folder).shard_parts():
+    for part in open_store(folder).shard_parts():
         if not len(part.selected):
             batches.append([part])
         elif part.shard.num_bytes < shard_bytes / 2 or not part.is_whole:
@@ -241,9 +242,9 @@ def merge(sources: Sequence[Path], folder: Path, *, on_progress: Listener | None
         UserError: Profiles, weights or origins differ, or a shard is damaged; it is not copied.
     """
     refuse_remote(folder)
-    stores = [FeatureStore(source) for source in sources]
+    stores = [open_store(source) for source in sources]
     if shard_files(folder):
-        stores.insert(0, FeatureStore(folder))
+        stores.insert(0, open_store(folder))
     for store in stores[1:]:
         shard, first = store.shards[0], stores[0].shards[0]
         if shard.key != first.key:
@@ -281,12 +282,4 @@ def remove(folder: Path, video_ids: Collection[str]) -> list[str]:
     Returns:
         The ids that the store did not have.
     """
-    refuse_remote(folder)
-    store = FeatureStore(folder)
-    gone = np.array([video_id.encode() for video_id in video_ids])
-    for shard in store.shards:
-        part = ShardPart(shard, np.flatnonzero(~np.isin(shard.videos["video_id"], gone)))
-        if not part.is_whole:
-            rewrite(folder, [part])
-            remove_file(shard.path)
-    return [video_id for video_id in video_ids if video_id not in store]
+    return open_writer(folder).remove(video_ids)

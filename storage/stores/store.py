@@ -1,18 +1,32 @@
-"""The interface of all feature stores, on disk or in memory."""
+"""``Store`` and ``StoreWriter``: the interfaces of all feature stores, on disk, in memory or in another format."""
 
 import zlib
-from collections.abc import Sequence
-from typing import Protocol
+from abc import abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from ..common.errors import UserError
 from ..records import Profile, StoredVideo, VideoFeatures, Weights
+from ..shards.format import ROW_TYPES, Provenance, checksum
 
 ClipSpan = tuple[str, float | None, float | None]
 """Video id, start and end in seconds. None: from the start of the video, to its end."""
 RowRange = tuple[str, int, int]
 """Video id, first row, and the row after the last, counted within the video."""
+
+
+class RowTimes(NamedTuple):
+    """When the rows of a video are, and what they saw of it. Fields as in ``VideoFeatures``."""
+
+    start_seconds: np.ndarray
+    """float64 [T]"""
+    end_seconds: np.ndarray
+    """float64 [T]"""
+    valid_frames: np.ndarray
+    """int32 [T]"""
 
 
 def rows_of_clip(starts: np.ndarray, ends: np.ndarray, start_seconds: float | None, end_seconds: float | None) -> slice:
@@ -51,77 +65,114 @@ def checksum_of_all(checksums: dict[bytes, int]) -> int:
 class Store(Protocol):
     """Features of videos, read by video id.
 
-    ``FeatureStore`` reads them from a folder, ``MemoryStore`` holds them in memory. All methods that take a video id
-    raise ``KeyError`` if the store does not have it.
+    ``FeatureStore`` reads them from a folder, ``MemoryStore`` holds them in memory. A store of one's own inherits from
+    this class, sets ``profile``, ``weights`` and ``origin``, and has ``video_ids``, ``about``, ``row_times`` and
+    ``get_rows``; everything else follows from them, and may be replaced where the format knows it faster.
+    ``vlalign.storage.testing`` has the tests that every store passes. All methods that take a video id raise
+    ``KeyError`` if the store does not have it. Threads may read at the same time; processes get copies by ``pickle``.
     """
 
-    @property
-    def name(self) -> str:
-        """Name of the features: that of the store's folder, or of the profile."""
-        ...
+    profile: Profile
+    """Everything that decides the features' numbers."""
+    weights: Weights
+    """The weights that the model ran with."""
+    origin: str
+    """The maker of the features: ``EXTRACTED``, or whoever stated the profile."""
 
-    @property
-    def where(self) -> str:
-        """The place of the features, for messages."""
-        ...
-
-    @property
-    def profile(self) -> Profile:
-        """Everything that decides the features' numbers."""
-        ...
-
-    @property
-    def weights(self) -> Weights:
-        """The weights that the model ran with."""
-        ...
-
-    @property
-    def origin(self) -> str:
-        """The maker of the features: ``EXTRACTED``, or whoever stated the profile."""
-        ...
-
-    def __len__(self) -> int:
-        """Return the number of videos."""
-        ...
-
-    def __contains__(self, video_id: str) -> bool:
-        """Return True if the store has the video."""
-        ...
-
+    @abstractmethod
     def video_ids(self) -> list[str]:
         """Return the ids of all videos."""
         ...
 
+    @abstractmethod
     def about(self, video_id: str) -> StoredVideo:
         """Return what the store knows about a video without reading its rows."""
         ...
 
+    @abstractmethod
+    def row_times(self, video_id: str) -> RowTimes:
+        """Return the times of a video's rows, without reading features."""
+        ...
+
+    @abstractmethod
+    def get_rows(self, ranges: Sequence[RowRange]) -> list[np.ndarray]:
+        """Return the features [T, D] of each range in the type that they are stored in; the arrays are read-only."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Name of the features: that of the store's folder, or of the profile."""
+        return self.profile.name
+
+    @property
+    def where(self) -> str:
+        """The place of the features, for messages."""
+        return f"{self.name} in {type(self).__name__}"
+
+    @property
+    def made_with(self) -> Mapping[str, Collection[str]]:
+        """All values of ``Provenance.made_with``, such as versions of programs; nothing if they are unknown."""
+        return {}
+
+    def __len__(self) -> int:
+        """Return the number of videos."""
+        return len(self.video_ids())
+
+    def __contains__(self, video_id: str) -> bool:
+        """Return True if the store has the video."""
+        try:
+            self.about(video_id)
+        except KeyError:
+            return False
+        return True
+
     def source(self, video_id: str) -> str:
         """Return the identity of the file that the features were made from."""
-        ...
+        return self.about(video_id).source
 
     def duration_seconds(self, video_id: str) -> float:
         """Return when the frames, or the sound, end."""
-        ...
+        return self.about(video_id).duration_seconds
 
     def partial(self, video_id: str) -> str:
         """Return what of the video is missing in its rows or was damaged; empty if all is well."""
-        ...
+        return self.about(video_id).partial
+
+    def written_at_ns(self, video_id: str) -> int:
+        """Return when the rows of a video were written, in nanoseconds since 1970; 0 if that is unknown.
+
+        Extraction reads no part of a video file that is older, and has the size that its features were made from.
+        """
+        del video_id
+        return 0
 
     def spans(self, video_ids: Sequence[str]) -> np.ndarray:
         """Return when the first row of each video starts and its last row ends, without reading features.
 
         In seconds, float64 [N, 2]; NaN for a video without rows.
         """
-        ...
+        spans = np.full((len(video_ids), 2), np.nan)
+        for span, times in zip(spans, map(self.row_times, video_ids), strict=True):
+            if len(times.start_seconds):
+                span[:] = times.start_seconds[0], times.end_seconds[-1]
+        return spans
 
     def shard_of(self, video_ids: Sequence[str]) -> np.ndarray:
         """Return the number, int64, of the shard that each video is in; 0 for all if there are no shards."""
-        ...
+        return np.zeros(len(video_ids), dtype=np.int64)
+
+    def checksum(self, video_id: str) -> int:
+        """Return the CRC-32 of a video's rows, the same for equal rows in whatever store.
+
+        It covers the features as they are stored, then start and end (float64) and valid frames (int32) of each row.
+        """
+        [features] = self.get_rows([(video_id, 0, self.about(video_id).num_rows)])
+        times = self.row_times(video_id)
+        return checksum([features, *(getattr(times, name).astype(kind) for name, kind in ROW_TYPES.items())])
 
     def rows_checksum(self) -> int:
         """Return a checksum of all videos and their rows, which does not depend on how the store keeps them."""
-        ...
+        return checksum_of_all({video_id.encode(): self.checksum(video_id) for video_id in self.video_ids()})
 
     def get(
         self,
@@ -139,16 +190,103 @@ class Store(Protocol):
             end_seconds: End of the clip; None for the end of the video.
             dtype: Type of the features; None for the type that they are stored in.
         """
-        ...
+        return self.get_clips([(video_id, start_seconds, end_seconds)], dtype=dtype)[0]
 
     def get_clips(self, clips: Sequence[ClipSpan], *, dtype: DTypeLike | None = np.float32) -> list[VideoFeatures]:
         """Return the rows of many clips, in the order of ``clips``. With ``dtype`` None, the arrays are read-only."""
-        ...
+        ranges = self.row_ranges(clips)
+        return [
+            clip_record(self.about(row_range[0]), self.row_times(row_range[0]), row_range, features, dtype)
+            for row_range, features in zip(ranges, self.get_rows(ranges), strict=True)
+        ]
 
     def row_ranges(self, clips: Sequence[ClipSpan]) -> list[RowRange]:
         """Return the rows that each clip touches (``rows_of_clip``), without reading features."""
+        ranges = []
+        for video_id, start_seconds, end_seconds in clips:
+            times = self.row_times(video_id)
+            part = rows_of_clip(times.start_seconds, times.end_seconds, start_seconds, end_seconds)
+            ranges.append((video_id, part.start, part.stop))
+        return ranges
+
+
+def clip_record(
+    about: StoredVideo, times: RowTimes, row_range: RowRange, features: np.ndarray, dtype: DTypeLike | None
+) -> VideoFeatures:
+    """Return the record of a clip.
+
+    Args:
+        about: Its video.
+        times: Of all rows of the video.
+        row_range: The rows of the clip.
+        features: Their features, as they are stored.
+        dtype: Type that the record has its features in; None for that which they are stored in.
+    """
+    _, low, high = row_range
+    return VideoFeatures(
+        video_id=about.video_id,
+        features=features if dtype is None else features.astype(dtype),
+        start_seconds=times.start_seconds[low:high],
+        end_seconds=times.end_seconds[low:high],
+        valid_frames=times.valid_frames[low:high],
+        duration_seconds=about.duration_seconds,
+        source=about.source,
+        decoder=about.decoder,
+        partial=about.partial,
+    )
+
+
+class StoreWriter(Protocol):
+    """Writes features of videos into a store. Extraction, imports and ``vlalign-store rm`` write through it.
+
+    ``open_writer`` returns that of a folder; a ``MemoryStore`` is its own. A store of one's own that extraction shall
+    fill has these methods beside those of ``Store``. Readers that were opened before need not see what is written.
+    """
+
+    @property
+    def where(self) -> str:
+        """The place of the features, for messages."""
         ...
 
-    def get_rows(self, ranges: Sequence[RowRange]) -> list[np.ndarray]:
-        """Return the features [T, D] of each range in the type that they are stored in; the arrays are read-only."""
+    @abstractmethod
+    def provenance(self) -> Provenance | None:
+        """Return how the store's features were made; None as long as nothing was written."""
         ...
+
+    @abstractmethod
+    def write(self, videos: Sequence[VideoFeatures], provenance: Provenance, *, dtype: str = "float16") -> None:
+        """Write videos, all of them or, if it fails, none. Those that the store has already are replaced.
+
+        Args:
+            videos: Features [T, D] and times of each video. Of two with the same id the later one counts.
+            provenance: How the features were made (``refuse_mixed``).
+            dtype: Type that the features are stored in, float16 or float32.
+
+        Raises:
+            UserError: The store's features have another profile, weights or origin.
+            ValueError: The features cannot be stored (``check_storable``).
+            OSError: The disk is full, or cannot be written.
+        """
+        ...
+
+    @abstractmethod
+    def remove(self, video_ids: Collection[str]) -> list[str]:
+        """Remove videos; return the ids that the store did not have."""
+        ...
+
+    def flush(self) -> None:
+        """Finish what ``write`` left for later, such as sending it to a server. Nothing of it is lost if this fails."""
+
+
+class WritableStore(Store, StoreWriter, Protocol):
+    """A store that is its own writer."""
+
+
+def refuse_mixed(writer: StoreWriter, provenance: Provenance) -> None:
+    """Raise ``UserError`` if a store has features of another profile, weights or origin than new ones."""
+    stored = writer.provenance()
+    if stored is not None and stored.key != provenance.key:
+        raise UserError(
+            f"{writer.where}: has {stored.describe()}; the new features have {provenance.describe()}; write them to "
+            "another store, or remove this one"
+        )

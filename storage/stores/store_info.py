@@ -1,6 +1,6 @@
 """Descriptions of a store's content and origin, for people and programs."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -65,10 +65,6 @@ class StoreInfo:
 def describe(store: FeatureStore) -> StoreInfo:
     """Return what a store holds and how it was made."""
     tables = [part.videos for part in store.shard_parts()]
-    made_with: dict[str, set[str]] = defaultdict(set)
-    for shard in store.shards:
-        for name, version in shard.made_with.items():
-            made_with[name].add(version)
     decoders = Counter(decoder.decode() for table in tables for decoder in table["decoder"].tolist())
     return StoreInfo(
         folder=str(store.folder),
@@ -78,7 +74,7 @@ def describe(store: FeatureStore) -> StoreInfo:
         profile_hash=store.profile.hash,
         weights=store.weights.name,
         weights_sha256=store.weights.sha256,
-        made_with={name: sorted(versions) for name, versions in sorted(made_with.items())},
+        made_with={name: sorted(versions) for name, versions in sorted(store.made_with.items())},
         decoders=dict(sorted(decoders.items())),
         types=sorted({shard.dtype.name for shard in store.shards}),
         videos=len(store),

@@ -7,7 +7,8 @@ from typing import TypedDict
 from ...storage.common.errors import SettingError
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.profiles import LOGMEL, split_features
-from ...storage.stores.feature_store import FeatureStore, stores_in
+from ...storage.stores.feature_store import stores_in
+from ...storage.stores.opening import open_store
 from ...storage.stores.store import Store
 
 
@@ -46,8 +47,8 @@ def open_stores(dataset: DatasetFolder, features: str, *, recordings: bool = Fal
     Raises:
         UserError: A store is missing or damaged.
     """
-    stores = [FeatureStore(dataset.features(name)) for name in features.split("+")]
-    return Stores(stores, FeatureStore(dataset.features(LOGMEL)) if recordings else None)
+    stores = [open_store(dataset.features(name)) for name in features.split("+")]
+    return Stores(stores, open_store(dataset.features(LOGMEL)) if recordings else None)
 
 
 def choose_features(dataset: DatasetFolder, text: str) -> str:

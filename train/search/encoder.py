@@ -21,7 +21,9 @@ from ...storage.hub.names import is_hub_name, read_hub_name
 from ...storage.profiles import split_features
 from ...storage.records import VideoFeatures
 from ...storage.shards import TEXTS
-from ...storage.stores.feature_store import FeatureStore, stores_in
+from ...storage.stores.feature_store import stores_in
+from ...storage.stores.opening import open_store
+from ...storage.stores.store import Store
 from ..data.clips import Clip
 from .moments import ScoreCurve
 
@@ -122,9 +124,9 @@ def l2_normalize(vectors: np.ndarray) -> np.ndarray:
     return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), TINY)
 
 
-def stores_checksum(stores: Sequence[FeatureStore], video_id: str) -> int:
+def stores_checksum(stores: Sequence[Store], video_id: str) -> int:
     """Return one checksum of a video's rows in several stores."""
-    parts = b"".join(int(store.locate(video_id)[1]["checksum"]).to_bytes(8, "little", signed=True) for store in stores)
+    parts = b"".join(store.checksum(video_id).to_bytes(8, "little", signed=True) for store in stores)
     return int.from_bytes(hashlib.sha256(parts).digest()[:8], "little") >> 1
 
 
@@ -134,9 +136,7 @@ class StoreEncoder:
     The vector of a clip is the mean of its rows, each of length 1, and again of length 1 (CLIP4Clip's mean pooling).
     """
 
-    def __init__(
-        self, dataset: DatasetFolder, store: FeatureStore, tower: "ClipTextTower | HubTextTower | UserError"
-    ) -> None:
+    def __init__(self, dataset: DatasetFolder, store: Store, tower: "ClipTextTower | HubTextTower | UserError") -> None:
         """Take a store and its text tower, or the error to raise for a text, if the store has no text tower."""
         self.dataset, self.store, self.tower = dataset, store, tower
 
@@ -239,7 +239,7 @@ def _window_means(video: VideoFeatures, clips: Sequence[Clip]) -> np.ndarray:
     return l2_normalize((sums[last] - sums[first]) / (last - first)[:, None])
 
 
-def image_features(store: FeatureStore, path: Path, weights: Path | None = None) -> VideoFeatures:
+def image_features(store: Store, path: Path, weights: Path | None = None) -> VideoFeatures:
     """Return the features of an image, made as those of a store were.
 
     Args:
@@ -289,7 +289,7 @@ def open_store_encoder(dataset: DatasetFolder, features: str, weights: Path | No
         )
     if weights is None and is_hub_name(features) and (encoder := read_hub_name(features)).is_folder:
         weights = Path(os.path.expanduser(encoder.model)).absolute()
-    store = FeatureStore(dataset.features(names[0]))
+    store = open_store(dataset.features(names[0]))
     try:
         tower = load_text_tower(store.profile, store.weights, weights)
         _check_texts(store, tower)
@@ -300,9 +300,9 @@ def open_store_encoder(dataset: DatasetFolder, features: str, weights: Path | No
     return StoreEncoder(dataset, store, tower)
 
 
-def _check_texts(store: FeatureStore, tower: "ClipTextTower | HubTextTower") -> None:
+def _check_texts(store: Store, tower: "ClipTextTower | HubTextTower") -> None:
     """Raise ``UserError`` if a store expects texts that are prepared differently. Stores of 1.0.0 do not say."""
-    required = sorted({shard.made_with.get(TEXTS, tower.preparation) for shard in store.shards} - {tower.preparation})
+    required = sorted({*store.made_with.get(TEXTS, ())} - {tower.preparation})
     if required:
         raise UserError(
             f"{store.where}: expects texts prepared as {required[0]}; {tower.weights_path} prepares them as "

@@ -11,7 +11,6 @@ import torch
 
 from ...storage.common.files import sha256_of
 from ...storage.dataset.folder import DatasetFolder
-from ...storage.stores.feature_store import FeatureStore
 from ...storage.stores.memory_store import MemoryStore
 from ..data.clip_features import ClipFeatures
 from ..data.clips import Clip
@@ -34,7 +33,7 @@ class RunEncoder:
     def __init__(self, run: Run) -> None:
         self.run = run
         self._caching_scorer = CachingScorer.of(run.scorer)
-        self._stores = [store for store in run.features.stores if isinstance(store, FeatureStore)]
+        self._stores = run.features.stores
 
     @property
     def dataset(self) -> DatasetFolder:

@@ -1,0 +1,75 @@
+"""The writer of a folder of shards, here or on a server."""
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ..common.writing import remove_file
+from ..records import VideoFeatures
+from ..remote.store import RemoteStore, refuse_remote, remote_store
+from ..shards.format import Provenance
+from ..shards.read import read_shard
+from ..shards.rewrite import ShardPart, rewrite
+from ..shards.write import write_shard
+from .feature_store import FeatureStore, shard_files
+from .store import StoreWriter, refuse_mixed
+
+
+class ShardWriter(StoreWriter):
+    """Writes shards into a folder, each of which holds the videos of one call; or, by ``flush``, into the remote store
+    that the folder stands for.
+
+    Any number of processes and machines may write into one folder.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        """Prepare to write into a folder, which is created when it is needed."""
+        self.folder = Path(folder)
+        self._unsent: list[tuple[RemoteStore, Path]] = []
+
+    @property
+    def where(self) -> str:
+        """Path of the folder, for messages."""
+        return str(self.folder)
+
+    def provenance(self) -> Provenance | None:
+        """Return what one shard says of all; None without any."""
+        return next(map(read_shard, shard_files(self.folder)), None)
+
+    def write(self, videos: Sequence[VideoFeatures], provenance: Provenance, *, dtype: str = "float16") -> None:
+        """Write a shard; for a remote store, into the folder ``outgoing``, until ``flush`` sends it."""
+        refuse_mixed(self, provenance)
+        remote = remote_store(self.folder)
+        shard = write_shard(
+            remote.outgoing if remote else self.folder,
+            provenance.profile,
+            provenance.weights,
+            videos,
+            made_with=provenance.made_with,
+            origin=provenance.origin,
+            dtype=dtype,
+        )
+        if remote:
+            self._unsent.append((remote, shard))
+
+    def flush(self) -> None:
+        """Send what was written. If it cannot be sent, it is on disk, and the next extraction sends it."""
+        unsent, self._unsent = self._unsent, []
+        for remote, shard in unsent:
+            remote.put(shard)
+
+    def remove(self, video_ids: Collection[str]) -> list[str]:
+        """Remove videos from every shard that has them; return the ids that the store did not have.
+
+        New shards are written before old ones are removed.
+        """
+        refuse_remote(self.folder)
+        store = FeatureStore(self.folder)
+        gone = np.array([video_id.encode() for video_id in video_ids])
+        for shard in store.shards:
+            part = ShardPart(shard, np.flatnonzero(~np.isin(shard.videos["video_id"], gone)))
+            if not part.is_whole:
+                rewrite(self.folder, [part])
+                remove_file(shard.path)
+        return [video_id for video_id in video_ids if video_id not in store]
