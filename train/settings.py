@@ -218,7 +218,8 @@ class ModelSettings(Settings):
 
     encoder: str = setting("transformer", choices={name: traits.description for name, traits in ENCODERS.items()})
     text_encoder: str = setting(
-        "small", "'small' (two layers, learned from the captions), or a BERT-like model by folder or hub name"
+        "small",
+        "'small' (two layers, learned from the captions), or a BERT-like model, CLIP or SigLIP by folder or hub name",
     )
     embedding_size: int = setting(6144, "width of the gated encoder", ge=1)  # SSML section 5.1
     num_video_layers: int = setting(1, "self-attention layers over a clip's feature vectors", ge=0)  # TACo section 4.2

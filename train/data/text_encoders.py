@@ -35,8 +35,18 @@ from ...storage.hub.loading import load_network, load_processor, new_network, re
 from ...storage.hub.names import HUB_ID
 from ..distributed import Workers
 from ..untrusted_files import refuse_damaged, shape_difference
+from .text_towers import (
+    TOWERS,
+    TextPooling,
+    TextTower,
+    declared_pooling,
+    new_tower,
+    tower_of,
+    tower_pooling,
+    tower_settings,
+)
 
-MAX_BYTES, MAX_CONFIG_BYTES = 32 << 20, 1 << 20
+MAX_BYTES, MAX_CONFIG_BYTES = 64 << 20, 1 << 20
 MODELS = ("WordPiece", "BPE", "Unigram", "WordLevel")
 NORMALIZERS = (
     "BertNormalizer",
@@ -51,7 +61,16 @@ NORMALIZERS = (
     "Replace",
     "Precompiled",
 )
-SPLITTERS = ("BertPreTokenizer", "ByteLevel", "Metaspace", "Punctuation", "Whitespace", "WhitespaceSplit", "Digits")
+SPLITTERS = (
+    "BertPreTokenizer",
+    "ByteLevel",
+    "Digits",
+    "Metaspace",
+    "Punctuation",
+    "Split",
+    "Whitespace",
+    "WhitespaceSplit",
+)
 PROCESSORS = ("TemplateProcessing", "BertProcessing", "RobertaProcessing", "ByteLevel")
 PARTS = {
     "normalizer": (NORMALIZERS, "normalizers"),
@@ -59,9 +78,21 @@ PARTS = {
     "post_processor": (PROCESSORS, "processors"),
 }
 """{part: (its allowed kinds, key of the parts in a sequence of them)}"""
-REPLACED = ({"String": "``"}, {"String": "''"}, {"Regex": " {2,}"}, {"Regex": r"\s{2,}|[\n\r\t]"})
+PUNCTUATION = {"Regex": r"[!-/:-@\[-`{-~]"}
+REPLACED = (
+    {"String": "``"},
+    {"String": "''"},
+    {"String": " "},
+    {"Regex": " {2,}"},
+    {"Regex": r"\s{2,}|[\n\r\t]"},
+    {"Regex": r"\s+"},
+    PUNCTUATION,
+)
 """Patterns that may be replaced, each by at most one character. A longer replacement lets a text grow with every part,
 and another pattern may take hours."""
+CLIP_SPLIT = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+SPLIT = ({"String": " "}, {"Regex": CLIP_SPLIT}, {"Regex": r"<\|startoftext\|>|<\|endoftext\|>|" + CLIP_SPLIT})
+"""Patterns that texts may be split at: Gemma's and CLIP's."""
 MAX_PARTS = 8
 MAX_SETTINGS_CHARACTERS = 1 << 14
 """Upper limit of the characters of all settings, without vocabulary and character tables."""
@@ -147,6 +178,8 @@ def _check_part(name: str, part: dict[str, Any] | None) -> list[str]:
             raise ValueError(f"its {name} is {kind!r}; expected one of {', '.join(known)}")
         elif kind == "Replace" and (part["pattern"] not in REPLACED or len(part["content"]) > 1):
             raise ValueError(f"its {name} replaces {part['pattern']!r}")
+        elif kind == "Split" and part["pattern"] not in SPLIT:
+            raise ValueError(f"its {name} splits at {str(part['pattern'])[:80]}")
         elif kind == "Precompiled":
             tables.append(part["precompiled_charsmap"])
             _check_table(tables[-1])
@@ -201,6 +234,8 @@ SIZES = (
     "pooler_hidden_size",
     "conv_kernel_size",
     "conv_groups",
+    "projection_dim",
+    "projection_size",
 )
 LAYERS = ("num_hidden_layers", "n_layers", "num_hidden_groups", "inner_group_num")
 RATES = (
@@ -213,7 +248,17 @@ RATES = (
     "layer_norm_eps",
 )
 SWITCHES = ("relative_attention", "position_biased_input", "share_att_key")
-ACTIVATIONS = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python", "relu", "silu", "tanh")
+ACTIVATIONS = (
+    "gelu",
+    "gelu_fast",
+    "gelu_new",
+    "gelu_python",
+    "gelu_pytorch_tanh",
+    "quick_gelu",
+    "relu",
+    "silu",
+    "tanh",
+)
 NAMES: dict[str, tuple[str, ...]] = dict.fromkeys(
     ("hidden_act", "activation", "conv_act", "pooler_hidden_act"), ACTIVATIONS
 )
@@ -234,11 +279,12 @@ WITHOUT_EFFECT = (
     "bos_token_id",
     "eos_token_id",
     "output_past",
+    "initializer_factor",
 )
 """Settings that change nothing in a float32 encoder of which only the tokens' vectors are used."""
 
 
-def read_encoder(folder: Path, shapes: dict[str, tuple[int, ...]]) -> PreTrainedModel:
+def read_encoder(folder: Path, shapes: dict[str, tuple[int, ...]]) -> PreTrainedModel | TextTower:
     """Return the encoder in a run's folder ``text_encoder``, with random weights.
 
     Args:
@@ -264,8 +310,10 @@ def read_encoder(folder: Path, shapes: dict[str, tuple[int, ...]]) -> PreTrained
         return make_encoder(config)
 
 
-def make_encoder(config: PreTrainedConfig) -> PreTrainedModel:
+def make_encoder(config: PreTrainedConfig) -> PreTrainedModel | TextTower:
     """Return an encoder with random weights."""
+    if config.model_type in TOWERS.values():
+        return new_tower(config)
     return without_pooler(new_network(config))
 
 
@@ -282,8 +330,9 @@ def plain_config(about: Mapping[str, Any]) -> PreTrainedConfig:
     Raises:
         ValueError: The encoder is of another kind, or a value is impossible.
     """
-    if about.get("model_type") not in MODEL_TYPES:
-        raise ValueError(f"its model_type is {about.get('model_type')!r}; expected one of {', '.join(MODEL_TYPES)}")
+    if about.get("model_type") not in (*MODEL_TYPES, *TOWERS.values()):
+        expected = ", ".join((*MODEL_TYPES, *TOWERS))
+        raise ValueError(f"its model_type is {about.get('model_type')!r}; expected one of {expected}")
     settings = {
         name: value
         for name, value in about.items()
@@ -363,13 +412,18 @@ def small_bert(vocabulary_size: int) -> PreTrainedModel:
     return without_pooler(BertModel(config))
 
 
-def new_text_encoder(
-    name: str, train_captions: Iterable[str], workers: Workers
-) -> tuple[PreTrainedTokenizerFast, PreTrainedModel]:
-    """Return the tokenizer and the text encoder of a new run. No file of them is executed.
+TextEncoder = tuple[PreTrainedTokenizerFast, PreTrainedModel | TextTower, TextPooling]
+"""Tokenizer, text encoder, and which vector stands for a sentence."""
+
+
+def new_text_encoder(name: str, train_captions: Iterable[str], workers: Workers) -> TextEncoder:
+    """Return the tokenizer, the text encoder and the pooling of a new run. No file of them is executed.
+
+    The pooling is the one that the model's files declare, and [CLS], as in TACo, if they declare none.
 
     Args:
-        name: "small" for one that is learned from the captions, or a BERT-like model by folder or hub name.
+        name: "small" for one that is learned from the captions; or a BERT-like model, a model of
+            sentence-transformers, CLIP or SigLIP, by folder or hub name.
         train_captions: Texts for the tokenizer of "small". Only the first process reads them.
         workers: The processes that train together.
 
@@ -378,15 +432,21 @@ def new_text_encoder(
     """
     if name == SMALL:
         tokenizer = workers.from_first(lambda: small_tokenizer(train_captions))
-        return tokenizer, small_bert(len(tokenizer))
+        return tokenizer, small_bert(len(tokenizer)), TextPooling()
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # transformers' progress bars and messages
             files = _find_files(name)
-            config = plain_config(read_config(files).to_dict())
-            tokenizer = _fast_tokenizer(load_processor(files, "tokenizer"))
-            encoder, _ = load_network(files, config)
-            return tokenizer, without_pooler(encoder)
-    except (OSError, ValueError) as error:
+            whole = read_config(files)
+            is_tower = whole.model_type in TOWERS
+            config = plain_config(tower_settings(whole.to_dict()) if is_tower else whole.to_dict())
+            tokenizer = _fast_tokenizer(load_processor(files, "tokenizer"), config)
+            network, _ = load_network(files, whole if is_tower else config)
+            encoder = tower_of(network, config) if is_tower else without_pooler(network)
+            pooling, note = tower_pooling(config) if is_tower else declared_pooling(files.folder)
+        if note and workers.is_first:
+            say(f"note: text encoder {name!r}: {one_line(note)}")
+        return tokenizer, encoder, pooling
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(
             f"text encoder {name!r}: not loadable ({str(error).splitlines()[0]}); expected 'small', a folder with "
             "config.json, tokenizer and safetensors, or a hub name that this machine can reach"
@@ -401,18 +461,30 @@ def _find_files(name: str) -> ModelFiles:
     return download_model(name, None, f"text encoder {name!r}", "--text-encoder FOLDER")
 
 
-def _fast_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerFast:
+def _fast_tokenizer(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> PreTrainedTokenizerFast:
     """Return a tokenizer as it will be when it is read back."""
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ValueError("its tokenizer does not say which characters a token covers")
     special = {name: str(token) for name, token in tokenizer.special_tokens_map.items() if name in SPECIAL_TOKENS}
-    return plain_tokenizer(json.loads(tokenizer.backend_tokenizer.to_str()), special)
+    about = json.loads(tokenizer.backend_tokenizer.to_str())
+    if config.model_type == "siglip_text_model":
+        _write_as_siglip(about)
+    return plain_tokenizer(about, special)
 
 
-def saved_text_encoder(
-    folder: Path, shapes: dict[str, tuple[int, ...]]
-) -> tuple[PreTrainedTokenizerFast, PreTrainedModel]:
-    """Return the tokenizer of a run, and its encoder with random weights.
+def _write_as_siglip(about: dict[str, Any]) -> None:
+    """Let a tokenizer write texts in lower case, SigLIP's own also without punctuation, as both were trained.
+
+    Published tokenizers leave that to their callers. SigLIP's is of T5's kind, SigLIP 2's of Gemma's.
+    """
+    parts: list[dict[str, Any]] = [{"type": "Lowercase"}]
+    if about["model"]["type"] == "Unigram":
+        parts += [{"type": "Replace", "pattern": PUNCTUATION, "content": ""}]
+    about["normalizer"] = {"type": "Sequence", "normalizers": [*parts, *filter(None, [about.get("normalizer")])]}
+
+
+def saved_text_encoder(folder: Path, shapes: dict[str, tuple[int, ...]]) -> TextEncoder:
+    """Return the tokenizer of a run, its encoder with random weights, and its pooling.
 
     Args:
         folder: The run's folder ``text_encoder``.
@@ -427,4 +499,4 @@ def saved_text_encoder(
     if (largest := max(tokenizer.get_vocab().values())) >= embeddings.num_embeddings:
         problem = f"has token {largest:,}; the encoder has {embeddings.num_embeddings:,} tokens"
         raise UserError(f"{folder / 'tokenizer.json'}: {problem}; train the run again")
-    return tokenizer, encoder
+    return tokenizer, encoder, TextPooling.read(folder)

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from ...storage.captions.idf import IdfEntry
 from ...storage.captions.word_vectors import WordVectors, read_word_vectors, split_words, write_word_vectors
+from ...storage.common.errors import SettingError
 from ...storage.common.files import read_object, write_json
 from ...storage.common.validation import is_text
 from ...storage.common.writing import make_folder, move
@@ -36,6 +37,8 @@ from .clip_features import pad_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+    from .text_towers import TextPooling, TextTower
 
 T = TypeVar("T")
 WORD_VECTORS_FILE = "word_vectors.npz"
@@ -131,7 +134,11 @@ class TokenWeights:
 
 
 def tokenize(
-    tokenizer: PreTrainedTokenizerFast, captions: Sequence[Caption], weights: TokenWeights, max_tokens: int
+    tokenizer: PreTrainedTokenizerFast,
+    captions: Sequence[Caption],
+    weights: TokenWeights,
+    max_tokens: int,
+    padded_to: int = 0,
 ) -> dict[str, Tensor]:
     """Return ``input_ids``, ``attention_mask`` and ``token_weights``, each [B, N], padded to the longest.
 
@@ -140,10 +147,17 @@ def tokenize(
         captions: The captions.
         weights: Gives each subword its weight.
         max_tokens: Longer captions are cut to this many subwords.
+        padded_to: Pad or cut all captions to this many subwords instead, and count padding as subwords; 0: do not.
     """
     encoded = tokenizer(
-        [c.caption for c in captions], truncation=True, max_length=max_tokens, padding=True, return_offsets_mapping=True
+        [c.caption for c in captions],
+        truncation=True,
+        max_length=padded_to or max_tokens,
+        padding="max_length" if padded_to else True,
+        return_offsets_mapping=True,
     )
+    if padded_to:
+        encoded["attention_mask"] = [[1] * padded_to] * len(captions)
     subword_weights = [
         weights.subword_weights(c, offsets) for c, offsets in zip(captions, encoded["offset_mapping"], strict=True)
     ]
@@ -158,13 +172,25 @@ class SubwordInputs:
     """Makes captions into what a transformer takes: subwords and their weights."""
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerFast, encoder: PreTrainedModel, weights: TokenWeights, max_tokens: int
+        self,
+        tokenizer: PreTrainedTokenizerFast,
+        encoder: PreTrainedModel | TextTower,
+        pooling: TextPooling,
+        weights: TokenWeights,
+        max_tokens: int,
     ) -> None:
-        self.tokenizer, self.encoder, self.weights, self.max_tokens = tokenizer, encoder, weights, max_tokens
+        if pooling.padded_to > max_tokens:
+            raise SettingError(
+                "max_text_tokens",
+                max_tokens,
+                f"the text encoder reads texts padded to {pooling.padded_to} tokens; expected {pooling.padded_to}",
+            )
+        self.tokenizer, self.encoder, self.pooling = tokenizer, encoder, pooling
+        self.weights, self.max_tokens = weights, pooling.padded_to or max_tokens
 
     def __call__(self, captions: Sequence[Caption]) -> dict[str, Tensor]:
         """Return what ``tokenize`` does."""
-        return tokenize(self.tokenizer, captions, self.weights, self.max_tokens)
+        return tokenize(self.tokenizer, captions, self.weights, self.max_tokens, self.pooling.padded_to)
 
     def words_of_tokens(self, caption: Caption) -> list[tuple[int, str]]:
         """Return the index of each subword of a caption, and the word that it is a part of, in lower case.
@@ -186,6 +212,7 @@ class SubwordInputs:
             self.encoder.config.save_pretrained(partial)
             for path in Path(partial).iterdir():
                 move(path, folder / path.name)
+        self.pooling.save(folder)
 
 
 class WordVectorInputs:

@@ -44,6 +44,7 @@ def _transformer(settings: ModelSettings, plan: ModelPlan) -> PairModel:
         dropout=settings.dropout,
         token_head=plan.has_token_head,
         reads_texts=plan.reads_texts,
+        pooling=plan.text_inputs.pooling.method,
         make_modules=plan.make_modules,
     )
 

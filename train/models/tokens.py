@@ -8,6 +8,8 @@ from dataclasses import dataclass, fields
 
 from torch import Tensor
 
+from ...storage.common.device import on_device
+
 ON_CPU = {"lengths_B", "num_of_interest_B"}
 """Fields that are on the CPU, wherever the tokens are."""
 
@@ -57,11 +59,13 @@ class TextTokens:
     """Number of tokens of each text, on the CPU. None: only the mask says it."""
     num_of_interest_B: Tensor | None = None
     """Number of tokens of interest of each text, on the CPU. None: only the weights say it."""
+    whole_BD: Tensor | None = None
+    """A vector of each whole text. None if that is its first token."""
 
     @property
     def sentence_BD(self) -> Tensor:
-        """The [CLS] token of each text, y-bar of TACo section 3.3."""
-        return self.tokens_BND[:, 0]
+        """The vector of each text: its [CLS] token, y-bar of TACo section 3.3, or what the text encoder pools."""
+        return self.tokens_BND[:, 0] if self.whole_BD is None else self.whole_BD
 
     @property
     def of_interest(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -106,6 +110,23 @@ def nonzero(x_BL: Tensor, numbers_B: Tensor | None) -> tuple[Tensor, Tensor]:
     else:
         row_S, column_S = x_BL.nonzero_static(size=int(numbers_B.sum())).unbind(1)
     return row_S, column_S
+
+
+def pooled_texts(tokens_BND: Tensor, mask_BN: Tensor, lengths_B: Tensor, method: str) -> Tensor | None:
+    """Return the vector of each text [B, D].
+
+    Args:
+        tokens_BND: The tokens.
+        mask_BN: True for a token, False for padding.
+        lengths_B: Number of tokens of each text, on the CPU.
+        method: "cls" for the first token (returns None: it needs no vector of its own), "mean" or "last".
+    """
+    if method == "mean":
+        return masked_mean(tokens_BND, mask_BN)
+    if method == "last":
+        last_B = on_device(lengths_B, tokens_BND.device).long() - 1
+        return tokens_BND.gather(1, last_B[:, None, None].expand(-1, 1, tokens_BND.shape[2])).squeeze(1)
+    return None
 
 
 def masked_mean(tokens_BLD: Tensor, mask_BL: Tensor) -> Tensor:

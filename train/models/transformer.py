@@ -12,7 +12,7 @@ from ..settings import MAX_TOKENS
 from .base import MakeModules, PairModel, no_modules
 from .fusion import Fusion, TokenBank
 from .layers import Compiled, SelfAttentionLayer, by_length, new_layers
-from .tokens import TextTokens, VideoTokens, lengths_of
+from .tokens import TextTokens, VideoTokens, lengths_of, pooled_texts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -37,18 +37,20 @@ class VideoTextModel(PairModel):
         dropout: float,
         token_head: bool = False,
         reads_texts: bool = True,
+        pooling: str = "cls",
         make_modules: MakeModules = no_modules,
     ) -> None:
         """Make a model with a given text encoder and new layers.
 
         Args:
             feature_dim: Width of a row of features.
-            text_encoder: A BERT-like model.
+            text_encoder: A BERT-like model, or a text tower.
             num_video_layers: Number of self-attention layers over a clip's rows, 0 or more.
             num_fusion_layers: Number of fusion layers; None for no fusion module.
             dropout: Dropout rate of the new layers.
             token_head: Use ToCo's heads of the fusion module.
             reads_texts: Train the text encoder.
+            pooling: Which vector stands for a text, as in ``tokens.pooled_texts``.
             make_modules: Makes the objective's modules.
         """
         width = text_encoder.config.hidden_size
@@ -60,7 +62,7 @@ class VideoTextModel(PairModel):
         self.video_layers = new_layers(text_encoder, num_video_layers, dropout)
         if num_fusion_layers is not None:
             self.fusion = Fusion(text_encoder, num_fusion_layers, dropout, token_head=token_head)
-        self.token_head = token_head
+        self.token_head, self.pooling = token_head, pooling
         self.scale = width**-0.25
         """Dot products of two vectors scaled by it grow like sqrt(width), as in attention, and start near 1."""
         self.add(make_modules)
@@ -114,6 +116,7 @@ class VideoTextModel(PairModel):
             *types,
             lengths_B=lengths_B,
             num_of_interest_B=inputs.get("num_of_interest_B"),
+            whole_BD=pooled_texts(tokens_BND, mask_BN, lengths_B, self.pooling),
         )
 
     def _hidden_states(self, ids_PL: Tensor, mask_PL: Tensor | None) -> tuple[Tensor, ...]:

@@ -473,9 +473,11 @@ def join_videos(chunks: Sequence[VideoTokens]) -> VideoTokens:
 def join_texts(chunks: Sequence[TextTokens]) -> TextTokens:
     """Return texts in chunks as one batch, padded to the longest, with what the fusion layers need."""
     types = [chunk.types_BND for chunk in chunks if chunk.types_BND is not None]
+    wholes = [chunk.whole_BD for chunk in chunks if chunk.whole_BD is not None]
     return TextTokens(
         _join([chunk.tokens_BND for chunk in chunks]),
         _join([chunk.mask_BN for chunk in chunks]),
         _join([chunk.weights_BN for chunk in chunks]),
         _join(types) if types else None,
+        whole_BD=torch.cat(wholes) if wholes else None,
     )

@@ -1,0 +1,180 @@
+"""Pooling of text encoders: which vector stands for a sentence; and the text towers of CLIP and SigLIP."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
+
+from ...storage.common.files import read_object, read_small, write_json
+from ...storage.hub.loading import new_network
+from ..untrusted_files import refuse_damaged
+
+CLS, MEAN, LAST = "cls", "mean", "last"
+POOLINGS = {
+    CLS: "the vector of its first token",
+    MEAN: "the mean of its tokens",
+    LAST: "the vector of its last token",
+}
+"""Which vector stands for a sentence."""
+POOLING_FILE = "pooling.json"
+"""In a run's folder ``text_encoder``. Absent: the first token, as in TACo (section 3.3) and in all earlier runs."""
+MODULES_FILE = "modules.json"
+"""In a model of sentence-transformers: its modules, of which one is the pooling."""
+MAX_CONFIG_BYTES = 1 << 20
+MAX_PADDED_TOKENS = 512
+
+
+@dataclass(frozen=True)
+class TextPooling:
+    """How a sentence's vector comes about."""
+
+    method: str = CLS
+    """One of ``POOLINGS``."""
+    padded_to: int = 0
+    """Number of tokens that each text is padded to; the encoder reads the padding as text. 0: padding is ignored."""
+
+    def save(self, folder: Path) -> None:
+        """Write ``POOLING_FILE``, except for the first token."""
+        if self != TextPooling():
+            write_json(folder / POOLING_FILE, asdict(self))
+
+    @classmethod
+    def read(cls, folder: Path) -> "TextPooling":
+        """Return the pooling of a run, from its folder ``text_encoder``. Raises ``UserError`` if the file is wrong."""
+        path = folder / POOLING_FILE
+        if not path.exists():
+            return cls()
+        with refuse_damaged(path):
+            about = read_object(path, MAX_CONFIG_BYTES)
+            method, padded_to = about["method"], about["padded_to"]
+            if method not in POOLINGS or type(padded_to) is not int or not 0 <= padded_to <= MAX_PADDED_TOKENS:
+                raise ValueError(f"its pooling is {str(about)[:80]}; expected one of {', '.join(POOLINGS)}")
+            return cls(method, padded_to)
+
+
+SENTENCE_TRANSFORMERS = {"cls": CLS, "mean": MEAN, "lasttoken": LAST}
+"""Methods by the name that sentence-transformers gives them."""
+
+
+def declared_pooling(folder: Path) -> tuple[TextPooling, str]:
+    """Return the pooling that a model of sentence-transformers declares, and a note about it; else the first token.
+
+    Raises:
+        ValueError: The files are damaged, or declare another kind of pooling.
+    """
+    path = folder / MODULES_FILE
+    if not path.is_file():
+        return TextPooling(), ""
+    modules = json.loads(read_small(path, MAX_CONFIG_BYTES))
+    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
+        raise ValueError(f"its {MODULES_FILE} is no list of modules")
+    kinds = {str(module.get("path")): str(module.get("type")).rpartition(".")[2] for module in modules}
+    poolings = [where for where, kind in kinds.items() if kind == "Pooling"]
+    unused = [where for where, kind in kinds.items() if kind not in ("Transformer", "Pooling", "Normalize")]
+    without = f"; its {', '.join(unused)} is not used" if unused else ""
+    if not poolings:
+        return TextPooling(), without.removeprefix("; ")
+    where = poolings[0]
+    if not re.fullmatch(r"\w{1,40}", where):
+        raise ValueError(f"its {MODULES_FILE} names the folder {where[:80]!r}")
+    method = _method(read_object(folder / where / "config.json", MAX_CONFIG_BYTES), where)
+    return TextPooling(method), f"a sentence's vector is {POOLINGS[method]}, as its {where}/config.json says{without}"
+
+
+def _method(about: Mapping[str, Any], where: str) -> str:
+    if isinstance(about.get("pooling_mode"), str):
+        names = [about["pooling_mode"]]
+    else:
+        names = [
+            name.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token")
+            for name, value in about.items()
+            if name.startswith("pooling_mode_") and value is True
+        ]
+    if len(names) != 1 or names[0] not in SENTENCE_TRANSFORMERS:
+        expected = ", ".join(SENTENCE_TRANSFORMERS)
+        raise ValueError(f"its pooling in {where}/config.json is {', '.join(names)[:80]}; expected one of {expected}")
+    return SENTENCE_TRANSFORMERS[names[0]]
+
+
+TOWERS = {"clip": "clip_text_model", "siglip": "siglip_text_model"}
+"""For each kind of model with a text tower, the kind of that."""
+PROJECTIONS = {"clip_text_model": ("projection_dim", False), "siglip_text_model": ("projection_size", True)}
+"""For each kind of tower, the name of the width of its vectors, and whether its last layer has a bias."""
+
+
+class TextTower(nn.Module):
+    """The text half of CLIP or SigLIP, whose vectors are in the space that texts and images share.
+
+    The last layer, which the library applies to the sentence's token alone, is applied to all tokens.
+    """
+
+    def __init__(self, config: PreTrainedConfig, network: PreTrainedModel, projection: nn.Module) -> None:
+        super().__init__()
+        self.config, self.network, self.projection = config, network, projection
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Return the table of tokens."""
+        return self.network.get_input_embeddings()
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, *, output_hidden_states: bool = False
+    ) -> BaseModelOutput:
+        """Return the tokens' vectors as ``last_hidden_state`` [B, N, D]."""
+        out = self.network(
+            input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=output_hidden_states
+        )
+        return BaseModelOutput(
+            last_hidden_state=self.projection(out.last_hidden_state), hidden_states=out.hidden_states
+        )
+
+
+def new_tower(config: PreTrainedConfig) -> TextTower:
+    """Return a text tower with random weights. Raises ``ValueError`` if its vectors are not as wide as its tokens."""
+    name, has_bias = PROJECTIONS[config.model_type]
+    width, hidden = getattr(config, name), config.hidden_size
+    if width != hidden:
+        raise ValueError(f"its {name} is {width}, its hidden_size {hidden}; only equal ones are supported")
+    network = new_network(config)
+    if hasattr(network, "head"):
+        network.head = nn.Identity()  # SigLIP's network has its own last layer
+    return TextTower(config, network, nn.Linear(hidden, width, bias=has_bias))
+
+
+def tower_settings(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of the text tower of a model with the settings ``about``."""
+    text = dict(about["text_config"]) | {"model_type": TOWERS[about["model_type"]]}
+    return text | {"projection_dim": about["projection_dim"]} if about["model_type"] == "clip" else text
+
+
+def tower_of(model: Any, config: PreTrainedConfig) -> TextTower:
+    """Return the text tower of a whole model, with its weights.
+
+    Args:
+        model: The model.
+        config: The settings of its tower.
+    """
+    tower = new_tower(config)
+    projection = model.text_projection if config.model_type == "clip_text_model" else model.text_model.head
+    tower.projection.load_state_dict(projection.state_dict())
+    network = {name: value for name, value in model.text_model.state_dict().items() if not name.startswith("head.")}
+    tower.network.load_state_dict(network)
+    return tower
+
+
+def tower_pooling(config: PreTrainedConfig) -> tuple[TextPooling, str]:
+    """Return the pooling of a text tower, and a note about it.
+
+    CLIP's vector is that of the end token, the last one of a text. SigLIP's is that of the last place: it was trained
+    with texts in lower case, padded to their longest (transformers, model_doc/siglip and siglip2).
+    """
+    if config.model_type == "clip_text_model":
+        return TextPooling(LAST), "a sentence's vector is that of its end token, projected"
+    longest = config.max_position_embeddings
+    note = f"texts are in lower case and padded to {longest} tokens; a sentence's vector is that of the last one"
+    return TextPooling(LAST, longest), note
