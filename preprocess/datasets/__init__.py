@@ -4,7 +4,21 @@ To add one, write a module with a ``Dataset`` here and add a row to ``DATASETS``
 (``custom``) and the generated demo (``demo``) have no official files and are not in the table.
 """
 
-from . import activitynet, coin, crosstask, howto100m, lsmdc, msrvtt, msrvtt_qa, msvd, msvd_qa, places, smit, youcook2
+from . import (
+    activitynet,
+    coin,
+    crosstask,
+    howto100m,
+    lsmdc,
+    msrvtt,
+    msrvtt_qa,
+    msvd,
+    msvd_qa,
+    places,
+    smit,
+    vatex,
+    youcook2,
+)
 from .sources import Dataset
 
 DATASETS: dict[str, Dataset] = {
@@ -20,4 +34,5 @@ DATASETS: dict[str, Dataset] = {
     "msvd_qa": msvd_qa.DATASET,
     "places": places.DATASET,
     "smit": smit.DATASET,
+    "vatex": vatex.DATASET,
 }

@@ -19,14 +19,17 @@ from ...storage.records import Caption
 from .sources import Annotations, Dataset, Record, as_published, read_lines, read_rows, text
 
 SENTENCES = ("MSRVTT_data.json", "train_val_videodatainfo.json", "test_videodatainfo.json")
+MIRRORS = ("msrvtt_train_9k.json", "msrvtt_train_7k.json", "msrvtt_test_1k.json")
+"""The lists of 1k-A with their captions, as mirrors on the Hugging Face hub have them: friedrichor/MSR-VTT and others. A
+caption of a test clip is a text, those of a training clip are a list."""
 BY_VIDEO = ("sgn_train.json", "sgn_val.json", "sgn_test.json")
 FOLDS = tuple(f"MSRVTT_val_fold_{number}.csv" for number in range(1, 5))
 """Have the first caption of each training clip of 1k-A."""
 PAIRS = "MSRVTT_JSFUSION_test.csv"
 
 LISTS: dict[str, dict[str, tuple[str, ...]]] = {
-    "1k-A": {"train": ("MSRVTT_train.9k.csv",), "test": (PAIRS,)},
-    "1k-A-7k": {"train": ("MSRVTT_train.7k.csv",), "test": (PAIRS,)},
+    "1k-A": {"train": ("MSRVTT_train.9k.csv", MIRRORS[0]), "test": (PAIRS, MIRRORS[2])},
+    "1k-A-7k": {"train": ("MSRVTT_train.7k.csv", MIRRORS[1]), "test": (PAIRS, MIRRORS[2])},
     "1k-B": {"train": ("train_list_miech.txt",), "test": ("test_list_miech.txt",)},
     "full": {
         "train": ("train_list_full.txt", "MSRVTT_train.full.csv"),
@@ -50,13 +53,15 @@ class ListedSentence(NamedTuple):
 def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
     """Yield the captions of the listed clips. Listed clips with missing captions are one problem per list."""
     lists = _lists(annotations, protocol)
-    files = [path for name in (*SENTENCES, *BY_VIDEO, *FOLDS) if (path := annotations.find_optional(name))]
+    files = [
+        path for name in (*SENTENCES, *BY_VIDEO, *FOLDS, *MIRRORS[:2]) if (path := annotations.find_optional(name))
+    ]
     captions: dict[str, list[ListedSentence]] = {}
     for path in files:  # all captions of a clip come from one file: the first that has any
         captions = _read_captions(annotations, path) | captions
     for split, path in lists.items():
-        available = _read_captions(annotations, path) if path.name == PAIRS else captions
-        videos = _read_list(path)
+        available = _read_captions(annotations, path) if path.name in (PAIRS, MIRRORS[2]) else captions
+        videos = _read_list(annotations, path)
         num_captions = 1 if (protocol, split) == ("1k-B", "test") else None
         _report_missing(annotations, path, videos, available, files, first_is_enough=num_captions is not None)
         for video in videos:
@@ -90,7 +95,7 @@ def _report_missing(
 
 def list_sizes(annotations: Annotations, protocol: str) -> dict[str, int]:
     """Return the number of clips listed for each split, with or without captions."""
-    return {split: len(_read_list(path)) for split, path in _lists(annotations, protocol).items()}
+    return {split: len(_read_list(annotations, path)) for split, path in _lists(annotations, protocol).items()}
 
 
 def _lists(annotations: Annotations, protocol: str) -> dict[str, Path]:
@@ -98,8 +103,10 @@ def _lists(annotations: Annotations, protocol: str) -> dict[str, Path]:
     return dict(zip(names, annotations.find(*names.values()), strict=True))
 
 
-def _read_list(path: Path) -> list[str]:
+def _read_list(annotations: Annotations, path: Path) -> list[str]:
     """Return the ids in a list of clips, without duplicates."""
+    if path.name in MIRRORS:
+        return list(_read_mirror(annotations, path))
     if path.suffix == ".txt":
         return list(dict.fromkeys(read_lines(path)))
     return list(dict.fromkeys(row["video_id"] for _, row in read_rows(path, ("video_id",))))
@@ -112,6 +119,8 @@ def _read_captions(annotations: Annotations, path: Path) -> dict[str, list[Liste
         for line, row in read_rows(path, ("video_id", "sentence")):
             captions.setdefault(row["video_id"], []).append(ListedSentence(path, f"line {line}", line, row["sentence"]))
         return captions
+    if path.name in MIRRORS:
+        return _read_mirror(annotations, path)
     numbered: dict[str, dict[int, ListedSentence]] = {}
     with as_published(path):
         content = annotations.read_json(path)
@@ -126,6 +135,19 @@ def _read_captions(annotations: Annotations, path: Path) -> dict[str, list[Liste
                 else:
                     of_video[number] = sentence
     return {video: [of_video[number] for number in sorted(of_video)] for video, of_video in numbered.items()}
+
+
+def _read_mirror(annotations: Annotations, path: Path) -> dict[str, list[ListedSentence]]:
+    captions: dict[str, list[ListedSentence]] = {}
+    for position, clip in enumerate(annotations.read_json(path, list), start=1):
+        with as_published(path, f"clip {position}"):
+            video_id, sentences = clip["video_id"], clip["caption"]
+            if not isinstance(video_id, str) or not isinstance(sentences, str | list):
+                raise TypeError("expected video_id, a text, and caption, a text or a list")
+        listed = captions.setdefault(video_id, [])
+        for sentence in [sentences] if isinstance(sentences, str) else sentences:
+            listed.append(ListedSentence(path, f"clip {position}, caption {len(listed) + 1}", len(listed), sentence))
+    return captions
 
 
 def _by_video(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -151,6 +173,7 @@ DATASET = Dataset(
     read,
     {
         **dict.fromkeys((SENTENCES[0], PAIRS, "MSRVTT_train.9k.csv", "MSRVTT_train.7k.csv"), CLIP4CLIP),
+        **dict.fromkeys(MIRRORS, "https://huggingface.co/datasets/friedrichor/MSR-VTT"),
         **dict.fromkeys(SENTENCES[1:], "http://ms-multimedia-challenge.com/2017/dataset"),
         **dict.fromkeys(("train_list_miech.txt", "test_list_miech.txt"), EXPERTS),
         **dict.fromkeys(("train_list_full.txt", "val_list_full.txt", "test_list_full.txt"), EXPERTS),
