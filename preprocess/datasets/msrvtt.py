@@ -20,8 +20,8 @@ from .sources import Annotations, Dataset, Record, as_published, read_lines, rea
 
 SENTENCES = ("MSRVTT_data.json", "train_val_videodatainfo.json", "test_videodatainfo.json")
 MIRRORS = ("msrvtt_train_9k.json", "msrvtt_train_7k.json", "msrvtt_test_1k.json")
-"""The lists of 1k-A with their captions, as mirrors on the Hugging Face hub have them: friedrichor/MSR-VTT and others. A
-caption of a test clip is a text, those of a training clip are a list."""
+"""The lists of 1k-A with their captions, as mirrors on the Hugging Face hub have them (friedrichor/MSR-VTT and others).
+The caption of a test clip is a text, those of a training clip are a list."""
 BY_VIDEO = ("sgn_train.json", "sgn_val.json", "sgn_test.json")
 FOLDS = tuple(f"MSRVTT_val_fold_{number}.csv" for number in range(1, 5))
 """Have the first caption of each training clip of 1k-A."""
@@ -54,7 +54,7 @@ def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
     """Yield the captions of the listed clips. Listed clips with missing captions are one problem per list."""
     lists = _lists(annotations, protocol)
     files = [
-        path for name in (*SENTENCES, *BY_VIDEO, *FOLDS, *MIRRORS[:2]) if (path := annotations.find_optional(name))
+        path for name in (*SENTENCES, *BY_VIDEO, *MIRRORS[:2], *FOLDS) if (path := annotations.find_optional(name))
     ]
     captions: dict[str, list[ListedSentence]] = {}
     for path in files:  # all captions of a clip come from one file: the first that has any
