@@ -5,8 +5,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from ..storage.common.errors import SettingError
+from ..storage.common.plugins import is_plugin_name
 from ..storage.common.settings import Settings, setting
 from ..storage.dataset.folder import DatasetFolder, dataset_at
 from ..storage.hub.names import is_hub_name, read_hub_name
@@ -181,12 +183,13 @@ class ExtractionSettings(Settings):
         metavar="FOLDER",
     )
     """Only videos that it has features of are extracted."""
-    stores: str | None = setting(
+    stores: str | Mapping[str, Any] | None = setting(
         None,
-        "remote folder of the feature stores, such as s3://bucket/folder or gs://... (default: under --root); needed "
-        "only once",
-        metavar="ADDRESS",
+        "remote folder of the feature stores, such as s3://bucket/folder or gs://..., needed only once; or "
+        "MODULE:NAME, which opens stores of your own (default: under --root)",
+        metavar="STORES",
     )
+    """Or ``WritableStore``s of one's own by features' names (``stores.opening.StoreSource``)."""
     encoders: Mapping[str, str] = field(init=False, default_factory=dict)
     """{name of the store: encoder, such as "s3d" or "hf:ORG/MODEL"}."""
     chosen_weights: Mapping[str, str] = field(init=False, default_factory=dict)
@@ -222,7 +225,12 @@ class ExtractionSettings(Settings):
     @cached_property
     def folder(self) -> DatasetFolder:
         """The data set's folder and the paths in it."""
-        return dataset_at(self.dataset)
+        return replace(dataset_at(self.dataset), stores=None if self.address else self.stores)
+
+    @property
+    def address(self) -> str | None:
+        """The address of remote stores, if ``stores`` is one."""
+        return self.stores if isinstance(self.stores, str) and not is_plugin_name(self.stores) else None
 
     @property
     def store_names(self) -> list[str]:

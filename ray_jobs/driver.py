@@ -21,7 +21,7 @@ from ray.exceptions import RayError
 from ..extract.pipeline.pending_work import Extraction, PendingWork
 from ..extract.pipeline.shard_writing import ShardsWritten, VideoOutcome, report_outcome
 from ..extract.settings import WorkerSettings
-from ..storage.common.errors import UserError
+from ..storage.common.errors import SettingError, UserError
 from ..storage.common.files import file_identity
 from ..storage.common.progress import Listener
 from ..storage.dataset.folder import DatasetFolder
@@ -29,7 +29,7 @@ from ..storage.records import Failure, Profile, VideoRecord, Weights
 from ..storage.remote.addresses import without_secrets
 from ..storage.remote.store import remote_store
 from ..storage.shards import read_shard
-from ..storage.stores.feature_store import current_shards
+from ..storage.stores.feature_store import FeatureStore, current_shards
 from .actors import WorkerHandle, existing_workers, kill_worker, start_worker
 from .cluster import NAMESPACE, Share, cause_of, draining_nodes, reason_of
 from .scheduler import MAX_ENDS, VideoScheduler
@@ -78,6 +78,9 @@ class ExtractionDriver:
             on_progress: Called with the progress every few seconds.
         """
         settings, tasks = extraction.settings, extraction.tasks
+        if settings.folder.stores is not None:
+            problem = "stores of your own are filled on one machine, by vlalign-extract; omit it"
+            raise SettingError("stores", settings.stores, problem)
         self.extraction, self.worker, self.share = extraction, worker, share
         self.shard_seconds = shard_seconds
         self.task_index = {task.video.video_id: index for index, task in enumerate(tasks)}
@@ -287,7 +290,8 @@ class StoreWatcher:
         self._folders = {name: pending.dataset.features(name) for name in features}
         stores = {name: pending.stores.get(name) for name in self._folders}
         self._known = {
-            name: {shard.path for shard in store.shards} if store else set() for name, store in stores.items()
+            name: {shard.path for shard in store.shards} if isinstance(store, FeatureStore) else set()
+            for name, store in stores.items()
         }
         self._features: dict[str, set[str]] = {}
         self._lock = threading.Lock()

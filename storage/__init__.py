@@ -34,10 +34,12 @@ __all__ = [
     "VlalignError",
     "Weights",
     "WritableStore",
+    "check_storable",
     "open_store",
     "open_writer",
     "read_captions",
     "read_idf",
+    "refuse_mixed",
     "write_idf",
     "write_shard",
 ]

@@ -15,6 +15,7 @@ from .records import VideoFeatures as VideoFeatures
 from .records import VideoRecord as VideoRecord
 from .records import Weights as Weights
 from .shards import Provenance as Provenance
+from .shards import check_storable as check_storable
 from .shards import write_shard as write_shard
 from .stores.feature_store import FeatureStore as FeatureStore
 from .stores.memory_store import MemoryStore as MemoryStore
@@ -24,4 +25,5 @@ from .stores.store import RowTimes as RowTimes
 from .stores.store import Store as Store
 from .stores.store import StoreWriter as StoreWriter
 from .stores.store import WritableStore as WritableStore
+from .stores.store import refuse_mixed as refuse_mixed
 from .stores.thumbnails import ThumbnailStore as ThumbnailStore

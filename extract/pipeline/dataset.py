@@ -74,7 +74,7 @@ def extract_dataset(
         extraction = prepare_extraction(settings, problems, dry_run=False)
         dataset, num_tasks = settings.folder, len(extraction.tasks)
         if num_tasks:
-            if not settings.stores:  # else it was checked before it was linked
+            if not settings.address:  # else it was checked before it was linked
                 for name in extraction.weights:
                     if remote := remote_store(dataset.features(name)):
                         remote.check()
@@ -92,8 +92,8 @@ def prepare_extraction(settings: ExtractionSettings, problems: Problems, *, dry_
         allow_folder(dataset, folder)
     if not dry_run:
         check_folders(*map(dataset.features, names), dataset.thumbnails)
-    if settings.stores:
-        _link_stores(settings, settings.stores, dry_run=dry_run)
+    if settings.address:
+        _link_stores(settings, settings.address, dry_run=dry_run)
     for name in names if not dry_run else []:
         if remote := remote_store(dataset.features(name)):
             remote.send()

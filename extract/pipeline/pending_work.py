@@ -16,8 +16,7 @@ from ...storage.common.locks import file_lock
 from ...storage.common.problems import Problems
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.records import Failure, VideoRecord
-from ...storage.stores.feature_store import is_store
-from ...storage.stores.opening import open_store
+from ...storage.stores.opening import find_features
 from ..settings import ExtractionSettings
 
 OLDER_NS = 3600 * 10**9
@@ -76,7 +75,7 @@ class PendingWork:
 
     def __init__(self, dataset: DatasetFolder, features: Sequence[str]) -> None:
         self.dataset = dataset
-        self.stores = {f: open_store(dataset.features(f)) for f in features if is_store(dataset.features(f))}
+        self.stores = {f: store for f in features if (store := find_features(dataset, f)) is not None}
         self.failures = {f: read_failures(self.failures_file(f)) for f in features}
         self.features = list(features)
         self._changed: dict[str, dict[str, Failure | None]] = {}

@@ -55,6 +55,9 @@ class LocalRunner:
         settings, tasks = extraction.settings, extraction.tasks
         use_tf32(settings.tf32)
         devices = choose_devices(settings, extraction.weights)[: len(tasks)]
+        if len(devices) > 1 and settings.stores and not isinstance(settings.stores, str):
+            say(f"note: the stores of your own are objects of this process, which extracts alone, on {devices[0]}")
+            devices = devices[:1]
         if len(devices) == 1:
             worker = settings.for_worker(extraction.weights, devices[0])
             events = extract_into_stores(worker, make_extractors(worker), tasks)

@@ -17,7 +17,7 @@ from ...storage.dataset.folder import DatasetFolder
 from ...storage.records import Failure, VideoFeatures
 from ...storage.remote.addresses import without_secrets
 from ...storage.shards import TEXTS, Provenance, check_storable
-from ...storage.stores.opening import open_writer
+from ...storage.stores.opening import open_features_writer
 from ...storage.stores.thumbnails import Thumbnail, ThumbnailStore, write_thumbnails
 from ..decoding.errors import VideoError
 from ..extractor import Extractor
@@ -74,7 +74,7 @@ class _PendingShards:
         self._dataset = dataset
         self.extractors = {e.profile.name: e for e in extractors}
         self._features: dict[str, list[VideoFeatures]] = {name: [] for name in self.extractors}
-        self._writers = {name: open_writer(dataset.features(name)) for name in self.extractors}
+        self._writers = {name: open_features_writer(dataset, name) for name in self.extractors}
         self._thumbnails: list[Thumbnail] = []
         self._known_thumbnails = ThumbnailStore(dataset.thumbnails)
         self._made_with = {"vlalign": package_version()} | {name: version(name) for name in ("torch", "av")}

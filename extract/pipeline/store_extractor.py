@@ -10,13 +10,12 @@ import torch
 from ...storage.common.device import AUTO, parse_devices
 from ...storage.common.errors import UserError
 from ...storage.common.terminal import say
-from ...storage.dataset.folder import DatasetFolder
 from ...storage.hub.files import find_files
 from ...storage.hub.names import is_hub_name, read_hub_name
 from ...storage.profiles import PROFILES
 from ...storage.records import EXACT
-from ...storage.shards import Shard, read_shard
-from ...storage.stores.feature_store import shard_files
+from ...storage.stores.opening import open_features_writer
+from ...storage.stores.store import StoreWriter
 from ..encoders.custom import is_custom_encoder
 from ..encoders.weights_paths import remember_weights
 from ..extractor import NAMED, Extractor, load_extractor
@@ -28,11 +27,6 @@ DEMO = "demo"
 
 MAX_DIFFERENCE = {"fp32": 1e-3, "bf16": 5e-2, "fp16": 1e-2}
 """Largest difference between the features of two devices, as a part of their length."""
-
-
-def first_shard(dataset: DatasetFolder, features: str) -> Shard | None:
-    """Return one shard of a store, which says how the whole store was made; None if there is none."""
-    return next(map(read_shard, shard_files(dataset.features(features))), None)
 
 
 def make_extractor(worker: WorkerSettings, name: str) -> Extractor:
@@ -49,15 +43,16 @@ def make_extractor(worker: WorkerSettings, name: str) -> Extractor:
     """
     dataset, weights = worker.dataset, worker.weights[name]
     load = partial(load_extractor, device=worker.device, precision=worker.precision, decoding=worker.decoding)
-    shard = first_shard(dataset, name)
+    writer = open_features_writer(dataset, name)
     if is_custom_encoder(weights) or is_hub_name(weights):
         extractor = load(weights)
-        _check_store(shard, extractor)
+        _check_store(writer, extractor)
         if is_hub_name(weights):
             remember_weights(extractor.weights, find_files(read_hub_name(weights)).folder)
         return extractor
     if weights == PRETRAINED and dataset.name == DEMO and PROFILES[name].modality == "frames":
-        if shard and shard.weights.is_random:
+        stored = writer.provenance()
+        if stored and stored.weights.is_random:
             weights = "random"
         else:
             try:
@@ -70,7 +65,7 @@ def make_extractor(worker: WorkerSettings, name: str) -> Extractor:
                 )
                 weights = "random"
     extractor = load(name, weights=weights)
-    _check_store(shard, extractor)
+    _check_store(writer, extractor)
     if weights not in NAMED:
         remember_weights(extractor.weights, Path(weights))
     return extractor
@@ -118,10 +113,11 @@ def has_features_of(extractor: Extractor, other: Extractor) -> bool:
     return bool((found - expected).norm() <= MAX_DIFFERENCE[profile.precision] * expected.norm())
 
 
-def _check_store(shard: Shard | None, extractor: Extractor) -> None:
-    if shard and (shard.profile, shard.weights) != (extractor.profile, extractor.weights):
+def _check_store(writer: StoreWriter, extractor: Extractor) -> None:
+    stored = writer.provenance()
+    if stored and (stored.profile, stored.weights) != (extractor.profile, extractor.weights):
         raise UserError(
-            f"{shard.path.parent}: was made with profile {shard.profile.hash} and weights {shard.weights.name}, "
+            f"{writer.where}: was made with profile {stored.profile.hash} and weights {stored.weights.name}, "
             f"now asked for: profile {extractor.profile.hash} and {extractor.weights.name}; pass the same --weights, "
             "another --root, or remove that folder"
         )

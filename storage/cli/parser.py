@@ -292,6 +292,16 @@ def given_settings(args: argparse.Namespace, settings: type[Settings]) -> dict[s
     return {name: getattr(args, name) for name in names_of_options(settings)}
 
 
+def add_stores(parser: Parser) -> None:
+    """Add ``--stores``, for commands that read features."""
+    stores = parser.add_argument(
+        "--stores",
+        metavar="MODULE:NAME",
+        help="your own class or function, which opens the stores of the features (default: they are under --root)",
+    )
+    parser.hide_from_short_help([stores])
+
+
 def add_messages(parser: Parser) -> None:
     """Add the options about help and messages."""
     all_of_it = parser.add_argument(

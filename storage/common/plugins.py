@@ -30,6 +30,7 @@ GROUPS = {
     "datasets": "data set",
     "tasks": "task",
     "metrics": "metric",
+    "stores": "store",
 }
 """{group: what a part of it is}. Its entry points are in the group ``vlalign.GROUP``."""
 PLUGIN_NAME = re.compile(r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<name>[^\W\d]\w*)")

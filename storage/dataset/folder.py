@@ -1,9 +1,10 @@
 """The files of a data set: ``<root>/<dataset>/...``."""
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..common.errors import UserError, refuse_unreadable
 from ..common.files import read_jsonl, write_jsonl
@@ -11,6 +12,9 @@ from ..common.validation import DATASET_NAME
 from ..common.writing import restrict_writes
 from ..records import VideoRecord
 from .trusted_folders import refuse_link_out
+
+if TYPE_CHECKING:
+    from ..stores.opening import StoreSource
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,8 @@ class DatasetFolder:
     name: str
     protocol: str = ""
     """The choice of splits and captions; empty for the usual one. All protocols of a data set share its features."""
+    stores: "StoreSource | None" = field(default=None, compare=False, repr=False)
+    """Stores of one's own that the user named (``stores.opening``); None: the features are in the data set's folder."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "root", Path(self.root))  # callers from Python may pass a text

@@ -1,16 +1,31 @@
-"""Opening of stores: the one place that chooses the class of a store."""
+"""Opening of stores: the one place that chooses the class of a store.
+
+A place that the user names, a folder or an address, has shards. The user also names stores of one's own, as objects or
+by the module that opens them (``StoreSource``). Nothing in a folder chooses a class, a module or an address.
+"""
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeAlias
 
+from ..common.errors import SettingError, UserError, reason_of
+from ..common.plugins import load_plugin
 from ..common.user_state import cache_folder
 from ..common.writing import make_folder
+from ..dataset.folder import DatasetFolder
 from ..remote.addresses import scheme_of
 from ..remote.links import checked_address
 from ..remote.store import link_store
-from .feature_store import FeatureStore
+from .feature_store import FeatureStore, is_store, stores_in
 from .shard_writer import ShardWriter
-from .store import StoreWriter
+from .store import Store, StoreWriter, WritableStore
+
+StoreSource: TypeAlias = str | Mapping[str, Store]
+"""Where the stores of a data set come from instead of its folder: ``MODULE:NAME``, a class or function that is called
+with the folder ``<root>/<dataset>/features/<features>`` and returns a ``Store``; or open stores by features' names;
+others come from the data set's folder. Extraction needs a ``WritableStore``.
+"""
 
 
 def open_store(place: str | Path) -> FeatureStore:
@@ -47,3 +62,73 @@ def _folder_of(place: str | Path) -> Path:
     make_folder(folder)
     link_store(folder, url)
     return folder
+
+
+def open_features(dataset: DatasetFolder, name: str) -> Store:
+    """Open the store of a data set's features to read it.
+
+    Raises:
+        UserError: There is no such store, or it is empty or cannot be read.
+    """
+    store = _own_store(dataset, name)
+    if store is None:
+        return open_store(dataset.features(name))
+    if not len(store):
+        raise UserError(f"{dataset.features(name)}: your own store of it has no videos; run vlalign-extract first")
+    return store
+
+
+def find_features(dataset: DatasetFolder, name: str) -> Store | None:
+    """Open the store of a data set's features as ``open_features`` does; None if there is none yet."""
+    store, folder = _own_store(dataset, name), dataset.features(name)
+    return open_store(folder) if store is None and is_store(folder) else store
+
+
+def open_features_writer(dataset: DatasetFolder, name: str) -> StoreWriter:
+    """Open the store of a data set's features to write into it.
+
+    Raises:
+        UserError: It cannot be opened, or is a store of one's own that cannot be written.
+    """
+    store = _own_store(dataset, name)
+    if store is None:
+        return open_writer(dataset.features(name))
+    _check_methods(store, WritableStore, name)
+    return store  # pyright: ignore[reportReturnType]: it has the methods
+
+
+def feature_names(dataset: DatasetFolder) -> list[str]:
+    """Return the names of the features that a data set has. For a module's stores, that is those of all folders."""
+    folder = dataset.features("")
+    if isinstance(dataset.stores, str):
+        return sorted(path.name for path in folder.glob("*") if path.is_dir())
+    return sorted({*stores_in(folder), *(dataset.stores or ())})
+
+
+def _own_store(dataset: DatasetFolder, name: str) -> Store | None:
+    """Return the store of one's own that has a data set's features; None if they are in its folder.
+
+    Raises:
+        UserError: The module that opens it is missing or fails, or it is no store.
+    """
+    if not isinstance(dataset.stores, str):
+        store = (dataset.stores or {}).get(name)
+    else:
+        opener = load_plugin("stores", dataset.stores).value
+        try:
+            store = opener(dataset.features(name))
+        except Exception as error:  # the user's own code may raise anything
+            problem = f"{dataset.features(name)} cannot be opened ({reason_of(error)})"
+            raise SettingError("stores", dataset.stores, problem) from None
+    if store is not None or isinstance(dataset.stores, str):
+        _check_methods(store, Store, name)
+    return store
+
+
+def _check_methods(store: object, protocol: type, name: str) -> None:
+    """Raise ``SettingError`` if a store of one's own lacks a method of a protocol."""
+    methods = (name for kind in protocol.__mro__ for name in vars(kind) if not name.startswith("_"))
+    lacking = [name for name in methods if not hasattr(type(store), name)]
+    if lacking:
+        problem = f"{type(store).__name__} is no {protocol.__name__} of vlalign.storage: it lacks {', '.join(lacking)}"
+        raise SettingError("stores", name, problem)

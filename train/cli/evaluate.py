@@ -4,7 +4,7 @@ import argparse
 from dataclasses import fields
 
 from ...storage.cli.command import run_command
-from ...storage.cli.parser import DEVICE_HELP, Parser, add_settings, command_parser
+from ...storage.cli.parser import DEVICE_HELP, Parser, add_settings, add_stores, command_parser
 from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE
 from ...storage.common.terminal import show
 from ...storage.records import SPLITS
@@ -32,6 +32,7 @@ def _evaluate(args: argparse.Namespace) -> int:
         dataset=named_dataset(args.root, args.dataset, run, having="captions"),
         on=None if args.on is None else beside(run, args.on),
         protocol=args.protocol,
+        stores=args.stores,
         settings=EvaluationSettings(
             task=args.task,
             split=args.split,
@@ -74,6 +75,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--protocol", help="splits and captions of the data set that is evaluated (default: its first protocol)"
     )
+    add_stores(parser)
     parser.add_argument("--split", default="test", choices=SPLITS, help="(default: test)")
     tasks = "; ".join(f"{task.name}: {task.description}" for task in TASKS.values())
     parser.add_argument("--task", choices=TASKS, help=f"what to evaluate (default: the data set's task). {tasks}")

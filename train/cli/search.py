@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from ...storage.cli.command import run_command
-from ...storage.cli.parser import DEVICE_HELP, Parser, command_parser
+from ...storage.cli.parser import DEVICE_HELP, Parser, add_stores, command_parser
 from ...storage.common.errors import EXIT_DONE, SettingError, UserError
 from ...storage.common.terminal import number_of, say, show
 from ...storage.dataset.folder import DatasetFolder, find_dataset
@@ -26,7 +26,7 @@ MAX_SHOWN_CHARACTERS = 200
 """Number of shown characters of a text, in the call that a message suggests."""
 
 
-def add_encoder(parser: argparse.ArgumentParser) -> None:
+def add_encoder(parser: Parser) -> None:
     """Add the options that say what encodes windows and queries."""
     parser.add_argument(
         "--features",
@@ -37,6 +37,7 @@ def add_encoder(parser: argparse.ArgumentParser) -> None:
         "--weights", type=Path, metavar="PATH", help="file or folder of the weights that made these features"
     )
     parser.add_argument("--device", default="auto", help=f"device of the run: {DEVICE_HELP}")
+    add_stores(parser)
 
 
 def source_of(args: argparse.Namespace) -> "SearchSource":
@@ -46,12 +47,12 @@ def source_of(args: argparse.Namespace) -> "SearchSource":
     if args.run is None:
         named = None if args.dataset is None else DatasetFolder(args.root, args.dataset).path
         dataset = named or find_dataset(args.root, None, having="features", hint="vlalign-extract").path
-        return SearchSource(dataset, args.features, None, args.weights, args.device)
+        return SearchSource(dataset, args.features, None, args.weights, args.device, args.stores)
     from ..runs.folder import find_run, named_dataset
 
     run = find_run(args.root, args.dataset, str(args.run))
     dataset = named_dataset(args.root, args.dataset, run, having="features")
-    return SearchSource(dataset, args.features, run, args.weights, args.device)
+    return SearchSource(dataset, args.features, run, args.weights, args.device, args.stores)
 
 
 def run_of(args: argparse.Namespace) -> Path | str | None:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from ...storage.cli.command import run_command
-from ...storage.cli.parser import DEVICE_HELP, Parser, command_parser
+from ...storage.cli.parser import DEVICE_HELP, Parser, add_stores, command_parser
 from ...storage.common.errors import EXIT_DONE
 from ...storage.common.terminal import say, show
 from ...storage.dataset.folder import find_dataset
@@ -21,7 +21,7 @@ def _serve(args: argparse.Namespace) -> int:
     from ..search.search import Search
     from ..search.search_source import SearchSource
 
-    chosen = args.features, args.run, args.weights, args.device
+    chosen = args.features, args.run, args.weights, args.device, args.stores
     searches = [Search.open(SearchSource(dataset.path, *chosen)) for dataset in datasets]
     if lacking := sandbox_lacks():
         say(f"note: decoders are confined less than they could be: this system has {'; '.join(lacking)}")
@@ -63,6 +63,7 @@ def make_parser() -> Parser:
         help="no authentication: every user of this machine has access; not with another --host",
     )
     parser.add_argument("--device", default="auto", help=DEVICE_HELP)
+    add_stores(parser)
     return parser
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ...storage.cli.command import run_command
-from ...storage.cli.parser import Parser, add_setting, command_parser
+from ...storage.cli.parser import Parser, add_setting, add_stores, command_parser
 from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, SettingError
 from ...storage.common.settings import Settings, info_of
 from ...storage.common.terminal import show
@@ -42,7 +42,7 @@ def train_command(args: argparse.Namespace) -> int:
     if args.list_suites:
         show(as_text(list_suites()))
         return EXIT_DONE
-    of_call = ("dataset", "recipe", "protocol", "init", "run_name", "device")
+    of_call = ("dataset", "recipe", "protocol", "init", "run_name", "device", "stores")
     names = [field.name for component in COMPONENT_ORDER for field in fields(COMPONENTS[component])]
     settings = {name: getattr(args, name) for name in [*names, *objective_settings()] if name not in of_call}
     settings["objective"] = args.objective
@@ -66,7 +66,7 @@ def _dataset_folder(args: argparse.Namespace) -> Path:
 
 def suite_command(args: argparse.Namespace, settings: dict[str, Any], seeds: tuple[int, ...] | None) -> int:
     """Run a suite and show its table; return the exit code."""
-    for name in ("recipe", "protocol", "init", "run_name", "objective"):
+    for name in ("recipe", "protocol", "init", "run_name", "objective", "stores"):
         if getattr(args, name) is not None:
             raise SettingError(name, getattr(args, name), "the rows of a suite decide it; omit it")
     seed = settings.pop("seed")
@@ -145,6 +145,7 @@ def make_parser() -> Parser:
         "--features",
         help="the feature store to train on, such as s3d; several, separated by + or commas (default: the recipe's)",
     )
+    add_stores(parser)
     parser.add_argument(
         "--protocol",
         help="protocol of the data set (its splits and captions), as for vlalign-preprocess (default: the first)",

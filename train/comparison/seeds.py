@@ -10,6 +10,7 @@ from ...storage.common.errors import SettingError
 from ...storage.common.progress import Listener
 from ...storage.common.writing import check_folders
 from ...storage.dataset.folder import DatasetFolder, dataset_at
+from ...storage.stores.opening import StoreSource
 from ..evaluation.evaluate import Evaluation, EvaluationSettings, evaluate
 from ..loop.training import TrainedRun, is_first_process, train
 from ..recipes.departures import recipe_note
@@ -69,6 +70,7 @@ def train_seeds(
     init: str | None = None,
     run_name: str | None = None,
     device: str = "auto",
+    stores: StoreSource | None = None,
     settings: Mapping[str, Any] | None = None,
     on_progress: Listener | None = None,
 ) -> SeedRuns:
@@ -85,6 +87,7 @@ def train_seeds(
         init: As for ``train``.
         run_name: Name of the runs' folders without the seed, which is added; None: see ``run_names``.
         device: As for ``train``.
+        stores: As for ``train``.
         settings: As for ``train``, without the seed.
         on_progress: Called with the progress of each training and evaluation.
 
@@ -104,6 +107,7 @@ def train_seeds(
                 dataset,
                 run_name=f"{run_name}-seed{seed}" if run_name else None,
                 device=device,
+                stores=stores,
                 settings={**(settings or {}), "seed": seed},
                 on_progress=on_progress,
                 recipe=recipe,
@@ -115,7 +119,9 @@ def train_seeds(
     if not is_first_process():
         return SeedRuns(tuple(runs), (), ResultsTable((), ()), ())
     evaluation = EvaluationSettings(device=device)
-    evaluations = tuple(evaluate(run.folder, settings=evaluation, on_progress=on_progress) for run in runs)
+    evaluations = tuple(
+        evaluate(run.folder, stores=stores, settings=evaluation, on_progress=on_progress) for run in runs
+    )
     return _compared(dataset_at(dataset), runs, evaluations, seeds, _table_name(runs[0], seeds, run_name))
 
 

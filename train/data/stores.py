@@ -7,8 +7,7 @@ from typing import TypedDict
 from ...storage.common.errors import SettingError
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.profiles import LOGMEL, split_features
-from ...storage.stores.feature_store import stores_in
-from ...storage.stores.opening import open_store
+from ...storage.stores.opening import feature_names, open_features
 from ...storage.stores.store import Store
 
 
@@ -47,8 +46,8 @@ def open_stores(dataset: DatasetFolder, features: str, *, recordings: bool = Fal
     Raises:
         UserError: A store is missing or damaged.
     """
-    stores = [open_store(dataset.features(name)) for name in features.split("+")]
-    return Stores(stores, open_store(dataset.features(LOGMEL)) if recordings else None)
+    stores = [open_features(dataset, name) for name in features.split("+")]
+    return Stores(stores, open_features(dataset, LOGMEL) if recordings else None)
 
 
 def choose_features(dataset: DatasetFolder, text: str) -> str:
@@ -58,7 +57,7 @@ def choose_features(dataset: DatasetFolder, text: str) -> str:
         SettingError: The data set has no store of some of them.
     """
     folder = dataset.path / "features"
-    existing = stores_in(folder)
+    existing = feature_names(dataset)
     names = split_features(text, existing)
     if unknown := [name for name in names if name not in existing]:
         options = f"some of {', '.join(existing)}, or run" if existing else "some; run"
@@ -78,7 +77,7 @@ def only_features(dataset: DatasetFolder) -> str:
         SettingError: There is none, or more than one.
     """
     folder = dataset.path / "features"
-    existing = [name for name in stores_in(folder) if name != LOGMEL]
+    existing = [name for name in feature_names(dataset) if name != LOGMEL]
     if not existing:
         raise SettingError("features", "is missing", f"no store in {folder}; run vlalign-extract first")
     if len(existing) > 1:

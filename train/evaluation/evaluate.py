@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from ...storage.common.terminal import say
 from ...storage.common.writing import check_folders
 from ...storage.dataset.folder import DatasetFolder, dataset_at, find_prepared, guard_around
 from ...storage.records import SPLITS
+from ...storage.stores.opening import StoreSource
 from ..data.stores import Stores
 from ..objectives import objective_for
 from ..recipes.departures import departures_of, recipe_note
@@ -94,6 +95,7 @@ def evaluate(
     dataset: Path | str | None = None,
     on: Path | str | None = None,
     protocol: str | None = None,
+    stores: StoreSource | None = None,
     settings: EvaluationSettings | None = None,
     on_progress: Listener | None = None,
 ) -> Evaluation:
@@ -109,6 +111,7 @@ def evaluate(
         on: Folder of a data set for zero-shot evaluation: results go into ``on/<data set>``, with that data set's own
             protocol. Unlike ``dataset``, it does not change where the run's name is looked up.
         protocol: Protocol of that other data set: its splits and captions. None: the usual one.
+        stores: Stores of one's own with the data set's features, as for ``train``.
         settings: What to evaluate, and how. None: the defaults.
         on_progress: Called with the progress of long work.
 
@@ -116,7 +119,7 @@ def evaluate(
         UserError: The run or the data set cannot be found or read, or the run cannot be evaluated on it.
     """
     settings = settings or EvaluationSettings()
-    plan = _plan(_Names(run, dataset, on, protocol), settings)
+    plan = _plan(_Names(run, dataset, on, protocol, stores), settings)
     fingerprint = {**_fingerprint(plan), "device": _device_title(settings.device)}
     if (metrics := _evaluated_before(plan.folder, fingerprint)) is not None:
         then = "; something was skipped then" if metrics.get("left_out") else ""
@@ -135,6 +138,7 @@ class _Names:
     dataset: Path | str | None
     on: Path | str | None
     protocol: str | None
+    stores: StoreSource | None
 
 
 @dataclass(frozen=True)
@@ -174,7 +178,8 @@ def _plan(names: _Names, settings: EvaluationSettings) -> _Plan:
     run_folder = run_in(names.dataset, names.run)
     about = read_run(run_folder)
     config = read_config(about)
-    dataset, base = _find_dataset(names, run_folder, config)
+    found, base = _find_dataset(names, run_folder, config)
+    dataset = replace(found, stores=names.stores)
     guard_around(run_folder)
     check_folders(run_folder, dataset.captions, dataset.pairs)
     own = score_weights(about, config)

@@ -8,6 +8,7 @@ The command starts the children as torchrun would, and hosts the store in which 
 
 import contextlib
 import os
+import pickle
 import sys
 import time
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 
 from ...storage.common.child_process import STOP_SECONDS, Child, ChildCrashed, Ended, run_child, wait_for_any
 from ...storage.common.device import AUTO, describe_devices, parse_devices
-from ...storage.common.errors import SettingError, UserError
+from ...storage.common.errors import SettingError, UserError, reason_of
 from ...storage.common.files import remove_unfinished
 from ...storage.common.problems import Problems
 from ...storage.common.progress import Progress, report_progress, report_progress_to
@@ -153,8 +154,14 @@ def train_on_devices(job: TrainingJob, num_processes: int, problems: Problems) -
         Child(f"the process on {devices[rank]}", __name__, meeting_environment(rank, num_processes, store.port))
         for rank in range(num_processes)
     ]
-    for child in children:
-        child.send(job)
+    try:
+        for child in children:
+            child.send(job)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:  # of a store of one's own
+        for child in children:
+            child.process.kill()
+        problem = f"cannot be sent to several processes ({reason_of(error)}); pass MODULE:NAME, or one device"
+        raise SettingError("stores", "a store of your own", problem) from None
     saved = ""
     with report_saved_work(lambda: saved):
         try:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from ...storage.common.progress import Listener, report_progress_to
 from ...storage.common.terminal import say
 from ...storage.common.writing import check_folders
 from ...storage.dataset.folder import DatasetFolder, find_prepared
+from ...storage.stores.opening import StoreSource
 from ..data.stores import choose_features, only_features
 from ..objectives import objective_for
 from ..recipes.recipes import RECIPES, describe, make_config, usual_recipe
@@ -44,6 +45,7 @@ def train(
     init: str | None = None,
     run_name: str | None = None,
     device: str = "auto",
+    stores: StoreSource | None = None,
     settings: Mapping[str, Any] | None = None,
     on_progress: Listener | None = None,
     may_be_unused: bool = False,
@@ -61,6 +63,7 @@ def train(
         device: "auto" (all GPUs of this machine, or its CPU), "cpu", "cuda" or "cuda:N"; or several, with commas
             between them. Each has a process, and they share every batch. Under torchrun, each process uses its own
             GPU.
+        stores: Stores of one's own by features' names, or ``MODULE:NAME`` (``StoreSource``); None: those of the folder.
         settings: Settings by name, such as ``{"features": "s3d", "num_steps": 1000}``; see ``TrainConfig``.
         on_progress: Called after each step.
         may_be_unused: Take settings that change nothing with this objective, as some rows of papers' tables have them.
@@ -73,7 +76,7 @@ def train(
         UserError: Captions, features or the run's folder cannot be used, or the loss is not finite.
     """
     given = {name: value for name, value in (settings or {}).items() if value is not None}
-    folder = find_prepared(dataset, having="captions", hint="vlalign-preprocess")
+    folder = replace(find_prepared(dataset, having="captions", hint="vlalign-preprocess"), stores=stores)
     init_folder = find_run(folder.root, None, init) if init else None
     folder, config = _choose_config(folder, given, recipe, protocol, init or "", init_folder)
     if not may_be_unused:
@@ -81,8 +84,8 @@ def train(
     run_folder = folder.runs / (run_name or default_run_name(config, init_folder))
     parts = [run_folder / name for name in (TENSORBOARD_FOLDER, TEXT_FOLDER)]
     check_folders(*parts, folder.captions, folder.pairs, folder.path / "pair_weights")
-    stores = open_run_stores(folder, config)
-    if is_trained(run_folder, config, describe_inputs(folder, stores, init_folder)):
+    opened = open_run_stores(folder, config)
+    if is_trained(run_folder, config, describe_inputs(folder, opened, init_folder)):
         say(f"{run_folder}: trained before with the same settings on the same data; nothing to do")
         return TrainedRun(run_folder, config, init_folder, was_trained_before=True)
     from .processes import train_run  # imports torch
@@ -96,7 +99,7 @@ def train(
             say(f"note: --features {config.data.features}: {folder.name} has no other")
     problems = Problems(quiet=not is_first, file=folder.problems("train"))
     with report_progress_to(on_progress), problems:
-        train_run(TrainingJob(folder, config, run_folder, init_folder, device), stores, problems)
+        train_run(TrainingJob(folder, config, run_folder, init_folder, device), opened, problems)
     return TrainedRun(run_folder, config, init_folder, num_skipped=problems.count)
 
 

@@ -21,8 +21,7 @@ from ...storage.hub.names import is_hub_name, read_hub_name
 from ...storage.profiles import split_features
 from ...storage.records import VideoFeatures
 from ...storage.shards import TEXTS
-from ...storage.stores.feature_store import stores_in
-from ...storage.stores.opening import open_store
+from ...storage.stores.opening import feature_names, open_features
 from ...storage.stores.store import Store
 from ..data.clips import Clip
 from .moments import ScoreCurve
@@ -282,14 +281,14 @@ def open_store_encoder(dataset: DatasetFolder, features: str, weights: Path | No
         load_text_tower,
     )
 
-    names = split_features(features, stores_in(dataset.path / "features"))
+    names = split_features(features, feature_names(dataset))
     if len(names) > 1:
         raise UserError(
             f"features {features}: several; without a run, expected one, such as {' or '.join(WITH_TEXT_TOWER)}"
         )
     if weights is None and is_hub_name(features) and (encoder := read_hub_name(features)).is_folder:
         weights = Path(os.path.expanduser(encoder.model)).absolute()
-    store = open_store(dataset.features(names[0]))
+    store = open_features(dataset, names[0])
     try:
         tower = load_text_tower(store.profile, store.weights, weights)
         _check_texts(store, tower)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...storage.common.errors import SettingError, UserError
+from ...storage.stores.opening import StoreSource
 from ..data.clips import Clip
 from .build import open_coded_index, open_index
 from .caption_index import CaptionIndex, caption_moments, open_caption_index
@@ -277,6 +278,7 @@ def open_search(
     run: Path | str | None = None,
     weights: Path | str | None = None,
     device: str = "auto",
+    stores: StoreSource | None = None,
 ) -> Search:
     """Open a data set for search, without training (``features``) or with a trained ``run``.
 
@@ -287,9 +289,10 @@ def open_search(
         weights: With ``features``: file or folder of the weights that made the store. None: where the extraction found
             them.
         device: What a run computes on; see ``find_device``.
+        stores: Stores of one's own with the data set's features, as for ``train``.
 
     Raises:
         UserError: Neither or both of ``features`` and ``run`` are given, one cannot be used, or the index is missing
             and too large to be made now.
     """
-    return Search.open(SearchSource(dataset, features, run, weights, device))
+    return Search.open(SearchSource(dataset, features, run, weights, device, stores))

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...storage.common.errors import UserError
-from ...storage.dataset.folder import dataset_at
+from ...storage.dataset.folder import DatasetFolder, dataset_at
+from ...storage.stores.opening import StoreSource
 from ..runs.files import RUN_FILE
 from ..runs.folder import choose_dataset, dataset_of, run_in
 from ..runs.run_json import read_config, read_run
@@ -21,6 +22,7 @@ class SearchSource:
     run: Path | str | None = None
     weights: Path | str | None = None
     device: str = "auto"
+    stores: StoreSource | None = None
 
     def absolute(self) -> "SearchSource":
         """Return the source with absolute paths, for processes that run in other folders."""
@@ -45,13 +47,17 @@ class SearchSource:
         if self.dataset is None:
             raise UserError(f"features {self.features}: of which data set? expected its folder")
         weights = None if self.weights is None else Path(self.weights)
-        return open_store_encoder(dataset_at(Path(self.dataset).absolute()), self.features, weights)
+        return open_store_encoder(self._dataset(self.dataset), self.features, weights)
+
+    def _dataset(self, path: Path | str) -> DatasetFolder:
+        return replace(dataset_at(Path(path).absolute()), stores=self.stores)
 
     def _open_run(self) -> SearchEncoder:
-        given = [] if self.dataset is None else [dataset_at(Path(self.dataset).absolute())]
+        given = [] if self.dataset is None else [self._dataset(self.dataset)]
         found = run_in(self.dataset, self.run)
         config = read_config(read_run(found))
-        asked = choose_dataset(given, dataset_of(found, config), having="features")
+        asked = choose_dataset(given, dataset_of(found, config), having="" if self.stores else "features")
+        asked = replace(asked, stores=self.stores)
         if config.objective.task is not None:
             problem = f"was trained with the objective {config.objective.name}, and finds no videos by text"
             raise UserError(f"run {found.name}: {problem}")
