@@ -46,7 +46,7 @@ class DeclaredFeatures:
         unknown = tuple(name for name in UNKNOWN_VALUES if name not in self.facts)
         if unknown == ("decoding",):  # profiles do not say it where frames are exact
             unknown = ()
-        return Profile(**{"dimension": dimension} | UNKNOWN_VALUES | dict(self.facts), unknown=unknown)
+        return Profile(**{"dimension": dimension} | dict(UNKNOWN_VALUES) | dict(self.facts), unknown=unknown)
 
 
 def declare(

@@ -178,13 +178,17 @@ def _weights_of(videos: Sequence[SourceVideo], declared: Weights) -> Weights:
 
 
 def _dimension(videos: Sequence[SourceVideo]) -> int:
-    """Return the number of values of a row of the first video that can be read."""
+    """Return the number of values of a row of the first video that can be read.
+
+    Raises ``UserError`` with the reason of the first one if none can.
+    """
+    reasons: list[UserError] = []
     for video in videos:
         try:
             return video.read().rows.shape[1]
         except UserError as error:
-            reason = error
-    raise reason
+            reasons.append(error)
+    raise reasons[0]
 
 
 def _provenance_in(exported: Mapping[str, Any], where: str) -> Provenance:
