@@ -11,7 +11,15 @@ if TYPE_CHECKING:
 
     from .public import *
 
-__all__ = ["PreparedCaptions", "PreprocessingSettings", "prepare_captions"]
+__all__ = [
+    "Annotations",
+    "Chunk",
+    "ChunkedReader",
+    "Dataset",
+    "PreparedCaptions",
+    "PreprocessingSettings",
+    "prepare_captions",
+]
 
 
 def _public() -> ModuleType:

@@ -5,10 +5,12 @@ from functools import partial
 from pathlib import Path
 
 from ..storage.common.errors import SettingError, UserError
+from ..storage.common.plugins import Plugin, facts_of_plugin, plugin_names
 from ..storage.common.problems import Problems
 from ..storage.dataset.folder import DatasetFolder, dataset_at
 from .chunks import ChunkedRecords, in_one_process
 from .datasets import DATASETS, custom, demo, subtitles
+from .datasets.own import is_own_dataset, load_own_dataset
 from .datasets.sources import Annotations, Dataset
 from .settings import CaptionProvenance, PreprocessingSettings
 
@@ -26,33 +28,40 @@ class CaptionSource:
 
 def known_datasets() -> str:
     """Return the names of the data sets with a reader of their own, for messages."""
-    return ", ".join([DEMO, *DATASETS])
+    return ", ".join([DEMO, *DATASETS, *plugin_names("datasets")])
 
 
 def choose_source(settings: PreprocessingSettings) -> CaptionSource:
     """Return the reader of a data set.
 
     Raises:
-        UserError: Files do not exist, or the data set has no such protocol.
+        UserError: Files do not exist, the data set has no such protocol, or its module cannot be used.
     """
-    dataset, protocol, seed = dataset_at(settings.dataset), settings.protocol, settings.seed
-    root, name = dataset.root, dataset.name
+    folder, protocol, seed = Path(settings.dataset), settings.protocol, settings.seed
     annotations = None if settings.annotations is None else Path(settings.annotations)
-    spec = DATASETS.get(name)
+    spec, plugin = DATASETS.get(folder.name), None
+    if spec is None and folder.name != DEMO and is_own_dataset(folder.name):
+        spec, plugin = load_own_dataset(folder.name, taken=(DEMO, *DATASETS))
+        folder = folder.with_name(spec.name)
+    dataset = dataset_at(folder)
+    name = dataset.name
+    if plugin is None:  # "." has another name than its path
+        spec = DATASETS.get(name)
     has_subtitles = spec is None and name != DEMO and annotations is not None and _are_subtitles(annotations)
     protocols = subtitles.PROTOCOLS if has_subtitles else spec.protocols if spec else ("",)
     if protocol is not None and protocol not in protocols:
         expected = f"expected one of {', '.join(protocols)}" if any(protocols) else "it has no protocols"
         raise SettingError("protocol", protocol, f"not a protocol of data set {name!r}; {expected}")
     if spec is not None:
-        return _official_files(root, name, spec, annotations, protocol)
+        return _official_files(dataset, spec, annotations, protocol, plugin)
     provenance = CaptionProvenance(seed=seed)
     if name == DEMO:
         return CaptionSource(dataset, in_one_process(partial(demo.read, annotations, seed)), provenance)
     if annotations is None:
         raise UserError(
             f"data set {name!r}: not one of {known_datasets()}; for your own captions pass --annotations FILE, "
-            f"a {custom.SUFFIXES} with the columns {', '.join(custom.REQUIRED)}; or a folder with subtitles"
+            f"a {custom.SUFFIXES} with the columns {', '.join(custom.REQUIRED)}, or a folder with subtitles; for a "
+            "reader of your own pass --dataset MODULE:NAME"
         )
     if not annotations.exists():
         raise SettingError("annotations", annotations, f"no such file; expected a {custom.SUFFIXES} with captions")
@@ -77,15 +86,15 @@ def _subtitles(dataset: DatasetFolder, annotations: Path, settings: Preprocessin
 
 
 def _official_files(
-    root: Path, name: str, spec: Dataset, annotations: Path | None, protocol: str | None
+    dataset: DatasetFolder, spec: Dataset, annotations: Path | None, protocol: str | None, plugin: Plugin | None
 ) -> CaptionSource:
     default = spec.protocols[0]
     chosen = protocol or default
-    dataset = DatasetFolder(root, name, "" if chosen == default else chosen)
+    dataset = replace(dataset, protocol="" if chosen == default else chosen)
     folder = annotations or dataset.path / "annotations"
     if not folder.is_dir():
-        files = "; ".join(f"{file} ({source})" for file, source in spec.published.items())
-        raise UserError(f"{folder}: no such folder; put the published files of {name} there: {files}")
+        files = f": {spec.files}" if spec.files else ""
+        raise UserError(f"{folder}: no such folder; put the published files of {dataset.name} there{files}")
     quiet = Annotations(folder, spec.published, Problems(quiet=True))
     provenance = CaptionProvenance(
         protocol=chosen,
@@ -93,6 +102,7 @@ def _official_files(
         task=spec.task,
         steps=spec.steps(quiet) if spec.steps else None,
         speech=spec.speech,
+        plugins=None if plugin is None else {"dataset": facts_of_plugin(plugin)},
     )
     if spec.chunked_reader is None:
         read = in_one_process(lambda problems: spec.read(Annotations(folder, spec.published, problems), chosen))

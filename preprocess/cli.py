@@ -1,18 +1,21 @@
 """vlalign-preprocess: the command line of ``prepare_captions``."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 from ..storage.cli.command import run_command
-from ..storage.cli.parser import Parser, add_setting, command_parser, given_settings, next_call
+from ..storage.cli.parser import Parser, add_setting, add_trust, command_parser, given_settings, next_call
 from ..storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, SettingError, UserError
+from ..storage.common.plugins import trusted_plugin
 from ..storage.common.settings import names_of_options
 from ..storage.common.system import available_cores
 from ..storage.common.terminal import say, show
 from ..storage.dataset.folder import DatasetFolder
 from .caption_source import known_datasets
 from .corpus_statistics import format_statistics
+from .datasets.own import is_own_dataset
 from .prepare import PreparedCaptions, prepare_captions
 from .settings import PreprocessingSettings
 from .word_vectors import format_coverage
@@ -29,14 +32,30 @@ def preprocess_parser(prog: str, description: str, example: str) -> Parser:
         default=available_cores(),
         help="number of processes, which does not change the result (default: all cores)",
     )
+    add_trust(parser)
     return parser
+
+
+def load_own_dataset_of_file(argv: Sequence[str] | None, parser: Parser) -> None:
+    """Load the data set of one's own that an option file names, if its module is trusted.
+
+    The command ends with one line if it is not.
+    """
+    args = parser.parse_args(argv)
+    place = parser.places.get("dataset")
+    if place is not None and args.dataset is not None and is_own_dataset(args.dataset):
+        try:
+            trusted_plugin("datasets", args.dataset, args.trust, place)
+        except UserError as error:
+            parser.error(parser.message(error))
 
 
 def _check_options(args: argparse.Namespace) -> None:
     """Raise a ``UserError`` for mistakes that only a command line can make."""
     if args.dataset is None:
         raise UserError(
-            f"--dataset is missing: pass one of {known_datasets()}, or a name of your own with --annotations FILE"
+            f"--dataset is missing: pass one of {known_datasets()}, your own reader as MODULE:NAME, or a name of "
+            "your own with --annotations FILE"
         )
     if args.workers < 1:
         raise SettingError("workers", args.workers, "expected 1 or more")
@@ -53,9 +72,13 @@ def run_preprocess(args: argparse.Namespace, prepare: Callable[[PreprocessingSet
         The exit code.
     """
     _check_options(args)
-    folder = DatasetFolder(args.root, args.dataset).path
-    settings = PreprocessingSettings(folder, **given_settings(args, PreprocessingSettings))
-    return _show_prepared(prepare(settings))
+    if is_own_dataset(args.dataset):
+        folder = Path(args.root, args.dataset)  # its module names the data set's folder
+    else:
+        folder = DatasetFolder(args.root, args.dataset).path
+    prepared = prepare(PreprocessingSettings(folder, **given_settings(args, PreprocessingSettings)))
+    args.dataset = prepared.dataset.name
+    return _show_prepared(prepared)
 
 
 def preprocess(args: argparse.Namespace) -> int:
@@ -87,10 +110,13 @@ def make_parser() -> Parser:
         "Read the captions of a data set, tag their words with spaCy, and count in how many training captions each "
         "word occurs.",
         "vlalign-preprocess --dataset demo\n  vlalign-preprocess --dataset youcook2 --annotations DIR\n"
-        "  vlalign-preprocess --dataset mine --annotations captions.csv",
+        "  vlalign-preprocess --dataset mine --annotations captions.csv\n"
+        "  vlalign-preprocess --dataset my_module:KITCHENS",
     )
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run vlalign-preprocess and return its exit code."""
-    return run_command(preprocess, make_parser(), argv)
+    parser = make_parser()
+    load_own_dataset_of_file(argv, parser)
+    return run_command(preprocess, parser, argv)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..storage.common.errors import SettingError
+from ..storage.common.plugins import PluginFacts
 from ..storage.common.settings import Settings, setting
 from .datasets import DATASETS
 
@@ -26,7 +27,8 @@ class PreprocessingSettings(Settings):
 
     dataset: Path | str
     """The data set's folder, ``<root>/<data set>``, whose name is that of official files, such as "youcook2"; "demo";
-    or any other for your own captions."""
+    or any other for your own captions. ``<root>/MODULE:NAME``, or the name of an entry point in ``vlalign.datasets``,
+    imports a ``Dataset`` of your own, which names its folder itself."""
     annotations: Path | str | None = setting(
         None,
         "folder with the official files of a data set (default: annotations/ in the data set's folder), or file with "
@@ -69,9 +71,11 @@ class CaptionProvenance:
     """Steps of each instructional task."""
     speech: bool | None = None
     """True if the captions are the speech of the videos, so that search can look for spoken words."""
+    plugins: Mapping[str, PluginFacts] | None = None
+    """The ``dataset`` of somebody's own module that read the captions: its name, module and SHA-256."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, without those that are None."""
         values = {"seed": self.seed, "protocol": self.protocol, **self.facts, "task": self.task, "steps": self.steps}
-        values["speech"] = self.speech
+        values |= {"speech": self.speech, "plugins": self.plugins}
         return {name: value for name, value in values.items() if value is not None}

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from ...storage.common.errors import UserError
 from ...storage.common.files import check_regular, read_small
 from ...storage.common.problems import Problems
+from ...storage.common.validation import DATASET_NAME
 from ...storage.records import Caption, VideoRecord
 
 Record = VideoRecord | Caption
@@ -30,7 +31,7 @@ class Annotations:
     folder: Path
     """Folder to search, with all folders below it."""
     published: Mapping[str, str]
-    """Maps each official file name to where its authors publish it."""
+    """Maps official file names to where their authors publish them."""
     problems: Problems
     """Receives one line, with file and row, for each row that is skipped."""
 
@@ -38,11 +39,11 @@ class Annotations:
         """Return the paths of official files, in the order of ``names``.
 
         Raises:
-            UserError: Files are missing. The message lists all of them and where they are published.
+            UserError: Files are missing. The message lists all of them, and where they are published if that is known.
         """
         paths = {name: path for name in names if (path := self.find_optional(name))}
         if missing := [name for name in names if name not in paths]:
-            sources = "; ".join(f"{name} ({self.published[name]})" for name in missing)
+            sources = _with_sources({name: self.published.get(name, "") for name in missing})
             raise UserError(f"{self.folder}: missing {sources}; put them there, or pass --annotations DIR")
         return [paths[name] for name in names]
 
@@ -139,15 +140,30 @@ class ChunkedReader(NamedTuple):
     machine can call it."""
 
 
+def _with_sources(files: Mapping[str, str]) -> str:
+    """Return file names, each with where its authors publish it, if that is known."""
+    return "; ".join(f"{name} ({source})" if source else name for name, source in files.items())
+
+
 @dataclass(frozen=True)
 class Dataset:
-    """The reader of a data set, and the files it reads: one row of ``DATASETS``."""
+    """The reader of a data set, and the files it reads: a row of ``DATASETS``, or one of somebody's own module.
+
+    ``vlalign-preprocess --dataset my_module:KITCHENS`` prepares the data set ``KITCHENS`` of ``my_module``::
+
+        KITCHENS = Dataset(read, name="kitchens")
+
+    Raises:
+        ValueError: The name cannot be that of a folder.
+    """
 
     read: Callable[[Annotations, str], Iterator[Record]]
     """Yields the records, given the files and the name of a protocol. All captions of a video in a split come together.
-    Videos need not be listed."""
-    published: Mapping[str, str]
-    """Maps each official file name to where its authors publish it."""
+    Videos need not be listed. It is called twice, and must yield the same records each time."""
+    published: Mapping[str, str] = field(default_factory=dict)
+    """Maps each official file name to where its authors publish it, for the message about a missing file."""
+    name: str = ""
+    """Name of the data set of one's own: its folder under the root. A row of ``DATASETS`` has its name as key."""
     protocols: Sequence[str] = field(default=("",))
     """Names of the choices of splits and captions; the first is the default. One empty name if there is no choice."""
     facts: Callable[[Annotations, str], Mapping[str, int | str]] | None = None
@@ -161,6 +177,15 @@ class Dataset:
     """True if the captions are what is said in the videos."""
     chunked_reader: ChunkedReader | None = None
     """Reads the same records as ``read``, with several processes."""
+
+    def __post_init__(self) -> None:
+        if self.name and not DATASET_NAME.fullmatch(self.name):
+            raise ValueError(f"data set name {self.name!r}: expected letters, digits, '.', '_' and '-'")
+
+    @property
+    def files(self) -> str:
+        """The official files, each with where its authors publish it, for messages."""
+        return _with_sources(self.published)
 
 
 @contextmanager

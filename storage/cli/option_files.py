@@ -6,7 +6,7 @@ import difflib
 import re
 import reprlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -56,6 +56,15 @@ def read_option_file(path: Path, known: Mapping[str, argparse.Action], given: Se
             options.arguments += _arguments(place, name, known[name], value)
             options.places[known[name].dest] = place
     return options
+
+
+def read_values(path: Path, names: Collection[str]) -> dict[str, Any]:
+    """Return the values of some options of a file, as they stand there: {name: value}.
+
+    Raises:
+        UserError: The file cannot be read.
+    """
+    return {str(key): value for key, value, _ in _read(path) if key in names}
 
 
 def _read(path: Path) -> Iterator[tuple[Any, Any, int]]:

@@ -43,6 +43,8 @@ class Parser(argparse.ArgumentParser):
         self._shows_all = False
         self.places: dict[str, str] = {}
         """{``dest`` of an option that an option file gave: its file and line}."""
+        self.only_typed: set[str] = set()
+        """``dest`` of options that no file may hold."""
 
     def hide_from_short_help(self, actions: Iterable[argparse.Action]) -> None:
         """Show these options with ``--help-all`` only."""
@@ -81,7 +83,9 @@ class Parser(argparse.ArgumentParser):
         return {
             option.removeprefix("--"): action
             for option, action in self._option_string_actions.items()
-            if option.startswith("--") and action.dest not in NOT_SETTINGS and not option.startswith("--no-")
+            if option.startswith("--")
+            and action.dest not in self.only_typed.union(NOT_SETTINGS)
+            and not option.startswith("--no-")
         }
 
     def _parse(self, arguments: Sequence[str], namespace: Any) -> tuple[Any, list[str]]:
@@ -351,11 +355,13 @@ def add_dataset(parser: Parser) -> None:
 
 def add_trust(parser: Parser) -> None:
     """Add ``--trust``."""
-    parser.add_argument(
+    trust = parser.add_argument(
         "--trust",
         action="append",
         default=[],
         metavar="MODULE",
-        help="Python module of your own that may be imported if a file, such as run.json, names it; may be given "
-        "several times",
+        help="Python module of your own that may be imported if a file, such as a run's run.json, names it; may be "
+        "given several times",
     )
+    parser.hide_from_short_help([trust])
+    parser.only_typed.add("trust")  # else a file could trust itself

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypedDict
 
-from .errors import SettingError, UserError, reason_of
+from .errors import SettingError, UserError, VlalignError, reason_of
 from .terminal import one_line
 
 GROUPS = {
@@ -151,6 +151,18 @@ def trusted_plugin(group: str, text: str, trusted: Collection[str], named_in: Pa
     return load_plugin(group, text)
 
 
+@contextlib.contextmanager
+def errors_of_plugin(plugin: Plugin) -> Iterator[None]:
+    """Turn what a part of one's own raises in the block into a ``UserError`` of one line with the place in its code."""
+    try:
+        yield
+    except VlalignError:
+        raise
+    except Exception as error:  # somebody's own code may raise anything
+        file = getattr(sys.modules.get(plugin.module), "__file__", None)
+        raise UserError(f"{plugin.text}: {reason_of(error)}{_place(error, file)}; see --verbose") from error
+
+
 def facts_of_plugin(plugin: Plugin) -> PluginFacts:
     """Return what a run records of a part."""
     return {"name": plugin.text, "module": plugin.module, "sha256": plugin.sha256}
@@ -203,13 +215,19 @@ def _import(name: str, what: str, folder: str | Path) -> ModuleType:
         raise UserError(f"{what}: module {name} cannot be imported: {reason_of(error)}{_place(error)}") from None
 
 
-def _place(error: Exception) -> str:
-    """Return the last place of an error outside this package and Python's own import system."""
+def _place(error: Exception, within: str | None = None) -> str:
+    """Return the last place of an error outside this module and Python's own import system.
+
+    Args:
+        error: The error.
+        within: A file; if the error passed through it, the last place there is returned.
+    """
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith("<frozen") and frame.filename not in (__file__, importlib.__file__)
     ]
+    frames = [frame for frame in frames if frame.filename == within] or frames
     return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..common.errors import UserError, refuse_unreadable
 from ..common.files import read_jsonl, write_jsonl
+from ..common.plugins import is_plugin_name
 from ..common.validation import DATASET_NAME
 from ..common.writing import restrict_writes
 from ..records import VideoRecord
@@ -31,9 +32,8 @@ class DatasetFolder:
     def __post_init__(self) -> None:
         object.__setattr__(self, "root", Path(self.root))  # callers from Python may pass a text
         if not DATASET_NAME.fullmatch(self.name):
-            raise UserError(
-                f"data set name {self.name!r}: expected letters, digits, '.', '_' and '-'; pass another --dataset"
-            )
+            todo = "pass the name of its folder" if is_plugin_name(self.name) else "pass another --dataset"
+            raise UserError(f"data set name {self.name!r}: expected letters, digits, '.', '_' and '-'; {todo}")
         if self.protocol and not DATASET_NAME.fullmatch(self.protocol):
             raise UserError(
                 f"protocol {self.protocol!r}: expected letters, digits, '.', '_' and '-'; pass another --protocol"

@@ -1,15 +1,23 @@
 """The command vlalign-evaluate."""
 
 import argparse
+import sys
+from collections.abc import Sequence
 from dataclasses import fields
+from pathlib import Path
+from typing import Any
 
 from ...storage.cli.command import run_command
-from ...storage.cli.parser import DEVICE_HELP, Parser, add_settings, add_stores, command_parser
-from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE
+from ...storage.cli.option_files import read_values
+from ...storage.cli.parser import DEVICE_HELP, Parser, add_setting, add_settings, add_stores, add_trust, command_parser
+from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, UserError
+from ...storage.common.plugins import trusted_plugin
 from ...storage.common.terminal import show
 from ...storage.records import SPLITS
 from ..evaluation import TASKS
 from ..evaluation.evaluate import SCORE_STAGES, EvaluationSettings, evaluate
+from ..evaluation.own_tasks import is_own_task, load_task, trusted_task
+from ..evaluation.task import Task
 from ..runs.folder import beside, find_run, named_dataset
 
 EXAMPLES = """vlalign-evaluate --dataset demo
@@ -38,8 +46,10 @@ def _evaluate(args: argparse.Namespace) -> int:
             split=args.split,
             score_weights={name: weight for name, weight in weights.items() if weight is not None},
             task_settings=_task_settings(args),
+            metrics=args.metric,
             device=args.device,
         ),
+        trust=args.trust,
     )
     show("\n".join(evaluation.summary))
     show(f"metrics: {evaluation.metrics_file}")
@@ -47,9 +57,51 @@ def _evaluate(args: argparse.Namespace) -> int:
     return EXIT_DONE if evaluation.is_complete else EXIT_INCOMPLETE
 
 
+def load_own_parts(argv: Sequence[str]) -> Task[Any] | None:
+    """Load the task and the metrics of somebody's own that a command line names, or an option file whose module it
+    trusts.
+
+    A task's settings are options, so it is loaded before the others are read.
+
+    Returns:
+        The task; None if it is one of this package, or none is named.
+
+    Raises:
+        UserError: A part cannot be loaded, or its module is not trusted.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for name in ("--task", "--config"):
+        parser.add_argument(name)
+    for name in ("--metric", "--trust"):
+        parser.add_argument(name, action="append", default=[])
+    try:
+        args, _ = parser.parse_known_args(argv)
+    except argparse.ArgumentError:
+        return None  # the command's parser says what is wrong
+    of_file = {} if args.config is None else read_values(Path(args.config), ("task", "metric"))
+    metrics = of_file.get("metric", [])
+    for metric in [] if args.metric else metrics if isinstance(metrics, list) else [metrics]:
+        trusted_plugin("metrics", str(metric), args.trust, args.config)
+    task = of_file.get("task") if args.task is None else args.task
+    if not isinstance(task, str) or not is_own_task(task):
+        return None
+    return trusted_task(task, args.trust, Path(args.config)) if args.task is None else load_task(task)
+
+
+def _own_settings(task: Task[Any]) -> list[str]:
+    """Return the names of a task's settings that no task of this package has: those have options already."""
+    common = {field.name for other in TASKS.values() for field in fields(other.settings_type)}
+    built_in = {field.name for base in task.settings_type.__mro__ if base in _BUILT_IN for field in fields(base)}
+    return [field.name for field in fields(task.settings_type) if field.name not in common & built_in]
+
+
+_BUILT_IN = {task.settings_type for task in TASKS.values()}
+
+
 def _task_settings(args: argparse.Namespace) -> object | None:
     """Return the settings of the task whose options were given; ``evaluate`` refuses those of another task."""
-    for task in TASKS.values():
+    own = [load_task(args.task)] if args.task is not None and is_own_task(args.task) else []
+    for task in [*own, *TASKS.values()]:
         names = [field.name for field in fields(task.settings_type)]
         settings = task.settings_type(**{name: getattr(args, name) for name in names})
         if settings != task.settings_type():
@@ -57,8 +109,8 @@ def _task_settings(args: argparse.Namespace) -> object | None:
     return None
 
 
-def make_parser() -> Parser:
-    """Return the parser of vlalign-evaluate."""
+def make_parser(own_task: Task[Any] | None = None) -> Parser:
+    """Return the parser of vlalign-evaluate, with the options of a task of somebody's own."""
     parser = command_parser(
         "vlalign-evaluate",
         "Evaluate a run on the task of its data set, such as text-to-video and video-to-text retrieval, and write "
@@ -78,7 +130,18 @@ def make_parser() -> Parser:
     add_stores(parser)
     parser.add_argument("--split", default="test", choices=SPLITS, help="(default: test)")
     tasks = "; ".join(f"{task.name}: {task.description}" for task in TASKS.values())
-    parser.add_argument("--task", choices=TASKS, help=f"what to evaluate (default: the data set's task). {tasks}")
+    parser.add_argument(
+        "--task",
+        metavar=f"{{{','.join(TASKS)}}}",
+        help=f"what to evaluate, or your own as MODULE:NAME (default: the data set's task). {tasks}",
+    )
+    parser.add_argument(
+        "--metric",
+        action="append",
+        default=[],
+        metavar="MODULE:NAME",
+        help="a metric of your own: a function of the similarities and the right videos; may be given several times",
+    )
     weights = parser.add_argument_group("weights of the fused score", "default: the run's")
     for name, meaning in WEIGHT_HELP.items():
         option = weights.add_argument(f"--{name}-weight", type=float, metavar="W", help=f"weight of {meaning}")
@@ -86,9 +149,23 @@ def make_parser() -> Parser:
     parser.add_argument("--device", default="auto", help=DEVICE_HELP)
     for task in TASKS.values():
         add_settings(parser, parser.add_argument_group(f"options of --task {task.name}"), task.settings_type)
+    if own_task is not None:
+        group = parser.add_argument_group(f"options of --task {own_task.key}")
+        for name in _own_settings(own_task):
+            try:
+                add_setting(group, own_task.settings_type, name)
+            except argparse.ArgumentError:
+                problem = f"its setting {name!r} is named like an option of the command; expected another name"
+                raise UserError(f"task {own_task.key}: {problem}") from None
+    add_trust(parser)
     return parser
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    return run_command(_evaluate, make_parser(), argv)
+    try:
+        parser = make_parser(load_own_parts(sys.argv[1:] if argv is None else argv))
+    except UserError as error:
+        parser = make_parser()
+        parser.error(parser.message(error))
+    return run_command(_evaluate, parser, argv)

@@ -9,6 +9,7 @@ from typing import Any
 from ...storage.common.errors import SettingError, UserError
 from ...storage.common.problems import Problems
 from ...storage.dataset.folder import DatasetFolder
+from ..evaluation import TASKS
 from ..evaluation.result_folders import changed_from, default_request
 from ..recipes.train_config import TrainConfig
 from ..runs.files import EVALUATIONS_FOLDER, RUN_FILE, STATE_FILE
@@ -128,11 +129,17 @@ def _read_results(
             continue
         if other is not None and other.test.dataset == dataset.name:
             default_task = other.task if found is None else found.task
-            name = changed_from(default_request(config, weights, default_task, other.task), other.request)
-            by_changes[name or folder.name] = other
+            by_changes[_changes(other, config, weights, default_task) or folder.name] = other
     if found is not None:
-        by_changes[changed_from(default_request(config, weights, found.task, found.task), found.request)] = found
+        by_changes[_changes(found, config, weights, found.task)] = found
     return by_changes
+
+
+def _changes(metrics: RunMetrics, config: TrainConfig, weights: Mapping[str, float], default_task: str) -> str:
+    """Return what a request changes of the default; empty for a task of somebody's own, whose settings are unknown."""
+    if metrics.is_own:
+        return ""
+    return changed_from(default_request(config, weights, default_task, TASKS[metrics.task]), metrics.request)
 
 
 def choose_record(records: list[RunRecord], name: str) -> RunRecord:

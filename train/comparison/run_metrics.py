@@ -10,6 +10,7 @@ from ...storage.common.errors import UserError
 from ...storage.common.files import read_json
 from ...storage.common.validation import is_text
 from ..evaluation import TASKS
+from ..evaluation.own_metrics import own_metric_values
 from ..evaluation.task import Metrics, counted
 from ..runs.files import METRICS_FILE
 
@@ -49,6 +50,33 @@ class RunMetrics:
     """The metrics that tables show first."""
     notes: tuple[str, ...]
     """The note to show with every figure."""
+    is_own: bool = False
+    """The task is one of somebody's own module, which is not imported: its file has its table."""
+
+
+@dataclass(frozen=True)
+class _Table:
+    """What a task shows of its metrics in tables."""
+
+    values: Mapping[str, float]
+    stages: Mapping[str, Mapping[str, float]]
+    main: tuple[str, ...]
+    caption_name: str
+    item_name: str
+
+
+def _table_of(metrics: Metrics) -> _Table:
+    """Return the table of a task: of this package, or as a task of somebody's own wrote it into the file."""
+    if task := TASKS.get(metrics["task"]):
+        table, stages = task.table_metrics(metrics), task.stage_metrics(metrics)
+        return _Table(table, stages, task.main_metrics, task.caption_name, task.item_name)
+    written = metrics["table"]
+    texts = [metrics["task"], written["caption_name"], written["item_name"], *written["metrics"], *written["main"]]
+    if not all(map(is_text, texts)) or written["item_name"] not in ("captions", "clips", "videos"):
+        raise ValueError("its table has names that are not text, or counts no known items")
+    return _Table(
+        written["metrics"], written["stages"], tuple(written["main"]), written["caption_name"], written["item_name"]
+    )
 
 
 def parse_run_metrics(metrics: Metrics) -> RunMetrics:
@@ -60,12 +88,14 @@ def parse_run_metrics(metrics: Metrics) -> RunMetrics:
     Raises:
         KeyError, TypeError, ValueError: They are not as an evaluation writes them.
     """
-    task = TASKS[metrics["task"]]
+    table = _table_of(metrics)
     names = ("run", "dataset", "protocol", "split", "split_checksum")
     if not all(is_text(metrics[name]) for name in names):
         raise ValueError(f"one of {', '.join(names)} is not text")
-    values = dict(task.table_metrics(metrics))
-    stages = {name: dict(values) for name, values in task.stage_metrics(metrics).items()}
+    values = dict(table.values)
+    for name, value in own_metric_values(metrics).items():
+        values[f"own {name}" if name in values else name] = value
+    stages = {name: dict(values) for name, values in table.stages.items()}
     for name, value in [*values.items(), *(item for stage in stages.values() for item in stage.items())]:
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise ValueError(f"{name} is not a finite number")
@@ -78,13 +108,14 @@ def parse_run_metrics(metrics: Metrics) -> RunMetrics:
         protocol=metrics["protocol"],
         split=metrics["split"],
         checksum=metrics["split_checksum"],
-        size=f"{counted(metrics, 'captions', task.caption_name)} and {counted(metrics, task.item_name)}",
+        size=f"{counted(metrics, 'captions', table.caption_name)} and {counted(metrics, table.item_name)}",
         is_whole=all(used == whole for used, whole in counts),
     )
     fingerprint = metrics["fingerprint"]
     request = {name: fingerprint[name] for name in sorted(fingerprint) if name not in NOT_IN_REQUEST}
-    main = tuple(name for name in task.main_metrics if name in values)
-    return RunMetrics(metrics["run"], task.name, test, request, values, stages, main, tuple(notes))
+    main = tuple(name for name in table.main if name in values)
+    name, is_own = metrics["task"], metrics["task"] not in TASKS
+    return RunMetrics(metrics["run"], name, test, request, values, stages, main, tuple(notes), is_own)
 
 
 def read_run_metrics(folder: Path) -> RunMetrics | None:

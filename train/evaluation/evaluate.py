@@ -1,14 +1,16 @@
 """Evaluating a run on a split, and writing its metrics and a report. ``vlalign-evaluate`` wraps ``evaluate``."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...storage.captions.files import OTHER_LANGUAGES, choose_protocol, read_captions_about
+from ...storage.captions.files import ABOUT_NAME, OTHER_LANGUAGES, choose_protocol, read_captions, read_captions_about
 from ...storage.common.errors import SettingError, UserError
-from ...storage.common.files import read_json, write_json, write_jsonl
+from ...storage.common.files import read_json, sha256_of, write_json, write_jsonl
+from ...storage.common.plugins import Plugin, errors_of_plugin, facts_of_plugin, load_plugin
 from ...storage.common.problems import Problems
 from ...storage.common.progress import Listener, report_progress_to
 from ...storage.common.terminal import say
@@ -25,9 +27,26 @@ from ..runs.folder import choose_dataset, dataset_of, run_in
 from ..runs.run_json import describe_inputs, open_run_stores, read_config, read_run, score_weights
 from ..untrusted_files import sha256_of_tensors
 from . import TASKS
-from .result_folders import changed_from, check_result_folder, default_request, move_other_results, result_folder
-from .task import EvaluationRequest, Metrics, Task
+from .own_metrics import Metric, own_metric_values
+from .own_tasks import is_own_task, known_tasks, load_task, trusted_task
+from .result_folders import (
+    changed_from,
+    check_result_folder,
+    default_request,
+    json_values,
+    move_other_results,
+    result_folder,
+)
+from .task import EvaluationRequest, Metrics, Task, TaskResult, metric_lines
 
+if TYPE_CHECKING:
+    from ..runs.load import Run
+
+OWN_FIELDS = (
+    *("run", "trained_on", "dataset", "protocol", "task", "split", "note", "departures", "left_out", "fingerprint"),
+    *("plugins", "table", "own_metrics"),
+)
+"""Fields of ``metrics.json`` that no task of somebody's own writes."""
 SCORE_STAGES = {
     "sentence": ("sentence",),
     "token": ("token", "fusion_token"),
@@ -42,20 +61,24 @@ SCORE_STAGES = {
 class EvaluationSettings:
     """The settings of an evaluation."""
 
-    task: str | None = None
-    """A key of ``TASKS``. None: the task of the run and the data set."""
+    task: str | type[Task[Any]] | None = None
+    """A key of ``TASKS``; a task of your own, as "MODULE:NAME", an entry point in ``vlalign.tasks`` or the class; None:
+    the task of the run and the data set."""
     split: str = "test"
     """Name of the split: "train", "validation" or "test"."""
     score_weights: Mapping[str, float] = field(default_factory=dict)
     """Weights of the score's stages by name, a key of ``SCORE_STAGES``, instead of the run's."""
     task_settings: object | None = None
     """The task's own settings, such as ``RetrievalSettings(ties="ce")``. None: its defaults."""
+    metrics: Sequence[str | Metric] = ()
+    """Metrics of your own, besides the task's (``own_metrics.py``): each as "MODULE:NAME", an entry point in
+    ``vlalign.metrics`` or the function."""
     device: str = "auto"
     """Name of the device; see ``find_device``."""
 
     def __post_init__(self) -> None:
-        if self.task is not None and self.task not in TASKS:
-            raise SettingError("task", self.task, f"expected one of {', '.join(TASKS)}")
+        if isinstance(self.task, str) and self.task not in TASKS and not is_own_task(self.task):
+            raise SettingError("task", self.task, f"expected one of {known_tasks()}")
         if self.split not in SPLITS:
             raise SettingError("split", self.split, f"expected one of {', '.join(SPLITS)}")
         if unknown := [name for name in self.score_weights if name not in SCORE_STAGES]:
@@ -97,6 +120,7 @@ def evaluate(
     protocol: str | None = None,
     stores: StoreSource | None = None,
     settings: EvaluationSettings | None = None,
+    trust: Collection[str] = (),
     on_progress: Listener | None = None,
 ) -> Evaluation:
     """Evaluate a run on a split of a data set, and write ``metrics.json``, ``queries.jsonl`` and ``report.html``.
@@ -113,13 +137,14 @@ def evaluate(
         protocol: Protocol of that other data set: its splits and captions. None: the usual one.
         stores: Stores of one's own with the data set's features, as for ``train``.
         settings: What to evaluate, and how. None: the defaults.
+        trust: Modules of your own that may be imported where a file names them: the run, or the captions their task.
         on_progress: Called with the progress of long work.
 
     Raises:
         UserError: The run or the data set cannot be found or read, or the run cannot be evaluated on it.
     """
     settings = settings or EvaluationSettings()
-    plan = _plan(_Names(run, dataset, on, protocol, stores), settings)
+    plan = _plan(_Names(run, dataset, on, protocol, stores), settings, trust)
     fingerprint = {**_fingerprint(plan), "device": _device_title(settings.device)}
     if (metrics := _evaluated_before(plan.folder, fingerprint)) is not None:
         then = "; something was skipped then" if metrics.get("left_out") else ""
@@ -159,13 +184,21 @@ class _Plan:
     request: EvaluationRequest[Any]
 
     @property
+    def plugins(self) -> list[Plugin]:
+        """The parts of somebody's own modules that make the results: the task and metrics."""
+        return [*filter(None, [self.task.plugin]), *self.request.metrics]
+
+    @property
     def flat_request(self) -> dict[str, Any]:
         """Everything that decides the metrics besides model, data and device.
 
         Retrieval's settings are in it for every task, at their defaults for others.
         """
-        about = {"task": self.task.name, "split": self.request.split, "weights": self.request.score_weights}
-        return {**self.default, **about, **asdict(self.request.settings)}
+        about = {"task": self.task.key, "split": self.request.split, "weights": self.request.score_weights}
+        flat = {**self.default, **about, **asdict(self.request.settings)}
+        if self.request.metrics:
+            flat["metrics"] = [metric.text for metric in self.request.metrics]
+        return flat if self.task.plugin is None else json_values(flat)
 
     @property
     def folder(self) -> Path:
@@ -173,7 +206,7 @@ class _Plan:
         return result_folder(self.base, changed_from(self.default, self.flat_request))
 
 
-def _plan(names: _Names, settings: EvaluationSettings) -> _Plan:
+def _plan(names: _Names, settings: EvaluationSettings, trust: Collection[str]) -> _Plan:
     """Find the run and the data set, and choose the task."""
     run_folder = run_in(names.dataset, names.run)
     about = read_run(run_folder)
@@ -184,21 +217,27 @@ def _plan(names: _Names, settings: EvaluationSettings) -> _Plan:
     check_folders(run_folder, dataset.captions, dataset.pairs)
     own = score_weights(about, config)
     weights = _score_weights(settings, own, run_folder.name)
-    task = _choose_task(settings.task, config, dataset)
-    default = default_request(config, own, _default_task(config, dataset, task).name, task.name)
-    request = EvaluationRequest(settings.split, weights, _task_settings(task, settings, config, run_folder.name))
+    task = _choose_task(settings.task, config, dataset, trust)
+    default = default_request(config, own, _default_task(config, dataset, task.key), task)
+    task_settings = _task_settings(task, settings, config, run_folder.name)
+    request = EvaluationRequest(settings.split, weights, task_settings, _load_metrics(settings.metrics, task))
     plan = _Plan(run_folder, config, dataset, open_run_stores(dataset, config), base, default, task, request)
     check_result_folder(run_folder, plan.folder)
     return plan
 
 
 def _fingerprint(plan: _Plan) -> dict[str, object]:
-    """Return what decides the metrics besides the device."""
-    return {
+    """Return what decides the metrics and the report besides the device."""
+    fingerprint: dict[str, object] = {
         **plan.flat_request,
         "model_sha256": sha256_of_tensors(plan.run_folder / MODEL_FILE),
         "inputs": describe_inputs(plan.dataset, plan.stores),
     }
+    if plan.plugins:
+        fingerprint["plugins"] = {plugin.text: plugin.sha256 for plugin in plan.plugins}
+    if plan.task.plugin is not None and plan.task.page is not None:
+        fingerprint["page"] = sha256_of(plan.task.page)
+    return fingerprint
 
 
 GPU_FILES = ("nvidiactl", "nvidia0", "nvmap", "dxg", "kfd")
@@ -254,37 +293,54 @@ def _score_weights(settings: EvaluationSettings, own: dict[str, float], run_name
     return weights
 
 
-def task_of_objective(config: TrainConfig) -> Task[Any] | None:
-    """Return the only task that a run can be evaluated on, if its objective decides that."""
-    return None if config.objective.task is None else TASKS[config.objective.task]
-
-
-def _choose_task(name: str | None, config: TrainConfig, dataset: DatasetFolder) -> Task[Any]:
+def _choose_task(
+    named: str | type[Task[Any]] | None, config: TrainConfig, dataset: DatasetFolder, trust: Collection[str]
+) -> Task[Any]:
     """Return the task that is named, or else what the run and the data set are for."""
-    only = task_of_objective(config)
-    if name is None:
-        default = (read_captions_about(dataset.captions) or {}).get("task", next(iter(TASKS)))
-        if only is None and (not isinstance(default, str) or default not in TASKS):
-            raise UserError(f"{dataset.captions}: are for the task {default!r}; expected one of {', '.join(TASKS)}")
-        return only or (next(iter(TASKS.values())) if objective_for(default) else TASKS[default])
-    task = TASKS[name]
-    if only is not None and task is not only:
-        problem = (
-            f"the run was trained with the objective {config.objective.name}, and can be evaluated on {only.name} only"
-        )
-        raise SettingError("task", name, problem)
-    if only is None and (objective := objective_for(name)):
+    if named is None:
+        default = _default_task(config, dataset)
+        if default is None:
+            raise UserError(f"{dataset.captions}: are for an unknown task; expected one of {known_tasks()}")
+        if config.objective.task is not None:
+            return load_task(default)  # the objective's own code names it
+        return trusted_task(default, trust, dataset.captions / ABOUT_NAME)
+    task, only = load_task(named), config.objective.task
+    if only is not None and task.key != only:
+        problem = f"the run was trained with the objective {config.objective.name}, and can be evaluated on {only} only"
+        raise SettingError("task", task.key, problem)
+    if only is None and (objective := objective_for(task.key)):
         problem = f"needs a run that was trained with the objective {objective}; this one has {config.objective.name}"
-        raise SettingError("task", name, problem)
+        raise SettingError("task", task.key, problem)
     return task
 
 
-def _default_task(config: TrainConfig, dataset: DatasetFolder, chosen: Task[Any]) -> Task[Any]:
-    """Return the default task of the run and the data set; if the data set names no known task, ``chosen``."""
-    try:
-        return _choose_task(None, config, dataset)
-    except UserError:
-        return chosen
+def _default_task(config: TrainConfig, dataset: DatasetFolder, otherwise: str | None = None) -> str | None:
+    """Return the default task of the run and the data set by name; if the data set names no task, ``otherwise``."""
+    if config.objective.task is not None:
+        return config.objective.task
+    usual = next(iter(TASKS))
+    default = (read_captions_about(dataset.captions) or {}).get("task", usual)
+    if default not in TASKS and not is_own_task(default):
+        return otherwise
+    return usual if objective_for(default) else default
+
+
+def _load_metrics(named: Sequence[str | Metric], task: Task[Any]) -> list[Plugin]:
+    """Return the metrics of somebody's own.
+
+    Raises:
+        UserError: The task takes none, or there is no such metric.
+    """
+    metrics = [load_plugin("metrics", each) for each in named]
+    for number, metric in enumerate(metrics):
+        if not task.takes_metrics:
+            takers = ", ".join(other.name for other in TASKS.values() if other.takes_metrics)
+            raise SettingError("metric", metric.text, f"applies to the task {takers}; the task here is {task.key}")
+        if not callable(metric.value):
+            raise SettingError("metric", metric.text, "expected a function of the similarities and the right videos")
+        if metric.text in [other.text for other in metrics[:number]]:
+            raise SettingError("metric", metric.text, "is given twice; expected each metric once")
+    return metrics
 
 
 def _task_settings(task: Task[Any], settings: EvaluationSettings, config: TrainConfig, run_name: str) -> Any:
@@ -298,10 +354,10 @@ def _wrong_settings(given: object, task: Task[Any]) -> SettingError:
     """Return an error that names the first setting that is not at its default."""
     owner = next((other for other in TASKS.values() if type(given) is other.settings_type), None)
     if owner is None:
-        return SettingError("task_settings", given, f"expected {task.settings_type.__name__} for the task {task.name}")
+        return SettingError("task_settings", given, f"expected {task.settings_type.__name__} for the task {task.key}")
     defaults, values = asdict(owner.settings_type()), asdict(owner.settings_type(**vars(given)))
     name = next((name for name in defaults if values[name] != defaults[name]), "task_settings")
-    problem = f"applies to the task {owner.name}; the task here is {task.name}"
+    problem = f"applies to the task {owner.name}; the task here is {task.key}"
     return SettingError(name, values.get(name, type(given).__name__), problem)
 
 
@@ -320,13 +376,13 @@ def _evaluate(plan: _Plan, device: str, problems: Problems, fingerprint: Mapping
 
     task, folder = plan.task, plan.folder
     run = load_run(plan.run_folder, plan.dataset, device, stores=plan.stores)
-    result = task.evaluate(run, plan.request, problems)
+    result = _result_of_task(plan, run, problems)
     metrics = {
         "run": plan.run_folder.name,
         "trained_on": run.config.data.dataset,
         "dataset": run.dataset.name,
         "protocol": run.dataset.protocol,
-        "task": task.name,
+        "task": task.key,
         "split": plan.request.split,
         "note": run.note,
         "departures": [str(departure) for departure in departures_of([plan.config.recipe])],
@@ -342,19 +398,73 @@ def _evaluate(plan: _Plan, device: str, problems: Problems, fingerprint: Mapping
             "sample); the parts of speech of their words are unreliable"
         )
         metrics["not_comparable"] = [*metrics["not_comparable"], note]
+    if plan.plugins:
+        metrics |= _about_plugins(plan, metrics)
     if folder == plan.base:
         move_other_results(folder, plan.default)
     write_jsonl(folder / QUERIES_FILE, map(dict, result.rows))
-    write_report(run, task, metrics, result.page, folder)
+    with _errors_of(task):
+        write_report(run, task, metrics, result.page, folder)
     write_json(folder / METRICS_FILE, metrics)  # last: it shows that the other two are complete
     return metrics
 
 
+def _errors_of(task: Task[Any]) -> AbstractContextManager[None]:
+    """Return a block in which an error in a task of somebody's own becomes one line."""
+    return nullcontext() if task.plugin is None else errors_of_plugin(task.plugin)
+
+
+def _result_of_task(plan: _Plan, run: "Run", problems: Problems) -> TaskResult:
+    """Evaluate the run. What a task of somebody's own returns is checked."""
+    task = plan.task
+    if task.plugin is None:
+        return task.evaluate(run, plan.request, problems)
+    with errors_of_plugin(task.plugin):
+        result = task.evaluate(run, plan.request, problems)
+        if not isinstance(result, TaskResult):
+            raise ValueError(f"evaluate returned a {type(result).__name__}, expected a TaskResult")
+        others = (*OWN_FIELDS, *result.coverage.figures(task.caption_name, task.item_name))
+        if taken := [name for name in others if name in result.metrics]:
+            raise ValueError(f"a metric is named {taken[0]!r} like a field of every metrics.json; rename it")
+        metrics = {"split_checksum": _checksum_of_split(plan), **json_values(dict(result.metrics))}
+        rows = [json_values(dict(row)) for row in result.rows]
+        return TaskResult(result.coverage, metrics, rows, result.page)
+
+
+def _checksum_of_split(plan: _Plan) -> str:
+    from ..data.usable_captions import captions_of_split
+    from .coverage import split_checksum
+
+    return split_checksum(captions_of_split(read_captions(plan.dataset.captions), plan.request.split))
+
+
+def _about_plugins(plan: _Plan, metrics: Metrics) -> dict[str, Any]:
+    """Return which parts of somebody's own made the metrics; and the table of a task, so that it can be shown later
+    without its module."""
+    task, about = plan.task, dict[str, Any]()
+    if plan.request.metrics:
+        about["metrics"] = [facts_of_plugin(metric) for metric in plan.request.metrics]
+    if task.plugin is None:
+        return {"plugins": about}
+    with errors_of_plugin(task.plugin):
+        table = {
+            "metrics": dict(task.table_metrics(metrics)),
+            "stages": {stage: dict(values) for stage, values in task.stage_metrics(metrics).items()},
+            "main": list(task.main_metrics),
+            "caption_name": task.caption_name,
+            "item_name": task.item_name,
+        }
+        return {"plugins": {"task": facts_of_plugin(task.plugin), **about}, "table": json_values(table)}
+
+
 def _summary(plan: _Plan, metrics: Metrics) -> Iterator[str]:
-    task = TASKS[metrics["task"]]
-    yield task.heading(metrics)
-    yield from (f"note: {note}" for note in metrics["not_comparable"])
-    yield from task.summary(metrics)
+    with _errors_of(plan.task):
+        yield plan.task.heading(metrics)
+        yield from (f"note: {note}" for note in metrics["not_comparable"])
+        yield from plan.task.summary(metrics)
+    yield from metric_lines(own_metric_values(metrics))
+    for plugin in plan.plugins:
+        yield f"note: {plugin.text} is a part of your own, of the module {plugin.module} (SHA-256 {plugin.sha256[:12]})"
     if metrics["note"]:
         yield f"note: {metrics['note']}"
     if note := recipe_note(plan.config.recipe):

@@ -15,6 +15,7 @@ from ...storage.stores.thumbnails import ThumbnailStore
 from ..runs.files import EVENTS_FILE, REPORT_FILE
 from ..runs.load import Run
 from ..runs.run_json import read_events
+from .own_metrics import own_metric_values
 from .svg import svg_of, with_plain_texts
 from .task import Metrics, Task, counted
 from .thumbnails import images_of, shown_clips
@@ -70,8 +71,9 @@ def write_report(run: Run, task: Task[Any], metrics: Metrics, page: Mapping[str,
 
 def _render(run: Run, task: Task[Any], metrics: Metrics, page: Mapping[str, object], folder: Path) -> str:
     """Return the HTML of a report."""
+    page_file = task.page or Path(__file__).with_name("task.html.jinja")
     templates = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([Path(__file__).parent, task.page.parent]),
+        loader=jinja2.FileSystemLoader([Path(__file__).parent, page_file.parent]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -81,7 +83,9 @@ def _render(run: Run, task: Task[Any], metrics: Metrics, page: Mapping[str, obje
     checksum = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     events = read_events(run.folder / EVENTS_FILE)
     return templates.get_template("report.html.jinja").render(
-        task_page=task.page.name,
+        task_page=page_file.name,
+        task=task,
+        own_metrics=own_metric_values(metrics),
         script=script,
         allowed_script=f"'sha256-{checksum}'" if script else "'none'",
         about=run.about,

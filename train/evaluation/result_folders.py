@@ -4,6 +4,8 @@ The default request (test split, default settings) has its results in the run's 
 ``on/<data set>`` in it. All other requests have them in ``evaluations/<name>`` beside those of the default one.
 """
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -16,13 +18,15 @@ from ...storage.common.writing import make_folder, move, remove_file
 from ..recipes.train_config import TrainConfig
 from ..runs.files import EVALUATIONS_FOLDER, METRICS_FILE, QUERIES_FILE, REPORT_FILE
 from . import TASKS
+from .task import Task
 
-RESULT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=+-]{0,199}")
+MAX_NAME_CHARACTERS = 200
+RESULT_NAME = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.=+-]{{0,{MAX_NAME_CHARACTERS - 1}}}")
 """Names of folders in ``evaluations``."""
 
 
 def default_request(
-    config: TrainConfig, score_weights: Mapping[str, float], default_task: str, task: str
+    config: TrainConfig, score_weights: Mapping[str, float], default_task: str, task: Task[Any]
 ) -> dict[str, Any]:
     """Return the request that a run has by default, flat, as ``fingerprint`` in ``metrics.json`` has it.
 
@@ -32,10 +36,24 @@ def default_request(
         default_task: The task that the run and the data set are for.
         task: The task whose settings are among those of the request, besides retrieval's.
     """
-    tasks = [TASKS[name] for name in dict.fromkeys(("retrieval", task))]
+    tasks = dict.fromkeys((TASKS["retrieval"], task))
     settings = [asdict(each.resolve(each.settings_type(), config, "")) for each in tasks]
     request = {"task": default_task, "split": "test", "weights": dict(score_weights)}
-    return {**request, **{name: value for of_task in settings for name, value in of_task.items()}}
+    flat = {**request, **{name: value for of_task in settings for name, value in of_task.items()}}
+    return flat if task.plugin is None else json_values(flat)
+
+
+def json_values(values: Any) -> Any:
+    """Return values of somebody's own part as JSON has them: numbers and arrays of NumPy and PyTorch, tuples, paths.
+
+    Raises:
+        ValueError: A number is not finite.
+    """
+    return json.loads(json.dumps(values, allow_nan=False, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def changed_from(default: Mapping[str, Any], request: Mapping[str, Any]) -> str:
@@ -55,12 +73,31 @@ def changed_from(default: Mapping[str, Any], request: Mapping[str, Any]) -> str:
         if name == "weights" and isinstance(value, dict):
             parts += [f"{stage}={_text(value[stage])}" for stage in value if value[stage] != standard.get(stage)]
         else:
-            parts.append(_text(value) if name in ("task", "split") else f"{name}={_text(value)}")
-    return "-".join(parts)
+            parts.append(_part_name(value) if name in ("task", "split") else f"{name}={_text(value)}")
+    metrics = request.get("metrics", ())
+    parts += [f"metric={_part_name(metric)}" for metric in metrics if isinstance(metrics, list)]
+    name = "-".join(parts)
+    return name if len(name) <= MAX_NAME_CHARACTERS else f"{name[: MAX_NAME_CHARACTERS - 9]}-{_digest(name)}"
+
+
+def _part_name(name: Any) -> str:
+    """Return the name of a task or a metric: "my_module:MyTask" -> "my_module.MyTask"."""
+    return _cleaned(str(name).replace(":", "."))
 
 
 def _text(value: Any) -> str:
-    return f"{value:.10g}" if isinstance(value, float) else str(value)
+    """Return a value of a setting; a text that can be no part of a folder's name is cut, with a digest at its end."""
+    text = f"{value:.10g}" if isinstance(value, float) else str(value)
+    cleaned = _cleaned(text)
+    return text if cleaned == text else f"{cleaned[:40]}.{_digest(text)}"
+
+
+def _cleaned(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.=+-]+", "_", text)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:8]
 
 
 def result_folder(base: Path, name: str) -> Path:

@@ -19,7 +19,8 @@ from ..data.clips import Clip, evenly
 from ..metrics import RECALL_AT, TIES, RetrievalMetrics
 from ..recipes.train_config import TrainConfig
 from ..scoring.scores import Scores, StageScores, TotalScores
-from .task import EvaluationRequest, Metrics, Task, TaskResult, counted
+from .own_metrics import OwnMetrics, own_metrics
+from .task import EvaluationRequest, Metrics, Task, TaskResult
 
 if TYPE_CHECKING:
     from ...storage.stores.store import Store
@@ -68,10 +69,12 @@ class NormalizationResult(TypedDict):
 
 
 class OptionalResults(TypedDict, total=False):
-    """Fields of ``metrics.json`` that only runs with a codebook have."""
+    """Fields of ``metrics.json`` that not all evaluations have."""
 
     codebook: Mapping[str, Any]
-    """``codewords.Sharing``, with the ``table`` of all ``codewords.Codeword``."""
+    """Only of runs with a codebook: ``codewords.Sharing``, with the ``table`` of all ``codewords.Codeword``."""
+    own_metrics: OwnMetrics
+    """Only with metrics of one's own."""
 
 
 class RetrievalResults(OptionalResults):
@@ -134,13 +137,15 @@ class Retrieval(Task[RetrievalSettings]):
 
     ``metrics.json`` has the ``metrics`` of both directions (``RetrievalMetrics``), those of each of the ``stages``
     alone, R@1 ``without`` each stage, the ``weights`` of the stages, ``ties``, ``rerank`` and ``normalization`` (name,
-    temperature, error of both directions and notes); for a run with a codebook also ``codebook``.
+    temperature, error of both directions and notes); for a run with a codebook also ``codebook``; with metrics of one's
+    own also ``own_metrics``, {metric: {name: value}}.
     """
 
     name = "retrieval"
     description = "text-to-video and video-to-text"
     settings_type = RetrievalSettings
     main_metrics = ("R@1", "R@5", "R@10", "median rank", "video to text R@1")
+    takes_metrics = True
 
     def page_functions(self) -> Mapping[str, Callable[..., Any]]:
         """Return what draws the figures."""
@@ -187,7 +192,12 @@ class Retrieval(Task[RetrievalSettings]):
         recordings = run.stores.recordings
         pairs = _pairs_of_split(run, request, recordings, problems)
         scores = score_split(
-            run.scorer, pairs.captions, pairs.clips, rerank=settings.rerank, normalize=settings.normalize
+            run.scorer,
+            pairs.captions,
+            pairs.clips,
+            rerank=settings.rerank,
+            normalize=settings.normalize,
+            metrics=[metric.text for metric in request.metrics],
         )
         normalized = None
         if isinstance(scores, StageScores) and settings.normalize != "none":
@@ -196,6 +206,10 @@ class Retrieval(Task[RetrievalSettings]):
         ranking = rank_split(scores, pairs, weightings, settings.ties, _temperature(settings))
         listed = captions_of_split(read_captions(run.dataset.captions), request.split)
         metrics = _metrics(request, ranking, normalized, pairs)
+        if request.metrics:
+            assert isinstance(scores, StageScores)  # score_split refuses others
+            total = normalized.by_caption if normalized else scores.by_caption(request.score_weights)
+            metrics["own_metrics"] = own_metrics(request.metrics, total, pairs.clip_of_caption)
         codebook = None
         if run.scorer.model.codebook is not None and run.scorer.model.codebook.size:
             codebook = read_codebook(run.scorer, pairs)
@@ -213,10 +227,6 @@ class Retrieval(Task[RetrievalSettings]):
             rows=_rows(ranking, pairs),
             page=page,
         )
-
-    def count(self, metrics: Metrics) -> str:
-        """Return how many captions and clips were ranking."""
-        return f"{counted(metrics, 'captions')} and {counted(metrics, 'clips')}"
 
     def table_metrics(self, metrics: Metrics) -> Mapping[str, float]:
         """Return the metrics of both directions; those of video to text have the direction in their names."""
@@ -313,7 +323,13 @@ def _pairs_of_split(
 
 
 def score_split(
-    scorer: Scorer, captions: Sequence[Caption], clips: Sequence[Clip], *, rerank: int | None, normalize: str
+    scorer: Scorer,
+    captions: Sequence[Caption],
+    clips: Sequence[Clip],
+    *,
+    rerank: int | None,
+    normalize: str,
+    metrics: Sequence[str] = (),
 ) -> Scores:
     """Score every caption with every clip, in memory if they fit.
 
@@ -324,6 +340,7 @@ def score_split(
         rerank: Number of best clips of each caption, and of best captions of each clip, that the fusion layers score.
             None: all.
         normalize: How scores will be normalised; anything but "none" needs all of them in memory.
+        metrics: Metrics of one's own, which also need all scores in memory.
 
     Raises:
         SettingError: They do not fit, and cannot be computed in parts.
@@ -339,6 +356,8 @@ def score_split(
     size = f"the scores of {num_pairs:,} pairs take {num_bytes / 1e9:,.0f} GB, more than is held in memory"
     if normalize != "none":
         raise SettingError("normalize", normalize, f"{size} (limit: {MAX_BYTES / 1e9:.0f} GB); omit it")
+    if metrics:
+        raise SettingError("metric", metrics[0], f"{size} (limit: {MAX_BYTES / 1e9:.0f} GB); omit it")
     if scorer.has_late and rerank is None:
         fix = f"have the fusion layers score the best {USUAL_RERANK} only" if scorer.has_early else "evaluate fewer"
         raise SettingError("rerank", "is missing", f"{size}; {fix}")

@@ -6,14 +6,15 @@ and print the metrics of an earlier evaluation, without it.
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+from ...storage.common.plugins import Plugin
 from ...storage.common.problems import Problems
 from ...storage.common.settings import Settings
-from ...storage.common.terminal import number_of
+from ...storage.common.terminal import number_of, one_line
 from ..recipes.train_config import TrainConfig
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class EvaluationRequest(Generic[S]):
     """Weight of each stage in the fused score."""
     settings: S
     """The task's own settings, as ``Task.resolve`` returned them."""
+    metrics: Sequence[Plugin] = ()
+    """Metrics of somebody's own, for a task that takes them."""
 
 
 @dataclass(frozen=True)
@@ -54,18 +57,19 @@ class TaskResult:
     rows: Iterable[Mapping[str, object]]
     """The lines of ``queries.jsonl``; may be computed lazily."""
     page: Mapping[str, object]
-    """Variables of the task's page of the report."""
+    """Variables of the task's page of the report; unused if it has no page."""
 
 
 class Task(ABC, Generic[S]):
-    """One kind of evaluation.
+    """One kind of evaluation: of this package, or of somebody's own module (``--task my_module:MyTask``).
 
     Class attributes describe the task; the methods evaluate a run, and print its metrics. A page of the report, the
-    Jinja template ``<name>.html.jinja``, lies beside the task's file, with its script if it has one.
+    Jinja template ``<name>.html.jinja``, lies beside the task's file, with its script if it has one. A task without a
+    page is shown by its ``table_metrics``.
     """
 
     name: ClassVar[str]
-    """Value of ``--task``, and key in ``TASKS``."""
+    """Name of the page. Of a task of this package also the value of ``--task``, and key in ``TASKS``."""
     description: ClassVar[str]
     """A few words for ``--help``."""
     settings_type: ClassVar[type[Settings]] = NoSettings
@@ -76,17 +80,34 @@ class Task(ABC, Generic[S]):
     """The things whose number must match for metrics to be comparable with published ones: "clips" or "videos"."""
     main_metrics: ClassVar[tuple[str, ...]] = ()
     """The ``table_metrics`` that a table of runs shows; it has room for few."""
+    takes_metrics: ClassVar[bool] = False
+    """Whether the task passes its similarities to the metrics of ``EvaluationRequest.metrics``."""
+    plugin: Plugin | None = None
+    """The part of somebody's own module that this task is; None for a task of this package."""
 
     @property
-    def page(self) -> Path:
-        """Return the path of the task's page of the report."""
-        return Path(inspect.getfile(type(self))).with_name(f"{self.name}.html.jinja")
+    def key(self) -> str:
+        """The task as the user names it: its name, or "my_module:MyTask"."""
+        return self.name if self.plugin is None else self.plugin.text
+
+    @property
+    def page(self) -> Path | None:
+        """Return the path of the task's page of the report, or None."""
+        path = self._beside(f"{self.name}.html.jinja")
+        return path if path is not None and path.is_file() else None
 
     @property
     def script(self) -> str:
         """Return the script of the task's page, ``<name>.js`` beside the task's file; empty if it has none."""
-        path = self.page.with_name(f"{self.name}.js")
-        return path.read_text(encoding="utf-8") if path.exists() else ""
+        path = self._beside(f"{self.name}.js")
+        return path.read_text(encoding="utf-8") if path is not None and path.is_file() else ""
+
+    def _beside(self, name: str) -> Path | None:
+        """Return the path of a file beside the task's; None for a task that a notebook defines."""
+        try:
+            return Path(inspect.getfile(type(self))).with_name(name)
+        except (OSError, TypeError):
+            return None
 
     def page_functions(self) -> Mapping[str, Callable[..., Any]]:
         """Return what the page can call, such as functions that draw figures, by name."""
@@ -109,9 +130,9 @@ class Task(ABC, Generic[S]):
             UserError: The data set has nothing of the kind, or the run cannot be evaluated on it.
         """
 
-    @abstractmethod
     def count(self, metrics: Metrics) -> str:
-        """Return how much was evaluated, such as "12 questions about 3 videos"."""
+        """Return how much was evaluated, such as "12 questions about 3 videos". By default, captions and clips."""
+        return f"{counted(metrics, 'captions', self.caption_name)} and {counted(metrics, 'clips')}"
 
     def heading(self, metrics: Metrics) -> str:
         """Return the line above the metrics: which run was evaluated on how much, of which data set."""
@@ -120,16 +141,26 @@ class Task(ABC, Generic[S]):
         return f"{metrics['run']}{trained_on}: {evaluated_on}"
 
     def table_metrics(self, metrics: Metrics) -> Mapping[str, float]:
-        """Return the metrics by which runs are compared: {name, as in tables of results: value}."""
-        return {}
+        """Return the metrics by which runs are compared: {name, as in tables of results: value}.
+
+        By default those of ``metrics.json`` that ``main_metrics`` names.
+        """
+        return {name: metrics[name] for name in self.main_metrics}
 
     def stage_metrics(self, metrics: Metrics) -> Mapping[str, Mapping[str, float]]:
         """Return the ``table_metrics`` of each stage of the score alone: {stage: metrics}; empty without stages."""
         return {}
 
-    @abstractmethod
     def summary(self, metrics: Metrics) -> Iterator[str]:
-        """Yield the lines and tables that the terminal shows under the heading."""
+        """Yield the lines and tables that the terminal shows under the heading. By default the ``table_metrics``."""
+        yield from metric_lines(self.table_metrics(metrics))
+
+
+def metric_lines(values: Mapping[str, float]) -> Iterator[str]:
+    """Yield a line for each metric."""
+    width = max(map(len, values), default=0)
+    for name, value in values.items():
+        yield f"{one_line(name):<{width}}{value:>13.4g}"
 
 
 def counted(metrics: Metrics, name: str, label: str | None = None) -> str:
