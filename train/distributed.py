@@ -98,6 +98,14 @@ class Workers:
         """
         return x if self.size == 1 else _Gather.apply(x, self.rank, self.size)
 
+    def gather_list(self, items: list[T]) -> list[T]:
+        """Return the items of all processes, those of the first one first."""
+        if self.size == 1:
+            return items
+        parts: list[Any] = [None] * self.size
+        dist.all_gather_object(parts, items)
+        return [item for part in parts for item in part]
+
     def sum(self, x: Tensor) -> Tensor:
         """Return the sum over all processes, with its gradient."""
         return x if self.size == 1 else self.gather(x[None]).sum(dim=0)

@@ -5,6 +5,7 @@ here imports torch, so that a command line starts quickly.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -137,6 +138,35 @@ class DataSettings(Settings):
             raise SettingError("video_grid", self.video_grid, problem)
 
 
+@dataclass(frozen=True)
+class CaptionColumn:
+    """An input of one's own: each caption's number in a column of the caption file.
+
+    It is ``texts.extra[NAME]``, float32 [B]; a whole number above 2**24 loses digits. Each training caption must have a
+    number. The texts of a query, or others without a number, have no such input.
+    """
+
+    column: str
+    """Name of the column."""
+
+
+@dataclass(frozen=True)
+class FeatureRows:
+    """An input of one's own: the rows of a second feature store of the data set, at each clip's times.
+
+    They are ``videos.extra[NAME]``, float32 [B, M, F], as they are in the store and padded with zeros, and
+    ``videos.extra[NAME_mask]``, True for a row, [B, M]. A clip without rows there has one row of zeros.
+    """
+
+    features: str
+    """Name of the store's features, such as "log_mel"."""
+    max_rows: int = 48
+    """Rows of a clip; those of longer clips are evenly chosen."""
+
+
+ExtraInput = CaptionColumn | FeatureRows
+
+
 @dataclass(frozen=True, kw_only=True)
 class EncoderTraits:
     """The properties of a kind of encoder for clips and captions."""
@@ -150,6 +180,8 @@ class EncoderTraits:
     """Settings that change nothing with it."""
     normalises_batches: bool = False
     """It has batch normalisation, so it must see the whole batch at once."""
+    extra: Mapping[str, ExtraInput] = field(default_factory=dict)
+    """{name: input of one's own} that its model reads (``PairModel.reads_extra``)."""
 
     @property
     def reads_words(self) -> bool:

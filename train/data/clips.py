@@ -16,6 +16,13 @@ class Clip:
     start_seconds: float | None
     end_seconds: float | None
 
+    @property
+    def clip_id(self) -> str:
+        """As ``Caption.clip_id``."""
+        if self.start_seconds is None:
+            return self.video_id
+        return f"{self.video_id}#{self.start_seconds}-{self.end_seconds}"
+
 
 def evenly(length: int, most: int) -> np.ndarray:
     """Return at most ``most`` of the indices 0 to ``length`` - 1, evenly spread."""

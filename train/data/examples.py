@@ -26,6 +26,7 @@ from ..settings import DataSettings, OptimizationSettings
 from .batches import Batches, ClipBatches
 from .clip_features import ClipFeatures, pad_rows
 from .clips import Clip, Clips
+from .extra_inputs import BatchIds, ExtraInputs
 from .order import group_by_shard
 from .pair_weights import density_weights
 from .pairs import FoundPairs, Pairs, PairSource, by_parts_of_videos, make_pairs, read_pairs
@@ -57,6 +58,12 @@ class Inputs:
     """Indices of the questions' answers [B], or of the rows' labels [B, M]."""
     lengths: Tensor | None = None
     """Number of rows of each clip [B], on the CPU. None: only the mask says it."""
+    text_extra: dict[str, Tensor] = field(default_factory=dict)
+    """Inputs of one's own, of the texts."""
+    video_extra: dict[str, Tensor] = field(default_factory=dict)
+    """Inputs of one's own, of the clips. On a device they are float32, or bool."""
+    ids: BatchIds | None = None
+    """The clips and captions, if the objective needs to know."""
 
     def pinned(self) -> Inputs:
         """Return the same batch in memory from which a GPU copies asynchronously."""
@@ -70,15 +77,28 @@ class Inputs:
             texts["lengths_B"] = self.texts[name].sum(dim=1)
         if "token_weights" in self.texts:
             texts["num_of_interest_B"] = self.texts["token_weights"].count_nonzero(dim=1)
-        return replace(moved, texts=texts, lengths=self.mask.sum(dim=1))
+        moved = replace(moved, texts=texts, lengths=self.mask.sum(dim=1))
+        if not self.video_extra:
+            return moved
+        rows = {name: x.float() if x.is_floating_point() else x for name, x in moved.video_extra.items()}
+        return replace(moved, video_extra=rows)
 
     def _each(self, function: Callable[[Tensor], Tensor]) -> Inputs:
         def of(x: Tensor | None) -> Tensor | None:
             return None if x is None else function(x)
 
-        texts = {name: function(value) for name, value in self.texts.items()}
-        others = of(self.weights), of(self.video_of), of(self.labels), of(self.lengths)
-        return Inputs(texts, function(self.rows), function(self.mask), *others)
+        return replace(
+            self,
+            texts={name: function(value) for name, value in self.texts.items()},
+            rows=function(self.rows),
+            mask=function(self.mask),
+            weights=of(self.weights),
+            video_of=of(self.video_of),
+            labels=of(self.labels),
+            lengths=of(self.lengths),
+            text_extra={name: function(value) for name, value in self.text_extra.items()},
+            video_extra={name: function(value) for name, value in self.video_extra.items()},
+        )
 
 
 class InputMaker(Protocol):
@@ -112,6 +132,10 @@ class ExampleSource:
     """Decides which clips and captions each batch has."""
     validation_share: float = 0.0
     """Share of the training videos to validate on if there is no validation split."""
+    extra: ExtraInputs = field(default_factory=ExtraInputs)
+    """Makes the inputs of one's own."""
+    needs_ids: bool = False
+    """Batches say what they are made of."""
     density_neighbors: int | None = None
     """K of SSML's Eq. 3 if pairs are weighted by their density; else None."""
     workers: Workers = field(default_factory=Workers)
@@ -145,6 +169,7 @@ class Examples:
             video_ids = [self.clips.video_ids[video] for video in videos]
             clips += [Clip(video_id, None, None) for video_id in video_ids]
         self.source.features.prefetch(clips)  # in one call, so that shards elsewhere are fetched at the same time
+        self.source.extra.prefetch(clips)
 
     def inputs(self, maker: InputMaker, step: int, share: slice) -> Inputs:
         """Return a process's share of a step's batch. It depends on the seed and the step alone."""
@@ -215,6 +240,9 @@ class PairExamples(Examples):
         """{split: pairs}"""
         train = self.pairs["train"]
         check_clips(source, train.clips)
+        source.extra.check_captions(train.captions)
+        if source.workers.is_first:
+            source.extra.report_clips(train.clips)
         self.clips = train.clips
         self.summary = f"{number_of(len(train.captions), 'captions')} of {number_of(len(train.clips), 'clips')}"
         self.batches = source.make_batches(train)
@@ -245,14 +273,26 @@ class PairExamples(Examples):
         clips, captions = self.batches.at(step)
         clips, captions = clips[share], captions[share]
         train = self.pairs["train"]
-        rows, mask = maker.video_inputs([train.clips[clip] for clip in clips])
-        texts = maker.text_inputs(list(train.captions.take([c for of_clip in captions for c in of_clip])))
+        drawn_clips = [train.clips[clip] for clip in clips]
+        drawn_captions = train.captions.take([c for of_clip in captions for c in of_clip])
+        rows, mask = maker.video_inputs(drawn_clips)
+        records = list(drawn_captions)
+        texts = maker.text_inputs(records)
         weights = None
         if self.pair_weights is not None:
             weights = torch.from_numpy(self.pair_weights[[of_clip[0] for of_clip in captions]])
         num_each = self.source.data.clips_per_video  # one after the other
         video_of = torch.arange(self.batches.size)[share] // num_each if num_each > 1 else None
-        return Inputs(texts, rows, mask, weights, video_of)
+        return Inputs(
+            texts,
+            rows,
+            mask,
+            weights,
+            video_of,
+            text_extra=self.source.extra.of_captions(records),
+            video_extra=self.source.extra.of_clips(drawn_clips),
+            ids=BatchIds.of(drawn_clips, drawn_captions) if self.source.needs_ids else None,
+        )
 
 
 NUM_ANSWERS = 1500
@@ -295,11 +335,21 @@ class QuestionExamples(PairExamples):
         """Return a process's share of a step's questions, followed by all answers."""
         clips, captions = self.batches.at(step)
         train = self.pairs["train"]
-        rows, mask = maker.video_inputs([train.clips[clip] for clip in clips[share]])
-        questions = list(train.captions.take([caption for (caption,) in captions[share]]))
-        texts = maker.text_inputs([*questions, *map(maker.weights.tag_query, self.labels)])
-        labels = [self._index_of[question.answer or ""] for question in questions]
-        return Inputs(texts, rows, mask, labels=torch.tensor(labels))
+        drawn_clips = [train.clips[clip] for clip in clips[share]]
+        rows, mask = maker.video_inputs(drawn_clips)
+        questions = train.captions.take([caption for (caption,) in captions[share]])
+        records = list(questions)
+        asked = [*records, *map(maker.weights.tag_query, self.labels)]
+        labels = [self._index_of[question.answer or ""] for question in records]
+        return Inputs(
+            maker.text_inputs(asked),
+            rows,
+            mask,
+            labels=torch.tensor(labels),
+            text_extra=self.source.extra.of_captions(asked),
+            video_extra=self.source.extra.of_clips(drawn_clips),
+            ids=BatchIds.of(drawn_clips, questions) if self.source.needs_ids else None,
+        )
 
 
 class SegmentExamples(Examples):
@@ -323,6 +373,8 @@ class SegmentExamples(Examples):
         has_rows = source.features.has_rows(planned)  # rows of a damaged video may end before the video does
         self.clips = Clips.of(compress(planned, has_rows.tolist()))
         check_clips(source, self.clips)
+        if source.workers.is_first:
+            source.extra.report_clips(self.clips)
         self.summary = f"{number_of(len(self.clips), 'windows')} of {number_of(len(self.videos['train']), 'videos')}"
         self.batches = ClipBatches(len(self.clips), source.optimization.batch_size, source.optimization.seed)
 
@@ -340,4 +392,12 @@ class SegmentExamples(Examples):
         for index, (clip, (_, times)) in enumerate(zip(clips, timed, strict=True)):
             of_rows = labels_of_rows(times, self._segments[clip.video_id], self.index_of)
             labels[index, : len(times)] = torch.from_numpy(of_rows)
-        return Inputs({}, rows, mask, labels=labels)
+        video_ids, clip_ids = [clip.video_id for clip in clips], [clip.clip_id for clip in clips]
+        return Inputs(
+            {},
+            rows,
+            mask,
+            labels=labels,
+            video_extra=self.source.extra.of_clips(clips),
+            ids=BatchIds(video_ids, clip_ids, []) if self.source.needs_ids else None,
+        )

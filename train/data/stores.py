@@ -1,7 +1,7 @@
 """The feature stores that a run reads. Each command opens them once."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypedDict
 
 from ...storage.common.errors import SettingError
@@ -18,6 +18,8 @@ class Stores:
     features: Sequence[Store]
     recordings: Store | None = None
     """Log-mel rows of spoken captions, if the encoder takes recordings."""
+    extra: Mapping[str, Store] = field(default_factory=dict)
+    """{features: store} of inputs of one's own."""
 
 
 class StoreOrigin(TypedDict):
@@ -40,14 +42,17 @@ class StoreFacts(StoreOrigin):
     rows_checksum: int
 
 
-def open_stores(dataset: DatasetFolder, features: str, *, recordings: bool = False) -> Stores:
-    """Open the stores of features joined by +, and with ``recordings`` that of the spoken captions.
+def open_stores(
+    dataset: DatasetFolder, features: str, *, recordings: bool = False, extra: Iterable[str] = ()
+) -> Stores:
+    """Open the stores of features joined by +, with ``recordings`` that of the spoken captions, and those of ``extra``.
 
     Raises:
         UserError: A store is missing or damaged.
     """
     stores = [open_features(dataset, name) for name in features.split("+")]
-    return Stores(stores, open_features(dataset, LOGMEL) if recordings else None)
+    of_inputs = {name: open_features(dataset, name) for name in sorted(set(extra))}
+    return Stores(stores, open_features(dataset, LOGMEL) if recordings else None, of_inputs)
 
 
 def choose_features(dataset: DatasetFolder, text: str) -> str:

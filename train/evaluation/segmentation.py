@@ -196,14 +196,12 @@ def frame_scores(scorer: Scorer, video: LabelledVideo) -> np.ndarray:
         raise ValueError(f"a model of the objective {scorer.config.objective.name} labels no rows")
     clips, counts = windows(video.video_id, video.num_frames), np.zeros(video.num_frames)
     sums = np.zeros((video.num_frames, 0))
-    device = next(model.parameters()).device
     for first in range(0, len(clips), CLIP_CHUNK):
-        timed = features.timed_rows(clips[first : first + CLIP_CHUNK], scorer.config.data.max_video_tokens)
+        part = clips[first : first + CLIP_CHUNK]
+        timed = features.timed_rows(part, scorer.config.data.max_video_tokens)
         rows, mask = pad_rows([rows for rows, _ in timed], features.dim)
         with torch.inference_mode():
-            scores_BMC = (
-                model.head(model.encode_videos(rows.to(device), mask.to(device)).tokens_BMD).float().cpu().numpy()
-            )
+            scores_BMC = model.head(scorer.encode_rows(rows, mask, part).tokens_BMD).float().cpu().numpy()
         if not sums.shape[1]:
             sums = np.zeros((video.num_frames, scores_BMC.shape[2]))
         for scores_MC, (_, times) in zip(scores_BMC, timed, strict=True):

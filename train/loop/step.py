@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from ..data.examples import Inputs
 from ..distributed import Workers
 from ..models.base import PairModel
-from ..models.tokens import TextTokens, VideoTokens, present
+from ..models.tokens import TextTokens, VideoTokens, present, tokens_of
 from ..objectives.batch import Batch
 from ..recipes.train_config import TrainConfig
 from ..settings import OptimizationSettings
@@ -52,30 +52,38 @@ def encode(model: PairModel, inputs: Inputs, micro_batch_size: int) -> tuple[Tex
         micro_batch_size: Texts, and clips, to encode at once; 0: all.
     """
 
-    def encode_texts(texts: dict[str, Tensor]) -> dict[str, Tensor]:
-        return present(model.encode_texts(texts))
+    Extras = dict[str, Tensor]
 
-    def encode_videos(rows: Tensor, mask: Tensor, lengths: Tensor | None) -> dict[str, Tensor]:
-        return present(model.encode_videos(rows, mask, lengths))
+    def encode_texts(texts: dict[str, Tensor], extra: Extras) -> dict[str, Tensor]:
+        return present(model.tokens_of_texts(texts, extra))
+
+    def encode_videos(rows: Tensor, mask: Tensor, lengths: Tensor | None, extra: Extras) -> dict[str, Tensor]:
+        return present(model.tokens_of_videos(rows, mask, lengths, extra))
 
     rows, mask, lengths = inputs.rows, inputs.mask, inputs.lengths
     if not micro_batch_size:
-        return model.encode_texts(inputs.texts) if inputs.texts else None, model.encode_videos(rows, mask, lengths)
+        whole_texts = model.tokens_of_texts(inputs.texts, inputs.text_extra) if inputs.texts else None
+        return whole_texts, model.tokens_of_videos(rows, mask, lengths, inputs.video_extra)
     num_texts = len(next(iter(inputs.texts.values()))) if inputs.texts else 0
     texts, videos = [], []
     # Pass tensors positionally: checkpoint restores the random state only of their devices, and with another random
     # state, recomputation draws another dropout mask.
     for part in micro_batches(num_texts, micro_batch_size):
-        of_part = {name: value[part] for name, value in inputs.texts.items()}
-        texts.append(checkpoint(encode_texts, of_part, use_reentrant=False))
+        of_part, extra = _part(inputs.texts, part), _part(inputs.text_extra, part)
+        texts.append(checkpoint(encode_texts, of_part, extra, use_reentrant=False))
     for part in micro_batches(len(rows), micro_batch_size):
-        of_part = None if lengths is None else lengths[part]
-        videos.append(checkpoint(encode_videos, rows[part], mask[part], of_part, use_reentrant=False))
-    encoded_videos = VideoTokens(**_joined(videos), lengths_B=lengths)
+        of_part, extra = None if lengths is None else lengths[part], _part(inputs.video_extra, part)
+        videos.append(checkpoint(encode_videos, rows[part], mask[part], of_part, extra, use_reentrant=False))
+    encoded_videos = replace(tokens_of(VideoTokens, _joined(videos)), lengths_B=lengths)
     if not texts:
         return None, encoded_videos
     counts = inputs.texts.get("lengths_B"), inputs.texts.get("num_of_interest_B")
-    return replace(TextTokens(**_joined(texts)), lengths_B=counts[0], num_of_interest_B=counts[1]), encoded_videos
+    encoded_texts = tokens_of(TextTokens, _joined(texts))
+    return replace(encoded_texts, lengths_B=counts[0], num_of_interest_B=counts[1]), encoded_videos
+
+
+def _part(tensors: dict[str, Tensor], part: slice) -> dict[str, Tensor]:
+    return {name: value[part] for name, value in tensors.items()}
 
 
 def _joined(parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -114,6 +122,7 @@ def backward(model: PairModel, inputs: Inputs, config: TrainConfig, step: int, w
         weights_R=inputs.weights,
         video_of_R=inputs.video_of,
         labels=inputs.labels,
+        ids=inputs.ids,
         max_text_tokens=config.data.max_text_tokens,
     )
     terms = config.objective.compute_loss(model, batch)

@@ -25,6 +25,7 @@ from ...storage.dataset.folder import DatasetFolder
 from ..data.clip_features import ClipFeatures
 from ..data.clips import Clips
 from ..data.examples import Examples, ExampleSource, Inputs
+from ..data.extra_inputs import ExtraInputs
 from ..data.stores import Stores
 from ..data.text_inputs import TextInputs, TextSource, TokenWeights, new_text_inputs
 from ..distributed import Workers
@@ -106,6 +107,7 @@ class Trainer:
         self.workers, self.device, self.problems = workers, device, problems
         self._resumes = (self.folder / STATE_FILE).exists()
         features = ClipFeatures(stores.features, self.config.data.grid)
+        self.extra = ExtraInputs(self.config.extra, stores.extra)
         inputs = describe_inputs(job.dataset, stores, job.init)
         self.examples = self._read_examples(features, stores)
         self.share = workers.share(self.examples.batches.size)
@@ -129,7 +131,7 @@ class Trainer:
             self.ema_model,
             shards=self.examples.batches.shards,
         )
-        self.scorer = Scorer(self.validated_model, text_inputs, weights, features, self.config)
+        self.scorer = Scorer(self.validated_model, text_inputs, weights, features, self.config, self.extra)
         self.validation = VALIDATIONS[self.config.objective.task or "retrieval"]
         self._unread: list[tuple[dict[str, float], dict[str, torch.Tensor]]] = []
         """Steps whose losses were not read yet: the figures of each, and the terms of its loss, still on the device."""
@@ -157,6 +159,8 @@ class Trainer:
                 data=config.data,
                 optimization=config.optimization,
                 make_batches=lambda pairs: objective.make_batches(pairs, config.data, config.optimization),
+                extra=self.extra,
+                needs_ids=objective.needs_ids,
                 density_neighbors=objective.density_neighbors if weighted else None,
                 validation_share=config.validation.validation_share,
                 workers=self.workers,

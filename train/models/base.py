@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from .codebook import SharedCodebook
 from .fusion import Fusion, TokenBank
 from .layers import MixedPrecision
-from .tokens import TextTokens, VideoTokens
+from .tokens import Extra, TextTokens, VideoTokens
 
 
 class QueryQueue(nn.Module):
@@ -56,6 +57,8 @@ class ObjectiveModules:
     """The head that answers questions or labels rows."""
     queries: QueryQueue | None = None
     """The last training queries, for normalising test scores."""
+    own: nn.Module | None = None
+    """Whatever else the objective learns; its loss finds it as ``model.own``."""
 
 
 MakeModules = Callable[[int], ObjectiveModules]
@@ -74,6 +77,8 @@ class PairModel(MixedPrecision):
     A subclass's constructor makes its encoders and ends with ``self.add(make_modules)``.
     """
 
+    reads_extra: ClassVar[bool] = False
+    """Its encoders take inputs of one's own, as the keyword ``extra`` of ``encode_videos`` and ``encode_texts``."""
     feature_mean: Tensor
     feature_std: Tensor
     """Mean and standard deviation of the training clips' features [F]. Present only if ``standardises``."""
@@ -95,11 +100,13 @@ class PairModel(MixedPrecision):
         self.codebook: SharedCodebook | None = None
         self.head: nn.Module | None = None
         self.queries: QueryQueue | None = None
+        self.own: nn.Module | None = None
 
     def add(self, make_modules: MakeModules) -> None:
         """Make the objective's modules and add them to this model, after everything else."""
         modules = make_modules(self.width)
         self.codebook, self.head, self.queries = modules.codebook, modules.head, modules.queries
+        self.own = modules.own
 
     def standardised(self, features: Tensor) -> Tensor:
         """Return features [..., F] less their mean and divided by their standard deviation."""
@@ -132,6 +139,20 @@ class PairModel(MixedPrecision):
         (``TextTokens.lengths_B`` and ``num_of_interest_B``).
         """
         raise NotImplementedError
+
+    def tokens_of_videos(
+        self, features_BMF: Tensor, mask_BM: Tensor, lengths_B: Tensor | None, extra: Mapping[str, Tensor]
+    ) -> VideoTokens:
+        """Return what ``encode_videos`` does, with inputs of one's own: {name: tensor [B, ...]}."""
+        own: dict[str, Any] = {"extra": Extra(extra)} if self.reads_extra else {}
+        videos = self.encode_videos(features_BMF, mask_BM, lengths_B, **own)
+        return replace(videos, extra=Extra({**extra, **videos.extra})) if extra else videos
+
+    def tokens_of_texts(self, inputs: dict[str, Tensor], extra: Mapping[str, Tensor]) -> TextTokens:
+        """Return what ``encode_texts`` does, with inputs of one's own: {name: tensor [B, ...]}."""
+        own: dict[str, Any] = {"extra": Extra(extra)} if self.reads_extra else {}
+        texts = self.encode_texts(inputs, **own)
+        return replace(texts, extra=Extra({**extra, **texts.extra})) if extra else texts
 
     def token_bank(self, texts: TextTokens, videos: VideoTokens, max_text_tokens: int) -> TokenBank:
         """Return the tokens that the fusion layers take pairs from; a video's first token has position

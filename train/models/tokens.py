@@ -4,14 +4,30 @@ Numbers of tokens are also on the CPU, where they are known before the tokens ar
 for a GPU.
 """
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import TypeVar
 
 from torch import Tensor
 
 from ...storage.common.device import on_device
+from ...storage.common.errors import UserError
 
 ON_CPU = {"lengths_B", "num_of_interest_B"}
 """Fields that are on the CPU, wherever the tokens are."""
+
+EXTRA = "extra."
+"""Begins the names of inputs of one's own in ``present``."""
+
+
+class Extra(dict[str, Tensor]):
+    """Inputs of one's own by name, each with B first."""
+
+    def __missing__(self, name: str) -> Tensor:
+        raise UserError(
+            f"extra[{name!r}]: not there; expected it to be declared in extra, and each of these captions to have a "
+            "number in its column, which the text of a query has not"
+        )
 
 
 @dataclass(frozen=True)
@@ -25,6 +41,8 @@ class VideoTokens:
     """A vector of each whole video. None if the encoder makes none."""
     lengths_B: Tensor | None = None
     """Number of tokens of each video, on the CPU. None: only the mask says it."""
+    extra: Mapping[str, Tensor] = field(default_factory=Extra)
+    """Inputs of one's own (``settings.FeatureRows``), and what an encoder adds."""
 
     @property
     def whole(self) -> Tensor:
@@ -38,7 +56,7 @@ class VideoTokens:
         return masked_mean(self.tokens_BMD, self.mask_BM)
 
     def __getitem__(self, rows: slice) -> "VideoTokens":
-        return VideoTokens(**{name: value[rows] for name, value in present(self).items()})
+        return tokens_of(VideoTokens, {name: value[rows] for name, value in present(self).items()})
 
 
 @dataclass(frozen=True)
@@ -61,6 +79,8 @@ class TextTokens:
     """Number of tokens of interest of each text, on the CPU. None: only the weights say it."""
     whole_BD: Tensor | None = None
     """A vector of each whole text. None if that is its first token."""
+    extra: Mapping[str, Tensor] = field(default_factory=Extra)
+    """Inputs of one's own (``settings.CaptionColumn``), and what an encoder adds."""
 
     @property
     def sentence_BD(self) -> Tensor:
@@ -79,13 +99,26 @@ class TextTokens:
         return masked_mean(self.tokens_BND, self.mask_BN)
 
     def __getitem__(self, rows: slice) -> "TextTokens":
-        return TextTokens(**{name: value[rows] for name, value in present(self).items()})
+        return tokens_of(TextTokens, {name: value[rows] for name, value in present(self).items()})
+
+
+Tokens = TypeVar("Tokens", VideoTokens, TextTokens)
 
 
 def present(tokens: VideoTokens | TextTokens) -> dict[str, Tensor]:
-    """Return the tensors that an encoder made, by the names of their fields, without those on the CPU."""
-    values = {field.name: getattr(tokens, field.name) for field in fields(tokens) if field.name not in ON_CPU}
-    return {name: value for name, value in values.items() if value is not None}
+    """Return the tensors that an encoder made, by the names of their fields, without those on the CPU.
+
+    Inputs of one's own are among them, as ``extra.NAME``.
+    """
+    names = [field.name for field in fields(tokens) if field.name not in {*ON_CPU, "extra"}]
+    values = {name: value for name in names if (value := getattr(tokens, name)) is not None}
+    return values | {f"{EXTRA}{name}": tokens.extra[name] for name in sorted(tokens.extra)}
+
+
+def tokens_of(kind: type[Tokens], tensors: Mapping[str, Tensor]) -> Tokens:
+    """Return the tokens that ``present`` gave these tensors of."""
+    extra = Extra({name.removeprefix(EXTRA): value for name, value in tensors.items() if name.startswith(EXTRA)})
+    return kind(**{name: value for name, value in tensors.items() if not name.startswith(EXTRA)}, extra=extra)
 
 
 def lengths_of(mask_BL: Tensor, lengths_B: Tensor | None) -> Tensor:

@@ -10,11 +10,13 @@ and P pairs of both.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ...storage.common.errors import SettingError
 from ...storage.common.settings import Settings, setting
+from ..settings import ExtraInput
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -91,6 +93,11 @@ class Objective(Settings):
     """The early stage of the score that is a dot product of a text's vector and a video's."""
     ignored_settings: ClassVar[frozenset[str]] = frozenset()
     """Settings of other components (``COMPONENTS``), and of all objectives, that it never reads."""
+    extra: ClassVar[Mapping[str, ExtraInput]] = {}
+    """{name: input of one's own}: ``settings.CaptionColumn``, or ``FeatureRows``. Its loss and its scores find them in
+    ``texts.extra`` and ``videos.extra``."""
+    needs_ids: ClassVar[bool] = False
+    """Its loss needs to know the videos, clips and captions of a batch (``Batch.ids``)."""
     task: ClassVar[str | None] = None
     """The only task that a run can be evaluated on. None: every task that needs scores of texts and videos."""
 

@@ -13,11 +13,12 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ...storage.common.device import on_device
+from ..data.extra_inputs import BatchIds
 from ..distributed import Workers
 from ..losses import hard_negatives, shares_of, sinkhorn_biases, token_similarity
 from ..models.base import PairModel
 from ..models.fusion import FusionScores, TokenBank
-from ..models.tokens import TextTokens, VideoTokens, present
+from ..models.tokens import EXTRA, TextTokens, VideoTokens, present, tokens_of
 from .base import Objective
 
 
@@ -40,6 +41,8 @@ class Batch:
     """Index of each clip's video, if it matters which clips are of the same one."""
     labels: Tensor | None = None
     """Indices of the questions' answers [R], or of the rows' labels [R, M]."""
+    ids: BatchIds | None = None
+    """This process's videos, clips and captions, for an objective that says ``needs_ids``."""
     max_text_tokens: int = 0
     """Position of a video's first token in the fusion layers."""
 
@@ -58,25 +61,33 @@ class Batch:
         """Return the weight of each pair of the whole batch [B], or None if all weigh the same."""
         return None if self.weights_R is None else self.workers.gather(self.weights_R)
 
+    def all_ids(self) -> BatchIds:
+        """Return the videos, clips and captions of the whole batch. The objective must say ``needs_ids``."""
+        assert self.ids is not None, "an objective asks for ids without needs_ids"
+        return BatchIds(*map(self.workers.gather_list, self.ids))
+
     def all_videos(self) -> VideoTokens:
         """Return the videos of the whole batch."""
         if self.workers.size == 1:
             return self.videos
-        return VideoTokens(**self._all(present(self.videos), self.videos.mask_BM.shape[1]))
+        return tokens_of(VideoTokens, self._all(present(self.videos), self.videos.mask_BM.shape[1]))
 
     def all_texts(self) -> TextTokens:
         """Return the texts of the whole batch."""
         if self.workers.size == 1:
             return self.texts
-        return TextTokens(**self._all(present(self.texts), self.texts.mask_BN.shape[1]))
+        return tokens_of(TextTokens, self._all(present(self.texts), self.texts.mask_BN.shape[1]))
 
     def _all(self, tensors: Mapping[str, Tensor], length: int) -> dict[str, Tensor]:
-        """Return tensors of all processes, those with tokens padded to the longest."""
+        """Return tensors of all processes, those with tokens or rows padded to the longest."""
         longest = self.workers.largest(length)
-        return {
-            name: self.workers.gather(value) if name == "whole_BD" else self._gathered(value, longest)
-            for name, value in tensors.items()
-        }
+
+        def of_all(name: str, value: Tensor) -> Tensor:
+            if name == "whole_BD" or value.ndim == 1:
+                return self.workers.gather(value)
+            return self._gathered(value, self.workers.largest(value.shape[1]) if name.startswith(EXTRA) else longest)
+
+        return {name: of_all(name, value) for name, value in tensors.items()}
 
     def _gathered(self, x_RL: Tensor, longest: int) -> Tensor:
         missing = longest - x_RL.shape[1]

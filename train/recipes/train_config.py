@@ -14,6 +14,7 @@ from ..settings import (
     ENCODERS,
     DataSettings,
     EncoderTraits,
+    ExtraInput,
     ModelSettings,
     OptimizationSettings,
     ValidationSettings,
@@ -54,6 +55,7 @@ class TrainConfig:
         self._check_batches()
         self._check_encoder()
         self._check_maps()
+        self._check_extra()
         self.objective.check_data(self.data)
 
     def _check_batches(self) -> None:
@@ -88,6 +90,18 @@ class TrainConfig:
         if data.grid is not None and self.objective.needs_row_times:
             problem = f"objective {self.objective.name} needs the time of each row, which a grid's cells do not have"
             raise SettingError("video_grid", data.video_grid, problem)
+
+    def _check_extra(self) -> None:
+        of_encoder, of_objective = self.model.encoder_traits.extra, self.objective.extra
+        twice = [name for name in of_encoder if of_objective.get(name, of_encoder[name]) != of_encoder[name]]
+        if twice:
+            problem = f"its input {twice[0]!r} is another one than that of encoder {self.model.encoder}; rename one"
+            raise SettingError("objective", self.objective.name, problem)
+
+    @property
+    def extra(self) -> dict[str, ExtraInput]:
+        """{name: input of one's own} that the encoder or the objective declares."""
+        return {**self.model.encoder_traits.extra, **self.objective.extra}
 
     def ignored_settings(self) -> dict[str, str]:
         """Return the settings that this configuration ignores: {setting: the condition under which it is read}."""

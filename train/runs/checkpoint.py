@@ -116,15 +116,20 @@ def _below(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Ten
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
-OPTIONAL_PARTS = (("fusion.", "fusion."), ("codebook.", "codebook.codewords"), ("head.", "head."))
+OPTIONAL_PARTS = (
+    ("fusion.", "fusion."),
+    ("codebook.", "codebook.codewords"),
+    ("head.", "head."),
+    ("own.", "own."),
+)
 """(prefix of a part's tensors, prefix of what shows that a model has it)"""
 
 
 def load_init(folder: Path, model: PairModel) -> None:
     """Load the model of the run in ``folder`` into a new one, as far as both have the same parts.
 
-    Fusion layers, a codebook or a head that only one of them has stay as they are, or are skipped. The queue of
-    queries is never loaded.
+    Fusion layers, a codebook, a head or an objective's own module that only one of them has stay as they are, or are
+    skipped. The queue of queries is never loaded.
 
     Raises:
         SettingError: A part has another shape or other layers.

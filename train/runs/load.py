@@ -1,5 +1,6 @@
 """A finished run with its model, loaded from its folder."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ from ...storage.common.device import find_device, on_meta_device
 from ...storage.common.errors import UserError
 from ...storage.dataset.folder import DatasetFolder
 from ..data.clip_features import ClipFeatures
-from ..data.stores import StoreFacts, Stores, origin_of
+from ..data.extra_inputs import ExtraInputs
+from ..data.stores import Stores, origin_of
 from ..data.text_inputs import TextInputs, TextSource, TokenWeights, saved_text_inputs
 from ..models.build import ModelPlan, make_model
 from ..recipes.train_config import TrainConfig
@@ -77,7 +79,7 @@ def load_run(
     trained = dataset_of(folder, config)
     dataset = on or trained
     stores = stores or open_run_stores(dataset, config)
-    check_stores(folder, stores, about["inputs"]["features"], dataset, trained)
+    check_stores(folder, stores, about["inputs"], dataset, trained)
     features = ClipFeatures(stores.features, config.data.grid)
     # Of the captions that the run was trained on, whatever it is asked about.
     weights = TokenWeights(read_idf(trained.idf), config.data.pos_tags)
@@ -88,15 +90,17 @@ def load_run(
     check_model(folder / MODEL_FILE, config, plan)
     model = make_model(config.model, plan)
     load_model(folder, model)
-    scorer = Scorer(model.to(device).eval(), text_inputs, weights, features, config)
+    extra = ExtraInputs(config.extra, stores.extra)
+    scorer = Scorer(model.to(device).eval(), text_inputs, weights, features, config, extra)
     return Run(folder, dataset, stores, about, scorer, labels)
 
 
 def check_stores(
-    folder: Path, stores: Stores, trained_on: list[StoreFacts], dataset: DatasetFolder, trained: DatasetFolder
+    folder: Path, stores: Stores, trained_on: Mapping[str, Any], dataset: DatasetFolder, trained: DatasetFolder
 ) -> None:
     """Raise ``UserError`` if stores have another profile or other weights than those that a run was trained on."""
-    for store, about in zip(stores.features, trained_on, strict=True):
+    opened, facts = [*stores.features, *stores.extra.values()], [*trained_on["features"], *trained_on.get("extra", [])]
+    for store, about in zip(opened, facts, strict=True):
         if (store.profile.hash, store.weights.sha256) != (about["profile_hash"], about["weights_sha256"]):
             todo = f"extract {dataset.name} as {trained.name} was, or train" if dataset != trained else "train"
             raise UserError(

@@ -22,6 +22,7 @@ from ...storage.shards import EXTRACTED, UNKNOWN_FACTS
 from ..data.stores import StoreFacts, StoreOrigin, Stores, facts_of, open_stores
 from ..objectives import DEFAULT_OBJECTIVE, OBJECTIVES
 from ..recipes.train_config import TrainConfig, setting_types
+from ..settings import FeatureRows
 from ..untrusted_files import sha256_of_tensors
 from .files import LABELS_FILE, MODEL_FILE, RUN_FILE
 
@@ -42,6 +43,8 @@ class InitFacts(TypedDict):
 class _OptionalInputs(TypedDict, total=False):
     init: InitFacts
     recordings: StoreFacts
+    extra: list[StoreFacts]
+    """The stores of inputs of one's own."""
 
 
 class RunInputs(_OptionalInputs):
@@ -58,7 +61,9 @@ def open_run_stores(dataset: DatasetFolder, config: TrainConfig) -> Stores:
     Raises:
         UserError: A store is missing or damaged.
     """
-    return open_stores(dataset, config.data.features, recordings=not config.model.encoder_traits.reads_words)
+    extra = [of.features for of in config.extra.values() if isinstance(of, FeatureRows)]
+    recordings = not config.model.encoder_traits.reads_words
+    return open_stores(dataset, config.data.features, recordings=recordings, extra=extra)
 
 
 def describe_inputs(dataset: DatasetFolder, stores: Stores, init: Path | None = None) -> RunInputs:
@@ -77,6 +82,8 @@ def describe_inputs(dataset: DatasetFolder, stores: Stores, init: Path | None = 
         inputs["init"] = {"run": init.name, "model_sha256": sha256_of_tensors(init / MODEL_FILE)}
     if stores.recordings is not None:
         inputs["recordings"] = facts_of(stores.recordings)
+    if stores.extra:
+        inputs["extra"] = [*map(facts_of, stores.extra.values())]
     return inputs
 
 
@@ -137,6 +144,10 @@ def check_run(about: Any) -> None:
         DATASET_NAME.fullmatch(config.data.dataset) is not None,
         f"config.dataset: {config.data.dataset!r} names no data set",
     )
+    own = about["inputs"].get("extra", [])
+    _expect(isinstance(own, list) and all(isinstance(of, dict) for of in own), "inputs.extra is not a list of objects")
+    num_own = len({of.features for of in config.extra.values() if isinstance(of, FeatureRows)})
+    _expect(len(own) == num_own, f"inputs.extra has {len(own)} stores; its objective and encoder read {num_own}")
     num_expected = len(config.data.features.split("+"))
     _expect(
         len(stores) == num_expected,
@@ -144,6 +155,7 @@ def check_run(about: Any) -> None:
     )
     for name in STORE_FIELDS:
         _expect(all(isinstance(store.get(name), str) for store in stores), f"inputs.features: {name} is not text")
+        _expect(all(isinstance(store.get(name), str) for store in own), f"inputs.extra: {name} is not text")
     best = about["result"].get("best")
     _expect(isinstance(best, dict) and isinstance(best.get("step"), int), "result.best has no step")
     _expect(

@@ -8,7 +8,7 @@ for more pairs than fit, computes a part of them each time that it is requested.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
@@ -20,9 +20,10 @@ from ...storage.common.progress import progress
 from ...storage.records import Caption
 from ..data.clip_features import ClipFeatures
 from ..data.clips import Clip
+from ..data.extra_inputs import ExtraInputs
 from ..data.text_inputs import TextInputs, TokenWeights
 from ..models.base import PairModel
-from ..models.tokens import TextTokens, VideoTokens
+from ..models.tokens import Extra, TextTokens, VideoTokens
 from ..recipes.train_config import TrainConfig
 from .scores import QuerySimilarities, Shortlist, StageScores, parts_of
 
@@ -46,6 +47,7 @@ class Scorer:
     weights: TokenWeights
     features: ClipFeatures
     config: TrainConfig
+    extra: ExtraInputs = field(default_factory=ExtraInputs)
 
     @property
     def has_late(self) -> bool:
@@ -60,12 +62,18 @@ class Scorer:
     def encode_texts(self, captions: Sequence[Caption]) -> TextTokens:
         """Return the tokens of captions, or of their recordings."""
         inputs = self.text_inputs(captions)
-        return self.model.encode_texts({name: value.to(self._device) for name, value in inputs.items()})
+        on_device = {name: value.to(self._device) for name, value in inputs.items()}
+        return self.model.tokens_of_texts(on_device, self._extra(self.extra.of_captions(captions)))
 
     def encode_videos(self, clips: Sequence[Clip]) -> VideoTokens:
         """Return the tokens of clips."""
         rows, mask = self.video_inputs(clips)
-        return self.model.encode_videos(rows.to(self._device), mask.to(self._device))
+        return self.encode_rows(rows, mask, clips)
+
+    def encode_rows(self, rows: Tensor, mask: Tensor, clips: Sequence[Clip]) -> VideoTokens:
+        """Return the tokens of clips from their rows [B, M, D] and mask [B, M]."""
+        extra = self._extra(self.extra.of_clips(clips))
+        return self.model.tokens_of_videos(rows.to(self._device), mask.to(self._device), None, extra)
 
     def video_inputs(self, clips: Sequence[Clip]) -> tuple[Tensor, Tensor]:
         """Return the clips' feature rows [B, M, D] and mask [B, M]. The gated encoder gets one row for each clip."""
@@ -73,6 +81,10 @@ class Scorer:
             rows = torch.from_numpy(self.features.pooled(clips))[:, None]
             return rows, torch.ones(rows.shape[:2], dtype=torch.bool)
         return self.features.batch(clips, self.config.data.max_video_tokens)
+
+    def _extra(self, extra: dict[str, Tensor]) -> dict[str, Tensor]:
+        moved = {name: value.to(self._device) for name, value in extra.items()}
+        return {name: value.float() if value.is_floating_point() else value for name, value in moved.items()}
 
     @property
     def _device(self) -> torch.device:
@@ -460,6 +472,13 @@ def _join(chunks: Sequence[Tensor]) -> Tensor:
     return joined
 
 
+def _join_extra(chunks: Sequence[VideoTokens] | Sequence[TextTokens]) -> Extra:
+    """Return the inputs of one's own that all chunks have."""
+    names = [name for name in chunks[0].extra if all(name in chunk.extra for chunk in chunks)]
+    parts = {name: [chunk.extra[name] for chunk in chunks] for name in names}
+    return Extra({name: torch.cat(of) if of[0].ndim == 1 else _join(of) for name, of in parts.items()})
+
+
 def join_videos(chunks: Sequence[VideoTokens]) -> VideoTokens:
     """Return videos in chunks as one batch, padded to the longest."""
     wholes = [chunk.whole_BD for chunk in chunks if chunk.whole_BD is not None]
@@ -467,6 +486,7 @@ def join_videos(chunks: Sequence[VideoTokens]) -> VideoTokens:
         _join([chunk.tokens_BMD for chunk in chunks]),
         _join([chunk.mask_BM for chunk in chunks]),
         torch.cat(wholes) if wholes else None,
+        extra=_join_extra(chunks),
     )
 
 
@@ -480,4 +500,5 @@ def join_texts(chunks: Sequence[TextTokens]) -> TextTokens:
         _join([chunk.weights_BN for chunk in chunks]),
         _join(types) if types else None,
         whole_BD=torch.cat(wholes) if wholes else None,
+        extra=_join_extra(chunks),
     )

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...storage.common.errors import UserError
 from ...storage.common.files import sha256_of
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.stores.memory_store import MemoryStore
 from ..data.clip_features import ClipFeatures
 from ..data.clips import Clip
-from ..models.tokens import VideoTokens, present
+from ..models.tokens import EXTRA, VideoTokens, present, tokens_of
 from ..runs.files import MODEL_FILE
 from ..runs.folder import dataset_of
 from ..runs.load import Run
@@ -34,6 +35,8 @@ class RunEncoder:
         self.run = run
         self._caching_scorer = CachingScorer.of(run.scorer)
         self._stores = run.features.stores
+        self._extra = run.scorer.extra.stores
+        """Those of inputs of one's own."""
 
     @property
     def dataset(self) -> DatasetFolder:
@@ -66,7 +69,8 @@ class RunEncoder:
     @property
     def identity(self) -> dict[str, Any]:
         """The model, and the profiles and weights of its features."""
-        features = [{"profile_hash": s.profile.hash, "weights_sha256": s.weights.sha256} for s in self._stores]
+        stores = [*self._stores, *self._extra]
+        features = [{"profile_hash": s.profile.hash, "weights_sha256": s.weights.sha256} for s in stores]
         return {"run": self.name, "model_sha256": sha256_of(self.run.folder / MODEL_FILE), "features": features}
 
     def video_ids(self) -> list[str]:
@@ -79,7 +83,7 @@ class RunEncoder:
 
     def checksum(self, video_id: str) -> int:
         """Return a checksum of a video's rows in all stores."""
-        return stores_checksum(self._stores, video_id)
+        return stores_checksum([*self._stores, *(s for s in self._extra if video_id in s)], video_id)
 
     @torch.inference_mode()
     def encode_clips(self, clips: Sequence[Clip]) -> np.ndarray:
@@ -104,7 +108,14 @@ class RunEncoder:
         return scorer.config.objective.text_vectors(scorer.model, encoded)[0].float().cpu().numpy()
 
     def encode_image(self, path: Path) -> np.ndarray:
-        """Return the vector of an image, as of a video that shows it."""
+        """Return the vector of an image, as of a video that shows it.
+
+        Raises:
+            UserError: The run also reads rows of a second store, which an image has not.
+        """
+        if self._extra:
+            where = self._extra[0].where
+            raise UserError(f"{path}: an image has no rows as those of {where}, which the run reads; ask in words")
         stores = [MemoryStore(s.profile, s.weights, [image_features(s, path)]) for s in self._stores]
         [video_id] = stores[0].video_ids()
         shown = ClipFeatures(stores, self.run.config.data.grid)
@@ -192,7 +203,8 @@ def _alone(encoded: VideoTokens, row: int) -> VideoTokens:
     """Return one video without its padding, in memory of its own."""
     length = int(encoded.mask_BM[row].sum())
     values = present(encoded[row : row + 1])
-    return VideoTokens(**{n: (v if n == "whole_BD" else v[:, :length]).clone() for n, v in values.items()})
+    is_whole = {name: name == "whole_BD" or name.startswith(EXTRA) for name in values}
+    return tokens_of(VideoTokens, {n: (v if is_whole[n] else v[:, :length]).clone() for n, v in values.items()})
 
 
 def _num_bytes(video: VideoTokens) -> int:
