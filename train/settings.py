@@ -4,10 +4,12 @@ An objective's settings are its own (``objectives``); ``recipes.train_config.Tra
 here imports torch, so that a command line starts quickly.
 """
 
+import contextlib
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from ..storage.common.errors import SettingError
 from ..storage.common.settings import SettingInfo, Settings, setting
@@ -278,6 +280,65 @@ SCHEDULES = {"linear": "linearly to 0", "cosine": "to 0 by a cosine", "constant"
 
 
 @dataclass(frozen=True, kw_only=True)
+class ParameterGroup:
+    """Parameters that are trained in another way than the rest."""
+
+    pattern: str
+    """Of their names, as in ``fnmatch``; the first group whose pattern matches a name has it."""
+    lr: float = 1.0
+    """Factor of the learning rate."""
+    decay: float | None = None
+    """Weight decay; None: that of the run."""
+    frozen: bool = False
+    """They stay as they are. Dropout and the statistics of batches do not."""
+    schedule: str | None = None
+    """One of ``SCHEDULES``; None: that of the run."""
+
+
+def parse_parameter_groups(text: str) -> tuple[ParameterGroup, ...]:
+    """Return the groups in a text such as "text_encoder.*:lr=0.1,decay=0;own.*:lr=10".
+
+    Raises:
+        SettingError: The text is not of this form.
+    """
+    groups: list[ParameterGroup] = []
+    for part in filter(None, (part.strip() for part in text.split(";"))):
+        pattern, colon, written = (piece.strip() for piece in part.partition(":"))
+        pairs = [tuple(piece.strip() for piece in pair.partition("=")[::2]) for pair in written.split(",")]
+        values = {key: _group_value(text, key, value) for key, value in pairs}
+        if not (pattern and colon) or len(values) < len(pairs):
+            problem = f"{part!r} is no group; expected PATTERN:key=value,key=value with each key once"
+            raise SettingError("parameter_groups", text, problem)
+        if values.get("frozen") and len(values) > 1:
+            raise SettingError(
+                "parameter_groups", text, f"{part!r}: what is frozen reads no other key; omit the others"
+            )
+        groups.append(ParameterGroup(pattern=pattern, **values))
+    return tuple(groups)
+
+
+def _group_value(text: str, key: str, value: str) -> Any:
+    """Return the value of a key of ``ParameterGroup``."""
+    expected = {
+        "lr": "more than 0",
+        "decay": "0 or more",
+        "frozen": "true or false",
+        "schedule": " or ".join(SCHEDULES),
+    }
+    if key not in expected:
+        raise SettingError("parameter_groups", text, f"unknown key {key!r}; expected some of {', '.join(expected)}")
+    if key == "frozen" and value in ("true", "false"):
+        return value == "true"
+    if key == "schedule" and value in SCHEDULES:
+        return value
+    with contextlib.suppress(ValueError):
+        number = float(value)
+        if (key == "lr" and 0 < number < math.inf) or (key == "decay" and 0 <= number < math.inf):
+            return number
+    raise SettingError("parameter_groups", text, f"{key} is {value!r}; expected {expected[key]}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class OptimizationSettings(Settings):
     """Settings of the training: steps, batches and the optimizer."""
 
@@ -296,9 +357,25 @@ class OptimizationSettings(Settings):
     warmup_steps: int = setting(50, "steps in which the learning rate rises from 0", ge=0)
     schedule: str = setting("linear", "learning rate decay after the warm-up", choices=SCHEDULES)
     weight_decay: float = setting(1e-5, "decoupled weight decay of AdamW", ge=0)  # TACo section 4.3
+    parameter_groups: str = setting(
+        "",
+        "parameters that are trained in another way: PATTERN:KEY=VALUE,KEY=VALUE joined by ;, such as "
+        "own.*:lr=10,decay=0. The first pattern that matches a parameter's name counts (fnmatch). Keys: lr, a factor "
+        "of the learning rate; decay, the weight decay; schedule; frozen=true",
+        metavar="GROUPS",
+    )
     ema_decay: float = setting(
         0.0, "decay of the exponential moving average of the weights that is validated and saved; 0: none", ge=0, lt=1
     )
+
+    @property
+    def groups(self) -> tuple[ParameterGroup, ...]:
+        """The groups of ``parameter_groups``."""
+        return parse_parameter_groups(self.parameter_groups)
+
+    def check(self) -> None:
+        """Check the groups."""
+        _ = self.groups  # raises for a text of another form
 
     def steps_for(self, num_clips: int) -> int:
         """Return the number of steps of a training on this many clips."""

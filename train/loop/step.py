@@ -22,7 +22,9 @@ from ..settings import OptimizationSettings
 from .gradients import summed_gradients
 
 
-def learning_rate_factor(step: int, num_steps: int, settings: OptimizationSettings) -> float:
+def learning_rate_factor(
+    step: int, num_steps: int, settings: OptimizationSettings, schedule: str | None = None
+) -> float:
     """Return the part of the peak learning rate that a step has.
 
     After a linear warm-up it falls as ``schedule`` says: linearly (TACo section 4.3), as a cosine (NCL appendix B),
@@ -32,12 +34,15 @@ def learning_rate_factor(step: int, num_steps: int, settings: OptimizationSettin
         step: Counts from 0.
         num_steps: Steps of the whole training.
         settings: The run's.
+        schedule: One of ``SCHEDULES``; None: that of the settings.
     """
     warmup = min(settings.warmup_steps, num_steps // 2)
     if step < warmup:
         return (step + 1) / warmup
     left = (num_steps - step) / max(num_steps - warmup, 1)
-    return {"linear": left, "cosine": (1 - math.cos(math.pi * left)) / 2, "constant": 1.0}[settings.schedule]
+    return {"linear": left, "cosine": (1 - math.cos(math.pi * left)) / 2, "constant": 1.0}[
+        schedule or settings.schedule
+    ]
 
 
 def encode(model: PairModel, inputs: Inputs, micro_batch_size: int) -> tuple[TextTokens | None, VideoTokens]:

@@ -38,6 +38,7 @@ from ..runs.load import plan_model, read_text_inputs
 from ..runs.run_json import describe_inputs, save_run
 from ..scoring.scorer import Scorer
 from .event_log import EventLog
+from .parameter_groups import FACTOR, SCHEDULE, parameter_groups
 from .prefetch import PrefetchedInputs
 from .step import backward, learning_rate_factor, update_ema
 from .validation import VALIDATIONS, choose_stage_weights
@@ -210,8 +211,11 @@ class Trainer:
         # Decoupled weight decay: as a part of the gradient, Adam would scale it up to full steps for rows of the
         # vocabulary and positions that no batch has, and a pretrained model would forget them.
         # Fused, the optimiser takes a ninth of its time on a CPU: it was a quarter of a step of the audio encoder.
+        groups, lines = parameter_groups(self.model, self.config.optimization)
+        if lines and self.workers.is_first:
+            say(f"parameter groups: {'; '.join(lines)}")
         return torch.optim.AdamW(
-            self.model.parameters(),
+            groups,
             lr=self.config.optimization.learning_rate,
             weight_decay=self.config.optimization.weight_decay,
             fused=True,
@@ -263,11 +267,11 @@ class Trainer:
             UserError: The loss of one of these steps is not finite.
         """
         self.model.train()
-        learning_rate = self.config.optimization.learning_rate * learning_rate_factor(
-            self.step, self.num_steps, self.config.optimization
-        )
+        settings = self.config.optimization
+        learning_rate = settings.learning_rate * learning_rate_factor(self.step, self.num_steps, settings)
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
+            peak = settings.learning_rate * group.get(FACTOR, 1.0)
+            group["lr"] = peak * learning_rate_factor(self.step, self.num_steps, settings, group.get(SCHEDULE))
         try:
             terms = backward(self.model, inputs, self.config, self.step, self.workers)
         except Exception:
