@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -10,18 +12,22 @@ import numpy as np
 import pytest
 import torch
 from helpers.own_inputs import make_rated
+from helpers.toy import make_toy
 from helpers.training import gradient, make_trainer, map_in_processes, settings_of
 from torch import nn
 from vlalign.storage import FeatureStore, read_captions
+from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.files import read_json
+from vlalign.train.data.clips import Clip
 from vlalign.train.distributed import Workers, join_workers
 from vlalign.train.models.base import ObjectiveModules
 from vlalign.train.objectives import OBJECTIVES, Objective
 from vlalign.train.recipes.train_config import train_config
+from vlalign.train.runs.load import load_run
+from vlalign.train.scoring.scorer import stage_scores
 from vlalign.train.settings import CaptionColumn, FeatureRows
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "own_objective.py"
-OWN = {"objective": "rated-sigmoid", "micro_batch_size": 2}
 
 
 def settings(**own):
@@ -33,7 +39,7 @@ def settings(**own):
 def registered(monkeypatch):
     spec = importlib.util.spec_from_file_location("own_objective", EXAMPLE)
     module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(__import__("sys").modules, "own_objective", module)
+    monkeypatch.setitem(sys.modules, "own_objective", module)
     spec.loader.exec_module(module)
     monkeypatch.setitem(OBJECTIVES, "rated-sigmoid", module.RatedSigmoid)
     monkeypatch.setitem(OBJECTIVES, "listening", Listening)
@@ -117,3 +123,62 @@ def test_each_value_is_that_of_its_caption_and_clip(tmp_path, monkeypatch):
         if len(expected) == 5:
             expected = expected[[0, 1, 3, 4]]  # four, evenly chosen
         np.testing.assert_array_equal(np.array(rows, np.float32), expected)
+
+
+def test_a_training_caption_without_a_number_and_a_table_without_the_column_are_refused(tmp_path):
+    dataset = make_rated(tmp_path / "some", unrated=(3, 20))  # 20 is of another split
+    with pytest.raises(UserError, match=r"1 of 12 training captions .*'rating'.* v003;"):
+        single(dataset, tmp_path / "run", objective="rated-sigmoid")
+    with pytest.raises(UserError, match=r"captions.*no column 'rating'.*it has none"):
+        single(make_toy(tmp_path / "none"), tmp_path / "run", objective="rated-sigmoid")
+
+
+def test_clips_without_rows_are_counted_and_a_missing_store_is_named(tmp_path, capsys):
+    dataset = make_rated(tmp_path, silent=("v002", "v005", "v023"))  # the last one is of another split
+    single(dataset, tmp_path / "run", objective="listening")
+    notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
+    assert [re.findall(r"(\d+) of (\d+) training clips", line) for line in notes] == [[("2", "12")]]
+    with pytest.raises(UserError, match="features/sound"):
+        single(make_toy(tmp_path / "none"), tmp_path / "run", objective="listening")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heard(Listening):
+    """Scores what ``Listening`` learns: a video's vector is that of its sound; a text's is as long as its rating."""
+
+    name: ClassVar[str] = "heard"
+
+    def video_vectors(self, model, videos):
+        mask = videos.extra["sound_mask"][:, :, None]
+        return model.own((videos.extra["sound"] * mask).sum(dim=1) / mask.sum(dim=1))
+
+    def text_vectors(self, model, texts):
+        return texts.mean_BD * texts.extra["rating"][:, None]
+
+
+def test_a_run_is_saved_with_what_its_objective_learned_and_scores_with_its_inputs(tmp_path, monkeypatch):
+    monkeypatch.setattr(Listening, "folder", tmp_path)
+    monkeypatch.setitem(OBJECTIVES, "heard", Heard)
+    dataset = make_rated(tmp_path, unrated=(13,))
+    own = {"num_steps": 3, "validate_every": 2, "warmup_steps": 0, "ema_decay": 0.5, "weight_decay": 0.0}
+    own |= {"parameter_groups": "own.*:lr=100;*:frozen=true"}
+    trained = single(dataset, dataset.runs / "r", objective="heard", **own)
+    before = {name: value.clone() for name, value in trained.model.state_dict().items()}
+    trained.run()
+    run = load_run(dataset.runs / "r")
+    assert [facts["features"] for facts in run.about["inputs"]["extra"]] == ["sound"]
+    changed = {name for name, value in run.scorer.model.state_dict().items() if not torch.equal(value, before[name])}
+    assert changed == {"own.weight"}
+    captions = [caption for caption in read_captions(dataset.captions) if caption.extra]
+    clips = [Clip(f"v{number:03d}", None, None) for number in range(24)]
+    scores = stage_scores(run.scorer, captions, clips).stages["pair"]
+    store, weight = FeatureStore(dataset.features("sound")), run.scorer.model.own.weight.detach().numpy()
+    sounds = [store.get(clip.video_id).features.astype(np.float32) for clip in clips]
+    sounds = [rows if len(rows) < 5 else rows[[0, 1, 3, 4]] for rows in sounds]
+    heard = np.stack([weight @ rows.mean(axis=0) for rows in sounds])
+    with torch.inference_mode():
+        texts = np.stack([run.scorer.encode_texts([caption]).mean_BD[0].numpy() for caption in captions])
+    rated = np.array([caption.extra["rating"] for caption in captions])[:, None] * texts
+    np.testing.assert_allclose(scores, rated @ heard.T, rtol=1e-4, atol=1e-5)
+    with pytest.raises(UserError, match=r"extra\['rating'\]"):  # a typed query has no rating
+        stage_scores(run.scorer, [run.scorer.weights.tag_query("cut the onion")], clips)
