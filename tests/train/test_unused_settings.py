@@ -213,6 +213,7 @@ CHANGED: dict[str, Any] = {
     "warmup_steps": 1,
     "schedule": "constant",
     "weight_decay": 0.5,
+    "parameter_groups": "*:lr=3",
     "temperature": 0.3,
     "pair_weights": "density",
     "density_neighbors": 1,
