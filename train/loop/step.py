@@ -57,12 +57,12 @@ def encode(model: PairModel, inputs: Inputs, micro_batch_size: int) -> tuple[Tex
         micro_batch_size: Texts, and clips, to encode at once; 0: all.
     """
 
-    Extras = dict[str, Tensor]
-
-    def encode_texts(texts: dict[str, Tensor], extra: Extras) -> dict[str, Tensor]:
+    def encode_texts(texts: dict[str, Tensor], extra: dict[str, Tensor]) -> dict[str, Tensor]:
         return present(model.tokens_of_texts(texts, extra))
 
-    def encode_videos(rows: Tensor, mask: Tensor, lengths: Tensor | None, extra: Extras) -> dict[str, Tensor]:
+    def encode_videos(
+        rows: Tensor, mask: Tensor, lengths: Tensor | None, extra: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
         return present(model.tokens_of_videos(rows, mask, lengths, extra))
 
     rows, mask, lengths = inputs.rows, inputs.mask, inputs.lengths
