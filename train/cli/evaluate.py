@@ -78,14 +78,17 @@ def load_own_parts(argv: Sequence[str]) -> Task[Any] | None:
         args, _ = parser.parse_known_args(argv)
     except argparse.ArgumentError:
         return None  # the command's parser says what is wrong
-    of_file = {} if args.config is None else read_values(Path(args.config), ("task", "metric"))
+    task = None if args.task is None or not is_own_task(args.task) else load_task(args.task)
+    if args.config is None:
+        return task
+    file = Path(args.config)
+    of_file = read_values(file, ("task", "metric"))
     metrics = of_file.get("metric", [])
     for metric in [] if args.metric else metrics if isinstance(metrics, list) else [metrics]:
-        trusted_plugin("metrics", str(metric), args.trust, args.config)
-    task = of_file.get("task") if args.task is None else args.task
-    if not isinstance(task, str) or not is_own_task(task):
-        return None
-    return trusted_task(task, args.trust, Path(args.config)) if args.task is None else load_task(task)
+        trusted_plugin("metrics", str(metric), args.trust, file)
+    if args.task is None and is_own_task(str(of_file.get("task"))):
+        return trusted_task(str(of_file["task"]), args.trust, file)
+    return task
 
 
 def _own_settings(task: Task[Any]) -> list[str]:

@@ -218,7 +218,7 @@ def _plan(names: _Names, settings: EvaluationSettings, trust: Collection[str]) -
     own = score_weights(about, config)
     weights = _score_weights(settings, own, run_folder.name)
     task = _choose_task(settings.task, config, dataset, trust)
-    default = default_request(config, own, _default_task(config, dataset, task.key), task)
+    default = default_request(config, own, _default_task(config, dataset) or task.key, task)
     task_settings = _task_settings(task, settings, config, run_folder.name)
     request = EvaluationRequest(settings.split, weights, task_settings, _load_metrics(settings.metrics, task))
     plan = _Plan(run_folder, config, dataset, open_run_stores(dataset, config), base, default, task, request)
@@ -314,14 +314,14 @@ def _choose_task(
     return task
 
 
-def _default_task(config: TrainConfig, dataset: DatasetFolder, otherwise: str | None = None) -> str | None:
-    """Return the default task of the run and the data set by name; if the data set names no task, ``otherwise``."""
+def _default_task(config: TrainConfig, dataset: DatasetFolder) -> str | None:
+    """Return the default task of the run and the data set by name; None if the data set names no known task."""
     if config.objective.task is not None:
         return config.objective.task
     usual = next(iter(TASKS))
     default = (read_captions_about(dataset.captions) or {}).get("task", usual)
     if default not in TASKS and not is_own_task(default):
-        return otherwise
+        return None
     return usual if objective_for(default) else default
 
 
