@@ -14,7 +14,17 @@ if TYPE_CHECKING:
 
     from .public import *
 
-__all__ = ["SearchSource", "SeedRuns", "TrainedRun", "build_index", "evaluate", "open_search", "train", "train_seeds"]
+__all__ = [
+    "ClipDataset",
+    "SearchSource",
+    "SeedRuns",
+    "TrainedRun",
+    "build_index",
+    "evaluate",
+    "open_search",
+    "train",
+    "train_seeds",
+]
 
 
 def _public() -> ModuleType:

@@ -2,6 +2,7 @@
 
 from .comparison.seeds import SeedRuns as SeedRuns
 from .comparison.seeds import train_seeds as train_seeds
+from .data.clip_dataset import ClipDataset as ClipDataset
 from .evaluation.evaluate import evaluate as evaluate
 from .loop.training import TrainedRun as TrainedRun
 from .loop.training import train as train

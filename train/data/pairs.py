@@ -23,7 +23,14 @@ from ...storage.stores.store import Store
 from .clip_features import ClipFeatures
 from .clips import Clips, Groups
 from .stores import facts_of
-from .usable_captions import NO_ROWS, find_exclusions, report_videos_without_features, report_without_rows, why_unusable
+from .usable_captions import (
+    NO_ROWS,
+    find_exclusions,
+    report_after_video,
+    report_videos_without_features,
+    report_without_rows,
+    why_unusable,
+)
 
 
 @dataclass(frozen=True)
@@ -248,9 +255,7 @@ def read_pairs(
         report_videos_without_features(
             "captions", captions.video_ids.select(found.videos_without_features), features, problems
         )
-    for caption in captions.take(found.after_video):
-        seconds = features.duration_seconds(caption.video_id)
-        problems.add(f"caption {caption.clip_id}: starts after the video's end ({seconds:.1f} s); skipped")
+    report_after_video(captions.take(found.after_video), features, problems)
     report_without_rows(captions, found.without_rows, features, problems)
     if not found.num_usable:
         raise UserError(f"{dataset.captions}: {why_unusable(captions, features, recordings)}")

@@ -154,6 +154,25 @@ def report_without_rows(
             )
 
 
+def report_after_video(captions: CaptionTable, features: ClipFeatures, problems: Problems) -> None:
+    """Report captions whose clips start after their video's end: a line for each."""
+    for caption in captions:
+        seconds = features.duration_seconds(caption.video_id)
+        problems.add(f"caption {caption.clip_id}: starts after the video's end ({seconds:.1f} s); skipped")
+
+
+def skip_unusable(captions: CaptionTable, features: ClipFeatures, problems: Problems) -> CaptionTable:
+    """Return the captions that can be used; the others are reported."""
+    exclusions = find_exclusions(captions, features, None)
+    if exclusions.without_features.any():
+        unseen = captions.take(np.flatnonzero(exclusions.without_features)).videos()[0]
+        report_videos_without_features("captions", unseen, features, problems)
+    report_after_video(captions.take(np.flatnonzero(exclusions.after_video)), features, problems)
+    causes = {cause: np.flatnonzero(getattr(exclusions, cause)) for cause in NO_ROWS}
+    report_without_rows(captions, causes, features, problems)
+    return captions.take(np.flatnonzero(exclusions.usable))
+
+
 def clip_names(captions: CaptionTable, indices: np.ndarray) -> list[str]:
     """Return the ``clip_id`` of captions whose times may be ones that no ``Caption`` has."""
     chosen = captions.take(indices)

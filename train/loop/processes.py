@@ -33,41 +33,42 @@ from ..distributed import is_alone, join_workers
 from ..runs.files import EVENTS_FILE, LABELS_FILE, LAST_MODEL_FILE, MODEL_FILE, RUN_FILE, STATE_FILE
 from ..runs.folder import lock_for_training
 from ..runs.run_json import features_note, open_run_stores
-from .trainer import Trainer, TrainingJob
+from .trainer import StepListener, Trainer, TrainingJob
 
 WRITTEN = (STATE_FILE, MODEL_FILE, LAST_MODEL_FILE, EVENTS_FILE, LABELS_FILE, RUN_FILE)
 """Files of a run that a training writes whole or not at all."""
 
 
-def train_run(job: TrainingJob, stores: Stores, problems: Problems) -> None:
+def train_run(job: TrainingJob, stores: Stores, problems: Problems, on_step: StepListener | None = None) -> None:
     """Train a model, or resume a training that was stopped in the same folder.
 
     Args:
         job: What to train, on which devices.
         stores: The stores of the run's features.
         problems: Gets what is skipped.
+        on_step: As for ``Trainer.run``. It is called in this process, also if others train.
 
     Raises:
         UserError: There is nothing to train on, the folder holds a run of other settings, another process trains there,
             or the loss is not finite.
     """
     if not is_alone():
-        train_here(job, stores, problems)
+        train_here(job, stores, problems, on_step)
         return
     devices = devices_sharing(job.device, job.config.optimization.batch_size)
     say(f"{job.folder}: computes on {describe_devices(devices)}")
     if len(devices) > 1:
         try:
-            train_on_devices(replace(job, device=",".join(devices)), len(devices), problems)
+            train_on_devices(replace(job, device=",".join(devices)), len(devices), problems, on_step)
             return
         except SettingError as error:  # fewer clips than a batch has
             if job.device != AUTO or error.setting != "batch_size":
                 raise
             say(f"note: --batch-size {error.value} {error.problem}; one process trains alone")
-    train_here(replace(job, device=devices[0]), stores, problems)
+    train_here(replace(job, device=devices[0]), stores, problems, on_step)
 
 
-def train_here(job: TrainingJob, stores: Stores, problems: Problems) -> None:
+def train_here(job: TrainingJob, stores: Stores, problems: Problems, on_step: StepListener | None = None) -> None:
     """Do what ``train_run`` does in this process alone, or with those that torchrun or ``train_on_devices`` started."""
     folder = job.folder
     with (
@@ -85,7 +86,7 @@ def train_here(job: TrainingJob, stores: Stores, problems: Problems) -> None:
                 say(f"{folder}: resumes after step {trainer.step:,}")
             if note := features_note(trainer.state.inputs["features"]):
                 say(f"note: {note}")
-        trainer.run()
+        trainer.run(on_step)
 
 
 def clean(folder: Path) -> None:
@@ -107,6 +108,11 @@ LOST_SECONDS = 10.0
 @dataclass(frozen=True)
 class _Problem:
     text: str
+
+
+@dataclass(frozen=True)
+class _Step:
+    event: dict[str, float]
 
 
 class _ForwardedProblems(Problems):
@@ -137,13 +143,16 @@ def devices_sharing(names: str, batch_size: int) -> list[str]:
     return devices[: max(n for n in range(1, len(devices) + 1) if batch_size % n == 0)]
 
 
-def train_on_devices(job: TrainingJob, num_processes: int, problems: Problems) -> None:
+def train_on_devices(
+    job: TrainingJob, num_processes: int, problems: Problems, on_step: StepListener | None = None
+) -> None:
     """Train a model in several processes of this machine.
 
     Args:
         job: What to train.
         num_processes: One for each of ``job.device``.
         problems: Gets what is skipped.
+        on_step: As for ``train_run``.
 
     Raises:
         UserError: As for ``train_run``; or a process was killed.
@@ -165,7 +174,7 @@ def train_on_devices(job: TrainingJob, num_processes: int, problems: Problems) -
     saved = ""
     with report_saved_work(lambda: saved):
         try:
-            _follow(children, problems)
+            _follow(children, problems, on_step)
         finally:
             with uninterrupted():
                 saved = _end(children)
@@ -181,7 +190,7 @@ def meeting_environment(rank: int, size: int, port: int) -> dict[str, str]:
     return {name: str(value) for name, value in own.items()}
 
 
-def _follow(children: Sequence[Child], problems: Problems) -> None:
+def _follow(children: Sequence[Child], problems: Problems, on_step: StepListener | None) -> None:
     running = list(children)
     while running:
         for child in wait_for_any(running):
@@ -198,6 +207,8 @@ def _follow(children: Sequence[Child], problems: Problems) -> None:
                 report_progress(message)
             elif isinstance(message, _Problem):
                 problems.add(message.text)
+            elif isinstance(message, _Step) and on_step is not None:
+                on_step(message.event)
 
 
 def _end(children: Sequence[Child]) -> str:
@@ -225,7 +236,11 @@ def _work(connection: Connection, job: TrainingJob) -> None:
         with contextlib.suppress(OSError):  # the command is gone, and this process ends soon
             connection.send(progress)
 
+    def tell(event: dict[str, float]) -> None:
+        with contextlib.suppress(OSError):
+            connection.send(_Step(event))
+
     shown: Any = report_progress_to(show) if is_first else contextlib.nullcontext()
     with shown:
         stores = open_run_stores(job.dataset, job.config)
-        train_here(job, stores, problems)
+        train_here(job, stores, problems, tell)

@@ -3,7 +3,7 @@
 import copy
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,10 @@ class TrainingJob:
     """Folder of the run whose model training starts from."""
     device: str = AUTO
     """As for ``training.train``."""
+
+
+StepListener = Callable[[dict[str, float]], None]
+"""Gets the figures of each step: its terms of the loss, and what a validation found after it."""
 
 
 class Trainer:
@@ -314,19 +318,30 @@ class Trainer:
             events.append({"step": step, "loss": loss, **terms, **figures})
         return events
 
-    def run(self) -> None:
-        """Train to the last step, and save the model that does best on the validation split."""
+    def run(self, on_step: StepListener | None = None) -> None:
+        """Train to the last step, and save the model that does best on the validation split.
+
+        Args:
+            on_step: Called in the first process, with the figures of each step. An error that it raises stops the
+                training, which can be resumed as any that was stopped.
+        """
         with report_saved_work(lambda: f"the state of step {self.saved_step:,} is saved" if self.saved_step else ""):
             started = time.monotonic()
             log = EventLog(self.folder, self.step) if self.workers.is_first else None
             inputs_of_steps = self.prefetched_inputs(self.step)
-            for inputs in self._shown(inputs_of_steps) if log else inputs_of_steps:
-                self._do_step(inputs, log)
+            try:
+                for inputs in self._shown(inputs_of_steps) if log else inputs_of_steps:
+                    for event in self._do_step(inputs, log):
+                        if on_step is not None and log:
+                            on_step(event)
+            finally:
+                if log:
+                    log.close()
             if log:
-                log.close()
                 self._finish(time.monotonic() - started, inputs_of_steps.waited_share)
 
-    def _do_step(self, inputs: Inputs, log: EventLog | None) -> None:
+    def _do_step(self, inputs: Inputs, log: EventLog | None) -> list[dict[str, float]]:
+        """Do one step, and validate and save if it is time to; return the figures that were read."""
         events = self.train_step(inputs)
         if self._is_validated or self._is_last:
             if log:
@@ -342,6 +357,7 @@ class Trainer:
                 with uninterrupted():  # a stop in between would not report what is saved
                     save_state(self.folder, self.state)
                     self.saved_step = self.step
+        return events
 
     def _shown(self, inputs: PrefetchedInputs) -> Iterable[Inputs]:
         def note() -> str:

@@ -1,8 +1,8 @@
 """Training as one Python call, which vlalign-train wraps."""
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from ..recipes.recipes import RECIPES, describe, make_config, usual_recipe
 from ..recipes.train_config import TrainConfig, refuse_ignored
 from ..runs.files import TENSORBOARD_FOLDER, TEXT_FOLDER
 from ..runs.folder import default_run_name, find_run
-from ..runs.run_json import describe_inputs, is_trained, open_run_stores, read_config, read_run
+from ..runs.run_json import describe_inputs, is_trained, open_run_stores, read_config, read_figures, read_run
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,11 @@ class TrainedRun:
     """The run was finished already, so nothing was done."""
     num_skipped: int = 0
     """Captions and videos that could not be used."""
+    best: Mapping[str, float] = field(default_factory=dict)
+    """The figures of the step whose model is saved: "step", the losses, the learning rate, and the validation, such as
+    "validation_R@1" in percent. Empty in the other processes of a training by torchrun or Ray Train."""
+    last: Mapping[str, float] = field(default_factory=dict)
+    """The figures of the last step. Empty where ``best`` is."""
 
 
 def train(
@@ -48,6 +53,7 @@ def train(
     stores: StoreSource | None = None,
     settings: Mapping[str, Any] | None = None,
     on_progress: Listener | None = None,
+    on_step: Callable[[dict[str, float]], None] | None = None,
     may_be_unused: bool = False,
 ) -> TrainedRun:
     """Train a video-text model on the features and captions of a data set, or resume a training that was stopped.
@@ -66,10 +72,14 @@ def train(
         stores: Stores of one's own by features' names, or ``MODULE:NAME`` (``StoreSource``); None: those of the folder.
         settings: Settings by name, such as ``{"features": "s3d", "num_steps": 1000}``; see ``TrainConfig``.
         on_progress: Called after each step.
+        on_step: Called with the figures of each step: "step" (counted from 1), "loss" and its terms, "learning_rate",
+            and after a validation its metrics, such as "validation_R@1". On a GPU it is called for several steps at
+            once. It runs in this process, also if others train; under torchrun, in the first one. An error that it
+            raises ends the training and reaches the caller; the same call resumes it after the last validation.
         may_be_unused: Take settings that change nothing with this objective, as some rows of papers' tables have them.
 
     Returns:
-        The run's folder, and how much was skipped.
+        The run's folder, its best validation, its last losses, and how much was skipped.
 
     Raises:
         SettingError: A setting cannot be used, or changes nothing with this objective.
@@ -87,7 +97,8 @@ def train(
     opened = open_run_stores(folder, config)
     if is_trained(run_folder, config, describe_inputs(folder, opened, init_folder)):
         say(f"{run_folder}: trained before with the same settings on the same data; nothing to do")
-        return TrainedRun(run_folder, config, init_folder, was_trained_before=True)
+        best, last = read_figures(run_folder)
+        return TrainedRun(run_folder, config, init_folder, was_trained_before=True, best=best, last=last)
     from .processes import train_run  # imports torch
     from .trainer import TrainingJob
 
@@ -99,8 +110,9 @@ def train(
             say(f"note: --features {config.data.features}: {folder.name} has no other")
     problems = Problems(quiet=not is_first, file=folder.problems("train"))
     with report_progress_to(on_progress), problems:
-        train_run(TrainingJob(folder, config, run_folder, init_folder, device), opened, problems)
-    return TrainedRun(run_folder, config, init_folder, num_skipped=problems.count)
+        train_run(TrainingJob(folder, config, run_folder, init_folder, device), opened, problems, on_step)
+    best, last = read_figures(run_folder) if is_first else ({}, {})
+    return TrainedRun(run_folder, config, init_folder, num_skipped=problems.count, best=best, last=last)
 
 
 def _choose_config(

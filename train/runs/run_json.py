@@ -24,7 +24,7 @@ from ..objectives import DEFAULT_OBJECTIVE, OBJECTIVES
 from ..recipes.train_config import TrainConfig, setting_types
 from ..settings import FeatureRows
 from ..untrusted_files import sha256_of_tensors
-from .files import LABELS_FILE, MODEL_FILE, RUN_FILE
+from .files import EVENTS_FILE, LABELS_FILE, MODEL_FILE, RUN_FILE
 
 STORE_FIELDS = ("features", "profile_hash", "weights", "weights_sha256", "origin")
 RENAMED_SETTINGS = {"held_out": "validation_share", "average": "ema_decay"}
@@ -274,6 +274,22 @@ def read_events(path: Path) -> list[dict[str, Any]]:
         ):
             raise UserError(wrong)
     return events
+
+
+def read_figures(folder: Path) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the figures of the step whose model a finished run saved, and those of its last step, as it logged them.
+
+    Without the log, there is only what ``run.json`` says of the best step.
+
+    Raises:
+        UserError: A file cannot be read.
+    """
+    best, path = read_run(folder)["result"]["best"], folder / EVENTS_FILE
+    events = read_events(path) if path.exists() else []
+    of_best = next((event for event in events if event["step"] == best["step"]), best)
+    figures = (of_best, events[-1] if events else {})
+    best_figures, last_figures = ({name: v for name, v in of_step.items() if v is not None} for of_step in figures)
+    return best_figures, last_figures
 
 
 def _expect(holds: bool, otherwise: str) -> None:
