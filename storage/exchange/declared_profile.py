@@ -46,7 +46,8 @@ class DeclaredFeatures:
         unknown = tuple(name for name in UNKNOWN_VALUES if name not in self.facts)
         if unknown == ("decoding",):  # profiles do not say it where frames are exact
             unknown = ()
-        return Profile(**{"dimension": dimension} | dict(UNKNOWN_VALUES) | dict(self.facts), unknown=unknown)
+        values: dict[str, Any] = {"dimension": dimension, **UNKNOWN_VALUES, **self.facts}
+        return Profile(**values, unknown=unknown)
 
 
 def declare(

@@ -92,10 +92,10 @@ def read_config(files: ModelFiles) -> "PreTrainedConfig":
 
 def new_network(config: "PreTrainedConfig") -> "PreTrainedModel":
     """Return a network with random weights. Raises ``ValueError`` if transformers cannot make it."""
-    from transformers import AutoModel, SiglipTextModel
+    from transformers import AutoModel, SiglipTextConfig, SiglipTextModel
 
     with _loading():
-        if config.model_type == "siglip_text_model":  # AutoModel does not know it
+        if isinstance(config, SiglipTextConfig):  # AutoModel does not know it
             return SiglipTextModel(config)
         return AutoModel.from_config(config, trust_remote_code=False)
 

@@ -146,7 +146,7 @@ def evaluate(
     settings = settings or EvaluationSettings()
     plan = _plan(_Names(run, dataset, on, protocol, stores), settings, trust)
     fingerprint = {**_fingerprint(plan), "device": _device_title(settings.device)}
-    if (metrics := _evaluated_before(plan.folder, fingerprint)) is not None:
+    if (metrics := _evaluated_before(plan, fingerprint)) is not None:
         then = "; something was skipped then" if metrics.get("left_out") else ""
         say(f"{plan.folder}: evaluated before on the same data and device; nothing to do{then}")
         return Evaluation(metrics, plan.folder, _summary_of_file(plan, metrics))
@@ -361,12 +361,14 @@ def _wrong_settings(given: object, task: Task[Any]) -> SettingError:
     return SettingError(name, values.get(name, type(given).__name__), problem)
 
 
-def _evaluated_before(folder: Path, fingerprint: Mapping[str, object]) -> Metrics | None:
+def _evaluated_before(plan: _Plan, fingerprint: Mapping[str, object]) -> Metrics | None:
     """Return the metrics of an earlier evaluation of the same request, model, data and device."""
-    path = folder / METRICS_FILE
+    folder, path = plan.folder, plan.folder / METRICS_FILE
     metrics = read_json(path) if path.exists() else {}
     has_counts = isinstance(metrics, dict) and "num_captions_of_split" in metrics  # older versions did not count
     is_same = has_counts and metrics.get("fingerprint") == fingerprint and (folder / REPORT_FILE).exists()
+    if is_same and metrics.get("task") != plan.task.key:
+        raise UserError(f"{path}: its task is not {plan.task.key}; remove the file, and evaluate again")
     return metrics if is_same else None
 
 

@@ -18,6 +18,8 @@ from .tokens import TextTokens, VideoTokens, lengths_of, nonzero
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from ..data.text_towers import TextTower
+
 
 @dataclass(frozen=True)
 class FusionScores:
@@ -55,7 +57,9 @@ class Fusion(MixedPrecision):
     computed from the output at [CLS].
     """
 
-    def __init__(self, text_encoder: PreTrainedModel, num_layers: int, dropout: float, *, token_head: bool) -> None:
+    def __init__(
+        self, text_encoder: PreTrainedModel | TextTower, num_layers: int, dropout: float, *, token_head: bool
+    ) -> None:
         """Make a module with new layers.
 
         Args:

@@ -16,6 +16,8 @@ from ...storage.common.device import on_device
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from ..data.text_towers import TextTower
+
 MIN_FILLED = 0.85
 """A group's shortest sequence has at least this part of its longest one's length: padding costs as much as tokens
 do."""
@@ -204,7 +206,7 @@ class MixedPrecision(nn.Module):
             yield
 
 
-def new_layers(text_encoder: PreTrainedModel, num_layers: int, dropout: float) -> nn.ModuleList:
+def new_layers(text_encoder: PreTrainedModel | TextTower, num_layers: int, dropout: float) -> nn.ModuleList:
     """Return new self-attention layers with the text encoder's width and number of heads."""
     width, heads = text_encoder.config.hidden_size, text_encoder.config.num_attention_heads
     layers = [

@@ -17,6 +17,8 @@ from .tokens import TextTokens, VideoTokens, lengths_of, pooled_texts
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from ..data.text_towers import TextTower
+
 
 class VideoTextModel(PairModel):
     """TACo's model: video tokens and text tokens as wide as the text encoder, and fusion scores of pairs.
@@ -30,7 +32,7 @@ class VideoTextModel(PairModel):
     def __init__(
         self,
         feature_dim: int,
-        text_encoder: PreTrainedModel,
+        text_encoder: PreTrainedModel | TextTower,
         *,
         num_video_layers: int,
         num_fusion_layers: int | None,
