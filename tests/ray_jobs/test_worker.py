@@ -143,7 +143,7 @@ def test_an_error_in_its_thread_reaches_the_driver(worker, films, monkeypatch):
     def full(*_, **__):
         raise OSError("no room there: a shard needs 1 MB")
 
-    monkeypatch.setattr("vlalign.extract.pipeline.shard_writing.write_shard", full)
+    monkeypatch.setattr("vlalign.storage.stores.shard_writer.write_shard", full)
     with pytest.raises(OSError, match="no room there"):
         worker.exchange(tasks_of([films[0]]), None)
         exchange_until(worker, is_idle)

@@ -220,7 +220,7 @@ def test_real_features_survive_import_export_and_import(tmp_path, kind):
     num_new, problems = imported(source, tmp_path / "store", profile, pattern=pattern, durations=durations)
     store = FeatureStore(tmp_path / "store")
     assert (num_new, problems.count, len(store)) == (num_videos, 0, num_videos)
-    assert (store.profile, store.origin) == (profile, IMPORTED)
+    assert (store.profile, store.origin) == (profile.profile(store.profile.dimension), IMPORTED)
     assert max(map(store.duration_seconds, store.video_ids())) == pytest.approx(seconds)
     with source_videos(source, pattern) as videos:
         originals = {video.video_id: np.load(video.path) for video in videos}
