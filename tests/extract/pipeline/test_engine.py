@@ -25,7 +25,6 @@ from vlalign.extract.decoding import process as decode_process
 from vlalign.extract.decoding.errors import VideoError
 from vlalign.extract.extractor import Extractor
 from vlalign.extract.models.s3d import S3D
-from vlalign.extract.pipeline import shard_writing as run_module
 from vlalign.extract.pipeline.engine import extract_videos
 from vlalign.extract.pipeline.pending_work import VideoTask
 from vlalign.extract.pipeline.shard_writing import VideoOutcome, extract_into_stores
@@ -36,6 +35,7 @@ from vlalign.storage import FeatureStore, VideoFeatures, write_shard
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.dataset.trusted_folders import allow_folder
 from vlalign.storage.records import VideoRecord
+from vlalign.storage.stores import shard_writer
 
 
 def cosine(a: VideoFeatures, b: VideoFeatures) -> float:
@@ -128,7 +128,7 @@ def test_rows_are_the_same_bytes_beside_other_videos_and_features(videos, small_
 
 def test_a_stopped_run_that_goes_on_stores_the_same_bytes(videos, small_s3d, tmp_path, monkeypatch):
     # In float16 most rows were the same before, too.
-    monkeypatch.setattr(run_module, "write_shard", partial(write_shard, dtype="float32"))
+    monkeypatch.setattr(shard_writer, "write_shard", partial(write_shard, dtype="float32"))
 
     def extract(dataset: DatasetFolder, paths: list[Path], most: int | None = None) -> None:
         allow_folder(dataset, paths[0].parent)

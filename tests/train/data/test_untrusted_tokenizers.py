@@ -29,7 +29,7 @@ TOKENIZERS = {
     ),
     "a pattern that splits": (
         {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Removed", "invert": False}},
-        r"\bpre_tokenizer\b.*'Split'.*\bBertPreTokenizer\b",
+        r"\bpre_tokenizer\b.*\{'Regex': '\(a\+\)\+\$'\}",
     ),
     "a letter that is a novel": (
         {"normalizer": table(b"x", b"a" * 5000)},
