@@ -14,6 +14,7 @@ from ...storage.hub.files import find_files
 from ...storage.hub.names import is_hub_name, read_hub_name
 from ...storage.profiles import PROFILES
 from ...storage.records import EXACT
+from ...storage.shards import Provenance
 from ...storage.stores.opening import open_features_writer
 from ...storage.stores.store import StoreWriter
 from ..encoders.custom import is_custom_encoder
@@ -44,14 +45,14 @@ def make_extractor(worker: WorkerSettings, name: str) -> Extractor:
     dataset, weights = worker.dataset, worker.weights[name]
     load = partial(load_extractor, device=worker.device, precision=worker.precision, decoding=worker.decoding)
     writer = open_features_writer(dataset, name)
+    stored = writer.provenance()
     if is_custom_encoder(weights) or is_hub_name(weights):
         extractor = load(weights)
-        _check_store(writer, extractor)
+        _check_store(writer, stored, extractor)
         if is_hub_name(weights):
             remember_weights(extractor.weights, find_files(read_hub_name(weights)).folder)
         return extractor
     if weights == PRETRAINED and dataset.name == DEMO and PROFILES[name].modality == "frames":
-        stored = writer.provenance()
         if stored and stored.weights.is_random:
             weights = "random"
         else:
@@ -65,7 +66,7 @@ def make_extractor(worker: WorkerSettings, name: str) -> Extractor:
                 )
                 weights = "random"
     extractor = load(name, weights=weights)
-    _check_store(writer, extractor)
+    _check_store(writer, stored, extractor)
     if weights not in NAMED:
         remember_weights(extractor.weights, Path(weights))
     return extractor
@@ -113,8 +114,7 @@ def has_features_of(extractor: Extractor, other: Extractor) -> bool:
     return bool((found - expected).norm() <= MAX_DIFFERENCE[profile.precision] * expected.norm())
 
 
-def _check_store(writer: StoreWriter, extractor: Extractor) -> None:
-    stored = writer.provenance()
+def _check_store(writer: StoreWriter, stored: Provenance | None, extractor: Extractor) -> None:
     if stored and (stored.profile, stored.weights) != (extractor.profile, extractor.weights):
         raise UserError(
             f"{writer.where}: was made with profile {stored.profile.hash} and weights {stored.weights.name}, "

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ...storage.common.errors import UserError
-from ...storage.common.plugins import Plugin, errors_of_plugin, is_plugin_name, load_plugin, plugin_names
+from ...storage.common.plugins import Plugin, errors_of_plugin, load_plugin, names_plugin
 from ...storage.common.problems import Problems
 from ...storage.records import Caption, VideoRecord
 from .sources import Annotations, Chunk, ChunkedReader, Dataset, Record
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 def is_own_dataset(name: str) -> bool:
     """Return whether a name is MODULE:NAME, or that of an entry point in ``vlalign.datasets``. Imports nothing."""
-    return is_plugin_name(name) or name in plugin_names("datasets")
+    return names_plugin("datasets", name)
 
 
 def load_own_dataset(text: str, taken: Iterable[str]) -> tuple[Dataset, Plugin]:

@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import Any, TypedDict
 
 from .errors import SettingError, UserError, VlalignError, reason_of
+from .files import sha256_of
 from .terminal import one_line
 
 GROUPS = {
@@ -74,6 +75,11 @@ def is_plugin_name(text: str) -> bool:
 def plugin_names(group: str) -> list[str]:
     """Return the names of the entry points that installed packages declare in a group. Imports none of them."""
     return sorted({entry.name for entry in importlib.metadata.entry_points(group=f"vlalign.{group}")})
+
+
+def names_plugin(group: str, text: str) -> bool:
+    """Return whether a text is MODULE:NAME, or the name of an entry point of a group. Imports nothing."""
+    return is_plugin_name(text) or text in plugin_names(group)
 
 
 def loaded_plugin(group: str, text: str) -> Plugin | None:
@@ -260,7 +266,7 @@ def _source_of(module: ModuleType, value: Any) -> tuple[str, str]:
 def _sha256_of(files: Sequence[Path], folder: Path) -> str:
     """Return the sha256 of one file; of several, that of their names and contents."""
     if len(files) == 1:
-        return hashlib.sha256(files[0].read_bytes()).hexdigest()
+        return sha256_of(files[0])
     digest = hashlib.sha256()
     for file in files:
         content = file.read_bytes()

@@ -25,7 +25,7 @@ MAX_BAD_LINES = 5
 
 @dataclass(frozen=True, kw_only=True)
 class DeclaredFeatures:
-    """What is known about features of another program, and where they are in the files."""
+    """The known facts about features of another program, and their place in the files."""
 
     facts: Mapping[str, Any]
     """By field of ``Profile``. Missing facts are unknown; a missing dimension is that of the first video."""

@@ -52,7 +52,7 @@ class _RowTimes:
 
 @dataclass(frozen=True)
 class _Clock:
-    """What the user stated about times, by video id."""
+    """The user's statements about times, by video id."""
 
     durations: Mapping[str, float]
     times: Mapping[str, np.ndarray]

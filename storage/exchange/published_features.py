@@ -4,8 +4,19 @@ A fact that their authors' code or page does not state is left out, and is then 
 their readers have none: pass --rate, --spread or --times with what you know.
 """
 
+from typing import Any
+
 from ..profiles import CLIP, S3D, SLOWFAST
+from ..records import Profile
 from .declared_profile import DeclaredFeatures
+
+_FRAME_FACTS = ("short_side_px", "crop_px", "value_range", "mean", "std")
+
+
+def _frame_facts(profile: Profile) -> dict[str, Any]:
+    """Return the facts of a profile about its network's frames, for files whose frames are the same."""
+    return {name: getattr(profile, name) for name in _FRAME_FACTS}
+
 
 # linjieli222/HERO_Video_Feature_Extractor: a .npz with ``features`` for each video, float16, one row in 1.5 seconds
 # (--clip_len 3/2, its default; QVHighlights' files have 2: pass a JSON file with another fps, window and stride).
@@ -23,11 +34,7 @@ _MMPT_S3D = DeclaredFeatures(
         "fps": 30,
         "window": 30,
         "stride": 30,
-        "short_side_px": 224,
-        "crop_px": 224,
-        "value_range": S3D.value_range,
-        "mean": S3D.mean,
-        "std": S3D.std,
+        **_frame_facts(S3D),
         "tail": S3D.tail,
         "layer": "video_embedding (fc of mixed_5c), rows of length 1",
         "dimension": 512,
@@ -68,8 +75,8 @@ def _clip4clip(name: str, model: str) -> DeclaredFeatures:
             "fps": None,
             "window": 1,
             "stride": 1,
-            **{field: getattr(CLIP, field) for field in ("short_side_px", "crop_px", "resize", "mean", "std")},
-            "value_range": CLIP.value_range,
+            **_frame_facts(CLIP),
+            "resize": CLIP.resize,
             "tail": CLIP.tail,
             "layer": CLIP.layer,
             "dimension": 512,
@@ -100,11 +107,7 @@ _ROWS = (
         fps=30,
         window=45,
         stride=45,
-        short_side_px=SLOWFAST.short_side_px,
-        crop_px=SLOWFAST.crop_px,
-        value_range=SLOWFAST.value_range,
-        mean=SLOWFAST.mean,
-        std=SLOWFAST.std,
+        **_frame_facts(SLOWFAST),
     ),
     # mil-nce/extract.py and preprocessing.py (VALUE): 45 frames, of which 32 are taken.
     _hero(
@@ -116,11 +119,7 @@ _ROWS = (
         fps=30,
         window=45,
         stride=45,
-        short_side_px=224,
-        crop_px=224,
-        value_range=S3D.value_range,
-        mean=S3D.mean,
-        std=S3D.std,
+        **_frame_facts(S3D),
     ),
     # clip/extract.py: framerate 1/clip_len, 224 pixels, centre crop, image embeddings as they are.
     _hero(

@@ -5,29 +5,14 @@ import io
 import os
 import pickle
 import signal
+from dataclasses import replace
 
 import numpy as np
 from PIL import Image
-from vlalign.storage import Profile, VideoFeatures, Weights, write_shard
+from vlalign.storage import VideoFeatures, Weights, testing, write_shard
 
-DIMENSION = 4
-PROFILE = Profile(
-    name="s3d",
-    model="S3D-G",
-    weights="tiny.pth",
-    fps=24,
-    window=16,
-    stride=16,
-    short_side_px=224,
-    crop_px=224,
-    resize="bilinear",
-    value_range="0..1",
-    mean=(0.0, 0.0, 0.0),
-    std=(1.0, 1.0, 1.0),
-    tail="black frames",
-    layer="last",
-    dimension=DIMENSION,
-)
+DIMENSION = testing.DIMENSION
+PROFILE = replace(testing.PROFILE, name="s3d", model="S3D-G", weights="tiny.pth")
 WEIGHTS = Weights(name="tiny.pth", sha256="ab" * 32)
 
 

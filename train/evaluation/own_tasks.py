@@ -10,8 +10,8 @@ from ...storage.common.errors import UserError
 from ...storage.common.plugins import (
     Plugin,
     errors_of_plugin,
-    is_plugin_name,
     load_plugin,
+    names_plugin,
     plugin_names,
     trusted_plugin,
 )
@@ -26,7 +26,7 @@ RESERVED_SETTINGS = ("task", "split", "weights", "metrics", "plugins", "page", "
 
 def is_own_task(name: str) -> bool:
     """Return whether a name is MODULE:NAME, or that of an entry point in ``vlalign.tasks``. Imports nothing."""
-    return name not in TASKS and (is_plugin_name(name) or name in plugin_names("tasks"))
+    return name not in TASKS and names_plugin("tasks", name)
 
 
 def known_tasks() -> str:

@@ -163,6 +163,7 @@ def train_on_devices(
         Child(f"the process on {devices[rank]}", __name__, meeting_environment(rank, num_processes, store.port))
         for rank in range(num_processes)
     ]
+    job = replace(job, reports_steps=on_step is not None)
     try:
         for child in children:
             child.send(job)
@@ -243,4 +244,4 @@ def _work(connection: Connection, job: TrainingJob) -> None:
     shown: Any = report_progress_to(show) if is_first else contextlib.nullcontext()
     with shown:
         stores = open_run_stores(job.dataset, job.config)
-        train_here(job, stores, problems, tell)
+        train_here(job, stores, problems, tell if job.reports_steps else None)

@@ -84,6 +84,8 @@ class TrainingJob:
     """Folder of the run whose model training starts from."""
     device: str = AUTO
     """As for ``training.train``."""
+    reports_steps: bool = False
+    """The process that started this one wants the figures of each step."""
 
 
 StepListener = Callable[[dict[str, float]], None]

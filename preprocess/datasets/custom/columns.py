@@ -79,7 +79,7 @@ ColumnByMeaning = Mapping[str, TableColumn]
 
 @dataclass(frozen=True)
 class ChosenColumns:
-    """What the columns of a table are."""
+    """The columns of a table, by their use."""
 
     by_meaning: ColumnByMeaning
     extra: Sequence[TableColumn]
