@@ -1,12 +1,20 @@
 """An objective of your own, with an input of its own: SigLIP's loss, in which a well rated caption counts more.
 
-The caption file has a column of numbers, ``rating``, which preprocessing keeps. In the folder of this file::
+The caption file has a column of numbers, ``rating``, which preprocessing keeps::
 
     vlalign-preprocess --dataset mine --annotations captions.csv
-    vlalign-train --dataset mine --features s3d --objective own_objective:RatedSigmoid
 
-The temperature and the bias are learned with the model; ``--parameter-groups "own.*:lr=10,decay=0"`` gives them a
-learning rate of their own.
+In Python, in the folder of this file::
+
+    from own_objective import RatedSigmoid
+    from vlalign.train import train
+    from vlalign.train.objectives import OBJECTIVES
+
+    OBJECTIVES["rated-sigmoid"] = RatedSigmoid
+    train("vlalign_data/mine", settings={"objective": "rated-sigmoid", "features": "s3d"})
+
+The temperature and the bias are learned with the model; the setting
+``parameter_groups="own.*:lr=10,decay=0"`` gives them a learning rate of their own.
 """
 
 from dataclasses import dataclass
