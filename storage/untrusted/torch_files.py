@@ -157,10 +157,12 @@ def open_torch(path: Path) -> Iterator[ArrayGroup]:
         UserError: It holds neither a tensor nor a dict of them, or wants to build anything else.
         ValueError, zipfile.BadZipFile: It is damaged, or torch would not have written it.
     """
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        storages = _Content(content, {})
-        load = _load_zip if content[:4] == b"PK\x03\x04" else _load_sequence
-        yield group_of(load(storages, path), len(content), path)
+    with path.open("rb") as file:
+        # Never closed: a tensor's view of the map may outlive this block in the traceback of an error.
+        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    storages = _Content(content, {})
+    load = _load_zip if content[:4] == b"PK\x03\x04" else _load_sequence
+    yield group_of(load(storages, path), len(content), path)
 
 
 def _load_zip(content: _Content, path: Path) -> Any:
