@@ -72,7 +72,7 @@ def train_on_cluster(
     argv = ["--root", str(folder.parent), "--dataset", folder.name, "--device", device, *options]
     trainer = TorchTrainer(
         _train,
-        train_loop_config={"argv": argv, "links": trusted_links(folder / "features")},
+        train_loop_config={"argv": argv, "links": trusted_links(folder / "features"), "folder": os.getcwd()},
         scaling_config=ScalingConfig(
             num_workers=num_processes, use_gpu=device != "cpu", resources_per_worker={"CPU": cpus_per_process}
         ),
@@ -99,7 +99,7 @@ def _train(config: Mapping[str, Any]) -> int:
     # The user trusts these links, but this machine has another home folder.
     for folder, url in config["links"].items():
         trust(Path(folder), url)
-    return train(config["argv"])
+    return train(config["argv"], modules_in=config["folder"])
 
 
 def train_command(args: argparse.Namespace) -> int:

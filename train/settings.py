@@ -7,11 +7,12 @@ here imports torch, so that a command line starts quickly.
 import contextlib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..storage.common.errors import SettingError
+from ..storage.common.plugins import loaded_plugins
 from ..storage.common.settings import SettingInfo, Settings, setting
 from ..storage.common.validation import DATASET_NAME
 from ..storage.profiles import FRAME_MAPS
@@ -176,8 +177,9 @@ class EncoderTraits:
     description: str
     gives_tokens: bool = True
     """False: it gives one vector for each clip and caption."""
-    caption_input: Literal["subwords", "word_vectors", "word_ids", "recordings"] = "subwords"
-    """What it reads of a caption; decides the class of its inputs (``data/text_inputs.py``)."""
+    caption_input: Literal["subwords", "word_vectors", "word_ids", "recordings"] | type = "subwords"
+    """What it reads of a caption; decides the class of its inputs (``data/text_inputs.py``). An encoder of one's own
+    may have a class of its own here, a ``data.text_inputs.LearnedInputs``."""
     ignored_settings: tuple[str, ...] = ()
     """Settings that change nothing with it."""
     normalises_batches: bool = False
@@ -243,14 +245,44 @@ ENCODERS = {
         normalises_batches=True,
     ),
 }
-"""{name: properties}"""
+"""{name: properties} of the built-in encoders"""
+
+
+def encoders() -> dict[str, EncoderTraits]:
+    """Return {name: properties} of all encoders: the built-in ones, and those that were loaded from own modules."""
+    own = {plugin.text: plugin.value.traits for plugin in loaded_plugins("encoders")}
+    return ENCODERS | {name: traits for name, traits in own.items() if name not in ENCODERS}
+
+
+def encoder_problem(value: Any) -> str | None:
+    """Return why a value of somebody's own module is no encoder, or None: see ``models.base.PairModel``."""
+    if not isinstance(getattr(value, "traits", None), EncoderTraits) or not callable(
+        getattr(value, "from_settings", None)
+    ):
+        return "is no encoder; expected a subclass of vlalign.train.models.base.PairModel with traits and from_settings"
+    if value.__module__.startswith("vlalign."):
+        return f"is built in; expected one of {', '.join(ENCODERS)}, or one of your own"
+    return None
+
+
+class _EncoderDescriptions(Mapping[str, str]):
+    """{name: description} of all encoders, looked up when used."""
+
+    def __getitem__(self, name: str) -> str:
+        return encoders()[name].description
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(encoders())
+
+    def __len__(self) -> int:
+        return len(encoders())
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings(Settings):
     """Settings of the model."""
 
-    encoder: str = setting("transformer", choices={name: traits.description for name, traits in ENCODERS.items()})
+    encoder: str = setting("transformer", choices=_EncoderDescriptions())
     text_encoder: str = setting(
         "small",
         "'small' (two layers, learned from the captions), or a BERT-like model, CLIP or SigLIP by folder or hub name",
@@ -270,7 +302,7 @@ class ModelSettings(Settings):
     @property
     def encoder_traits(self) -> EncoderTraits:
         """The properties of the encoder of this name."""
-        return ENCODERS[self.encoder]
+        return encoders()[self.encoder]
 
 
 NUM_EPOCHS, MIN_STEPS, MAX_STEPS = 30, 300, 30_000

@@ -4,17 +4,13 @@ The caption file has a column of numbers, ``rating``, which preprocessing keeps:
 
     vlalign-preprocess --dataset mine --annotations captions.csv
 
-In Python, in the folder of this file::
+Beside this file::
 
-    from own_objective import RatedSigmoid
-    from vlalign.train import train
-    from vlalign.train.objectives import OBJECTIVES
+    vlalign-train --dataset mine --features s3d --objective own_objective:RatedSigmoid
+    vlalign-evaluate --dataset mine --trust own_objective
 
-    OBJECTIVES["rated-sigmoid"] = RatedSigmoid
-    train("vlalign_data/mine", settings={"objective": "rated-sigmoid", "features": "s3d"})
-
-The temperature and the bias are learned with the model; the setting
-``parameter_groups="own.*:lr=10,decay=0"`` gives them a learning rate of their own.
+The temperature and the bias are learned with the model;
+``--parameter-groups "own.*:lr=10,decay=0"`` gives them a learning rate of their own.
 """
 
 from dataclasses import dataclass

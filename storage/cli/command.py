@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 
 from ..common.errors import EXIT_INCOMPLETE, EXIT_MISTAKE, EXIT_SIGNAL, SettingError, UserError
 from ..common.packages import missing_package_message, package_version
+from ..common.plugins import trust_modules
 from ..common.programs import refuse_planted_libraries, start_programs_without_current_folder
 from ..common.progress import TerminalProgress, report_progress_to
 from ..common.signals import CommandSignals, command_signals, saved_work_message, stopping
@@ -77,6 +78,7 @@ def _run(command: Command, args: argparse.Namespace, parser: Parser) -> int:
             raise UserError(f"file names are read as {encoding}, expected utf-8; set PYTHONUTF8=1")
         refuse_planted_libraries()
         _allow_folders(args)
+        trust_modules(getattr(args, "trust", ()))
         code = command(args)
         sys.stdout.flush()
         return code

@@ -15,7 +15,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -62,6 +62,9 @@ class PluginFacts(TypedDict):
     sha256: str
 
 
+Problem = Callable[[Any], str | None]
+"""Says why a value is no part of a group, such as "is no class"; None if it is one."""
+_TRUSTED: set[str] = set()
 _LOADED: dict[tuple[str, str], Plugin] = {}
 _SHA256: dict[str, str] = {}
 """{module: its sha256 when it was first loaded}: an edit afterwards does not change what runs."""
@@ -92,23 +95,24 @@ def loaded_plugins(group: str) -> list[Plugin]:
     return [plugin for (of_group, _), plugin in _LOADED.items() if of_group == group]
 
 
-def load_plugin(group: str, named: Any, folder: str | Path = "") -> Plugin:
+def load_plugin(group: str, named: Any, folder: str | Path = "", *, problem: Problem | None = None) -> Plugin:
     """Load a part that the user named.
 
     Args:
         group: One of ``GROUPS``.
         named: "MODULE:NAME", the name of an entry point, or in Python the class or function itself.
         folder: Where else the module may be, after the import path; empty: the current folder.
+        problem: Says why a part is none of this group; None if it is one.
 
     Raises:
-        UserError: There is no such module or part, or the module cannot be imported.
+        UserError: There is no such module or part, the module cannot be imported, or the part is none of this group.
     """
     if not isinstance(named, str):
         text = f"{named.__module__}:{named.__qualname__}"
         plugin = _LOADED.get((group, text))
-        return (
-            plugin if plugin and plugin.value is named else _register(group, text, sys.modules[named.__module__], named)
-        )
+        if plugin is None or plugin.value is not named:
+            plugin = _register(group, text, sys.modules[named.__module__], named, problem)
+        return plugin
     if (group, named) in _LOADED:
         return _LOADED[group, named]
     what = f"{GROUPS[group]} {one_line(named)}"
@@ -128,17 +132,26 @@ def load_plugin(group: str, named: Any, folder: str | Path = "") -> Plugin:
         own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == module_name]
         has = f"it has {', '.join(own)}" if own else "it defines nothing"
         raise UserError(f"{what}: module {module_name} has no {name}; {has}") from None
-    return _register(group, named, module, value)
+    return _register(group, named, module, value, problem)
 
 
-def trusted_plugin(group: str, text: str, trusted: Collection[str], named_in: Path | str) -> Plugin:
+def trust_modules(modules: Iterable[str]) -> None:
+    """Let files name parts of these modules, as long as this process runs."""
+    _TRUSTED.update(modules)
+
+
+def trusted_plugin(
+    group: str, text: str, trusted: Collection[str], named_in: Path | str, *, problem: Problem | None = None
+) -> Plugin:
     """Load a part that a file names, if the user trusts its module.
 
     Args:
         group: One of ``GROUPS``.
         text: "MODULE:NAME", or the name of an entry point.
-        trusted: Modules that may be imported. A part that the user named in this process needs none.
+        trusted: Modules that may be imported, besides those of ``trust_modules``. A part that the user named in this
+            process needs none.
         named_in: The file.
+        problem: As for ``load_plugin``.
 
     Raises:
         SettingError: The module is not trusted. Nothing was imported.
@@ -148,13 +161,13 @@ def trusted_plugin(group: str, text: str, trusted: Collection[str], named_in: Pa
         return plugin
     match = PLUGIN_NAME.fullmatch(text)
     module = match["module"] if match else _entry_point(group, text)[0]
-    if module not in trusted:
-        problem = (
+    if module not in trusted and module not in _TRUSTED:
+        todo = (
             f"{named_in} names the {GROUPS[group]} {one_line(text)}, whose module {module} would be run; "
             f"if you trust it, pass --trust {module}"
         )
-        raise SettingError("trust", ",".join(trusted) or "is missing", problem)
-    return load_plugin(group, text)
+        raise SettingError("trust", ",".join(sorted({*trusted, *_TRUSTED})) or "is missing", todo)
+    return load_plugin(group, text, problem=problem)
 
 
 @contextlib.contextmanager
@@ -237,7 +250,9 @@ def _place(error: Exception, within: str | None = None) -> str:
     return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
 
 
-def _register(group: str, text: str, module: ModuleType, value: Any) -> Plugin:
+def _register(group: str, text: str, module: ModuleType, value: Any, problem: Problem | None) -> Plugin:
+    if problem is not None and (what := problem(value)) is not None:
+        raise UserError(f"{GROUPS[group]} {one_line(text)}: {what}")
     sha256, folder = _source_of(module, value)
     plugin = Plugin(text, module.__name__, sha256, folder, value)
     _LOADED[group, text] = plugin

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ...storage.cli.command import run_command
-from ...storage.cli.parser import Parser, command_parser
+from ...storage.cli.parser import Parser, add_trust, command_parser
 from ...storage.common.errors import EXIT_DONE, SettingError
 from ...storage.common.packages import EXTRAS, install_command
 from ...storage.common.terminal import show
@@ -29,6 +29,7 @@ def index_parser(prog: str, description: str, examples: str) -> Parser:
         help="a run's folder or name (default: the last one finished; none with --features)",
     )
     add_encoder(parser)
+    add_trust(parser)
     parser.add_argument(
         "--duplicates",
         type=float,

@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from ...storage.cli.command import run_command
-from ...storage.cli.parser import Parser, command_parser
+from ...storage.cli.parser import Parser, add_trust, command_parser
 from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, UserError
 from ...storage.common.terminal import say, show
 from ...storage.dataset.folder import DatasetFolder, find_dataset
@@ -84,6 +84,7 @@ def make_parser() -> Parser:
     action.add_argument("--delete", nargs="+", metavar="RUN", help="delete runs; asks first")
     action.add_argument("--rename", nargs=2, metavar=("RUN", "NAME"), help="rename a run")
     parser.add_argument("--yes", action="store_true", help="do not ask before deleting")
+    add_trust(parser)
     return parser
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from ...storage.cli.command import run_command
-from ...storage.cli.parser import DEVICE_HELP, Parser, add_stores, command_parser
+from ...storage.cli.parser import DEVICE_HELP, Parser, add_stores, add_trust, command_parser
 from ...storage.common.errors import EXIT_DONE, SettingError, UserError
 from ...storage.common.terminal import number_of, say, show
 from ...storage.dataset.folder import DatasetFolder, find_dataset
@@ -52,7 +52,8 @@ def source_of(args: argparse.Namespace) -> "SearchSource":
 
     run = find_run(args.root, args.dataset, str(args.run))
     dataset = named_dataset(args.root, args.dataset, run, having="features")
-    return SearchSource(dataset, args.features, run, args.weights, args.device, args.stores)
+    trust = tuple(args.trust)
+    return SearchSource(dataset, args.features, run, args.weights, args.device, args.stores, trust)
 
 
 def run_of(args: argparse.Namespace) -> Path | str | None:
@@ -215,6 +216,7 @@ def make_parser() -> Parser:
         metavar="K",
         help=f"a run's fusion layers score the K best search windows (default: {RERANK})",
     )
+    add_trust(parser)
     return parser
 
 

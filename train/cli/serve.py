@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from ...storage.cli.command import run_command
-from ...storage.cli.parser import DEVICE_HELP, Parser, add_stores, command_parser
+from ...storage.cli.parser import DEVICE_HELP, Parser, add_stores, add_trust, command_parser
 from ...storage.common.errors import EXIT_DONE
 from ...storage.common.terminal import say, show
 from ...storage.dataset.folder import find_dataset
@@ -64,6 +64,7 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--device", default="auto", help=DEVICE_HELP)
     add_stores(parser)
+    add_trust(parser)
     return parser
 
 

@@ -1,13 +1,17 @@
 """vlalign-train: stores and captions -> a trained model."""
 
 import argparse
+import sys
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from ...storage.cli.command import run_command
-from ...storage.cli.parser import Parser, add_setting, add_stores, command_parser
-from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, SettingError
+from ...storage.cli.option_files import read_values
+from ...storage.cli.parser import Parser, add_setting, add_stores, add_trust, command_parser
+from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, SettingError, UserError
+from ...storage.common.plugins import trust_modules
 from ...storage.common.settings import Settings, info_of
 from ...storage.common.terminal import show
 from ...storage.dataset.folder import find_dataset
@@ -15,7 +19,8 @@ from ..comparison.seeds import SeedRuns, parse_seeds, train_seeds
 from ..comparison.suites import list_suites, run_suite
 from ..comparison.table import as_text
 from ..loop.training import is_first_process, train
-from ..objectives import OBJECTIVES
+from ..objectives import objectives
+from ..recipes.own_parts import load_from_file, load_named, plugins_of
 from ..recipes.recipes import RECIPES
 from ..recipes.train_config import COMPONENTS, objective_settings
 
@@ -55,7 +60,8 @@ def train_command(args: argparse.Namespace) -> int:
         return show_seeds(train_seeds(dataset, seeds=seeds, settings=settings, **call))
     run = train(dataset, settings=settings, **call)
     if not run.was_trained_before and is_first_process():
-        show(f"trained {run.folder}; now: vlalign-evaluate {run.folder}")
+        trusted = "".join(f" --trust {plugin.module}" for plugin in plugins_of(run.config).values())
+        show(f"trained {run.folder}; now: vlalign-evaluate {run.folder}{trusted}")
     return EXIT_INCOMPLETE if run.num_skipped else EXIT_DONE
 
 
@@ -107,21 +113,21 @@ def add_option(parser: Parser, group: argparse._ArgumentGroup, settings: type[Se
 
 def add_objective_settings(parser: Parser) -> None:
     """Add the objective's option, and those of all objectives' settings with the objectives that use each."""
-    group = parser.add_argument_group("objective", "\n".join(f"{n}: {o.description}" for n, o in OBJECTIVES.items()))
+    group = parser.add_argument_group("objective", "\n".join(f"{n}: {o.description}" for n, o in objectives().items()))
     group.add_argument(
         "--objective",
         metavar="STR",
-        help=f"loss and score, one of {', '.join(OBJECTIVES)} (default: that of the recipe)",
+        help=f"loss and score, one of {', '.join(objectives())}, or your own as MODULE:NAME (default: the recipe's)",
     )
     for name, having in objective_settings().items():
         defaults = {getattr(objective, name): None for objective in having.values()}
         first = next(iter(having.values()))
         [field] = [field for field in fields(first) if field.name == name]
-        users = "" if len(having) == len(OBJECTIVES) else f"of {', '.join(having)}: "
+        users = "" if len(having) == len(objectives()) else f"of {', '.join(having)}: "
         default = " or ".join(map(str, defaults))
         help_text = f"{users}{info_of(field).help} (without a recipe: {default})"
         if name == "losses":
-            help_text += ". " + "; ".join(f"{n}: {'+'.join(o.loss_terms)}" for n, o in OBJECTIVES.items())
+            help_text += ". " + "; ".join(f"{n}: {'+'.join(o.loss_terms)}" for n, o in objectives().items())
         add_option(parser, group, first, name, help_text)
 
 
@@ -175,11 +181,49 @@ def make_parser() -> Parser:
         help="cpu, cuda or cuda:N, or several, separated by commas, which share each batch; auto: all GPUs, or the CPU "
         "(default: auto); under torchrun, each process has its own GPU",
     )
+    add_trust(parser)
     add_objective_settings(parser)
     add_component_settings(parser)
     return parser
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run vlalign-train with these arguments (None: the process's); return its exit code."""
+def load_own_parts(argv: Sequence[str], modules_in: str = "") -> None:
+    """Load the objective and the encoder that a command line names, or an option file whose module it trusts.
+
+    An own objective's settings are options, so it is loaded before the others are read.
+
+    Args:
+        argv: The command line.
+        modules_in: Where modules may be besides the import path; empty: the current folder.
+
+    Raises:
+        UserError: A part cannot be loaded, or its module is not trusted.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for name in ("--objective", "--encoder", "--config"):
+        parser.add_argument(name)
+    parser.add_argument("--trust", action="append", default=[])
+    try:
+        args, _ = parser.parse_known_args(argv)
+    except argparse.ArgumentError:
+        return  # the command's parser says what is wrong
+    named = {name: value for name in ("objective", "encoder") if (value := getattr(args, name)) is not None}
+    trust_modules(args.trust)
+    load_named(named, modules_in)
+    if args.config is not None:
+        load_from_file({**read_values(Path(args.config), ("objective", "encoder")), **named}, args.config)
+
+
+def main(argv: list[str] | None = None, *, modules_in: str = "") -> int:
+    """Run vlalign-train and return its exit code.
+
+    Args:
+        argv: The arguments; None: the process's.
+        modules_in: Where modules of one's own may be besides the import path; empty: the current folder.
+    """
+    try:
+        load_own_parts(sys.argv[1:] if argv is None else argv, modules_in)
+    except UserError as error:
+        parser = make_parser()
+        parser.error(parser.message(error))
     return run_command(train_command, make_parser(), argv)

@@ -1,7 +1,7 @@
 """The same training with several seeds, and the means of the runs' metrics. ``vlalign-train --seeds`` wraps it."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,7 @@ def train_seeds(
     stores: StoreSource | None = None,
     settings: Mapping[str, Any] | None = None,
     on_progress: Listener | None = None,
+    trust: Collection[str] = (),
 ) -> SeedRuns:
     """Train and evaluate a run for each seed. Complete runs are reused, unfinished ones resume.
 
@@ -90,6 +91,7 @@ def train_seeds(
         stores: As for ``train``.
         settings: As for ``train``, without the seed.
         on_progress: Called with the progress of each training and evaluation.
+        trust: As for ``train``.
 
     Raises:
         SettingError: A setting cannot be used.
@@ -113,6 +115,7 @@ def train_seeds(
                 recipe=recipe,
                 protocol=protocol,
                 init=init,
+                trust=trust,
             )
             for seed in seeds
         ]

@@ -5,6 +5,7 @@
     words        WordIdInputs        ids of a caption's different words
     spoken       RecordingInputs     log-mel rows
 
+An encoder of one's own may have a class of its own, which is a ``LearnedInputs``.
 Tokenizers and encoders are in ``text_encoders``: transformers takes seconds to import, and not every run has one.
 """
 
@@ -16,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
@@ -37,6 +38,7 @@ from .clip_features import pad_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
+    from typing_extensions import Self
 
     from .text_towers import TextPooling, TextTower
 
@@ -333,7 +335,33 @@ def _levelled(rows_TD: np.ndarray) -> np.ndarray:
     return np.maximum(rows_TD - rows_TD.max(initial=-np.inf), -DYNAMIC_RANGE) if len(rows_TD) else rows_TD
 
 
-TextInputs = SubwordInputs | WordVectorInputs | WordIdInputs | RecordingInputs
+class LearnedInputs(Protocol):
+    """Text inputs that are learned from the training captions, and saved with the run in its folder ``text_encoder``.
+
+    An encoder of one's own names such a class as ``EncoderTraits.caption_input``. Objects are sent between processes
+    that train together, so they can be pickled.
+    """
+
+    @classmethod
+    def learn(cls, texts: Iterable[str], max_tokens: int, /) -> Self:
+        """Return the inputs for training captions; longer texts are cut to ``max_tokens`` tokens."""
+        ...
+
+    @classmethod
+    def read(cls, folder: Path, max_tokens: int, /) -> Self:
+        """Return the inputs of a run, from what ``save`` wrote."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write what ``read`` reads, into a folder that may not be there yet."""
+        ...
+
+    def __call__(self, captions: Sequence[Caption]) -> dict[str, Tensor]:
+        """Return what the model's ``encode_texts`` takes: tensors whose first dimension is that of the captions."""
+        ...
+
+
+TextInputs = SubwordInputs | WordVectorInputs | WordIdInputs | RecordingInputs | LearnedInputs
 
 
 @dataclass(frozen=True)
@@ -350,6 +378,13 @@ class TextSource:
         """Return the inputs of an encoder that takes recordings."""
         assert self.recordings is not None, "the stores were opened without recordings"
         return RecordingInputs(self.recordings, self.max_text_tokens)
+
+
+def _learned(caption_input: str | type) -> type[LearnedInputs] | None:
+    """Return the class of inputs that are learned from captions, or None for others."""
+    if caption_input == "word_ids":
+        return WordIdInputs
+    return None if isinstance(caption_input, str) else cast("type[LearnedInputs]", caption_input)
 
 
 def new_text_inputs(
@@ -372,8 +407,8 @@ def new_text_inputs(
         return source.make_recordings()
     if caption_input == "word_vectors":
         return WordVectorInputs(read_word_vectors(word_vectors))
-    if caption_input == "word_ids":
-        return workers.from_first(lambda: WordIdInputs.learn(texts, source.max_text_tokens))
+    if (learned := _learned(caption_input)) is not None:
+        return workers.from_first(lambda: learned.learn(texts, source.max_text_tokens))
     from .text_encoders import new_text_encoder  # transformers takes seconds to import
 
     return SubwordInputs(*new_text_encoder(text_encoder, texts, workers), source.weights, source.max_text_tokens)
@@ -397,8 +432,9 @@ def saved_text_inputs(
         return source.make_recordings()
     if caption_input == "word_vectors":
         return WordVectorInputs(read_word_vectors(folder / WORD_VECTORS_FILE))
-    if caption_input == "word_ids":
-        return WordIdInputs.read(folder, source.max_text_tokens)
+    if (learned := _learned(caption_input)) is not None:
+        with refuse_damaged(folder):
+            return learned.read(folder, source.max_text_tokens)
     from .text_encoders import saved_text_encoder  # transformers takes seconds to import
 
     return SubwordInputs(*saved_text_encoder(folder, read_shapes()), source.weights, source.max_text_tokens)

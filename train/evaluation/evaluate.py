@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from ...storage.captions.files import ABOUT_NAME, OTHER_LANGUAGES, choose_protocol, read_captions, read_captions_about
 from ...storage.common.errors import SettingError, UserError
 from ...storage.common.files import read_json, sha256_of, write_json, write_jsonl
-from ...storage.common.plugins import Plugin, errors_of_plugin, facts_of_plugin, load_plugin
+from ...storage.common.plugins import Plugin, errors_of_plugin, facts_of_plugin, load_plugin, trust_modules
 from ...storage.common.problems import Problems
 from ...storage.common.progress import Listener, report_progress_to
 from ...storage.common.terminal import say
-from ...storage.common.writing import check_folders
+from ...storage.common.writing import check_folders, remove_file
 from ...storage.dataset.folder import DatasetFolder, dataset_at, find_prepared, guard_around
 from ...storage.records import SPLITS
 from ...storage.stores.opening import StoreSource
@@ -143,6 +143,7 @@ def evaluate(
     Raises:
         UserError: The run or the data set cannot be found or read, or the run cannot be evaluated on it.
     """
+    trust_modules(trust)
     settings = settings or EvaluationSettings()
     plan = _plan(_Names(run, dataset, on, protocol, stores), settings, trust)
     fingerprint = {**_fingerprint(plan), "device": _device_title(settings.device)}
@@ -231,7 +232,7 @@ def _fingerprint(plan: _Plan) -> dict[str, object]:
     fingerprint: dict[str, object] = {
         **plan.flat_request,
         "model_sha256": sha256_of_tensors(plan.run_folder / MODEL_FILE),
-        "inputs": describe_inputs(plan.dataset, plan.stores),
+        "inputs": describe_inputs(plan.dataset, plan.stores, config=plan.config),
     }
     if plan.plugins:
         fingerprint["plugins"] = {plugin.text: plugin.sha256 for plugin in plan.plugins}
@@ -405,9 +406,11 @@ def _evaluate(plan: _Plan, device: str, problems: Problems, fingerprint: Mapping
     if folder == plan.base:
         move_other_results(folder, plan.default)
     write_jsonl(folder / QUERIES_FILE, map(dict, result.rows))
+    remove_file(folder / REPORT_FILE, missing_ok=True)  # its presence shows that an evaluation is complete
+    write_json(folder / METRICS_FILE, metrics)  # before the report: figures that fail lose no numbers
     with _errors_of(task):
-        write_report(run, task, metrics, result.page, folder)
-    write_json(folder / METRICS_FILE, metrics)  # last: it shows that the other two are complete
+        page = result.page() if callable(result.page) else result.page
+        write_report(run, task, metrics, page, folder)
     return metrics
 
 

@@ -214,18 +214,21 @@ class Retrieval(Task[RetrievalSettings]):
         if run.scorer.model.codebook is not None and run.scorer.model.codebook.size:
             codebook = read_codebook(run.scorer, pairs)
             metrics["codebook"] = {**codebook["sharing"], "table": codebook["table"]}
-        page = {
-            "recall_at": RECALL_AT,
-            "listed": list_queries(run, pairs, ranking.ranks, ranking.stage_ranks, ranking.found),
-            "overview": ranking.overview,
-            "codebook": codebook,
-            "tried_weights": run.about["result"].get("stage_weights_tried", []),
-        }
+
+        def make_page() -> dict[str, object]:
+            return {
+                "recall_at": RECALL_AT,
+                "listed": list_queries(run, pairs, ranking.ranks, ranking.stage_ranks, ranking.found),
+                "overview": ranking.overview,
+                "codebook": codebook,
+                "tried_weights": run.about["result"].get("stage_weights_tried", []),
+            }
+
         return TaskResult(
             coverage=split_coverage(listed, pairs.captions, run.features, recordings),
             metrics=metrics,
             rows=_rows(ranking, pairs),
-            page=page,
+            page=make_page,
         )
 
     def table_metrics(self, metrics: Metrics) -> Mapping[str, float]:

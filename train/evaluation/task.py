@@ -56,8 +56,9 @@ class TaskResult:
     """The task's other fields of ``metrics.json``."""
     rows: Iterable[Mapping[str, object]]
     """The lines of ``queries.jsonl``; may be computed lazily."""
-    page: Mapping[str, object]
-    """Variables of the task's page of the report; unused if it has no page."""
+    page: Mapping[str, object] | Callable[[], Mapping[str, object]]
+    """Variables of the task's page of the report, unused if it has no page; or what makes them, once the metrics are
+    written."""
 
 
 class Task(ABC, Generic[S]):

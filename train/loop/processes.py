@@ -30,6 +30,7 @@ from ...storage.common.system import available_cores
 from ...storage.common.terminal import say
 from ..data.stores import Stores
 from ..distributed import is_alone, join_workers
+from ..recipes.own_parts import load_in_child, sent_plugins
 from ..runs.files import EVENTS_FILE, LABELS_FILE, LAST_MODEL_FILE, MODEL_FILE, RUN_FILE, STATE_FILE
 from ..runs.folder import lock_for_training
 from ..runs.run_json import features_note, open_run_stores
@@ -165,8 +166,8 @@ def train_on_devices(
     ]
     job = replace(job, reports_steps=on_step is not None)
     try:
-        for child in children:
-            child.send(job)
+        for child in children:  # which imports modules of one's own before it reads objects of their classes
+            child.send((sent_plugins(job.config), pickle.dumps(job)))
     except (pickle.PicklingError, AttributeError, TypeError) as error:  # of a store of one's own
         for child in children:
             child.process.kill()
@@ -229,7 +230,10 @@ def main() -> None:
     run_child(_work, writes=os.environ["RANK"] == "0")
 
 
-def _work(connection: Connection, job: TrainingJob) -> None:
+def _work(connection: Connection, sent: tuple[list[tuple[str, str, str]], bytes]) -> None:
+    plugins, content = sent
+    load_in_child(plugins)
+    job: TrainingJob = pickle.loads(content)
     is_first = os.environ["RANK"] == "0"
     problems = _ForwardedProblems(connection) if is_first else Problems(quiet=True)
 

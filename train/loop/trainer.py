@@ -115,7 +115,7 @@ class Trainer:
         self._resumes = (self.folder / STATE_FILE).exists()
         features = ClipFeatures(stores.features, self.config.data.grid)
         self.extra = ExtraInputs(self.config.extra, stores.extra)
-        inputs = describe_inputs(job.dataset, stores, job.init)
+        inputs = describe_inputs(job.dataset, stores, job.init, config=job.config)
         self.examples = self._read_examples(features, stores)
         self.share = workers.share(self.examples.batches.size)
         """This process's part of each batch."""

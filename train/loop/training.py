@@ -1,12 +1,13 @@
 """Training as one Python call, which vlalign-train wraps."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ...storage.captions.files import choose_protocol, read_captions_about
+from ...storage.common.plugins import trust_modules
 from ...storage.common.problems import Problems
 from ...storage.common.progress import Listener, report_progress_to
 from ...storage.common.terminal import say
@@ -15,6 +16,7 @@ from ...storage.dataset.folder import DatasetFolder, find_prepared
 from ...storage.stores.opening import StoreSource
 from ..data.stores import choose_features, only_features
 from ..objectives import objective_for
+from ..recipes.own_parts import load_named
 from ..recipes.recipes import RECIPES, describe, make_config, usual_recipe
 from ..recipes.train_config import TrainConfig, refuse_ignored
 from ..runs.files import TENSORBOARD_FOLDER, TEXT_FOLDER
@@ -55,6 +57,7 @@ def train(
     on_progress: Listener | None = None,
     on_step: Callable[[dict[str, float]], None] | None = None,
     may_be_unused: bool = False,
+    trust: Collection[str] = (),
 ) -> TrainedRun:
     """Train a video-text model on the features and captions of a data set, or resume a training that was stopped.
 
@@ -70,13 +73,15 @@ def train(
             between them. Each has a process, and they share every batch. Under torchrun, each process uses its own
             GPU.
         stores: Stores of one's own by features' names, or ``MODULE:NAME`` (``StoreSource``); None: those of the folder.
-        settings: Settings by name, such as ``{"features": "s3d", "num_steps": 1000}``; see ``TrainConfig``.
+        settings: Settings by name, such as ``{"features": "s3d", "num_steps": 1000}``; see ``TrainConfig``. The
+            objective and the encoder may be your own, ``{"objective": "my_module:MyObjective"}`` or the class itself.
         on_progress: Called after each step.
         on_step: Called with the figures of each step: "step" (counted from 1), "loss" and its terms, "learning_rate",
             and after a validation its metrics, such as "validation_R@1". On a GPU it is called for several steps at
             once. It runs in this process, also if others train; under torchrun, in the first one. An error that it
             raises ends the training and reaches the caller; the same call resumes it after the last validation.
         may_be_unused: Take settings that change nothing with this objective, as some rows of papers' tables have them.
+        trust: Modules of your own that may be imported if the run of ``init`` names them.
 
     Returns:
         The run's folder, its best validation, its last losses, and how much was skipped.
@@ -85,7 +90,8 @@ def train(
         SettingError: A setting cannot be used, or changes nothing with this objective.
         UserError: Captions, features or the run's folder cannot be used, or the loss is not finite.
     """
-    given = {name: value for name, value in (settings or {}).items() if value is not None}
+    trust_modules(trust)
+    given = load_named({name: value for name, value in (settings or {}).items() if value is not None})
     folder = replace(find_prepared(dataset, having="captions", hint="vlalign-preprocess"), stores=stores)
     init_folder = find_run(folder.root, None, init) if init else None
     folder, config = _choose_config(folder, given, recipe, protocol, init or "", init_folder)
@@ -95,7 +101,7 @@ def train(
     parts = [run_folder / name for name in (TENSORBOARD_FOLDER, TEXT_FOLDER)]
     check_folders(*parts, folder.captions, folder.pairs, folder.path / "pair_weights")
     opened = open_run_stores(folder, config)
-    if is_trained(run_folder, config, describe_inputs(folder, opened, init_folder)):
+    if is_trained(run_folder, config, describe_inputs(folder, opened, init_folder, config=config)):
         say(f"{run_folder}: trained before with the same settings on the same data; nothing to do")
         best, last = read_figures(run_folder)
         return TrainedRun(run_folder, config, init_folder, was_trained_before=True, best=best, last=last)

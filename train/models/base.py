@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from ..data.text_inputs import TextInputs
+from ..settings import EncoderTraits, ModelSettings
 from .codebook import SharedCodebook
 from .fusion import Fusion, TokenBank
 from .layers import MixedPrecision
 from .tokens import Extra, TextTokens, VideoTokens
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class QueryQueue(nn.Module):
@@ -71,12 +76,29 @@ def no_modules(width: int) -> ObjectiveModules:
     return ObjectiveModules()
 
 
+@dataclass(frozen=True)
+class ModelPlan:
+    """The parts and sizes of a model that its settings do not give."""
+
+    feature_dim: int
+    """Width of a row of features."""
+    text_inputs: TextInputs
+    has_fusion: bool = False
+    has_token_head: bool = False
+    reads_texts: bool = True
+    still: bool = False
+    """The videos are still images."""
+    make_modules: MakeModules = no_modules
+
+
 class PairModel(MixedPrecision):
-    """A model of videos and texts.
+    """A model of videos and texts: the encoders that ``--encoder`` names.
 
     A subclass's constructor makes its encoders and ends with ``self.add(make_modules)``.
     """
 
+    traits: ClassVar[EncoderTraits]
+    """The properties of the encoders."""
     reads_extra: ClassVar[bool] = False
     """Its encoders take inputs of one's own, as the keyword ``extra`` of ``encode_videos`` and ``encode_texts``."""
     feature_mean: Tensor
@@ -101,6 +123,11 @@ class PairModel(MixedPrecision):
         self.head: nn.Module | None = None
         self.queries: QueryQueue | None = None
         self.own: nn.Module | None = None
+
+    @classmethod
+    def from_settings(cls, settings: ModelSettings, plan: ModelPlan) -> Self:
+        """Return a model with new weights; a given text encoder has its own."""
+        raise NotImplementedError
 
     def add(self, make_modules: MakeModules) -> None:
         """Make the objective's modules and add them to this model, after everything else."""

@@ -1,11 +1,18 @@
 """SSML's gated embeddings (section 5.1): a clip and a caption as one vector each; its head for questions."""
 
+from typing import TYPE_CHECKING, ClassVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .base import MakeModules, PairModel, no_modules
+from ..data.text_inputs import WordVectorInputs
+from ..settings import ENCODERS, EncoderTraits, ModelSettings
+from .base import MakeModules, ModelPlan, PairModel, no_modules
 from .tokens import TextTokens, VideoTokens
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class GatedEmbedding(nn.Module):
@@ -27,6 +34,8 @@ class GatedPair(PairModel):
     Both are single vectors, so each clip and each caption is encoded as one token.
     """
 
+    traits: ClassVar[EncoderTraits] = ENCODERS["gated"]
+
     def __init__(self, feature_dim: int, word_dim: int, width: int, *, make_modules: MakeModules = no_modules) -> None:
         """Make new encoders.
 
@@ -39,6 +48,13 @@ class GatedPair(PairModel):
         super().__init__(width)
         self.video, self.text = GatedEmbedding(feature_dim, width), GatedEmbedding(word_dim, width)
         self.add(make_modules)
+
+    @classmethod
+    def from_settings(cls, settings: ModelSettings, plan: ModelPlan) -> "Self":
+        """Return a model with new embeddings."""
+        assert isinstance(plan.text_inputs, WordVectorInputs)
+        width = plan.text_inputs.width
+        return cls(plan.feature_dim, width, settings.embedding_size, make_modules=plan.make_modules)
 
     def compile_layers(self) -> None:
         """Compile both embeddings with torch.compile."""

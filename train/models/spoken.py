@@ -1,14 +1,20 @@
 """CMCM's encoders of clips and spoken captions, for S-MiT and Places (section 4.1, Table 3 and appendix B)."""
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from ..data.text_inputs import RecordingInputs
+from ..settings import ENCODERS, EncoderTraits, ModelSettings
 from .audio import AudioEncoder
-from .base import MakeModules, PairModel, no_modules
+from .base import MakeModules, ModelPlan, PairModel, no_modules
 from .gated import GatedEmbedding
 from .tokens import TextTokens, VideoTokens, masked_mean
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 WIDTH = 1024
 """Width of the audio encoder's tokens."""
@@ -45,6 +51,8 @@ class SpokenPair(PairModel):
     GLU" of clips, and "Avg. Pooling + GLU" of still images (Places) and of recordings.
     """
 
+    traits: ClassVar[EncoderTraits] = ENCODERS["spoken"]
+
     def __init__(self, feature_dim: int, *, still: bool = False, make_modules: MakeModules = no_modules) -> None:
         """Make new encoders.
 
@@ -58,6 +66,12 @@ class SpokenPair(PairModel):
         self.project, self.audio = nn.Linear(feature_dim, WIDTH), AudioEncoder()
         self.seen_summary, self.spoken_summary = GatedEmbedding(WIDTH, WIDTH), GatedEmbedding(WIDTH, WIDTH)
         self.add(make_modules)
+
+    @classmethod
+    def from_settings(cls, settings: ModelSettings, plan: ModelPlan) -> "Self":
+        """Return a model with new encoders."""
+        assert isinstance(plan.text_inputs, RecordingInputs)
+        return cls(plan.feature_dim, still=plan.still, make_modules=plan.make_modules)
 
     def compile_layers(self) -> None:
         """Compile the audio encoder with torch.compile."""

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from ..settings import MAX_TOKENS
-from .base import MakeModules, PairModel, no_modules
+from ..data.text_inputs import SubwordInputs
+from ..settings import ENCODERS, MAX_TOKENS, EncoderTraits, ModelSettings
+from .base import MakeModules, ModelPlan, PairModel, no_modules
 from .fusion import Fusion, TokenBank
 from .layers import Compiled, SelfAttentionLayer, by_length, new_layers
 from .tokens import TextTokens, VideoTokens, lengths_of, pooled_texts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+    from typing_extensions import Self
 
     from ..data.text_towers import TextTower
 
@@ -28,6 +30,8 @@ class VideoTextModel(PairModel):
     """
 
     compiled_texts: Compiled | None = None
+
+    traits: ClassVar[EncoderTraits] = ENCODERS["transformer"]
 
     def __init__(
         self,
@@ -70,6 +74,22 @@ class VideoTextModel(PairModel):
         self.add(make_modules)
         if not reads_texts:
             self.text_encoder.requires_grad_(False)
+
+    @classmethod
+    def from_settings(cls, settings: ModelSettings, plan: ModelPlan) -> Self:
+        """Return a model with new layers."""
+        assert isinstance(plan.text_inputs, SubwordInputs)
+        return cls(
+            plan.feature_dim,
+            plan.text_inputs.encoder,
+            num_video_layers=settings.num_video_layers,
+            num_fusion_layers=settings.num_fusion_layers if plan.has_fusion else None,
+            dropout=settings.dropout,
+            token_head=plan.has_token_head,
+            reads_texts=plan.reads_texts,
+            pooling=plan.text_inputs.pooling.method,
+            make_modules=plan.make_modules,
+        )
 
     def compile_layers(self) -> None:
         """Compile the text encoder and all self-attention layers with torch.compile, for any length.

@@ -1,14 +1,20 @@
 """Encoders of bags of words and rows: a vector and a weight for each word, and linear layers on rows."""
 
 import math
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .base import MakeModules, PairModel, no_modules
+from ..data.text_inputs import WordIdInputs
+from ..settings import ENCODERS, EncoderTraits, ModelSettings
+from .base import MakeModules, ModelPlan, PairModel, no_modules
 from .tokens import TextTokens, VideoTokens, masked_mean
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 WIDTH = 256
 """Width of the vectors that are compared."""
@@ -23,6 +29,8 @@ class WordPair(PairModel):
     Each word has two vectors: one is compared with a whole clip after the caption's words are added up, the other with
     each row. It also has a weight, which begins as the word's idf. A text's tokens are the two vectors side by side.
     """
+
+    traits: ClassVar[EncoderTraits] = ENCODERS["words"]
 
     def __init__(
         self,
@@ -56,6 +64,19 @@ class WordPair(PairModel):
         self.log_word_scale = nn.Parameter(torch.tensor(math.log(FIRST_SCALE)))
         self.log_sharpness = nn.Parameter(torch.tensor(math.log(FIRST_SHARPNESS)))
         self.add(make_modules)
+
+    @classmethod
+    def from_settings(cls, settings: ModelSettings, plan: ModelPlan) -> "Self":
+        """Return a model with new encoders."""
+        texts = plan.text_inputs
+        assert isinstance(texts, WordIdInputs)
+        return cls(
+            plan.feature_dim,
+            len(texts.words),
+            idf=texts.idf,
+            dropout=settings.dropout,
+            make_modules=plan.make_modules,
+        )
 
     def compile_layers(self) -> None:
         """Compile the linear layers with torch.compile."""

@@ -1,9 +1,16 @@
 """The objectives that a model can be trained with, one file each.
 
 An objective is a loss with its settings. To add one, write its file and add its row here; CONTRIBUTING.md has an
-example. Formulas of papers stand in ``train/losses/``, as functions of tensors.
+example. Formulas of papers stand in ``train/losses/``, as functions of tensors. Objectives of one's own come from their
+modules by name (``storage/common/plugins.py``).
 """
 
+from dataclasses import MISSING, fields
+from typing import Any
+
+from ...storage.common.plugins import loaded_plugins
+from ...storage.common.settings import types_of
+from ..settings import DataSettings, ModelSettings, OptimizationSettings, ValidationSettings
 from .base import Objective
 from .cmcm import CmcmObjective
 from .mil_nce import MilNceObjective
@@ -26,8 +33,39 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "segmentation": SegmentationObjective,
     "words": WordsObjective,
 }
-"""{name: objective}"""
+"""{name: objective} of the built-in objectives"""
 DEFAULT_OBJECTIVE = "taco"
+
+
+def objectives() -> dict[str, type[Objective]]:
+    """Return {name: objective} of all objectives: the built-in ones, and those that were loaded from own modules."""
+    own = {plugin.text: plugin.value for plugin in loaded_plugins("objectives")}
+    return OBJECTIVES | {name: objective for name, objective in own.items() if name not in OBJECTIVES}
+
+
+def objective_problem(value: Any) -> str | None:
+    """Return why a value of somebody's own module is no objective, or None."""
+    if not isinstance(value, type) or not issubclass(value, Objective):
+        return "is no objective; expected a subclass of vlalign.train.objectives.base.Objective"
+    if value.__module__.startswith("vlalign."):
+        return f"is built in; expected one of {', '.join(OBJECTIVES)}, or one of your own"
+    if "__dataclass_fields__" not in vars(value):
+        return "is no dataclass; write @dataclass(frozen=True, kw_only=True) above the class"
+    if missing := [name for name in ("description", "loss_terms") if not hasattr(value, name)]:
+        return f"has no {missing[0]}; expected the class variables description and loss_terms"
+    others = {field.name for of in COMMON_SETTINGS for field in fields(of)}
+    for field in fields(value):
+        if field.name in others:
+            return f"its setting {field.name} is one of all runs; expected another name"
+        if field.default is MISSING:
+            return f"its setting {field.name} has no default; expected setting(DEFAULT, DESCRIPTION)"
+        if (kind := types_of(value)[field.name]) not in (str, int, float, bool):
+            return f"its setting {field.name} is of type {kind}; expected str, int, float or bool"
+    return None
+
+
+COMMON_SETTINGS = (DataSettings, ModelSettings, OptimizationSettings, ValidationSettings)
+"""The settings that every run has besides those of its objective."""
 
 
 def objective_for(task: str) -> str | None:

@@ -9,15 +9,15 @@ from typing import Any
 
 from ...storage.common.errors import SettingError
 from ...storage.common.settings import Settings, info_of, types_of
-from ..objectives import DEFAULT_OBJECTIVE, OBJECTIVES, Objective
+from ..objectives import DEFAULT_OBJECTIVE, OBJECTIVES, Objective, objectives
 from ..settings import (
-    ENCODERS,
     DataSettings,
     EncoderTraits,
     ExtraInput,
     ModelSettings,
     OptimizationSettings,
     ValidationSettings,
+    encoders,
 )
 
 COMPONENTS: dict[str, type[Settings]] = {
@@ -75,7 +75,7 @@ class TrainConfig:
         if objective.needs_word_vectors != traits.learns_word_vectors:
             lack = lack or "the encoder and the objective named words belong together"
         if lack:
-            fitting = [name for name, other in OBJECTIVES.items() if _fits(other, traits)]
+            fitting = [name for name, other in objectives().items() if _fits(other, traits)]
             problem = f"does not fit objective {objective.name}: {lack}; expected one of {', '.join(fitting)}"
             raise SettingError("encoder", self.model.encoder, problem)
 
@@ -136,8 +136,8 @@ class TrainConfig:
             SettingError: A value cannot be used, or a setting does not exist.
         """
         name = settings.get("objective", DEFAULT_OBJECTIVE)
-        if name not in OBJECTIVES:
-            raise SettingError("objective", name, f"expected one of {', '.join(OBJECTIVES)}")
+        if name not in objectives():
+            raise SettingError("objective", name, f"expected one of {', '.join(objectives())}")
         settings_of_others(settings)
         if unknown := settings.keys() - setting_types().keys():
             raise SettingError(min(unknown), settings[min(unknown)], "no such setting")
@@ -147,7 +147,7 @@ class TrainConfig:
 
         of_run = {name: settings[name] for name in ("recipe", "init") if name in settings}
         components = {name: make(component) for name, component in COMPONENTS.items()}
-        return cls(objective=make(OBJECTIVES[name]), **components, **of_run)
+        return cls(objective=make(objectives()[name]), **components, **of_run)
 
 
 def train_config(**settings: Any) -> TrainConfig:
@@ -162,7 +162,7 @@ def _values(*components: Settings) -> dict[str, Any]:
 def setting_types() -> dict[str, type]:
     """Return the type of every setting that a run can have: {name: str, int, float or bool}."""
     types: dict[str, type] = dict(OF_RUN)
-    for component in [*COMPONENTS.values(), *OBJECTIVES.values()]:
+    for component in [*COMPONENTS.values(), *objectives().values()]:
         types |= types_of(component)
     return types
 
@@ -176,7 +176,7 @@ def default_settings(objective: type[Objective]) -> dict[str, Any]:
 def objective_settings() -> dict[str, dict[str, type[Objective]]]:
     """Return the objectives that have each setting: {setting: {objective's name: objective}}."""
     having: dict[str, dict[str, type[Objective]]] = {}
-    for name, objective in OBJECTIVES.items():
+    for name, objective in objectives().items():
         for field in fields(objective):
             having.setdefault(field.name, {})[name] = objective
     return having
@@ -217,13 +217,13 @@ def refuse_ignored(config: TrainConfig, written: Mapping[str, Any]) -> None:
 
 def _encoders_that_use(setting: str) -> str:
     return "encoder is " + " or ".join(
-        name for name, traits in ENCODERS.items() if setting not in traits.ignored_settings
+        name for name, traits in encoders().items() if setting not in traits.ignored_settings
     )
 
 
 def _objectives_that_use(setting: str) -> str:
     common = {field.name for component in COMPONENTS.values() for field in fields(component)}
-    having = OBJECTIVES if setting in common else objective_settings().get(setting, {})
+    having = objectives() if setting in common else objective_settings().get(setting, {})
     return "objective is one of " + ", ".join(
         name for name, objective in having.items() if setting not in objective.ignored_settings
     )

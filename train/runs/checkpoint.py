@@ -16,7 +16,7 @@ from ..models.base import PairModel
 from ..recipes.train_config import TrainConfig
 from ..untrusted_files import START_AGAIN, refuse_damaged
 from .files import LAST_MODEL_FILE, MODEL_FILE, STATE_FILE
-from .run_json import RunInputs, read_config
+from .run_json import RunInputs, is_edited, read_config
 
 
 def save_model(folder: Path, model: PairModel, *, last: bool = False) -> None:
@@ -83,7 +83,9 @@ def _load_state(path: Path, state: RunState) -> None:
     if saved != state.config or about["inputs"] != json.loads(json.dumps(state.inputs)):
         old = saved.flat()
         changed = [name for name, value in state.config.flat().items() if old.get(name) != value]
-        what = f"other settings ({', '.join(changed)})" if changed else "other features or captions"
+        edited = is_edited(about["inputs"], state.inputs)
+        of_inputs = "another version of a module of your own" if edited else "other features or captions"
+        what = f"other settings ({', '.join(changed)})" if changed else of_inputs
         raise UserError(
             f"{path.parent}: holds an unfinished run with {what}; pass another --run-name NAME, or remove that folder"
         )

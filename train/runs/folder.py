@@ -13,6 +13,7 @@ from ...storage.common.errors import SettingError, UserError
 from ...storage.common.locks import folder_lock
 from ...storage.common.terminal import one_line, say
 from ...storage.dataset.folder import DatasetFolder, dataset_at
+from ..recipes.own_parts import plugins_of
 from ..recipes.recipes import RECIPES, usual_recipe
 from ..recipes.train_config import TrainConfig, default_settings
 from .files import RUN_FILE
@@ -218,7 +219,7 @@ def default_run_name(config: TrainConfig, init: Path | None, *, seed: str | None
     """Return the name of the folder of a run that was not given one.
 
     It begins with the objective, or with the recipe if that is not the data set's usual one. Settings that differ from
-    the recipe are part of it.
+    the recipe are part of it, and the first digits of the SHA-256 of modules of one's own.
 
     Args:
         config: The run's settings.
@@ -226,7 +227,7 @@ def default_run_name(config: TrainConfig, init: Path | None, *, seed: str | None
         seed: What stands in the place of the seed, for several runs; None: the run's own.
     """
     usual = usual_recipe(config.objective.name, config.data.dataset, config.data.protocol, config.init)
-    start = config.objective.name if config.recipe in ("", usual) else config.recipe
+    start = config.objective.name.replace(":", ".") if config.recipe in ("", usual) else config.recipe
     settings = settings_text(changed_settings(config))
     if len(settings) > MAX_SETTINGS_CHARACTERS:
         settings = "settings-" + hashlib.sha256(settings.encode()).hexdigest()[:8]
@@ -237,6 +238,7 @@ def default_run_name(config: TrainConfig, init: Path | None, *, seed: str | None
         config.data.protocol,
         origin,
         settings,
+        *(plugin.sha256[:8] for plugin in plugins_of(config).values()),  # an edited module is another run
         seed or f"seed{config.optimization.seed}",
     )
     return "-".join(filter(None, parts))

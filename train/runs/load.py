@@ -8,19 +8,22 @@ from typing import Any
 from ...storage.captions.idf import read_idf
 from ...storage.common.device import find_device, on_meta_device
 from ...storage.common.errors import UserError
+from ...storage.common.terminal import say
 from ...storage.dataset.folder import DatasetFolder
 from ..data.clip_features import ClipFeatures
 from ..data.extra_inputs import ExtraInputs
 from ..data.stores import Stores, origin_of
 from ..data.text_inputs import TextInputs, TextSource, TokenWeights, saved_text_inputs
-from ..models.build import ModelPlan, make_model
+from ..models.base import ModelPlan
+from ..models.build import make_model
+from ..recipes.own_parts import facts_of_plugins, plugins_of
 from ..recipes.train_config import TrainConfig
 from ..scoring.scorer import Scorer
 from ..untrusted_files import START_AGAIN, TRAIN_AGAIN, read_shapes, refuse_damaged, shape_difference
 from .checkpoint import load_model
 from .files import MODEL_FILE, STATE_FILE, TEXT_FOLDER
 from .folder import dataset_of
-from .run_json import features_note, open_run_stores, read_config, read_labels, read_run, score_weights
+from .run_json import features_note, is_edited, open_run_stores, read_config, read_labels, read_run, score_weights
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,9 @@ def load_run(
     about = read_run(folder)
     config = read_config(about)
     trained = dataset_of(folder, config)
+    if is_edited(about["inputs"], {"plugins": facts_of_plugins(config)}):
+        modules = ", ".join(sorted({plugin.module for plugin in plugins_of(config).values()}))
+        say(f"note: {folder}: module {modules} was edited since the run was trained; scores may be others")
     dataset = on or trained
     stores = stores or open_run_stores(dataset, config)
     check_stores(folder, stores, about["inputs"], dataset, trained)

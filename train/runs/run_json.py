@@ -12,15 +12,18 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from ...storage.captions.files import read_captions_about
-from ...storage.common.errors import UserError
+from ...storage.common.errors import SettingError, UserError
 from ...storage.common.files import check_regular, read_json, read_jsonl, write_json
 from ...storage.common.packages import package_version
+from ...storage.common.plugins import PluginFacts
+from ...storage.common.settings import types_of
 from ...storage.common.terminal import one_line
 from ...storage.common.validation import DATASET_NAME, is_text
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.shards import EXTRACTED, UNKNOWN_FACTS
 from ..data.stores import StoreFacts, StoreOrigin, Stores, facts_of, open_stores
-from ..objectives import DEFAULT_OBJECTIVE, OBJECTIVES
+from ..objectives import DEFAULT_OBJECTIVE, objectives
+from ..recipes.own_parts import facts_of_plugins, load_from_file
 from ..recipes.train_config import TrainConfig, setting_types
 from ..settings import FeatureRows
 from ..untrusted_files import sha256_of_tensors
@@ -45,6 +48,8 @@ class _OptionalInputs(TypedDict, total=False):
     recordings: StoreFacts
     extra: list[StoreFacts]
     """The stores of inputs of one's own."""
+    plugins: dict[str, PluginFacts]
+    """The objective and the encoder, if they are one's own."""
 
 
 class RunInputs(_OptionalInputs):
@@ -66,13 +71,16 @@ def open_run_stores(dataset: DatasetFolder, config: TrainConfig) -> Stores:
     return open_stores(dataset, config.data.features, recordings=recordings, extra=extra)
 
 
-def describe_inputs(dataset: DatasetFolder, stores: Stores, init: Path | None = None) -> RunInputs:
+def describe_inputs(
+    dataset: DatasetFolder, stores: Stores, init: Path | None = None, *, config: TrainConfig
+) -> RunInputs:
     """Return the inputs that tell a run from another one on other data.
 
     Args:
         dataset: Has the captions.
         stores: The stores that the run reads.
         init: Folder of the run whose model training starts from.
+        config: The run's settings, which may name an objective or an encoder of one's own.
     """
     inputs: RunInputs = {
         "captions": read_captions_about(dataset.captions),
@@ -84,6 +92,8 @@ def describe_inputs(dataset: DatasetFolder, stores: Stores, init: Path | None = 
         inputs["recordings"] = facts_of(stores.recordings)
     if stores.extra:
         inputs["extra"] = [*map(facts_of, stores.extra.values())]
+    if plugins := facts_of_plugins(config):
+        inputs["plugins"] = plugins
     return inputs
 
 
@@ -122,12 +132,33 @@ def read_run(folder: Path) -> dict[str, Any]:
         check_regular(path)
     try:
         about = read_json(folder / RUN_FILE)
+        if isinstance(about, dict) and isinstance(about.get("config"), dict):
+            _load_own_parts(about["config"], folder / RUN_FILE)
         check_run(about)
     except UnknownRun as error:
         raise UnknownRun(f"{folder / RUN_FILE}: {error}") from None
+    except SettingError as error:
+        if error.setting == "trust":
+            raise
+        raise UserError(f"{folder / RUN_FILE}: not readable ({error}); train the run again") from None
     except (OSError, ValueError, TypeError, RecursionError, UserError) as error:
         raise UserError(f"{folder / RUN_FILE}: not readable ({error}); train the run again") from None
     return about
+
+
+def _load_own_parts(config: dict[str, Any], path: Path) -> None:
+    """Load the run's own objective and encoder.
+
+    Raises:
+        SettingError: A module is not trusted.
+        UnknownRun: A part cannot be loaded.
+    """
+    try:
+        load_from_file(config, path)
+    except SettingError:
+        raise
+    except UserError as error:
+        raise UnknownRun(f"{error}; the run was trained with it") from None
 
 
 def check_run(about: Any) -> None:
@@ -186,9 +217,9 @@ def read_config(about: dict[str, Any]) -> TrainConfig:
     settings = {RENAMED_SETTINGS.get(name, name): value for name, value in written.items()}
     name = settings.get("objective", DEFAULT_OBJECTIVE)
     _expect(isinstance(name, str), "config.objective is not text")
-    if name not in OBJECTIVES:
-        raise UnknownRun(_unknown("objective", name, f"it knows {', '.join(OBJECTIVES)}"))
-    types = setting_types()
+    if name not in objectives():
+        raise UnknownRun(_unknown("objective", name, f"it knows {', '.join(objectives())}"))
+    types = setting_types() | types_of(objectives()[name])
     for name, value in settings.items():
         if name not in types:
             raise UnknownRun(_unknown("setting", name, "another version made it"))
@@ -202,6 +233,17 @@ def _unknown(what: str, name: str, why: str) -> str:
     return f"this version does not know its {what} '{one_line(name)[:80]}' ({why}); use the version that trained it"
 
 
+def is_edited(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Return whether the own parts of two runs' inputs have the same names, and other code."""
+
+    def without_code(inputs: Mapping[str, Any]) -> dict[str, str]:
+        plugins = inputs.get("plugins")
+        parts = plugins.items() if isinstance(plugins, dict) else ()
+        return {setting: str(facts.get("name")) for setting, facts in parts if isinstance(facts, dict)}
+
+    return without_code(before) == without_code(now) and before.get("plugins", {}) != now.get("plugins", {})
+
+
 def is_trained(folder: Path, config: TrainConfig, inputs: RunInputs) -> bool:
     """Return whether ``folder`` holds a finished run with these settings and inputs.
 
@@ -213,10 +255,8 @@ def is_trained(folder: Path, config: TrainConfig, inputs: RunInputs) -> bool:
     about = read_run(folder)
     if about["inputs"] == inputs and read_config(about) == config:
         return True
-    raise UserError(
-        f"{folder}: holds a finished run with other settings or data; pass another --run-name NAME, or remove that "
-        "folder"
-    )
+    what = "another version of a module of your own" if is_edited(about["inputs"], inputs) else "other settings or data"
+    raise UserError(f"{folder}: holds a finished run with {what}; pass another --run-name NAME, or remove that folder")
 
 
 def features_note(stores: Sequence[StoreOrigin]) -> str | None:

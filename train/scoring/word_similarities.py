@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from ...storage.common.terminal import say
 from ...storage.records import Caption
 from ..data.clips import Clip
-from ..data.text_inputs import RecordingInputs, WordVectorInputs
 from .scorer import CLIP_CHUNK, Scorer
 
 
@@ -38,17 +38,24 @@ def word_similarities(
         None for a caption without a word that the model knows, and for a clip without rows.
     """
     inputs, config = scorer.text_inputs, scorer.config
-    if isinstance(inputs, WordVectorInputs | RecordingInputs) or not config.objective.has_word_similarity:
+    words_of_tokens = getattr(inputs, "words_of_tokens", None)
+    if words_of_tokens is None or not config.objective.has_word_similarity:
         return
     scorer.model.eval()
     for first in range(0, len(captions), CLIP_CHUNK):
         texts, parts = captions[first : first + CLIP_CHUNK], clips[first : first + CLIP_CHUNK]
-        similarity_BNM = config.objective.word_similarity(scorer.encode_texts(texts), scorer.encode_videos(parts))
+        videos = scorer.encode_videos(parts)
         timed = scorer.features.timed_rows(parts, config.data.max_video_tokens)
+        for num_tokens, (rows, _) in zip(videos.mask_BM.sum(dim=1).tolist(), timed, strict=True):
+            if len(rows) and num_tokens != len(rows):
+                how_many = f"{num_tokens} tokens of a clip of {len(rows)} rows"
+                say(f"note: words are not shown over time: encoder {config.model.encoder} makes {how_many}")
+                return
+        similarity_BNM = config.objective.word_similarity(scorer.encode_texts(texts), videos)
         for caption, similarity_NM, (rows, times) in zip(
             texts, similarity_BNM.float().cpu().numpy(), timed, strict=True
         ):
-            yield _of_clip(inputs.words_of_tokens(caption), similarity_NM[:, : len(rows)], times)
+            yield _of_clip(words_of_tokens(caption), similarity_NM[:, : len(rows)], times)
 
 
 def _of_clip(words: Sequence[tuple[int, str]], similarity_NM: np.ndarray, times: np.ndarray) -> WordSimilarities | None:

@@ -16,6 +16,7 @@ from ...storage.stores.memory_store import MemoryStore
 from ..data.clip_features import ClipFeatures
 from ..data.clips import Clip
 from ..models.tokens import EXTRA, VideoTokens, present, tokens_of
+from ..recipes.own_parts import facts_of_plugins
 from ..runs.files import MODEL_FILE
 from ..runs.folder import dataset_of
 from ..runs.load import Run
@@ -71,7 +72,9 @@ class RunEncoder:
         """The model, and the profiles and weights of its features."""
         stores = [*self._stores, *self._extra]
         features = [{"profile_hash": s.profile.hash, "weights_sha256": s.weights.sha256} for s in stores]
-        return {"run": self.name, "model_sha256": sha256_of(self.run.folder / MODEL_FILE), "features": features}
+        identity = {"run": self.name, "model_sha256": sha256_of(self.run.folder / MODEL_FILE), "features": features}
+        plugins = facts_of_plugins(self.run.config)  # other code makes other vectors
+        return identity | ({"plugins": plugins} if plugins else {})
 
     def video_ids(self) -> list[str]:
         """Return the videos that all stores of the run have."""

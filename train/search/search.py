@@ -279,6 +279,7 @@ def open_search(
     weights: Path | str | None = None,
     device: str = "auto",
     stores: StoreSource | None = None,
+    trust: Collection[str] = (),
 ) -> Search:
     """Open a data set for search, without training (``features``) or with a trained ``run``.
 
@@ -290,9 +291,10 @@ def open_search(
             them.
         device: What a run computes on; see ``find_device``.
         stores: Stores of one's own with the data set's features, as for ``train``.
+        trust: Modules of your own that may be imported if the run names them.
 
     Raises:
         UserError: Neither or both of ``features`` and ``run`` are given, one cannot be used, or the index is missing
             and too large to be made now.
     """
-    return Search.open(SearchSource(dataset, features, run, weights, device, stores))
+    return Search.open(SearchSource(dataset, features, run, weights, device, stores, tuple(trust)))

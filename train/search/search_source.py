@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...storage.common.errors import UserError
+from ...storage.common.plugins import trust_modules
 from ...storage.dataset.folder import DatasetFolder, dataset_at
 from ...storage.stores.opening import StoreSource
 from ..runs.files import RUN_FILE
@@ -23,6 +24,7 @@ class SearchSource:
     weights: Path | str | None = None
     device: str = "auto"
     stores: StoreSource | None = None
+    trust: tuple[str, ...] = ()
 
     def absolute(self) -> "SearchSource":
         """Return the source with absolute paths, for processes that run in other folders."""
@@ -40,6 +42,7 @@ class SearchSource:
         Raises:
             UserError: Neither or both of ``features`` and ``run`` are given, or one cannot be used.
         """
+        trust_modules(self.trust)
         if (self.features is None) == (self.run is None):
             raise UserError("search: expected either features whose model reads texts, or a run")
         if self.features is None:

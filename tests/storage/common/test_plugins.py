@@ -26,6 +26,7 @@ def nothing_loaded(monkeypatch):
     """Forget what other tests loaded, and restore modules and import path."""
     monkeypatch.setattr(plugins, "_LOADED", {})
     monkeypatch.setattr(plugins, "_SHA256", {})
+    monkeypatch.setattr(plugins, "_TRUSTED", set())
     before, path = set(sys.modules), list(sys.path)
     yield
     assert sys.path == path  # a folder is on it only during an import

@@ -1,0 +1,302 @@
+"""Objectives and encoders of one's own: from their module by name, recorded with their code, run only if trusted."""
+
+import hashlib
+import json
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.toy import make_toy
+from helpers.training import EIGHT_STEPS, TWO_STEPS, at
+from vlalign.storage.common import plugins
+from vlalign.storage.common.errors import SettingError, UserError
+from vlalign.storage.common.files import read_json, read_jsonl
+from vlalign.storage.common.plugins import load_plugin
+from vlalign.train import evaluate, open_search, train
+from vlalign.train.cli.evaluate import main as evaluate_main
+from vlalign.train.cli.index import main as index_main
+from vlalign.train.cli.runs import main as runs_main
+from vlalign.train.cli.search import main as search_main
+from vlalign.train.cli.serve import main as serve_main
+from vlalign.train.cli.train import main as train_main
+
+MARGIN = """
+    from dataclasses import dataclass
+    from typing import ClassVar
+
+    from vlalign.storage.common.settings import setting
+    from vlalign.train.objectives.base import Objective
+
+    open({mark!r}, "a").close()
+
+    @dataclass(frozen=True, kw_only=True)
+    class Margin(Objective):
+        description: ClassVar[str] = "a caption is closer to its clip than to the next one"
+        loss_terms: ClassVar[tuple[str, ...]] = ("margin",)
+        margin_of_mine: float = setting(0.2, "how much closer", ge=0)
+
+        def compute_loss(self, model, batch):
+            text_BD, video_BD = batch.all_vectors(self, model)
+            right_B = (text_BD * video_BD).sum(dim=1)
+            wrong_B = (text_BD * video_BD.roll(1, dims=0)).sum(dim=1)
+            return {{"margin": (self.margin_of_mine + wrong_B - right_B).clamp(min=0).mean()}}
+"""
+POOLED = """
+    from dataclasses import replace
+    from vlalign.train.models.words import WordPair
+
+    class Pooled(WordPair):
+        traits = replace(WordPair.traits, description="one token of each clip")
+
+        def encode_videos(self, features_BMF, mask_BM, lengths_B=None):
+            tokens = super().encode_videos(features_BMF, mask_BM, lengths_B)
+            return replace(tokens, tokens_BMD=tokens.tokens_BMD[:, :1], mask_BM=mask_BM[:, :1], lengths_B=None)
+"""
+SHORT = ["--features", "s3d", "--encoder", "gated", "--embedding-size", "16", *EIGHT_STEPS]
+
+
+def forget() -> None:
+    """Do as a new process does: know no own part, and have none of their modules."""
+    for known in (plugins._LOADED, plugins._SHA256, plugins._TRUSTED):
+        known.clear()
+    for name in [name for name in sys.modules if name.startswith("own_")]:
+        del sys.modules[name]
+
+
+@pytest.fixture(autouse=True)
+def new_process():
+    forget()
+    yield
+    forget()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """A folder with a data set, modules of one's own, a run of the package's, and later a run of an own objective."""
+    folder = tmp_path_factory.mktemp("place")
+    (folder / "own_margin.py").write_text(textwrap.dedent(MARGIN.format(mark=str(folder / "mark"))), encoding="utf-8")
+    (folder / "own_pooled.py").write_text(textwrap.dedent(POOLED), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        toy = make_toy(folder)
+        assert train_main([*at(toy), *TWO_STEPS, "--run-name", "plain"]) == 0
+        forget()
+        own = ["--objective", "own_margin:Margin", "--margin-of-mine", "0.3"]
+        assert train_main([*at(toy), *SHORT, *own, "--run-name", "mine"]) == 0
+    return folder
+
+
+@pytest.fixture
+def toy(place, monkeypatch):
+    from vlalign.storage.dataset.folder import DatasetFolder
+
+    monkeypatch.chdir(place)
+    (place / "mark").unlink(missing_ok=True)
+    return DatasetFolder(place, "toy")
+
+
+def code_of(call) -> int:
+    """Return a command's exit code."""
+    try:
+        return call()
+    except SystemExit as error:
+        return error.code
+
+
+def test_a_run_records_its_own_objective_with_its_settings_and_its_code(toy, place):
+    about = read_json(toy.runs / "mine" / "run.json")
+    assert (about["config"]["objective"], about["config"]["margin_of_mine"]) == ("own_margin:Margin", 0.3)
+    digest = hashlib.sha256((place / "own_margin.py").read_bytes()).hexdigest()
+    facts = {"name": "own_margin:Margin", "module": "own_margin", "sha256": digest}
+    assert about["inputs"]["plugins"] == {"objective": facts}
+    assert "plugins" not in read_json(toy.runs / "plain" / "run.json")["inputs"]
+    losses = [event["margin"] for event in read_jsonl(toy.runs / "mine" / "events.jsonl")]
+    assert losses[-1] < losses[0]
+
+
+def test_the_help_has_the_options_of_an_own_objective(toy, capsys):
+    assert code_of(lambda: train_main(["--objective", "own_margin:Margin", "--help-all"])) == 0
+    output = capsys.readouterr().out
+    assert "--margin-of-mine" in output
+    assert "how much closer" in output
+    forget()
+    assert code_of(lambda: train_main(["--help-all"])) == 0
+    assert "--margin-of-mine" not in capsys.readouterr().out
+
+
+def test_an_edited_loss_is_trained_again(toy, place, capsys):
+    call = [*at(toy), "--features", "s3d", "--num-steps", "2", "--batch-size", "4", "--objective", "own_margin:Margin"]
+    source = (place / "own_margin.py").read_text(encoding="utf-8")
+    try:
+        assert train_main(call) == 0
+        before = set(toy.runs.iterdir())
+        forget()
+        assert train_main(call) == 0
+        assert set(toy.runs.iterdir()) == before
+        assert "nothing to do" in capsys.readouterr().err
+        (place / "own_margin.py").write_text(source.replace("clamp(min=0)", "clamp(min=0.0)"), encoding="utf-8")
+        forget()
+        assert train_main(call) == 0
+        [new] = set(toy.runs.iterdir()) - before
+        assert hashlib.sha256((place / "own_margin.py").read_bytes()).hexdigest()[:8] in new.name
+        forget()
+        named = ["--objective", "own_margin:Margin", "--margin-of-mine", "0.3", "--run-name", "mine"]
+        assert train_main([*at(toy), *SHORT, *named]) == 2
+        assert "another version" in capsys.readouterr().err
+        forget()
+        assert evaluate_main([*at(toy), "mine", "--split", "validation", "--trust", "own_margin"]) == 0
+        assert "own_margin was edited" in capsys.readouterr().err
+    finally:
+        (place / "own_margin.py").write_text(source, encoding="utf-8")
+
+
+def test_no_command_imports_what_a_run_names_unless_it_is_trusted(toy, place, capsys):
+    run = str(toy.runs / "mine")
+    calls = {
+        "evaluate": lambda: evaluate_main([*at(toy), run]),
+        "search": lambda: search_main([*at(toy), run, "cut the onion"]),
+        "index": lambda: index_main([*at(toy), run]),
+        "serve": lambda: serve_main([*at(toy), run]),
+        "train": lambda: train_main([*at(toy), "--features", "s3d", "--num-steps", "1", "--init", "mine"]),
+    }
+    for name, call in calls.items():
+        forget()
+        assert code_of(call) == 2, name
+        assert "--trust own_margin" in capsys.readouterr().err, name
+        assert not (place / "mark").exists(), name
+    assert code_of(lambda: runs_main(at(toy))) in (0, 1)
+    assert not (place / "mark").exists()
+    assert search_main([*at(toy), run, "cut the onion", "--trust", "own_margin"]) == 0
+    assert (place / "mark").exists()
+
+
+def test_commands_that_name_no_run_skip_it_with_a_line(toy, place, capsys):
+    (toy.runs / "mine" / "run.json").touch()  # the last one finished
+    assert evaluate_main([*at(toy), "--split", "validation"]) == 0
+    captured = capsys.readouterr()
+    assert any("runs/mine/" in line and "skipped" in line for line in captured.err.splitlines())
+    assert not captured.out.startswith("mine:")
+    assert not (place / "mark").exists()
+
+
+def test_an_option_file_is_as_untrusted_as_a_run_and_cannot_trust_itself(toy, place, capsys, tmp_path):
+    file = tmp_path / "options.yaml"
+    file.write_text("objective: own_margin:Margin\nmargin_of_mine: 0.4\nnum_steps: 1\n", encoding="utf-8")
+    call = [*at(toy), "--features", "s3d", "--batch-size", "4", "--config", str(file), "--run-name", "from_file"]
+    assert code_of(lambda: train_main(call)) == 2
+    assert "--trust own_margin" in capsys.readouterr().err
+    assert not (place / "mark").exists()
+    assert train_main([*call, "--trust", "own_margin"]) == 0
+    assert read_json(toy.runs / "from_file" / "run.json")["config"]["margin_of_mine"] == 0.4
+    (place / "mark").unlink()
+    forget()
+    file.write_text("objective: own_margin:Margin\ntrust: own_margin\n", encoding="utf-8")
+    assert code_of(lambda: train_main(call)) == 2
+    assert not (place / "mark").exists()
+
+
+def test_a_run_of_a_missing_module_names_it(toy, place, capsys):
+    source = (place / "own_margin.py").read_text(encoding="utf-8")
+    (place / "own_margin.py").unlink()
+    try:
+        with pytest.raises(UserError) as raised:
+            evaluate(toy.runs / "mine", trust=["own_margin"])
+    finally:
+        (place / "own_margin.py").write_text(source, encoding="utf-8")
+    assert all(words in str(raised.value) for words in ("run.json", "own_margin.py", "no module"))
+
+
+def test_python_takes_the_class_itself(toy):
+    objective = load_plugin("objectives", "own_margin:Margin").value
+    settings = {"features": "s3d", "num_steps": 1, "batch_size": 4}
+    run = train(toy.path, settings={**settings, "objective": objective}, run_name="by_class")
+    assert run.config.objective.name == "own_margin:Margin"
+    forget()
+    with pytest.raises(SettingError) as raised:
+        open_search(toy.path, run=run.folder, device="cpu")
+    assert raised.value.setting == "trust"
+    assert open_search(toy.path, run=run.folder, device="cpu", trust=["own_margin"])("cut the onion")
+
+
+def test_two_processes_import_the_same_module(toy):
+    call = [*at(toy), *SHORT, "--objective", "own_margin:Margin", "--margin-of-mine", "0.3", "--run-name", "two"]
+    assert train_main([*call, "--device", "cpu,cpu"]) == 0
+    one, two = (read_jsonl(toy.runs / name / "events.jsonl") for name in ("mine", "two"))
+    for name in ("loss", "margin"):
+        torch.testing.assert_close(
+            torch.tensor([event[name] for event in one]),
+            torch.tensor([event[name] for event in two]),
+            rtol=1e-3,
+            atol=1e-4,
+        )
+
+
+def test_words_step_aside_if_an_encoder_makes_another_number_of_tokens(toy, capsys):
+    call = [*at(toy), "--features", "s3d", "--num-steps", "2", "--encoder", "own_pooled:Pooled", "--run-name", "pooled"]
+    assert train_main(call) == 0
+    assert evaluate_main([*at(toy), "pooled", "--split", "validation"]) == 0
+    assert "words are not shown over time" in capsys.readouterr().err
+    metrics = read_json(toy.runs / "pooled" / "evaluations" / "validation" / "metrics.json")
+    assert metrics["metrics"]["text_to_video"]["R@1"] >= 0
+
+
+def test_a_report_that_fails_loses_no_metrics(toy, monkeypatch):
+    from vlalign.train.evaluation import report
+
+    def fail(*_):
+        raise RuntimeError("no picture")
+
+    monkeypatch.setattr(report, "write_report", fail)
+    folder = toy.runs / "plain" / "evaluations" / "train"
+    with pytest.raises(RuntimeError, match="no picture"):
+        evaluate_main([*at(toy), "plain", "--split", "train"])
+    assert read_json(folder / "metrics.json")["metrics"]["text_to_video"]["R@1"] >= 0
+    monkeypatch.undo()
+    monkeypatch.chdir(toy.root)
+    assert evaluate_main([*at(toy), "plain", "--split", "train"]) == 0  # is not taken as finished
+    assert (folder / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("class Bad: pass", "Objective"),
+        ("@dataclass(frozen=True, kw_only=True)\nclass Bad(Objective): pass", "description"),
+        ("class Bad(Objective):\n    description, loss_terms = 'x', ('x',)\n    size: float = 1.0", "dataclass"),
+        ("@dataclass(frozen=True, kw_only=True)\nclass Bad(Objective):\n    dropout: float = 1.0\n" + "", "dropout"),
+        ("@dataclass(frozen=True, kw_only=True)\nclass Bad(Objective):\n    sizes: list = None\n", "sizes"),
+        ("from vlalign.train.objectives.taco import TacoObjective as Bad", "built in"),
+    ],
+)
+def test_what_is_no_objective_is_refused_in_one_line(body, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    head = "from dataclasses import dataclass\nfrom vlalign.train.objectives.base import Objective\n"
+    if words in ("dropout", "sizes"):
+        body += "\nBad.description, Bad.loss_terms = 'x', ('x',)"
+    (tmp_path / "own_bad.py").write_text(head + body, encoding="utf-8")
+    assert code_of(lambda: train_main(["--objective", "own_bad:Bad"])) == 2
+    error = capsys.readouterr().err
+    assert "own_bad:Bad" in error
+    assert words in error
+    assert error.count("\n") == 1
+
+
+def test_a_changed_run_json_runs_nothing(toy, place, tmp_path):
+    mark = tmp_path / "mark"
+    (place / "own_mark.py").write_text(f"open({str(mark)!r}, 'w').close()\nclass Thing: pass\n", encoding="utf-8")
+    for setting in ("objective", "encoder"):
+        folder = toy.runs / f"changed_{setting}"
+        folder.mkdir()
+        about = read_json(toy.runs / "plain" / "run.json")
+        about["config"][setting] = "own_mark:Thing"
+        (folder / "run.json").write_text(json.dumps(about), encoding="utf-8")
+        with pytest.raises(SettingError):
+            evaluate(folder)
+        assert not mark.exists()
+        with pytest.raises(UserError):
+            evaluate(folder, trust=["own_mark"])  # it is neither
+        assert mark.exists()
+        mark.unlink()
+        forget()

@@ -1,0 +1,96 @@
+"""Objectives and encoders of one's own that settings name: what the user names is loaded, what a file names only if its
+module is trusted."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...storage.common.plugins import (
+    Plugin,
+    PluginFacts,
+    facts_of_plugin,
+    load_plugin,
+    loaded_plugin,
+    names_plugin,
+    trusted_plugin,
+)
+from ..objectives import OBJECTIVES, objective_problem
+from ..settings import ENCODERS, encoder_problem
+from .train_config import TrainConfig
+
+GROUPS = {"objective": "objectives", "encoder": "encoders"}
+"""{setting that may name a part of one's own: the part's group of plugins}"""
+BUILT_IN: Mapping[str, Mapping[str, object]] = {"objective": OBJECTIVES, "encoder": ENCODERS}
+PROBLEMS = {"objective": objective_problem, "encoder": encoder_problem}
+
+
+def load_named(settings: Mapping[str, Any], modules_in: str = "") -> dict[str, Any]:
+    """Return settings of the user's, in which own parts are loaded and stand by their names.
+
+    Args:
+        settings: Settings by name. "objective" and "encoder" may be the names of built-in parts, ``MODULE:NAME``, names
+            of entry points, or classes.
+        modules_in: Where modules may be besides the import path; empty: the current folder.
+
+    Raises:
+        UserError: A part cannot be loaded, or is no objective or encoder.
+    """
+    loaded = dict(settings)
+    for setting, group in GROUPS.items():
+        named = settings.get(setting)
+        if named is not None and not (isinstance(named, str) and named in BUILT_IN[setting]):
+            loaded[setting] = _known(setting, load_plugin(group, named, modules_in, problem=PROBLEMS[setting]))
+    return loaded
+
+
+def load_from_file(settings: Mapping[str, Any], named_in: Path | str) -> None:
+    """Load the own parts that a file's settings name, if their modules are trusted. Other names are left alone.
+
+    Args:
+        settings: Settings by name.
+        named_in: The file.
+
+    Raises:
+        SettingError: A module is not trusted. Nothing was imported.
+        UserError: A part cannot be loaded, or is no objective or encoder.
+    """
+    for setting, group in GROUPS.items():
+        text = settings.get(setting)
+        if not isinstance(text, str) or text in BUILT_IN[setting]:
+            continue
+        if names_plugin(group, text):
+            _known(setting, trusted_plugin(group, text, (), named_in, problem=PROBLEMS[setting]))
+
+
+def load_in_child(plugins: Iterable[tuple[str, str, str]]) -> None:
+    """Load the parts that another process sent: (setting, name, folder with the module) of each."""
+    for setting, text, folder in plugins:
+        _known(setting, load_plugin(GROUPS[setting], text, folder, problem=PROBLEMS[setting]))
+
+
+def _known(setting: str, plugin: Plugin) -> str:
+    """Return the name by which settings know a part."""
+    if setting == "objective":
+        plugin.value.name = plugin.text  # run.json, options and messages name it so
+    return plugin.text
+
+
+def plugins_of(config: TrainConfig) -> dict[str, Plugin]:
+    """Return the own parts of a configuration: {"objective" or "encoder": part}."""
+    names = {"objective": config.objective.name, "encoder": config.model.encoder}
+    found = {
+        setting: loaded_plugin(GROUPS[setting], name)
+        for setting, name in names.items()
+        if name not in BUILT_IN[setting]
+    }
+    return {setting: plugin for setting, plugin in found.items() if plugin is not None}
+
+
+def facts_of_plugins(config: TrainConfig) -> dict[str, PluginFacts]:
+    """Return what a run records of its own parts; empty if it has none."""
+    return {setting: facts_of_plugin(plugin) for setting, plugin in plugins_of(config).items()}
+
+
+def sent_plugins(config: TrainConfig) -> list[tuple[str, str, str]]:
+    """Return what ``load_in_child`` takes in another process."""
+    return [(setting, plugin.text, plugin.folder) for setting, plugin in plugins_of(config).items()]
