@@ -17,11 +17,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
+from vlalign.train import Batch, CaptionColumn, Objective, ObjectiveModules, PairModel
 from vlalign.train.losses import LearnedTemperature, sigmoid_loss
-from vlalign.train.models.base import ObjectiveModules, PairModel
-from vlalign.train.objectives import Objective
-from vlalign.train.objectives.batch import Batch
-from vlalign.train.settings import CaptionColumn
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,10 +10,10 @@ import numpy as np
 from vlalign.storage import read_captions
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.common.settings import Settings, setting
+from vlalign.train import EvaluationRequest, Task, TaskResult
 from vlalign.train.data.pairs import read_pairs
 from vlalign.train.data.usable_captions import captions_of_split
 from vlalign.train.evaluation.coverage import split_coverage
-from vlalign.train.evaluation.task import EvaluationRequest, Task, TaskResult
 from vlalign.train.runs.load import Run
 from vlalign.train.scoring.scorer import stage_scores
 

@@ -16,9 +16,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 from vlalign.storage.records import Caption
-from vlalign.train.models.base import MakeModules, ModelPlan, PairModel
-from vlalign.train.models.tokens import TextTokens, VideoTokens
-from vlalign.train.settings import EncoderTraits, ModelSettings
+from vlalign.train import EncoderTraits, ModelPlan, ModelSettings, PairModel, TextTokens, VideoTokens
+from vlalign.train.models.base import MakeModules
 
 WIDTH = 128
 

@@ -11,10 +11,8 @@ from dataclasses import replace
 from typing import ClassVar
 
 from torch import Tensor, nn
-from vlalign.train.models.base import ModelPlan
-from vlalign.train.models.tokens import VideoTokens
+from vlalign.train import EncoderTraits, ModelPlan, ModelSettings, VideoTokens
 from vlalign.train.models.words import WordPair
-from vlalign.train.settings import EncoderTraits, ModelSettings
 
 
 class AttentionPool(WordPair):
