@@ -185,7 +185,7 @@ class EncoderTraits:
     normalises_batches: bool = False
     """It has batch normalisation, so it must see the whole batch at once."""
     extra: Mapping[str, ExtraInput] = field(default_factory=dict)
-    """{name: input of one's own} that its model reads (``PairModel.reads_extra``)."""
+    """{name: input of one's own} that its model reads, as the argument ``extra`` of its encoders."""
 
     @property
     def reads_words(self) -> bool:

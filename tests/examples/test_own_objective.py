@@ -4,7 +4,7 @@ import importlib.util
 import json
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -15,12 +15,14 @@ from helpers.own_inputs import make_rated
 from helpers.toy import make_toy
 from helpers.training import gradient, make_trainer, map_in_processes, settings_of
 from torch import nn
-from vlalign.storage import FeatureStore, read_captions
+from vlalign.storage import FeatureStore, MemoryStore, read_captions
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.files import read_json
+from vlalign.train import evaluate, open_search, train
 from vlalign.train.data.clips import Clip
 from vlalign.train.distributed import Workers, join_workers
 from vlalign.train.models.base import ObjectiveModules
+from vlalign.train.models.words import WordPair
 from vlalign.train.objectives import OBJECTIVES, Objective
 from vlalign.train.recipes.train_config import train_config
 from vlalign.train.runs.load import load_run
@@ -181,3 +183,37 @@ def test_a_run_is_saved_with_what_its_objective_learned_and_scores_with_its_inpu
     np.testing.assert_allclose(scores, rated @ heard.T, rtol=1e-4, atol=1e-5)
     with pytest.raises(UserError, match=r"extra\['rating'\]"):  # a typed query has no rating
         stage_scores(run.scorer, [run.scorer.weights.tag_query("cut the onion")], clips)
+
+
+class Sounding(WordPair):
+    """The default model, whose clips also have a vector of their sound."""
+
+    traits = replace(WordPair.traits, description="words and sound", extra={"sound": FeatureRows("sound")})
+
+    @classmethod
+    def from_settings(cls, settings, plan):
+        model = super().from_settings(settings, plan)
+        model.heard = nn.Linear(5, model.width // 2, bias=False)
+        return model
+
+    def encode_videos(self, features_BMF, mask_BM, lengths_B=None, *, extra):
+        tokens, mask = super().encode_videos(features_BMF, mask_BM, lengths_B), extra["sound_mask"][:, :, None]
+        return replace(tokens, whole_BD=tokens.whole + self.heard((extra["sound"] * mask).sum(dim=1) / mask.sum(dim=1)))
+
+    def encode_texts(self, inputs, *, extra):
+        return super().encode_texts(inputs)
+
+
+def test_sound_beside_video_is_one_declaration_of_an_encoder(tmp_path):
+    """Training, evaluation and search read it."""
+    dataset = make_rated(tmp_path)
+    own = {"features": "s3d", "encoder": Sounding, "num_steps": 3, "batch_size": 6, "warmup_steps": 0}
+    trained = train(dataset.path, settings=own).folder
+    store = FeatureStore(dataset.features("sound"))
+    silent = [replace(rows, features=rows.features * 0) for rows in map(store.get, store.video_ids())]
+    stores = [None, {"sound": MemoryStore(store.profile, store.weights, silent)}]
+    searches = [open_search(run=trained, trust=[__name__], stores=given) for given in stores]
+    heard, unheard = ({moment.video_id: moment.score for moment in search("cut the onion")} for search in searches)
+    assert heard != unheard
+    metrics = [evaluate(trained, trust=[__name__], stores=given).metrics for given in stores]
+    assert metrics[0] != metrics[1]

@@ -98,9 +98,8 @@ class PairModel(MixedPrecision):
     """
 
     traits: ClassVar[EncoderTraits]
-    """The properties of the encoders."""
-    reads_extra: ClassVar[bool] = False
-    """Its encoders take inputs of one's own, as the keyword ``extra`` of ``encode_videos`` and ``encode_texts``."""
+    """The properties of the encoders. Those that declare inputs of their own get them as the keyword ``extra`` of
+    ``encode_videos`` and ``encode_texts``."""
     feature_mean: Tensor
     feature_std: Tensor
     """Mean and standard deviation of the training clips' features [F]. Present only if ``standardises``."""
@@ -171,13 +170,13 @@ class PairModel(MixedPrecision):
         self, features_BMF: Tensor, mask_BM: Tensor, lengths_B: Tensor | None, extra: Mapping[str, Tensor]
     ) -> VideoTokens:
         """Return what ``encode_videos`` does, with inputs of one's own: {name: tensor [B, ...]}."""
-        own: dict[str, Any] = {"extra": Extra(extra)} if self.reads_extra else {}
+        own: dict[str, Any] = {"extra": Extra(extra)} if self.traits.extra else {}
         videos = self.encode_videos(features_BMF, mask_BM, lengths_B, **own)
         return replace(videos, extra=Extra({**extra, **videos.extra})) if extra else videos
 
     def tokens_of_texts(self, inputs: dict[str, Tensor], extra: Mapping[str, Tensor]) -> TextTokens:
         """Return what ``encode_texts`` does, with inputs of one's own: {name: tensor [B, ...]}."""
-        own: dict[str, Any] = {"extra": Extra(extra)} if self.reads_extra else {}
+        own: dict[str, Any] = {"extra": Extra(extra)} if self.traits.extra else {}
         texts = self.encode_texts(inputs, **own)
         return replace(texts, extra=Extra({**extra, **texts.extra})) if extra else texts
 
