@@ -106,11 +106,11 @@ def test_metrics_equal_a_count_over_search_results(trained, capsys):
     from vlalign.storage import read_captions
     from vlalign.storage.captions.files import caption_table
     from vlalign.train.data.pairs import make_pairs
-    from vlalign.train.runs.load import load_run
+    from vlalign.train.runs.load import open_run
     from vlalign.train.scoring.scorer import stage_scores
 
     metrics = read_json(run_folder(trained) / "metrics.json")["metrics"]["text_to_video"]
-    run = load_run(run_folder(trained))
+    run = open_run(run_folder(trained))
     pairs = make_pairs(caption_table(c for c in read_captions(trained.captions) if c.split == "test"))
     ranks = []
     for caption, right in zip(pairs.captions, pairs.clip_of_caption, strict=True):

@@ -1,8 +1,10 @@
 """The public names of ``vlalign.train``, as ``__init__`` gives them at their first use."""
 
+from .comparison.export import export_run as export_run
 from .comparison.seeds import SeedRuns as SeedRuns
 from .comparison.seeds import train_seeds as train_seeds
 from .data.clip_dataset import ClipDataset as ClipDataset
+from .evaluation.evaluate import Evaluation as Evaluation
 from .evaluation.evaluate import EvaluationSettings as EvaluationSettings
 from .evaluation.evaluate import evaluate as evaluate
 from .evaluation.task import EvaluationRequest as EvaluationRequest
@@ -17,7 +19,13 @@ from .models.tokens import TextTokens as TextTokens
 from .models.tokens import VideoTokens as VideoTokens
 from .objectives import Objective as Objective
 from .objectives.batch import Batch as Batch
+from .recipes.train_config import TrainConfig as TrainConfig
+from .runs.loaded_run import LoadedRun as LoadedRun
+from .runs.loaded_run import load_run as load_run
+from .search.build import BuiltIndex as BuiltIndex
 from .search.build import build_index as build_index
+from .search.moments import Moment as Moment
+from .search.search import Search as Search
 from .search.search import open_search as open_search
 from .search.search_source import SearchSource as SearchSource
 from .settings import CaptionColumn as CaptionColumn

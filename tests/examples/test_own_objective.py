@@ -25,7 +25,7 @@ from vlalign.train.models.base import ObjectiveModules
 from vlalign.train.models.words import WordPair
 from vlalign.train.objectives import OBJECTIVES, Objective
 from vlalign.train.recipes.train_config import train_config
-from vlalign.train.runs.load import load_run
+from vlalign.train.runs.load import open_run
 from vlalign.train.scoring.scorer import stage_scores
 from vlalign.train.settings import CaptionColumn, FeatureRows
 
@@ -166,7 +166,7 @@ def test_a_run_is_saved_with_what_its_objective_learned_and_scores_with_its_inpu
     trained = single(dataset, dataset.runs / "r", objective="heard", **own)
     before = {name: value.clone() for name, value in trained.model.state_dict().items()}
     trained.run()
-    run = load_run(dataset.runs / "r")
+    run = open_run(dataset.runs / "r")
     assert [facts["features"] for facts in run.about["inputs"]["extra"]] == ["sound"]
     changed = {name for name, value in run.scorer.model.state_dict().items() if not torch.equal(value, before[name])}
     assert changed == {"own.weight"}

@@ -377,13 +377,21 @@ def read_import_options(folder: Path, path: Path) -> None:
 
 
 def read_run(folder: Path, path: Path) -> None:
-    from vlalign.train.runs.load import load_run
+    from vlalign.train.runs.load import open_run
     from vlalign.train.runs.run_json import features_note, read_labels, read_run
 
     about = read_run(folder)
     features_note(about["inputs"]["features"])
     read_labels(folder)
-    load_run(folder)
+    open_run(folder)
+
+
+def read_exported(folder: Path, path: Path) -> None:
+    from vlalign.train import load_run
+
+    run = load_run(folder)
+    rows = {name: np.ones((2, profile.dimension), np.float32) for name, profile in run.profiles.items()}
+    run.similarity(["cut the onion"], [rows])
 
 
 def read_subtitles(folder: Path, path: Path) -> None:
@@ -445,6 +453,7 @@ READERS: dict[str, Callable[[Path, Path], None]] = {
     "words": read_words,
     "run": read_run,
     "default-run": read_run,
+    "exported": read_exported,
     "subtitles": read_subtitles,
     "index": read_index,
     "codes": read_codes,
@@ -468,6 +477,8 @@ def originals(reader: str, folder: Path) -> list[Path]:
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     if reader in ("run", "default-run"):
         return [path for path in files if path.suffix in (".json", ".safetensors")]
+    if reader == "exported":
+        return [path for path in files if path.suffix in (".json", ".safetensors", ".parquet")]
     if reader == "compared":
         return [path for path in files if path.name in ("run.json", "metrics.json", "queries.jsonl")]
     return files
@@ -493,11 +504,16 @@ def make_originals(reader: str, folder: Path) -> Path:
     """Returns the folder that the reader is given."""
     folder.mkdir(parents=True)
     rows = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
-    if reader in ("store", "prepared", "words", "run", "default-run", "compared"):
+    if reader in ("store", "prepared", "words", "run", "default-run", "exported", "compared"):
         toy = make_toy(folder / "toy", num_videos=8)
         if reader in ("run", "default-run"):
             train(folder / "toy", "run", "taco" if reader == "run" else "words")
             return toy.runs / "run"
+        if reader == "exported":
+            from vlalign.train import export_run
+
+            train(folder / "toy", "run", "words")
+            return export_run(toy.runs / "run", folder / "given")
         if reader == "compared":
             for name in ("one", "two"):
                 train(folder / "toy", name)

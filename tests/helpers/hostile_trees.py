@@ -78,6 +78,9 @@ COMMANDS: dict[str, list[str]] = {
     "serve": ["serve", "AT", "taco", "--port", "0"],
     "runs list": ["runs", "AT"],
     "runs compare": ["runs", "AT", "--compare", "gated", "taco"],
+    "runs export": ["runs", "AT", "export", "taco", "HERE/out/given"],
+    "search exported": ["search", "AT", "ROOT/toy/given", CUT],
+    "evaluate exported": ["evaluate", "AT", "ROOT/toy/given"],
     "runs rename": ["runs", "AT", "--rename", "gated", "renamed"],
     "runs delete": ["runs", "AT", "--delete", "gated", "--yes"],
     "store info": ["store", "info", "AT"],
@@ -512,6 +515,7 @@ class Grounds:
             self._prepare("train", *GATED_RUN, "--features", "s3d", "--run-name", name)
         for name in ("taco", "gated"):
             self._prepare("evaluate", name)
+        self._prepare("runs", "export", "taco", str(toy.path / "given"))
         self._prepare("index", "taco")
         self._prepare("search", "taco", CUT)
         self._prepare("runs", "--compare", "gated", "taco")

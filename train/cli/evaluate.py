@@ -38,7 +38,7 @@ def _evaluate(args: argparse.Namespace) -> int:
     evaluation = evaluate(
         run,
         dataset=named_dataset(args.root, args.dataset, run, having="captions"),
-        on=None if args.on is None else beside(run, args.on),
+        on=None if args.on is None else beside(run, args.on, args.root),
         protocol=args.protocol,
         stores=args.stores,
         settings=EvaluationSettings(

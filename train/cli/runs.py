@@ -1,6 +1,7 @@
 """The command vlalign-runs."""
 
 import argparse
+import shlex
 import sys
 
 from ...storage.cli.command import run_command
@@ -12,14 +13,19 @@ from ..comparison.groups import list_runs
 from ..comparison.manage import check_run_folder, delete_run, rename_run
 from ..comparison.paired_runs import compare_runs, pair_table
 from ..comparison.table import FORMATS
+from ..runs.files import CARD_FILE
+from ..runs.folder import find_run
 
 EXAMPLES = """vlalign-runs --dataset demo
   vlalign-runs --dataset demo --filter objective=taco --filter "R@1>30" --sort "median rank" --format markdown
   vlalign-runs --dataset demo --compare words-s3d-seed0 ncl-s3d-seed0
-  vlalign-runs --dataset demo --delete words-s3d-seed0 --yes"""
+  vlalign-runs --dataset demo --delete words-s3d-seed0 --yes
+  vlalign-runs export words-s3d-seed0 words-on-demo"""
 
 
 def _runs(args: argparse.Namespace) -> int:
+    if args.export:
+        return _export(args)
     dataset = find_dataset(args.root, args.dataset, having="runs", hint="vlalign-train")
     write = FORMATS[args.format]
     if args.compare:
@@ -36,6 +42,19 @@ def _runs(args: argparse.Namespace) -> int:
     overview = list_runs(dataset, sort=args.sort, conditions=args.filter)
     show(write(overview.table))
     return EXIT_INCOMPLETE if overview.num_unreadable else EXIT_DONE
+
+
+def _export(args: argparse.Namespace) -> int:
+    if len(args.export) != 3 or args.export[0] != "export":
+        raise UserError(f"{shlex.join(args.export)}: expected options only, or: export RUN FOLDER")
+    from ..comparison.export import export_run  # torch takes seconds to import
+
+    _, run, target = args.export
+    folder = export_run(find_run(args.root, args.dataset, run), target)
+    num_bytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    show(f"exported {folder}: {num_bytes / 1e6:,.1f} MB; its card: {folder / CARD_FILE}")
+    say("note: the card states no licence; write there what it is before you give the folder away")
+    return EXIT_DONE
 
 
 def _delete(dataset: DatasetFolder, names: list[str], *, is_sure: bool) -> int:
@@ -59,8 +78,14 @@ def make_parser() -> Parser:
         "vlalign-runs",
         "Show all runs of a data set in a table: the settings that differ from the recipe, the metrics with their "
         "standard deviation over seeds, the test set, and a paper's result for the same settings. Compare two runs "
-        "query by query; delete and rename runs.",
+        "query by query; delete, rename and export runs.",
         EXAMPLES,
+    )
+    parser.add_argument(
+        "export",
+        nargs="*",
+        metavar="export RUN FOLDER",
+        help="write a run into a folder of its own, with a card, from which it can be loaded without its data set",
     )
     parser.add_argument(
         "--sort", metavar="NAME", help="sort by a metric, a setting or another column, best first (default: R@1)"

@@ -22,9 +22,9 @@ from ..data.stores import Stores
 from ..objectives import objective_for
 from ..recipes.departures import departures_of, recipe_note
 from ..recipes.train_config import TrainConfig
-from ..runs.files import METRICS_FILE, MODEL_FILE, QUERIES_FILE, REPORT_FILE
-from ..runs.folder import choose_dataset, dataset_of, run_in
-from ..runs.run_json import describe_inputs, open_run_stores, read_config, read_run, score_weights
+from ..runs.files import EVALUATIONS_FOLDER, METRICS_FILE, MODEL_FILE, QUERIES_FILE, REPORT_FILE
+from ..runs.folder import choose_dataset, own_dataset, run_in
+from ..runs.run_json import describe_inputs, find_run_stores, is_exported, read_config, read_run, score_weights
 from ..untrusted_files import sha256_of_tensors
 from . import TASKS
 from .own_metrics import Metric, own_metric_values
@@ -212,18 +212,19 @@ def _plan(names: _Names, settings: EvaluationSettings, trust: Collection[str]) -
     run_folder = run_in(names.dataset, names.run)
     about = read_run(run_folder)
     config = read_config(about)
-    found, base = _find_dataset(names, run_folder, config)
+    found, base = _find_dataset(names, run_folder, about)
     dataset = replace(found, stores=names.stores)
     guard_around(run_folder)
-    check_folders(run_folder, dataset.captions, dataset.pairs)
+    check_folders(base, dataset.captions, dataset.pairs)
     own = score_weights(about, config)
     weights = _score_weights(settings, own, run_folder.name)
     task = _choose_task(settings.task, config, dataset, trust)
     default = default_request(config, own, _default_task(config, dataset) or task.key, task)
     task_settings = _task_settings(task, settings, config, run_folder.name)
     request = EvaluationRequest(settings.split, weights, task_settings, _load_metrics(settings.metrics, task))
-    plan = _Plan(run_folder, config, dataset, open_run_stores(dataset, config), base, default, task, request)
-    check_result_folder(run_folder, plan.folder)
+    stores = find_run_stores(dataset, run_folder.name, about)
+    plan = _Plan(run_folder, config, dataset, stores, base, default, task, request)
+    check_result_folder(dataset.path if is_exported(about) else run_folder, plan.folder)
     return plan
 
 
@@ -259,11 +260,18 @@ def _device_title(name: str) -> str:
     return device_title(find_device(name))
 
 
-def _find_dataset(names: _Names, run_folder: Path, config: TrainConfig) -> tuple[DatasetFolder, Path]:
-    """Return the data set to evaluate on, and the folder for the results."""
-    own = dataset_of(run_folder, config)
-    given = [] if names.dataset is None else [dataset_at(names.dataset)]
-    chosen = choose_dataset(given, own, having="captions")
+def _find_dataset(names: _Names, run_folder: Path, about: Mapping[str, Any]) -> tuple[DatasetFolder, Path]:
+    """Return the data set to evaluate on, and the folder for the results.
+
+    Nothing is written into the folder of an exported run: its results are in ``evaluations/<run>`` in the data set's.
+    """
+    own = own_dataset(run_folder, about)
+    named = names.dataset if own is not None or names.dataset is not None else names.on
+    given = [] if named is None else [dataset_at(named)]
+    chosen = choose_dataset(given, own, run_folder.name, having="captions")
+    if own is None:
+        chosen = choose_protocol(chosen, names.protocol or "")
+        return chosen, chosen.path / EVALUATIONS_FOLDER / "-".join(filter(None, (run_folder.name, chosen.protocol)))
     if names.on is not None and chosen is not own:
         problem = f"the run is of {own.name}, and dataset is {chosen.name}; pass only the data set to evaluate on"
         raise SettingError("on", dataset_at(names.on).name, problem)
@@ -374,11 +382,11 @@ def _evaluated_before(plan: _Plan, fingerprint: Mapping[str, object]) -> Metrics
 
 
 def _evaluate(plan: _Plan, device: str, problems: Problems, fingerprint: Mapping[str, object]) -> Metrics:
-    from ..runs.load import load_run  # torch takes seconds to import
+    from ..runs.load import open_run  # torch takes seconds to import
     from .report import write_report
 
     task, folder = plan.task, plan.folder
-    run = load_run(plan.run_folder, plan.dataset, device, stores=plan.stores)
+    run = open_run(plan.run_folder, plan.dataset, device, stores=plan.stores)
     result = _result_of_task(plan, run, problems)
     metrics = {
         "run": plan.run_folder.name,

@@ -5,20 +5,22 @@ import glob
 import hashlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ...storage.common.errors import SettingError, UserError
 from ...storage.common.locks import folder_lock
 from ...storage.common.terminal import one_line, say
-from ...storage.dataset.folder import DatasetFolder, dataset_at
+from ...storage.dataset.folder import DatasetFolder, dataset_at, find_dataset
 from ..recipes.own_parts import plugins_of
 from ..recipes.recipes import RECIPES, usual_recipe
 from ..recipes.train_config import TrainConfig, default_settings
 from .files import RUN_FILE
-from .run_json import read_config, read_run
+from .run_json import is_exported, read_config, read_run
 
+HINTS = {"features": "vlalign-extract", "captions": "vlalign-preprocess"}
+"""{folder of a data set: the command that makes it}"""
 MAX_SHOWN_CHARACTERS = 100
 """Number of shown characters of a text that no run has as its name."""
 
@@ -72,7 +74,7 @@ def finished_runs(root: Path, dataset: str | None, name: str | None) -> list[Pat
     """
     # os.path.exists and glob.glob take any text; Path.exists and Path.glob raise if it is too long for a file's name.
     if name is not None and os.path.exists(Path(name) / RUN_FILE):
-        return [Path(name)]
+        return [named_folder(name)]
     pattern = glob.escape(name.strip("/")) if name else "*"
 
     def finished(under: str) -> list[Path]:
@@ -103,11 +105,19 @@ def run_in(dataset: Path | str | None, run: Path | str | None) -> Path:
         raise UserError(
             f"run {shown}: not the folder of a finished run; expected one, or a name with the folder of its data set"
         )
-    return Path(run)
+    return named_folder(run)
+
+
+def named_folder(run: Path | str) -> Path:
+    """Return a run's folder so that its last part is its name, which "." and ".." do not have."""
+    path = Path(run)
+    return path if path.name not in ("", "..") else Path(os.path.abspath(path))
 
 
 def named_dataset(root: Path, name: str | None, run: Path, having: str) -> Path | None:
     """Return the folder of the data set that a command line names for a run; None: its own.
+
+    An exported run has none of its own; if the command line names none, it is the only prepared one under ``root``.
 
     Args:
         root: Folder of all data sets.
@@ -118,49 +128,68 @@ def named_dataset(root: Path, name: str | None, run: Path, having: str) -> Path 
     Raises:
         UserError: The data set has no such folder.
     """
+    own = own_dataset(run, read_run(run))
+    if own is None:
+        return find_dataset(root, name, having=having, hint=HINTS.get(having, HINTS["features"])).path
     if name is None:
         return None
-    own = dataset_of(run, read_config(read_run(run)))
-    return choose_dataset([DatasetFolder(root, name), DatasetFolder(own.root, name)], own, having).path
+    return choose_dataset([DatasetFolder(root, name), DatasetFolder(own.root, name)], own, run.name, having).path
 
 
-def beside(run: Path, name: str) -> Path:
-    """Return the folder of a data set beside that of a run."""
-    return DatasetFolder(dataset_of(run, read_config(read_run(run))).root, name).path
+def beside(run: Path, name: str, root: Path) -> Path:
+    """Return the folder of a data set beside that of a run, or under ``root`` for an exported run."""
+    own = own_dataset(run, read_run(run))
+    return DatasetFolder(root if own is None else own.root, name).path
 
 
-def choose_dataset(given: Sequence[DatasetFolder], own: DatasetFolder, having: str) -> DatasetFolder:
+def choose_dataset(
+    given: Sequence[DatasetFolder], own: DatasetFolder | None, run_name: str, having: str
+) -> DatasetFolder:
     """Return the data set that a run is evaluated on or searched in.
 
     Args:
         given: The data set that was named: all places where it can be. Empty: the run's own.
-        own: The run's own data set.
+        own: The run's own data set; None for an exported run.
+        run_name: Name of the run.
         having: Folder that the data set needs, "captions" or "features".
 
     Raises:
-        UserError: The data set has no such folder.
+        UserError: The data set has no such folder, or none was named for an exported run.
     """
+    if not given and own is None:
+        problem = f"the run {run_name} was exported and has no data set of its own; expected one with {having}"
+        raise SettingError("dataset", "is missing", problem)
     if not given:
+        assert own is not None
         return own
     other = next((dataset for dataset in given if (dataset.path / having).is_dir()), None)
     if other is None:
-        hint, name = "vlalign-extract" if having == "features" else "vlalign-preprocess", given[0].name
+        hint, name = HINTS.get(having, HINTS["features"]), given[0].name
         where = " or ".join(dict.fromkeys(str(dataset.path / having) for dataset in given))
         raise SettingError(
             "dataset",
             name,
             f"no {where}; the run is of {own.name}; run {hint} --dataset {name} first, or omit --dataset to ask "
-            f"it about {own.name}",
+            f"it about {own.name}"
+            if own is not None
+            else f"no {where}; run {hint} --dataset {name} first",
         )
-    return own if other.path.resolve() == own.path.resolve() else other
+    return own if own is not None and other.path.resolve() == own.path.resolve() else other
 
 
-def dataset_of(folder: Path, config: TrainConfig) -> DatasetFolder:
-    """Return the data set of the run in ``<root>/<dataset>/runs/<run>``.
+def own_dataset(folder: Path, about: Mapping[str, Any]) -> DatasetFolder | None:
+    """Return the data set of the run in ``<root>/<dataset>/runs/<run>``; None for an exported run, wherever it lies.
+
+    Args:
+        folder: The run's folder.
+        about: ``run.json``.
 
     Raises:
         UserError: The run lies elsewhere.
     """
+    if is_exported(about):
+        return None
+    config = read_config(about)
     parents = folder.resolve().parents
     if len(parents) < 3:
         raise UserError(f"{folder}: not in a data set's folder; expected <root>/<dataset>/runs/<run>")

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...storage.captions.idf import read_idf
 from ...storage.common.device import find_device, on_meta_device
-from ...storage.common.errors import UserError
+from ...storage.common.errors import SettingError
 from ...storage.common.terminal import say
 from ...storage.dataset.folder import DatasetFolder
 from ..data.clip_features import ClipFeatures
@@ -21,9 +21,9 @@ from ..recipes.train_config import TrainConfig
 from ..scoring.scorer import Scorer
 from ..untrusted_files import START_AGAIN, TRAIN_AGAIN, read_shapes, refuse_damaged, shape_difference
 from .checkpoint import load_model
-from .files import MODEL_FILE, STATE_FILE, TEXT_FOLDER
-from .folder import dataset_of
-from .run_json import features_note, is_edited, open_run_stores, read_config, read_labels, read_run, score_weights
+from .files import IDF_FILE, MODEL_FILE, STATE_FILE, TEXT_FOLDER
+from .folder import own_dataset
+from .run_json import features_note, find_run_stores, is_edited, read_config, read_labels, read_run, score_weights
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Run:
         return features_note([*self.about["inputs"]["features"], *map(origin_of, self.features.stores)])
 
 
-def load_run(
+def open_run(
     folder: Path, on: DatasetFolder | None = None, device_name: str = "auto", *, stores: Stores | None = None
 ) -> Run:
     """Load a finished run.
@@ -74,21 +74,42 @@ def load_run(
         stores: The stores of that data set if they are open already.
 
     Raises:
-        UserError: The run is incomplete or damaged, or the stores were made otherwise than those it was trained on.
+        UserError: The run is incomplete or damaged, no store has the features that it was trained on, or it was
+            exported and ``on`` is None.
     """
-    device = find_device(device_name)
     about = read_run(folder)
-    config = read_config(about)
-    trained = dataset_of(folder, config)
+    own = own_dataset(folder, about)
+    dataset = on or own
+    if dataset is None:
+        problem = f"the run {folder.name} was exported and has no data set of its own"
+        raise SettingError("dataset", "is missing", problem)
+    stores = stores or find_run_stores(dataset, folder.name, about)
+    scorer, labels = load_scorer(folder, about, stores, device_name)
+    return Run(folder, dataset, stores, about, scorer, labels)
+
+
+def load_scorer(
+    folder: Path, about: Mapping[str, Any], stores: Stores, device_name: str = "auto"
+) -> tuple[Scorer, list[str]]:
+    """Load the model of a finished run, with what turns texts and clips into its tokens; return it with its labels.
+
+    Args:
+        folder: The run's folder.
+        about: Its ``run.json``.
+        stores: Stores with the run's features.
+        device_name: As for ``find_device``.
+
+    Raises:
+        UserError: The run is incomplete or damaged.
+    """
+    device, config = find_device(device_name), read_config(about)
     if is_edited(about["inputs"], {"plugins": facts_of_plugins(config)}):
         modules = ", ".join(sorted({plugin.module for plugin in plugins_of(config).values()}))
         say(f"note: {folder}: module {modules} was edited since the run was trained; scores may be others")
-    dataset = on or trained
-    stores = stores or open_run_stores(dataset, config)
-    check_stores(folder, stores, about["inputs"], dataset, trained)
     features = ClipFeatures(stores.features, config.data.grid)
     # Of the captions that the run was trained on, whatever it is asked about.
-    weights = TokenWeights(read_idf(trained.idf), config.data.pos_tags)
+    own = own_dataset(folder, about)
+    weights = TokenWeights(read_idf(folder / IDF_FILE if own is None else own.idf), config.data.pos_tags)
     source = TextSource(config.model.encoder_traits, config.data.max_text_tokens, weights, stores.recordings)
     text_inputs = read_text_inputs(folder / MODEL_FILE, source)
     labels = read_labels(folder)
@@ -97,23 +118,7 @@ def load_run(
     model = make_model(config.model, plan)
     load_model(folder, model)
     extra = ExtraInputs(config.extra, stores.extra)
-    scorer = Scorer(model.to(device).eval(), text_inputs, weights, features, config, extra)
-    return Run(folder, dataset, stores, about, scorer, labels)
-
-
-def check_stores(
-    folder: Path, stores: Stores, trained_on: Mapping[str, Any], dataset: DatasetFolder, trained: DatasetFolder
-) -> None:
-    """Raise ``UserError`` if stores have another profile or other weights than those that a run was trained on."""
-    opened, facts = [*stores.features, *stores.extra.values()], [*trained_on["features"], *trained_on.get("extra", [])]
-    for store, about in zip(opened, facts, strict=True):
-        if (store.profile.hash, store.weights.sha256) != (about["profile_hash"], about["weights_sha256"]):
-            todo = f"extract {dataset.name} as {trained.name} was, or train" if dataset != trained else "train"
-            raise UserError(
-                f"{store.where}: has profile {store.profile.hash} with weights {store.weights.name}; the run "
-                f"{folder.name} was "
-                f"trained on {about['profile_hash']} with {about['weights']}; {todo} a new run on this store"
-            )
+    return Scorer(model.to(device).eval(), text_inputs, weights, features, config, extra), labels
 
 
 def check_model(path: Path, config: TrainConfig, plan: ModelPlan) -> None:

@@ -17,10 +17,15 @@ from ...storage.common.files import check_regular, read_json, read_jsonl, write_
 from ...storage.common.packages import package_version
 from ...storage.common.plugins import PluginFacts
 from ...storage.common.settings import types_of
-from ...storage.common.terminal import one_line
+from ...storage.common.terminal import one_line, say
 from ...storage.common.validation import DATASET_NAME, is_text
 from ...storage.dataset.folder import DatasetFolder
+from ...storage.profiles import LOGMEL
+from ...storage.records import Profile, Weights
 from ...storage.shards import EXTRACTED, UNKNOWN_FACTS
+from ...storage.stores.memory_store import MemoryStore
+from ...storage.stores.opening import feature_names, open_features
+from ...storage.stores.store import Store
 from ..data.stores import StoreFacts, StoreOrigin, Stores, facts_of, open_stores
 from ..objectives import DEFAULT_OBJECTIVE, objectives
 from ..recipes.own_parts import facts_of_plugins, load_from_file
@@ -69,6 +74,87 @@ def open_run_stores(dataset: DatasetFolder, config: TrainConfig) -> Stores:
     extra = [of.features for of in config.extra.values() if isinstance(of, FeatureRows)]
     recordings = not config.model.encoder_traits.reads_words
     return open_stores(dataset, config.data.features, recordings=recordings, extra=extra)
+
+
+def find_run_stores(dataset: DatasetFolder, run_name: str, about: Mapping[str, Any]) -> Stores:
+    """Open the stores of a data set that have the features of a run, whatever their folders are called.
+
+    A store has them if its profile and the SHA-256 of its weights are those that the run was trained on. The folder
+    that is called as at the training is looked at first.
+
+    Args:
+        dataset: The data set.
+        run_name: Name of the run.
+        about: Its ``run.json``.
+
+    Raises:
+        UserError: No store has them; the message names what was looked for and what there is.
+    """
+    config, inputs = read_config(about), about["inputs"]
+    names = config.data.features.split("+")
+    stores = [
+        _find_store(dataset, name, facts, run_name) for name, facts in zip(names, inputs["features"], strict=True)
+    ]
+    own = sorted({of.features for of in config.extra.values() if isinstance(of, FeatureRows)})
+    extra = {
+        name: _find_store(dataset, name, facts, run_name)
+        for name, facts in zip(own, inputs.get("extra", []), strict=True)
+    }
+    if config.model.encoder_traits.reads_words:
+        return Stores(stores, extra=extra)
+    if "recordings" in inputs:
+        return Stores(stores, _find_store(dataset, LOGMEL, inputs["recordings"], run_name), extra)
+    return Stores(stores, open_stores(dataset, LOGMEL).features[0], extra)  # runs of earlier versions do not say it
+
+
+def _find_store(dataset: DatasetFolder, name: str, wanted: Mapping[str, str], run_name: str) -> Store:
+    """Return the store that has the features ``wanted`` (``StoreFacts``); see ``find_run_stores``."""
+    folder, there = dataset.path / "features", list[str]()
+    names = feature_names(dataset)  # a name out of run.json is compared with these, and opens nothing itself
+    if not names and DATASET_NAME.fullmatch(name):
+        return open_features(dataset, name)  # raises what to do
+    for candidate in sorted(names, key=lambda candidate: candidate != name):
+        try:
+            store = open_features(dataset, candidate)
+        except UserError:
+            if candidate == name:
+                raise
+            there.append(f"{candidate} (not readable)")
+            continue
+        # Features of unknown weights are told apart by their folders' names alone.
+        if has_features(store, wanted) and (candidate == name or store.weights.sha256):
+            if candidate != name:
+                say(f"note: {store.where} has the features {name} of the run {run_name}: the same profile and weights")
+            return store
+        there.append(f"{candidate} (profile {store.profile.hash}, weights {store.weights.name})")
+    raise UserError(
+        f"{folder}: no store has the features {name} that the run {run_name} was trained on, profile "
+        f"{wanted['profile_hash']}, weights {wanted['weights']} with SHA-256 {wanted['weights_sha256'] or 'unknown'}; "
+        f"there: {', '.join(there) or 'none'}; extract {dataset.name} as the run's features were, or train a new run"
+    )
+
+
+def has_features(store: Store, wanted: Mapping[str, str]) -> bool:
+    """Return whether a store has the profile and the weights of ``StoreFacts``."""
+    return (store.profile.hash, store.weights.sha256) == (wanted["profile_hash"], wanted["weights_sha256"])
+
+
+def is_exported(about: Mapping[str, Any]) -> bool:
+    """Return whether ``run.json`` is that of an exported run, which has no data set of its own."""
+    return "exported" in about
+
+
+def exported_stores(about: Mapping[str, Any]) -> Stores:
+    """Return the stores of an exported run, without a video: they have the profiles and weights of its features."""
+    exported, inputs = about["exported"], about["inputs"]
+    features = [_empty_store(*both) for both in zip(exported["profiles"], inputs["features"], strict=True)]
+    recordings = exported.get("recordings")
+    return Stores(features, None if recordings is None else _empty_store(recordings, inputs["recordings"]))
+
+
+def _empty_store(profile: Mapping[str, Any], facts: Mapping[str, str]) -> MemoryStore:
+    weights = Weights(name=facts["weights"], sha256=facts["weights_sha256"])
+    return MemoryStore(Profile.from_json(json.dumps(profile)), weights, [], origin=facts["origin"])
 
 
 def describe_inputs(
@@ -143,6 +229,10 @@ def read_run(folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder / RUN_FILE}: not readable ({error}); train the run again") from None
     except (OSError, ValueError, TypeError, RecursionError, UserError) as error:
         raise UserError(f"{folder / RUN_FILE}: not readable ({error}); train the run again") from None
+    if is_exported(about):  # it came from somebody, and a link in it would choose the file that is opened
+        for path in folder.rglob("*"):
+            if path.is_symlink():
+                raise UserError(f"{path}: a link, expected a file or a folder; copy the exported run without links")
     return about
 
 
@@ -187,6 +277,8 @@ def check_run(about: Any) -> None:
     for name in STORE_FIELDS:
         _expect(all(isinstance(store.get(name), str) for store in stores), f"inputs.features: {name} is not text")
         _expect(all(isinstance(store.get(name), str) for store in own), f"inputs.extra: {name} is not text")
+    if is_exported(about):
+        _check_exported(about)
     best = about["result"].get("best")
     _expect(isinstance(best, dict) and isinstance(best.get("step"), int), "result.best has no step")
     _expect(
@@ -205,7 +297,26 @@ def check_run(about: Any) -> None:
     json.dumps(about, ensure_ascii=False).encode()  # raises for text that no encoding can hold
 
 
-def read_config(about: dict[str, Any]) -> TrainConfig:
+def _check_exported(about: Mapping[str, Any]) -> None:
+    """Raise ``ValueError`` if the profiles of an exported run are not those of its features."""
+    exported, inputs = about["exported"], about["inputs"]
+    if not isinstance(exported, dict) or not isinstance(profiles := exported.get("profiles"), list):
+        raise ValueError("exported.profiles is not a list")
+    facts = [*inputs["features"]]
+    if "recordings" in exported:
+        profiles, facts = [*profiles, exported["recordings"]], [*facts, inputs.get("recordings")]
+    _expect(len(profiles) == len(facts), "exported.profiles has not one for each of inputs.features")
+    for profile, of_store in zip(profiles, facts, strict=True):
+        _expect(isinstance(profile, dict) and isinstance(of_store, dict), "exported: a profile is not an object")
+        _expect(all(isinstance(of_store.get(name), str) for name in STORE_FIELDS), "inputs: a store's fact is not text")
+        _expect(not (faults := Profile.faults(profile)), f"exported: a profile's {'; '.join(faults)[:100]}")
+        _expect(
+            Profile.from_json(json.dumps(profile)).hash == of_store["profile_hash"],
+            "exported: a profile is not that of the run's features",
+        )
+
+
+def read_config(about: Mapping[str, Any]) -> TrainConfig:
     """Return the configuration in what ``run.json`` says.
 
     Raises:

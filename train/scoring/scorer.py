@@ -38,6 +38,10 @@ MAX_QUERY_SIMILARITIES = 1 << 28
 of the queued queries are used."""
 
 
+Item = TypeVar("Item")
+Tokens = TypeVar("Tokens")
+
+
 @dataclass(frozen=True)
 class Scorer:
     """A trained model with everything that turns captions and clips into its tokens."""
@@ -89,6 +93,31 @@ class Scorer:
     @property
     def _device(self) -> torch.device:
         return next(self.model.parameters()).device
+
+
+@torch.inference_mode()
+def text_vectors(scorer: Scorer, captions: Sequence[Caption]) -> np.ndarray:
+    """Return the vector of each text, float32 [N, D], in the stage of the score that is a dot product."""
+    return _vectors(scorer, captions, TEXT_CHUNK, scorer.encode_texts, scorer.config.objective.text_vectors)
+
+
+@torch.inference_mode()
+def clip_vectors(scorer: Scorer, clips: Sequence[Clip]) -> np.ndarray:
+    """Return the vector of each clip, float32 [N, D], in the stage of the score that is a dot product."""
+    return _vectors(scorer, clips, CLIP_CHUNK, scorer.encode_videos, scorer.config.objective.video_vectors)
+
+
+def _vectors(
+    scorer: Scorer,
+    items: Sequence[Item],
+    size: int,
+    encode: Callable[[Sequence[Item]], Tokens],
+    pool: Callable[[PairModel, Tokens], Tensor],
+) -> np.ndarray:
+    scorer.model.eval()
+    parts = [items[first : first + size] for first in range(0, len(items), size)]
+    chunks = [pool(scorer.model, encode(part)).float().cpu().numpy() for part in parts]
+    return np.concatenate(chunks) if chunks else np.zeros((0, scorer.model.width), dtype=np.float32)
 
 
 class LateScores(NamedTuple):
@@ -279,10 +308,6 @@ class TiledScores:
                 caption_P[of_bank],
                 clip_P[of_bank],
             )
-
-
-Item = TypeVar("Item")
-Tokens = TypeVar("Tokens")
 
 
 class _Chunks(Generic[Item, Tokens]):

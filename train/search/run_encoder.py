@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from ...storage.common.errors import UserError
 from ...storage.common.files import sha256_of
@@ -18,9 +17,9 @@ from ..data.clips import Clip
 from ..models.tokens import EXTRA, VideoTokens, present, tokens_of
 from ..recipes.own_parts import facts_of_plugins
 from ..runs.files import MODEL_FILE
-from ..runs.folder import dataset_of
+from ..runs.folder import own_dataset
 from ..runs.load import Run
-from ..scoring.scorer import CLIP_CHUNK, Scorer, join_videos, stage_scores
+from ..scoring.scorer import Scorer, clip_vectors, join_videos, stage_scores, text_vectors
 from ..scoring.word_similarities import word_similarities
 from .encoder import ClipScores, image_features, stores_checksum
 from .moments import ScoreCurve
@@ -52,7 +51,9 @@ class RunEncoder:
     @property
     def description(self) -> str:
         """The data set's name, and that of the run if it was trained on another one."""
-        own = dataset_of(self.run.folder, self.run.config)
+        own = own_dataset(self.run.folder, self.run.about)
+        if own is None:
+            return f"{self.dataset.name} ({self.dataset.path}), with the exported run {self.name}"
         if own.path.resolve() == self.dataset.path.resolve():
             return own.name
         return f"{self.dataset.name} ({self.dataset.path}), with the run {self.name} of {own.name}"
@@ -88,27 +89,15 @@ class RunEncoder:
         """Return a checksum of a video's rows in all stores."""
         return stores_checksum([*self._stores, *(s for s in self._extra if video_id in s)], video_id)
 
-    @torch.inference_mode()
     def encode_clips(self, clips: Sequence[Clip]) -> np.ndarray:
         """Return the vector of each clip in the stage that is a dot product; NaN for a clip without rows."""
-        scorer, chunks = self.run.scorer, []
-        scorer.model.eval()
-        for first in range(0, len(clips), CLIP_CHUNK):
-            encoded = scorer.encode_videos(clips[first : first + CLIP_CHUNK])
-            chunks.append(scorer.config.objective.video_vectors(scorer.model, encoded).float().cpu().numpy())
-        if not chunks:
-            return np.zeros((0, scorer.model.width), dtype=np.float32)
-        vectors = np.concatenate(chunks)
-        vectors[~scorer.features.has_rows(clips)] = np.nan
+        vectors = clip_vectors(self.run.scorer, clips)
+        vectors[~self.run.scorer.features.has_rows(clips)] = np.nan
         return vectors
 
-    @torch.inference_mode()
     def encode_text(self, text: str) -> np.ndarray:
         """Return the vector of a text in the stage that is a dot product."""
-        scorer = self.run.scorer
-        scorer.model.eval()
-        encoded = scorer.encode_texts([scorer.weights.tag_query(text)])
-        return scorer.config.objective.text_vectors(scorer.model, encoded)[0].float().cpu().numpy()
+        return text_vectors(self.run.scorer, [self.run.scorer.weights.tag_query(text)])[0]
 
     def encode_image(self, path: Path) -> np.ndarray:
         """Return the vector of an image, as of a video that shows it.

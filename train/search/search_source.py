@@ -9,7 +9,7 @@ from ...storage.common.plugins import trust_modules
 from ...storage.dataset.folder import DatasetFolder, dataset_at
 from ...storage.stores.opening import StoreSource
 from ..runs.files import RUN_FILE
-from ..runs.folder import choose_dataset, dataset_of, run_in
+from ..runs.folder import choose_dataset, own_dataset, run_in
 from ..runs.run_json import read_config, read_run
 from .encoder import SearchEncoder, open_store_encoder
 
@@ -58,8 +58,10 @@ class SearchSource:
     def _open_run(self) -> SearchEncoder:
         given = [] if self.dataset is None else [self._dataset(self.dataset)]
         found = run_in(self.dataset, self.run)
-        config = read_config(read_run(found))
-        asked = choose_dataset(given, dataset_of(found, config), having="" if self.stores else "features")
+        about = read_run(found)
+        config = read_config(about)
+        having = "" if self.stores else "features"
+        asked = choose_dataset(given, own_dataset(found, about), found.name, having)
         asked = replace(asked, stores=self.stores)
         if config.objective.task is not None:
             problem = f"was trained with the objective {config.objective.name}, and finds no videos by text"
@@ -67,7 +69,7 @@ class SearchSource:
         if not config.model.encoder_traits.reads_words:
             raise UserError(f"run {found.name}: was trained on spoken captions, and finds no videos by text")
 
-        from ..runs.load import load_run  # torch takes seconds to import
+        from ..runs.load import open_run  # torch takes seconds to import
         from .run_encoder import RunEncoder
 
-        return RunEncoder(load_run(found, asked, self.device))
+        return RunEncoder(open_run(found, asked, self.device))

@@ -10,7 +10,7 @@ from helpers.runs import change, refused, search
 from vlalign.storage.common.errors import UserError
 from vlalign.train.data.text_encoders import new_text_encoder
 from vlalign.train.distributed import Workers
-from vlalign.train.runs.load import load_run
+from vlalign.train.runs.load import open_run
 
 CODE = """
 import pathlib
@@ -109,7 +109,7 @@ def test_custom_kernels_are_not_loaded(run, values, capsys):
     assert search(run) == 0
     unused = rf"config\.json: .*: {next(iter(values))}, quantization_config$"
     assert re.search(unused, capsys.readouterr().err, re.MULTILINE)
-    encoder = load_run(run).scorer.model.text_encoder
+    encoder = open_run(run).scorer.model.text_encoder
     assert encoder.config._attn_implementation in ("sdpa", "eager") and encoder.dtype == torch.float32
 
 

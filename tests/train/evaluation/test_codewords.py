@@ -14,7 +14,7 @@ from vlalign.train.data.pairs import make_pairs, read_pairs
 from vlalign.train.distributed import Workers
 from vlalign.train.evaluation.codewords import Uses, conditional_matrices, find_uses, places, sharing, table
 from vlalign.train.models.codebook import quantize
-from vlalign.train.runs.load import load_run
+from vlalign.train.runs.load import open_run
 
 
 def caption(video: str, text: str, tags: str) -> Caption:
@@ -76,7 +76,7 @@ def run(tmp_path_factory):
 
 
 def test_uses_are_the_nearest_codewords_of_rows_and_of_words_without_special_pieces(run):
-    loaded = load_run(run)
+    loaded = open_run(run)
     from vlalign.storage.common.problems import Problems
 
     pairs = read_pairs(loaded.dataset, loaded.features, Problems())["test"]

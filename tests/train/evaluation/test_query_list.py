@@ -11,7 +11,7 @@ from vlalign.train.evaluation.query_list import DIGITS, QueryList, list_queries,
 from vlalign.train.evaluation.ranking import SplitRanking, Weightings, rank_split
 from vlalign.train.evaluation.retrieval_figures import NEAREST
 from vlalign.train.metrics import retrieval_metrics, right_ranks
-from vlalign.train.runs.load import load_run
+from vlalign.train.runs.load import open_run
 from vlalign.train.scoring.scorer import stage_scores
 
 SETTINGS = {"features": "s3d", "batch_size": 6, "num_steps": 8, "validate_every": 3}
@@ -21,7 +21,7 @@ SETTINGS = {"features": "s3d", "batch_size": 6, "num_steps": 8, "validate_every"
 def asked(request, toy):
     """Return a run, the pairs of the training split and their scores."""
     run = train(toy.path, recipe=request.param, run_name=f"listed-{request.param}", settings=SETTINGS)
-    loaded = load_run(run.folder, toy, "cpu")
+    loaded = open_run(run.folder, toy, "cpu")
     with Problems(quiet=True) as problems:
         pairs = read_pairs(toy, loaded.features, problems)["train"]
     return loaded, pairs, stage_scores(loaded.scorer, pairs.captions, pairs.clips)

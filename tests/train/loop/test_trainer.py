@@ -31,7 +31,7 @@ from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.train.cli.evaluate import main as evaluate_main
 from vlalign.train.cli.train import main as train_main
 from vlalign.train.loop.processes import devices_sharing
-from vlalign.train.runs.load import load_run
+from vlalign.train.runs.load import open_run
 from vlalign.train.search.run_encoder import RunEncoder
 
 pytestmark = pytest.mark.portable
@@ -142,7 +142,7 @@ def test_the_order_of_videos_in_shards_changes_neither_a_model_nor_what_is_searc
     for file in ("model.safetensors", "last.safetensors"):
         assert (shuffled.runs / "whole" / file).read_bytes() == (whole / file).read_bytes()
     write_shard(shuffled.features("s3d"), store.profile, store.weights, uncaptioned, made_with={})
-    video_ids = RunEncoder(load_run(shuffled.runs / "whole")).video_ids()
+    video_ids = RunEncoder(open_run(shuffled.runs / "whole")).video_ids()
     assert video_ids == [*sorted(store.video_ids()), "x0", "x1"]
 
 

@@ -25,7 +25,7 @@ from vlalign.train.cli.evaluate import main as evaluate_main
 from vlalign.train.cli.search import main as search_main
 from vlalign.train.cli.train import main as train_main
 from vlalign.train.models.codebook import SharedCodebook
-from vlalign.train.runs.load import load_run
+from vlalign.train.runs.load import open_run
 
 
 def test_cmcm_starts_from_the_weights_of_its_baseline(toy, capsys):
@@ -33,7 +33,7 @@ def test_cmcm_starts_from_the_weights_of_its_baseline(toy, capsys):
     assert train_main([*call, "baseline", "--codebook-size", "0"]) == 0
     nearly_unchanged = ["--codebook-size", "8", "--init", "baseline", "--learning-rate", "1e-12"]
     assert train_main([*call, "warm", *nearly_unchanged]) == 0
-    baseline, warm = (load_run(toy.runs / name).scorer.model for name in ("baseline", "warm"))
+    baseline, warm = (open_run(toy.runs / name).scorer.model for name in ("baseline", "warm"))
     torch.testing.assert_close(warm.codebook.high["text"].weight, baseline.codebook.high["text"].weight)
     torch.testing.assert_close(warm.project.weight, baseline.project.weight)
 

@@ -6,7 +6,7 @@ from helpers.training import PAIR_CASES
 from vlalign.storage.common.problems import Problems
 from vlalign.train import train
 from vlalign.train.data.pairs import read_pairs
-from vlalign.train.runs.load import load_run
+from vlalign.train.runs.load import open_run
 from vlalign.train.scoring import scorer, scores
 from vlalign.train.scoring.scorer import TiledScores, stage_scores
 from vlalign.train.scoring.scores import parts_of
@@ -23,7 +23,7 @@ CASES = {
 def scored(request, toy, monkeypatch):
     """Return a scorer and the training pairs, with chunks so small that there are several."""
     run = train(toy.path, run_name=f"tiled-{request.param}", settings=SETTINGS | CASES[request.param])
-    loaded = load_run(run.folder, toy, "cpu")
+    loaded = open_run(run.folder, toy, "cpu")
     with Problems(quiet=True) as problems:
         pairs = read_pairs(toy, loaded.features, problems)["train"]
     for name, size in {"TEXT_CHUNK": 4, "CLIP_CHUNK": 2, "TEXT_CHUNKS_IN_BANK": 1, "CLIP_CHUNKS_IN_BANK": 2}.items():

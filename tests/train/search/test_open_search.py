@@ -20,7 +20,7 @@ from vlalign.train import open_search
 from vlalign.train.cli.search import main as search_main
 from vlalign.train.cli.train import main as train_main
 from vlalign.train.data.clips import Clip
-from vlalign.train.runs.load import load_run
+from vlalign.train.runs.load import open_run
 from vlalign.train.scoring.scorer import stage_scores
 from vlalign.train.search.index import plan_search_windows
 from vlalign.train.search.query_checks import VideoSpan, parse_example
@@ -125,7 +125,7 @@ def test_a_copy_of_a_model_under_another_name_leaves_its_place_alone(tmp_path):
 
 
 def test_a_run_searches_windows_with_the_scores_of_evaluation(toy):
-    search, run = open_search(toy.path, run="r"), load_run(toy.runs / "r")
+    search, run = open_search(toy.path, run="r"), open_run(toy.runs / "r")
     moments = search("cut the onion", num_results=100, rerank=1000, by="video")
     assert len(moments) >= 24
     windows = [(m.video_id, *m.window) for m in moments]

@@ -6,7 +6,7 @@ from helpers.toy import make_toy
 from vlalign.train.cli.train import main as train_main
 from vlalign.train.data.clips import Clip
 from vlalign.train.models.tokens import present
-from vlalign.train.runs.load import load_run
+from vlalign.train.runs.load import open_run
 from vlalign.train.search.run_encoder import CachingScorer, VideoTokenCache
 
 
@@ -16,7 +16,7 @@ def scorer(request, tmp_path_factory):
     recipe = [] if request.param == "words" else ["--objective", request.param]
     call = ["--root", str(toy.root), "--dataset", "toy", "--features", "s3d", "--num-steps", "2", "--run-name", "r"]
     assert train_main([*call, *recipe]) == 0
-    return load_run(toy.runs / "r").scorer
+    return open_run(toy.runs / "r").scorer
 
 
 def clips_of(scorer):

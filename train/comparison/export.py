@@ -1,0 +1,119 @@
+"""A run as one folder that can be given away. ``vlalign-runs export`` wraps ``export_run``."""
+
+import json
+import os
+import shutil
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...storage.captions.idf import read_idf, write_idf
+from ...storage.common.errors import UserError
+from ...storage.common.files import write_json, write_jsonl, write_text
+from ...storage.common.writing import atomic_write, make_folder, open_to_read
+from ...storage.hub.names import HUB_ID
+from ..data.stores import Stores
+from ..runs.files import CARD_FILE, EVENTS_FILE, IDF_FILE, LABELS_FILE, METRICS_FILE, MODEL_FILE, RUN_FILE, TEXT_FOLDER
+from ..runs.folder import named_folder, own_dataset
+from ..runs.load import load_scorer
+from ..runs.loaded_run import read_metrics
+from ..runs.run_json import find_run_stores, read_events, read_run
+from .run_card import run_card
+from .run_metrics import RunMetrics, read_run_metrics
+
+SETTINGS_OF_PATHS = ("text_encoder", "init")
+"""Settings that may name a folder of this machine."""
+
+
+def export_run(run: Path | str, folder: Path | str, *, trust: Collection[str] = ()) -> Path:
+    """Write a run into a folder of its own, from which it can be loaded anywhere without its data set.
+
+    The folder has the weights, what turns texts into numbers, the IDF table, labels, the settings with the profiles and
+    checksums of the features, the metrics, and a card, ``README.md``. It has no captions, no queries with their
+    answers, no videos and no features, and names no folder of this machine.
+
+    Args:
+        run: The run's folder.
+        folder: A new folder, or an empty one.
+        trust: Modules that may be imported, if the run's objective or encoder is somebody's own.
+
+    Returns:
+        The folder.
+
+    Raises:
+        UserError: The run is incomplete or damaged, its data set lacks its features, or the folder has files.
+    """
+    run, folder = named_folder(run), Path(folder)
+    about = read_run(run)
+    own = own_dataset(run, about)
+    if own is None:
+        raise UserError(f"{run}: was exported before; copy the folder")
+    if os.path.lexists(folder) and (not folder.is_dir() or folder.is_symlink() or any(folder.iterdir())):
+        raise UserError(f"{folder}: is there already; expected a new folder, or an empty one")
+    stores = find_run_stores(own, run.name, about)
+    if stores.extra:
+        names = ", ".join(stores.extra)
+        raise UserError(
+            f"{run}: also reads rows of {names} for inputs of its objective or encoder; no such run is exported"
+        )
+    scorer, labels = load_scorer(run, about, stores, "cpu")  # raises if the run is damaged
+    evaluations, events = _evaluations(run), read_events(run / EVENTS_FILE)
+    exported = _exported(about, stores)
+    make_folder(folder)
+    with (
+        atomic_write(folder / MODEL_FILE) as partial,
+        open_to_read(run / MODEL_FILE, "rb") as source,
+        partial.open("wb") as target,
+    ):
+        shutil.copyfileobj(source, target)
+    scorer.text_inputs.save(folder / TEXT_FOLDER)
+    write_idf(folder / IDF_FILE, read_idf(own.idf))
+    write_jsonl(folder / EVENTS_FILE, events)
+    if labels:
+        write_json(folder / LABELS_FILE, labels)
+    if metrics := read_metrics(run):
+        write_json(folder / METRICS_FILE, _portable(metrics))
+    files = {CARD_FILE, RUN_FILE, *(path.name for path in folder.iterdir())}
+    write_text(folder / CARD_FILE, run_card(run.name, scorer.config, exported, stores, evaluations, files))
+    write_json(folder / RUN_FILE, exported)  # last: a folder with it is a finished run
+    return folder
+
+
+def _evaluations(run: Path) -> list[RunMetrics]:
+    """Return the metrics of a run on its own data set and on others, each by default settings."""
+    folders = [run, *sorted(path for path in (run / "on").glob("*") if path.is_dir() and not path.is_symlink())]
+    return [metrics for metrics in map(read_run_metrics, folders) if metrics is not None]
+
+
+def _exported(about: Mapping[str, Any], stores: Stores) -> dict[str, Any]:
+    """Return what ``run.json`` of the exported run says: no paths, no texts of captions, and the features' profiles."""
+    profiles = [json.loads(store.profile.to_json()) for store in stores.features]
+    recordings = None if stores.recordings is None else json.loads(stores.recordings.profile.to_json())
+    inputs = _portable(about["inputs"])
+    captions = inputs.get("captions")
+    captions = captions if isinstance(captions, dict) else {}
+    # Lists and objects of the note are texts of captions, such as the steps of tasks.
+    captions = {name: value for name, value in captions.items() if not isinstance(value, list | dict)}
+    config = dict(about["config"])
+    config |= {name: _without_folder(config[name]) for name in SETTINGS_OF_PATHS if name in config}
+    return {
+        **_portable(about),
+        "config": _portable(config),
+        "inputs": inputs | {"captions": captions},
+        "exported": {"profiles": profiles} | ({} if recordings is None else {"recordings": recordings}),
+    }
+
+
+def _without_folder(value: str) -> str:
+    """Return a model's or a run's name without the folder that it is in. Names of the hub stay."""
+    return value if HUB_ID.fullmatch(value) and not Path(value).exists() else Path(value).name
+
+
+def _portable(value: Any) -> Any:
+    """Return a value of JSON in which each absolute path is its last name."""
+    if isinstance(value, dict):
+        return {name: _portable(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_portable(inner) for inner in value]
+    is_path = isinstance(value, str) and (os.path.isabs(value) or value.startswith("~"))
+    return Path(value).name if is_path else value
