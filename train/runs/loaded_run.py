@@ -17,6 +17,7 @@ from ..data.clip_features import ClipFeatures
 from ..data.clips import Clip
 from ..recipes.train_config import TrainConfig
 from ..scoring.scorer import Scorer, clip_vectors, stage_scores, text_vectors
+from ..settings import FeatureRows
 from .files import METRICS_FILE
 from .folder import named_folder, own_dataset
 from .load import load_scorer
@@ -100,8 +101,8 @@ class LoadedRun:
             problem = f"was trained with the objective {objective.name} for the task {objective.task}"
         elif not self.config.model.encoder_traits.reads_words:
             problem = "was trained on spoken captions"
-        elif extra := getattr(objective, "extra", None):
-            problem = f"needs inputs of its objective's own ({', '.join(extra)})"
+        elif rows := [name for name, of in self.config.extra.items() if isinstance(of, FeatureRows)]:
+            problem = f"also reads rows of another store for inputs of its own ({', '.join(rows)})"
         else:
             return
         raise UserError(

@@ -302,6 +302,7 @@ def _check_exported(about: Mapping[str, Any]) -> None:
     exported, inputs = about["exported"], about["inputs"]
     if not isinstance(exported, dict) or not isinstance(profiles := exported.get("profiles"), list):
         raise ValueError("exported.profiles is not a list")
+    _expect(not inputs.get("extra"), "inputs.extra: an exported run reads no store besides its features")
     facts = [*inputs["features"]]
     if "recordings" in exported:
         profiles, facts = [*profiles, exported["recordings"]], [*facts, inputs.get("recordings")]

@@ -73,7 +73,7 @@ def test_search_uses_the_requested_data_set(root, form, capsys):
     ("dataset", "words"),
     [
         ("nowhere", ["--dataset nowhere: ", "nowhere/", " toy"]),
-        ("unlike", ["unlike/features/s3d: ", " others;", " r ", " toy "]),
+        ("unlike", ["unlike/features: ", " s3d ", " r ", "weights others)", " unlike "]),
     ],
 )
 def test_an_unsuitable_data_set_is_refused_in_one_line(root, form, dataset, words, capsys):
