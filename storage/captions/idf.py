@@ -39,7 +39,10 @@ def read_idf(path: Path | str) -> list[IdfEntry]:
     path = Path(path)
     if not path.exists():
         raise UserError(f"{path}: not found; run vlalign-preprocess first")
-    return [IdfEntry(**row) for row in read_table(path, IDF_SCHEMA.names, ENTRY_BYTES).to_pylist()]
+    table = read_table(path, IDF_SCHEMA.names, ENTRY_BYTES)
+    if table.schema.types != IDF_SCHEMA.types or any(column.null_count for column in table.columns):
+        raise UserError(f"{path}: not the columns of an IDF table; run vlalign-preprocess again")
+    return [IdfEntry(**row) for row in table.to_pylist()]
 
 
 def write_counts(folder: Path, number: int, counts: Mapping[tuple[str, str], int]) -> None:

@@ -164,7 +164,7 @@ def trusted_plugin(
     if module not in trusted and module not in _TRUSTED:
         todo = (
             f"{named_in} names the {GROUPS[group]} {one_line(text)}, whose module {module} would be run; "
-            f"if you trust it, pass --trust {module}"
+            f"if you trust it, pass --trust {module}, or trust=[{module!r}] in Python"
         )
         raise SettingError("trust", ",".join(sorted({*trusted, *_TRUSTED})) or "is missing", todo)
     return load_plugin(group, text, problem=problem)

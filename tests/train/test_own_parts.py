@@ -147,7 +147,7 @@ def test_an_edited_loss_is_trained_again(toy, place, capsys):
         assert "another version" in capsys.readouterr().err
         forget()
         assert evaluate_main([*at(toy), "mine", "--split", "validation", "--trust", "own_margin"]) == 0
-        assert "own_margin was edited" in capsys.readouterr().err
+        assert "own_margin is not the version" in capsys.readouterr().err
     finally:
         (place / "own_margin.py").write_text(source, encoding="utf-8")
 

@@ -7,12 +7,17 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from ...storage.captions.files import read_captions, read_captions_about
 from ...storage.captions.idf import read_idf, write_idf
 from ...storage.common.errors import UserError
 from ...storage.common.files import write_json, write_jsonl, write_text
+from ...storage.common.plugins import trust_modules
+from ...storage.common.terminal import number_of
 from ...storage.common.writing import atomic_write, make_folder, open_to_read
+from ...storage.dataset.folder import DatasetFolder
 from ...storage.hub.names import HUB_ID
 from ..data.stores import Stores
+from ..data.usable_captions import captions_of_split
 from ..runs.files import CARD_FILE, EVENTS_FILE, IDF_FILE, LABELS_FILE, METRICS_FILE, MODEL_FILE, RUN_FILE, TEXT_FOLDER
 from ..runs.folder import named_folder, own_dataset
 from ..runs.load import load_scorer
@@ -35,14 +40,16 @@ def export_run(run: Path | str, folder: Path | str, *, trust: Collection[str] = 
     Args:
         run: The run's folder.
         folder: A new folder, or an empty one.
-        trust: Modules that may be imported, if the run's objective or encoder is somebody's own.
+        trust: As for ``load_run``.
 
     Returns:
         The folder.
 
     Raises:
-        UserError: The run is incomplete or damaged, its data set lacks its features, or the folder has files.
+        UserError: The run is incomplete or damaged, its data set lacks its features, it also reads rows of another
+            store, or the folder has files.
     """
+    trust_modules(trust)
     run, folder = named_folder(run), Path(folder)
     about = read_run(run)
     own = own_dataset(run, about)
@@ -58,7 +65,7 @@ def export_run(run: Path | str, folder: Path | str, *, trust: Collection[str] = 
         )
     scorer, labels = load_scorer(run, about, stores, "cpu")  # raises if the run is damaged
     evaluations, events = _evaluations(run), read_events(run / EVENTS_FILE)
-    exported = _exported(about, stores)
+    exported, training = _exported(about, stores), _training_split(own, about)
     make_folder(folder)
     with (
         atomic_write(folder / MODEL_FILE) as partial,
@@ -74,9 +81,18 @@ def export_run(run: Path | str, folder: Path | str, *, trust: Collection[str] = 
     if metrics := read_metrics(run):
         write_json(folder / METRICS_FILE, _portable(metrics))
     files = {CARD_FILE, RUN_FILE, *(path.name for path in folder.iterdir())}
-    write_text(folder / CARD_FILE, run_card(run.name, scorer.config, exported, stores, evaluations, files))
+    write_text(folder / CARD_FILE, run_card(run.name, scorer.config, exported, stores, training, evaluations, files))
     write_json(folder / RUN_FILE, exported)  # last: a folder with it is a finished run
     return folder
+
+
+def _training_split(dataset: DatasetFolder, about: Mapping[str, Any]) -> str:
+    """Return the size of the split that a run was trained on; empty if the captions are others now."""
+    note = about["inputs"].get("captions")
+    if note is None or note != read_captions_about(dataset.captions):
+        return ""
+    captions = captions_of_split(read_captions(dataset.captions), "train")
+    return f"{number_of(len(captions), 'captions')} of {number_of(len(captions.videos()[0]), 'videos')}"
 
 
 def _evaluations(run: Path) -> list[RunMetrics]:

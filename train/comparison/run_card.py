@@ -1,5 +1,6 @@
 """The card of an exported run: ``README.md``, as model hubs read it and as people read it."""
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from ..data.stores import Stores
 from ..data.text_inputs import WORD_LIST_FILE, WORD_VECTORS_FILE
 from ..evaluation import TASKS
 from ..recipes.departures import departures_of
+from ..recipes.own_parts import plugins_of
 from ..recipes.train_config import TrainConfig
 from ..runs.files import CARD_FILE, EVENTS_FILE, IDF_FILE, LABELS_FILE, METRICS_FILE, MODEL_FILE, RUN_FILE, TEXT_FOLDER
 from ..runs.folder import changed_settings
@@ -43,6 +45,7 @@ def run_card(
     config: TrainConfig,
     about: Mapping[str, Any],
     stores: Stores,
+    training: str,
     evaluations: Sequence[RunMetrics],
     files: Collection[str],
 ) -> str:
@@ -53,6 +56,7 @@ def run_card(
         config: Its settings.
         about: ``run.json`` of the exported run.
         stores: The stores that it was trained on.
+        training: Size of the split that it was trained on; empty if it is not known.
         evaluations: Its metrics, on its own data set and on others.
         files: Names of the files and folders beside the card, and its own.
     """
@@ -65,7 +69,7 @@ def run_card(
         "## Features that it reads",
         _features(config, about, stores),
         "## Training data",
-        _data(config, about),
+        _data(config, about, training),
         "## Scores",
         _scores(evaluations),
         "## Departures from the paper",
@@ -111,43 +115,64 @@ def _summary(config: TrainConfig, about: Mapping[str, Any]) -> str:
     return (
         f"A video-text model. {use} It reads features of videos ({_text(data.features)}), no pixels. Trained with "
         f"vlalign {_text(about['software'].get('vlalign', UNKNOWN))}, objective `{_text(objective.name)}` "
-        f"({_text(objective.description)}), encoder `{_text(config.model.encoder)}`."
+        f"({_text(objective.description)}), encoder `{_text(config.model.encoder)}` "
+        f"({_text(config.model.encoder_traits.description)})."
     )
 
 
 def _loading(config: TrainConfig, about: Mapping[str, Any], stores: Stores) -> str:
-    names = config.data.features.split("+")
-    modules = sorted({plugin["module"] for plugin in _plugins(about)})
-    load = f'run = load_run("FOLDER"{f", trust={modules}" if modules else ""})  # this folder, anywhere'
+    both = [*zip(config.data.features.split("+"), stores.features, strict=True)]
+    scores_texts = config.objective.task is None and config.model.encoder_traits.reads_words
+    can_extract = all(name in PROFILES and PROFILES[name].hash == store.profile.hash for name, store in both)
+    modules = sorted({plugin.module for plugin in plugins_of(config).values()})
+    trust = f", trust={json.dumps(modules)}" if modules else ""
     option = "".join(f" --trust {module}" for module in modules)
-    if config.objective.task is None and config.model.encoder_traits.reads_words:
-        rows = ", ".join(f'"{name}": {_variable(name)}' for name in names)
-        both = zip(names, stores.features, strict=True)
+    python = ["from vlalign.train import load_run", "", f'run = load_run("FOLDER"{trust})  # this folder, anywhere']
+    shell = [f"vlalign-evaluate FOLDER --dataset mine{option}  # needs captions: vlalign-preprocess"]
+    if scores_texts and can_extract:
+        python.insert(0, "from vlalign.extract import extract_video, load_extractor")
+        extractors = ", ".join(f'load_extractor("{name}")' for name, _ in both)
+        python += [f'video = extract_video("VIDEO.mp4", [{extractors}])  # with the weights below']
+        python += ['run.similarity(["a dog runs"], [video])  # float32 [1, 1]']
+    elif scores_texts:
+        rows = ", ".join(f'"{name}": {_variable(name)}' for name, _ in both)
         widths = " and ".join(f"{_variable(name)} [T, {store.profile.dimension}]" for name, store in both)
-        use = f'run.similarity(["a dog runs"], [{{{rows}}}])  # {widths}: a row of numbers for each window'
-        shell = f'vlalign-search FOLDER "a dog runs" --dataset mine{option}\n'
-        what = "Search videos of your own of which you have the same features, or evaluate on them:"
+        python += [f'run.similarity(["a dog runs"], [{{{rows}}}])  # {widths}, a row for each window of a video']
     else:
-        use, shell = "run.config, run.metrics", ""
-        what = "Evaluate it on a data set of your own of which you have the same features:"
-    if all(name in PROFILES for name in names):
-        shell = f"vlalign-extract --dataset mine --videos VIDEOS --features {','.join(names)}\n{shell}"
-    shell += f"vlalign-evaluate FOLDER --dataset mine{option}"
-    if modules:
-        parts = _bullets(f"{_text(p['name'])}: SHA-256 of its module {_text(p['sha256'])}" for p in _plugins(about))
-        code = (
-            "**It needs code of somebody's own**, which is not in this folder and runs only if you trust it with "
-            f"`--trust`. Ask whoever gave you the folder for it, and read it first.\n\n{parts}"
-        )
-    else:
-        code = "Nothing in this folder is run as code."
-    python = f"from vlalign.train import load_run\n\n{load}\n{use}"
-    return f"```python\n{python}\n```\n\n{what}\n\n```\n{shell}\n```\n\n{code}"
+        python += ["run.config, run.metrics"]
+    if scores_texts:
+        shell.insert(0, f'vlalign-search FOLDER "a dog runs" --dataset mine{option}')
+    if can_extract:
+        names = ",".join(name for name, _ in both)
+        shell.insert(0, f"vlalign-extract --dataset mine --videos VIDEOS --features {names}  # with the weights below")
+    what = "Search videos of your own, or evaluate on them" if scores_texts else "Evaluate it on videos of your own"
+    newline = "\n"
+    return (
+        f"```python\n{newline.join(python)}\n```\n\n{what}, with the same features:\n\n"
+        f"```\n{newline.join(shell)}\n```\n\n{_own_code(config, about)}"
+    )
 
 
-def _plugins(about: Mapping[str, Any]) -> list[Mapping[str, str]]:
-    """Return the parts of somebody's own that a run needs, as ``run.json`` has them."""
-    return list(about["inputs"].get("plugins", {}).values())
+def _own_code(config: TrainConfig, about: Mapping[str, Any]) -> str:
+    """Return what is to be known of the modules of somebody's own that a run needs."""
+    if not (own_parts := plugins_of(config)):
+        return "Nothing in this folder is run as code."
+    parts = _bullets(
+        f"{setting} `{plugin.text}`: module `{plugin.module}`, SHA-256 {_sha256_of(setting, about)}"
+        for setting, plugin in own_parts.items()
+    )
+    return (
+        "**It needs code that is not part of vlalign and not in this folder.** Ask whoever gave you the folder for it, "
+        "read it, and put it where Python finds it, such as the folder in which you work. It is imported only if you "
+        f"name it as above.\n\n{parts}\n\nWith a module of another SHA-256 the scores may be others; a line says so."
+    )
+
+
+def _sha256_of(setting: str, about: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of the module of one's own with which a run was trained."""
+    plugins = about["inputs"].get("plugins")
+    facts = plugins.get(setting) if isinstance(plugins, dict) else None
+    return _text(facts.get("sha256", UNKNOWN)) if isinstance(facts, dict) else UNKNOWN
 
 
 def _variable(name: str) -> str:
@@ -183,18 +208,21 @@ def _rate(store: Store) -> str:
     if profile.fps is None:
         return "spread evenly over the video, or not known"
     window = f", windows of {profile.window:,}, a new one every {profile.stride:,}" if profile.window > 1 else ""
-    return f"{profile.fps:g} frames a second{window}"
+    return f"{profile.fps:g} {'frame' if profile.fps == 1 else 'frames'} a second{window}"
 
 
-def _data(config: TrainConfig, about: Mapping[str, Any]) -> str:
+def _data(config: TrainConfig, about: Mapping[str, Any], training: str) -> str:
     inputs, result = about["inputs"], about["result"]
     protocol = f", protocol {_text(config.data.protocol)}" if config.data.protocol else ""
     lines = [f"data set {_text(config.data.dataset)}{protocol}"]
+    if training:
+        lines.append(f"training split: {training}, those that were held out for validation among them")
     if sha256 := inputs["captions"].get("captions_sha256"):
         lines.append(f"captions: SHA-256 {_text(sha256)}, tagged by {_text(inputs['captions'].get('tagger', UNKNOWN))}")
     for name, facts in zip(config.data.features.split("+"), inputs["features"], strict=True):
         num_videos, checksum = facts.get("num_videos", UNKNOWN), facts.get("rows_checksum", UNKNOWN)
-        lines.append(f"features {_text(name)} of {_text(num_videos)} videos, all splits; checksum {_text(checksum)}")
+        videos = f"{_text(num_videos)} videos, all splits"
+        lines.append(f"features {_text(name)} of {videos}; checksum of their rows {_text(checksum)}")
     if config.init:
         lines.append(f"training started from the weights of the run {_text(config.init)}")
     if config.model.text_encoder != "small" and "text_encoder" not in config.ignored_settings():
@@ -259,11 +287,12 @@ def _limits(config: TrainConfig, about: Mapping[str, Any]) -> Iterable[str]:
 def _settings(config: TrainConfig, about: Mapping[str, Any]) -> str:
     result = about["result"]
     facts = {"recipe": config.recipe or "none", **changed_settings(config), "seed": config.optimization.seed}
-    facts |= {"steps done": f"{result['best']['step']:,} of {config.optimization.num_steps:,} (the best on validation)"}
+    facts |= {"steps of the saved weights": f"{result['best']['step']:,} (the best on validation)"}
     facts |= {"device": result.get("device", UNKNOWN), "seconds of training": result.get("seconds", UNKNOWN)}
     facts |= {name: version for name, version in about["software"].items() if name != "vlalign"}
     rows = [(_text(name), _text(value)) for name, value in facts.items()]
-    return f"What differs from the recipe; all are in `{RUN_FILE}`.\n\n{_table(('setting', 'value'), rows)}"
+    what = f"Settings that differ from the recipe's, and how the training went. All settings are in `{RUN_FILE}`."
+    return f"{what}\n\n{_table(('setting', 'value'), rows)}"
 
 
 def _bullets(lines: Iterable[str]) -> str:

@@ -105,7 +105,7 @@ def load_scorer(
     device, config = find_device(device_name), read_config(about)
     if is_edited(about["inputs"], {"plugins": facts_of_plugins(config)}):
         modules = ", ".join(sorted({plugin.module for plugin in plugins_of(config).values()}))
-        say(f"note: {folder}: module {modules} was edited since the run was trained; scores may be others")
+        say(f"note: {folder}: module {modules} is not the version that the run was trained with; scores may be others")
     features = ClipFeatures(stores.features, config.data.grid)
     # Of the captions that the run was trained on, whatever it is asked about.
     own = own_dataset(folder, about)

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from ...storage.common.errors import UserError
 from ...storage.common.files import read_json
+from ...storage.common.plugins import trust_modules
 from ...storage.records import Caption, Profile, VideoFeatures
 from ...storage.stores.memory_store import MemoryStore
 from ...storage.stores.store import Store
@@ -160,7 +161,7 @@ class LoadedRun:
 def load_run(folder: Path | str, device: str = "auto", trust: Collection[str] = ()) -> LoadedRun:
     """Load a trained run, to encode texts and videos and to score both.
 
-    Nothing in the folder is run as code.
+    Nothing in the folder is run as code. A run whose objective or encoder is somebody's own needs its module besides.
 
     Example::
 
@@ -170,11 +171,14 @@ def load_run(folder: Path | str, device: str = "auto", trust: Collection[str] = 
     Args:
         folder: The folder of a run, ``<root>/<data set>/runs/<run>``, or one that ``export_run`` made, anywhere.
         device: Name of the device; see ``find_device``.
-        trust: Modules that may be imported, if the run's objective or encoder is somebody's own.
+        trust: Modules that may be imported if ``run.json`` names them as those of the objective or the encoder.
 
     Raises:
-        UserError: The run is incomplete or damaged, or the data set of one that was not exported lacks its features.
+        SettingError: The objective or the encoder is of a module that is not in ``trust``. Nothing was imported.
+        UserError: The run is incomplete or damaged, its module is not there, or the data set of one that was not
+            exported lacks its features.
     """
+    trust_modules(trust)
     path = named_folder(folder)
     about = read_run(path)
     own = own_dataset(path, about)

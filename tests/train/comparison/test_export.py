@@ -1,5 +1,6 @@
 """A run that is given away: its folder alone gives the scores that it gave in its data set."""
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -7,6 +8,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from helpers.toy import make_toy
@@ -19,8 +22,10 @@ from vlalign.train.cli.evaluate import main as evaluate_main
 from vlalign.train.cli.runs import main as runs_main
 from vlalign.train.cli.search import main as search_main
 from vlalign.train.data.clips import Clip
+from vlalign.train.recipes.train_config import TrainConfig
 from vlalign.train.runs.load import open_run
 from vlalign.train.scoring.scorer import stage_scores
+from vlalign.train.settings import FeatureRows
 
 SHORT = {"features": "s3d", "batch_size": 4, "num_steps": 2, "validate_every": 1}
 CASES = {
@@ -155,6 +160,7 @@ def test_the_card_says_what_a_stranger_needs(trained, tmp_path):
     assert values["R@1"] == pytest.approx(metrics["metrics"]["text_to_video"]["R@1"], abs=1e-4)
     about = json.loads((folder / "run.json").read_text())
     [facts] = about["inputs"]["features"]
+    assert "12 captions of 12 videos" in text
     for needed in (facts["profile_hash"], facts["weights_sha256"], metrics["split_checksum"], "load_run(", "Licence"):
         assert needed in text
     assert all(note in text for note in metrics["not_comparable"])
@@ -217,6 +223,98 @@ def test_the_command(trained, tmp_path, capsys):
     assert runs_main([*call, "export", "mine"]) == 2
     assert runs_main([*call, "export", "nothing", str(tmp_path / "other")]) == 2
     assert not (tmp_path / "other").exists() and "Traceback" not in capsys.readouterr().err
+
+
+OWN_ENCODER = Path(__file__).parents[3] / "docs" / "examples" / "own_video_aggregator.py"
+WITH_AN_OWN_ENCODER = """
+import sys
+from pathlib import Path
+import numpy as np
+from vlalign.train import evaluate, export_run, load_run, train
+dataset, folder, answer, module = Path(sys.argv[1]), *sys.argv[2:]
+settings = {"features": "s3d", "batch_size": 4, "num_steps": 2, "validate_every": 1}
+run = train(dataset, device="cpu", settings=settings | {"encoder": f"{module}:AttentionPool"}).folder
+export_run(run, folder)
+rows = np.random.default_rng(0).normal(size=(3, 1024)).astype(np.float32)
+np.savez(answer, rows=rows, scores=load_run(run, device="cpu").similarity(["cut the onion"], [{"s3d": rows}]))
+"""
+LOADED_WITH_ITS_MODULE = """
+import logging, sys
+import numpy as np
+from vlalign.storage import UserError
+from vlalign.train import load_run
+logging.basicConfig(level=logging.INFO)
+folder, answer, module = sys.argv[1:]
+try:
+    load_run(folder, device="cpu")
+except UserError as error:
+    print(error)
+assert module not in sys.modules
+with np.load(answer) as made:
+    scores = load_run(folder, device="cpu", trust=[module]).similarity(["cut the onion"], [{"s3d": made["rows"]}])
+    assert np.array_equal(scores, made["scores"])
+"""
+
+
+def test_a_run_with_an_own_encoder_travels_without_its_module(tmp_path):
+    """Trained, exported and its data set deleted; loaded by somebody who has the module and trusts it."""
+    module, here, there = "own_video_aggregator", tmp_path / "here", tmp_path / "there"
+    toy, folder, answer = make_toy(here / "root"), tmp_path / "given", tmp_path / "answer.npz"
+    there.mkdir()
+    shutil.copy(OWN_ENCODER, here)
+
+    def python(program, cwd, *arguments):
+        call = [sys.executable, "-c", program, *map(str, arguments), module]
+        return subprocess.run(call, check=False, cwd=cwd, capture_output=True, text=True)
+
+    done = python(WITH_AN_OWN_ENCODER, here, toy.path, folder, answer)
+    assert done.returncode == 0, done.stderr
+    shutil.rmtree(here)
+    sha256 = hashlib.sha256(OWN_ENCODER.read_bytes()).hexdigest()
+    facts = {"name": f"{module}:AttentionPool", "module": module, "sha256": sha256}
+    assert json.loads((folder / "run.json").read_text())["inputs"]["plugins"] == {"encoder": facts}
+    card = (folder / "README.md").read_text()
+    assert sha256 in card and f'trust=["{module}"]' in card and f"--trust {module}" in card
+    assert not [*folder.rglob("*.py")]
+
+    missing = python(LOADED_WITH_ITS_MODULE, there, folder, answer)
+    [refused, *_] = missing.stdout.splitlines()
+    assert module in refused and f"--trust {module}" in refused and str(folder / "run.json") in refused
+    assert missing.returncode == 1 and module in missing.stderr.splitlines()[-1]
+    shutil.copy(OWN_ENCODER, there)
+    loaded = python(LOADED_WITH_ITS_MODULE, there, folder, answer)
+    assert loaded.returncode == 0 and loaded.stdout.splitlines() == [refused], loaded.stderr
+    (there / f"{module}.py").write_text(OWN_ENCODER.read_text() + "# edited\n")
+    assert f"{module} is not the version" in python(LOADED_WITH_ITS_MODULE, there, folder, answer).stderr
+
+
+def test_a_run_that_reads_a_second_store_is_not_exported(trained, tmp_path, monkeypatch):
+    toy, run = trained
+    shutil.copytree(toy.features("s3d"), toy.features("sound"))
+    about = json.loads((run / "run.json").read_text())
+    copied = toy.runs / "heard"
+    shutil.copytree(run, copied)
+    facts = about["inputs"]["features"][0] | {"features": "sound"}
+    (copied / "run.json").write_text(json.dumps(about | {"inputs": about["inputs"] | {"extra": [facts]}}))
+    monkeypatch.setattr(TrainConfig, "extra", property(lambda config: {"heard": FeatureRows("sound", max_rows=4)}))
+    with pytest.raises(UserError, match=r"heard: .*rows of sound"):
+        export_run(copied, tmp_path / "given")
+    assert not (tmp_path / "given").exists()
+    with pytest.raises(UserError, match="heard"):
+        load_run(copied, device="cpu").encode_text(["cut the onion"])
+
+
+def test_a_damaged_idf_table_is_one_line(trained, tmp_path):
+    folder = export_run(trained[1], tmp_path / "given")
+    path = folder / "idf.parquet"
+    table = pq.read_table(path)
+    words = pa.array([[word] for word in table["word"].to_pylist()])
+    for column, values in (("word", words), ("document_count", pa.nulls(len(table), pa.int64()))):
+        at = table.schema.get_field_index(column)
+        pq.write_table(table.set_column(at, column, values), path)
+        with pytest.raises(UserError) as raised:
+            load_run(folder, device="cpu")
+        assert str(path) in str(raised.value)
 
 
 HOSTILE = {
