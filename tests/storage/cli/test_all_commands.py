@@ -45,7 +45,7 @@ def test_every_command_is_a_subcommand_and_a_program():
 def test_a_subcommand_gets_the_arguments_that_follow(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["runs", "--help"])
-    assert ended.value.code == 0 and capsys.readouterr().out.startswith("usage: vlalign-runs [OPTIONS]")
+    assert ended.value.code == 0 and capsys.readouterr().out.startswith("usage: vlalign-runs [")
     assert main(["store", "info"]) == 2
     assert capsys.readouterr().err.startswith("vlalign-store: error: which store?")
 
