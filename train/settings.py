@@ -170,6 +170,14 @@ class FeatureRows:
 ExtraInput = CaptionColumn | FeatureRows
 
 
+def extra_problem(extra: Any) -> str | None:
+    """Return why a value declares no inputs of one's own, or None."""
+    if not isinstance(extra, Mapping):
+        return f"its extra is {type(extra).__name__}; expected a dict of CaptionColumn or FeatureRows by name"
+    wrong = [name for name, of in extra.items() if not isinstance(name, str) or not isinstance(of, ExtraInput)]
+    return f"its extra has {wrong[0]!r}: {extra[wrong[0]]!r}; expected CaptionColumn or FeatureRows" if wrong else None
+
+
 @dataclass(frozen=True, kw_only=True)
 class EncoderTraits:
     """The properties of a kind of encoder for clips and captions."""
@@ -262,7 +270,7 @@ def encoder_problem(value: Any) -> str | None:
         return "is no encoder; expected a subclass of vlalign.train.models.base.PairModel with traits and from_settings"
     if value.__module__.startswith("vlalign."):
         return f"is built in; expected one of {', '.join(ENCODERS)}, or one of your own"
-    return None
+    return extra_problem(value.traits.extra)
 
 
 class _EncoderDescriptions(Mapping[str, str]):

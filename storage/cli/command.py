@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 from ..common.errors import EXIT_INCOMPLETE, EXIT_MISTAKE, EXIT_SIGNAL, SettingError, UserError
 from ..common.packages import missing_package_message, package_version
-from ..common.plugins import trust_modules
+from ..common.plugins import message_of_plugin, trust_modules
 from ..common.programs import refuse_planted_libraries, start_programs_without_current_folder
 from ..common.progress import TerminalProgress, report_progress_to
 from ..common.signals import CommandSignals, command_signals, saved_work_message, stopping
@@ -103,6 +103,9 @@ def _run(command: Command, args: argparse.Namespace, parser: Parser) -> int:
             error_code = EXIT_INCOMPLETE
         elif stop_code:
             error_code = stop_code
+        elif own := message_of_plugin(error):
+            warn(f"{prog}: error: {own}")
+            error_code = EXIT_MISTAKE
         else:
             raise
         if not stop_code:

@@ -182,6 +182,16 @@ def errors_of_plugin(plugin: Plugin) -> Iterator[None]:
         raise UserError(f"{plugin.text}: {reason_of(error)}{_place(error, file)}; see --verbose") from error
 
 
+def message_of_plugin(error: BaseException) -> str | None:
+    """Return a line for an error that a part of one's own raised, with the place in its code; None for others."""
+    passed = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
+    for plugin in _LOADED.values():
+        file = getattr(sys.modules.get(plugin.module), "__file__", None)
+        if isinstance(error, Exception) and file in passed:
+            return f"{plugin.text}: {reason_of(error)}{_place(error, file)}; see --verbose"
+    return None
+
+
 def facts_of_plugin(plugin: Plugin) -> PluginFacts:
     """Return what a run records of a part."""
     return {"name": plugin.text, "module": plugin.module, "sha256": plugin.sha256}

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import sys
 import textwrap
 from pathlib import Path
@@ -300,3 +301,76 @@ def test_a_changed_run_json_runs_nothing(toy, place, tmp_path):
         assert mark.exists()
         mark.unlink()
         forget()
+
+
+WRONG = {
+    "another term": ("{'wrong': text.sum()}", "wrong"),
+    "no dict": ("text.sum()", "Tensor"),
+    "a vector": ("{'margin': text.sum(dim=1)}", r"margin.*\[\d+\]"),
+    "a number": ("{'margin': 1.0}", "margin.*float"),
+    "detached": ("{'margin': text.sum().detach()}", "no parameter"),
+    "raises": ("{'margin': text @ text}", r"RuntimeError.*own_wrong.py, line 10\)"),
+}
+
+
+@pytest.mark.parametrize("way", WRONG)
+def test_a_loss_of_ones_own_that_is_none_is_one_line(toy, place, capsys, way):
+    returned, where = WRONG[way]
+    (place / "own_wrong.py").write_text(
+        textwrap.dedent(f"""
+            from dataclasses import dataclass
+            from vlalign.train import Objective
+            @dataclass(frozen=True, kw_only=True)
+            class Wrong(Objective):
+                description = "wrong"
+                loss_terms = ("margin",)
+                def compute_loss(self, model, batch):
+                    text, _ = batch.all_vectors(self, model)
+                    return {returned}
+        """),
+        encoding="utf-8",
+    )
+    assert train_main([*at(toy), *SHORT, "--objective", "own_wrong:Wrong", "--run-name", "wrong"]) == 2
+    assert re.search(f"error: .*own_wrong:Wrong.*{where}", capsys.readouterr().err)
+
+
+LOSS = "    def compute_loss(self, model, batch): ..."
+DECLARED = {
+    "no loss": ("", "", "compute_loss"),
+    "an input that is none": (
+        "    extra = {'x': 'confidence'}",
+        "    def compute_loss(self, m, b): ...",
+        "'x'.*confidence",
+    ),
+    "inputs that are none": ("    extra = ['x']", "    def compute_loss(self, m, b): ...", "extra is list"),
+}
+
+
+@pytest.mark.parametrize("way", DECLARED)
+def test_a_declaration_that_is_none_is_said_before_training(toy, place, capsys, way):
+    *lines, where = DECLARED[way]
+    head = ["from dataclasses import dataclass", "from vlalign.train import Objective"]
+    body = [
+        "@dataclass(frozen=True, kw_only=True)",
+        "class Wrong(Objective):",
+        "    description, loss_terms = 'wrong', ('margin',)",
+        *lines,
+    ]
+    (place / "own_declared.py").write_text("\n".join([*head, *body]) + "\n", encoding="utf-8")
+    assert code_of(lambda: train_main([*at(toy), *SHORT, "--objective", "own_declared:Wrong"])) == 2
+    assert re.search(f"own_declared:Wrong.*{where}", capsys.readouterr().err)
+
+
+def test_an_encoder_without_fusion_layers_does_not_fit_an_objective_with_them(toy, place, capsys):
+    (place / "own_unfused.py").write_text(
+        "from dataclasses import replace\n"
+        "from vlalign.train.models.transformer import VideoTextModel\n"
+        "class Unfused(VideoTextModel):\n"
+        "    @classmethod\n"
+        "    def from_settings(cls, settings, plan):\n"
+        "        return super().from_settings(settings, replace(plan, has_fusion=False))\n",
+        encoding="utf-8",
+    )
+    call = [*at(toy), "--features", "s3d", *TWO_STEPS, "--objective", "taco", "--encoder", "own_unfused:Unfused"]
+    assert train_main(call) == 2
+    assert re.search(r"--encoder own_unfused:Unfused: .*fusion", capsys.readouterr().err)

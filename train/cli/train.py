@@ -61,7 +61,8 @@ def train_command(args: argparse.Namespace) -> int:
     run = train(dataset, settings=settings, **call)
     if not run.was_trained_before and is_first_process():
         trusted = "".join(f" --trust {plugin.module}" for plugin in plugins_of(run.config).values())
-        show(f"trained {run.folder}; now: vlalign-evaluate {run.folder}{trusted}")
+        stores = f" --stores {args.stores}" if args.stores else ""
+        show(f"trained {run.folder}; now: vlalign-evaluate {run.folder}{stores}{trusted}")
     return EXIT_INCOMPLETE if run.num_skipped else EXIT_DONE
 
 

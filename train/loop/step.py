@@ -5,17 +5,20 @@
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from ...storage.common.errors import UserError
 from ..data.examples import Inputs
 from ..distributed import Workers
 from ..models.base import PairModel
 from ..models.tokens import TextTokens, VideoTokens, present, tokens_of
+from ..objectives import Objective
 from ..objectives.batch import Batch
 from ..recipes.train_config import TrainConfig
 from ..settings import OptimizationSettings
@@ -131,11 +134,37 @@ def backward(model: PairModel, inputs: Inputs, config: TrainConfig, step: int, w
         max_text_tokens=config.data.max_text_tokens,
     )
     terms = config.objective.compute_loss(model, batch)
+    _check_terms(terms, config.objective)
     model.zero_grad(set_to_none=True)
     total = sum(terms.values(), start=torch.zeros((), device=videos.mask_BM.device))
+    if not total.requires_grad:
+        raise UserError(
+            f"objective {config.objective.name}: its loss depends on no parameter that is trained; expected terms that "
+            "are computed from the batch's texts and videos and not detached, and parameters that are not all frozen"
+        )
     with summed_gradients(model, workers):
         (total / workers.size).backward()
     return terms
+
+
+def _check_terms(terms: Any, objective: Objective) -> None:
+    """Raise ``UserError`` if a loss, which may be somebody's own, is not made of the objective's terms."""
+    expected = objective.loss_names
+    if not isinstance(terms, Mapping):
+        found = type(terms).__name__
+    elif not terms or not set(terms) <= set(expected):
+        found = f"the terms {', '.join(map(str, terms)) or 'of none'}"
+    else:
+        wrong = [name for name, term in terms.items() if not isinstance(term, Tensor) or term.dim() > 0]
+        if not wrong:
+            return
+        term = terms[wrong[0]]
+        shape = f" of shape {list(term.shape)}" if isinstance(term, Tensor) else ""
+        found = f"{wrong[0]}: a {type(term).__name__}{shape}"
+    raise UserError(
+        f"objective {objective.name}: compute_loss returned {found}; "
+        f"expected a dict of scalar tensors, named as its loss_terms: {', '.join(expected)}"
+    )
 
 
 @torch.no_grad()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from ...storage.common.errors import UserError
 from ..data.text_inputs import TextInputs
 from ..settings import EncoderTraits, ModelSettings
 from .codebook import SharedCodebook
@@ -131,6 +132,8 @@ class PairModel(MixedPrecision):
     def add(self, make_modules: MakeModules) -> None:
         """Make the objective's modules and add them to this model, after everything else."""
         modules = make_modules(self.width)
+        if not isinstance(modules, ObjectiveModules):
+            raise UserError(f"make_modules returned {type(modules).__name__}; expected ObjectiveModules")
         self.codebook, self.head, self.queries = modules.codebook, modules.head, modules.queries
         self.own = modules.own
 

@@ -1,6 +1,7 @@
 """A run's model from its settings."""
 
-from ...storage.common.plugins import loaded_plugin
+from ...storage.common.errors import SettingError
+from ...storage.common.plugins import errors_of_plugin, loaded_plugin
 from ..settings import ModelSettings
 from .base import ModelPlan, PairModel
 from .gated import GatedPair
@@ -23,4 +24,12 @@ def make_model(settings: ModelSettings, plan: ModelPlan) -> PairModel:
         return MODELS[settings.encoder].from_settings(settings, plan)
     plugin = loaded_plugin("encoders", settings.encoder)
     assert plugin is not None, "settings are checked"
-    return plugin.value.from_settings(settings, plan)
+    with errors_of_plugin(plugin):
+        model = plugin.value.from_settings(settings, plan)
+    if not isinstance(model, PairModel):
+        problem = f"its from_settings returned {type(model).__name__}; expected a PairModel"
+        raise SettingError("encoder", settings.encoder, problem)
+    if plan.has_fusion and model.fusion is None:
+        problem = "it has no fusion layers, which the objective needs; pass an objective without, such as mil-nce"
+        raise SettingError("encoder", settings.encoder, problem)
+    return model

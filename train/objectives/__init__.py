@@ -10,7 +10,7 @@ from typing import Any
 
 from ...storage.common.plugins import loaded_plugins
 from ...storage.common.settings import types_of
-from ..settings import DataSettings, ModelSettings, OptimizationSettings, ValidationSettings
+from ..settings import DataSettings, ModelSettings, OptimizationSettings, ValidationSettings, extra_problem
 from .base import Objective
 from .cmcm import CmcmObjective
 from .mil_nce import MilNceObjective
@@ -61,7 +61,9 @@ def objective_problem(value: Any) -> str | None:
             return f"its setting {field.name} has no default; expected setting(DEFAULT, DESCRIPTION)"
         if (kind := types_of(value)[field.name]) not in (str, int, float, bool):
             return f"its setting {field.name} is of type {kind}; expected str, int, float or bool"
-    return None
+    if value.compute_loss is Objective.compute_loss:
+        return "has no compute_loss; expected a method that returns the terms of the loss"
+    return extra_problem(value.extra)
 
 
 COMMON_SETTINGS = (DataSettings, ModelSettings, OptimizationSettings, ValidationSettings)
