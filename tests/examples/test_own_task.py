@@ -50,7 +50,9 @@ def test_a_task_and_a_metric_of_ones_own(run, capsys):
 
     (run.parents[2] / "own_task.py").unlink()  # the table needs no module
     assert runs_main(["--root", str(run.parents[2]), "--dataset", "toy"]) == 0
-    assert "accuracy" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "accuracy" in shown
+    assert f"MRR {metrics['own_metrics'][MRR]['MRR']:.1f}" in shown
 
 
 def test_a_file_that_names_a_module_does_not_import_it(run, tmp_path, capsys):
@@ -75,8 +77,11 @@ def test_a_metric_must_return_numbers_and_cannot_change_the_scores(run, tmp_path
         "def nan(similarity, right): return {'a': float('nan')}\n"
         "def write(similarity, right): similarity[:] = 0\n"
         "def fail(similarity, right): return right[99]\n"
+        "def same(similarity, right): return {'R@1': 12.5}\n"
     )
     for name in ("text", "nan", "write", "fail"):
         assert evaluate(run, "--metric", f"bad:{name}") == 2
         error = capsys.readouterr().err
         assert f"bad:{name}" in error and "Traceback" not in error
+    assert evaluate(run, "--metric", "bad:same") == 0
+    assert "own R@1" in capsys.readouterr().out

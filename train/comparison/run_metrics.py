@@ -93,8 +93,8 @@ def parse_run_metrics(metrics: Metrics) -> RunMetrics:
     if not all(is_text(metrics[name]) for name in names):
         raise ValueError(f"one of {', '.join(names)} is not text")
     values = dict(table.values)
-    for name, value in own_metric_values(metrics).items():
-        values[f"own {name}" if name in values else name] = value
+    own = {f"own {name}" if name in values else name: value for name, value in own_metric_values(metrics).items()}
+    values |= own
     stages = {name: dict(values) for name, values in table.stages.items()}
     for name, value in [*values.items(), *(item for stage in stages.values() for item in stage.items())]:
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -113,7 +113,7 @@ def parse_run_metrics(metrics: Metrics) -> RunMetrics:
     )
     fingerprint = metrics["fingerprint"]
     request = {name: fingerprint[name] for name in sorted(fingerprint) if name not in NOT_IN_REQUEST}
-    main = tuple(name for name in table.main if name in values)
+    main = (*own, *(name for name in table.main if name in values))  # who asks for a metric wants to see it first
     name, is_own = metrics["task"], metrics["task"] not in TASKS
     return RunMetrics(metrics["run"], name, test, request, values, stages, main, tuple(notes), is_own)
 

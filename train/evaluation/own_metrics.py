@@ -68,7 +68,8 @@ def _number(value: Any) -> float | None:
 
 
 def own_metric_values(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return the values in ``metrics.json`` by name; a name that two metrics have begins with the metric's.
+    """Return the values in ``metrics.json`` by name; a name that two metrics have begins with the metric's, one
+    that the task's metrics have, such as "R@1", with "own".
 
     Raises:
         ValueError: They are not as an evaluation writes them.
@@ -78,4 +79,6 @@ def own_metric_values(metrics: Mapping[str, Any]) -> dict[str, float]:
         raise ValueError("own_metrics are not numbers by metric and name")
     pairs = [(metric, name, value) for metric, values in own.items() for name, value in values.items()]
     names = [name for _, name, _ in pairs]
-    return {name if names.count(name) == 1 else f"{metric} {name}": value for metric, name, value in pairs}
+    shown = {name if names.count(name) == 1 else f"{metric} {name}": value for metric, name, value in pairs}
+    taken = metrics.get("metrics", {}).get("text_to_video", {})
+    return {f"own {name}" if name in taken else name: value for name, value in shown.items()}
