@@ -374,3 +374,12 @@ def test_an_encoder_without_fusion_layers_does_not_fit_an_objective_with_them(to
     call = [*at(toy), "--features", "s3d", *TWO_STEPS, "--objective", "taco", "--encoder", "own_unfused:Unfused"]
     assert train_main(call) == 2
     assert re.search(r"--encoder own_unfused:Unfused: .*fusion", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(("option", "near"), [("objective", "taco"), ("encoder", "gated")])
+def test_a_name_that_is_none_says_which_there_are(option, near, capsys):
+    assert code_of(lambda: train_main([f"--{option}", f"{near}o"])) == 2
+    error = capsys.readouterr().err
+    assert f"--{option} {near}o" in error
+    assert f"nearest: {near}" in error
+    assert "MODULE:NAME" in error

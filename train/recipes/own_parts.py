@@ -1,10 +1,12 @@
 """Objectives and encoders of one's own that settings name: what the user names is loaded, what a file names only if its
 module is trusted."""
 
+import difflib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ...storage.common.errors import SettingError
 from ...storage.common.plugins import (
     Plugin,
     PluginFacts,
@@ -12,8 +14,10 @@ from ...storage.common.plugins import (
     load_plugin,
     loaded_plugin,
     names_plugin,
+    plugin_names,
     trusted_plugin,
 )
+from ...storage.common.terminal import one_line
 from ..objectives import OBJECTIVES, objective_problem
 from ..settings import ENCODERS, encoder_problem
 from .train_config import TrainConfig
@@ -38,6 +42,12 @@ def load_named(settings: Mapping[str, Any], modules_in: str = "") -> dict[str, A
     loaded = dict(settings)
     for setting, group in GROUPS.items():
         named = settings.get(setting)
+        if isinstance(named, str) and named not in BUILT_IN[setting] and not names_plugin(group, named):
+            near = difflib.get_close_matches(named, BUILT_IN[setting], n=1)
+            meant = f"; nearest: {near[0]}" if near else ""
+            known = ", ".join([*BUILT_IN[setting], *plugin_names(group)])
+            problem = f"expected one of {known}, or MODULE:NAME, such as my_module:MyThing, for your own{meant}"
+            raise SettingError(setting, one_line(named)[:200], problem)
         if named is not None and not (isinstance(named, str) and named in BUILT_IN[setting]):
             loaded[setting] = _known(setting, load_plugin(group, named, modules_in, problem=PROBLEMS[setting]))
     return loaded
