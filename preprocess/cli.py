@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from ..storage.cli.command import run_command
+from ..storage.cli.command import load_own_parts, run_command
 from ..storage.cli.parser import Parser, add_setting, add_trust, command_parser, given_settings, next_call
 from ..storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, SettingError, UserError
 from ..storage.common.plugins import trusted_plugin
@@ -44,10 +44,7 @@ def load_own_dataset_of_file(argv: Sequence[str] | None, parser: Parser) -> None
     args = parser.parse_args(argv)
     place = parser.places.get("dataset")
     if place is not None and args.dataset is not None and is_own_dataset(args.dataset):
-        try:
-            trusted_plugin("datasets", args.dataset, args.trust, place)
-        except UserError as error:
-            parser.error(parser.message(error))
+        load_own_parts(lambda: trusted_plugin("datasets", args.dataset, args.trust, place), parser)
 
 
 def _check_options(args: argparse.Namespace) -> None:

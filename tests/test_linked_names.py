@@ -7,7 +7,9 @@ import fcntl
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.deadlines import in_time
@@ -31,7 +33,9 @@ from vlalign.train.cli.evaluate import main as evaluate_main
 from vlalign.train.cli.index import main as index_main
 from vlalign.train.cli.runs import main as runs_main
 from vlalign.train.cli.train import main as train_main
+from vlalign.train.data.text_inputs import TextSource, TokenWeights, save_text_inputs, saved_text_inputs
 from vlalign.train.loop.event_log import EventLog
+from vlalign.train.models.words import WordPair
 
 PRECIOUS = "alias ll='ls -l'\n"
 
@@ -278,6 +282,45 @@ def test_a_run_writes_no_file_of_its_text_encoder_elsewhere(toy, trap, kind):
     trap.check()
     assert not (toy.runs / "r" / "text_encoder" / "config.json").is_symlink()
     assert evaluate_main([*at(toy), "r"]) == 0
+
+
+OWN_INPUTS = """
+class Inputs:
+    @classmethod
+    def read(cls, folder, max_tokens):
+        return (folder / "words.json").read_text()
+
+    def save(self, folder):
+        (folder / "inner").mkdir(parents=True, exist_ok=True)
+        for name in ("words.json", "inner/more.json"):
+            (folder / name).write_text("overwritten")
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["text_encoder/words.json", "text_encoder/inner/more.json", "text_encoder"])
+def test_inputs_of_ones_own_write_no_file_elsewhere(tmp_path, trap, name, kind):
+    """They follow links, and wait for pipes."""
+    module: dict[str, Any] = {}
+    exec(OWN_INPUTS, module)
+    path = tmp_path / "runs" / "r" / name
+    trap.lay(kind, path)
+    with in_time():
+        save_text_inputs(module["Inputs"](), tmp_path / "runs" / "r" / "text_encoder")
+    trap.check()
+    written = contents(tmp_path / "runs" / "r")
+    assert written == dict.fromkeys(["text_encoder", "text_encoder/inner"]) | dict.fromkeys(
+        ["text_encoder/words.json", "text_encoder/inner/more.json"], b"overwritten"
+    )
+
+
+def test_inputs_of_ones_own_do_not_wait_for_a_pipe(tmp_path, trap):
+    module: dict[str, Any] = {}
+    exec(OWN_INPUTS, module)
+    trap.lay("pipe", tmp_path / "text_encoder" / "words.json")
+    traits = replace(WordPair.traits, caption_input=module["Inputs"])
+    with in_time(), pytest.raises(UserError, match=r"words\.json: "):
+        saved_text_inputs(TextSource(traits, 3, TokenWeights([], [])), tmp_path / "text_encoder", dict)
 
 
 @pytest.mark.parametrize("name", ["captions.csv", "captions.parquet", "captions.vtt"])

@@ -6,7 +6,6 @@ of the weights, or None, and returns a ``torch.nn.Module`` that turns normalised
 """
 
 import hashlib
-import importlib
 import sys
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...storage.common.errors import SettingError, UserError, reason_of, refuse_unreadable
 from ...storage.common.files import check_regular, read_object
+from ...storage.common.own_modules import content_of, import_own
 from ...storage.common.terminal import one_line
 from ...storage.exchange.declared_profile import profile_in
 from ...storage.records import Profile, Weights
@@ -56,16 +56,14 @@ class CustomEncoder:
         """
         from ..models.network import custom_network  # torch takes seconds to import
 
-        if str(self.path.parent) not in sys.path:
-            sys.path.append(str(self.path.parent))
         try:
-            module = importlib.import_module(self.module)
+            module = import_own(self.module, self.path.parent)
             made = getattr(module, self.function)(self.weights)
-        except Exception as error:  # the user's own code may raise anything
+        except (Exception, SystemExit) as error:  # the user's own code may raise anything
             what = f"{self.module}:{self.function}"
             raise UserError(f"{self.path}: {what} cannot be used ({reason_of(error)})") from None
         network = custom_network(made, self.profile.dimension, f"{self.path}: {self.module}:{self.function}")
-        source = Path(module.__file__).read_bytes() if module.__file__ else b""
+        source = content_of(Path(module.__file__)) if module.__file__ else b""
         digest = hashlib.sha256(source)
         for name, value in sorted(network.state_dict().items()):
             digest.update(name.encode())

@@ -12,8 +12,9 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
-from ..common.errors import EXIT_INCOMPLETE, EXIT_MISTAKE, EXIT_SIGNAL, SettingError, UserError
+from ..common.errors import EXIT_DONE, EXIT_INCOMPLETE, EXIT_MISTAKE, EXIT_SIGNAL, SettingError, UserError
 from ..common.packages import missing_package_message, package_version
 from ..common.plugins import message_of_plugin, trust_modules
 from ..common.programs import refuse_planted_libraries, start_programs_without_current_folder
@@ -25,6 +26,7 @@ from .parser import Parser
 
 start_programs_without_current_folder()  # before torch is imported, which starts one
 
+T = TypeVar("T")
 Command = Callable[[argparse.Namespace], int]
 """Runs with the parsed arguments and returns the exit code."""
 EXIT_SECONDS = 3.0
@@ -60,15 +62,44 @@ def run_command(command: Command, parser: Parser, argv: list[str] | None) -> int
     level = Level.QUIET if args.quiet else Level.VERBOSE if args.verbose else Level.USUAL
     with messages_on_terminal(level), report_progress_to(listener), command_signals.taken():
         logger.debug("vlalign %s on %s", package_version(), platform.platform())
-        code = _run(command, args, parser)
-        if stopping():
-            for number in CommandSignals.NUMBERS:  # another signal must not disturb the exit
-                signal.signal(number, signal.SIG_IGN)
-            sys.stdout.flush()
-            forced_exit = threading.Timer(EXIT_SECONDS, os._exit, (code,))
-            forced_exit.daemon = True
-            forced_exit.start()
-        return code
+        return _ended(_run(command, args, parser))
+
+
+def load_own_parts(load: Callable[[], T], parser: Parser) -> T:
+    """Load parts of one's own that decide which options a command has, and return what ``load`` does.
+
+    It is a part of the command: its checks come before, and errors and signals end it in the same way.
+
+    Args:
+        load: Loads the parts.
+        parser: The command's parser without them.
+
+    Raises:
+        SystemExit: A part cannot be loaded, or a signal came.
+    """
+    loaded: list[T] = []
+
+    def command(_: argparse.Namespace) -> int:
+        loaded.append(load())
+        return EXIT_DONE
+
+    with messages_on_terminal(), command_signals.taken():
+        code = _ended(_run(command, argparse.Namespace(), parser))
+    if code != EXIT_DONE:
+        raise SystemExit(code)
+    return loaded[0]
+
+
+def _ended(code: int) -> int:
+    """Return the exit code of a command that has ended. After a signal, the process ends soon."""
+    if stopping():
+        for number in CommandSignals.NUMBERS:  # another signal must not disturb the exit
+            signal.signal(number, signal.SIG_IGN)
+        sys.stdout.flush()
+        forced_exit = threading.Timer(EXIT_SECONDS, os._exit, (code,))
+        forced_exit.daemon = True
+        forced_exit.start()
+    return code
 
 
 def _run(command: Command, args: argparse.Namespace, parser: Parser) -> int:

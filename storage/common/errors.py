@@ -55,11 +55,11 @@ class SettingError(UserError):
         self.problem = problem
 
     def __str__(self) -> str:
-        return f"{self.setting} {self.value}: {self.problem}"
+        return f"{self.setting} {one_line(str(self.value))}: {self.problem}"
 
     def of_command(self) -> str:
         """Return the message with the name of the command's option."""
-        return f"--{self.setting.replace('_', '-')} {self.value}: {self.problem}"
+        return f"--{self.setting.replace('_', '-')} {one_line(str(self.value))}: {self.problem}"
 
 
 def reason_of(error: BaseException) -> str:

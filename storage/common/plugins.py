@@ -17,12 +17,14 @@ import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.machinery import BYTECODE_SUFFIXES, EXTENSION_SUFFIXES, SOURCE_SUFFIXES
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypedDict
 
+from . import own_modules
 from .errors import SettingError, UserError, VlalignError, reason_of
-from .files import sha256_of
+from .own_modules import content_of, import_own
 from .terminal import one_line
 
 GROUPS = {
@@ -35,6 +37,10 @@ GROUPS = {
 }
 """{group: what a part of it is}. Its entry points are in the group ``vlalign.GROUP``."""
 PLUGIN_NAME = re.compile(r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<name>[^\W\d]\w*)")
+MAX_SHOWN_CHARACTERS = 200
+"""Longest name that a message shows whole: a file may have one of any length."""
+CODE_SUFFIXES = (*SOURCE_SUFFIXES, *BYTECODE_SUFFIXES, *EXTENSION_SUFFIXES)
+"""Suffixes of the files that Python may take a module from."""
 MAIN = "__main__"
 """The module of a class that a script, a notebook or an interactive session defines."""
 
@@ -47,7 +53,7 @@ class Plugin:
     """The part as the user named it, such as "my_module:MyObjective"."""
     module: str
     sha256: str
-    """Of the module's source file, or of all Python files of its package, when it was loaded."""
+    """Of the module's file, or of all modules of its package, as it was loaded."""
     folder: str
     """The folder of the import path that has the module."""
     value: Any
@@ -115,23 +121,25 @@ def load_plugin(group: str, named: Any, folder: str | Path = "", *, problem: Pro
         return plugin
     if (group, named) in _LOADED:
         return _LOADED[group, named]
-    what = f"{GROUPS[group]} {one_line(named)}"
+    what, where = f"{GROUPS[group]} {_shown(named)}", folder
     if match := PLUGIN_NAME.fullmatch(named):
         module_name, name = match["module"], match["name"]
     else:
         module_name, name = _entry_point(group, named)
-        what += f" ({module_name}:{name})"
+        what, where = f"{what} ({module_name}:{name})", None  # an installed package, which has its modules
     if module_name == MAIN:
         raise UserError(
             f"{what}: a script, notebook or session defined it; move it into a module, such as my_module.py"
         )
-    module = _import(module_name, what, folder)
+    module = _import(module_name, what, where)
     try:
         value = getattr(module, name)
     except AttributeError:
         own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == module_name]
         has = f"it has {', '.join(own)}" if own else "it defines nothing"
-        raise UserError(f"{what}: module {module_name} has no {name}; {has}") from None
+        raise UserError(f"{what}: module {_shown(module_name)} has no {_shown(name)}; {has}") from None
+    except (Exception, SystemExit) as error:  # somebody's own code may raise anything
+        raise UserError(f"{what}: cannot be used: {reason_of(error)}{_place(error)}") from None
     return _register(group, named, module, value, problem)
 
 
@@ -162,9 +170,10 @@ def trusted_plugin(
     match = PLUGIN_NAME.fullmatch(text)
     module = match["module"] if match else _entry_point(group, text)[0]
     if module not in trusted and module not in _TRUSTED:
+        shown = _shown(module)
         todo = (
-            f"{named_in} names the {GROUPS[group]} {one_line(text)}, whose module {module} would be run; "
-            f"if you trust it, pass --trust {module}, or trust=[{module!r}] in Python"
+            f"{named_in} names the {GROUPS[group]} {_shown(text)}, whose module {shown} would be run; "
+            f"if you trust it, pass --trust {shown}, or trust=[{shown!r}] in Python"
         )
         raise SettingError("trust", ",".join(sorted({*trusted, *_TRUSTED})) or "is missing", todo)
     return load_plugin(group, text, problem=problem)
@@ -177,7 +186,7 @@ def errors_of_plugin(plugin: Plugin) -> Iterator[None]:
         yield
     except VlalignError:
         raise
-    except Exception as error:  # somebody's own code may raise anything
+    except (Exception, SystemExit) as error:  # somebody's own code may raise anything
         file = getattr(sys.modules.get(plugin.module), "__file__", None)
         raise UserError(f"{plugin.text}: {reason_of(error)}{_place(error, file)}; see --verbose") from error
 
@@ -202,7 +211,7 @@ def _entry_point(group: str, name: str) -> tuple[str, str]:
     found = {
         (entry.module, entry.attr) for entry in importlib.metadata.entry_points(group=f"vlalign.{group}", name=name)
     }
-    what = f"{GROUPS[group]} {one_line(name)[:80]}"
+    what = f"{GROUPS[group]} {_shown(name)}"
     if not found:
         others = ", ".join(plugin_names(group)) or "none"
         raise UserError(
@@ -215,36 +224,29 @@ def _entry_point(group: str, name: str) -> tuple[str, str]:
     return found.pop()
 
 
-@contextlib.contextmanager
-def _importable(folder: str | Path) -> Iterator[None]:
-    """Let modules be imported from a folder, after all others, during the block."""
-    entry = str(folder) or os.getcwd()
-    importlib.invalidate_caches()  # the module may have been written a moment ago
-    sys.path.append(entry)
-    try:
-        yield
-    finally:
-        if entry in sys.path:
-            del sys.path[len(sys.path) - 1 - sys.path[::-1].index(entry)]  # the last one
+def _shown(name: str) -> str:
+    """Return a name for a message, which is one line and short, whatever a file holds."""
+    return one_line(name)[:MAX_SHOWN_CHARACTERS]
 
 
-def _import(name: str, what: str, folder: str | Path) -> ModuleType:
+def _import(name: str, what: str, folder: str | Path | None) -> ModuleType:
     try:
-        with _importable(folder):
-            return importlib.import_module(name)
+        return import_own(name, folder)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            where = str(folder) or os.getcwd()
-            raise UserError(
-                f"{what}: there is no module {error.name}; expected {error.name.replace('.', '/')}.py in {where}, "
-                "or an installed package"
-            ) from None
-        raise UserError(f"{what}: module {name} cannot be imported: {reason_of(error)}{_place(error)}") from None
-    except Exception as error:  # somebody's own code may raise anything
-        raise UserError(f"{what}: module {name} cannot be imported: {reason_of(error)}{_place(error)}") from None
+            missing = _shown(error.name)
+            where = "" if folder is None else f"{missing.replace('.', '/')}.py in {str(folder) or os.getcwd()}, or "
+            raise UserError(f"{what}: there is no module {missing}; expected {where}an installed package") from None
+        raise _not_imported(name, what, error) from None
+    except (Exception, SystemExit) as error:  # somebody's own code may raise anything
+        raise _not_imported(name, what, error) from None
 
 
-def _place(error: Exception, within: str | None = None) -> str:
+def _not_imported(name: str, what: str, error: BaseException) -> UserError:
+    return UserError(f"{what}: module {_shown(name)} cannot be imported: {reason_of(error)}{_place(error)}")
+
+
+def _place(error: BaseException, within: str | None = None) -> str:
     """Return the last place of an error outside this module and Python's own import system.
 
     Args:
@@ -254,7 +256,8 @@ def _place(error: Exception, within: str | None = None) -> str:
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith("<frozen") and frame.filename not in (__file__, importlib.__file__)
+        if not frame.filename.startswith("<frozen")
+        and frame.filename not in (__file__, own_modules.__file__, importlib.__file__)
     ]
     frames = [frame for frame in frames if frame.filename == within] or frames
     return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
@@ -262,7 +265,7 @@ def _place(error: Exception, within: str | None = None) -> str:
 
 def _register(group: str, text: str, module: ModuleType, value: Any, problem: Problem | None) -> Plugin:
     if problem is not None and (what := problem(value)) is not None:
-        raise UserError(f"{GROUPS[group]} {one_line(text)}: {what}")
+        raise UserError(f"{GROUPS[group]} {_shown(text)}: {what}")
     sha256, folder = _source_of(module, value)
     plugin = Plugin(text, module.__name__, sha256, folder, value)
     _LOADED[group, text] = plugin
@@ -284,16 +287,23 @@ def _source_of(module: ModuleType, value: Any) -> tuple[str, str]:
     folder = path.parents[depth]
     if name not in _SHA256:
         top = path.parents[depth - 1] if depth else path
-        _SHA256[name] = _sha256_of(sorted(top.rglob("*.py")) if depth else [path], folder)
+        _SHA256[name] = _sha256_of(sorted(_code_in(top)) if depth else [path], folder)
     return _SHA256[name], str(folder)
+
+
+def _code_in(package: Path) -> Iterator[Path]:
+    """Yield the files of a package's modules. None is in ``__pycache__``: the source is compiled."""
+    for path in package.rglob("*"):
+        if path.name.endswith(CODE_SUFFIXES) and path.parent.name != "__pycache__" and path.is_file():
+            yield path
 
 
 def _sha256_of(files: Sequence[Path], folder: Path) -> str:
     """Return the sha256 of one file; of several, that of their names and contents."""
     if len(files) == 1:
-        return sha256_of(files[0])
+        return hashlib.sha256(content_of(files[0])).hexdigest()
     digest = hashlib.sha256()
     for file in files:
-        content = file.read_bytes()
+        content = content_of(file)
         digest.update(f"{file.relative_to(folder).as_posix()}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()

@@ -3,6 +3,8 @@
 import hashlib
 import json
 import re
+import signal
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -15,6 +17,7 @@ from vlalign.storage.common import plugins
 from vlalign.storage.common.errors import SettingError, UserError
 from vlalign.storage.common.files import read_json, read_jsonl
 from vlalign.storage.common.plugins import load_plugin
+from vlalign.storage.common.programs import python_command
 from vlalign.train import evaluate, open_search, train
 from vlalign.train.cli.evaluate import main as evaluate_main
 from vlalign.train.cli.index import main as index_main
@@ -22,6 +25,7 @@ from vlalign.train.cli.runs import main as runs_main
 from vlalign.train.cli.search import main as search_main
 from vlalign.train.cli.serve import main as serve_main
 from vlalign.train.cli.train import main as train_main
+from vlalign.train.runs.run_json import check_run, is_edited
 
 MARGIN = """
     from dataclasses import dataclass
@@ -383,3 +387,62 @@ def test_a_name_that_is_none_says_which_there_are(option, near, capsys):
     assert f"--{option} {near}o" in error
     assert f"nearest: {near}" in error
     assert "MODULE:NAME" in error
+
+
+def test_names_in_a_run_json_are_shown_in_one_short_line(toy, capsys):
+    folder = toy.runs / "forged"
+    folder.mkdir()
+    for name in ("x\nvlalign-evaluate: done, all is well\nz", "x" * 3_000_000, "x" * 3_000_000 + ":Thing"):
+        for setting in ("objective", "encoder"):
+            about = read_json(toy.runs / "plain" / "run.json")
+            about["config"][setting] = name
+            (folder / "run.json").write_text(json.dumps(about), encoding="utf-8")
+            assert code_of(lambda: evaluate_main([*at(toy), str(folder)])) == 2
+            error = capsys.readouterr().err
+            assert error.count("\n") == 1 and len(error) < 2500
+
+
+@pytest.mark.parametrize("plugins", [1, [], {"objective": 1}, {"objective": {"name": "a:B", "module": "a"}}])
+def test_parts_of_ones_own_in_a_run_json_are_checked(plugins, toy):
+    about = read_json(toy.runs / "plain" / "run.json")
+    about["inputs"]["plugins"] = plugins
+    with pytest.raises(ValueError, match=r"inputs\.plugins"):
+        check_run(about)
+
+
+def test_a_run_of_no_own_parts_has_no_edited_module():
+    facts = {"name": "a:B", "module": "a", "sha256": "1"}
+    assert not any(is_edited({"plugins": plugins}, {"plugins": {}}) for plugins in (1, [], {}, {"objective": facts}))
+    assert is_edited({"plugins": {"objective": facts}}, {"plugins": {"objective": {**facts, "sha256": "2"}}})
+
+
+def test_what_a_runs_scores_depend_on_is_evaluated_again(toy, capsys):
+    call = [*at(toy), "plain", "--split", "validation"]
+    assert evaluate_main(call) == 0
+    capsys.readouterr()
+    assert evaluate_main(call) == 0
+    assert "nothing to do" in capsys.readouterr().err
+    file = next(path for path in sorted((toy.runs / "plain" / "text_encoder").rglob("*.json")))
+    content = file.read_bytes()
+    try:
+        file.write_bytes(content + b" ")
+        assert evaluate_main(call) == 0
+        assert "nothing to do" not in capsys.readouterr().err
+    finally:
+        file.write_bytes(content)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("main", "option"), [("train", "--encoder"), ("evaluate", "--task")])
+def test_a_command_is_stopped_while_a_part_loads(main, option, number, tmp_path):
+    (tmp_path / "own_slow.py").write_text(
+        "print('ready', flush=True)\nimport time\ntime.sleep(500)\n", encoding="utf-8"
+    )
+    program = f"import sys; from vlalign.train.cli.{main} import main; sys.exit(main({[option, 'own_slow:Thing']}))"
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(python_command(program), cwd=tmp_path, text=True, **pipes) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        error = process.communicate()[1]
+    assert process.returncode == 128 + number
+    assert error == f"vlalign-{main}: stopped\n"

@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from ...storage.cli.command import run_command
+from ...storage.cli.command import load_own_parts, run_command
 from ...storage.cli.option_files import read_values
 from ...storage.cli.parser import DEVICE_HELP, Parser, add_setting, add_settings, add_stores, add_trust, command_parser
 from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, UserError
@@ -57,7 +57,7 @@ def _evaluate(args: argparse.Namespace) -> int:
     return EXIT_DONE if evaluation.is_complete else EXIT_INCOMPLETE
 
 
-def load_own_parts(argv: Sequence[str]) -> Task[Any] | None:
+def load_named_parts(argv: Sequence[str]) -> Task[Any] | None:
     """Load the task and the metrics of somebody's own that a command line names, or an option file whose module it
     trusts.
 
@@ -166,9 +166,6 @@ def make_parser(own_task: Task[Any] | None = None) -> Parser:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    try:
-        parser = make_parser(load_own_parts(sys.argv[1:] if argv is None else argv))
-    except UserError as error:
-        parser = make_parser()
-        parser.error(parser.message(error))
+    given = sys.argv[1:] if argv is None else argv
+    parser = load_own_parts(lambda: make_parser(load_named_parts(given)), make_parser())
     return run_command(_evaluate, parser, argv)

@@ -7,10 +7,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from ...storage.cli.command import run_command
+from ...storage.cli.command import load_own_parts, run_command
 from ...storage.cli.option_files import read_values
 from ...storage.cli.parser import Parser, add_setting, add_stores, add_trust, command_parser
-from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, SettingError, UserError
+from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, SettingError
 from ...storage.common.plugins import trust_modules
 from ...storage.common.settings import Settings, info_of
 from ...storage.common.terminal import show
@@ -188,7 +188,7 @@ def make_parser() -> Parser:
     return parser
 
 
-def load_own_parts(argv: Sequence[str], modules_in: str = "") -> None:
+def load_named_parts(argv: Sequence[str], modules_in: str = "") -> None:
     """Load the objective and the encoder that a command line names, or an option file whose module it trusts.
 
     An own objective's settings are options, so it is loaded before the others are read.
@@ -222,9 +222,6 @@ def main(argv: list[str] | None = None, *, modules_in: str = "") -> int:
         argv: The arguments; None: the process's.
         modules_in: Where modules of one's own may be besides the import path; empty: the current folder.
     """
-    try:
-        load_own_parts(sys.argv[1:] if argv is None else argv, modules_in)
-    except UserError as error:
-        parser = make_parser()
-        parser.error(parser.message(error))
+    given = sys.argv[1:] if argv is None else argv
+    load_own_parts(lambda: load_named_parts(given, modules_in), make_parser())
     return run_command(train_command, make_parser(), argv)

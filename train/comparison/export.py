@@ -17,6 +17,7 @@ from ...storage.common.writing import atomic_write, make_folder, open_to_read
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.hub.names import HUB_ID
 from ..data.stores import Stores
+from ..data.text_inputs import save_text_inputs
 from ..data.usable_captions import captions_of_split
 from ..runs.files import CARD_FILE, EVENTS_FILE, IDF_FILE, LABELS_FILE, METRICS_FILE, MODEL_FILE, RUN_FILE, TEXT_FOLDER
 from ..runs.folder import named_folder, own_dataset
@@ -73,7 +74,7 @@ def export_run(run: Path | str, folder: Path | str, *, trust: Collection[str] = 
         partial.open("wb") as target,
     ):
         shutil.copyfileobj(source, target)
-    scorer.text_inputs.save(folder / TEXT_FOLDER)
+    save_text_inputs(scorer.text_inputs, folder / TEXT_FOLDER)
     write_idf(folder / IDF_FILE, read_idf(own.idf))
     write_jsonl(folder / EVENTS_FILE, events)
     if labels:

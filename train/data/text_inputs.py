@@ -26,9 +26,9 @@ from torch import Tensor
 from ...storage.captions.idf import IdfEntry
 from ...storage.captions.word_vectors import WordVectors, read_word_vectors, split_words, write_word_vectors
 from ...storage.common.errors import SettingError
-from ...storage.common.files import read_object, write_json
+from ...storage.common.files import check_regular, read_object, write_json
 from ...storage.common.validation import is_text
-from ...storage.common.writing import make_folder, move
+from ...storage.common.writing import make_folder, move, remove_file, remove_tree
 from ...storage.records import Caption
 from ...storage.stores.store import Store
 from ..distributed import Workers
@@ -433,8 +433,31 @@ def saved_text_inputs(
     if caption_input == "word_vectors":
         return WordVectorInputs(read_word_vectors(folder / WORD_VECTORS_FILE))
     if (learned := _learned(caption_input)) is not None:
+        for path in folder.rglob("*"):
+            check_regular(path)
         with refuse_damaged(folder):
             return learned.read(folder, source.max_text_tokens)
     from .text_encoders import saved_text_encoder  # transformers takes seconds to import
 
     return SubwordInputs(*saved_text_encoder(folder, read_shapes()), source.weights, source.max_text_tokens)
+
+
+def save_text_inputs(inputs: TextInputs, folder: Path) -> None:
+    """Write what ``saved_text_inputs`` reads.
+
+    A class of one's own follows links that lie in the folder and have the names of its files. So it writes into a new
+    folder, which takes the place of the old one.
+    """
+    if type(inputs) in (SubwordInputs, WordVectorInputs, WordIdInputs, RecordingInputs):
+        inputs.save(folder)
+        return
+    make_folder(folder.parent)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".", suffix=".partial") as partial:
+        new = Path(partial, folder.name)
+        inputs.save(new)
+        if folder.is_symlink() or not folder.is_dir():
+            remove_file(folder, missing_ok=True)
+        else:
+            remove_tree(folder)
+        if new.is_dir():
+            move(new, folder)

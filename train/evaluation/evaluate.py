@@ -23,7 +23,7 @@ from ..objectives import objective_for
 from ..recipes.departures import departures_of, recipe_note
 from ..recipes.train_config import TrainConfig
 from ..runs.files import EVALUATIONS_FOLDER, METRICS_FILE, MODEL_FILE, QUERIES_FILE, REPORT_FILE
-from ..runs.folder import choose_dataset, own_dataset, run_in
+from ..runs.folder import choose_dataset, own_dataset, run_in, sha256_of_run_files
 from ..runs.run_json import describe_inputs, find_run_stores, is_exported, read_config, read_run, score_weights
 from ..untrusted_files import sha256_of_tensors
 from . import TASKS
@@ -172,6 +172,8 @@ class _Plan:
     """An evaluation, before anything is computed."""
 
     run_folder: Path
+    about: Mapping[str, Any]
+    """Its ``run.json``."""
     config: TrainConfig
     dataset: DatasetFolder
     """The data set to evaluate on."""
@@ -223,17 +225,18 @@ def _plan(names: _Names, settings: EvaluationSettings, trust: Collection[str]) -
     task_settings = _task_settings(task, settings, config, run_folder.name)
     request = EvaluationRequest(settings.split, weights, task_settings, _load_metrics(settings.metrics, task))
     stores = find_run_stores(dataset, run_folder.name, about)
-    plan = _Plan(run_folder, config, dataset, stores, base, default, task, request)
+    plan = _Plan(run_folder, about, config, dataset, stores, base, default, task, request)
     check_result_folder(dataset.path if is_exported(about) else run_folder, plan.folder)
     return plan
 
 
 def _fingerprint(plan: _Plan) -> dict[str, object]:
     """Return what decides the metrics and the report besides the device."""
+    inputs = describe_inputs(plan.dataset, plan.stores, config=plan.config)
     fingerprint: dict[str, object] = {
         **plan.flat_request,
         "model_sha256": sha256_of_tensors(plan.run_folder / MODEL_FILE),
-        "inputs": describe_inputs(plan.dataset, plan.stores, config=plan.config),
+        "inputs": {**inputs, "run_files": sha256_of_run_files(plan.run_folder, plan.about)},
     }
     if plan.plugins:
         fingerprint["plugins"] = {plugin.text: plugin.sha256 for plugin in plan.plugins}

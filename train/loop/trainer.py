@@ -27,7 +27,7 @@ from ..data.clips import Clips
 from ..data.examples import Examples, ExampleSource, Inputs
 from ..data.extra_inputs import ExtraInputs
 from ..data.stores import Stores
-from ..data.text_inputs import TextInputs, TextSource, TokenWeights, new_text_inputs
+from ..data.text_inputs import TextInputs, TextSource, TokenWeights, new_text_inputs, save_text_inputs
 from ..distributed import Workers
 from ..models.base import PairModel
 from ..models.build import make_model
@@ -234,7 +234,7 @@ class Trainer:
             self.saved_step = self.step if self.workers.is_first else 0
         elif self.workers.is_first:
             make_folder(self.folder)
-            text_inputs.save(self.folder / TEXT_FOLDER)
+            save_text_inputs(text_inputs, self.folder / TEXT_FOLDER)
             if self.examples.labels:
                 write_json(self.folder / LABELS_FILE, self.examples.labels)
 

@@ -3,6 +3,7 @@
 import contextlib
 import glob
 import hashlib
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -10,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from ...storage.common.errors import SettingError, UserError
+from ...storage.common.files import sha256_of
 from ...storage.common.locks import folder_lock
 from ...storage.common.terminal import one_line, say
 from ...storage.dataset.folder import DatasetFolder, dataset_at, find_dataset
 from ..recipes.own_parts import plugins_of
 from ..recipes.recipes import RECIPES, usual_recipe
 from ..recipes.train_config import TrainConfig, default_settings
-from .files import RUN_FILE
+from .files import IDF_FILE, LABELS_FILE, RUN_FILE, TEXT_FOLDER
 from .run_json import is_exported, read_config, read_run
 
 HINTS = {"features": "vlalign-extract", "captions": "vlalign-preprocess"}
@@ -271,3 +273,27 @@ def default_run_name(config: TrainConfig, init: Path | None, *, seed: str | None
         seed or f"seed{config.optimization.seed}",
     )
     return "-".join(filter(None, parts))
+
+
+def idf_of_run(folder: Path, own: DatasetFolder | None) -> Path:
+    """Return the IDF table of a run: that of the captions that it was trained on, whatever it is asked about.
+
+    Args:
+        folder: The run's folder.
+        own: Its own data set; None for an exported run.
+    """
+    return folder / IDF_FILE if own is None else own.idf
+
+
+def sha256_of_run_files(folder: Path, about: Mapping[str, Any]) -> dict[str, str]:
+    """Return the SHA-256 of what a run's scores depend on besides its model: its settings, and files by their names.
+
+    Args:
+        folder: The run's folder.
+        about: Its ``run.json``.
+    """
+    paths = {path.relative_to(folder).as_posix(): path for path in sorted((folder / TEXT_FOLDER).rglob("*"))}
+    paths |= {LABELS_FILE: folder / LABELS_FILE, IDF_FILE: idf_of_run(folder, own_dataset(folder, about))}
+    config = json.dumps(about["config"], sort_keys=True)
+    files = {name: sha256_of(path) for name, path in paths.items() if path.is_file()}
+    return {"config": hashlib.sha256(config.encode()).hexdigest(), **files}

@@ -21,8 +21,8 @@ from ..recipes.train_config import TrainConfig
 from ..scoring.scorer import Scorer
 from ..untrusted_files import START_AGAIN, TRAIN_AGAIN, read_shapes, refuse_damaged, shape_difference
 from .checkpoint import load_model
-from .files import IDF_FILE, MODEL_FILE, STATE_FILE, TEXT_FOLDER
-from .folder import own_dataset
+from .files import MODEL_FILE, STATE_FILE, TEXT_FOLDER
+from .folder import idf_of_run, own_dataset
 from .run_json import features_note, find_run_stores, is_edited, read_config, read_labels, read_run, score_weights
 
 
@@ -107,9 +107,8 @@ def load_scorer(
         modules = ", ".join(sorted({plugin.module for plugin in plugins_of(config).values()}))
         say(f"note: {folder}: module {modules} is not the version that the run was trained with; scores may be others")
     features = ClipFeatures(stores.features, config.data.grid)
-    # Of the captions that the run was trained on, whatever it is asked about.
-    own = own_dataset(folder, about)
-    weights = TokenWeights(read_idf(folder / IDF_FILE if own is None else own.idf), config.data.pos_tags)
+    idf = read_idf(idf_of_run(folder, own_dataset(folder, about)))
+    weights = TokenWeights(idf, config.data.pos_tags)
     source = TextSource(config.model.encoder_traits, config.data.max_text_tokens, weights, stores.recordings)
     text_inputs = read_text_inputs(folder / MODEL_FILE, source)
     labels = read_labels(folder)

@@ -222,13 +222,13 @@ def read_run(folder: Path) -> dict[str, Any]:
             _load_own_parts(about["config"], folder / RUN_FILE)
         check_run(about)
     except UnknownRun as error:
-        raise UnknownRun(f"{folder / RUN_FILE}: {error}") from None
+        raise UnknownRun(f"{folder / RUN_FILE}: {one_line(str(error))}") from None
     except SettingError as error:
         if error.setting == "trust":
             raise
-        raise UserError(f"{folder / RUN_FILE}: not readable ({error}); train the run again") from None
+        raise UserError(f"{folder / RUN_FILE}: not readable ({one_line(str(error))}); train the run again") from None
     except (OSError, ValueError, TypeError, RecursionError, UserError) as error:
-        raise UserError(f"{folder / RUN_FILE}: not readable ({error}); train the run again") from None
+        raise UserError(f"{folder / RUN_FILE}: not readable ({one_line(str(error))}); train the run again") from None
     if is_exported(about):  # it came from somebody, and a link in it would choose the file that is opened
         for path in folder.rglob("*"):
             if path.is_symlink():
@@ -274,6 +274,15 @@ def check_run(about: Any) -> None:
         len(stores) == num_expected,
         f"inputs.features has {len(stores)} stores; config.features {config.data.features}",
     )
+    plugins = about["inputs"].get("plugins", {})
+    _expect(
+        isinstance(plugins, dict) and all(isinstance(facts, dict) for facts in plugins.values()),
+        "inputs.plugins is not an object of objects",
+    )
+    for name in PluginFacts.__annotations__:
+        _expect(
+            all(isinstance(facts.get(name), str) for facts in plugins.values()), f"inputs.plugins: {name} is no text"
+        )
     for name in STORE_FIELDS:
         _expect(all(isinstance(store.get(name), str) for store in stores), f"inputs.features: {name} is not text")
         _expect(all(isinstance(store.get(name), str) for store in own), f"inputs.extra: {name} is not text")
@@ -348,12 +357,13 @@ def _unknown(what: str, name: str, why: str) -> str:
 def is_edited(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Return whether the own parts of two runs' inputs have the same names, and other code."""
 
-    def without_code(inputs: Mapping[str, Any]) -> dict[str, str]:
-        plugins = inputs.get("plugins")
-        parts = plugins.items() if isinstance(plugins, dict) else ()
-        return {setting: str(facts.get("name")) for setting, facts in parts if isinstance(facts, dict)}
+    def plugins(inputs: Mapping[str, Any], *names: str) -> dict[str, list[Any]]:
+        parts = inputs.get("plugins")
+        parts = parts.items() if isinstance(parts, dict) else ()
+        return {setting: [facts.get(name) for name in names] for setting, facts in parts if isinstance(facts, dict)}
 
-    return without_code(before) == without_code(now) and before.get("plugins", {}) != now.get("plugins", {})
+    code = "module", "sha256"
+    return plugins(before, "name") == plugins(now, "name") and plugins(before, *code) != plugins(now, *code)
 
 
 def is_trained(folder: Path, config: TrainConfig, inputs: RunInputs) -> bool:

@@ -1,5 +1,6 @@
 """Processes that this package starts import nothing from the current folder, which may be a stranger's."""
 
+import importlib
 import os
 import pkgutil
 import re
@@ -19,6 +20,7 @@ from vlalign.storage.common.programs import (
     COMPILED_CODE,
     find_program,
     keep_compiled_code_private,
+    python_command,
     refuse_planted_libraries,
 )
 from vlalign.storage.common.system import IS_WINDOWS
@@ -208,3 +210,40 @@ def test_what_torch_compiles_lies_in_a_folder_of_the_user(tmp_path, monkeypatch)
     monkeypatch.setenv(COMPILED_CODE, str(tmp_path / "mine"))
     keep_compiled_code_private()
     assert os.environ[COMPILED_CODE] == str(tmp_path / "mine")
+
+
+OWN_PARTS = {
+    "train": ("vlalign.train.cli.train", ["--encoder", "own_marking:Thing"]),
+    "evaluate": ("vlalign.train.cli.evaluate", ["--task", "own_marking:Thing"]),
+    "preprocess": ("vlalign.preprocess.cli", ["--config", "options.yaml", "--trust", "own_marking"]),
+}
+
+
+@skip_without(SYSTEM, ["libraries that are named like this"] if IS_WINDOWS else [])
+@pytest.mark.parametrize("command", OWN_PARTS)
+def test_such_a_library_is_refused_before_a_module_of_ones_own_imports_pytorch(tmp_path, monkeypatch, capsys, command):
+    module, options = OWN_PARTS[command]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_marking.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()")
+    (tmp_path / "options.yaml").write_text("dataset: own_marking:Thing")
+    (tmp_path / "libcuda.so.1").touch()
+    with pytest.raises(SystemExit) as stopped:
+        importlib.import_module(module).main(options)
+    assert stopped.value.code == 2
+    assert str(tmp_path / "libcuda.so.1") in capsys.readouterr().err
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("option", ["--encoder", "--objective"])
+def test_a_command_with_an_installed_module_of_ones_own_runs_nothing_from_the_current_folder(tmp_path, option):
+    """The module imports PyTorch, which tries modules that are not installed and reads entry points."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "own_part.py").write_text("import torch, torch._dynamo\nclass Thing: pass\n")
+    planted = plant(tmp_path / "planted", [*EVERY_MODULE, "pynvml", "dill", "torchcomms", "evilback"])
+    (planted / "evil-1.0.dist-info").mkdir()
+    (planted / "evil-1.0.dist-info" / "entry_points.txt").write_text("[torch.backends]\nevil = evilback:load\n")
+    program = f"import sys; from vlalign.train.cli.train import main; main([{option!r}, 'own_part:Thing'])"
+    path = os.pathsep.join(filter(None, (str(tmp_path / "own"), os.environ.get("PYTHONPATH"))))
+    done = run(python_command(program), planted, PYTHONPATH=path)
+    assert done.returncode == 2 and "own_part:Thing" in done.stderr

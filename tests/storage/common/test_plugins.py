@@ -1,8 +1,11 @@
 """Parts of one's own come from their module by name; what a file names is imported only if the user trusts it."""
 
+import contextlib
 import hashlib
 import importlib
+import importlib.util
 import os
+import py_compile
 import subprocess
 import sys
 import textwrap
@@ -139,6 +142,17 @@ def test_what_the_user_named_needs_no_trust_afterwards(here):
         trusted_plugin("objectives", "own_thing:Other", (), "run.json")
 
 
+@contextlib.contextmanager
+def on_path(*folders: Path):
+    """Let modules be imported from folders during the block."""
+    sys.path[:0] = map(str, folders)
+    try:
+        yield
+    finally:
+        for folder in folders:
+            sys.path.remove(str(folder))
+
+
 def install(folder: Path, package: str, *rows: str) -> None:
     """Write what pip writes of a package that has entry points."""
     write(folder / f"{package}-1.dist-info" / "METADATA", f"Metadata-Version: 2.1\nName: {package}\nVersion: 1\n")
@@ -187,3 +201,103 @@ def test_names_have_one_form():
     assert is_plugin_name("my_module:MyThing")
     assert is_plugin_name("my_package.losses:my_thing")
     assert not any(map(is_plugin_name, ("taco", "my_module", "a:b:c", "/a:b", ":b", "a:", "a.:b", "a b:c", "1a:b")))
+
+
+OPTIONAL = """
+try:
+    import own_optional
+except ImportError:
+    own_optional = None
+class Thing: pass
+"""
+"""A module that tries another one, as torch tries pynvml."""
+
+
+def test_an_installed_module_takes_no_module_from_the_current_folder(tmp_path, monkeypatch):
+    """Not what it or a library tries to import, at once or later, nor an entry point."""
+    lib, stranger, mark = tmp_path / "lib", tmp_path / "stranger", tmp_path / "mark"
+    later = "\ndef late():\n    import own_optional\n"
+    points = "\nimport importlib.metadata\nPOINTS = importlib.metadata.entry_points(group='own')\n"
+    write(lib / "own_installed.py", OPTIONAL + points + later)
+    write(stranger / "own_optional.py", f"open({str(mark)!r}, 'w').close()\n")
+    install(stranger, "evil", "[own]", "evil = own_optional:Thing")
+    monkeypatch.chdir(stranger)
+    with on_path(lib):
+        module = sys.modules[load_plugin("encoders", "own_installed:Thing").module]
+        assert list(module.POINTS) == []
+        with pytest.raises(ModuleNotFoundError):
+            module.late()
+    assert not mark.exists()
+
+
+def test_a_library_takes_nothing_from_the_folder_of_a_module(tmp_path, monkeypatch):
+    """The module lies there itself; what is beside it is imported for that module only."""
+    lib, here = tmp_path / "lib", tmp_path / "here"
+    write(lib / "own_library.py", OPTIONAL)
+    write(here / "own_optional.py", "")
+    write(here / "own_beside.py", "import own_further\n")
+    write(here / "own_further.py", "")
+    write(here / "own_package" / "__init__.py", "")
+    write(here / "own_package" / "inner.py", "import own_beside\n")
+    late = "    def late(self):\n        import own_package.inner\n        return own_package.inner.own_beside\n"
+    write(here / "own_thing.py", f"import own_library\nclass Thing:\n{late}")
+    monkeypatch.chdir(here)
+    with on_path(lib):
+        thing = load_plugin("encoders", "own_thing:Thing").value
+    assert sys.modules["own_library"].own_optional is None
+    assert thing().late().own_further.__file__ == str(here / "own_further.py")
+
+
+def test_a_missing_module_of_an_entry_point_is_not_taken_from_the_current_folder(here):
+    install(here / "site", "cool", "[vlalign.objectives]", "cool-loss = own_cool:Thing")
+    write(here / "own_cool.py", MARKING.format(str(here / "mark")))
+    with on_path(here / "site"), pytest.raises(UserError, match="own_cool"):
+        load_plugin("objectives", "cool-loss")
+    assert not (here / "mark").exists()
+
+
+def poison(source: Path) -> None:
+    """Put other code beside a source, which Python takes for its own: it compares neither times nor contents."""
+    other = write(source.parent / "other.txt", "class Thing:\n    poisoned = True\n")
+    cached = importlib.util.cache_from_source(str(source))
+    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    py_compile.compile(str(other), cached, str(source), doraise=True, invalidation_mode=mode)
+
+
+@pytest.mark.parametrize("is_installed", [False, True])
+@pytest.mark.parametrize("name", ["own_thing", "own_package", "own_package.inner"])
+def test_the_code_that_runs_is_the_code_that_is_recorded(tmp_path, monkeypatch, name, is_installed):
+    lib, elsewhere = tmp_path / "lib", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    paths = [lib / "own_thing.py", lib / "own_package" / "__init__.py", lib / "own_package" / "inner.py"]
+    for path in paths:
+        write(path, "class Thing: pass\n")
+        poison(path)
+    monkeypatch.chdir(elsewhere if is_installed else lib)
+    with on_path(*[lib] if is_installed else []):
+        assert not hasattr(load_plugin("objectives", f"{name}:Thing").value, "poisoned")
+
+
+def test_the_checksum_is_of_the_code_that_was_compiled_not_of_an_edit_meanwhile(here):
+    path = here / "own_thing.py"
+    source = f"class Thing: pass\nopen({str(path)!r}, 'a').write('edited = True')\n"
+    write(path, source)
+    assert load_plugin("objectives", "own_thing:Thing").sha256 == hashlib.sha256(source.encode()).hexdigest()
+    assert path.read_text() != source
+
+
+@pytest.mark.parametrize("body", ["raise SystemExit(3)", "def __getattr__(name): raise SystemExit(3)"])
+def test_a_module_that_ends_the_program_is_one_line(here, body):
+    write(here / "own_exit.py", body + "\n")
+    with pytest.raises(UserError) as raised:
+        load_plugin("objectives", "own_exit:Thing")
+    assert all(word in str(raised.value) for word in ("own_exit", "SystemExit 3", "line 1"))
+
+
+@pytest.mark.parametrize("text", ["x" * 5_000_000 + ":Thing", "own_thing:" + "x" * 5_000_000, "x\nnote: done" * 9])
+def test_a_name_of_a_file_is_one_short_line(here, text):
+    write(here / "own_thing.py", "class Thing: pass\n")
+    with pytest.raises(UserError) as raised:
+        trusted_plugin("objectives", text, ["own_thing"], "run.json")
+    assert len(str(raised.value)) < 2500
+    assert "\n" not in str(raised.value)

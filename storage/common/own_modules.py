@@ -1,0 +1,103 @@
+"""Imports of modules of one's own, which may lie in a folder beside the import path, such as the current one.
+
+That folder is not added to ``sys.path``. It may be a stranger's, and libraries try modules that are not installed, such
+as ``pynvml``, or read the entry points of each folder there. Only the module that the user named is looked for in it,
+and what that module itself imports. Its source is compiled: a file in ``__pycache__`` can hold other code.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+
+IMPORT_SYSTEM = ("importlib", "_frozen_importlib", "_frozen_importlib_external")
+_contents: dict[str, bytes] = {}
+"""{path of a source: what was compiled}: an edit afterwards does not change what runs."""
+
+
+def import_own(name: str, folder: str | Path | None) -> ModuleType:
+    """Import a module of one's own.
+
+    Args:
+        name: The module, such as "my_module" or "my_package.losses".
+        folder: Where else it may be, after the import path; empty: the current folder; None: nowhere.
+    """
+    importlib.invalidate_caches()  # the module may have been written a moment ago
+    _modules.folders[_top(name)] = None if folder is None else os.path.abspath(folder)
+    if _modules not in sys.meta_path:
+        sys.meta_path.insert(0, _modules)  # pyright: ignore[reportArgumentType]: it has the method
+    return importlib.import_module(name)
+
+
+def content_of(path: Path) -> bytes:
+    """Return the content of a file of a module of one's own: if it was compiled, as it was then."""
+    content = _contents.get(str(path))
+    return path.read_bytes() if content is None else content
+
+
+class _FromSource(SourceFileLoader):
+    """Compiles a source itself."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        content = self.get_data(path)
+        _contents[path] = content
+        return self.source_to_code(content, path)
+
+
+class _OwnModules:
+    """Finds modules of one's own, and modules beside them that they import."""
+
+    def __init__(self) -> None:
+        self.folders: dict[str, str | None] = {}
+        """{top-level module that the user named: where else it may be}"""
+        self.beside: dict[str, str] = {}
+        """{top-level module that was found in such a folder: the folder}"""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return what to import; None for what is no module of one's own, or is nowhere."""
+        top = _top(name)
+        folders = [] if path is not None else [self.folders.get(name), self.beside.get(_importer())]
+        folders = [folder for folder in folders if folder is not None]
+        if not folders and top not in self.folders and top not in self.beside:
+            return None
+        spec = self._installed(name, path, target)
+        for folder in dict.fromkeys(folders):
+            if spec is not None and spec.loader is not None:
+                break
+            here = PathFinder.find_spec(name, [folder], target)
+            if here is not None and (spec is None or here.loader is not None):  # None: a package without __init__.py
+                spec, self.beside[name] = here, folder
+        if spec is not None and type(spec.loader) is SourceFileLoader and (top in self.folders or top in self.beside):
+            spec.loader = _FromSource(spec.loader.name, spec.loader.path)
+        return spec
+
+    def _installed(self, name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
+        """Return what all other finders would import."""
+        for finder in sys.meta_path:
+            if finder is not self and (spec := finder.find_spec(name, path, target)) is not None:
+                return spec
+        return None
+
+
+_modules = _OwnModules()
+
+
+def _top(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _importer() -> str:
+    """Return the top-level module whose code imports something at the moment."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        top = _top(str(frame.f_globals.get("__name__")))
+        if frame.f_globals is not globals() and top not in IMPORT_SYSTEM:
+            return top
+        frame = frame.f_back
+    return ""
