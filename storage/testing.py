@@ -30,6 +30,7 @@ import pytest
 from .common.errors import UserError
 from .records import Profile, VideoFeatures, Weights
 from .shards.format import EXTRACTED, Provenance
+from .stores.checked_store import CheckedStore
 from .stores.memory_store import MemoryStore
 from .stores.store import Store, StoreWriter
 
@@ -116,6 +117,24 @@ class StoreTests:
         assert (store.profile, store.weights, store.origin) == (PROFILE, WEIGHTS, EXTRACTED)
         assert store.name and store.where
         assert all(not isinstance(values, str) for values in store.made_with.values()), "a collection of texts each"
+
+    def test_the_commands_accept_what_it_returns(self, store: Store) -> None:
+        """Commands check it at each call (``CheckedStore``), and end with the same message as here."""
+        checked = CheckedStore(store)
+        ids = checked.video_ids()
+        for video_id in ids:
+            about, times = checked.about(video_id), checked.row_times(video_id)
+            [rows] = checked.get_rows([(video_id, 0, about.num_rows)])
+            assert len(rows) == len(times.start_seconds) == about.num_rows
+            assert is_same(checked.get(video_id), store.get(video_id))
+            assert checked.source(video_id) == about.source and checked.partial(video_id) == about.partial
+            assert checked.duration_seconds(video_id) == about.duration_seconds
+            assert checked.written_at_ns(video_id) == store.written_at_ns(video_id)
+            assert checked.checksum(video_id) == store.checksum(video_id)
+        assert np.array_equal(checked.spans(ids), store.spans(ids), equal_nan=True)
+        assert np.array_equal(checked.shard_of(ids), store.shard_of(ids))
+        assert checked.rows_checksum() == store.rows_checksum()
+        assert (checked.name, checked.where, checked.made_with) == (store.name, store.where, store.made_with)
 
     def test_lists_its_videos(self, store: Store) -> None:
         assert sorted(store.video_ids()) == sorted(["a", "no rows", ODD_ID, "late"])

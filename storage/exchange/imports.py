@@ -21,6 +21,7 @@ from ..records import Profile, VideoFeatures, Weights
 from ..remote.store import refuse_remote
 from ..shards.format import UNKNOWN_FACTS, Provenance
 from ..shards.write import check_storable
+from ..stores.checked_store import CheckedWriter, checked_store
 from ..stores.opening import open_store, open_writer
 from ..stores.store import Store, StoreWriter, WritableStore, refuse_mixed
 from .declared_profile import DeclaredFeatures, known_profile
@@ -97,7 +98,7 @@ def import_features(
     is_folder = isinstance(into, str | Path)
     if is_folder:
         refuse_remote(Path(into))
-    writer = open_writer(into) if is_folder else into
+    writer = open_writer(into) if is_folder else CheckedWriter(into)
     batches: dict[str, list[VideoFeatures]] = {"float16": [], "float32": []}
     num_new = 0
     features = profile if isinstance(profile, DeclaredFeatures) else known_profile(profile)
@@ -113,7 +114,7 @@ def import_features(
             made_with={"vlalign": package_version(), "imported_from": one_line(source.name)},
         )
         refuse_mixed(writer, declared)
-        stored = into if not is_folder else open_store(into) if writer.provenance() else None
+        stored = checked_store(into) if not is_folder else open_store(into) if writer.provenance() else None
         for video in _new_features(videos, stored, declared, _Clock(durations or {}, times or {}), problems):
             batch = batches[video.features.dtype.name]
             num_bytes = sum(one.features.nbytes for one in (*batch, video))

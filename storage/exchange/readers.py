@@ -15,11 +15,12 @@ from typing import NoReturn
 import numpy as np
 
 from ..common.errors import UserError
-from ..common.terminal import one_line
+from ..common.terminal import one_line, say
 from ..dataset.media_types import VIDEO_SUFFIXES
 from ..untrusted.limits import ArrayGroup
 from .feature_files import (
     ARRAY_SUFFIXES,
+    EXPORTED,
     FEATURE_SUFFIXES,
     SourceFeatures,
     choose_features,
@@ -218,6 +219,19 @@ def _read_file(path: Path, name: str, choice: _Choice) -> SourceFeatures:
         return choice.read(group, str(path))
 
 
+def _say_what_is_left_out(source: Path, video_id: str, group: ArrayGroup, choice: _Choice) -> None:
+    """Say which arrays of a file are not read, if the file is taken as one video."""
+    taken = choice.key or "features"
+    exported = EXPORTED if {"profile", "start_seconds"} <= group.keys() else ()
+    others = [name for name in group if name not in (taken, choice.times, *exported)]
+    if taken in group and others:  # not a .npy, which has one array
+        omit = f"; if each array is a video, omit --key {taken}" if choice.key else ""
+        say(
+            f"note: {source}: read as one video, {video_id!r}, with its array {taken!r}; left out: "
+            f"{join_names(others)}{omit}"
+        )
+
+
 def _in_group(source: Path, group: ArrayGroup, pattern: str | None, choice: _Choice) -> list[SourceVideo]:
     names = _compiled(pattern)
     videos: list[tuple[str, str, ArrayGroup]] = []
@@ -228,7 +242,9 @@ def _in_group(source: Path, group: ArrayGroup, pattern: str | None, choice: _Cho
             if match := names.fullmatch(name):
                 videos.append((match[1], name, {name: read}))
     elif callable(group.get(choice.key or "features")) or source.suffix.lower() == ".npy":
-        videos.append((_video_id(PurePath(source.name)), "", group))
+        video_id = _video_id(PurePath(source.name))
+        videos.append((video_id, "", group))
+        _say_what_is_left_out(source, video_id, group, choice)
     else:
         videos += [(name, name, {name: item} if callable(item) else item) for name, item in group.items()]
         if choice.key is not None and videos and all(map(callable, group.values())):

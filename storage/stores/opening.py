@@ -11,12 +11,14 @@ from typing import TypeAlias
 
 from ..common.errors import SettingError, UserError, reason_of
 from ..common.plugins import load_plugin
+from ..common.terminal import note_once
 from ..common.user_state import cache_folder
 from ..common.writing import make_folder
 from ..dataset.folder import DatasetFolder
 from ..remote.addresses import scheme_of
 from ..remote.links import checked_address
 from ..remote.store import link_store
+from .checked_store import CheckedWriter, checked_store
 from .feature_store import FeatureStore, is_store, stores_in
 from .shard_writer import ShardWriter
 from .store import Store, StoreWriter, WritableStore
@@ -70,18 +72,24 @@ def open_features(dataset: DatasetFolder, name: str) -> Store:
     Raises:
         UserError: There is no such store, or it is empty or cannot be read.
     """
-    store = _own_store(dataset, name)
-    if store is None:
+    own = _own_store(dataset, name)
+    if own is None:
         return open_store(dataset.features(name))
+    store = checked_store(own, name)
     if not len(store):
         raise UserError(f"{dataset.features(name)}: your own store of it has no videos; run vlalign-extract first")
+    if store.profile.name != name:
+        note_once(f"note: {store.where} is opened as {name}, and has features of the profile {store.profile.name}")
     return store
 
 
 def find_features(dataset: DatasetFolder, name: str) -> Store | None:
     """Open the store of a data set's features as ``open_features`` does; None if there is none yet."""
-    store, folder = _own_store(dataset, name), dataset.features(name)
-    return open_store(folder) if store is None and is_store(folder) else store
+    own, folder = _own_store(dataset, name), dataset.features(name)
+    if own is None:
+        return open_store(folder) if is_store(folder) else None
+    store = checked_store(own, name)
+    return store if len(store) else None
 
 
 def open_features_writer(dataset: DatasetFolder, name: str) -> StoreWriter:
@@ -94,7 +102,7 @@ def open_features_writer(dataset: DatasetFolder, name: str) -> StoreWriter:
     if store is None:
         return open_writer(dataset.features(name))
     _check_methods(store, WritableStore, name)
-    return store  # pyright: ignore[reportReturnType]: it has the methods
+    return CheckedWriter(store, name)
 
 
 def feature_names(dataset: DatasetFolder) -> list[str]:
@@ -102,7 +110,7 @@ def feature_names(dataset: DatasetFolder) -> list[str]:
     folder = dataset.features("")
     if isinstance(dataset.stores, str):
         return sorted(path.name for path in folder.glob("*") if path.is_dir())
-    return sorted({*stores_in(folder), *(dataset.stores or ())})
+    return sorted({*stores_in(folder), *_open_stores(dataset)})
 
 
 def _own_store(dataset: DatasetFolder, name: str) -> Store | None:
@@ -112,17 +120,30 @@ def _own_store(dataset: DatasetFolder, name: str) -> Store | None:
         UserError: The module that opens it is missing or fails, or it is no store.
     """
     if not isinstance(dataset.stores, str):
-        store = (dataset.stores or {}).get(name)
+        store = _open_stores(dataset).get(name)
     else:
         opener = load_plugin("stores", dataset.stores).value
         try:
             store = opener(dataset.features(name))
-        except Exception as error:  # the user's own code may raise anything
+        except (Exception, SystemExit) as error:  # the user's own code may raise anything
             problem = f"{dataset.features(name)} cannot be opened ({reason_of(error)})"
-            raise SettingError("stores", dataset.stores, problem) from None
+            raise SettingError("stores", dataset.stores, problem) from error
     if store is not None or isinstance(dataset.stores, str):
         _check_methods(store, Store, name)
     return store
+
+
+def _open_stores(dataset: DatasetFolder) -> Mapping[str, Store]:
+    """Return the open stores that the user passed, by features' names.
+
+    Raises:
+        SettingError: They are no mapping.
+    """
+    stores = {} if dataset.stores is None else dataset.stores
+    if not isinstance(stores, Mapping):
+        problem = "expected MODULE:NAME, or open stores by features' names, such as {'s3d': store}"
+        raise SettingError("stores", type(stores).__name__, problem)
+    return stores
 
 
 def _check_methods(store: object, protocol: type, name: str) -> None:

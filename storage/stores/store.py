@@ -68,8 +68,9 @@ class Store(Protocol):
     ``FeatureStore`` reads them from a folder, ``MemoryStore`` holds them in memory. A store of one's own inherits from
     this class, sets ``profile``, ``weights`` and ``origin``, and has ``video_ids``, ``about``, ``row_times`` and
     ``get_rows``; everything else follows from them, and may be replaced where the format knows it faster.
-    ``vlalign.storage.testing`` has the tests that every store passes. All methods that take a video id raise
-    ``KeyError`` if the store does not have it. Threads may read at the same time; processes get copies by ``pickle``.
+    ``vlalign.storage.testing`` has the tests that every store passes; commands refuse what breaks a promise
+    (``CheckedStore``). All methods that take a video id raise ``KeyError`` if the store does not have it. Threads may
+    read at the same time; processes get copies by ``pickle``.
     """
 
     profile: Profile
@@ -81,7 +82,7 @@ class Store(Protocol):
 
     @abstractmethod
     def video_ids(self) -> list[str]:
-        """Return the ids of all videos."""
+        """Return the ids of all videos: texts of one line, each once."""
         ...
 
     @abstractmethod
@@ -96,7 +97,10 @@ class Store(Protocol):
 
     @abstractmethod
     def get_rows(self, ranges: Sequence[RowRange]) -> list[np.ndarray]:
-        """Return the features [T, D] of each range in the type that they are stored in; the arrays are read-only."""
+        """Return the features [T, D] of each range in the type that they are stored in, float16 or float32.
+
+        The arrays are read-only, and finite.
+        """
         ...
 
     @property

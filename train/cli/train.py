@@ -11,7 +11,7 @@ from ...storage.cli.command import load_own_parts, run_command
 from ...storage.cli.option_files import read_values
 from ...storage.cli.parser import Parser, add_setting, add_stores, add_trust, command_parser
 from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, SettingError
-from ...storage.common.plugins import trust_modules
+from ...storage.common.plugins import load_plugin, trust_modules
 from ...storage.common.settings import Settings, info_of
 from ...storage.common.terminal import show
 from ...storage.dataset.folder import find_dataset
@@ -189,7 +189,8 @@ def make_parser() -> Parser:
 
 
 def load_named_parts(argv: Sequence[str], modules_in: str = "") -> None:
-    """Load the objective and the encoder that a command line names, or an option file whose module it trusts.
+    """Load the objective, the encoder and the stores that a command line names, or those of the first two that an
+    option file names, if the command line trusts the module.
 
     An own objective's settings are options, so it is loaded before the others are read.
 
@@ -201,7 +202,7 @@ def load_named_parts(argv: Sequence[str], modules_in: str = "") -> None:
         UserError: A part cannot be loaded, or its module is not trusted.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for name in ("--objective", "--encoder", "--config"):
+    for name in ("--objective", "--encoder", "--config", "--stores"):
         parser.add_argument(name)
     parser.add_argument("--trust", action="append", default=[])
     try:
@@ -211,6 +212,8 @@ def load_named_parts(argv: Sequence[str], modules_in: str = "") -> None:
     named = {name: value for name in ("objective", "encoder") if (value := getattr(args, name)) is not None}
     trust_modules(args.trust)
     load_named(named, modules_in)
+    if args.stores is not None:
+        load_plugin("stores", args.stores, modules_in)
     if args.config is not None:
         load_from_file({**read_values(Path(args.config), ("objective", "encoder")), **named}, args.config)
 

@@ -16,6 +16,7 @@ from ...storage.captions.table import CaptionTable
 from ...storage.common.errors import UserError
 from ...storage.common.problems import Problems
 from ...storage.records import Caption
+from ...storage.stores.checked_store import checked_store
 from ...storage.stores.store import Store
 from .clip_features import ClipFeatures, pad_rows
 from .clips import Clip
@@ -82,7 +83,7 @@ class ClipDataset(Dataset[ClipItem]):
         """
         if not isinstance(captions, CaptionTable):
             captions = caption_table(captions)
-        self._features = ClipFeatures([store])
+        self._features = ClipFeatures([checked_store(store)])
         self._max_rows = sys.maxsize if max_rows is None else max_rows
         chosen = captions if split is None else captions_of_split(captions, split)
         which = "" if split is None else f" with split {split!r}"

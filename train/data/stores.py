@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TypedDict
 
 from ...storage.common.errors import SettingError
+from ...storage.common.plugins import load_plugin
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.profiles import LOGMEL, split_features
 from ...storage.stores.opening import feature_names, open_features
@@ -53,6 +54,23 @@ def open_stores(
     stores = [open_features(dataset, name) for name in features.split("+")]
     of_inputs = {name: open_features(dataset, name) for name in sorted(set(extra))}
     return Stores(stores, open_features(dataset, LOGMEL) if recordings else None, of_inputs)
+
+
+def sent_stores(dataset: DatasetFolder) -> list[tuple[str, str]]:
+    """Return what ``load_stores_in_child`` takes in another process: (name, folder of its module) of each store's
+    opener or class, unless it is ours.
+    """
+    stores = dataset.stores or {}
+    named = [stores] if isinstance(stores, str) else {type(store) for store in stores.values()}
+    own = [of for of in named if isinstance(of, str) or not of.__module__.startswith("vlalign.")]
+    plugins = [load_plugin("stores", of) for of in own]
+    return [(plugin.text, plugin.folder) for plugin in plugins]
+
+
+def load_stores_in_child(sent: Iterable[tuple[str, str]]) -> None:
+    """Import the modules of stores that another process sent, before anything opens or unpickles them."""
+    for text, folder in sent:
+        load_plugin("stores", text, folder)
 
 
 def choose_features(dataset: DatasetFolder, text: str) -> str:

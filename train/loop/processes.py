@@ -28,7 +28,7 @@ from ...storage.common.progress import Progress, report_progress, report_progres
 from ...storage.common.signals import report_saved_work, uninterrupted
 from ...storage.common.system import available_cores
 from ...storage.common.terminal import say
-from ..data.stores import Stores
+from ..data.stores import Stores, load_stores_in_child, sent_stores
 from ..distributed import is_alone, join_workers
 from ..recipes.own_parts import load_in_child, sent_plugins
 from ..runs.files import EVENTS_FILE, LABELS_FILE, LAST_MODEL_FILE, MODEL_FILE, RUN_FILE, STATE_FILE
@@ -158,6 +158,7 @@ def train_on_devices(
     Raises:
         UserError: As for ``train_run``; or a process was killed.
     """
+    stores = sent_stores(job.dataset)
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     devices = job.device.split(",")
     children = [
@@ -167,7 +168,7 @@ def train_on_devices(
     job = replace(job, reports_steps=on_step is not None)
     try:
         for child in children:  # which imports modules of one's own before it reads objects of their classes
-            child.send((sent_plugins(job.config), pickle.dumps(job)))
+            child.send((sent_plugins(job.config), stores, pickle.dumps(job)))
     except (pickle.PicklingError, AttributeError, TypeError) as error:  # of a store of one's own
         for child in children:
             child.process.kill()
@@ -230,9 +231,10 @@ def main() -> None:
     run_child(_work, writes=os.environ["RANK"] == "0")
 
 
-def _work(connection: Connection, sent: tuple[list[tuple[str, str, str]], bytes]) -> None:
-    plugins, content = sent
+def _work(connection: Connection, sent: tuple[list[tuple[str, str, str]], list[tuple[str, str]], bytes]) -> None:
+    plugins, stores, content = sent
     load_in_child(plugins)
+    load_stores_in_child(stores)
     job: TrainingJob = pickle.loads(content)
     is_first = os.environ["RANK"] == "0"
     problems = _ForwardedProblems(connection) if is_first else Problems(quiet=True)

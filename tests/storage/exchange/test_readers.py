@@ -11,6 +11,7 @@ from helpers.feature_files import OURS, A, B, imported, npy, read_all, rows, tar
 from vlalign.storage import FeatureStore
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.exchange import feature_files
+from vlalign.storage.exchange.readers import source_videos
 from vlalign.storage.untrusted import npz
 
 pytestmark = pytest.mark.portable
@@ -248,3 +249,16 @@ def test_other_harmful_files_are_one_line(tmp_path, name, content, complaint):
         found, refused = {}, [str(error)]
     signal.alarm(0)
     assert not found and complaint in refused[0] and str(tmp_path / name) in refused[0]
+
+
+def test_arrays_of_a_file_that_are_left_out_are_named(tmp_path, capsys):
+    for name, arrays in (("all.npz", {"v0": A, "v1": A, "v2": A}), ("one.npz", {"features": A, "other": A})):
+        np.savez(tmp_path / name, **arrays)
+    write_pickle(tmp_path / "all.pkl", {"v0": A, "v1": A, "v2": A})
+    for source, key, left_out in (("all.npz", "v0", "v1, v2"), ("all.pkl", "v0", "v1, v2"), ("one.npz", None, "other")):
+        with source_videos(tmp_path / source, key=key) as videos:
+            assert [video.video_id for video in videos] == [source[:3]]
+        [line] = capsys.readouterr().err.splitlines()
+        assert source in line and line.partition("left out: ")[2].startswith(left_out)
+    with source_videos(tmp_path / "one.npz", times="other"):
+        assert capsys.readouterr().err == ""
