@@ -99,7 +99,10 @@ def _train(config: Mapping[str, Any]) -> int:
     # The user trusts these links, but this machine has another home folder.
     for folder, url in config["links"].items():
         trust(Path(folder), url)
-    return train(config["argv"], modules_in=config["folder"])
+    try:
+        return train(config["argv"], modules_in=config["folder"])
+    except SystemExit as stopped:  # the options cannot be parsed
+        return stopped.code if isinstance(stopped.code, int) else EXIT_MISTAKE
 
 
 def train_command(args: argparse.Namespace) -> int:
