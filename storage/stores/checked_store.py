@@ -7,7 +7,6 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -220,7 +219,7 @@ class CheckedStore(_OwnCode, Store):
             self._check_rows(f"get_rows of video {video_id!a}, rows {low} to {high}", rows, high - low)
         return [_read_only(rows) for rows in found]
 
-    def _check_rows(self, what: str, rows: object, num_rows: int, dtype: np.dtype | None = None) -> None:
+    def _check_rows(self, what: str, rows: Any, num_rows: int, dtype: np.dtype | None = None) -> None:
         """Check features.
 
         Args:
@@ -384,7 +383,7 @@ class CheckedWriter(_OwnCode, StoreWriter):
         self._call("flush", passed=(OSError,))
 
 
-def _describe(value: object) -> str:
+def _describe(value: Any) -> str:
     """Return what a value is, in a few words that no code of its class decides."""
     kind = type(value)
     if kind in (type(None), bool, int, float, complex, str, bytes):
@@ -411,12 +410,16 @@ def _is_array(value: object) -> bool:
     return type(value) in (np.ndarray, np.memmap)
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and value >= 0
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 0
 
 
-def _is_seconds(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and 0 <= value < math.inf
+def _is_seconds(value: Any) -> bool:
+    return (
+        isinstance(value, int | float | np.integer | np.floating)
+        and not isinstance(value, bool)
+        and 0 <= value < math.inf
+    )
 
 
 def _read_only(rows: np.ndarray) -> np.ndarray:
