@@ -418,7 +418,7 @@ def _is_seconds(value: Any) -> bool:
     return (
         isinstance(value, int | float | np.integer | np.floating)
         and not isinstance(value, bool)
-        and 0 <= value < math.inf
+        and bool(0 <= value < math.inf)
     )
 
 
