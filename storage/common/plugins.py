@@ -14,6 +14,7 @@ import inspect
 import os
 import re
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -114,15 +115,25 @@ def load_plugin(group: str, named: Any, folder: str | Path = "", *, problem: Pro
         UserError: There is no such module or part, the module cannot be imported, or the part is none of this group.
     """
     if not isinstance(named, str):
+        if not (inspect.isclass(named) or inspect.isroutine(named)):
+            shown = f"{GROUPS[group]} {_shown(repr(named))}"
+            raise UserError(f"{shown}: of type {type(named).__name__}; expected its name, its class or its function")
         text = f"{named.__module__}:{named.__qualname__}"
         plugin = _LOADED.get((group, text))
         if plugin is None or plugin.value is not named:
+            _SHA256.pop(named.__module__, None)  # the module may have been loaded again
             plugin = _register(group, text, sys.modules[named.__module__], named, problem)
         return plugin
-    if (group, named) in _LOADED:
-        return _LOADED[group, named]
+    match, plugin = PLUGIN_NAME.fullmatch(named), _LOADED.get((group, named))
+    if plugin is not None:
+        module, value = sys.modules.get(plugin.module), plugin.value
+        again = getattr(module, match["name"], value) if match else value
+        if module is None or again is value:
+            return plugin
+        _SHA256.pop(plugin.module, None)  # the module was loaded again
+        return _register(group, named, module, again, problem)
     what, where = f"{GROUPS[group]} {_shown(named)}", folder
-    if match := PLUGIN_NAME.fullmatch(named):
+    if match:
         module_name, name = match["module"], match["name"]
     else:
         module_name, name = _entry_point(group, named)
@@ -259,7 +270,12 @@ def _place(error: BaseException, within: str | None = None) -> str:
         if not frame.filename.startswith("<frozen")
         and frame.filename not in (__file__, own_modules.__file__, importlib.__file__)
     ]
-    frames = [frame for frame in frames if frame.filename == within] or frames
+    library = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))
+    frames = (
+        [frame for frame in frames if frame.filename == within]
+        or [frame for frame in frames if within is not None or not frame.filename.startswith(library)]
+        or frames
+    )
     return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
 
 
@@ -275,7 +291,7 @@ def _register(group: str, text: str, module: ModuleType, value: Any, problem: Pr
 def _source_of(module: ModuleType, value: Any) -> tuple[str, str]:
     """Return the sha256 of a module's source, and the folder of the import path that has it."""
     name, file = module.__name__, getattr(module, "__file__", None)
-    if file is None:  # a notebook or an interactive session
+    if file is None or not Path(file).is_file():  # a notebook, an interactive session or standard input
         try:
             return hashlib.sha256(inspect.getsource(value).encode()).hexdigest(), ""
         except (OSError, TypeError):

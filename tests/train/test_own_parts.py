@@ -1,6 +1,7 @@
 """Objectives and encoders of one's own: from their module by name, recorded with their code, run only if trusted."""
 
 import hashlib
+import importlib
 import json
 import re
 import signal
@@ -446,3 +447,26 @@ def test_a_command_is_stopped_while_a_part_loads(main, option, number, tmp_path)
         error = process.communicate()[1]
     assert process.returncode == 128 + number
     assert error == f"vlalign-{main}: stopped\n"
+
+
+def test_a_module_that_is_loaded_again_is_another_one(toy, place):
+    """In one Python process, as in a notebook."""
+    source = (place / "own_margin.py").read_text(encoding="utf-8")
+    (place / "own_again.py").write_text(source, encoding="utf-8")
+    own = {"features": "s3d", "num_steps": 2, "batch_size": 4, "objective": "own_again:Margin"}
+    runs = [train(toy.path, settings=own)]
+    (place / "own_again.py").write_text(source.replace(".mean()", ".mean() * 10"), encoding="utf-8")
+    runs.append(train(toy.path, settings=own))  # what runs is still the old loss
+    assert runs[1].was_trained_before
+    module = importlib.reload(sys.modules["own_again"])
+    runs += [train(toy.path, settings=own), train(toy.path, settings={**own, "objective": module.Margin, "seed": 1})]
+    recorded = [read_json(run.folder / "run.json")["inputs"]["plugins"]["objective"]["sha256"] for run in runs]
+    old, new = (hashlib.sha256(text.encode()).hexdigest() for text in (source, (place / "own_again.py").read_text()))
+    assert recorded == [old, old, new, new]
+    losses = [read_jsonl(run.folder / "events.jsonl")[0]["margin"] for run in runs]
+    assert losses[2] == pytest.approx(10 * losses[0], rel=1e-5)
+
+
+def test_an_instance_is_no_part(toy):
+    with pytest.raises(UserError, match="its class"):
+        train(toy.path, settings={"features": "s3d", "objective": object()})
