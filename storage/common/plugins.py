@@ -69,6 +69,16 @@ class PluginFacts(TypedDict):
     sha256: str
 
 
+class UntrustedModule(SettingError):
+    """A file names a part whose module the user does not trust. Nothing was imported."""
+
+    def __init__(self, module: str, value: str, problem: str) -> None:
+        """Say which module it is, what is trusted, and what to do."""
+        super().__init__("trust", value, problem)
+        self.args = (module, value, problem)  # so that the error can be pickled
+        self.module = module
+
+
 Problem = Callable[[Any], str | None]
 """Says why a value is no part of a group, such as "is no class"; None if it is one."""
 _TRUSTED: set[str] = set()
@@ -173,7 +183,7 @@ def trusted_plugin(
         problem: As for ``load_plugin``.
 
     Raises:
-        SettingError: The module is not trusted. Nothing was imported.
+        UntrustedModule: The module is not trusted. Nothing was imported.
         UserError: As for ``load_plugin``.
     """
     if plugin := loaded_plugin(group, text):
@@ -186,7 +196,7 @@ def trusted_plugin(
             f"{named_in} names the {GROUPS[group]} {_shown(text)}, whose module {shown} would be run; "
             f"if you trust it, pass --trust {shown}, or trust=[{shown!r}] in Python"
         )
-        raise SettingError("trust", ",".join(sorted({*trusted, *_TRUSTED})) or "is missing", todo)
+        raise UntrustedModule(shown, ",".join(sorted({*trusted, *_TRUSTED})) or "is missing", todo)
     return load_plugin(group, text, problem=problem)
 
 

@@ -470,3 +470,16 @@ def test_a_module_that_is_loaded_again_is_another_one(toy, place):
 def test_an_instance_is_no_part(toy):
     with pytest.raises(UserError, match="its class"):
         train(toy.path, settings={"features": "s3d", "objective": object()})
+
+
+def test_the_table_of_runs_asks_once_for_the_modules_of_all_runs(toy, capsys):
+    forget()
+    assert runs_main(at(toy)) == 1
+    shown = capsys.readouterr()
+    assert "plain" in shown.out
+    lines = [line for line in shown.err.splitlines() if "--trust" in line]
+    assert len(lines) == 1
+    assert "--trust own_margin" in lines[0]
+    assert "mine" in lines[0]
+    runs_main([*at(toy), *(f"--trust={name}" for name in re.findall(r"--trust (\w+)", lines[0]))])
+    assert "mine" in capsys.readouterr().out

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from ...storage.common.errors import SettingError, UserError
+from ...storage.common.plugins import UntrustedModule
 from ...storage.common.problems import Problems
+from ...storage.common.terminal import number_of
 from ...storage.dataset.folder import DatasetFolder
 from ..evaluation import TASKS
 from ..evaluation.result_folders import changed_from, default_request
@@ -46,15 +48,21 @@ def read_records(dataset: DatasetFolder, problems: Problems) -> list[RunRecord]:
         dataset: The data set.
         problems: Gets a line for each run that cannot be read.
     """
-    records = []
+    records: list[RunRecord] = []
+    untrusted: dict[str, list[str]] = {}
     for folder in run_folders(dataset.runs):
-        records += _read(folder, [folder], dataset, problems)
+        records += _read(folder, [folder], dataset, problems, untrusted)
     for other in sorted(dataset.root.glob("*")):
         if other.name == dataset.name or not other.is_dir():
             continue
         for folder in run_folders(other / "runs"):
             results = [on for on in _subfolders(folder / "on") if is_about(on, dataset.name)]
-            records += _read(folder, results, dataset, problems)
+            records += _read(folder, results, dataset, problems, untrusted)
+    if untrusted:
+        runs = [name for names in untrusted.values() for name in names]
+        options = " ".join(f"--trust {module}" for module in untrusted)
+        what = f"{number_of(len(runs), 'runs')} of modules of your own: {', '.join(runs)}"
+        problems.add(f"{what}; skipped; to import these modules, pass {options}")
     return records
 
 
@@ -80,7 +88,22 @@ def _subfolders(folder: Path) -> list[Path]:
     return sorted(each for each in folder.iterdir() if each.is_dir() and not each.is_symlink())
 
 
-def _read(folder: Path, result_folders: list[Path], dataset: DatasetFolder, problems: Problems) -> Iterator[RunRecord]:
+def _read(
+    folder: Path,
+    result_folders: list[Path],
+    dataset: DatasetFolder,
+    problems: Problems,
+    untrusted: dict[str, list[str]],
+) -> Iterator[RunRecord]:
+    """Yield a run's results.
+
+    Args:
+        folder: The run's folder.
+        result_folders: Where its results on the data set are.
+        dataset: The data set.
+        problems: Gets a line if they cannot be read.
+        untrusted: Gets the run if it needs a module that is not trusted: {module: runs}.
+    """
     if not result_folders:
         return
     try:
@@ -98,6 +121,8 @@ def _read(folder: Path, result_folders: list[Path], dataset: DatasetFolder, prob
             if metrics is not None:  # weights that validation chose are a result, which differs between seeds
                 metrics = replace(metrics, request={**metrics.request, "weights": None})
             yield RunRecord(folder, config, about["inputs"], results, metrics, results_by_changes)
+    except UntrustedModule as error:
+        untrusted.setdefault(error.module, []).append(folder.name)
     except (UserError, OSError) as error:
         problems.add(f"{error}; skipped")
 
