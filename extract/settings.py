@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..storage.common.errors import SettingError
-from ..storage.common.plugins import is_plugin_name
+from ..storage.common.plugins import is_plugin_name, trusted_modules
 from ..storage.common.settings import Settings, setting
 from ..storage.dataset.folder import DatasetFolder, dataset_at
 from ..storage.hub.names import is_hub_name, read_hub_name
@@ -200,6 +200,10 @@ class ExtractionSettings(Settings):
         for name in ("videos", "verify_against"):  # callers from Python may pass a text
             if getattr(self, name) is not None:
                 self._set(name, Path(getattr(self, name)))
+        self._set("trust", trusted_modules(self.trust))
+        for name in ("allow_host", "allow_folder"):
+            if isinstance(given := getattr(self, name), str | Path):
+                raise SettingError(name, given, "expected a list")
         self._set("allow_folder", [Path(folder) for folder in self.allow_folder])
         self._set("allow_host", [host_named(host) for host in self.allow_host])
         text = self.features if isinstance(self.features, str) else ",".join(self.features)

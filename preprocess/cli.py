@@ -1,14 +1,13 @@
 """vlalign-preprocess: the command line of ``prepare_captions``."""
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from ..storage.cli.command import load_own_parts, run_command
-from ..storage.cli.parser import Parser, add_setting, add_trust, command_parser, given_settings, next_call
+from ..storage.cli.command import run_command
+from ..storage.cli.parser import OwnPart, Parser, add_setting, add_trust, command_parser, given_settings, next_call
 from ..storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, SettingError, UserError
-from ..storage.common.plugins import trusted_plugin
 from ..storage.common.settings import names_of_options
 from ..storage.common.system import available_cores
 from ..storage.common.terminal import say, show
@@ -33,18 +32,8 @@ def preprocess_parser(prog: str, description: str, example: str) -> Parser:
         help="number of processes, which does not change the result (default: all cores)",
     )
     add_trust(parser)
+    parser.own_parts = {"dataset": OwnPart("datasets")}
     return parser
-
-
-def load_own_dataset_of_file(argv: Sequence[str] | None, parser: Parser) -> None:
-    """Load the data set of one's own that an option file names, if its module is trusted.
-
-    The command ends with one line if it is not.
-    """
-    args = parser.parse_args(argv)
-    place = parser.places.get("dataset")
-    if place is not None and args.dataset is not None and is_own_dataset(args.dataset):
-        load_own_parts(lambda: trusted_plugin("datasets", args.dataset, args.trust, place), parser)
 
 
 def _check_options(args: argparse.Namespace) -> None:
@@ -114,6 +103,4 @@ def make_parser() -> Parser:
 
 def main(argv: list[str] | None = None) -> int:
     """Run vlalign-preprocess and return its exit code."""
-    parser = make_parser()
-    load_own_dataset_of_file(argv, parser)
-    return run_command(preprocess, parser, argv)
+    return run_command(preprocess, make_parser(), argv)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from vlalign.preprocess.cli import load_own_dataset_of_file, preprocess_parser, run_preprocess
+from vlalign.preprocess.cli import preprocess_parser, run_preprocess
 from vlalign.preprocess.prepare import PreparedCaptions, prepare_captions
 from vlalign.preprocess.settings import PreprocessingSettings
 from vlalign.ray_jobs.cluster import add_address, connect, spread
@@ -53,7 +53,6 @@ def main(argv: list[str] | None = None) -> int:
         "ray submit ray_jobs/extract_howto100m.yaml ray_jobs/preprocess.py --root /mnt/vlalign --dataset howto100m",
     )
     add_address(parser)
-    load_own_dataset_of_file(argv, parser)
     return run_command(preprocess, parser, argv)
 
 

@@ -7,14 +7,15 @@ of the weights, or None, and returns a ``torch.nn.Module`` that turns normalised
 
 import hashlib
 import sys
-from collections.abc import Collection
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...storage.common.errors import SettingError, UserError, reason_of, refuse_unreadable
+from ...storage.common.errors import UserError, reason_of, refuse_unreadable
 from ...storage.common.files import check_regular, read_object
 from ...storage.common.own_modules import content_of, import_own
+from ...storage.common.plugins import check_trusted
 from ...storage.common.terminal import one_line
 from ...storage.exchange.declared_profile import profile_in
 from ...storage.records import Profile, Weights
@@ -77,7 +78,7 @@ def is_custom_encoder(text: str) -> bool:
     return text.startswith(OWN) or text.endswith(SUFFIXES)
 
 
-def find_custom_encoder(text: str, trusted: Collection[str]) -> CustomEncoder:
+def find_custom_encoder(text: str, trusted: Iterable[str]) -> CustomEncoder:
     """Read the file of an encoder that the command line names.
 
     Args:
@@ -88,9 +89,7 @@ def find_custom_encoder(text: str, trusted: Collection[str]) -> CustomEncoder:
         UserError: The file is missing or wrong, or names a module that is not trusted.
     """
     encoder = read_custom_encoder(text)
-    if encoder.module not in trusted:
-        problem = f"{encoder.path} runs code of the module {encoder.module}; if you trust it, name it here"
-        raise SettingError("trust", ",".join(trusted) or "is missing", problem)
+    check_trusted(f"the network of the features {encoder.profile.name}", encoder.module, trusted, encoder.path)
     return encoder
 
 

@@ -18,6 +18,8 @@ from ..common.errors import UserError, refuse_unreadable, unreadable
 
 MAX_BYTES = 1 << 16
 """A file with options is small."""
+NUMBER = re.compile(r"-\d+|-\d*\.\d+")
+"""What begins with ``-`` and is no option for ``argparse``."""
 MAX_TRIED = 20
 """Lines of a TOML file that are tried as the one in which a key stands."""
 
@@ -32,21 +34,38 @@ class FileOptions:
     """{``dest`` of an option: its file and line}, for messages."""
 
 
-def read_option_file(path: Path, known: Mapping[str, argparse.Action], given: Sequence[str]) -> FileOptions:
+def read_option_file(
+    path: Path,
+    known: Mapping[str, argparse.Action],
+    given: Sequence[str],
+    *,
+    only_typed: Collection[str] = (),
+    skip_unknown: bool = False,
+) -> FileOptions:
     """Read the options in a file.
 
     Args:
         path: ``.toml``, ``.yaml`` or ``.yml``. Names are those of the options, with ``-`` or ``_``.
         known: The command's options by name.
         given: Arguments of the command line. Options that stand there are skipped, so that the command line wins.
+        only_typed: Names of options that a file may hold with their default only, as ``--print-config`` wrote them.
+        skip_unknown: Skip unknown names instead of refusing them.
 
     Raises:
-        UserError: The file cannot be read, or has a name twice, an unknown one, or a value that does not fit.
+        UserError: The file cannot be read, or has a name twice, an unknown one, one that only the command line may
+            have, or a value that does not fit.
     """
     options, lines = FileOptions(), dict[str, int]()
     for key, value, line in _read(path):
         place, name = f"{path}, line {line}", str(key).replace("_", "-")
+        if name in only_typed:
+            if value is None or (name in known and value == known[name].default):
+                continue
+            problem = f"no file may say what a command imports, permits, connects to or deletes; type --{name} instead"
+            raise UserError(f"{place}: {name}: {problem}")
         if name not in known:
+            if skip_unknown:
+                continue
             near = difflib.get_close_matches(name, known, n=3)
             raise UserError(f"{place}: unknown option {key!r}" + (f"; nearest: {', '.join(near)}" if near else ""))
         if name in lines:
@@ -56,15 +75,6 @@ def read_option_file(path: Path, known: Mapping[str, argparse.Action], given: Se
             options.arguments += _arguments(place, name, known[name], value)
             options.places[known[name].dest] = place
     return options
-
-
-def read_values(path: Path, names: Collection[str]) -> dict[str, Any]:
-    """Return the values of some options of a file, as they stand there: {name: value}.
-
-    Raises:
-        UserError: The file cannot be read.
-    """
-    return {str(key): value for key, value, _ in _read(path) if key in names}
 
 
 def _read(path: Path) -> Iterator[tuple[Any, Any, int]]:
@@ -156,7 +166,7 @@ def _line_in_toml(text: str, key: str, loads: Callable[[str], object]) -> int:
 
 
 def _arguments(place: str, name: str, action: argparse.Action, value: Any) -> list[str]:
-    """Return one option and its value as arguments."""
+    """Return one option and its value as arguments, of which none but the first can be taken for an option."""
     option = f"--{name}"
     if value is None:
         return []
@@ -173,7 +183,9 @@ def _arguments(place: str, name: str, action: argparse.Action, value: Any) -> li
     texts = [str(each) for each in values]
     if isinstance(action, argparse._AppendAction):
         return [f"{option}={text}" for text in texts]
-    if action.nargs is not None:
+    if action.nargs is not None:  # the values are arguments of their own
+        if odd := next((text for text in texts if text[:1] in ("-", "@") and not NUMBER.fullmatch(text)), None):
+            raise UserError(f"{place}: {name}: expected values that do not begin with {odd[0]}, not {odd[:100]!r}")
         return [option, *texts]
     return [f"{option}={','.join(texts)}"]
 

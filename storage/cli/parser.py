@@ -7,13 +7,14 @@ import re
 import shlex
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
-from dataclasses import MISSING, fields
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
 from ..common.errors import EXIT_DONE, EXIT_MISTAKE, SettingError, UserError
 from ..common.packages import package_version
+from ..common.plugins import check_named, names_plugin
 from ..common.settings import Settings, info_of, names_of_options, types_of
 from .option_files import as_option_file, read_option_file
 
@@ -23,6 +24,23 @@ DEVICE_HELP = "cpu, cuda, cuda:N or mps; auto: the first GPU, or the CPU (defaul
 """Help text of ``--device`` for commands that use one device."""
 NOT_SETTINGS = ("help", "help_all", "version", "config", "print_config", "print_completion")
 """Options that an option file cannot hold."""
+ONLY_TYPED = (
+    *("trust", "stores", "spacy-model"),  # modules
+    *("allow-folder", "allow-host", "videos", "host", "no-token"),  # permissions
+    "address",
+    *("delete", "rename", "yes"),
+)
+"""Options of all commands that import, permit, connect or delete: no file may choose for the user."""
+
+
+@dataclass(frozen=True)
+class OwnPart:
+    """What an option that may name a part of the user's own takes."""
+
+    group: str
+    """The part's group of plugins."""
+    built_in: Collection[str] = ()
+    """Names that are no part of the user's own, whatever installed packages declare."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -35,6 +53,8 @@ class Parser(argparse.ArgumentParser):
     """True if unknown options belong to another command; they are then in ``passed_on`` of the result."""
     intermixed = False
     """True if options may stand between optional positional arguments."""
+    reads_ahead = False
+    """True if all unknown options, of the command line and of a file, are for another parser."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Take the arguments of ``argparse.ArgumentParser``."""
@@ -43,8 +63,9 @@ class Parser(argparse.ArgumentParser):
         self._shows_all = False
         self.places: dict[str, str] = {}
         """{``dest`` of an option that an option file gave: its file and line}."""
-        self.only_typed: set[str] = set()
-        """``dest`` of options that no file may hold."""
+        self.own_parts: Mapping[str, OwnPart] = {}
+        """{``dest`` of an option: the part of the user's own that it may name}; needs ``--trust``. What a file names is
+        refused unless its module is trusted, so that each command may import what these options hold."""
 
     def hide_from_short_help(self, actions: Iterable[argparse.Action]) -> None:
         """Show these options with ``--help-all`` only."""
@@ -59,13 +80,8 @@ class Parser(argparse.ArgumentParser):
         self.places = {}
         parsed, unknown = self._parse(given, namespace)
         if getattr(parsed, "config", None) is not None:
-            try:
-                options = read_option_file(parsed.config, self._settings(), given)
-            except UserError as error:
-                self.error(str(error))
-            self.places = options.places
-            parsed, unknown = self._parse([*options.arguments, *given], namespace)
-        if self.passes_on:
+            parsed, unknown = self._parse_with_file(parsed.config, given, namespace)
+        if self.passes_on or self.reads_ahead:
             parsed.passed_on = unknown
         elif unknown:
             near = difflib.get_close_matches(unknown[0].split("=")[0], _options(self), n=3)
@@ -74,19 +90,55 @@ class Parser(argparse.ArgumentParser):
                 hint = "; write -- before ids and names that begin with -"
             self.error(f"unknown: {' '.join(unknown)}{hint}")
         if getattr(parsed, "print_config", False):
-            self._print_message(as_option_file(self._settings(), parsed), sys.stdout)
+            self._print_message(self._config_of(parsed), sys.stdout)
             self.exit(EXIT_DONE)
         return parsed
 
+    def _parse_with_file(self, path: Path, given: Sequence[str], namespace: Any) -> tuple[Any, list[str]]:
+        """Return the options of a command line and a file, and the unknown arguments."""
+        only_typed = [name for name in ONLY_TYPED if f"--{name}" in self._option_string_actions]
+        try:
+            options = read_option_file(
+                path, self._settings(), given, only_typed=only_typed, skip_unknown=self.reads_ahead
+            )
+        except UserError as error:
+            self.error(str(error))
+        self.places = options.places
+        end = [f"--config={path}"] if options.arguments else []  # else the last option would take what follows
+        parsed, unknown = self._parse([*options.arguments, *end, *given], namespace)
+        try:
+            self._check_own_parts(parsed)
+        except UserError as error:
+            self.error(self.message(error))
+        return parsed, unknown
+
+    def _check_own_parts(self, parsed: Any) -> None:
+        """Raise ``UntrustedModule`` for a part of the user's own that a file names and whose module is not trusted."""
+        for dest, part in self.own_parts.items():
+            named = getattr(parsed, dest) if dest in self.places else None
+            for text in named if isinstance(named, list) else [named]:
+                if text is not None and text not in part.built_in and names_plugin(part.group, text):
+                    check_named(part.group, text, parsed.trust, self.places[dest])
+
     def _settings(self) -> dict[str, argparse.Action]:
-        """Return the options that a file may hold: {name without dashes: option}."""
+        """Return the options by their names without dashes, but those about help and files, and ``--no-...``."""
         return {
             option.removeprefix("--"): action
             for option, action in self._option_string_actions.items()
-            if option.startswith("--")
-            and action.dest not in self.only_typed.union(NOT_SETTINGS)
-            and not option.startswith("--no-")
+            if option.startswith("--") and action.dest not in NOT_SETTINGS and not option.startswith("--no-")
         }
+
+    def _config_of(self, parsed: Any) -> str:
+        """Return the options as the text of an option file; what no file may hold is a comment."""
+        options = self._option_string_actions
+        typed = {name: options[f"--{name}"] for name in ONLY_TYPED if f"--{name}" in options}
+        given = {name: action for name, action in typed.items() if getattr(parsed, action.dest) != action.default}
+        settings = {name: action for name, action in self._settings().items() if name not in typed}
+        text = as_option_file(settings, parsed)
+        if given:
+            text += "# to be typed, since no file may hold them:\n"
+            text += "".join(f"# {line}\n" for line in as_option_file(given, parsed).splitlines())
+        return text
 
     def _parse(self, arguments: Sequence[str], namespace: Any) -> tuple[Any, list[str]]:
         """Return the options and the unknown arguments; a mistake in an option of a file names file and line."""
@@ -243,6 +295,18 @@ def command_parser(prog: str, description: str, example: str) -> Parser:
     return parser
 
 
+def parser_ahead(prog: str, own_parts: Mapping[str, OwnPart]) -> Parser:
+    """Return a parser of those options of a command that must be known before the others, which belong to own parts.
+
+    The caller adds these options.
+    """
+    parser = Parser(prog=prog, add_help=False, allow_abbrev=False)
+    parser.reads_ahead, parser.own_parts = True, own_parts
+    parser.add_argument("--config", type=Path)
+    add_trust(parser)
+    return parser
+
+
 def add_settings(parser: Parser, group: argparse._ArgumentGroup, settings: type[Settings]) -> None:
     """Add an option for each field of a dataclass of settings. ``--help-all`` shows them."""
     parser.hide_from_short_help([add_setting(group, settings, field.name) for field in fields(settings)])
@@ -364,4 +428,3 @@ def add_trust(parser: Parser) -> None:
         "given several times",
     )
     parser.hide_from_short_help([trust])
-    parser.only_typed.add("trust")  # else a file could trust itself

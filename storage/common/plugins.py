@@ -16,7 +16,7 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.machinery import BYTECODE_SUFFIXES, EXTENSION_SUFFIXES, SOURCE_SUFFIXES
 from pathlib import Path
@@ -70,13 +70,20 @@ class PluginFacts(TypedDict):
 
 
 class UntrustedModule(SettingError):
-    """A file names a part whose module the user does not trust. Nothing was imported."""
+    """A file names a module that the user does not trust. Nothing was imported; the message says how to trust it."""
 
-    def __init__(self, module: str, value: str, problem: str) -> None:
-        """Say which module it is, what is trusted, and what to do."""
-        super().__init__("trust", value, problem)
-        self.args = (module, value, problem)  # so that the error can be pickled
+    def __init__(self, module: str, trusted: str, problem: str) -> None:
+        """Say which module it is, which are trusted, and how to trust it."""
+        super().__init__("trust", trusted, problem)
+        self.args = (module, trusted, problem)  # so that the error can be pickled
         self.module = module
+
+    def __str__(self) -> str:
+        return self.problem
+
+    def of_command(self) -> str:
+        """Return the message, which names the option itself."""
+        return self.problem
 
 
 Problem = Callable[[Any], str | None]
@@ -164,13 +171,57 @@ def load_plugin(group: str, named: Any, folder: str | Path = "", *, problem: Pro
     return _register(group, named, module, value, problem)
 
 
+def trusted_modules(trust: Iterable[str]) -> tuple[str, ...]:
+    """Return the modules of an argument ``trust``.
+
+    Raises:
+        SettingError: It is a text, of which each letter would count as a module, or it has something else than texts.
+    """
+    modules = () if isinstance(trust, str) else tuple(trust)
+    if isinstance(trust, str) or not all(isinstance(module, str) for module in modules):
+        raise SettingError("trust", repr(trust), "expected a list of modules by name, such as ['my_module']")
+    return modules
+
+
 def trust_modules(modules: Iterable[str]) -> None:
-    """Let files name parts of these modules, as long as this process runs."""
-    _TRUSTED.update(modules)
+    """Let files name parts of these modules, as long as this process runs.
+
+    Raises:
+        SettingError: As for ``trusted_modules``.
+    """
+    _TRUSTED.update(trusted_modules(modules))
+
+
+def check_trusted(what: str, module: str, trusted: Iterable[str], named_in: Path | str) -> None:
+    """Raise ``UntrustedModule`` if the user does not trust the module of something that a file names.
+
+    Args:
+        what: What the file names, such as "the objective my_module:MyObjective".
+        module: Its module.
+        trusted: Modules that the user trusts.
+        named_in: The file.
+    """
+    modules = trusted_modules(trusted)
+    if module not in modules:
+        shown = _shown(module)
+        problem = (
+            f"{named_in} names {what}, whose module {shown} would be run; "
+            f"if you trust it, pass --trust {shown}, or trust=[{shown!r}] in Python"
+        )
+        raise UntrustedModule(_shown(module), ",".join(sorted(modules)), problem)
+
+
+def check_named(group: str, text: str, trusted: Iterable[str], named_in: Path | str) -> None:
+    """Raise ``UntrustedModule`` for a part whose module ``trusted_plugin`` would refuse. Imports nothing."""
+    if loaded_plugin(group, text) is None:
+        match = PLUGIN_NAME.fullmatch(text)
+        module = match["module"] if match else _entry_point(group, text)[0]
+        modules = {*trusted_modules(trusted), *_TRUSTED}
+        check_trusted(f"the {GROUPS[group]} {_shown(text)}", module, modules, named_in)
 
 
 def trusted_plugin(
-    group: str, text: str, trusted: Collection[str], named_in: Path | str, *, problem: Problem | None = None
+    group: str, text: str, trusted: Iterable[str], named_in: Path | str, *, problem: Problem | None = None
 ) -> Plugin:
     """Load a part that a file names, if the user trusts its module.
 
@@ -186,17 +237,7 @@ def trusted_plugin(
         UntrustedModule: The module is not trusted. Nothing was imported.
         UserError: As for ``load_plugin``.
     """
-    if plugin := loaded_plugin(group, text):
-        return plugin
-    match = PLUGIN_NAME.fullmatch(text)
-    module = match["module"] if match else _entry_point(group, text)[0]
-    if module not in trusted and module not in _TRUSTED:
-        shown = _shown(module)
-        todo = (
-            f"{named_in} names the {GROUPS[group]} {_shown(text)}, whose module {shown} would be run; "
-            f"if you trust it, pass --trust {shown}, or trust=[{shown!r}] in Python"
-        )
-        raise UntrustedModule(shown, ",".join(sorted({*trusted, *_TRUSTED})) or "is missing", todo)
+    check_named(group, text, trusted, named_in)
     return load_plugin(group, text, problem=problem)
 
 

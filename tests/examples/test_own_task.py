@@ -59,7 +59,7 @@ def test_a_file_that_names_a_module_does_not_import_it(run, tmp_path, capsys):
     (tmp_path / "marked.py").write_text("from pathlib import Path\nPath('imported').touch()\n")
     write_captions_about(tmp_path / "toy" / "captions", {"task": "marked:Task"})
     options = tmp_path / "options.yaml"
-    for text in ("task: marked:Task", "metric: marked:metric"):
+    for text in ("task: marked:Task", "task: [marked:Task]", "metric: marked:metric", "metric: [marked:metric]"):
         options.write_text(text)
         with pytest.raises(SystemExit) as stopped:
             evaluate(run, "--config", str(options))

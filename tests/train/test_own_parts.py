@@ -4,6 +4,7 @@ import hashlib
 import importlib
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,8 @@ from vlalign.storage.common.errors import SettingError, UserError
 from vlalign.storage.common.files import read_json, read_jsonl
 from vlalign.storage.common.plugins import load_plugin
 from vlalign.storage.common.programs import python_command
-from vlalign.train import evaluate, open_search, train
+from vlalign.train import SearchSource, build_index, evaluate, export_run, load_run, open_search, train, train_seeds
+from vlalign.train.cli import train as train_cli
 from vlalign.train.cli.evaluate import main as evaluate_main
 from vlalign.train.cli.index import main as index_main
 from vlalign.train.cli.runs import main as runs_main
@@ -201,6 +203,110 @@ def test_an_option_file_is_as_untrusted_as_a_run_and_cannot_trust_itself(toy, pl
     file.write_text("objective: own_margin:Margin\ntrust: own_margin\n", encoding="utf-8")
     assert code_of(lambda: train_main(call)) == 2
     assert not (place / "mark").exists()
+
+
+FORMS = ["objective: [own_margin:Margin]", "encoder: [own_margin:Margin]", "? encoder\n: - own_margin:Margin"]
+
+
+@pytest.mark.parametrize("text", FORMS)
+def test_a_list_in_an_option_file_is_no_way_around_trust(toy, place, capsys, tmp_path, text):
+    file = tmp_path / "options.yaml"
+    file.write_text(text, encoding="utf-8")
+    call = [*at(toy), "--features", "s3d", "--num-steps", "1", "--config", str(file)]
+    assert code_of(lambda: train_main(call)) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert f"{file}, line 1" in line and "--trust own_margin" in line
+    assert not (place / "mark").exists()
+
+
+def test_an_option_file_that_changes_while_it_is_read_is_no_way_around_trust(toy, place, capsys, tmp_path, monkeypatch):
+    file = tmp_path / "options.yaml"
+    file.write_text("encoder: gated", encoding="utf-8")
+    load = train_cli.load_own_parts
+
+    def change(*args):
+        load(*args)
+        file.write_text("encoder: own_margin:Margin", encoding="utf-8")
+
+    monkeypatch.setattr(train_cli, "load_own_parts", change)
+    assert code_of(lambda: train_main([*at(toy), "--features", "s3d", "--config", str(file)])) == 2
+    assert "--trust own_margin" in capsys.readouterr().err and not (place / "mark").exists()
+
+
+def test_no_option_file_chooses_the_module_of_stores(toy, place, capsys, tmp_path):
+    file = tmp_path / "options.yaml"
+    file.write_text("stores: own_margin:Margin", encoding="utf-8")
+    call = [*at(toy), "--config", str(file)]
+    calls = {
+        "train": lambda: train_main(call),
+        "evaluate": lambda: evaluate_main([*call, "plain"]),
+        "search": lambda: search_main([*call, "plain", "cut the onion"]),
+        "index": lambda: index_main([*call, "plain"]),
+        "serve": lambda: serve_main([*call, "plain"]),
+    }
+    for name, command in calls.items():
+        assert code_of(command) == 2, name
+        [line] = capsys.readouterr().err.splitlines()
+        assert f"{file}, line 1: stores: " in line and "--stores" in line, name
+        assert not (place / "mark").exists(), name
+
+
+def test_an_option_file_gives_no_option_of_another_name_and_no_consent(toy, place, capsys, tmp_path):
+    file, trusting = tmp_path / "options.yaml", '"--trust=own_margin"'
+    texts = {
+        f"compare: [plain, mine, {trusting}]": "--trust=own_margin",
+        f"compare: [{trusting}, plain, mine]": "--trust=own_margin",
+        f"delete: [plain, {trusting}]": "--delete",
+        "delete: [plain, --yes]": "--delete",
+        'delete: [plain]\n"yes": true': "--delete",
+        '"yes": true\ndelete: plain': "--yes",
+        "rename: [plain, other]": "--rename",
+        f"sort: {trusting}": "--sort",
+    }
+    for text, named in texts.items():
+        forget()
+        file.write_text(text, encoding="utf-8")
+        assert code_of(lambda: runs_main([*at(toy), "--config", str(file)])) == 2, text
+        assert named in capsys.readouterr().err.splitlines()[-1], text
+        assert (toy.runs / "plain").is_dir() and not (place / "mark").exists(), text
+
+
+def test_a_run_that_names_its_objective_in_a_list_is_refused(toy, place, capsys):
+    shutil.copytree(toy.runs / "mine", toy.runs / "listed")
+    try:
+        about = read_json(toy.runs / "listed" / "run.json")
+        about["config"]["objective"] = ["own_margin:Margin"]
+        (toy.runs / "listed" / "run.json").write_text(json.dumps(about))
+        assert evaluate_main([*at(toy), "listed"]) == 2
+    finally:
+        shutil.rmtree(toy.runs / "listed")
+    [line] = capsys.readouterr().err.splitlines()
+    assert "listed/run.json" in line and not (place / "mark").exists()
+
+
+def test_trust_is_a_list_of_modules_and_no_text(toy, place, tmp_path):
+    run = toy.runs / "mine"
+    calls = [
+        lambda trust: train(toy.path, settings={"features": "s3d", "num_steps": 1}, init="mine", trust=trust),
+        lambda trust: train_seeds(toy.path, seeds=[0], settings={"features": "s3d"}, init="mine", trust=trust),
+        lambda trust: evaluate(run, trust=trust),
+        lambda trust: open_search(toy.path, run=run, device="cpu", trust=trust),
+        lambda trust: build_index(SearchSource(toy.path, run=run, device="cpu", trust=trust)),
+        lambda trust: load_run(run, "cpu", trust=trust),
+        lambda trust: export_run(run, tmp_path / "exported", trust=trust),
+    ]
+    for number, call in enumerate(calls):
+        for trust in ("own_margin", "an own_margin too"):
+            with pytest.raises(SettingError) as raised:
+                call(trust)
+            assert raised.value.setting == "trust" and "list" in str(raised.value), number
+            assert not plugins._TRUSTED and not (place / "mark").exists(), number
+
+
+def test_a_run_that_is_skipped_says_which_option_trusts_it(toy, place, capsys):
+    assert runs_main(at(toy)) == 1
+    [line] = [line for line in capsys.readouterr().err.splitlines() if "mine/run.json" in line]
+    assert "--trust own_margin" in line and "trust is missing" not in line
 
 
 def test_a_run_of_a_missing_module_names_it(toy, place, capsys):

@@ -1,28 +1,35 @@
 """The command vlalign-evaluate."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 from ...storage.cli.command import load_own_parts, run_command
-from ...storage.cli.option_files import read_values
-from ...storage.cli.parser import DEVICE_HELP, Parser, add_setting, add_settings, add_stores, add_trust, command_parser
+from ...storage.cli.parser import (
+    DEVICE_HELP,
+    OwnPart,
+    Parser,
+    add_setting,
+    add_settings,
+    add_stores,
+    add_trust,
+    command_parser,
+    parser_ahead,
+)
 from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, UserError
-from ...storage.common.plugins import trusted_plugin
 from ...storage.common.terminal import show
 from ...storage.records import SPLITS
 from ..evaluation import TASKS
 from ..evaluation.evaluate import SCORE_STAGES, EvaluationSettings, evaluate
-from ..evaluation.own_tasks import is_own_task, load_task, trusted_task
+from ..evaluation.own_tasks import is_own_task, load_task
 from ..evaluation.task import Task
 from ..runs.folder import beside, find_run, named_dataset
 
 EXAMPLES = """vlalign-evaluate --dataset demo
   vlalign-evaluate taco-howto100m-seed0 --on youcook2 --rerank 50
   vlalign-evaluate taco-howto100m-seed0 --on crosstask"""
+OWN_PARTS = {"task": OwnPart("tasks", TASKS), "metric": OwnPart("metrics")}
 WEIGHT_HELP = {
     "sentence": "the sentence score",
     "token": "the tokens' score (Figure 3 of TACo)",
@@ -57,38 +64,26 @@ def _evaluate(args: argparse.Namespace) -> int:
     return EXIT_DONE if evaluation.is_complete else EXIT_INCOMPLETE
 
 
-def load_named_parts(argv: Sequence[str]) -> Task[Any] | None:
-    """Load the task and the metrics of somebody's own that a command line names, or an option file whose module it
-    trusts.
+def load_own_task(argv: Sequence[str] | None) -> Task[Any] | None:
+    """Load the task of somebody's own that a command line names, or an option file whose module it trusts.
 
     A task's settings are options, so it is loaded before the others are read.
+
+    Args:
+        argv: The command line; None: the process's. The command ends with one line if it names a module in a file only,
+            without ``--trust``.
 
     Returns:
         The task; None if it is one of this package, or none is named.
 
     Raises:
-        UserError: A part cannot be loaded, or its module is not trusted.
+        UserError: The task cannot be loaded.
     """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for name in ("--task", "--config"):
-        parser.add_argument(name)
-    for name in ("--metric", "--trust"):
-        parser.add_argument(name, action="append", default=[])
-    try:
-        args, _ = parser.parse_known_args(argv)
-    except argparse.ArgumentError:
-        return None  # the command's parser says what is wrong
-    task = None if args.task is None or not is_own_task(args.task) else load_task(args.task)
-    if args.config is None:
-        return task
-    file = Path(args.config)
-    of_file = read_values(file, ("task", "metric"))
-    metrics = of_file.get("metric", [])
-    for metric in [] if args.metric else metrics if isinstance(metrics, list) else [metrics]:
-        trusted_plugin("metrics", str(metric), args.trust, file)
-    if args.task is None and is_own_task(str(of_file.get("task"))):
-        return trusted_task(str(of_file["task"]), args.trust, file)
-    return task
+    parser = parser_ahead("vlalign-evaluate", OWN_PARTS)
+    parser.add_argument("--task")
+    parser.add_argument("--metric", action="append")
+    args = parser.parse_args(argv)
+    return load_task(args.task) if args.task is not None and is_own_task(args.task) else None
 
 
 def _own_settings(task: Task[Any]) -> list[str]:
@@ -161,11 +156,11 @@ def make_parser(own_task: Task[Any] | None = None) -> Parser:
                 problem = f"its setting {name!r} is named like an option of the command; expected another name"
                 raise UserError(f"task {own_task.key}: {problem}") from None
     add_trust(parser)
+    parser.own_parts = OWN_PARTS
     return parser
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    given = sys.argv[1:] if argv is None else argv
-    parser = load_own_parts(lambda: make_parser(load_named_parts(given)), make_parser())
+    parser = load_own_parts(lambda: make_parser(load_own_task(argv)), make_parser())
     return run_command(_evaluate, parser, argv)

@@ -1,17 +1,15 @@
 """vlalign-train: stores and captions -> a trained model."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from ...storage.cli.command import load_own_parts, run_command
-from ...storage.cli.option_files import read_values
-from ...storage.cli.parser import Parser, add_setting, add_stores, add_trust, command_parser
+from ...storage.cli.parser import OwnPart, Parser, add_setting, add_stores, add_trust, command_parser, parser_ahead
 from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, SettingError
-from ...storage.common.plugins import load_plugin, trust_modules
+from ...storage.common.plugins import load_plugin
 from ...storage.common.settings import Settings, info_of
 from ...storage.common.terminal import show
 from ...storage.dataset.folder import find_dataset
@@ -20,7 +18,7 @@ from ..comparison.suites import list_suites, run_suite
 from ..comparison.table import as_text
 from ..loop.training import is_first_process, train
 from ..objectives import objectives
-from ..recipes.own_parts import load_from_file, load_named, plugins_of
+from ..recipes.own_parts import BUILT_IN, GROUPS, load_named, plugins_of
 from ..recipes.recipes import RECIPES
 from ..recipes.train_config import COMPONENTS, objective_settings
 
@@ -28,6 +26,7 @@ COMPONENT_ORDER = ("data", "model", "optimization", "validation")
 """The order of options, and of settings in the names of a suite's results."""
 OWN_OPTIONS = ("dataset", "protocol", "features")
 """Settings whose options say more than the settings do."""
+OWN_PARTS = {setting: OwnPart(group, BUILT_IN[setting]) for setting, group in GROUPS.items()}
 USUAL_SETTINGS = (
     "losses",
     "encoder",
@@ -183,39 +182,34 @@ def make_parser() -> Parser:
         "(default: auto); under torchrun, each process has its own GPU",
     )
     add_trust(parser)
+    parser.own_parts = OWN_PARTS
     add_objective_settings(parser)
     add_component_settings(parser)
     return parser
 
 
-def load_named_parts(argv: Sequence[str], modules_in: str = "") -> None:
+def load_named_parts(argv: Sequence[str] | None, modules_in: str = "") -> None:
     """Load the objective, the encoder and the stores that a command line names, or those of the first two that an
     option file names, if the command line trusts the module.
 
     An own objective's settings are options, so it is loaded before the others are read.
 
     Args:
-        argv: The command line.
+        argv: The command line; None: the process's. The command ends with one line if a part cannot be loaded, or if a
+            file alone names it and its module is not trusted.
         modules_in: Where modules may be besides the import path; empty: the current folder.
-
-    Raises:
-        UserError: A part cannot be loaded, or its module is not trusted.
     """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for name in ("--objective", "--encoder", "--config", "--stores"):
-        parser.add_argument(name)
-    parser.add_argument("--trust", action="append", default=[])
-    try:
-        args, _ = parser.parse_known_args(argv)
-    except argparse.ArgumentError:
-        return  # the command's parser says what is wrong
-    named = {name: value for name in ("objective", "encoder") if (value := getattr(args, name)) is not None}
-    trust_modules(args.trust)
-    load_named(named, modules_in)
-    if args.stores is not None:
-        load_plugin("stores", args.stores, modules_in)
-    if args.config is not None:
-        load_from_file({**read_values(Path(args.config), ("objective", "encoder")), **named}, args.config)
+    parser = parser_ahead("vlalign-train", OWN_PARTS)
+    for name in (*OWN_PARTS, "stores"):
+        parser.add_argument(f"--{name}")
+    args = parser.parse_args(argv)
+
+    def load() -> None:
+        load_named({setting: getattr(args, setting) for setting in OWN_PARTS}, modules_in)
+        if args.stores is not None:
+            load_plugin("stores", args.stores, modules_in)
+
+    load_own_parts(load, parser)
 
 
 def main(argv: list[str] | None = None, *, modules_in: str = "") -> int:
@@ -225,6 +219,5 @@ def main(argv: list[str] | None = None, *, modules_in: str = "") -> int:
         argv: The arguments; None: the process's.
         modules_in: Where modules of one's own may be besides the import path; empty: the current folder.
     """
-    given = sys.argv[1:] if argv is None else argv
-    load_own_parts(lambda: load_named_parts(given, modules_in), make_parser())
+    load_named_parts(argv, modules_in)
     return run_command(train_command, make_parser(), argv)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...storage.common.errors import SettingError, UserError
+from ...storage.common.plugins import trusted_modules
 from ...storage.stores.opening import StoreSource
 from ..data.clips import Clip
 from .build import open_coded_index, open_index
@@ -297,4 +298,4 @@ def open_search(
         UserError: Neither or both of ``features`` and ``run`` are given, one cannot be used, or the index is missing
             and too large to be made now.
     """
-    return Search.open(SearchSource(dataset, features, run, weights, device, stores, tuple(trust)))
+    return Search.open(SearchSource(dataset, features, run, weights, device, stores, trusted_modules(trust)))

@@ -10,11 +10,12 @@ import pytest
 import torch
 from helpers.needs import SYSTEM, skip_without
 from helpers.videos import scene
-from vlalign.extract import extract_video, load_extractor
+from vlalign.extract import ExtractionSettings, extract_video, load_extractor
 from vlalign.extract.cli.extract import main as extract_main
 from vlalign.extract.decoding.kernels import KERNELS, KERNELS_HELP
 from vlalign.extract.videos.demo import render_video
 from vlalign.storage import FeatureStore, UserError
+from vlalign.storage.common.errors import SettingError
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.profiles import PROFILES
 
@@ -75,6 +76,26 @@ def test_code_is_run_only_if_its_module_is_trusted(own, capsys):
     rows = store.get("x").features
     np.testing.assert_allclose(rows, extract_video(own / "videos" / "x.mp4", [expected])["colours"].features, atol=1e-3)
     assert 0.05 < rows.mean() < 0.95 and store.weights.name == "colours_of_mine:make"
+
+
+@pytest.mark.parametrize(
+    "text", ["trust: colours_of_mine", "trust: [colours_of_mine]", "stores: colours_of_mine:make", "videos: videos"]
+)
+def test_an_option_file_neither_trusts_nor_permits_nor_names_stores(own, capsys, text):
+    (own / "options.yaml").write_text(f"features: {own / 'mine.json'}\n{text}\n")
+    with pytest.raises(SystemExit) as stopped:
+        extract_main(["--root", str(own), "--dataset", "d", "--config", str(own / "options.yaml")])
+    [line] = capsys.readouterr().err.splitlines()
+    name = text.partition(":")[0]
+    assert stopped.value.code == 2 and f"options.yaml, line 2: {name}: " in line and f"--{name} " in line
+    assert "colours_of_mine" not in sys.modules and not (own / "d").exists()
+
+
+@pytest.mark.parametrize("name", ["trust", "allow_folder", "allow_host"])
+def test_in_python_permissions_are_lists_and_no_texts(own, name):
+    with pytest.raises(SettingError) as raised:
+        ExtractionSettings(dataset=own / "d", features=str(own / "mine.json"), **{name: "colours_of_mine"})
+    assert raised.value.setting == name and "list" in raised.value.problem
 
 
 def test_other_weights_or_code_make_another_store(own, capsys):

@@ -53,7 +53,8 @@ def test_an_option_file_needs_trust_and_cannot_trust_itself(tmp_path, monkeypatc
     text = READ + 'from pathlib import Path\nPath("imported").touch()\nD = Dataset(read, name="mine")\n'
     write_module(tmp_path, monkeypatch, "in_a_file", text)
     options = tmp_path / "options.yaml"
-    for content in ("dataset: in_a_file:D\n", "dataset: in_a_file:D\ntrust: in_a_file\n"):
+    named = "dataset: in_a_file:D\n"
+    for content in (named, f"{named}trust: in_a_file\n", "dataset: [in_a_file:D]\n"):
         options.write_text(content + "annotations: annotations\nroot: root\n")
         with pytest.raises(SystemExit) as stopped:
             main(["--config", str(options)])

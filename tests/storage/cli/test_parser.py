@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 from helpers.needs import SYSTEM, need
 from vlalign.storage.cli.command import run_command
-from vlalign.storage.cli.parser import add_setting, command_parser, given_settings
+from vlalign.storage.cli.parser import OwnPart, add_setting, add_stores, add_trust, command_parser, given_settings
 from vlalign.storage.common.errors import SettingError
 from vlalign.storage.common.settings import Settings, names_of_options, setting
 
@@ -176,6 +176,79 @@ def test_a_value_that_the_command_refuses_names_file_and_line_if_the_file_gave_i
     assert run_command(command, parser, ["--config", str(path), "--num-steps", "-1"]) == 2
     line = capsys.readouterr().err
     assert "--num-steps -1: " in line and "options.yaml" not in line
+
+
+ONLY_TYPED_TEXTS = {"allow-folder": "[/etc]", "stores": "a:B", "trust": "[a]", "allow_folder": "/etc"}
+
+
+@pytest.mark.parametrize(("name", "value"), ONLY_TYPED_TEXTS.items())
+def test_no_file_permits_or_imports_anything(tmp_path, parser, capsys, name, value):
+    add_stores(parser)
+    add_trust(parser)
+    (tmp_path / "options.yaml").write_text(f"slow: true\n{name}: {value}\n")
+    line = refused(parser, capsys, "--dataset", "d", "--config", tmp_path / "options.yaml")
+    option = name.replace("_", "-")
+    assert f"options.yaml, line 2: {option}: " in line and f"--{option} " in line
+    (tmp_path / "options.yaml").write_text("slow: true\nallow-folder: []\nstores:\n")  # as --print-config wrote them
+    assert parser.parse_args(["--config", str(tmp_path / "options.yaml")]).slow
+
+
+def test_what_must_be_typed_is_printed_as_a_comment(tmp_path, parser, capsys):
+    add_stores(parser)
+    given = ["--slow", "--stores", "a:B", "--allow-folder", "x\ny: 1"]
+    text = printed(parser, capsys, *given, "--print-config")
+    assert "# stores: a:B\n" in text and "y: 1" in text.replace("\\n", "")
+    (tmp_path / "options.yaml").write_text(text)
+    parsed = parser.parse_args(["--config", str(tmp_path / "options.yaml")])
+    assert (parsed.slow, parsed.stores, parsed.allow_folder) == (True, None, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("both: [x, --slow]", "'--slow'"),
+        ("both: [--slow, x]", "'--slow'"),
+        ("both: [x, -y]", "'-y'"),
+        ("both: [x, '@options.txt']", "'@options.txt'"),
+        ("both: [x, '--name=a b']", "'--name=a b'"),
+        ("many: [x, --, y]", "'--'"),
+    ],
+)
+def test_no_value_of_a_file_is_taken_for_an_option(tmp_path, parser, capsys, text, named):
+    parser.add_argument("--many", nargs="+")
+    parser.fromfile_prefix_chars = "@"
+    (tmp_path / "options.yaml").write_text(text)
+    line = refused(parser, capsys, "--config", tmp_path / "options.yaml")
+    assert "options.yaml, line 1: " in line and named in line
+
+
+def test_values_of_a_file_that_begin_with_a_dash_stay_values(tmp_path, parser):
+    parser.add_argument("--many", nargs="+", type=float)
+    lines = ["features: --slow", "name: [-a, --slow, --name=b, '@x']", "num-steps: -3", "many: [-1, -0.5, 2]"]
+    (tmp_path / "options.yaml").write_text("\n".join(lines))
+    parsed = parser.parse_args(["--config", str(tmp_path / "options.yaml"), "--both", "x", "-1"])
+    assert (parsed.features, parsed.name) == ("--slow", ["-a", "--slow", "--name=b", "@x"])
+    assert (parsed.num_steps, parsed.many, parsed.both, parsed.slow) == (-3, [-1, -0.5, 2], ["x", "-1"], False)
+
+
+def test_the_last_list_of_a_file_takes_nothing_that_is_typed(tmp_path, parser):
+    parser.add_argument("--many", nargs="+")
+    (tmp_path / "options.yaml").write_text("many: [a, b]")
+    parsed = parser.parse_args(["typed", "--config", str(tmp_path / "options.yaml")])
+    assert (parsed.many, parsed.names) == (["a", "b"], ["typed"])
+
+
+def test_a_part_of_ones_own_in_a_file_is_judged_as_the_text_that_the_option_gets(tmp_path, parser, capsys):
+    add_trust(parser)
+    parser.own_parts = {"features": OwnPart("tasks", ["ours:Task"]), "name": OwnPart("metrics")}
+    path = tmp_path / "options.yaml"
+    for text in ("features: a:B", "features: [a:B]", "name: a:B", "name: [plain, a:B]", "<<: {features: [a:B]}"):
+        path.write_text(text)
+        assert "--trust a," in refused(parser, capsys, "--config", path), text
+        assert parser.parse_args(["--config", str(path), "--trust", "a"]).config == path
+    path.write_text("features: ours:Task")
+    assert parser.parse_args(["--config", str(path)]).features == "ours:Task"
+    assert parser.parse_args(["--features", "a:B"]).features == "a:B"
 
 
 def test_a_mistake_on_the_command_line_does_not_name_the_file(tmp_path, parser, capsys):

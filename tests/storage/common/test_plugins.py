@@ -20,6 +20,7 @@ from vlalign.storage.common.plugins import (
     loaded_plugin,
     loaded_plugins,
     plugin_names,
+    trust_modules,
     trusted_plugin,
 )
 
@@ -132,6 +133,17 @@ def test_what_a_file_names_is_imported_only_if_its_module_is_trusted(here):
     assert not mark.exists()
     assert trusted_plugin("objectives", "own_marking:Thing", ["own_marking"], "run.json").value.__name__ == "Thing"
     assert mark.exists()
+
+
+@pytest.mark.parametrize("trust", ["own_marking", "own_marking_and_more", [Path("own_marking")]])
+def test_trust_is_a_list_of_texts(here, trust):
+    mark = here / "mark"
+    write(here / "own_marking.py", MARKING.format(str(mark)))
+    for call in (trust_modules, lambda trust: trusted_plugin("objectives", "own_marking:Thing", trust, "run.json")):
+        with pytest.raises(SettingError) as raised:
+            call(trust)
+        assert (raised.value.setting, "list" in raised.value.problem) == ("trust", True)
+    assert not mark.exists() and not plugins._TRUSTED
 
 
 def test_what_the_user_named_needs_no_trust_afterwards(here):
