@@ -303,12 +303,6 @@ def test_trust_is_a_list_of_modules_and_no_text(toy, place, tmp_path):
             assert not plugins._TRUSTED and not (place / "mark").exists(), number
 
 
-def test_a_run_that_is_skipped_says_which_option_trusts_it(toy, place, capsys):
-    assert runs_main(at(toy)) == 1
-    [line] = [line for line in capsys.readouterr().err.splitlines() if "mine/run.json" in line]
-    assert "--trust own_margin" in line and "trust is missing" not in line
-
-
 def test_a_run_of_a_missing_module_names_it(toy, place, capsys):
     source = (place / "own_margin.py").read_text(encoding="utf-8")
     (place / "own_margin.py").unlink()
