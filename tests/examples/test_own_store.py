@@ -67,6 +67,6 @@ def test_extraction_fills_it_and_training_evaluation_and_search_read_it(tmp_path
     assert "tried" not in again, "all of it is there"
     run(tmp_path, "preprocess", "--dataset", "mine", "--annotations", "captions.csv")
     options = ("--num-steps", "3", "--batch-size", "4", "--run-name", "r", "--device", "cpu")
-    run(tmp_path, "train", *own, "--features", "resnet152", *options)
+    assert "--stores own_store:ZarrStore" in run(tmp_path, "train", *own, "--features", "resnet152", *options)
     assert "8 videos" in run(tmp_path, "search", "r", "a red wall", *own)
     assert "R@1" in run(tmp_path, "evaluate", "r", *own, "--device", "cpu")

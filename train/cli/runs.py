@@ -81,6 +81,7 @@ def make_parser() -> Parser:
         "query by query; delete, rename and export runs.",
         EXAMPLES,
     )
+    parser.intermixed = True
     parser.add_argument(
         "export",
         nargs="*",

@@ -218,7 +218,7 @@ def test_rows_that_cannot_be_used_are_one_line(trained, videos, named):
 def test_the_command(trained, tmp_path, capsys):
     toy, run = trained
     call = ["--root", str(toy.root)]
-    assert runs_main([*call, "export", "mine", str(tmp_path / "given")]) == 0
+    assert runs_main(["export", *call, "mine", str(tmp_path / "given")]) == 0
     assert load_run(tmp_path / "given").config == load_run(run).config
     assert runs_main([*call, "export", "mine"]) == 2
     assert runs_main([*call, "export", "nothing", str(tmp_path / "other")]) == 2
