@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TypedDict
@@ -30,6 +31,8 @@ class ClipItem(TypedDict):
     clip_id: str
     """All captions of a clip have the same."""
     caption: str
+    extra: dict[str, float]
+    """The caption's numbers in columns of one's own."""
     features: Tensor
     """The clip's rows, float32 [T, D]."""
 
@@ -40,6 +43,8 @@ class ClipBatch(TypedDict):
     video_id: list[str]
     clip_id: list[str]
     caption: list[str]
+    extra: dict[str, Tensor]
+    """The captions' numbers by column, float32 [B]; NaN where one has none."""
     features: Tensor
     """The clips' rows, float32 [B, M, D], padded with zeros to the longest."""
     mask: Tensor
@@ -114,6 +119,7 @@ class ClipDataset(Dataset[ClipItem]):
                 "video_id": caption.video_id,
                 "clip_id": caption.clip_id,
                 "caption": caption.caption,
+                "extra": dict(caption.extra),
                 "features": torch.from_numpy(rows.astype(np.float32)),
             }
             for caption, rows in zip(captions, of_clips, strict=True)
@@ -124,10 +130,12 @@ class ClipDataset(Dataset[ClipItem]):
         """Return items as one batch: for ``DataLoader(collate_fn=...)``."""
         rows = [item["features"].numpy() for item in items]
         features, mask = pad_rows(rows, rows[0].shape[1])
+        columns = dict.fromkeys(name for item in items for name in item["extra"])
         return {
             "video_id": [item["video_id"] for item in items],
             "clip_id": [item["clip_id"] for item in items],
             "caption": [item["caption"] for item in items],
+            "extra": {name: torch.tensor([item["extra"].get(name, math.nan) for item in items]) for name in columns},
             "features": features,
             "mask": mask,
         }

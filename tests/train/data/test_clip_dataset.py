@@ -5,6 +5,7 @@ import multiprocessing
 import numpy as np
 import pytest
 import torch
+from helpers.own_inputs import make_rated
 from torch.utils.data import DataLoader
 from vlalign.storage import Caption, FeatureStore, UserError, read_captions
 from vlalign.train import ClipDataset
@@ -78,3 +79,13 @@ def test_captions_in_memory_that_cannot_be_used_are_reported_and_skipped(toy, ca
         ClipDataset(store, captions[1:2])
     with pytest.raises(UserError, match="validation"):
         ClipDataset(store, captions, split="validation")
+
+
+def test_numbers_in_columns_of_ones_own_are_in_items_and_batches(tmp_path):
+    toy = make_rated(tmp_path, unrated=(1,))
+    clips, captions = opened(toy, split="train"), [c for c in read_captions(toy.captions) if c.split == "train"]
+    assert [clips[i]["extra"] for i in range(len(clips))] == [dict(caption.extra) for caption in captions]
+    [batch] = DataLoader(clips, len(clips), collate_fn=clips.collate)
+    expected = [caption.extra.get("rating", np.nan) for caption in captions]
+    np.testing.assert_array_equal(batch["extra"]["rating"].numpy(), np.array(expected, np.float32))
+    assert np.isnan(expected).sum() == 1
