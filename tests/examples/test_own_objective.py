@@ -16,6 +16,7 @@ from helpers.toy import make_toy
 from helpers.training import gradient, make_trainer, map_in_processes, settings_of
 from torch import nn
 from vlalign.storage import FeatureStore, MemoryStore, read_captions
+from vlalign.storage.common import plugins
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.files import read_json
 from vlalign.train import evaluate, open_search, train
@@ -45,6 +46,7 @@ def registered(monkeypatch):
     spec.loader.exec_module(module)
     monkeypatch.setitem(OBJECTIVES, "rated-sigmoid", module.RatedSigmoid)
     monkeypatch.setitem(OBJECTIVES, "listening", Listening)
+    monkeypatch.setattr(plugins, "_LOADED", dict(plugins._LOADED))
     return module
 
 

@@ -228,7 +228,7 @@ def test_such_a_library_is_refused_before_a_module_of_ones_own_imports_pytorch(t
     (tmp_path / "options.yaml").write_text("dataset: own_marking:Thing")
     (tmp_path / "libcuda.so.1").touch()
     with pytest.raises(SystemExit) as stopped:
-        importlib.import_module(module).main(options)
+        sys.exit(importlib.import_module(module).main(options))
     assert stopped.value.code == 2
     assert str(tmp_path / "libcuda.so.1") in capsys.readouterr().err
     assert not (tmp_path / "ran").exists()
