@@ -75,9 +75,9 @@ def terms_of(of: Trainer, inputs) -> dict[str, torch.Tensor]:
         return backward(of.model, inputs, of.config, 0, of.workers)
 
 
-def kept(function, *arguments, use_reentrant: bool):
+def kept(function, *arguments, use_reentrant: bool, **named):
     """In the place of ``checkpoint``: computes nothing again."""
-    return function(*arguments)
+    return function(*arguments, **named)
 
 
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=SLOW)])
