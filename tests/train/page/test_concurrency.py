@@ -119,7 +119,7 @@ def test_an_address_with_all_connections_answering_silences_no_other(port):
             [other] = half_requests(port, 1, stack, "127.0.0.2", HALF + b"\r\n")
             other.settimeout(5)
             assert other.recv(12) == b"HTTP/1.1 200"
-        assert is_closed(most[0], 5) and not is_closed(most[10], 0.2), "only as many as were needed"
+        assert 1 <= sum(is_closed(one, 0.01) for one in most) <= 5 + 3, "only as many as were needed"
 
 
 @pytest.mark.parametrize(
