@@ -97,7 +97,7 @@ def example_videos() -> list[VideoFeatures]:
 
 
 class StoreTests:
-    """What every ``Store`` promises. A subclass has ``make_store``."""
+    """Tests of the promises of every ``Store``. A subclass has ``make_store``."""
 
     def make_store(self, folder: Path, videos: Sequence[VideoFeatures]) -> Store:
         """Return a store of ``example_provenance`` that has these videos, written in this order.
@@ -269,7 +269,7 @@ class StoreTests:
 
 
 class StoreWriterTests:
-    """What every ``StoreWriter`` promises. A subclass has ``make_writer`` and ``reopen``."""
+    """Tests of the promises of every ``StoreWriter``. A subclass has ``make_writer`` and ``reopen``."""
 
     def make_writer(self, folder: Path) -> StoreWriter:
         """Return a writer of an empty store of ``example_provenance``.

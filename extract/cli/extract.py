@@ -128,10 +128,8 @@ def extract(args: argparse.Namespace) -> int:
     code = run(args)
     if code == EXIT_DONE and not args.plan and args.verify_against is None:
         has_captions = DatasetFolder(args.root, args.dataset).captions.is_dir()
-        if has_captions:
-            say(next_call("vlalign-train", args.root, args.dataset, args.stores))
-        else:
-            say(next_call("vlalign-preprocess", args.root, args.dataset))
+        command, stores = ("vlalign-train", args.stores) if has_captions else ("vlalign-preprocess", None)
+        say(next_call(command, args.root, args.dataset, stores))
     return code
 
 

@@ -19,7 +19,7 @@ from ..common.errors import UserError, refuse_unreadable, unreadable
 MAX_BYTES = 1 << 16
 """A file with options is small."""
 NUMBER = re.compile(r"-\d+|-\d*\.\d+")
-"""What begins with ``-`` and is no option for ``argparse``."""
+"""A text that begins with ``-`` and that ``argparse`` takes for a value."""
 MAX_TRIED = 20
 """Lines of a TOML file that are tried as the one in which a key stands."""
 

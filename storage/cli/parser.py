@@ -35,7 +35,7 @@ ONLY_TYPED = (
 
 @dataclass(frozen=True)
 class OwnPart:
-    """What an option that may name a part of the user's own takes."""
+    """The kind of part of the user's own that an option may name."""
 
     group: str
     """The part's group of plugins."""

@@ -208,7 +208,7 @@ def check_trusted(what: str, module: str, trusted: Iterable[str], named_in: Path
             f"{named_in} names {what}, whose module {shown} would be run; "
             f"if you trust it, pass --trust {shown}, or trust=[{shown!r}] in Python"
         )
-        raise UntrustedModule(_shown(module), ",".join(sorted(modules)), problem)
+        raise UntrustedModule(shown, ",".join(sorted(modules)), problem)
 
 
 def check_named(group: str, text: str, trusted: Iterable[str], named_in: Path | str) -> None:
@@ -249,18 +249,24 @@ def errors_of_plugin(plugin: Plugin) -> Iterator[None]:
     except VlalignError:
         raise
     except (Exception, SystemExit) as error:  # somebody's own code may raise anything
-        file = getattr(sys.modules.get(plugin.module), "__file__", None)
-        raise UserError(f"{plugin.text}: {reason_of(error)}{_place(error, file)}; see --verbose") from error
+        raise UserError(_message(plugin, error)) from error
 
 
 def message_of_plugin(error: BaseException) -> str | None:
     """Return a line for an error that a part of one's own raised, with the place in its code; None for others."""
     passed = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
     for plugin in _LOADED.values():
-        file = getattr(sys.modules.get(plugin.module), "__file__", None)
-        if isinstance(error, Exception) and file in passed:
-            return f"{plugin.text}: {reason_of(error)}{_place(error, file)}; see --verbose"
+        if isinstance(error, Exception) and _file_of(plugin) in passed:
+            return _message(plugin, error)
     return None
+
+
+def _message(plugin: Plugin, error: BaseException) -> str:
+    return f"{plugin.text}: {reason_of(error)}{_place(error, _file_of(plugin))}; see --verbose"
+
+
+def _file_of(plugin: Plugin) -> str | None:
+    return getattr(sys.modules.get(plugin.module), "__file__", None)
 
 
 def facts_of_plugin(plugin: Plugin) -> PluginFacts:

@@ -1,4 +1,4 @@
-"""What this user has on this machine: the confirmations that were given, and the folder of downloads.
+"""The user's own files on this machine: the confirmations that were given, and the folder of downloads.
 
 A confirmation is stored outside of the folders that people pass around, so that such a folder cannot confirm anything
 itself: in ``$XDG_STATE_HOME/vlalign``, by default in ``~/.local/state/vlalign``.

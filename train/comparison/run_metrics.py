@@ -56,7 +56,7 @@ class RunMetrics:
 
 @dataclass(frozen=True)
 class _Table:
-    """What a task shows of its metrics in tables."""
+    """The metrics of a task that tables show."""
 
     values: Mapping[str, float]
     stages: Mapping[str, Mapping[str, float]]

@@ -21,7 +21,7 @@ from .clips import Clip, Clips
 
 
 class BatchIds(NamedTuple):
-    """What a batch is made of, for objectives that need to know (``Objective.needs_ids``)."""
+    """The members of a batch, for objectives that need to know (``Objective.needs_ids``)."""
 
     videos: list[str]
     """The video of each clip."""

@@ -32,7 +32,7 @@ MAX_PADDED_TOKENS = 512
 
 @dataclass(frozen=True)
 class TextPooling:
-    """How a sentence's vector comes about."""
+    """The pooling that makes a sentence's vector."""
 
     method: str = CLS
     """One of ``POOLINGS``."""

@@ -42,14 +42,15 @@ def load_named(settings: Mapping[str, Any], modules_in: str = "") -> dict[str, A
     loaded = dict(settings)
     for setting, group in GROUPS.items():
         named = settings.get(setting)
-        if isinstance(named, str) and named not in BUILT_IN[setting] and not names_plugin(group, named):
+        if named is None or (isinstance(named, str) and named in BUILT_IN[setting]):
+            continue
+        if isinstance(named, str) and not names_plugin(group, named):
             near = difflib.get_close_matches(named, BUILT_IN[setting], n=1)
             meant = f"; nearest: {near[0]}" if near else ""
             known = ", ".join([*BUILT_IN[setting], *plugin_names(group)])
             problem = f"expected one of {known}, or MODULE:NAME, such as my_module:MyThing, for your own{meant}"
             raise SettingError(setting, one_line(named)[:200], problem)
-        if named is not None and not (isinstance(named, str) and named in BUILT_IN[setting]):
-            loaded[setting] = _known(setting, load_plugin(group, named, modules_in, problem=PROBLEMS[setting]))
+        loaded[setting] = _known(setting, load_plugin(group, named, modules_in, problem=PROBLEMS[setting]))
     return loaded
 
 
