@@ -315,6 +315,11 @@ class ModelSettings(Settings):
 
 NUM_EPOCHS, MIN_STEPS, MAX_STEPS = 30, 300, 30_000
 """The number of steps that follows from the data."""
+OPTIMIZERS = {
+    "adamw": "Adam with decoupled weight decay",
+    "adam": "Adam, whose weight decay is a part of the gradient (TACo, section 4.3)",
+}
+"""{name of an optimizer: description}"""
 SCHEDULES = {"linear": "linearly to 0", "cosine": "to 0 by a cosine", "constant": "no decay"}
 """{name of a learning rate schedule: description of its decay after the warm-up}"""
 
@@ -393,10 +398,11 @@ class OptimizationSettings(Settings):
     micro_batch_size: int = setting(
         0, "pairs that a process computes at once: the same loss with less memory and more time; 0: all", ge=0
     )
-    learning_rate: float = setting(5e-4, "peak learning rate of AdamW", gt=0)
+    optimizer: str = setting("adamw", "what turns gradients into steps", choices=OPTIMIZERS)
+    learning_rate: float = setting(5e-4, "peak learning rate", gt=0)
     warmup_steps: int = setting(50, "steps in which the learning rate rises from 0", ge=0)
     schedule: str = setting("linear", "learning rate decay after the warm-up", choices=SCHEDULES)
-    weight_decay: float = setting(1e-5, "decoupled weight decay of AdamW", ge=0)  # TACo section 4.3
+    weight_decay: float = setting(1e-5, "weight decay of the optimizer", ge=0)  # TACo section 4.3
     parameter_groups: str = setting(
         "",
         "parameters that are trained in another way: PATTERN:KEY=VALUE,KEY=VALUE joined by ;, such as "

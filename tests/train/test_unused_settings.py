@@ -209,6 +209,7 @@ CHANGED: dict[str, Any] = {
     "seed": 1,
     "num_steps": 7,
     "batch_size": 6,
+    "optimizer": "adam",
     "learning_rate": 0.1,
     "warmup_steps": 1,
     "schedule": "constant",

@@ -96,6 +96,25 @@ def test_a_trainer_steps_each_parameter_as_an_optimizer_of_its_own_would(tmp_pat
         torch.testing.assert_close(value.detach(), copies[name].detach() if name in copies else start[name])
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "adam"])
+def test_weight_decay_is_a_part_of_the_gradient_or_decoupled_from_it(tmp_path, optimizer):
+    made = trainer_of(tmp_path, "run", optimizer=optimizer, weight_decay=0.3, schedule="constant", warmup_steps=0)
+    parameter = next(made.model.parameters())
+    rate, weights = made.config.optimization.learning_rate, parameter.detach().double().clone()
+    mean, square = torch.zeros_like(weights), torch.zeros_like(weights)
+    for step in range(1, 4):
+        made.train_step(made.make_inputs(step - 1).to(made.device))
+        gradient = parameter.grad.double()
+        if optimizer == "adam":
+            gradient = gradient + 0.3 * weights
+        else:
+            weights = weights - rate * 0.3 * weights
+        mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient**2
+        corrected = mean / (1 - 0.9**step), square / (1 - 0.999**step)
+        weights = weights - rate * corrected[0] / (corrected[1].sqrt() + 1e-8)
+        torch.testing.assert_close(parameter.detach().double(), weights, rtol=1e-5, atol=1e-6)
+
+
 def group_of(name: str) -> dict | str:
     """Return what ``RATES`` says of a parameter."""
     if name.startswith("video.embed."):
