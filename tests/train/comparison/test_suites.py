@@ -109,6 +109,16 @@ def test_tocos_figures_are_those_of_their_rows(name):
     assert wrong == []
 
 
+@pytest.mark.parametrize("name", ["toco-table1", "toco-table2"])
+def test_tocos_rows_have_the_layers_of_its_table_2(name):
+    """Column #L: "1-2" beside I3D features, "2-2" beside S3D."""
+    suite = SUITES[name]
+    for dataset in suite.datasets:
+        for row in suite.rows_for(dataset):
+            model = row_config(suite, row, dataset, {}).model
+            assert (model.num_video_layers, model.num_fusion_layers) == (1 if "I-1" in row.name else 2, 2), row.name
+
+
 def test_a_suite_that_is_none_and_a_setting_of_its_rows_are_refused():
     with pytest.raises(SettingError, match=r"^suite taco-table1: .*\bcmcm-table1\b"):
         read_suite("taco-table1")

@@ -159,6 +159,8 @@ def test_the_usual_recipe_is_the_papers_for_the_data_set(asked, expected):
                 "warmup_steps": 10_000,
                 "num_negatives": 8,
                 "token_loss_weight": 0.5,
+                "num_video_layers": 2,
+                "num_fusion_layers": 2,
             },
         ),
         ("toco-howto100m", {"num_steps": 1_000_000, "num_negatives": 16}),
