@@ -53,10 +53,11 @@ def _rows() -> dict[str, Published]:
 
 
 def _add(found: dict[str, Published], suite: Suite, dataset: str) -> None:
-    for row in suite.rows:
-        if dataset in row.published and row.stage is None:
+    for row in suite.printed_rows(dataset):
+        if row.stage is None and not row.other_method:
             config = row_config(suite, row, dataset, {})
             source = f"{suite.source}: {row.name}"
-            values = dict(zip(suite.columns, row.published[dataset], strict=True))
+            printed = zip(suite.columns, row.published[dataset], strict=True)
+            values = {name: value for name, value in printed if value is not None}
             published = Published(values, source, suite.departures_for(dataset))
             found.setdefault(_key(config, dataset, {**REQUEST, **row.task_settings}), published)

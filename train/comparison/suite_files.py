@@ -11,7 +11,8 @@ A suite is a JSON file in ``suite_data``:
 - ``rows``: ``name``, and what the row changes: ``settings``; ``recipe`` {data set: name}; ``trained_on`` for a run of
   another data set; ``init``, the name of the row whose run training starts from; ``task_settings``, the settings of
   the evaluation's task; ``stage``, the part of the score whose metrics are the row's; ``published`` {data set: the
-  paper's values of the columns}.
+  paper's values of the columns, null for a dash}. A row with ``other_method`` is one that the paper compares itself
+  with: it has nothing else than its name and values, and is shown, not trained.
 """
 
 from collections.abc import Mapping
@@ -45,8 +46,11 @@ class Row:
     """Settings of the task."""
     stage: str | None = None
     """The stage of the score whose metrics are the row's; None: the fused score."""
-    published: Mapping[str, list[float]] = field(default_factory=dict)
-    """{data set: the paper's values of the columns}; without one, the row is only trained, for others to start from."""
+    published: Mapping[str, list[float | None]] = field(default_factory=dict)
+    """{data set: the paper's values of the columns, None for a dash}; without one, the row is only trained, for others
+    to start from."""
+    other_method: bool = False
+    """The row is of a method that the paper compares itself with. Its values are shown; it is not trained."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,9 +88,14 @@ class Suite:
         """Return the row of a name."""
         return next(row for row in self.rows if row.name == name)
 
+    def printed_rows(self, dataset: str) -> list[Row]:
+        """Return the rows with published values for a data set, those of other methods included."""
+        return [row for row in self.rows if dataset in row.published]
+
     def rows_for(self, dataset: str) -> list[Row]:
-        """Return the rows with published values for a data set, and those they start from, in the table's order."""
-        needed = {row.name for row in self.rows if dataset in row.published}
+        """Return the rows that are trained for a data set: those with published values, and those they start from, in
+        the table's order."""
+        needed = {row.name for row in self.printed_rows(dataset) if not row.other_method}
         for row in reversed(self.rows):
             if row.name in needed and row.init:
                 needed.add(row.init)

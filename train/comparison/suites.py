@@ -27,10 +27,11 @@ class RowResult:
     """The metrics of a row of a suite."""
 
     row: Row
-    paper: tuple[float, ...]
-    """The paper's values, in the order of the suite's columns."""
+    paper: tuple[float | None, ...]
+    """The paper's values, in the order of the suite's columns; None for a dash."""
     ours: tuple[Number | None, ...]
-    """Our runs' values, in the same order; None for a row that failed, and for a metric that a run does not have."""
+    """Our runs' values, in the same order; None for a row that failed or is another method's, and for a metric that a
+    run does not have."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class SuiteResult:
 
     rows: tuple[RowResult, ...]
     table: ResultsTable
-    """Three lines for each row: the paper's values, ours, and the difference."""
+    """Three lines for each row: the paper's values, ours, and the difference. Rows of other methods have the first."""
     files: tuple[Path, ...]
     """Files of the table; none in the other processes of a training by several."""
     num_failed: int
@@ -170,8 +171,8 @@ class _SuiteRun:
             self._fail(row, error)
 
     def evaluate(self, row: Row) -> list[RunMetrics]:
-        """Evaluate the runs of a row; none of a row that failed."""
-        if row.name in self.failed:
+        """Evaluate the runs of a row; none of a row that failed or is another method's."""
+        if row.other_method or row.name in self.failed:
             return []
         task_settings = RetrievalSettings(**row.task_settings) if row.task_settings else None
         settings = EvaluationSettings(task_settings=task_settings, device=self.device)
@@ -198,7 +199,7 @@ class _SuiteRun:
     def compare(self) -> tuple[ResultsTable, tuple[RowResult, ...]]:
         """Evaluate all rows for which the paper has values, and return the table and its rows."""
         suite, dataset = self.suite, self.dataset.name
-        rows = [row for row in suite.rows_for(dataset) if dataset in row.published]
+        rows = suite.printed_rows(dataset)
         evaluations = [self.evaluate(row) for row in rows]
         results = tuple(self._result(row, found) for row, found in zip(rows, evaluations, strict=True))
         notes = {note: None for found in evaluations for each in found for note in each.notes}
@@ -224,7 +225,8 @@ def suite_table(
     num_seeds: int,
     notes: Sequence[str],
 ) -> ResultsTable:
-    """Return the table of a suite: the paper's values, ours and the difference, a line each for every row.
+    """Return the table of a suite: the paper's values, ours and the difference, a line each for every row. Rows of
+    other methods have the first line only.
 
     Its last notes list where it departs from the paper. CSV has no place for notes, so a column has them.
     """
@@ -234,10 +236,12 @@ def suite_table(
     columns += (Column("departures", is_text=True, only_in_csv=True),)
     rows: list[tuple[Cell, ...]] = []
     for result in results:
-        paper = [Number(value) for value in result.paper]
-        pairs = list(zip(result.ours, result.paper, strict=True))
-        difference = [None if o is None else Number(o.value - p, is_difference=True) for o, p in pairs]
+        paper = [None if value is None else Number(value) for value in result.paper]
         rows.append((result.row.name, "paper", *paper, None))
+        if result.row.other_method:
+            continue
+        pairs = list(zip(result.ours, result.paper, strict=True))
+        difference = [Number(o.value - p, is_difference=True) if o and p is not None else None for o, p in pairs]
         rows.append((result.row.name, "ours", *result.ours, departures))
         rows.append((result.row.name, "difference", *difference, None))
     lines = [f"paper: {suite.source}, {suite.title}"]
