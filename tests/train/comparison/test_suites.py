@@ -4,13 +4,20 @@ import csv
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from helpers.labelled import make_steps
+from helpers.annotation_files import howto_video
+from helpers.captions import call as preprocess
+from helpers.labelled import make_steps, video_of
 from helpers.needs import shared
+from helpers.readers import write
 from helpers.toy import make_toy
 from helpers.training import TRAIN_COMMAND, at, torchrun
+from vlalign.storage import Weights, read_captions, write_shard
 from vlalign.storage.captions.files import write_captions_about
 from vlalign.storage.common.errors import SettingError
+from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.storage.profiles import PROFILES
 from vlalign.train.cli.train import main as train_main
 from vlalign.train.comparison.suite_files import Row, Start, Suite, all_suites, read_suite, row_config, row_settings
 from vlalign.train.comparison.suites import RowResult, suite_table
@@ -229,3 +236,51 @@ def test_steps_are_placed_after_a_training_on_another_data_set(tmp_path, capsys)
     [path] = dataset.comparisons.glob("*.csv")
     paper, ours, _ = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
     assert paper["recall"] == "42.5" and 0 <= float(ours["recall"]) <= 100
+
+
+TEA = "1\nMake Tea\nhttp://x\n2\nboil water,pour water\n\n"
+NUM_TEA_VIDEOS = 33  # 30 of a task are drawn for training, so three are test
+
+
+def crosstask_files():
+    names = [f"c{number:02d}" for number in range(NUM_TEA_VIDEOS)]
+    return {
+        "tasks_primary.txt": TEA,
+        "videos.csv": "".join(f"1,{name},http://x/{name}\n" for name in names),
+        "videos_val.csv": "",
+        **{f"annotations/1_{name}.csv": "1,2,5\n2,8,12\n" for name in names},
+    }
+
+
+def howto100m_file():
+    texts = ["boil the water in a pan for the tea", "now pour hot water", "cut bread and fish", "eat it all now"]
+    videos = {f"h{n:02d}": howto_video(*((5 * k, 5 * k + 4, text) for k, text in enumerate(texts))) for n in range(8)}
+    return {"caption.json": videos}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("also", [[], ["captions"]], ids=["merged alone", "beside the usual captions"])
+def test_table_9_of_crosstask_from_the_annotations_to_the_table(tmp_path, also):
+    """Two data sets under one root, prepared as their pages say: HowTo100M with the captions that TACo merges."""
+    rng = np.random.default_rng(0)
+    for name, files, protocols in (
+        ("howto100m", howto100m_file(), [*also, "merged"]),
+        ("crosstask", crosstask_files(), ["official"]),
+    ):
+        annotations = write(tmp_path / "annotations" / name, files)
+        for protocol in protocols:
+            more = ["--dataset", name, "--annotations", annotations, "--protocol", protocol]
+            assert preprocess(tmp_path / "data", *more) == 0
+        dataset = DatasetFolder(tmp_path / "data", name)
+        captions = read_captions(replace(dataset, protocol=protocols[-1] if name == "howto100m" else "").captions)
+        ids = dict.fromkeys(caption.video_id for caption in captions)
+        videos = [video_of(video_id, rng.normal(size=(20, 1024))) for video_id in ids]
+        weights = Weights(name="made", sha256="0" * 64)
+        write_shard(dataset.features("s3d"), PROFILES["s3d"], weights, videos, made_with={})
+    small = [word for word in SMALL if word not in ("--features", "s3d")]
+    assert train_main([*at(dataset), "--suite", "taco-table9-crosstask", *small]) == 0
+    [path] = dataset.comparisons.glob("*.csv")
+    paper, ours, _ = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
+    assert paper["recall"] == "42.5" and 0 <= float(ours["recall"]) <= 100
+    [run] = DatasetFolder(tmp_path / "data", "howto100m").runs.iterdir()
+    assert [folder.name for folder in (run / "on").iterdir()] == ["crosstask"]
