@@ -181,7 +181,7 @@ def pipeline(kit, monkeypatch, tmp_path):
 
         monkeypatch.setattr(Extractor, "features", features)
         path = rates.make_video(tmp_path, "240p", rates.seconds_of(extractor, 8))
-        return *rates.decoding_and_together(extractor, path, seconds), sizes
+        return *rates.decoding_and_together(extractor, path, seconds, 6 * seconds), sizes
 
     return of
 

@@ -123,7 +123,7 @@ def whole_batches(extractor: Extractor, path: Path, num_decoders: int) -> Iterat
         yield VideoJob(str(number), path, [extractor], seconds_of(extractor, num_windows))
 
 
-def decoding_and_together(extractor: Extractor, path: Path, seconds: float) -> tuple[float, float]:
+def decoding_and_together(extractor: Extractor, path: Path, seconds: float, longest: float) -> tuple[float, float]:
     """Return the windows a second of an extraction without its network, and then with it.
 
     Both are measured in one extraction, with the same decoders and videos. A window counts when it is taken from its
@@ -133,7 +133,8 @@ def decoding_and_together(extractor: Extractor, path: Path, seconds: float) -> t
     Args:
         extractor: Whose device the network computes on.
         path: A video of two batches or more.
-        seconds: For each of the two rates, at least; six times as many at most.
+        seconds: For each of the two rates, at least.
+        longest: Seconds for each of them, at most.
 
     Raises:
         TimeoutError: There were too few windows or batches for a rate.
@@ -175,7 +176,7 @@ def decoding_and_together(extractor: Extractor, path: Path, seconds: float) -> t
     def measured(num_batches: int) -> float:
         windows.clear()
         batches.clear()
-        passed = go_on(lambda: have_all(FEWEST_WINDOWS) and len(batches) >= num_batches, seconds, 6 * seconds)
+        passed = go_on(lambda: have_all(FEWEST_WINDOWS) and len(batches) >= num_batches, seconds, longest)
         return windows.total() / passed
 
     with (
@@ -186,5 +187,5 @@ def decoding_and_together(extractor: Extractor, path: Path, seconds: float) -> t
         go_on(lambda: have_all(1), 0, math.inf)
         decoded = measured(0)
         computes.set()
-        go_on(lambda: bool(batches), 0, 6 * seconds)  # a thread's first batch is slow
+        go_on(lambda: bool(batches), 0, longest)  # a thread's first batch is slow
         return decoded, measured(FEWEST)
