@@ -10,12 +10,11 @@ the clip's action as a folder. The rest is assumed by analogy:
 - recordings have the ids ``audio/NAME``, unlike their clips, which have sound of their own. vlalign-extract gives
   these ids to files ``audio/NAME.wav`` (or .mp3, ...) in the folder that it reads.
 
-Protocols: ``full`` has all captions. Papers report means over five random sets of 1,000 test pairs (section 5.1; CMCM,
-section 4.1), which are not published. ``test-1k-1`` to ``test-1k-5`` are five such draws, without training captions.
+Papers report means over five random sets of 1,000 test pairs (section 5.1; CMCM, section 4.1), which are not published:
+``vlalign-evaluate`` draws them (``--draws``).
 """
 
-import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from ...storage.common.files import check_regular
@@ -24,22 +23,14 @@ from .sources import Annotations, Dataset, Record, read_lines, text
 
 LISTS = {"train": "train_set.txt", "validation": "val_set.txt", "test": "test_set.txt"}
 TRANSCRIPTS = "transcriptions"
-FULL, DRAW = "full", "test-1k-"
-DRAWN, NUM_DRAWS = 1000, 5
 
 
 def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
-    """Yield the captions of a protocol. A caption without a transcript is skipped, even if its recording is whole.
+    """Yield the captions of all splits. A caption without a transcript is skipped, even if its recording is whole.
 
     A split without a list is one problem, unless no split has one.
     """
-    if protocol != FULL:
-        list_path, folder = annotations.find(LISTS["test"], TRANSCRIPTS)
-        captions = list(_captions(annotations, list_path, folder, "test"))
-        if len(captions) < DRAWN:
-            annotations.problems.add(f"{list_path}: only {len(captions):,} captions can be used, expected {DRAWN:,}")
-        yield from draw(captions, protocol.removeprefix(DRAW))
-        return
+    del protocol  # there is only one
     if not any(map(annotations.find_optional, LISTS.values())):
         annotations.find(*LISTS.values(), TRANSCRIPTS)
     (folder,) = annotations.find(TRANSCRIPTS)
@@ -50,11 +41,6 @@ def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
             annotations.problems.add(
                 f"{annotations.folder}: no {name} ({annotations.published[name]}); no captions for {split}"
             )
-
-
-def draw(captions: Sequence[Caption], seed: str) -> list[Caption]:
-    """Return ``DRAWN`` captions, chosen by a hash of seed and clip, so that the order of the list does not matter."""
-    return sorted(captions, key=lambda caption: hashlib.sha256(f"{seed}:{caption.video_id}".encode()).digest())[:DRAWN]
 
 
 def _captions(annotations: Annotations, list_path: Path, folder: Path, split: str) -> Iterator[Caption]:
@@ -73,8 +59,4 @@ def _captions(annotations: Annotations, list_path: Path, folder: Path, split: st
 
 
 SITE = "http://moments.csail.mit.edu/spoken.html, on request to the authors"
-DATASET = Dataset(
-    read,
-    dict.fromkeys((*LISTS.values(), TRANSCRIPTS), SITE),
-    protocols=(FULL, *(f"{DRAW}{number}" for number in range(1, NUM_DRAWS + 1))),
-)
+DATASET = Dataset(read, dict.fromkeys((*LISTS.values(), TRANSCRIPTS), SITE), protocols=("full",))

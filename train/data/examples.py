@@ -31,7 +31,7 @@ from .order import group_by_shard
 from .pair_weights import density_weights
 from .pairs import FoundPairs, Pairs, PairSource, by_parts_of_videos, make_pairs, read_pairs
 from .segments import label_names, labels_of_rows, read_labelled_videos, step_labels, windows
-from .text_inputs import TokenWeights
+from .text_inputs import TokenWeights, report_cut_recordings
 from .usable_captions import skip_without_rows, why_split_is_unusable
 
 MAX_VALIDATION_VIDEOS = 1000
@@ -243,6 +243,8 @@ class PairExamples(Examples):
         source.extra.check_captions(train.captions)
         if source.workers.is_first:
             source.extra.report_clips(train.clips)
+            if source.recordings is not None:
+                report_cut_recordings(train.captions, source.recordings, source.data.max_text_tokens)
         self.clips = train.clips
         self.summary = f"{number_of(len(train.captions), 'captions')} of {number_of(len(train.clips), 'clips')}"
         self.batches = source.make_batches(train)

@@ -24,9 +24,11 @@ import torch
 from torch import Tensor
 
 from ...storage.captions.idf import IdfEntry
+from ...storage.captions.table import CaptionTable
 from ...storage.captions.word_vectors import WordVectors, read_word_vectors, split_words, write_word_vectors
 from ...storage.common.errors import SettingError
 from ...storage.common.files import check_regular, read_object, write_json
+from ...storage.common.terminal import number_of, say
 from ...storage.common.validation import is_text
 from ...storage.common.writing import make_folder, move, remove_file, remove_tree
 from ...storage.records import Caption
@@ -329,6 +331,23 @@ class RecordingInputs:
 
     def save(self, folder: Path) -> None:
         """Do nothing: the recordings stay in their store."""
+
+
+def report_cut_recordings(captions: CaptionTable, store: Store, max_tokens: int) -> None:
+    """Print how many recordings are longer than what is read of them, if any is.
+
+    Args:
+        captions: Captions that have recordings.
+        store: Log-mel rows of the recordings.
+        max_tokens: Number of tokens that a recording becomes at most.
+    """
+    ids, recording = captions.codes("recording")
+    max_rows = ROWS_OF_TOKEN * max_tokens
+    is_longer = np.array([name in store and store.about(name).num_rows > max_rows for name in ids] + [False])
+    if num_longer := np.count_nonzero(is_longer[recording]):
+        seconds = max_rows * store.profile.stride / store.profile.fps
+        which = f"{num_longer:,} of {number_of(len(captions), 'recordings')}"
+        say(f"note: {which} are longer than {seconds:.2f} s and are cut there (max_text_tokens {max_tokens})")
 
 
 def _levelled(rows_TD: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -56,6 +57,9 @@ DEPARTURES = {
 """{name: notes on where a normalisation departs from its paper}, shown with every result."""
 NEEDS_QUERIES = ("ncl", "qbnorm")
 """Normalisations that need the training queries that a run saved."""
+USUAL_DRAWS = {"smit": 5}
+"""{data set: random draws of clips from its test split, whose mean its papers report}: Spoken Moments, section 5.1;
+CMCM, section 4.1."""
 
 
 class NormalizationResult(TypedDict):
@@ -68,6 +72,20 @@ class NormalizationResult(TypedDict):
     notes: list[str]
 
 
+class DrawResults(TypedDict):
+    """Metrics of random draws of a split's clips, each ranked alone."""
+
+    number: int
+    size: int
+    """Number of clips of a draw."""
+    metrics: RetrievalMetrics
+    """Means over the draws."""
+    deviation: dict[str, dict[str, float]]
+    """{direction: {metric: sample standard deviation over the draws}}; 0 for a single draw."""
+    each: list[RetrievalMetrics]
+    """Of draw 1, 2, ..."""
+
+
 class OptionalResults(TypedDict, total=False):
     """Fields of ``metrics.json`` that not all evaluations have."""
 
@@ -75,6 +93,8 @@ class OptionalResults(TypedDict, total=False):
     """Only of runs with a codebook: ``codewords.Sharing``, with the ``table`` of all ``codewords.Codeword``."""
     own_metrics: OwnMetrics
     """Only with metrics of one's own."""
+    draws: DrawResults
+    """Only with ``RetrievalSettings.draws``."""
 
 
 class RetrievalResults(OptionalResults):
@@ -130,6 +150,13 @@ class RetrievalSettings(Settings):
         gt=0,
         metavar="T",
     )
+    draws: int | None = setting(
+        None,
+        "random draws of --draw-size clips from the split, each ranked alone, whose mean metrics are reported; 0: all "
+        "clips are ranked together (default: 5 for the test split of smit, as its papers do, and 0 for others)",
+        ge=0,
+    )
+    draw_size: int = setting(1000, "clips of a draw", ge=2)
 
 
 class Retrieval(Task[RetrievalSettings]):
@@ -138,7 +165,8 @@ class Retrieval(Task[RetrievalSettings]):
     ``metrics.json`` has the ``metrics`` of both directions (``RetrievalMetrics``), those of each of the ``stages``
     alone, R@1 ``without`` each stage, the ``weights`` of the stages, ``ties``, ``rerank`` and ``normalization`` (name,
     temperature, error of both directions and notes); for a run with a codebook also ``codebook``; with metrics of one's
-    own also ``own_metrics``, {metric: {name: value}}.
+    own also ``own_metrics``, {metric: {name: value}}; with draws also ``draws`` (``DrawResults``), whose means are then
+    the ``table_metrics``.
     """
 
     name = "retrieval"
@@ -183,7 +211,6 @@ class Retrieval(Task[RetrievalSettings]):
         from .codewords import read_codebook
         from .coverage import split_coverage
         from .query_list import list_queries
-        from .ranking import Weightings, rank_split
 
         settings = request.settings
         if settings.rerank is not None and not run.scorer.has_early:
@@ -191,25 +218,20 @@ class Retrieval(Task[RetrievalSettings]):
             raise SettingError("rerank", settings.rerank, problem)
         recordings = run.stores.recordings
         pairs = _pairs_of_split(run, request, recordings, problems)
-        scores = score_split(
-            run.scorer,
-            pairs.captions,
-            pairs.clips,
-            rerank=settings.rerank,
-            normalize=settings.normalize,
-            metrics=[metric.text for metric in request.metrics],
-        )
-        normalized = None
-        if isinstance(scores, StageScores) and settings.normalize != "none":
-            normalized = normalized_scores(scores, pairs.clip_of_caption, run.config.objective.vector_score, request)
-        weightings = Weightings(request.score_weights, _stages_to_omit(request), normalized)
-        ranking = rank_split(scores, pairs, weightings, settings.ties, _temperature(settings))
+        num_draws = _num_draws(run, request, len(pairs.clips))
+        ranked = _rank(run, request, pairs)
+        ranking = ranked.ranking
         listed = captions_of_split(read_captions(run.dataset.captions), request.split)
-        metrics = _metrics(request, ranking, normalized, pairs)
+        metrics = _metrics(request, ranking, ranked.normalized, pairs)
         if request.metrics:
-            assert isinstance(scores, StageScores)  # score_split refuses others
-            total = normalized.by_caption if normalized else scores.by_caption(request.score_weights)
+            assert isinstance(ranked.scores, StageScores)  # score_split refuses others
+            total = (
+                ranked.normalized.by_caption if ranked.normalized else ranked.scores.by_caption(request.score_weights)
+            )
             metrics["own_metrics"] = own_metrics(request.metrics, total, pairs.clip_of_caption)
+        if num_draws:
+            drawn = (draw_pairs(pairs, settings.draw_size, number) for number in range(1, num_draws + 1))
+            metrics["draws"] = _draw_results([_rank(run, request, each).ranking.metrics for each in drawn], settings)
         codebook = None
         if run.scorer.model.codebook is not None and run.scorer.model.codebook.size:
             codebook = read_codebook(run.scorer, pairs)
@@ -232,8 +254,11 @@ class Retrieval(Task[RetrievalSettings]):
         )
 
     def table_metrics(self, metrics: Metrics) -> Mapping[str, float]:
-        """Return the metrics of both directions; those of video to text have the direction in their names."""
-        return _table_metrics(metrics["metrics"])
+        """Return the metrics of both directions; those of video to text have the direction in their names.
+
+        With draws, they are the means over the draws.
+        """
+        return _table_metrics(metrics.get("draws", metrics)["metrics"])
 
     def stage_metrics(self, metrics: Metrics) -> Mapping[str, Mapping[str, float]]:
         """Return the metrics of each stage alone."""
@@ -241,6 +266,12 @@ class Retrieval(Task[RetrievalSettings]):
 
     def summary(self, metrics: Metrics) -> Iterator[str]:
         """Yield the tables of metrics and stages, and what was done to the scores."""
+        if draws := metrics.get("draws"):
+            yield f"mean of {draws['number']} random draws of {draws['size']:,} clips:"
+            yield metrics_table(draws["metrics"])
+            yield "standard deviation over the draws:"
+            yield deviation_table(draws["deviation"])
+            yield "all clips together:"
         yield metrics_table(metrics["metrics"])
         if len(metrics["stages"]) > 1:
             yield stages_table(metrics["stages"], metrics["weights"], metrics["rerank"])
@@ -271,6 +302,12 @@ def metrics_table(metrics: Mapping[str, Any]) -> str:
         lines.append(_row(direction.replace("_", " "), row) + f"{row['num_tied']:>13,}")
         lines.append(_row("  chance", row["chance"]))
     return "\n".join(lines)
+
+
+def deviation_table(deviation: Mapping[str, Mapping[str, float]]) -> str:
+    """Return a table of ``DrawResults.deviation``: a row for each direction."""
+    rows = [_row(direction.replace("_", " "), row) for direction, row in deviation.items()]
+    return "\n".join([_header(""), *rows])
 
 
 def stages_table(stages: Mapping[str, Any], weights: Mapping[str, float], rerank: int | None) -> str:
@@ -310,6 +347,7 @@ def _pairs_of_split(
     run: Run, request: EvaluationRequest[RetrievalSettings], recordings: Store | None, problems: Problems
 ) -> Pairs:
     from ..data.pairs import read_pairs
+    from ..data.text_inputs import report_cut_recordings
     from ..data.usable_captions import why_split_is_unusable
 
     usable = read_pairs(run.dataset, run.features, problems, recordings)
@@ -318,11 +356,98 @@ def _pairs_of_split(
         others = ", ".join(name for name in usable if usable[name].clips)
         why = why_split_is_unusable(run.dataset, run.features, request.split, recordings)
         raise UserError(f"{run.dataset.captions}: {why}; pass another split ({others})")
+    if recordings is not None:
+        report_cut_recordings(pairs.captions, recordings, run.config.data.max_text_tokens)
     if request.settings.ties == "coot" and len(pairs.captions) != len(pairs.clips):
         counts = f"{len(pairs.captions):,} captions of {len(pairs.clips):,} clips"
         problem = f"needs exactly one caption for each clip; the {request.split} split has {counts}"
         raise SettingError("ties", "coot", problem)
     return pairs
+
+
+def _num_draws(run: Run, request: EvaluationRequest[RetrievalSettings], num_clips: int) -> int:
+    """Return how many random draws of the split are ranked; 0: none.
+
+    Raises:
+        SettingError: The split has not more clips than a draw that was asked for.
+    """
+    draws, size = request.settings.draws, request.settings.draw_size
+    usual = USUAL_DRAWS.get(run.dataset.name, 0) if request.split == "test" else 0
+    if not (usual if draws is None else draws) and size != RetrievalSettings.draw_size:
+        raise SettingError("draw_size", size, "changes nothing: there are no draws; pass --draws, too, or omit it")
+    if draws is None:
+        return usual if num_clips > size else 0
+    if draws and num_clips <= size:
+        problem = f"draw_size is {size:,}, and the {request.split} split has {num_clips:,} usable clips; expected more"
+        raise SettingError("draws", draws, f"{problem}, or omit it")
+    return draws
+
+
+def draw_pairs(pairs: Pairs, size: int, number: int) -> Pairs:
+    """Return a random draw of a split's clips, with all captions of each.
+
+    The order of the list does not matter, nor which other clips there are: a clip's place in the draw follows from a
+    hash of it and the draw's number.
+
+    Args:
+        pairs: Clips and captions of the split.
+        size: Number of clips to draw.
+        number: The draw, 1 or more; the same number draws the same clips.
+    """
+    from ..data.pairs import make_pairs
+
+    def place(index: int) -> bytes:
+        return hashlib.sha256(f"{number}:{pairs.clips[index].clip_id}".encode()).digest()
+
+    drawn = sorted(range(len(pairs.clips)), key=place)[:size]
+    return make_pairs(pairs.captions.take(np.flatnonzero(np.isin(pairs.clip_of_caption, drawn))))
+
+
+def _draw_results(each: list[RetrievalMetrics], settings: RetrievalSettings) -> DrawResults:
+    """Return the means and deviations of the metrics of all draws."""
+    mean: Any = {way: {**each[0][way]} for way in ("text_to_video", "video_to_text")}
+    deviation: dict[str, dict[str, float]] = {}
+    for way, row in mean.items():
+        values: Any = {name: [draw[way][name] for draw in each] for name in COLUMNS}
+        row |= {name: float(np.mean(of_draws)) for name, of_draws in values.items()}
+        row["num_tied"] = sum(draw[way]["num_tied"] for draw in each)
+        spread = {name: float(np.std(of_draws, ddof=1)) if len(each) > 1 else 0.0 for name, of_draws in values.items()}
+        deviation[way] = spread
+    return {
+        "number": len(each),
+        "size": settings.draw_size,
+        "metrics": mean,
+        "deviation": deviation,
+        "each": each,
+    }
+
+
+@dataclass(frozen=True)
+class _Ranked:
+    """Pairs that were scored and ranked."""
+
+    scores: Scores
+    normalized: Normalized | None
+    ranking: SplitRanking
+
+
+def _rank(run: Run, request: EvaluationRequest[RetrievalSettings], pairs: Pairs) -> _Ranked:
+    """Score every caption with every clip, and rank both ways."""
+    from .ranking import Weightings, rank_split
+
+    settings, normalized = request.settings, None
+    scores = score_split(
+        run.scorer,
+        pairs.captions,
+        pairs.clips,
+        rerank=settings.rerank,
+        normalize=settings.normalize,
+        metrics=[metric.text for metric in request.metrics],
+    )
+    if isinstance(scores, StageScores) and settings.normalize != "none":
+        normalized = normalized_scores(scores, pairs.clip_of_caption, run.config.objective.vector_score, request)
+    weightings = Weightings(request.score_weights, _stages_to_omit(request), normalized)
+    return _Ranked(scores, normalized, rank_split(scores, pairs, weightings, settings.ties, _temperature(settings)))
 
 
 def score_split(

@@ -1,8 +1,5 @@
 """The reader of S-MiT."""
 
-import random
-
-import pytest
 from helpers.readers import untimed_captions_of, warnings
 from helpers.spoken_files import SMIT_LISTS, SMIT_TRANSCRIPTS, smit_files
 from vlalign.preprocess.datasets import smit
@@ -64,27 +61,3 @@ def test_smit_without_a_list_has_the_other_splits(tmp_path, capsys):
     assert [line.split(" (http")[0] for line in warnings(capsys)] == [
         f"{tmp_path}: no {name}" for name in ("val_set.txt", "test_set.txt")
     ]
-
-
-@pytest.mark.parametrize("number", range(1, 6))
-def test_smit_draws_a_thousand_test_pairs(tmp_path, number):
-    names = [f"run/clip{n:04d}" for n in range(1100)]
-    smit_files(
-        tmp_path, SMIT_LISTS | {"test_set.txt": names}, {name: f"caption of {name}" for name in names} | {names[7]: ""}
-    )
-    captions, problems = untimed_captions_of(smit, tmp_path, f"test-1k-{number}")
-    drawn = {c.video_id for c in captions}
-    assert len(captions) == len(drawn) == 1000 and {c.split for c in captions} == {"test"} and problems == 1
-    assert drawn < set(names) - {names[7]}
-    random.Random(0).shuffle(names)
-    smit_files(tmp_path, {"test_set.txt": names}, {})
-    assert untimed_captions_of(smit, tmp_path, f"test-1k-{number}")[0] == captions
-    other = untimed_captions_of(smit, tmp_path, f"test-1k-{number % 5 + 1}")[0]
-    assert 850 < len(drawn & {c.video_id for c in other}) < 950  # 1000 * 1000 / 1099 expected
-
-
-def test_smit_reports_too_few_captions_to_draw_from(tmp_path, capsys):
-    captions, problems = untimed_captions_of(smit, smit_files(tmp_path, SMIT_LISTS, SMIT_TRANSCRIPTS), "test-1k-2")
-    assert {c.video_id for c in captions} == {"fly/d", "run/e"} and problems == 1
-    [warning] = warnings(capsys)
-    assert warning.startswith(f"{tmp_path / 'test_set.txt'}: ") and " 2 " in warning and " 1,000" in warning

@@ -9,7 +9,7 @@ from helpers.training import SPOKEN, at, options
 from vlalign.storage import Caption
 from vlalign.storage.captions.files import write_part
 from vlalign.train.cli.train import main as train_main
-from vlalign.train.data.text_inputs import RecordingInputs
+from vlalign.train.data.text_inputs import RecordingInputs, report_cut_recordings
 
 
 def test_recordings_are_normalised_and_truncated(spoken):
@@ -25,6 +25,20 @@ def test_recordings_are_normalised_and_truncated(spoken):
         assert mask.sum() == len(raw) and not mask[len(raw) :].any()
         np.testing.assert_allclose(rows[: len(raw)], expected)
     assert inputs["rows_BTD"].max() == 0
+
+
+def test_recordings_that_are_cut_are_counted(spoken, capsys):
+    from vlalign.storage import FeatureStore
+    from vlalign.storage.captions.files import read_captions
+
+    store, captions = FeatureStore(spoken.features("logmel")), read_captions(spoken.captions)
+    lengths = sorted(len(store.get(caption.recording).features) for caption in captions)
+    num_longer = sum(length > 16 * 7 for length in lengths)
+    assert 0 < num_longer < len(lengths)
+    report_cut_recordings(captions, store, max_tokens=7)
+    assert f"note: {num_longer} of 36 recordings are longer than 1.12 s and are cut there" in capsys.readouterr().err
+    report_cut_recordings(captions, store, max_tokens=-(-lengths[-1] // 16))
+    assert not capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -1,12 +1,30 @@
 """The task retrieval: what it prints, its settings, and how stages and normalisations make a ranking."""
 
+import hashlib
+
 import numpy as np
 import pytest
+from helpers.toy import make_toy
+from helpers.training import CODEBOOK, at
 from vlalign.storage.common.errors import SettingError
+from vlalign.storage.common.files import read_json
+from vlalign.storage.common.problems import Problems
+from vlalign.train.cli.evaluate import main as evaluate_main
+from vlalign.train.cli.train import main as train_main
+from vlalign.train.data.pairs import read_pairs
 from vlalign.train.evaluation import TASKS
-from vlalign.train.evaluation.retrieval import RetrievalSettings, metrics_table, normalized_scores, stages_table
+from vlalign.train.evaluation.evaluate import EvaluationSettings, evaluate
+from vlalign.train.evaluation.retrieval import (
+    USUAL_DRAWS,
+    RetrievalSettings,
+    metrics_table,
+    normalized_scores,
+    stages_table,
+)
 from vlalign.train.evaluation.task import EvaluationRequest
 from vlalign.train.metrics import retrieval_metrics
+from vlalign.train.runs.load import open_run
+from vlalign.train.scoring.scorer import stage_scores
 from vlalign.train.scoring.scores import QuerySimilarities, StageScores
 
 ROW = {"R@1": 10.0, "R@5": 60.0, "R@10": 100.0, "R@50": 100.0, "median_rank": 4.0, "mean_rank": 4.9, "num_tied": 1234}
@@ -122,3 +140,61 @@ def test_biases_are_added_to_the_part_of_the_score_that_its_stage_has():
     # Alone, the stage's own scores are normalised without their weight: it changes no order.
     expected = 2 * alone.by_caption + 0.5 * scores.stages["token"]
     np.testing.assert_allclose(both.by_caption, expected, rtol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    toy = make_toy(tmp_path_factory.mktemp("toy"), num_videos=80)
+    assert train_main([*at(toy), *CODEBOOK, "--run-name", "codes"]) == 0
+    return toy.runs / "codes"
+
+
+def test_draws_are_ranked_alone_and_averaged(run, capsys):
+    where = ["--root", str(run.parents[2]), "--dataset", "toy", "codes"]
+    assert evaluate_main([*where, "--draws", "3", "--draw-size", "12"]) == 0
+    printed = capsys.readouterr().out
+    metrics = read_json(run / "evaluations/draws=3-draw_size=12/metrics.json")
+    loaded = open_run(run)
+    pairs = read_pairs(loaded.dataset, loaded.features, Problems())["test"]
+    scores = stage_scores(loaded.scorer, pairs.captions, pairs.clips).by_caption({"pair": 1.0})
+    expected, members = [], []
+    for number in (1, 2, 3):
+        digests = {
+            hashlib.sha256(f"{number}:{clip.video_id}".encode()).hexdigest(): i for i, clip in enumerate(pairs.clips)
+        }
+        drawn = sorted(index for _, index in sorted(digests.items())[:12])
+        members.append(set(drawn))
+        texts = [index for index in range(len(pairs.captions)) if pairs.clip_of_caption[index] in drawn]
+        of_texts = [drawn.index(pairs.clip_of_caption[index]) for index in texts]
+        expected.append(retrieval_metrics(scores[texts][:, drawn], of_texts))
+    assert len(set.union(*members)) > 12, "draws differ"
+    draws = metrics["draws"]
+    assert (draws["number"], draws["size"], len(draws["each"])) == (3, 12, 3)
+    for way in ("text_to_video", "video_to_text"):
+        for name in ("R@1", "R@5", "mean_rank"):
+            values = [each[way][name] for each in expected]
+            assert [each[way][name] for each in draws["each"]] == pytest.approx(values)
+            assert draws["metrics"][way][name] == pytest.approx(np.mean(values))
+            assert draws["deviation"][way][name] == pytest.approx(np.std(values, ddof=1))
+    table = TASK.table_metrics(metrics)
+    assert table["R@1"] == draws["metrics"]["text_to_video"]["R@1"] != metrics["metrics"]["text_to_video"]["R@1"]
+    assert metrics["metrics"]["text_to_video"]["num_queries"] == len(pairs.captions) == 20
+    assert "mean of 3 random draws of 12 clips:" in printed and "over the draws" in printed
+    assert 'id="draws"' in (run / "evaluations/draws=3-draw_size=12/report.html").read_text(encoding="utf-8")
+
+
+def test_spoken_moments_is_drawn_from_by_default_and_a_small_split_is_not(run, monkeypatch, capsys):
+    monkeypatch.setitem(USUAL_DRAWS, "toy", 5)
+    small = evaluate(run, settings=EvaluationSettings(task_settings=RetrievalSettings(draw_size=20)))
+    assert "draws" not in small.metrics, "20 clips are no more than a draw"
+    usual = evaluate(run, settings=EvaluationSettings(task_settings=RetrievalSettings(draw_size=5)))
+    assert usual.metrics["draws"]["number"] == 5
+    assert "draws" not in evaluate(run, settings=EvaluationSettings(split="validation")).metrics
+    whole = EvaluationSettings(task_settings=RetrievalSettings(draws=0))
+    assert "draws" not in evaluate(run, settings=whole).metrics
+    without = EvaluationSettings(task_settings=RetrievalSettings(draws=0, draw_size=5))
+    with pytest.raises(SettingError, match=r"^draw_size 5: changes nothing"):
+        evaluate(run, settings=without)
+    with pytest.raises(SettingError, match=r"^draws 2: draw_size is 1,000.* 20 .*expected more"):
+        evaluate(run, settings=EvaluationSettings(task_settings=RetrievalSettings(draws=2)))
+    assert USUAL_DRAWS["smit"] == 5
