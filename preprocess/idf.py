@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from ..storage.captions.idf import IdfEntry
+from ..storage.captions.idf import ANY_TAG, IdfEntry
 from ..storage.common.matplotlib_settings import default_settings
 from ..storage.common.packages import missing_package_message
 from ..storage.common.terminal import say
@@ -20,21 +20,19 @@ DRAWN_TAGS = {"NOUN": "nouns", "VERB": "verbs"}
 
 
 def count_words(captions: Iterable[Caption]) -> Counter[tuple[str, str]]:
-    """Return the number of training captions that contain each (word, tag).
+    """Return the number of training captions that contain each (word, tag), and each word with any tag.
 
-    A word is its lower-cased text together with its tag: "cook" as a noun and "cook" as a verb are two words. Counts
-    of parts of the captions add up to those of all captions.
+    A word is its lower-cased text. "cook" as a noun and "cook" as a verb are two, and a caption with both is one of
+    those that contain ("cook", ``ANY_TAG``). Counts of parts of the captions add up to those of all captions.
     """
     counts: Counter[tuple[str, str]] = Counter()
     for caption in captions:
         if caption.split == "train":
+            words = [word.lower() for word in caption.words]
             counts.update(
-                {
-                    (word.lower(), tag)
-                    for word, tag in zip(caption.words, caption.pos_tags, strict=True)
-                    if tag not in NOT_WORDS
-                }
+                {(word, tag) for word, tag in zip(words, caption.pos_tags, strict=True) if tag not in NOT_WORDS}
             )
+            counts.update({(word, ANY_TAG) for word in words})
     return counts
 
 
@@ -47,22 +45,35 @@ def idf_table(num_captions: int, counts: Mapping[tuple[str, str], int]) -> list[
 
     Args:
         num_captions: Number of training captions.
-        counts: Number of training captions with each (word, tag), as from ``count_words``.
+        counts: Number of training captions with each (word, tag) and each (word, ``ANY_TAG``), as from
+            ``count_words``.
 
     Returns:
         Entries sorted by word and tag.
 
-    Source: TACo, Eq. 7.
+    Source: TACo, Eq. 7, whose "captions which contain a specific token" are those with any tag (``token_idf``).
     """
+
+    def idf(count: int) -> float:
+        return math.log(num_captions / (1 + count))
+
     return [
-        IdfEntry(word=word, part_of_speech=tag, document_count=count, idf=math.log(num_captions / (1 + count)))
+        IdfEntry(
+            word=word,
+            part_of_speech=tag,
+            document_count=count,
+            idf=idf(count),
+            token_count=counts[word, ANY_TAG],
+            token_idf=idf(counts[word, ANY_TAG]),
+        )
         for (word, tag), count in sorted(counts.items())
+        if tag != ANY_TAG
     ]
 
 
 def choose_evenly(entries: Sequence[IdfEntry], tag: str) -> list[IdfEntry]:
     """Return up to ``MAX_DRAWN_WORDS`` words with a tag, evenly spaced from the rarest to the most frequent."""
-    words = sorted((e for e in entries if e.part_of_speech == tag), key=lambda e: (-e.idf, e.word))
+    words = sorted((e for e in entries if e.part_of_speech == tag), key=lambda e: (-e.of_token, e.word))
     count = min(len(words), MAX_DRAWN_WORDS)
     return [words[round(i * (len(words) - 1) / max(count - 1, 1))] for i in range(count)]
 
@@ -85,7 +96,7 @@ def _draw(entries: Sequence[IdfEntry], path: Path) -> None:
     figure = Figure(figsize=(14, 7), layout="constrained")
     for axes, (tag, name) in zip(figure.subplots(len(DRAWN_TAGS)), DRAWN_TAGS.items(), strict=True):
         words = choose_evenly(entries, tag)
-        axes.bar(range(len(words)), [e.idf for e in words], color="tab:blue" if tag == "NOUN" else "tab:orange")
+        axes.bar(range(len(words)), [e.of_token for e in words], color="tab:blue" if tag == "NOUN" else "tab:orange")
         axes.set_xticks(range(len(words)), [e.word for e in words], rotation=90, fontsize=8)
         axes.set_ylabel("idf")
         num_words = sum(e.part_of_speech == tag for e in entries)

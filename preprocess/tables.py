@@ -20,8 +20,8 @@ from ..storage.captions.files import (
     read_table,
     write_captions_about,
 )
-from ..storage.captions.idf import read_counts, write_idf
-from ..storage.common.errors import refuse_unreadable
+from ..storage.captions.idf import ANY_TAG, has_token_idf, read_counts, write_idf
+from ..storage.common.errors import UserError, refuse_unreadable
 from ..storage.common.files import read_json, write_json
 from ..storage.common.problems import Problems
 from ..storage.common.process_pool import OrderedMap, map_in_processes
@@ -88,7 +88,7 @@ def make_tables(preparation: Preparation, first_pass: FirstPass) -> CaptionStati
     left = {index for index, key in enumerate(first_pass.keys) if not is_tagged(folder, index, key)}
     results = (OTHER_LANGUAGES, EXTRA_COLUMNS)
     made_of = {name: value for name, value in (read_captions_about(folder) or {}).items() if name not in results}
-    if not left and made_of == about and dataset.idf.exists() and summary_file.exists():
+    if not left and made_of == about and _is_current_idf(dataset.idf) and summary_file.exists():
         say(f"{folder}: already made from the same captions; nothing to do")
         _build_caption_cache(folder, parallel_map)  # if an earlier call was stopped before
         with refuse_unreadable(summary_file, "not a summary of captions", "remove it and run the command again"):
@@ -103,6 +103,14 @@ def make_tables(preparation: Preparation, first_pass: FirstPass) -> CaptionStati
     write_captions_about(folder, about | {name: value for name, value in found.items() if value})
     _build_caption_cache(folder, parallel_map)
     return statistics
+
+
+def _is_current_idf(path: Path) -> bool:
+    """Return whether there is an IDF table with all columns. One of an earlier version is made again."""
+    try:
+        return has_token_idf(path)
+    except UserError:
+        return False
 
 
 def _build_caption_cache(folder: Path, parallel_map: OrderedMap) -> None:
@@ -144,7 +152,7 @@ def _write_tables(preparation: Preparation, first_pass: FirstPass) -> tuple[Capt
     columns: dict[str, None] = {}
     tagger_language = ""
     for index in range(num_parts):
-        counts.update(read_counts(part_path(folder / "counts", index)))
+        counts.update(_read_counts(folder, index))
         part_about = read_part_about(part_path(folder, index))
         with refuse_unreadable(part_path(folder, index), "not a part of the captions", "remove it, and run this again"):
             for split, tags in part_about["tags"].items():
@@ -166,6 +174,17 @@ def _write_tables(preparation: Preparation, first_pass: FirstPass) -> tuple[Capt
     statistics = replace(statistics, other_languages=other_languages(languages, tagger_language))
     write_json(folder / SUMMARY_NAME, statistics.to_json())
     return statistics, list(columns)
+
+
+def _read_counts(folder: Path, index: int) -> Counter[tuple[str, str]]:
+    """Return the counts of a part. Those of earlier versions lack words with any tag, which the part itself gives."""
+    counts = read_counts(part_path(folder / "counts", index))
+    if not any(tag == ANY_TAG for _, tag in counts):
+        table = read_table(part_path(folder, index), ["split", "words"])
+        for split, words in zip(table["split"].to_pylist(), table["words"].to_pylist(), strict=True):
+            if split == "train":
+                counts.update({(word.lower(), ANY_TAG) for word in words})
+    return counts
 
 
 def _counts(values: Any) -> dict[str, int]:

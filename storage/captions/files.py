@@ -207,6 +207,11 @@ def _read_metadata(path: Path) -> pq.FileMetaData:
         return file.metadata
 
 
+def column_names(path: Path) -> list[str]:
+    """Return the names of a file's columns. Raises ``UserError`` if it is damaged."""
+    return _read_metadata(path).schema.to_arrow_schema().names
+
+
 def read_table(path: Path, columns: Sequence[str], row_bytes: int = 0) -> pa.Table:
     """Read and check columns of a whole file, so that no damage appears later.
 
@@ -273,7 +278,7 @@ def _encode_part(path: Path, columns: Sequence[str]) -> list[EncodedCaptions]:
 def _read_part(path: Path, own: Sequence[str]) -> pa.Table:
     """Return the columns of the captions and those of the user's own, which are empty in a part that lacks them."""
     schema = pa.schema([*RECORD_SCHEMA, *(pa.field(f"{EXTRA_PREFIX}{name}", pa.float64()) for name in own)])
-    columns = _read_metadata(path).schema.to_arrow_schema().names
+    columns = column_names(path)
     if missing := set(CAPTION_SCHEMA.names) - set(columns) - OPTIONAL_COLUMNS:
         raise UserError(f"{path}: columns missing: {', '.join(sorted(missing))}; run vlalign-preprocess again")
     table = read_table(path, [name for name in schema.names if name in columns])

@@ -1,4 +1,9 @@
-"""The IDF table, and the counts that it is made of, in Parquet."""
+"""The IDF table, and the counts that it is made of, in Parquet.
+
+The table has a row for each word and part of speech. Its first two numbers are of the captions that have the word with
+this tag, its last two of all captions that have the word (TACo, Eq. 7): rows of one word have the same. Tables of
+versions before have only the first two.
+"""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -8,11 +13,15 @@ from pathlib import Path
 import pyarrow as pa
 
 from ..common.errors import UserError
-from .files import part_path, read_table, write_table
+from .files import column_names, part_path, read_table, write_table
 
-IDF_SCHEMA = pa.schema(
+TAG_SCHEMA = pa.schema(
     [("word", pa.string()), ("part_of_speech", pa.string()), ("document_count", pa.int64()), ("idf", pa.float64())]
 )
+TOKEN_COLUMNS = (pa.field("token_count", pa.int64()), pa.field("token_idf", pa.float64()))
+IDF_SCHEMA = pa.schema([*TAG_SCHEMA, *TOKEN_COLUMNS])
+ANY_TAG = ""
+"""Stands for the part of speech in counts of all captions that have a word, whatever its tags are."""
 COUNT_SCHEMA = pa.schema([("word", pa.string()), ("part_of_speech", pa.string()), ("document_count", pa.int64())])
 ENTRY_BYTES = 500
 """Memory that an entry takes."""
@@ -27,26 +36,43 @@ class IdfEntry:
     document_count: int
     """Training captions that contain the word with this tag."""
     idf: float
+    """log(number of training captions / (1 + ``document_count``))."""
+    token_count: int | None = None
+    """Training captions that contain the word with any tag. None in tables of earlier versions."""
+    token_idf: float | None = None
+    """log(number of training captions / (1 + ``token_count``)), TACo's Eq. 7. None in tables of earlier versions."""
+
+    @property
+    def of_token(self) -> float:
+        """``token_idf``, or ``idf`` in tables of earlier versions."""
+        return self.idf if self.token_idf is None else self.token_idf
 
 
 def write_idf(path: Path | str, entries: list[IdfEntry]) -> None:
-    """Write the IDF table."""
-    write_table(Path(path), pa.Table.from_pylist([asdict(entry) for entry in entries], schema=IDF_SCHEMA))
+    """Write the IDF table: without its last two columns if an entry, of an older table, has none."""
+    schema = TAG_SCHEMA if any(entry.token_idf is None for entry in entries) else IDF_SCHEMA
+    write_table(Path(path), pa.Table.from_pylist([asdict(entry) for entry in entries], schema=schema))
 
 
 def read_idf(path: Path | str) -> list[IdfEntry]:
     """Read the IDF table. Raises ``UserError`` if it is missing or damaged."""
     path = Path(path)
-    if not path.exists():
-        raise UserError(f"{path}: not found; run vlalign-preprocess first")
-    table = read_table(path, IDF_SCHEMA.names, ENTRY_BYTES)
-    if table.schema.types != IDF_SCHEMA.types or any(column.null_count for column in table.columns):
+    schema = IDF_SCHEMA if has_token_idf(path) else TAG_SCHEMA
+    table = read_table(path, schema.names, ENTRY_BYTES)
+    if table.schema.types != schema.types or any(column.null_count for column in table.columns):
         raise UserError(f"{path}: not the columns of an IDF table; run vlalign-preprocess again")
     return [IdfEntry(**row) for row in table.to_pylist()]
 
 
+def has_token_idf(path: Path) -> bool:
+    """Return whether an IDF table has the counts of Eq. 7. Raises ``UserError`` if it is missing or damaged."""
+    if not path.exists():
+        raise UserError(f"{path}: not found; run vlalign-preprocess first")
+    return {field.name for field in TOKEN_COLUMNS} <= set(column_names(path))
+
+
 def write_counts(folder: Path, number: int, counts: Mapping[tuple[str, str], int]) -> None:
-    """Write in how many training captions of a part each (word, tag) occurs."""
+    """Write in how many training captions of a part each (word, tag) occurs; the tag may be ``ANY_TAG``."""
     rows = [
         {"word": word, "part_of_speech": tag, "document_count": count} for (word, tag), count in sorted(counts.items())
     ]

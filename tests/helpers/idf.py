@@ -28,6 +28,24 @@ def loop_idf(captions):
     return table
 
 
+def loop_token_idf(captions):
+    """Compute Eq. 7 of TACo with loops, whatever a word's tags: {word: (number of captions that contain it, IDF)}."""
+    train = [c for c in captions if c.split == "train"]
+    table = {}
+    for word in {word.lower() for caption in train for word in caption.words}:
+        num = 0
+        for caption in train:
+            num += word in [other.lower() for other in caption.words]
+        table[word] = num, approx_log(len(train) / (1 + num))
+    return table
+
+
+def token_idf_by_word(entries):
+    table = {e.word: (e.token_count, e.token_idf) for e in entries}
+    assert {(e.word, e.token_count, e.token_idf) for e in entries} == {(word, *both) for word, both in table.items()}
+    return table
+
+
 def idf_by_word(entries):
     table = {(e.word, e.part_of_speech): (e.document_count, e.idf) for e in entries}
     assert len(table) == len(entries)

@@ -28,7 +28,11 @@ def write_dataset(
     write_part(dataset.captions, 0, captions, {})
     write_captions_about(dataset.captions, {"protocol": "", "task": task})
     write_idf(
-        dataset.idf, [IdfEntry(word=word, part_of_speech="NOUN", document_count=2, idf=1.0) for word in THINGS + ACTS]
+        dataset.idf,
+        [
+            IdfEntry(word=word, part_of_speech="NOUN", document_count=2, idf=1.0, token_count=2, token_idf=1.0)
+            for word in THINGS + ACTS
+        ],
     )
     words = [*THINGS, *ACTS, "what", "is", "being", "done"]
     table = np.random.default_rng(1).normal(size=(len(words), 20)).astype(np.float32)
@@ -124,6 +128,9 @@ def make_steps(root, *, num_videos=12, name="made", features="resnet152") -> Dat
     write_captions_about(dataset.captions, {"protocol": "official", "task": "steps", "steps": steps})
     write_idf(
         dataset.idf,
-        [IdfEntry(word=w, part_of_speech="VERB", document_count=1, idf=1.0) for w in ("boil", "pour", "stir", "cut")],
+        [
+            IdfEntry(word=w, part_of_speech="VERB", document_count=1, idf=1.0, token_count=1, token_idf=1.0)
+            for w in ("boil", "pour", "stir", "cut")
+        ],
     )
     return dataset

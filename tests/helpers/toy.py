@@ -1,6 +1,7 @@
 """A data set that is made in a moment: captions of a few words, and clips whose rows are made of their words' vectors
 and noise."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -50,8 +51,14 @@ def make_toy(root: Path, *, num_videos: int = 24, seed: int = 0, name: str = "to
     write_shard(dataset.features("s3d"), PROFILES["s3d"], Weights(name="toy", sha256="0" * 64), videos, made_with={})
     write_part(dataset.captions, 0, captions, {})
     write_captions_about(dataset.captions, {"protocol": "toy"})
-    entries = [IdfEntry(word=w, part_of_speech="NOUN", document_count=2, idf=2.0) for w in NOUNS]
-    entries += [IdfEntry(word=w, part_of_speech="VERB", document_count=4, idf=1.0) for w in VERBS]
+    entries = [
+        IdfEntry(word=w, part_of_speech="NOUN", document_count=2, idf=2.0, token_count=2, token_idf=2.0) for w in NOUNS
+    ]
+    entries += [
+        IdfEntry(word=w, part_of_speech="VERB", document_count=4, idf=1.0, token_count=4, token_idf=1.0) for w in VERBS
+    ]
+    fish = next(entry for entry in entries if entry.word == "fish")  # in other captions it would be a verb
+    entries[entries.index(fish)] = replace(fish, token_count=5, token_idf=1.2)
     write_idf(dataset.idf, entries)
     known = [*vectors, "the", "and"]
     table = np.random.default_rng(1).normal(size=(len(known), 20)).astype(np.float32)

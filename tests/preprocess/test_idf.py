@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 from helpers.captions import SMALL
-from helpers.idf import approx_log, idf_by_word, loop_idf
+from helpers.idf import approx_log, idf_by_word, loop_idf, loop_token_idf, token_idf_by_word
 from matplotlib import rc_context
 from PIL import Image
 from vlalign.preprocess.datasets import demo
@@ -59,6 +59,20 @@ def test_idf_by_hand(captions, expected):
     assert idf_by_word(idf_of([caption_of(words) for words in captions])) == expected
 
 
+@pytest.mark.parametrize(
+    ("captions", "expected"),
+    [
+        pytest.param(["cook/NOUN", "cook/VERB", "a/DET"], {"cook": (2, approx_log(1)), "a": (1, approx_log(3 / 2))}),
+        pytest.param(["cook/NOUN cook/VERB", "eat/VERB"], {"cook": (1, approx_log(1)), "eat": (1, approx_log(1))}),
+        pytest.param(["x/NOUN", "x/X", "a/DET"], {"x": (2, approx_log(1)), "a": (1, approx_log(3 / 2))}),
+        pytest.param(["./PUNCT", "Eat/VERB", "eat/NOUN"], {"eat": (2, approx_log(1))}),
+    ],
+    ids=["two tags, two captions", "two tags, one caption", "a tag that is none of a word", "no word, and case"],
+)
+def test_the_idf_of_a_token_counts_all_captions_that_contain_it(captions, expected):
+    assert token_idf_by_word(idf_of([caption_of(words) for words in captions])) == expected
+
+
 def test_idf_equals_a_plain_loop():
     planned = demo.plan_scenes(3, {"train": 12, "test": 6})
     captions = list(tag_captions((r for r in demo.records(planned) if isinstance(r, Caption)), SMALL))
@@ -66,6 +80,8 @@ def test_idf_equals_a_plain_loop():
     expected = loop_idf(captions)
     assert len(expected) > 20 and ("a", "DET") in expected
     assert table == expected
+    of_tokens = loop_token_idf(captions)
+    assert token_idf_by_word(idf_of(captions)) == {word: of_tokens[word] for word, _ in expected}
 
 
 def test_idf_counts_training_captions_only():

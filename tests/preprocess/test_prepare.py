@@ -16,8 +16,9 @@ from vlalign.preprocess.chunks import in_one_process
 from vlalign.preprocess.prepare import prepare_captions, prepare_records
 from vlalign.preprocess.settings import PreprocessingSettings
 from vlalign.preprocess.tables import Preparation
-from vlalign.storage import Caption, VideoRecord, read_captions, read_idf
+from vlalign.storage import Caption, VideoRecord, read_captions, read_idf, write_idf
 from vlalign.storage.captions.files import CACHE_NAME
+from vlalign.storage.captions.idf import has_token_idf
 from vlalign.storage.common.errors import SettingError, UserError
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.dataset.folder import DatasetFolder
@@ -114,6 +115,23 @@ def test_only_changed_parts_are_tagged_again_and_surplus_parts_removed(tmp_path,
     assert sorted(p.name for p in (dataset.captions / "counts").iterdir()) == sorted(after)
     assert len(read_captions(dataset.captions)) == 60
     assert_idf_is(dataset, ten_line_idf(dataset.captions))
+
+
+def test_tables_of_an_earlier_version_get_the_counts_of_tokens_without_tagging(tmp_path, monkeypatch):
+    """They have neither the rows of words with any tag in the counts of parts, nor the IDF table's last columns."""
+    monkeypatch.setattr(preparing, "PART_CAPTIONS", 20)
+    dataset = DatasetFolder(tmp_path, "mine")
+    prepare_read(dataset, read(50))
+    expected = read_idf(dataset.idf)
+    for path in (dataset.captions / "counts").iterdir():
+        counts = pq.read_table(path)
+        pq.write_table(counts.filter([tag != "" for tag in counts["part_of_speech"].to_pylist()]), path)
+    write_idf(dataset.idf, [replace(entry, token_count=None, token_idf=None) for entry in expected])
+    assert not has_token_idf(dataset.idf)
+    before = {path: path.stat().st_mtime_ns for path in dataset.captions.glob("part-*.parquet")}
+    prepare_read(dataset, read(50))
+    assert read_idf(dataset.idf) == expected
+    assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
 VIDEOS = [VideoRecord(video_id="v1", path="a.mp4"), VideoRecord(video_id="v2", path="b.mp4")]

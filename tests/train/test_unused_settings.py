@@ -204,6 +204,7 @@ CHANGED: dict[str, Any] = {
     "embedding_size": 8,
     "num_video_layers": 2,
     "num_fusion_layers": 1,
+    "additions": "none",
     "dropout": 0.5,
     "precision": "bf16",
     "seed": 1,
@@ -228,6 +229,7 @@ CHANGED: dict[str, Any] = {
     "token_score_weight": 3.0,
     "fusion_score_weight": 3.0,
     "sentence_score_weight": 3.0,
+    "idf": "tag",
     "codebook_size": 5,
     "code_loss_weight": 3.0,
 }

@@ -11,6 +11,7 @@ Tokenizers and encoders are in ``text_encoders``: transformers takes seconds to 
 
 from __future__ import annotations
 
+import math
 import re
 import tempfile
 from collections import Counter
@@ -78,12 +79,14 @@ def at_characters(caption: Caption, of_words: Iterable[T], elsewhere: T) -> list
 class TokenWeights:
     """Weights of a caption's words of some parts of speech: their normalised idf (TACo, Appendix A)."""
 
-    def __init__(self, entries: Iterable[IdfEntry], pos_tags: Sequence[str]) -> None:
+    def __init__(self, entries: Iterable[IdfEntry], pos_tags: Sequence[str], counted: str = "tag") -> None:
         """Take idfs from a table.
 
         Args:
             entries: The table.
             pos_tags: Parts of speech whose words have a weight.
+            counted: Which captions a word's idf counts, one of ``objectives.taco.IDF_COUNTS``. A table of an earlier
+                version has "tag" only, which is then used.
         """
         entries = sorted(entries, key=lambda entry: entry.document_count)
         self.pos_tags = frozenset(pos_tags)
@@ -91,6 +94,13 @@ class TokenWeights:
         self._idf = {(e.word, e.part_of_speech): e.idf for e in entries}
         # A word that no training caption has is as rare as the rarest one.
         self._unseen = max(self._idf.values(), default=1.0)
+        self._token_idf: dict[str, float] = {}
+        if counted == "token" and entries:
+            self._token_idf = {e.word: e.token_idf for e in entries if e.token_idf is not None}
+            if entries[0].token_idf is not None and entries[0].token_count is not None:
+                self._unseen = entries[0].token_idf + math.log1p(
+                    entries[0].token_count
+                )  # Eq. 7 for no caption: log |D|
 
     def tag_query(self, text: str) -> Caption:
         """Return free text as a caption. A word has its most frequent tag in the training captions, "X" if it has
@@ -118,13 +128,18 @@ class TokenWeights:
         """
         of_interest = [tag in self.pos_tags for tag in caption.pos_tags]
         idfs = [
-            max(self._idf.get((word.lower(), tag), self._unseen), 0.0) if wanted else 0.0
+            max(self._idf_of(word.lower(), tag), 0.0) if wanted else 0.0
             for word, tag, wanted in zip(caption.words, caption.pos_tags, of_interest, strict=True)
         ]
         total = sum(idfs)
         if total == 0:
             idfs, total = [float(wanted) for wanted in of_interest], float(sum(of_interest))
         return [idf / total if total else 0.0 for idf in idfs]
+
+    def _idf_of(self, word: str, tag: str) -> float:
+        if self._token_idf:
+            return self._token_idf.get(word, self._unseen)
+        return self._idf.get((word, tag), self._unseen)
 
     def subword_weights(self, caption: Caption, offsets: Sequence[tuple[int, int]]) -> list[float]:
         """Return the weight of each of the tokenizer's subwords: its word's weight.

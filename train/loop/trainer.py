@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...storage.captions.idf import read_idf
 from ...storage.common.device import AUTO, device_title, memory_used
 from ...storage.common.errors import SettingError, UserError
 from ...storage.common.files import write_json
@@ -34,7 +33,7 @@ from ..models.build import make_model
 from ..recipes.train_config import TrainConfig
 from ..runs.checkpoint import RunState, load_init, load_model, load_state, save_model, save_state
 from ..runs.files import LABELS_FILE, MODEL_FILE, STATE_FILE, TEXT_FOLDER
-from ..runs.load import plan_model, read_text_inputs
+from ..runs.load import plan_model, read_text_inputs, read_token_weights
 from ..runs.run_json import describe_inputs, save_run
 from ..scoring.scorer import Scorer
 from .event_log import EventLog
@@ -121,7 +120,7 @@ class Trainer:
         """This process's part of each batch."""
         # The order of the next steps counts: random weights follow from the seed and from what was drawn before them.
         torch.manual_seed(self.config.optimization.seed)
-        weights = TokenWeights(read_idf(job.dataset.idf), self.config.data.pos_tags)
+        weights = read_token_weights(job.dataset.idf, self.config)
         text_inputs = self._make_text_inputs(weights, stores)
         self.model = self._make_model(features, text_inputs)
         self.model.to(device)

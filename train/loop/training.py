@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...storage.captions.files import choose_protocol, read_captions_about
+from ...storage.captions.idf import has_token_idf
 from ...storage.common.plugins import trust_modules
 from ...storage.common.problems import Problems
 from ...storage.common.progress import Listener, report_progress_to
@@ -20,7 +21,7 @@ from ..recipes.own_parts import load_named
 from ..recipes.recipes import RECIPES, describe, make_config, usual_recipe
 from ..recipes.train_config import TrainConfig, refuse_ignored
 from ..runs.files import TENSORBOARD_FOLDER, TEXT_FOLDER
-from ..runs.folder import default_run_name, find_run
+from ..runs.folder import default_run_name, find_run, old_idf_note
 from ..runs.run_json import describe_inputs, is_trained, open_run_stores, read_config, read_figures, read_run
 
 
@@ -95,6 +96,7 @@ def train(
     folder = replace(find_prepared(dataset, having="captions", hint="vlalign-preprocess"), stores=stores)
     init_folder = find_run(folder.root, None, init) if init else None
     folder, config = _choose_config(folder, given, recipe, protocol, init or "", init_folder)
+    config = _with_idf_of(folder, config)
     if not may_be_unused:
         refuse_ignored(config, given)
     run_folder = folder.runs / (run_name or default_run_name(config, init_folder))
@@ -144,6 +146,14 @@ def _choose_config(
     if recipe is None and objective is not None:
         chosen["objective"] = objective
     return folder, make_config(recipe, chosen)
+
+
+def _with_idf_of(folder: DatasetFolder, config: TrainConfig) -> TrainConfig:
+    """Return the settings with the IDF that the data set's table has: one of an earlier version has it by tag only."""
+    if config.objective.idf_counts == "tag" or has_token_idf(folder.idf):
+        return config
+    say(old_idf_note(folder.idf))
+    return TrainConfig.from_flat({**config.flat(), "idf": "tag"})
 
 
 def _features_of(recipe: str | None) -> str:

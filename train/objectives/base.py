@@ -153,6 +153,11 @@ class Objective(Settings):
         return False
 
     @property
+    def idf_counts(self) -> str:
+        """Which captions the IDF of a token of interest counts, one of ``taco.IDF_COUNTS``."""
+        return "tag"
+
+    @property
     def score_weights(self) -> dict[str, float]:
         """{stage: weight} of the stages that are trained; their weighted sum is the score (TACo section 3.4).
 

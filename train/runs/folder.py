@@ -275,6 +275,14 @@ def default_run_name(config: TrainConfig, init: Path | None, *, seed: str | None
     return "-".join(filter(None, parts))
 
 
+def old_idf_note(path: Path) -> str:
+    """Return the note that an IDF table is of an earlier version, which lacks the counts of TACo's Eq. 7."""
+    return (
+        f"note: {path}: made by an earlier version, which counted words for each part of speech only (--idf tag); run "
+        "vlalign-preprocess again for the counts of TACo's Eq. 7"
+    )
+
+
 def idf_of_run(folder: Path, own: DatasetFolder | None) -> Path:
     """Return the IDF table of a run: that of the captions that it was trained on, whatever it is asked about.
 

@@ -22,7 +22,7 @@ from ..scoring.scorer import Scorer
 from ..untrusted_files import START_AGAIN, TRAIN_AGAIN, read_shapes, refuse_damaged, shape_difference
 from .checkpoint import load_model
 from .files import MODEL_FILE, STATE_FILE, TEXT_FOLDER
-from .folder import idf_of_run, own_dataset
+from .folder import idf_of_run, old_idf_note, own_dataset
 from .run_json import features_note, find_run_stores, is_edited, read_config, read_labels, read_run, score_weights
 
 
@@ -107,8 +107,7 @@ def load_scorer(
         modules = ", ".join(sorted({plugin.module for plugin in plugins_of(config).values()}))
         say(f"note: {folder}: module {modules} is not the version that the run was trained with; scores may be others")
     features = ClipFeatures(stores.features, config.data.grid)
-    idf = read_idf(idf_of_run(folder, own_dataset(folder, about)))
-    weights = TokenWeights(idf, config.data.pos_tags)
+    weights = read_token_weights(idf_of_run(folder, own_dataset(folder, about)), config)
     source = TextSource(config.model.encoder_traits, config.data.max_text_tokens, weights, stores.recordings)
     text_inputs = read_text_inputs(folder / MODEL_FILE, source)
     labels = read_labels(folder)
@@ -118,6 +117,18 @@ def load_scorer(
     load_model(folder, model)
     extra = ExtraInputs(config.extra, stores.extra)
     return Scorer(model.to(device).eval(), text_inputs, weights, features, config, extra), labels
+
+
+def read_token_weights(path: Path, config: TrainConfig) -> TokenWeights:
+    """Return the weights of words that a run with these settings gives them, from an IDF table.
+
+    Raises:
+        UserError: The table is missing or damaged.
+    """
+    entries, counted = read_idf(path), config.objective.idf_counts
+    if counted == "token" and entries and entries[0].token_idf is None:
+        say(old_idf_note(path))
+    return TokenWeights(entries, config.data.pos_tags, counted)
 
 
 def check_model(path: Path, config: TrainConfig, plan: ModelPlan) -> None:

@@ -37,6 +37,8 @@ from .files import EVENTS_FILE, LABELS_FILE, MODEL_FILE, RUN_FILE
 STORE_FIELDS = ("features", "profile_hash", "weights", "weights_sha256", "origin")
 RENAMED_SETTINGS = {"held_out": "validation_share", "average": "ema_decay"}
 """{name of a setting in runs of earlier versions: its name now}"""
+SETTINGS_BEFORE = {"idf": "tag"}
+"""{setting that runs of earlier versions do not have, and whose default is another one now: what they did}"""
 MAX_LOSS_TERMS = 64
 """Upper limit of the terms of a loss."""
 
@@ -340,7 +342,9 @@ def read_config(about: Mapping[str, Any]) -> TrainConfig:
     _expect(isinstance(name, str), "config.objective is not text")
     if name not in objectives():
         raise UnknownRun(_unknown("objective", name, f"it knows {', '.join(objectives())}"))
-    types = setting_types() | types_of(objectives()[name])
+    of_objective = types_of(objectives()[name])
+    types = setting_types() | of_objective
+    settings = {key: value for key, value in SETTINGS_BEFORE.items() if of_objective.get(key) is str} | settings
     for name, value in settings.items():
         if name not in types:
             raise UnknownRun(_unknown("setting", name, "another version made it"))

@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from vlalign.storage import Caption, IdfEntry, read_captions, read_idf, write_idf
 from vlalign.storage.captions import files as captions
+from vlalign.storage.captions.idf import has_token_idf
 from vlalign.storage.common.errors import UserError
 
 pytestmark = pytest.mark.portable
@@ -74,9 +75,21 @@ def test_an_invalid_recording_id_is_refused(recording):
 
 
 def test_idf_is_read_as_written(tmp_path):
-    entries = [IdfEntry(word="ü", part_of_speech="NOUN", document_count=3, idf=-0.25)]
+    entries = [
+        IdfEntry(word="ü", part_of_speech="NOUN", document_count=3, idf=-0.25, token_count=4, token_idf=-0.5),
+        IdfEntry(word="ü", part_of_speech="VERB", document_count=1, idf=0.5, token_count=4, token_idf=-0.5),
+    ]
     write_idf(tmp_path / "idf.parquet", entries)
-    assert read_idf(tmp_path / "idf.parquet") == entries
+    assert read_idf(tmp_path / "idf.parquet") == entries and has_token_idf(tmp_path / "idf.parquet")
+
+
+def test_an_idf_table_of_an_earlier_version_is_read_and_written_without_the_counts_of_tokens(tmp_path):
+    path, names = tmp_path / "idf.parquet", ["word", "part_of_speech", "document_count", "idf"]
+    pq.write_table(pa.table([["ü"], ["NOUN"], [3], [-0.25]], names), path)
+    entries = [IdfEntry(word="ü", part_of_speech="NOUN", document_count=3, idf=-0.25)]
+    assert read_idf(path) == entries and not has_token_idf(path)
+    write_idf(path, entries)
+    assert read_idf(path) == entries and pq.read_table(path).column_names == names
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1 cut", "another table"], ids=["empty", "cut", "another table"])

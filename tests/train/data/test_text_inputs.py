@@ -1,5 +1,8 @@
 """Words and their weights as tokens: the small tokenizer, weights of tokens of interest, queries."""
 
+import math
+from dataclasses import replace
+
 import pytest
 from vlalign.storage import Caption, IdfEntry
 from vlalign.storage.common.errors import UserError
@@ -44,6 +47,48 @@ def caption(text: str, tags: str) -> Caption:
 )
 def test_word_weights_are_normalised_idfs(given, pos_tags, expected):
     assert TokenWeights(IDF, pos_tags).word_weights(given) == pytest.approx(expected)
+
+
+NUM_CAPTIONS = 20
+COUNTS = {("cook", "NOUN"): (1, 4), ("cook", "VERB"): (3, 4), ("pan", "NOUN"): (7, 7), ("all", "NOUN"): (20, 20)}
+"""{(word, tag): training captions that contain the word with this tag, and with any}"""
+BY_TOKEN = [
+    IdfEntry(
+        word=word,
+        part_of_speech=tag,
+        document_count=count,
+        idf=math.log(NUM_CAPTIONS / (1 + count)),
+        token_count=any_tag,
+        token_idf=math.log(NUM_CAPTIONS / (1 + any_tag)),
+    )
+    for (word, tag), (count, any_tag) in COUNTS.items()
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "tags", "idfs"),
+    [
+        ("cook pan", "NOUN NOUN", [20 / 5, 20 / 8]),
+        ("cook pan", "VERB NOUN", [20 / 5, 20 / 8]),
+        ("Pan cook", "VERB NOUN", [20 / 8, 20 / 5]),
+        ("zebra cook", "NOUN VERB", [20 / 1, 20 / 5]),
+        ("all cook", "NOUN VERB", [1, 20 / 5]),
+        ("all the all", "NOUN DET NOUN", [math.e, 1, math.e]),
+    ],
+    ids=["noun", "verb", "a tag that it never has", "no caption: log |D|", "below zero is zero", "all zero"],
+)
+def test_word_weights_are_normalised_idfs_of_tokens(text, tags, idfs):
+    """TACo's Eq. 7, of |D| = 20 captions: log(20 / (1 + captions with the word))."""
+    idfs = [math.log(value) for value in idfs]
+    weights = TokenWeights(BY_TOKEN, ("NOUN", "VERB"), "token").word_weights(caption(text, tags))
+    assert weights == pytest.approx([idf / sum(idfs) for idf in idfs])
+
+
+def test_words_are_counted_by_tag_on_request_and_with_a_table_of_an_earlier_version():
+    given, wanted = caption("cook pan", "VERB NOUN"), [math.log(20 / 4), math.log(20 / 8)]
+    old = [replace(entry, token_count=None, token_idf=None) for entry in BY_TOKEN]
+    for weights in (TokenWeights(BY_TOKEN, ("NOUN", "VERB")), TokenWeights(old, ("NOUN", "VERB"), "token")):
+        assert weights.word_weights(given) == pytest.approx([idf / sum(wanted) for idf in wanted])
 
 
 def test_all_pieces_of_a_word_have_its_weight():

@@ -16,6 +16,7 @@ from helpers.training import (
     PAIR_CASES,
     TRAIN,
     TRAIN_COMMAND,
+    TWO_STEPS,
     at,
     check_processes,
     losses_of,
@@ -23,7 +24,7 @@ from helpers.training import (
     torchrun,
     trainer,
 )
-from vlalign.storage import FeatureStore, write_shard
+from vlalign.storage import FeatureStore, read_idf, write_idf, write_shard
 from vlalign.storage.captions.files import write_part
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.files import read_json, read_jsonl
@@ -219,6 +220,17 @@ def test_a_run_starts_from_another_and_is_evaluated_zero_shot(toy, whole, capsys
     assert train_main([*at(other), *TRAIN, "--init", "whole", "--num-video-layers", "2", "--run-name", "x"]) == 2
     assert re.search(rf"--init {re.escape(str(whole))}: .*\bvideo_layers\.1\.", capsys.readouterr().err)
     assert train_main([*at(other), *TRAIN, "--init", "nobody"]) == 2
+
+
+def test_with_an_idf_table_of_an_earlier_version_words_are_counted_by_tag(tmp_path, capsys):
+    dataset = make_toy(tmp_path)
+    old = [replace(entry, token_count=None, token_idf=None) for entry in read_idf(dataset.idf)]
+    for entries, counted in ((old, "tag"), (read_idf(dataset.idf), "token")):
+        write_idf(dataset.idf, entries)
+        assert train_main([*at(dataset), *TWO_STEPS, "--run-name", counted]) == 0
+        notes = [line for line in capsys.readouterr().err.splitlines() if str(dataset.idf) in line]
+        assert len(notes) == (counted == "tag") and all("vlalign-preprocess" in note for note in notes)
+        assert read_json(dataset.runs / counted / "run.json")["config"]["idf"] == counted
 
 
 def test_unusable_captions_are_reported_and_left_out(tmp_path, capsys):

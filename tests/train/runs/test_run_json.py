@@ -43,6 +43,13 @@ def test_settings_of_earlier_versions_have_their_names_of_now():
     assert (config.validation.validation_share, config.optimization.ema_decay) == (0.2, 0.9)
 
 
+@pytest.mark.parametrize("of_run", [{}, {"idf": "token"}], ids=["earlier", "today's"])
+def test_the_idf_of_an_earlier_run_counts_words_by_tag(of_run):
+    written = {"dataset": "toy", "features": "s3d", "objective": "taco", **of_run}
+    assert read_config({"config": written}).objective.idf_counts == of_run.get("idf", "tag")
+    assert read_config({"config": written | {"objective": "toco"}}).objective.idf_counts == "tag"
+
+
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_value_in_run_json_is_used_or_refused_in_one_line(run, data, capsys):
