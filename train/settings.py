@@ -56,6 +56,28 @@ def parse_tokens_of_interest(text: str) -> tuple[str, ...]:
     return tags
 
 
+ADDITIONS = {
+    "standardise": "features less the training clips' mean, divided by their standard deviation",
+    "positions": "learned positions of a clip's feature vectors",
+    "norm": "LayerNorm of what the fusion layers take, and dropout there and behind the video encoder's linear layer",
+    "scale": "dot products of tokens are divided by the square root of their width",
+}
+"""{what the encoder "transformer" adds to the model of TACo's section 3: description}"""
+
+
+def parse_additions(text: str) -> frozenset[str]:
+    """Return the additions of a text such as "standardise+scale", or "none".
+
+    Raises:
+        SettingError: One of them does not exist.
+    """
+    names = frozenset(() if text == "none" else text.split("+"))
+    if unknown := sorted(names - ADDITIONS.keys()):
+        expected = f"'none', or some of {', '.join(ADDITIONS)}, joined by +"
+        raise SettingError("additions", text, f"{unknown[0]!r} is no addition; expected {expected}")
+    return names
+
+
 def parse_grid(text: str) -> tuple[int, int, int] | None:
     """Return the (time, height, width) of a text such as "2x2x2"; None for an empty text."""
     if not text:
@@ -223,6 +245,7 @@ ENCODERS = {
             "text_encoder",
             "num_video_layers",
             "num_fusion_layers",
+            "additions",
             "dropout",
         ),
     ),
@@ -235,6 +258,7 @@ ENCODERS = {
             "embedding_size",
             "num_video_layers",
             "num_fusion_layers",
+            "additions",
             "tokens_of_interest",
         ),
     ),
@@ -247,6 +271,7 @@ ENCODERS = {
             "embedding_size",
             "num_video_layers",
             "num_fusion_layers",
+            "additions",
             "tokens_of_interest",
             "dropout",
         ),
@@ -300,12 +325,26 @@ class ModelSettings(Settings):
     num_fusion_layers: int = setting(
         2, "fusion layers: self-attention over the tokens of a text and a video together", ge=1
     )  # TACo section 4.2
+    additions: str = setting(
+        "+".join(ADDITIONS),
+        "what the model adds to that of TACo's section 3, joined by +, or none. "
+        + "; ".join(f"{name}: {text}" for name, text in ADDITIONS.items()),
+    )
     dropout: float = setting(0.1, "dropout rate of all layers outside the text encoder", ge=0, lt=1)
     precision: str = setting(
         "fp32",
         choices={"fp32": "", "bf16": "mixed precision in training: layers compute in bfloat16, the rest in float32"},
     )
     compile: bool = setting(False, "compile the layers with torch.compile")
+
+    @property
+    def added(self) -> frozenset[str]:
+        """Keys of ``ADDITIONS``."""
+        return parse_additions(self.additions)
+
+    def check(self) -> None:
+        """Check the additions."""
+        _ = self.added  # raises for one that does not exist
 
     @property
     def encoder_traits(self) -> EncoderTraits:

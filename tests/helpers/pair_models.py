@@ -13,7 +13,7 @@ MAX_TEXT = 8
 BERT = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 
 
-def make_model(objective: str, num_fusion_layers: int = 2, dropout: float = 0.0) -> VideoTextModel:
+def make_model(objective: str, num_fusion_layers: int = 2, dropout: float = 0.0, **more) -> VideoTextModel:
     config = BertConfig(**BERT, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
     bert = BertModel(config, add_pooling_layer=False)
     token_head = OBJECTIVES[objective].has_token_head
@@ -23,7 +23,7 @@ def make_model(objective: str, num_fusion_layers: int = 2, dropout: float = 0.0)
         "dropout": dropout,
         "token_head": token_head,
     }
-    model = VideoTextModel(6, bert, **shape).double()
+    model = VideoTextModel(6, bert, **shape, **more).double()
     for layer in [*model.video_layers, *model.fusion.layers]:  # new ones are zero where a mistake would not be seen
         nn.init.normal_(layer.self_attn.in_proj_bias, std=0.3)
     return model
@@ -66,7 +66,8 @@ def plain_fusion(model: VideoTextModel, texts: TextTokens, videos: VideoTokens, 
     video = videos.tokens_BMD[j, videos.mask_BM[j]] / model.scale
     text = text + fusion.types.weight[0] + fusion.positions.weight[: len(text)]
     video = video + fusion.types.weight[1] + fusion.positions.weight[MAX_TEXT : MAX_TEXT + len(video)]
-    x = fusion.norm(torch.cat([text, video]))[None]
+    x = torch.cat([text, video])
+    x = (x if fusion.norm is None else fusion.norm(x))[None]
     for layer in fusion.layers:
         x = nn.TransformerEncoderLayer.forward(layer, x)
     return x[0]

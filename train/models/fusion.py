@@ -58,7 +58,13 @@ class Fusion(MixedPrecision):
     """
 
     def __init__(
-        self, text_encoder: PreTrainedModel | TextTower, num_layers: int, dropout: float, *, token_head: bool
+        self,
+        text_encoder: PreTrainedModel | TextTower,
+        num_layers: int,
+        dropout: float,
+        *,
+        token_head: bool,
+        normalised: bool = True,
     ) -> None:
         """Make a module with new layers.
 
@@ -68,6 +74,8 @@ class Fusion(MixedPrecision):
             dropout: Dropout rate of all layers.
             token_head: Use ToCo's heads: f is "a two-layer perceptron" on [CLS], and f^t another one on a token's
                 output beside its type (ToCo section 3.3). Without it, TACo's "w in a linear layer" (Eq. 5).
+            normalised: LayerNorm and dropout of the sum of token, type and position, as in BERT. TACo's section 3.1
+                has neither.
         """
         super().__init__()
         width = text_encoder.config.hidden_size
@@ -75,7 +83,8 @@ class Fusion(MixedPrecision):
         self.positions = nn.Embedding(MAX_TOKENS, width)
         for embedding in (self.types, self.positions):
             nn.init.normal_(embedding.weight, std=0.02)  # as BERT's
-        self.norm, self.dropout = nn.LayerNorm(width), nn.Dropout(dropout)
+        self.norm = nn.LayerNorm(width) if normalised else None
+        self.dropout = nn.Dropout(dropout)
         self.layers = new_layers(text_encoder, num_layers, dropout)
         self.score = _perceptron(width, width) if token_head else nn.Linear(width, 1)
         self.token_score = _perceptron(2 * width, width) if token_head else None
@@ -114,7 +123,7 @@ class Fusion(MixedPrecision):
     ) -> Tensor:
         positions_LD = self.positions.weight[first_position : first_position + tokens_BLD.shape[1]]
         rows_RD = (tokens_BLD + self.types.weight[token_type] + positions_LD)[index_R]
-        return self.dropout(self.norm(rows_RD))
+        return rows_RD if self.norm is None else self.dropout(self.norm(rows_RD))
 
     def forward(
         self, bank: TokenBank, text_of_P: Tensor, video_of_P: Tensor, *, recompute: bool = False

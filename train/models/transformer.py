@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.text_inputs import SubwordInputs
-from ..settings import ENCODERS, MAX_TOKENS, EncoderTraits, ModelSettings
+from ..settings import ADDITIONS, ENCODERS, MAX_TOKENS, EncoderTraits, ModelSettings
 from .base import MakeModules, ModelPlan, PairModel, no_modules
 from .fusion import Fusion, TokenBank
 from .layers import Compiled, SelfAttentionLayer, by_length, new_layers
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class VideoTextModel(PairModel):
-    """TACo's model: video tokens and text tokens as wide as the text encoder, and fusion scores of pairs.
+    """TACo's model (section 3.1): video tokens and text tokens as wide as the text encoder, and fusion scores of pairs.
 
-    Features are standardised with the training clips' mean and standard deviation before the linear projection. Both
-    together are one affine map, which starts out well scaled whatever extractor made the features.
+    Each of ``settings.ADDITIONS`` may be added to it. With "standardise", the features' mean and standard deviation and
+    the linear layer together are one affine map, which starts out well scaled whatever extractor made the features.
     """
 
     compiled_texts: Compiled | None = None
@@ -41,6 +42,7 @@ class VideoTextModel(PairModel):
         num_video_layers: int,
         num_fusion_layers: int | None,
         dropout: float,
+        additions: Collection[str] = frozenset(ADDITIONS),
         token_head: bool = False,
         reads_texts: bool = True,
         pooling: str = "cls",
@@ -54,23 +56,27 @@ class VideoTextModel(PairModel):
             num_video_layers: Number of self-attention layers over a clip's rows, 0 or more.
             num_fusion_layers: Number of fusion layers; None for no fusion module.
             dropout: Dropout rate of the new layers.
+            additions: Keys of ``settings.ADDITIONS``.
             token_head: Use ToCo's heads of the fusion module.
             reads_texts: Train the text encoder.
             pooling: Which vector stands for a text, as in ``tokens.pooled_texts``.
             make_modules: Makes the objective's modules.
         """
         width = text_encoder.config.hidden_size
-        super().__init__(width, standardised_dim=feature_dim)
+        super().__init__(width, standardised_dim=feature_dim if "standardise" in additions else None)
         self.text_encoder = text_encoder
         self.project = nn.Linear(feature_dim, width)
-        self.positions = nn.Parameter(0.02 * torch.randn(MAX_TOKENS, width))
-        self.dropout = nn.Dropout(dropout)
+        self.positions = nn.Parameter(0.02 * torch.randn(MAX_TOKENS, width)) if "positions" in additions else None
+        self.dropout = nn.Dropout(dropout if "norm" in additions else 0.0)
         self.video_layers = new_layers(text_encoder, num_video_layers, dropout)
         if num_fusion_layers is not None:
-            self.fusion = Fusion(text_encoder, num_fusion_layers, dropout, token_head=token_head)
+            self.fusion = Fusion(
+                text_encoder, num_fusion_layers, dropout, token_head=token_head, normalised="norm" in additions
+            )
         self.token_head, self.pooling = token_head, pooling
-        self.scale = width**-0.25
-        """Dot products of two vectors scaled by it grow like sqrt(width), as in attention, and start near 1."""
+        self.scale = width**-0.25 if "scale" in additions else 1.0
+        """Multiplies all tokens. Dot products of two vectors scaled by it grow like sqrt(width), as in attention, and
+        start near 1."""
         self.add(make_modules)
         if not reads_texts:
             self.text_encoder.requires_grad_(False)
@@ -85,6 +91,7 @@ class VideoTextModel(PairModel):
             num_video_layers=settings.num_video_layers,
             num_fusion_layers=settings.num_fusion_layers if plan.has_fusion else None,
             dropout=settings.dropout,
+            additions=settings.added,
             token_head=plan.has_token_head,
             reads_texts=plan.reads_texts,
             pooling=plan.text_inputs.pooling.method,
@@ -106,13 +113,18 @@ class VideoTextModel(PairModel):
     def encode_videos(self, features_BMF: Tensor, mask_BM: Tensor, lengths_B: Tensor | None = None) -> VideoTokens:
         """Encode clips; see ``PairModel.encode_videos``. Values at padding have no influence."""
 
+        kind = self.project.weight.dtype
+
         def run(rows: Tensor, length: int, mask: Tensor | None) -> tuple[Tensor, ...]:
-            standardised = self.standardised(features_BMF[rows, :length])
+            features = features_BMF[rows, :length]
+            features = self.standardised(features) if self.standardises else features.to(kind)
             with self.autocast(features_BMF.device):
-                x = self.dropout(self.project(standardised)) + self.positions[:length]
+                x = self.dropout(self.project(features))
+                if self.positions is not None:
+                    x = x + self.positions[:length]
                 for layer in self.video_layers:
                     x = layer(x, mask)
-            return (x.to(self.feature_mean.dtype) * self.scale,)
+            return (x.to(kind) * self.scale,)
 
         lengths_B = lengths_of(mask_BM, lengths_B)
         [tokens_BMD] = by_length(mask_BM, lengths_B, run)
@@ -126,7 +138,7 @@ class VideoTextModel(PairModel):
             ids = input_ids[rows, :length]
             with self.autocast(ids.device):
                 last, *first = (self.compiled_texts or self._hidden_states)(ids, mask)
-            kind = self.feature_mean.dtype
+            kind = self.project.weight.dtype
             return (last.to(kind) * self.scale, *(x.to(kind) for x in first))
 
         lengths_B = lengths_of(mask_BN, inputs.get("lengths_B"))

@@ -7,16 +7,19 @@ from .train_config import Recipe
 
 _TACO: Recipe = {
     "objective": "taco",
+    "idf": "token",  # appendix A, Eq. 7
     "features": "resnet152+s3d",  # R-152+S3D-HM
     "text_encoder": "google-bert/bert-base-uncased",
     "batch_size": 128,
     "num_steps": 30_000,
+    "optimizer": "adam",
     "learning_rate": 1e-4,
     "warmup_steps": 5_000,
     "weight_decay": 1e-5,
     "num_negatives": 8,
     "num_video_layers": 2,  # "to compare with previous work on specific dataset"
     "num_fusion_layers": 2,
+    "additions": "none",  # section 3.1
     "max_video_tokens": 48,
     "max_text_tokens": 30,
     "validate_every": 1_000,
@@ -30,9 +33,11 @@ _SEGMENTATION: Recipe = {
     "features": "s3d",
     "text_encoder": "google-bert/bert-base-uncased",  # gives the video encoder its width and heads; no text is read
     "num_video_layers": 4,  # section 4.2, of pretrained models
+    "additions": "none",
     "max_video_tokens": 49,  # 32 s at 1.5 rows a second, and one that crosses the end
     "batch_size": 128,
     "num_steps": 30_000,
+    "optimizer": "adam",
     "learning_rate": 1e-4,
     "warmup_steps": 5_000,
     "weight_decay": 1e-5,

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-from helpers.pair_models import batch_of, encode, make_batch, make_model
+from helpers.pair_models import MAX_TEXT, batch_of, encode, make_batch, make_model, plain_scores
 from torch import nn
 from vlalign.train.models.gated import GatedPair
 from vlalign.train.models.spoken import SpokenPair
 from vlalign.train.objectives.taco import TacoObjective
+from vlalign.train.settings import ADDITIONS
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
@@ -25,6 +26,37 @@ def test_the_encoders_give_every_sequence_what_it_has_alone(mode):
         x = nn.TransformerEncoderLayer.forward(model.video_layers[0], x[None])[0]
         torch.testing.assert_close(videos.tokens_BMD[i, :m], x * model.scale)
         assert (texts.tokens_BND[i, n:] == 0).all() and (videos.tokens_BMD[i, m:] == 0).all()
+
+
+@pytest.mark.parametrize("left_out", [*ADDITIONS, "all"])
+def test_the_model_of_the_papers_section_3_adds_nothing(left_out):
+    """TACo section 3.1: a linear layer and self-attention; dot products as they are; token, type and position."""
+    additions = ADDITIONS.keys() - (ADDITIONS.keys() if left_out == "all" else {left_out})
+    model, batch = make_model("taco", dropout=0.1, additions=additions).eval(), make_batch(5)
+    if "standardise" in additions:
+        model.feature_mean.normal_()
+    texts, videos = encode(model, batch)
+    for i in range(5):
+        m = int(batch["mask"][i].sum())
+        rows = batch["rows"][i, :m]
+        if "standardise" in additions:
+            rows = rows - model.feature_mean
+        x = rows @ model.project.weight.T + model.project.bias
+        if "positions" in additions:
+            x = x + model.positions[:m]
+        x = nn.TransformerEncoderLayer.forward(model.video_layers[0], x[None])[0]
+        products = videos.tokens_BMD[i, :m] @ texts.sentence_BD[i]
+        sentence = model.text_encoder(batch["input_ids"][i : i + 1, : batch["attention_mask"][i].sum()])
+        scale = 4 if "scale" in additions else 1  # the square root of the width, 16
+        torch.testing.assert_close(products, x @ sentence.last_hidden_state[0, 0] / scale)
+        score = model.fusion(model.token_bank(texts, videos, MAX_TEXT), torch.tensor([i]), torch.tensor([i]))
+        torch.testing.assert_close(score.pair_P[0], plain_scores(model, texts, videos, i, i)[0])
+    names = {"standardise": "feature_mean", "positions": "positions", "norm": "fusion.norm.weight"}
+    for name, tensor in names.items():
+        assert (tensor in model.state_dict()) == (name in additions)
+    model.train().video_layers.eval()  # these have dropout of their own
+    once, twice = (model.encode_videos(batch["rows"], batch["mask"]).tokens_BMD for _ in range(2))
+    assert torch.equal(once, twice) == ("norm" not in additions)
 
 
 @pytest.mark.slow  # minutes, most of them the compiler's
