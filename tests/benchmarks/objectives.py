@@ -1,6 +1,6 @@
 """SSML, NCL and CMCM, each held against what its paper shows.
 
-    python tests/benchmarks/objectives.py FOLDER [bound|cost|shuffled|parts|million] --annotations DIR
+    python tests/benchmarks/objectives.py FOLDER [cost|shuffled|parts|million] --annotations DIR
 
 FOLDER: empty or from an earlier call, for "parts" and "million" with captions.txt, a caption a line. DIR has YouCook2's
 official files, and its words' vectors in youcook2_vocab_glove.npz. Results that were kept stand in README.md beside
@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from helpers.density_bound import error_bound
 from helpers.training import make_trainer
 from planted import (
     DATA_SEED,
@@ -43,42 +42,6 @@ from vlalign.train.data.text_inputs import average_word_vectors
 from vlalign.train.density import nearest_pairs
 from vlalign.train.distributed import Workers
 from vlalign.train.recipes.train_config import train_config
-
-SWEEPS = {
-    "K": [1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24],
-    "eta": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9],
-    "M": [150, 250, 400, 600, 800, 1000, 1250, 1600],
-    "T": [20, 30, 40, 50, 70, 100, 150, 200, 300],
-}
-AT = {"K": 4, "M": 1250, "T": 50, "eta": 0.5}
-
-
-def bound(folder: Path, _: Path | None) -> None:
-    """Figure 2 of SSML: one of the four is changed, the others stay; a red line where K T = M (1 - eta)."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(13, 3), layout="constrained")
-    for axes, (name, values) in zip(figure.subplots(1, 4), SWEEPS.items(), strict=True):
-        found = []
-        for value in values:
-            setting = AT | {name: value}
-            found.append(error_bound(setting["K"], setting["M"], setting["T"], setting["eta"]))
-        limit = {
-            "K": AT["M"] / AT["T"] * (1 - AT["eta"]),
-            "eta": 1 - AT["K"] * AT["T"] / AT["M"],
-            "M": AT["K"] * AT["T"] / (1 - AT["eta"]),
-            "T": AT["M"] * (1 - AT["eta"]) / AT["K"],
-        }[name]
-        axes.plot(values, found, ".-")
-        axes.axvline(limit, color="red", linestyle="--")
-        axes.set(xlabel=name, ylabel="bound", ylim=(0, 1))
-        print(
-            f"{name:<4}"
-            + "  ".join(f"{v:g}: {b:.3f}" for v, b in zip(values, found, strict=True))
-            + f"   K T = M (1 - eta) at {limit:g}"
-        )
-    figure.savefig(folder / "figure2.png", dpi=120)
-
 
 COST_BATCH, COST_STEPS = 256, 120
 
@@ -320,7 +283,7 @@ def exact_recall(clips: np.ndarray, texts: np.ndarray, rows: np.ndarray, found_R
     return (np.take_along_axis(similarity, found_RK, axis=1) >= farthest - 1e-5).mean()
 
 
-PARTS = {"bound": bound, "cost": cost, "shuffled": shuffled, "parts": parts, "million": million}
+PARTS = {"cost": cost, "shuffled": shuffled, "parts": parts, "million": million}
 
 
 def main() -> None:

@@ -1,11 +1,10 @@
-"""SSML's probability that a clip and a caption belong together: against a plain loop, on the paper's toy data, and its
-bound."""
+"""SSML's probability that a clip and a caption belong together: against a plain loop, and on the paper's toy data."""
 
 import numpy as np
 import pytest
 import torch
 import vlalign.train.density as module
-from helpers.density_bound import error_bound
+from vlalign.train.comparison.density_bound import toy_data
 from vlalign.train.density import nearest_pairs, pair_association_probability
 
 
@@ -57,64 +56,15 @@ def test_vectors_without_variance_have_no_influence():
     assert np.isfinite(found).all()
 
 
-def toy(rng: np.random.Generator, *, concepts: int = 50, pairs: int = 1250, noise: float = 0.5, width: int = 128):
-    """Section 6.1: (clips, captions, which pairs are right). Its Sigma are covariances."""
-    means, variances = rng.uniform(0, 1, (2, concepts, width)), rng.uniform(0, 0.3, (2, concepts, width))
-    right = rng.random(pairs) >= noise
-    of_clip = rng.integers(concepts, size=pairs)
-    of_caption = np.where(right, of_clip, (of_clip + rng.integers(1, concepts, size=pairs)) % concepts)
-    clips, captions = (
-        means[side][of_side] + np.sqrt(variances[side][of_side]) * rng.standard_normal((pairs, width))
-        for side, of_side in enumerate((of_clip, of_caption))
-    )
-    return clips, captions, right
-
-
 def test_on_the_papers_toy_data_precision_and_recall_are_the_papers():
     found = []
     for seed in range(20):
-        clips, captions, right = toy(np.random.default_rng(seed))
+        clips, captions, right = toy_data(np.random.default_rng(seed))
         taken = pair_association_probability(clips, captions, 4) > 0.48
         found.append((right[taken].mean(), taken[right].mean()))
     precision, recall = np.mean(found, axis=0)
     print(f"precision {precision:.3f}, recall {recall:.3f} (SSML Figure 3b: about 0.9)")
     assert min(precision, recall) >= 0.88
-
-
-def measured_error(k: int, pairs: int, concepts: int, noise: float, rng: np.random.Generator) -> float:
-    """The larger of both kinds of error at the best threshold, of pairs of scalars as Theorem 1 has them."""
-    right = rng.random(pairs) >= noise
-    a = rng.integers(concepts, size=pairs)
-    b = np.where(right, a, (a + rng.integers(1, concepts, size=pairs)) % concepts)
-    x, y = (6 * rng.permutation(concepts)[of] + rng.standard_normal(pairs) for of in (a, b))
-    similarity = -(np.abs(x[:, None] - x) + np.abs(y[:, None] - y)) / 2
-    np.fill_diagonal(similarity, -np.inf)
-    density = np.sort(similarity, axis=1)[:, -k:].mean(axis=1)
-    thresholds = np.sort(density)
-    return min(max((density[~right] >= t).mean(), (density[right] <= t).mean()) for t in thresholds)
-
-
-@pytest.mark.parametrize(
-    ("k", "pairs", "concepts", "noise"), [(4, 1250, 50, 0.5), (4, 600, 20, 0.3), (8, 1250, 50, 0.3), (2, 400, 20, 0.7)]
-)
-def test_the_bound_of_theorem_1_is_not_below_the_errors_of_a_simulation(k, pairs, concepts, noise):
-    bound = error_bound(k, pairs, concepts, noise)
-    errors = [measured_error(k, pairs, concepts, noise, np.random.default_rng(seed)) for seed in range(3)]
-    print(f"bound {bound:.4f}, measured {np.mean(errors):.4f}")
-    assert np.mean(errors) <= bound <= 1
-
-
-def test_the_bound_of_theorem_1_fails_where_a_concept_has_fewer_pairs_than_neighbours():
-    """Figure 2: it fails where K T passes M (1 - eta), whichever of the four is changed."""
-    assert error_bound(4, 1250, 50, 0.5) < 0.2
-    for k, pairs, concepts, noise in ((30, 1250, 50, 0.5), (4, 1250, 50, 0.95), (4, 150, 50, 0.5), (4, 1250, 400, 0.5)):
-        assert k * concepts > pairs * (1 - noise)
-        assert error_bound(k, pairs, concepts, noise) > 0.3
-    assert error_bound(4, 1250, 2, 0.5) > error_bound(4, 1250, 20, 0.5), (
-        "of few concepts, wrong pairs share both by chance"
-    )
-    with pytest.raises(ValueError, match=r"^K 0, M 10, T 5, eta 0\.5: "):
-        error_bound(0, 10, 5, 0.5)
 
 
 def recall_of(found: np.ndarray, expected: np.ndarray) -> float:
@@ -124,7 +74,7 @@ def recall_of(found: np.ndarray, expected: np.ndarray) -> float:
 
 
 def test_a_search_in_clusters_finds_nearly_all_that_comparing_all_with_all_finds(monkeypatch):
-    clips, captions, _ = toy(np.random.default_rng(0), pairs=3000, concepts=200, width=48)
+    clips, captions, _ = toy_data(np.random.default_rng(0), num_pairs=3000, num_concepts=200, width=48)
     exact = nearest_pairs(clips, captions, 4)
     monkeypatch.setattr(module, "MAX_EXACT_PAIRS", 1000)
     monkeypatch.setattr(module, "NUM_SAMPLED_PAIRS", 200)
@@ -141,7 +91,7 @@ def test_a_search_in_clusters_finds_nearly_all_that_comparing_all_with_all_finds
 
 
 def test_neighbours_do_not_depend_on_how_many_are_looked_at_at_once(monkeypatch):
-    clips, captions, _ = toy(np.random.default_rng(0), pairs=100)
+    clips, captions, _ = toy_data(np.random.default_rng(0), num_pairs=100)
     whole = nearest_pairs(clips, captions, 4)
     monkeypatch.setattr(module, "MAX_VALUES_AT_ONCE", 700)
     parts = nearest_pairs(clips, captions, 4)

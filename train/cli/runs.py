@@ -12,6 +12,7 @@ from ...storage.dataset.folder import DatasetFolder, find_dataset
 from ..comparison.groups import list_runs
 from ..comparison.manage import check_run_folder, delete_run, rename_run
 from ..comparison.paired_runs import compare_runs, pair_table
+from ..comparison.paper_figures import FIGURES, draw_paper_figure
 from ..comparison.table import FORMATS
 from ..runs.files import CARD_FILE
 from ..runs.folder import find_run
@@ -20,12 +21,18 @@ EXAMPLES = """vlalign-runs --dataset demo
   vlalign-runs --dataset demo --filter objective=taco --filter "R@1>30" --sort "median rank" --format markdown
   vlalign-runs --dataset demo --compare words-s3d-seed0 ncl-s3d-seed0
   vlalign-runs --dataset demo --delete words-s3d-seed0 --yes
+  vlalign-runs --figure "SSML, Figure 2"
   vlalign-runs export words-s3d-seed0 words-on-demo"""
 
 
 def _runs(args: argparse.Namespace) -> int:
     if args.export:
         return _export(args)
+    if args.figure:
+        numbers, files = draw_paper_figure(args.figure, args.root, args.dataset)
+        show("\n".join(numbers.notes))
+        show(f"figure: {files[0]}; its numbers: {files[1]}")
+        return EXIT_DONE
     dataset = find_dataset(args.root, args.dataset, having="runs", hint="vlalign-train")
     write = FORMATS[args.format]
     if args.compare:
@@ -78,7 +85,7 @@ def make_parser() -> Parser:
         "vlalign-runs",
         "Show all runs of a data set in a table: the settings that differ from the recipe, the metrics with their "
         "standard deviation over seeds, the test set, and a paper's result for the same settings. Compare two runs "
-        "query by query; delete, rename and export runs.",
+        "query by query; delete, rename and export runs. Draw figures of papers again.",
         EXAMPLES,
     )
     parser.intermixed = True
@@ -108,6 +115,11 @@ def make_parser() -> Parser:
         help="compare two runs query by query, with a confidence interval for the difference, and write an HTML page",
     )
     action.add_argument("--delete", nargs="+", metavar="RUN", help="delete runs; asks first")
+    action.add_argument(
+        "--figure",
+        metavar="NAME",
+        help=f"draw a figure of a paper again, and write it with its numbers: {'; '.join(FIGURES)}",
+    )
     action.add_argument("--rename", nargs=2, metavar=("RUN", "NAME"), help="rename a run")
     parser.add_argument("--yes", action="store_true", help="do not ask before deleting")
     add_trust(parser)
