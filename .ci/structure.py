@@ -21,7 +21,7 @@ from pathlib import Path
 
 FOLDERS = ("storage", "extract", "preprocess", "train", "ray_jobs")
 MOST_LINES_OF_FUNCTION, LINE_LENGTH = 60, 120
-OBJECTIVES = {"taco", "toco", "ssml", "mil-nce", "ncl", "cmcm", "vqa", "segmentation"}
+OBJECTIVES = {"taco", "toco", "toco-mlm", "ssml", "mil-nce", "ncl", "cmcm", "vqa", "segmentation"}
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 from transformers import BertConfig, BertModel
 from vlalign.train.distributed import Workers
+from vlalign.train.models.masked_words import MaskedWordHead
 from vlalign.train.models.tokens import TextTokens, VideoTokens
 from vlalign.train.models.transformer import VideoTextModel
 from vlalign.train.objectives import OBJECTIVES
@@ -16,12 +17,14 @@ BERT = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attent
 def make_model(objective: str, num_fusion_layers: int = 2, dropout: float = 0.0, **more) -> VideoTextModel:
     config = BertConfig(**BERT, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
     bert = BertModel(config, add_pooling_layer=False)
-    token_head = OBJECTIVES[objective].has_token_head
+    token_head, width = OBJECTIVES[objective].has_token_head, BERT["hidden_size"]
+    masks_words = OBJECTIVES[objective].masks_words
     shape = {
         "num_video_layers": 1,
         "num_fusion_layers": num_fusion_layers,
         "dropout": dropout,
         "token_head": token_head,
+        "masked_words": MaskedWordHead(width, mask_id=39, num_ids=BERT["vocab_size"]) if masks_words else None,
     }
     model = VideoTextModel(6, bert, **shape, **more).double()
     for layer in [*model.video_layers, *model.fusion.layers]:  # new ones are zero where a mistake would not be seen
@@ -78,8 +81,10 @@ def plain_scores(
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """The pair's score, and of each of the text's tokens ToCo's."""
     z = plain_fusion(model, texts, videos, i, j)
-    if model.fusion.token_score is None:
+    if isinstance(model.fusion.score, nn.Linear):
         return z[0] @ model.fusion.score.weight[0] + model.fusion.score.bias[0], []
+    if model.fusion.token_score is None:
+        return model.fusion.score(z[0])[0], []
     types = texts.types_BND[i, texts.mask_BN[i]]
     return model.fusion.score(z[0])[0], [
         model.fusion.token_score(torch.cat([z[p], types[p]]))[0] for p in range(len(types))

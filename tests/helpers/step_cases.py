@@ -5,7 +5,7 @@ from vlalign.train.loop.trainer import Trainer
 
 from helpers.training import PAIR_CASES, TASK_CASES, trainer
 
-WHOLE = {"taco": {"objective": "taco"}, "toco": {"objective": "toco"}} | PAIR_CASES | TASK_CASES
+WHOLE = {name: {"objective": name} for name in ("taco", "toco", "toco-mlm")} | PAIR_CASES | TASK_CASES
 
 
 def made(datasets: dict[str, DatasetFolder], case: str, folder, device: str = "cpu", **settings) -> Trainer:

@@ -31,9 +31,14 @@ REFUSED = {
     ),
     "its default value": (["--text-encoder", "small"], "--text-encoder small", "words", "transformer"),
     "another objective's": (["--num-negatives", "2"], "--num-negatives 2", "words", "taco, toco"),
-    "a learned scale": (["--temperature", "1"], "--temperature 1.0", "words", "taco, toco, ncl"),
+    "a learned scale": (["--temperature", "1"], "--temperature 1.0", "words", "taco, toco, toco-mlm, ncl"),
     "a margin": (["--objective", "taco", "--margin", "0.2"], "--margin 0.2", "taco", "ssml, cmcm, vqa"),
-    "a temperature": (["--objective", "ssml", "--temperature", "0.1"], "--temperature 0.1", "ssml", "taco, toco, ncl"),
+    "a temperature": (
+        ["--objective", "ssml", "--temperature", "0.1"],
+        "--temperature 0.1",
+        "ssml",
+        "taco, toco, toco-mlm, ncl",
+    ),
     "no fusion layers": (
         ["--objective", "ncl", "--num-fusion-layers", "1"],
         "--num-fusion-layers 1",
@@ -77,7 +82,12 @@ REFUSED = {
         "encoder is transformer",
     ),
     "a flag": (["--objective", "toco", "--no-normalized-loss"], "--normalized-loss False", "toco", "taco, ncl, cmcm"),
-    "one stage": (["--objective", "ncl", "--stage-weights", "set"], "--stage-weights set", "ncl", "taco, toco, words"),
+    "one stage": (
+        ["--objective", "ncl", "--stage-weights", "set"],
+        "--stage-weights set",
+        "ncl",
+        "taco, toco, toco-mlm",
+    ),
     "no codebook": (
         ["--objective", "cmcm", "--codebook-size", "0", "--code-loss-weight", "1"],
         "--code-loss-weight 1.0",
@@ -188,6 +198,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "taco, all": ("toy", {"objective": "taco", "negatives": "all"}),
     "toco": ("toy", {"objective": "toco"}),
     "toco, pairs": ("toy", {"objective": "toco", "losses": "fusion"}),
+    "toco-mlm": ("toy", {"objective": "toco-mlm"}),
     "vqa, transformer": ("asked", {"objective": "vqa"}),
     "segmentation": ("segmented", {"objective": "segmentation", "max_video_tokens": 40}),
     "spoken": ("spoken", {k: v for k, v in SPOKEN.items() if k != "dataset"}),

@@ -59,5 +59,7 @@ def _add(found: dict[str, Published], suite: Suite, dataset: str) -> None:
             source = f"{suite.source}: {row.name}"
             printed = zip(suite.columns, row.published[dataset], strict=True)
             values = {name: value for name, value in printed if value is not None}
+            if not values:  # unreadable; another table may have the same row
+                continue
             published = Published(values, source, suite.departures_for(dataset))
             found.setdefault(_key(config, dataset, {**REQUEST, **row.task_settings}), published)

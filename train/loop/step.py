@@ -17,6 +17,7 @@ from ...storage.common.errors import UserError
 from ..data.examples import Inputs
 from ..distributed import Workers
 from ..models.base import PairModel
+from ..models.masked_words import MaskDraws, MaskedTexts, mask_words
 from ..models.tokens import TextTokens, VideoTokens, present, tokens_of
 from ..objectives import Objective
 from ..objectives.batch import Batch
@@ -60,34 +61,50 @@ def encode(model: PairModel, inputs: Inputs, micro_batch_size: int) -> tuple[Tex
         micro_batch_size: Texts, and clips, to encode at once; 0: all.
     """
 
-    def encode_texts(texts: dict[str, Tensor], extra: dict[str, Tensor]) -> dict[str, Tensor]:
-        return present(model.tokens_of_texts(texts, extra))
-
     def encode_videos(
         rows: Tensor, mask: Tensor, lengths: Tensor | None, extra: dict[str, Tensor]
     ) -> dict[str, Tensor]:
         return present(model.tokens_of_videos(rows, mask, lengths, extra))
 
+    texts = encode_texts(model, inputs, micro_batch_size) if inputs.texts else None
     rows, mask, lengths = inputs.rows, inputs.mask, inputs.lengths
     if not micro_batch_size:
-        whole_texts = model.tokens_of_texts(inputs.texts, inputs.text_extra) if inputs.texts else None
-        return whole_texts, model.tokens_of_videos(rows, mask, lengths, inputs.video_extra)
-    num_texts = len(next(iter(inputs.texts.values()))) if inputs.texts else 0
-    texts, videos = [], []
-    # Pass tensors positionally: checkpoint restores the random state only of their devices, and with another random
-    # state, recomputation draws another dropout mask.
-    for part in micro_batches(num_texts, micro_batch_size):
-        of_part, extra = _part(inputs.texts, part), _part(inputs.text_extra, part)
-        texts.append(checkpoint(encode_texts, of_part, extra, use_reentrant=False))
+        return texts, model.tokens_of_videos(rows, mask, lengths, inputs.video_extra)
+    videos = []
     for part in micro_batches(len(rows), micro_batch_size):
         of_part, extra = None if lengths is None else lengths[part], _part(inputs.video_extra, part)
         videos.append(checkpoint(encode_videos, rows[part], mask[part], of_part, extra, use_reentrant=False))
-    encoded_videos = replace(tokens_of(VideoTokens, _joined(videos)), lengths_B=lengths)
-    if not texts:
-        return None, encoded_videos
+    return texts, replace(tokens_of(VideoTokens, _joined(videos)), lengths_B=lengths)
+
+
+def encode_texts(model: PairModel, inputs: Inputs, micro_batch_size: int) -> TextTokens:
+    """Encode a batch's texts; see ``encode``."""
+
+    def of(texts: dict[str, Tensor], extra: dict[str, Tensor]) -> dict[str, Tensor]:
+        return present(model.tokens_of_texts(texts, extra))
+
+    if not micro_batch_size:
+        return model.tokens_of_texts(inputs.texts, inputs.text_extra)
+    parts = []
+    # Pass tensors positionally: checkpoint restores the random state only of their devices, and with another random
+    # state, recomputation draws another dropout mask.
+    for part in micro_batches(len(next(iter(inputs.texts.values()))), micro_batch_size):
+        parts.append(checkpoint(of, _part(inputs.texts, part), _part(inputs.text_extra, part), use_reentrant=False))
     counts = inputs.texts.get("lengths_B"), inputs.texts.get("num_of_interest_B")
-    encoded_texts = tokens_of(TextTokens, _joined(texts))
-    return replace(encoded_texts, lengths_B=counts[0], num_of_interest_B=counts[1]), encoded_videos
+    return replace(tokens_of(TextTokens, _joined(parts)), lengths_B=counts[0], num_of_interest_B=counts[1])
+
+
+def encode_masked(
+    model: PairModel, inputs: Inputs, config: TrainConfig, workers: Workers, generator: torch.Generator
+) -> MaskedTexts:
+    """Mask some subwords of a batch's texts, and encode them."""
+    head, num_texts = model.masked_words, len(inputs.rows)
+    assert head is not None, "an objective masks words that its model cannot predict"
+    rows = slice(workers.rank * num_texts, (workers.rank + 1) * num_texts)
+    draws = MaskDraws.draw(generator, workers.size * num_texts, rows, config.data.max_text_tokens)
+    texts, places = mask_words(inputs.texts, draws, mask_id=head.mask_id, num_ids=head.num_ids)
+    encoded = encode_texts(model, replace(inputs, texts=texts), config.optimization.micro_batch_size)
+    return MaskedTexts(encoded, places)
 
 
 def _part(tensors: dict[str, Tensor], part: slice) -> dict[str, Tensor]:
@@ -121,17 +138,20 @@ def backward(model: PairModel, inputs: Inputs, config: TrainConfig, step: int, w
     seed, micro_batch_size = config.optimization.seed, config.optimization.micro_batch_size
     torch.manual_seed(random.Random(f"{seed} step {step} process {workers.rank}").getrandbits(63))
     texts, videos = encode(model, inputs, micro_batch_size)
+    generator = torch.Generator().manual_seed(random.Random(f"{seed} step {step}").getrandbits(63))
+    masked = encode_masked(model, inputs, config, workers, generator) if config.objective.masks_words else None
     batch = Batch(
         texts,
         videos,
         workers,
-        generator=torch.Generator().manual_seed(random.Random(f"{seed} step {step}").getrandbits(63)),
+        generator=generator,
         recompute=micro_batch_size or None,
         weights_R=inputs.weights,
         video_of_R=inputs.video_of,
         labels=inputs.labels,
         ids=inputs.ids,
         max_text_tokens=config.data.max_text_tokens,
+        masked=masked,
     )
     terms = config.objective.compute_loss(model, batch)
     _check_terms(terms, config.objective)

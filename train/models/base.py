@@ -15,6 +15,7 @@ from ..settings import EncoderTraits, ModelSettings
 from .codebook import SharedCodebook
 from .fusion import Fusion, TokenBank
 from .layers import MixedPrecision
+from .masked_words import MaskedWordHead
 from .tokens import Extra, TextTokens, VideoTokens
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class ModelPlan:
     text_inputs: TextInputs
     has_fusion: bool = False
     has_token_head: bool = False
+    masks_words: bool = False
     reads_texts: bool = True
     still: bool = False
     """The videos are still images."""
@@ -123,6 +125,7 @@ class PairModel(MixedPrecision):
         self.head: nn.Module | None = None
         self.queries: QueryQueue | None = None
         self.own: nn.Module | None = None
+        self.masked_words: MaskedWordHead | None = None
 
     @classmethod
     def from_settings(cls, settings: ModelSettings, plan: ModelPlan) -> Self:
@@ -191,6 +194,14 @@ class PairModel(MixedPrecision):
             TypeError: The model has no fusion layers.
         """
         raise TypeError(f"{type(self).__name__} has no fusion layers")
+
+    def word_logits(self, outputs_KD: Tensor) -> Tensor:
+        """Return the logits of the vocabulary [K, V] from the fusion layers' outputs at masked subwords.
+
+        Raises:
+            TypeError: The model has no head for masked subwords.
+        """
+        raise TypeError(f"{type(self).__name__} has no head for masked subwords")
 
     @property
     def device(self) -> torch.device:

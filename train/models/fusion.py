@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -50,6 +50,17 @@ class TokenBank:
     types_RD: Tensor | None = None
 
 
+class _Group(NamedTuple):
+    """Pairs of like length, the longest first."""
+
+    row_PL: Tensor
+    """The bank's row of each token."""
+    mask_PL: Tensor | None
+    """True for a token, False for padding; None without padding."""
+    text_length_P1: Tensor
+    longest_text: int
+
+
 class Fusion(MixedPrecision):
     """The multi-modal fusion module of TACo section 3.1.
 
@@ -65,6 +76,7 @@ class Fusion(MixedPrecision):
         *,
         token_head: bool,
         normalised: bool = True,
+        perceptron: bool = False,
     ) -> None:
         """Make a module with new layers.
 
@@ -76,6 +88,7 @@ class Fusion(MixedPrecision):
                 output beside its type (ToCo section 3.3). Without it, TACo's "w in a linear layer" (Eq. 5).
             normalised: LayerNorm and dropout of the sum of token, type and position, as in BERT. TACo's section 3.1
                 has neither.
+            perceptron: Use ToCo's f without its f^t.
         """
         super().__init__()
         width = text_encoder.config.hidden_size
@@ -86,7 +99,7 @@ class Fusion(MixedPrecision):
         self.norm = nn.LayerNorm(width) if normalised else None
         self.dropout = nn.Dropout(dropout)
         self.layers = new_layers(text_encoder, num_layers, dropout)
-        self.score = _perceptron(width, width) if token_head else nn.Linear(width, 1)
+        self.score = _perceptron(width, width) if token_head or perceptron else nn.Linear(width, 1)
         self.token_score = _perceptron(2 * width, width) if token_head else None
 
     def bank(self, texts: TextTokens, videos: VideoTokens, max_text_tokens: int) -> TokenBank:
@@ -136,6 +149,36 @@ class Fusion(MixedPrecision):
             video_of_P: Index of each pair's video, on the CPU.
             recompute: Do not store the layers' results for the gradient; recompute them, a group at a time.
         """
+        groups, back = self._groups(bank, text_of_P, video_of_P, recompute)
+        pair_scores, token_scores = [], []
+        for group in groups:
+            pair, token = (
+                checkpoint(self._scores, bank, *group, use_reentrant=False) if recompute else self._scores(bank, *group)
+            )
+            pair_scores.append(pair)
+            if token is not None:
+                token_scores.append(F.pad(token, (0, int(bank.text_lengths.max()) - token.shape[1])))
+        return FusionScores(torch.cat(pair_scores)[back], torch.cat(token_scores)[back] if token_scores else None)
+
+    def text_outputs(
+        self, bank: TokenBank, text_of_P: Tensor, video_of_P: Tensor, *, recompute: bool = False
+    ) -> Tensor:
+        """Return the last layer's outputs at the texts' tokens, [P, N, D], anything at padding. Arguments are
+        ``forward``'s."""
+        groups, back = self._groups(bank, text_of_P, video_of_P, recompute)
+        outputs = []
+        for group in groups:
+            arguments = bank, group.row_PL, group.mask_PL, group.longest_text
+            x_PQD = (
+                checkpoint(self._outputs, *arguments, use_reentrant=False) if recompute else self._outputs(*arguments)
+            )
+            outputs.append(F.pad(x_PQD, (0, 0, 0, int(bank.text_lengths.max()) - x_PQD.shape[1])))
+        return torch.cat(outputs)[back]
+
+    def _groups(
+        self, bank: TokenBank, text_of_P: Tensor, video_of_P: Tensor, recompute: bool
+    ) -> tuple[list[_Group], Tensor]:
+        """Return groups of pairs of like length, and the index of each pair in them, one group after the other."""
         device = bank.rows_RD.device
         text_lengths, lengths = (
             bank.text_lengths[text_of_P],
@@ -152,7 +195,7 @@ class Fusion(MixedPrecision):
         *pairs, order_of_P = on_device(torch.cat([pairs[:, order_P], order_P[None]]), device)
         sizes = [len(group) for group in groups]
         positions = torch.arange(int(lengths.max()), device=device)
-        pair_scores, token_scores = [], []
+        made: list[_Group] = []
         for group, *of_group in zip(groups, *(x.split(sizes) for x in pairs), strict=True):
             text_start, shift, text_length, length = (x[:, None] for x in of_group)
             longest, shortest = int(lengths[group[0]]), int(lengths[group[-1]])
@@ -161,22 +204,11 @@ class Fusion(MixedPrecision):
             if shortest < longest:
                 mask_PL = position_L < length
                 row_PL = row_PL.where(mask_PL, 0)
-            arguments = bank, row_PL, mask_PL, text_length, int(text_lengths[group].max())
-            pair, token = (
-                checkpoint(self._group, *arguments, use_reentrant=False) if recompute else self._group(*arguments)
-            )
-            pair_scores.append(pair)
-            if token is not None:
-                token_scores.append(F.pad(token, (0, int(bank.text_lengths.max()) - token.shape[1])))
-        back = order_of_P.argsort()
-        return FusionScores(torch.cat(pair_scores)[back], torch.cat(token_scores)[back] if token_scores else None)
+            made.append(_Group(row_PL, mask_PL, text_length, int(text_lengths[group].max())))
+        return made, order_of_P.argsort()
 
-    def _group(
-        self, bank: TokenBank, row_PL: Tensor, mask_PL: Tensor | None, text_length_P1: Tensor, longest_text: int
-    ) -> tuple[Tensor, Tensor | None]:
-        num_outputs = (
-            1 if self.token_score is None else longest_text
-        )  # the last layer gives only what scores are made of
+    def _outputs(self, bank: TokenBank, row_PL: Tensor, mask_PL: Tensor | None, num_outputs: int) -> Tensor:
+        """Return the last layer's first ``num_outputs`` outputs [P, Q, D], in full precision."""
         first, *others = _layers(self)
         output_PQ = row_PL if others else row_PL[:, :num_outputs]
         with self.autocast(row_PL.device):
@@ -188,7 +220,15 @@ class Fusion(MixedPrecision):
             x_PLD = first.attend(*gathered, mask_PL)
             for layer in others:
                 x_PLD = layer(x_PLD, mask_PL, num_outputs if layer is others[-1] else None)
-        x_PQD = x_PLD.to(bank.rows_RD.dtype)
+        return x_PLD.to(bank.rows_RD.dtype)
+
+    def _scores(
+        self, bank: TokenBank, row_PL: Tensor, mask_PL: Tensor | None, text_length_P1: Tensor, longest_text: int
+    ) -> tuple[Tensor, Tensor | None]:
+        num_outputs = (
+            1 if self.token_score is None else longest_text
+        )  # the last layer gives only what scores are made of
+        x_PQD = self._outputs(bank, row_PL, mask_PL, num_outputs)
         pair_P = self.score(x_PQD[:, 0]).squeeze(-1)
         if self.token_score is None:
             return pair_P, None

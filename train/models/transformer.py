@@ -14,6 +14,7 @@ from ..settings import ADDITIONS, ENCODERS, MAX_TOKENS, EncoderTraits, ModelSett
 from .base import MakeModules, ModelPlan, PairModel, no_modules
 from .fusion import Fusion, TokenBank
 from .layers import Compiled, SelfAttentionLayer, by_length, new_layers
+from .masked_words import MaskedWordHead
 from .tokens import TextTokens, VideoTokens, lengths_of, pooled_texts
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class VideoTextModel(PairModel):
         dropout: float,
         additions: Collection[str] = frozenset(ADDITIONS),
         token_head: bool = False,
+        masked_words: MaskedWordHead | None = None,
         reads_texts: bool = True,
         pooling: str = "cls",
         make_modules: MakeModules = no_modules,
@@ -58,6 +60,7 @@ class VideoTextModel(PairModel):
             dropout: Dropout rate of the new layers.
             additions: Keys of ``settings.ADDITIONS``.
             token_head: Use ToCo's heads of the fusion module.
+            masked_words: Predicts masked subwords, beside ToCo's head of a pair.
             reads_texts: Train the text encoder.
             pooling: Which vector stands for a text, as in ``tokens.pooled_texts``.
             make_modules: Makes the objective's modules.
@@ -71,8 +74,14 @@ class VideoTextModel(PairModel):
         self.video_layers = new_layers(text_encoder, num_video_layers, dropout)
         if num_fusion_layers is not None:
             self.fusion = Fusion(
-                text_encoder, num_fusion_layers, dropout, token_head=token_head, normalised="norm" in additions
+                text_encoder,
+                num_fusion_layers,
+                dropout,
+                token_head=token_head,
+                perceptron=masked_words is not None,
+                normalised="norm" in additions,
             )
+        self.masked_words = masked_words
         self.token_head, self.pooling = token_head, pooling
         self.scale = width**-0.25 if "scale" in additions else 1.0
         """Multiplies all tokens. Dot products of two vectors scaled by it grow like sqrt(width), as in attention, and
@@ -85,14 +94,18 @@ class VideoTextModel(PairModel):
     def from_settings(cls, settings: ModelSettings, plan: ModelPlan) -> Self:
         """Return a model with new layers."""
         assert isinstance(plan.text_inputs, SubwordInputs)
+        encoder, masked_words = plan.text_inputs.encoder, None
+        if plan.masks_words:
+            masked_words = MaskedWordHead.for_encoder(encoder, plan.text_inputs.tokenizer, settings.text_encoder)
         return cls(
             plan.feature_dim,
-            plan.text_inputs.encoder,
+            encoder,
             num_video_layers=settings.num_video_layers,
             num_fusion_layers=settings.num_fusion_layers if plan.has_fusion else None,
             dropout=settings.dropout,
             additions=settings.added,
             token_head=plan.has_token_head,
+            masked_words=masked_words,
             reads_texts=plan.reads_texts,
             pooling=plan.text_inputs.pooling.method,
             make_modules=plan.make_modules,
@@ -170,3 +183,9 @@ class VideoTextModel(PairModel):
         texts = replace(texts, tokens_BND=texts.tokens_BND / self.scale)
         videos = replace(videos, tokens_BMD=videos.tokens_BMD / self.scale)
         return self.fusion.bank(texts, videos, max_text_tokens)
+
+    def word_logits(self, outputs_KD: Tensor) -> Tensor:
+        """Return the logits of the vocabulary; see ``PairModel.word_logits``."""
+        if self.masked_words is None:
+            return super().word_logits(outputs_KD)
+        return self.masked_words(outputs_KD, self.text_encoder)

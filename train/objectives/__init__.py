@@ -19,12 +19,14 @@ from .segmentation import SegmentationObjective
 from .ssml import SsmlObjective
 from .taco import TacoObjective
 from .toco import TocoObjective
+from .toco_mlm import TocoMlmObjective
 from .vqa import VqaObjective
 from .words import WordsObjective
 
 OBJECTIVES: dict[str, type[Objective]] = {
     "taco": TacoObjective,
     "toco": TocoObjective,
+    "toco-mlm": TocoMlmObjective,
     "ssml": SsmlObjective,
     "mil-nce": MilNceObjective,
     "ncl": NclObjective,

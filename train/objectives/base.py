@@ -89,6 +89,8 @@ class Objective(Settings):
     """Its loss has retrieval probabilities, which NCL's biases can normalise."""
     has_token_head: ClassVar[bool] = False
     """Its fusion layers score tokens, too (ToCo)."""
+    masks_words: ClassVar[bool] = False
+    """It predicts masked subwords of a batch's captions (``Batch.masked``)."""
     vector_score: ClassVar[str] = "pair"
     """The early stage of the score that is a dot product of a text's vector and a video's."""
     ignored_settings: ClassVar[frozenset[str]] = frozenset()

@@ -18,6 +18,7 @@ from ..distributed import Workers
 from ..losses import hard_negatives, shares_of, sinkhorn_biases, token_similarity
 from ..models.base import PairModel
 from ..models.fusion import FusionScores, TokenBank
+from ..models.masked_words import MaskedTexts
 from ..models.tokens import EXTRA, TextTokens, VideoTokens, present, tokens_of
 from .base import Objective
 
@@ -45,6 +46,8 @@ class Batch:
     """This process's videos, clips and captions, for an objective that says ``needs_ids``."""
     max_text_tokens: int = 0
     """Position of a video's first token in the fusion layers."""
+    masked: MaskedTexts | None = None
+    """This process's texts with masked subwords, for an objective that says ``masks_words``."""
 
     @property
     def texts(self) -> TextTokens:

@@ -32,8 +32,9 @@ class TocoObjective(FusionObjective):
     def check(self) -> None:
         """Check that a score is trained."""
         super().check()
-        if not {"fusion", "token"} & set(self.loss_names):
-            problem = "trains no score of ToCo's; expected 'fusion' or 'token' among them"
+        scored = [term for term in self.loss_terms if term in ("fusion", "token")]
+        if not set(scored) & set(self.loss_names):
+            problem = f"trains no score of ToCo's; expected {' or '.join(map(repr, scored))} among them"
             raise SettingError("losses", self.losses, problem)
 
     def ignored_in(self, config: TrainConfig) -> dict[str, str]:

@@ -8,6 +8,7 @@ _TOCO: Recipe = {
     "text_encoder": "google-bert/bert-base-uncased",
     "batch_size": 64,
     "num_steps": 100_000,
+    "optimizer": "adam",
     "learning_rate": 1e-4,
     "warmup_steps": 10_000,
     "weight_decay": 1e-5,
@@ -29,9 +30,13 @@ RECIPES: dict[str, Recipe] = {
         "tokens_of_interest": "noun+verb+adj",
         "num_negatives": 3,
     },
+    "toco-mlm-small": {"objective": "toco-mlm", "num_negatives": 3},
     "toco-youcook2": _TOCO,
     "toco-youcook2-finetune": _TOCO_FINETUNED,
     "toco-msrvtt": {**_TOCO, "protocol": "1k-A-7k"},
     "toco-msrvtt-finetune": {**_TOCO_FINETUNED, "protocol": "1k-A-7k"},
+    # Section 5.3: "we replace ToCo loss with the masked language prediction loss"; lambda as in section 5.1.
+    "toco-mlm-youcook2": {**_TOCO, "objective": "toco-mlm"},
+    "toco-mlm-msrvtt": {**_TOCO, "objective": "toco-mlm", "protocol": "1k-A-7k"},
     "toco-howto100m": {**_TOCO, "num_steps": 1_000_000, "num_negatives": 16},
 }

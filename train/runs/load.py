@@ -178,6 +178,7 @@ def plan_model(config: TrainConfig, feature_dim: int, text_inputs: TextInputs, n
         text_inputs,
         has_fusion=objective.has_fusion,
         has_token_head=objective.has_token_head,
+        masks_words=objective.masks_words,
         reads_texts=objective.reads_texts,
         still=config.data.grid is not None and config.data.grid[0] == 1,
         make_modules=lambda width: objective.make_modules(width, num_labels),
