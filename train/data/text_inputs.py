@@ -77,7 +77,8 @@ def at_characters(caption: Caption, of_words: Iterable[T], elsewhere: T) -> list
 
 
 class TokenWeights:
-    """Weights of a caption's words of some parts of speech: their normalised idf (TACo, Appendix A)."""
+    """Weights of a caption's words of some parts of speech: their normalised idf (TACo, Appendix A) or TF-IDF (ToCo,
+    section 3.3)."""
 
     def __init__(self, entries: Iterable[IdfEntry], pos_tags: Sequence[str], counted: str = "tag") -> None:
         """Take idfs from a table.
@@ -85,8 +86,8 @@ class TokenWeights:
         Args:
             entries: The table.
             pos_tags: Parts of speech whose words have a weight.
-            counted: Which captions a word's idf counts, one of ``objectives.taco.IDF_COUNTS``. A table of an earlier
-                version has "tag" only, which is then used.
+            counted: Which captions a word's idf counts, one of ``objectives.fusion.IDF_COUNTS``. A table of an
+                earlier version has "tag" only, which is then used.
         """
         entries = sorted(entries, key=lambda entry: entry.document_count)
         self.pos_tags = frozenset(pos_tags)
@@ -94,8 +95,9 @@ class TokenWeights:
         self._idf = {(e.word, e.part_of_speech): e.idf for e in entries}
         # A word that no training caption has is as rare as the rarest one.
         self._unseen = max(self._idf.values(), default=1.0)
+        self._has_term_frequency = counted == "tf-idf"
         self._token_idf: dict[str, float] = {}
-        if counted == "token" and entries:
+        if counted != "tag" and entries:
             self._token_idf = {e.word: e.token_idf for e in entries if e.token_idf is not None}
             if entries[0].token_idf is not None and entries[0].token_count is not None:
                 self._unseen = entries[0].token_idf + math.log1p(
@@ -124,11 +126,13 @@ class TokenWeights:
         """Return the weight of each word.
 
         Words of other parts of speech have 0, the others their idf (0 if it is negative) divided by the sum of all. If
-        all are 0, because every caption has them, they weigh the same.
+        all are 0, because every caption has them, they weigh the same. With TF-IDF, the idf is first multiplied by the
+        number of times that the caption has the word.
         """
+        times = Counter(word.lower() for word in caption.words) if self._has_term_frequency else {}
         of_interest = [tag in self.pos_tags for tag in caption.pos_tags]
         idfs = [
-            max(self._idf_of(word.lower(), tag), 0.0) if wanted else 0.0
+            times.get(word.lower(), 1) * max(self._idf_of(word.lower(), tag), 0.0) if wanted else 0.0
             for word, tag, wanted in zip(caption.words, caption.pos_tags, of_interest, strict=True)
         ]
         total = sum(idfs)

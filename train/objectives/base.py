@@ -156,7 +156,7 @@ class Objective(Settings):
 
     @property
     def idf_counts(self) -> str:
-        """Which captions the IDF of a token of interest counts, one of ``taco.IDF_COUNTS``."""
+        """Which captions the IDF of a token of interest counts, one of ``fusion.IDF_COUNTS``."""
         return "tag"
 
     @property

@@ -20,6 +20,12 @@ NEGATIVES = {
     "all": "all other pairs of the batch",
 }
 """{how the pairs for the fusion layers are chosen: in words}"""
+IDF_COUNTS = {
+    "token": "all training captions that contain the word (TACo, Eq. 7)",
+    "tag": "those that contain it with the same part of speech",
+    "tf-idf": "as token; the weight is the IDF times how often the caption has the word (ToCo, section 3.3)",
+}
+"""{which captions a word's inverse document frequency counts: description}"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,12 +40,13 @@ class FusionObjective(Objective):
     token_loss_weight: float = setting(0.5, "lambda_t of TACo's Eq. 6; lambda of ToCo's Eq. 3")
     token_score_weight: float = setting(0.5, "weight of the token score in retrieval (TACo, Figure 3; lambda in ToCo)")
     fusion_score_weight: float = setting(1.0, "weight of the fusion layers' score in retrieval")
+    idf: str = setting("token", "captions that the IDF of a token of interest counts", choices=IDF_COUNTS)
 
     def ignored_in(self, config: TrainConfig) -> dict[str, str]:
         """Return the settings that this configuration ignores, each with the condition under which it is read."""
         conditions = super().ignored_in(config)
         if "token" not in self.loss_names:
-            token = ("tokens_of_interest", "token_loss_weight", "token_score_weight")
+            token = ("tokens_of_interest", "token_loss_weight", "token_score_weight", "idf")
             conditions |= dict.fromkeys(token, "losses has token")
         if "fusion" not in self.loss_names:
             conditions["fusion_score_weight"] = "losses has fusion"
@@ -48,6 +55,11 @@ class FusionObjective(Objective):
         elif self.negatives == "all":
             conditions["num_negatives"] = "negatives is cascade or random"
         return conditions
+
+    @property
+    def idf_counts(self) -> str:
+        """Which captions the IDF of a token of interest counts, one of ``IDF_COUNTS``; "tag" if no loss reads it."""
+        return self.idf if "token" in self.loss_names else "tag"
 
     def choose_negatives(self, batch: Batch, guidance_RB: Tensor | None) -> tuple[Tensor, Tensor]:
         """Choose the pairs that the fusion layers see; see ``batch.choose_negatives``."""

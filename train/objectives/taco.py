@@ -21,13 +21,6 @@ if TYPE_CHECKING:
     from .batch import Batch
 
 
-IDF_COUNTS = {
-    "token": "all training captions that contain the word (TACo, Eq. 7)",
-    "tag": "those that contain it with the same part of speech",
-}
-"""{which captions a word's inverse document frequency counts: description}"""
-
-
 @dataclass(frozen=True, kw_only=True)
 class TacoObjective(FusionObjective):
     """TACo Eq. 6: a contrastive loss of sentences (L1), of tokens of interest (L2), and of the fusion layers (L3)."""
@@ -40,7 +33,6 @@ class TacoObjective(FusionObjective):
     has_word_similarity: ClassVar[bool] = True
 
     sentence_score_weight: float = setting(1.0, "weight of the sentence score in retrieval")
-    idf: str = setting("token", "captions that the IDF of a token of interest counts", choices=IDF_COUNTS)
 
     def check(self) -> None:
         """Check that something finds the hard negatives."""
@@ -62,16 +54,9 @@ class TacoObjective(FusionObjective):
         conditions = super().ignored_in(config)
         if "sentence" not in self.loss_names:
             conditions["sentence_score_weight"] = "losses has sentence"
-        if "token" not in self.loss_names:
-            conditions["idf"] = "losses has token"
         if self.loss_names == ("fusion",):
             conditions["temperature"] = "losses has sentence or token"
         return conditions
-
-    @property
-    def idf_counts(self) -> str:
-        """Which captions the IDF of a token of interest counts, one of ``IDF_COUNTS``; "tag" if no loss reads it."""
-        return self.idf if "token" in self.loss_names else "tag"
 
     @property
     def has_fusion(self) -> bool:

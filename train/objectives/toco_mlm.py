@@ -34,6 +34,7 @@ class TocoMlmObjective(TocoObjective):
     ignored_settings: ClassVar[frozenset[str]] = TocoObjective.ignored_settings | {
         "tokens_of_interest",
         "token_score_weight",
+        "idf",
     }
 
     def ignored_in(self, config: TrainConfig) -> dict[str, str]:

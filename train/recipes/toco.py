@@ -14,6 +14,8 @@ _TOCO: Recipe = {
     "weight_decay": 1e-5,
     "num_negatives": 8,
     "tokens_of_interest": "noun+verb+adj",  # section 3.3
+    "idf": "tf-idf",
+    "additions": "none",  # section 3.2
     "token_loss_weight": 0.5,  # section 5.1
     "token_score_weight": 0.5,
     "num_video_layers": 2,  # Table 2, #L: "2-2" with S3D features; the suites' rows with I3D features have its "1-2"

@@ -126,7 +126,7 @@ def read_token_weights(path: Path, config: TrainConfig) -> TokenWeights:
         UserError: The table is missing or damaged.
     """
     entries, counted = read_idf(path), config.objective.idf_counts
-    if counted == "token" and entries and entries[0].token_idf is None:
+    if counted != "tag" and entries and entries[0].token_idf is None:
         say(old_idf_note(path))
     return TokenWeights(entries, config.data.pos_tags, counted)
 

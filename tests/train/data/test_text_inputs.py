@@ -84,6 +84,18 @@ def test_word_weights_are_normalised_idfs_of_tokens(text, tags, idfs):
     assert weights == pytest.approx([idf / sum(idfs) for idf in idfs])
 
 
+def test_tf_idf_multiplies_by_how_often_the_caption_has_the_word():
+    """ToCo's section 3.3: each of the two pans weighs 2 log(20 / 8); the pan that is tagged otherwise counts, too."""
+    weights = TokenWeights(BY_TOKEN, ("NOUN", "VERB"), "tf-idf")
+    for text, tags, wanted in (
+        ("cook Pan pan", "VERB NOUN NOUN", [math.log(20 / 5), 2 * math.log(20 / 8), 2 * math.log(20 / 8)]),
+        ("cook pan pan", "VERB NOUN DET", [math.log(20 / 5), 2 * math.log(20 / 8), 0]),
+        ("all the all", "NOUN DET NOUN", [1, 0, 1]),
+    ):
+        found = weights.word_weights(caption(text, tags))
+        assert found == pytest.approx([weight / sum(wanted) for weight in wanted]), text
+
+
 def test_words_are_counted_by_tag_on_request_and_with_a_table_of_an_earlier_version():
     given, wanted = caption("cook pan", "VERB NOUN"), [math.log(20 / 4), math.log(20 / 8)]
     old = [replace(entry, token_count=None, token_idf=None) for entry in BY_TOKEN]

@@ -161,8 +161,13 @@ def test_the_usual_recipe_is_the_papers_for_the_data_set(asked, expected):
                 "token_loss_weight": 0.5,
                 "num_video_layers": 2,
                 "num_fusion_layers": 2,
+                "optimizer": "adam",
+                "tokens_of_interest": "noun+verb+adj",
+                "idf": "tf-idf",
+                "additions": "none",
             },
         ),
+        ("toco-mlm-msrvtt", {"objective": "toco-mlm", "token_loss_weight": 0.5, "optimizer": "adam"}),
         ("toco-howto100m", {"num_steps": 1_000_000, "num_negatives": 16}),
     ],
 )

@@ -47,7 +47,8 @@ def test_settings_of_earlier_versions_have_their_names_of_now():
 def test_the_idf_of_an_earlier_run_counts_words_by_tag(of_run):
     written = {"dataset": "toy", "features": "s3d", "objective": "taco", **of_run}
     assert read_config({"config": written}).objective.idf_counts == of_run.get("idf", "tag")
-    assert read_config({"config": written | {"objective": "toco"}}).objective.idf_counts == "tag"
+    assert read_config({"config": written | {"objective": "toco"}}).objective.idf_counts == of_run.get("idf", "tag")
+    assert read_config({"config": written | {"objective": "ncl"}}).objective.idf_counts == "tag"
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
