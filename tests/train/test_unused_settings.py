@@ -241,6 +241,7 @@ CHANGED: dict[str, Any] = {
     "fusion_score_weight": 3.0,
     "sentence_score_weight": 3.0,
     "idf": "tag",
+    "loss_sum": True,
     "codebook_size": 5,
     "code_loss_weight": 3.0,
 }

@@ -40,6 +40,9 @@ class FusionObjective(Objective):
     token_loss_weight: float = setting(0.5, "lambda_t of TACo's Eq. 6; lambda of ToCo's Eq. 3")
     token_score_weight: float = setting(0.5, "weight of the token score in retrieval (TACo, Figure 3; lambda in ToCo)")
     fusion_score_weight: float = setting(1.0, "weight of the fusion layers' score in retrieval")
+    loss_sum: bool = setting(
+        False, "sum each loss over the pairs of a batch, as the papers' equations do, instead of taking the mean"
+    )
     idf: str = setting("token", "captions that the IDF of a token of interest counts", choices=IDF_COUNTS)
 
     def ignored_in(self, config: TrainConfig) -> dict[str, str]:
@@ -60,6 +63,11 @@ class FusionObjective(Objective):
     def idf_counts(self) -> str:
         """Which captions the IDF of a token of interest counts, one of ``IDF_COUNTS``; "tag" if no loss reads it."""
         return self.idf if "token" in self.loss_names else "tag"
+
+    def over_pairs(self, terms: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+        """Return terms of the loss that are means over a batch's pairs as ``loss_sum`` wants them."""
+        num_pairs = batch.workers.size * len(batch.texts.mask_BN)
+        return {name: num_pairs * term for name, term in terms.items()} if self.loss_sum else terms
 
     def choose_negatives(self, batch: Batch, guidance_RB: Tensor | None) -> tuple[Tensor, Tensor]:
         """Choose the pairs that the fusion layers see; see ``batch.choose_negatives``."""

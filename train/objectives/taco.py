@@ -94,7 +94,7 @@ class TacoObjective(FusionObjective):
             terms["fusion"] = self._fusion_loss(model, batch, videos, guidance_RB)
         if model.queries is not None:
             model.queries.push(batch.workers.gather(batch.texts.sentence_BD), videos.mean_BD)
-        return terms
+        return self.over_pairs(terms, batch)
 
     def _sentence_loss(self, batch: Batch, similarity_RB: Tensor) -> Tensor:
         """L1, Eq. 3."""

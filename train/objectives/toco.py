@@ -79,7 +79,7 @@ class TocoObjective(FusionObjective):
             terms["token"] = self.token_loss_weight * _token_loss(
                 batch, texts, token_PN, text_of_P, video_of_P, text_candidates_BB
             )
-        return terms
+        return self.over_pairs(terms, batch)
 
     def text_vectors(self, model: PairModel, texts: TextTokens) -> Tensor:
         """Return the texts' average tokens."""

@@ -50,7 +50,8 @@ class TocoMlmObjective(TocoObjective):
         """Return the terms over pairs, as ToCo's, and the one of masked subwords."""
         terms = super().compute_loss(model, batch)
         if "masked" in self.loss_names:
-            terms["masked"] = self.token_loss_weight * _masked_loss(model, batch)
+            masked = {"masked": self.token_loss_weight * _masked_loss(model, batch)}
+            terms |= self.over_pairs(masked, batch)
         return terms
 
     def late_scores(self, fused: FusionScores, token_weights_PN: Tensor) -> dict[str, Tensor]:

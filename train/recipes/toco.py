@@ -16,6 +16,7 @@ _TOCO: Recipe = {
     "tokens_of_interest": "noun+verb+adj",  # section 3.3
     "idf": "tf-idf",
     "additions": "none",  # section 3.2
+    "loss_sum": True,  # Eq. 1 and 2
     "token_loss_weight": 0.5,  # section 5.1
     "token_score_weight": 0.5,
     "num_video_layers": 2,  # Table 2, #L: "2-2" with S3D features; the suites' rows with I3D features have its "1-2"

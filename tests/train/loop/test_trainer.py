@@ -46,6 +46,7 @@ SLOW = pytest.mark.slow
         ("taco", "cascade", 2),
         pytest.param("taco", "random", 3, marks=SLOW),
         pytest.param("toco", "cascade", 2, marks=SLOW),
+        pytest.param("toco-mlm", "cascade", 2, marks=SLOW),
     ],
 )
 def test_several_processes_have_the_loss_and_gradient_of_one(toy, tmp_path, objective, negatives, size):

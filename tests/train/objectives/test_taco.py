@@ -61,6 +61,19 @@ def naive_toco(model, texts, videos, config) -> torch.Tensor:
     return loss / size
 
 
+@pytest.mark.parametrize("objective", ["taco", "toco"])
+def test_the_papers_sums_over_pairs_are_the_means_times_their_number(objective):
+    model, batch = make_model(objective), make_batch(5)
+    texts, videos = encode(model, batch)
+    mean, total = (
+        OBJECTIVES[objective](num_negatives=2, loss_sum=loss_sum).compute_loss(model, batch_of(texts, videos))
+        for loss_sum in (False, True)
+    )
+    assert mean.keys() == total.keys()
+    for name in mean:
+        torch.testing.assert_close(total[name], 5 * mean[name])
+
+
 def _interest(texts, i: int) -> list[int]:
     return texts.weights_BN[i].nonzero().ravel().tolist()
 

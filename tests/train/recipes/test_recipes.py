@@ -164,6 +164,7 @@ def test_the_usual_recipe_is_the_papers_for_the_data_set(asked, expected):
                 "optimizer": "adam",
                 "tokens_of_interest": "noun+verb+adj",
                 "idf": "tf-idf",
+                "loss_sum": True,
                 "additions": "none",
             },
         ),
