@@ -9,6 +9,7 @@ from ...storage.cli.parser import Parser, add_trust, command_parser
 from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, UserError
 from ...storage.common.terminal import say, show
 from ...storage.dataset.folder import DatasetFolder, find_dataset
+from ..comparison.claims import list_claims
 from ..comparison.groups import list_runs
 from ..comparison.manage import check_run_folder, delete_run, rename_run
 from ..comparison.paired_runs import compare_runs, pair_table
@@ -21,6 +22,7 @@ EXAMPLES = """vlalign-runs --dataset demo
   vlalign-runs --dataset demo --filter objective=taco --filter "R@1>30" --sort "median rank" --format markdown
   vlalign-runs --dataset demo --compare words-s3d-seed0 ncl-s3d-seed0
   vlalign-runs --dataset demo --delete words-s3d-seed0 --yes
+  vlalign-runs --claims
   vlalign-runs --figure "SSML, Figure 2"
   vlalign-runs export words-s3d-seed0 words-on-demo"""
 
@@ -28,6 +30,8 @@ EXAMPLES = """vlalign-runs --dataset demo
 def _runs(args: argparse.Namespace) -> int:
     if args.export:
         return _export(args)
+    if args.claims:
+        return _claims(args)
     if args.figure:
         numbers, files = draw_paper_figure(args.figure, args.root, args.dataset)
         show("\n".join(numbers.notes))
@@ -62,6 +66,12 @@ def _export(args: argparse.Namespace) -> int:
     show(f"exported {folder}: {num_bytes / 1e6:,.1f} MB; its card: {folder / CARD_FILE}")
     say("note: the card states no licence; write there what it is before you give the folder away")
     return EXIT_DONE
+
+
+def _claims(args: argparse.Namespace) -> int:
+    claims = list_claims(args.root)
+    show(FORMATS[args.format](claims.table))
+    return EXIT_INCOMPLETE if claims.num_unreadable else EXIT_DONE
 
 
 def _delete(dataset: DatasetFolder, names: list[str], *, is_sure: bool) -> int:
@@ -121,6 +131,11 @@ def make_parser() -> Parser:
         help=f"draw a figure of a paper again, and write it with its numbers: {'; '.join(FIGURES)}",
     )
     action.add_argument("--rename", nargs=2, metavar=("RUN", "NAME"), help="rename a run")
+    action.add_argument(
+        "--claims",
+        action="store_true",
+        help="list every table, figure and theorem of the five papers, with its state here and its command",
+    )
     parser.add_argument("--yes", action="store_true", help="do not ask before deleting")
     add_trust(parser)
     return parser

@@ -30,12 +30,18 @@ class Published:
 def published_values(config: TrainConfig, metrics: RunMetrics | None) -> Published | None:
     """Return what a paper reports for exactly these settings on this data set; None if no suite has such a row.
 
-    Seed and name of the initial run do not count, and the device and number of processes are not known.
+    Of several rows with these settings, it is the first. Seed and name of the initial run do not count, and the device
+    and number of processes are not known.
     """
+    return next(iter(published_rows(config, metrics)), None)
+
+
+def published_rows(config: TrainConfig, metrics: RunMetrics | None) -> tuple[Published, ...]:
+    """Return the values of all rows with exactly these settings on this data set."""
     if metrics is None or metrics.test.split != "test":
-        return None
+        return ()
     request = {name: metrics.request.get(name, default) for name, default in REQUEST.items()}
-    return _rows().get(_key(config, metrics.test.dataset, request))
+    return tuple(_rows().get(_key(config, metrics.test.dataset, request), ()))
 
 
 def _key(config: TrainConfig, dataset: str, request: Mapping[str, Any]) -> str:
@@ -44,15 +50,15 @@ def _key(config: TrainConfig, dataset: str, request: Mapping[str, Any]) -> str:
 
 
 @lru_cache(maxsize=1)
-def _rows() -> dict[str, Published]:
-    found: dict[str, Published] = {}
+def _rows() -> dict[str, list[Published]]:
+    found: dict[str, list[Published]] = {}
     for suite in all_suites():
         for dataset in suite.datasets:
             _add(found, suite, dataset)
     return found
 
 
-def _add(found: dict[str, Published], suite: Suite, dataset: str) -> None:
+def _add(found: dict[str, list[Published]], suite: Suite, dataset: str) -> None:
     for row in suite.printed_rows(dataset):
         if row.stage is None and not row.other_method:
             config = row_config(suite, row, dataset, {})
@@ -62,4 +68,4 @@ def _add(found: dict[str, Published], suite: Suite, dataset: str) -> None:
             if not values:  # unreadable; another table may have the same row
                 continue
             published = Published(values, source, suite.departures_for(dataset))
-            found.setdefault(_key(config, dataset, {**REQUEST, **row.task_settings}), published)
+            found.setdefault(_key(config, dataset, {**REQUEST, **row.task_settings}), []).append(published)

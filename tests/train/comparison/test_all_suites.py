@@ -1,0 +1,105 @@
+"""Every row of every paper's table that is ours is trained for two steps on made-up data, and evaluated."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.labelled import make_questions, make_segments, make_steps
+from helpers.spoken import make_spoken
+from helpers.toy import make_toy
+from vlalign.storage import VideoFeatures, Weights, write_shard
+from vlalign.storage.captions.files import read_captions_about, write_captions_about
+from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.storage.profiles import PROFILES
+from vlalign.storage.stores.opening import open_store
+from vlalign.train.comparison.suite_files import Suite, all_suites, given_for, row_config
+from vlalign.train.comparison.suites import run_suite
+from vlalign.train.recipes.recipes import RECIPES
+from vlalign.train.recipes.train_config import TrainConfig
+
+SMALL = {
+    "text_encoder": "small",
+    "embedding_size": 8,
+    "codebook_size": 8,
+    "clips_per_video": 2,
+    "num_steps": 2,
+    "batch_size": 4,
+    "num_negatives": 2,
+    "validate_every": 2,
+    "query_queue": 8,
+    "density_neighbors": 2,
+}
+CASES = [(suite, dataset) for suite in all_suites() for dataset in suite.datasets]
+
+
+def make_like(root: Path, name: str, config: TrainConfig) -> DatasetFolder:
+    """Make a small data set of the kind that a configuration trains on."""
+    if config.data.video_grid:
+        made = make_spoken(root / "made", num_clips=16, features="clip_vit_b32_map")
+    elif config.objective.name == "vqa":
+        made = make_questions(root / "made", num_videos=20)
+    elif config.objective.name == "segmentation":
+        made = make_segments(root / "made", num_videos=8)
+    elif name == "crosstask":
+        made = make_steps(root / "made", features="s3d")
+    else:
+        made = make_toy(root / "made")
+    made.path.rename(root / name)
+    return DatasetFolder(root, name)
+
+
+def add_features(dataset: DatasetFolder, features: str) -> None:
+    """Add stores of a data set that lack, with as many rows as the one that is there."""
+    [there] = [path.name for path in (dataset.path / "features").iterdir()][:1]
+    for name in features.split("+"):
+        if dataset.features(name).exists():
+            continue
+        rng, profile = np.random.default_rng(0), PROFILES[name]
+        with open_store(dataset.features(there)) as store:
+            videos = [
+                VideoFeatures(
+                    video_id=video_id,
+                    features=rng.normal(size=(len(video.features), profile.dimension)),
+                    start_seconds=video.start_seconds,
+                    end_seconds=video.end_seconds,
+                    valid_frames=video.valid_frames,
+                    duration_seconds=video.duration_seconds,
+                )
+                for video_id in store.video_ids()
+                for video in [store.get(video_id)]
+            ]
+        write_shard(dataset.features(name), profile, Weights(name="made", sha256="0" * 64), videos, made_with={})
+
+
+def make_data(root: Path, suite: Suite, dataset: str) -> DatasetFolder:
+    """Make all data sets that a suite needs for its rows of one data set."""
+    for row in suite.rows_for(dataset):
+        config = row_config(suite, row, dataset, {})
+        name = config.data.dataset
+        if not (root / name).exists():
+            made = make_like(root, name, config)
+            about = read_captions_about(made.captions)
+            write_captions_about(made.captions, about | {"protocol": config.data.protocol})
+        add_features(DatasetFolder(root, name), config.data.features)
+        if not (root / dataset).exists():
+            make_like(root, dataset, config)
+        if row.trained_on:
+            add_features(DatasetFolder(root, dataset), config.data.features)
+    return DatasetFolder(root, dataset)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("suite", "dataset"), CASES, ids=[f"{suite.name}-{dataset}" for suite, dataset in CASES])
+def test_every_row_is_trained_and_evaluated(suite, dataset, tmp_path):
+    folder = make_data(tmp_path, suite, dataset)
+    of_rows = {name for row in suite.rows for name in row.settings}
+    given = {}
+    for row in suite.rows_for(dataset):
+        recipe = RECIPES[row.recipe.get(dataset, suite.datasets[dataset].recipe)]
+        replaced = {name: value for name, value in SMALL.items() if name not in of_rows and recipe.get(name) != 0}
+        given |= given_for(suite, row, dataset, replaced)
+    result = run_suite(folder.path, suite.name, device="cpu", settings=given)
+    assert result.num_failed == 0, folder.problems("suite").read_text()
+    assert len(result.rows) == len(suite.printed_rows(dataset))
+    for row in result.rows:
+        assert row.row.other_method == all(value is None for value in row.ours)
