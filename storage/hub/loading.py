@@ -92,11 +92,13 @@ def read_config(files: ModelFiles) -> "PreTrainedConfig":
 
 def new_network(config: "PreTrainedConfig") -> "PreTrainedModel":
     """Return a network with random weights. Raises ``ValueError`` if transformers cannot make it."""
-    from transformers import AutoModel, SiglipTextConfig, SiglipTextModel
+    from transformers import AutoModel, SiglipTextConfig, SiglipTextModel, T5Config, T5EncoderModel
 
     with _loading():
         if isinstance(config, SiglipTextConfig):  # AutoModel does not know it
             return SiglipTextModel(config)
+        if isinstance(config, T5Config):  # AutoModel also makes its decoder
+            return T5EncoderModel(config)
         return AutoModel.from_config(config, trust_remote_code=False)
 
 

@@ -13,6 +13,8 @@ from transformers import (
     MPNetTokenizer,
     RobertaConfig,
     RobertaTokenizer,
+    T5Config,
+    T5Tokenizer,
     XLMRobertaConfig,
     XLMRobertaTokenizer,
 )
@@ -35,6 +37,8 @@ PIECES = [(word, -float(number)) for number, word in enumerate(["▁", *(f"▁{w
 XLM = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), *PIECES, ("<mask>", 0.0)]
 ALBERT = [("<pad>", 0.0), ("<unk>", 0.0), ("[CLS]", 0.0), ("[SEP]", 0.0), ("[MASK]", 0.0), *PIECES]
 DEBERTA = [("[PAD]", 0.0), ("[CLS]", 0.0), ("[SEP]", 0.0), ("[UNK]", 0.0), *PIECES, ("[MASK]", 0.0)]
+T5 = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), *PIECES]
+T5_SIZES = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2}
 DISENTANGLED = {
     "relative_attention": True,
     "pos_att_type": ["p2c", "c2p"],
@@ -49,6 +53,11 @@ KINDS = {
     "roberta": lambda: (RobertaConfig(**SMALL), RobertaTokenizer(vocab=BYTES, merges=[])),
     "xlm-roberta": lambda: (XLMRobertaConfig(**SMALL), XLMRobertaTokenizer(vocab=XLM)),
     "albert": lambda: (AlbertConfig(embedding_size=8, **SMALL), AlbertTokenizer(vocab=ALBERT)),
+    "t5": lambda: (T5Config(vocab_size=len(T5), **T5_SIZES), T5Tokenizer(vocab=T5, extra_ids=0)),
+    "t5, version 1.1": lambda: (
+        T5Config(vocab_size=len(T5), feed_forward_proj="gated-gelu", relative_attention_max_distance=9, **T5_SIZES),
+        T5Tokenizer(vocab=T5, extra_ids=0),
+    ),
     "deberta-v2": lambda: (DebertaV2Config(**DISENTANGLED, **SMALL), DebertaV2Tokenizer(vocab=DEBERTA)),
 }
 WEIGHTS = TokenWeights([IdfEntry(word="onion", part_of_speech="NOUN", document_count=1, idf=1.0)], ("NOUN",))

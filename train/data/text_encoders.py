@@ -209,6 +209,7 @@ MODEL_TYPES = (
     "electra",
     "mpnet",
     "roberta",
+    "t5",
     "xlm-roberta",
 )
 """Encoders that give a vector for each token, and whose tokenizers say which characters each token covers."""
@@ -217,18 +218,24 @@ SIZES = (
     "embedding_size",
     "hidden_size",
     "dim",
+    "d_model",
     "num_hidden_layers",
     "n_layers",
+    "num_layers",
     "num_hidden_groups",
     "inner_group_num",
     "num_attention_heads",
     "n_heads",
+    "num_heads",
+    "d_kv",
     "intermediate_size",
     "hidden_dim",
+    "d_ff",
     "max_position_embeddings",
     "type_vocab_size",
     "pad_token_id",
     "relative_attention_num_buckets",
+    "relative_attention_max_distance",
     "position_buckets",
     "max_relative_positions",
     "pooler_hidden_size",
@@ -237,15 +244,17 @@ SIZES = (
     "projection_dim",
     "projection_size",
 )
-LAYERS = ("num_hidden_layers", "n_layers", "num_hidden_groups", "inner_group_num")
+LAYERS = ("num_hidden_layers", "n_layers", "num_layers", "num_hidden_groups", "inner_group_num")
 RATES = (
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",
     "dropout",
+    "dropout_rate",
     "attention_dropout",
     "pooler_dropout",
     "initializer_range",
     "layer_norm_eps",
+    "layer_norm_epsilon",
 )
 SWITCHES = ("relative_attention", "position_biased_input", "share_att_key")
 ACTIVATIONS = (
@@ -263,6 +272,7 @@ NAMES: dict[str, tuple[str, ...]] = dict.fromkeys(
     ("hidden_act", "activation", "conv_act", "pooler_hidden_act"), ACTIVATIONS
 )
 NAMES |= {"norm_rel_ebd": ("none", "layer_norm"), "pos_att_type": ("c2p", "p2c")}
+NAMES |= {"feed_forward_proj": ("relu", "gated-gelu")}
 WITHOUT_EFFECT = (
     "model_type",
     "architectures",
@@ -280,6 +290,7 @@ WITHOUT_EFFECT = (
     "eos_token_id",
     "output_past",
     "initializer_factor",
+    "is_encoder_decoder",
 )
 """Settings that change nothing in a float32 encoder of which only the tokens' vectors are used."""
 
@@ -314,14 +325,18 @@ def make_encoder(config: PreTrainedConfig) -> PreTrainedModel | TextTower:
     """Return an encoder with random weights."""
     if config.model_type in TOWERS.values():
         return new_tower(config)
-    return without_pooler(new_network(config))
+    return token_encoder(new_network(config))
 
 
-def without_pooler(encoder: PreTrainedModel) -> PreTrainedModel:
-    """Remove the pooling layer and return the encoder. Only the tokens' vectors are used, so it would never be
-    trained."""
-    encoder.pooler = None  # pyright: ignore[reportArgumentType]: torch takes None for a module that is absent
-    return encoder
+def token_encoder(network: PreTrainedModel) -> PreTrainedModel:
+    """Return the part of a network that makes the tokens' vectors: T5's encoder, or all but the pooling layer.
+
+    Nothing else is used, so it would never be trained.
+    """
+    if network.config.model_type == "t5":
+        return network.get_encoder()
+    network.pooler = None  # pyright: ignore[reportArgumentType]: torch takes None for a module that is absent
+    return network
 
 
 def plain_config(about: Mapping[str, Any]) -> PreTrainedConfig:
@@ -409,7 +424,7 @@ def small_bert(vocabulary_size: int) -> PreTrainedModel:
         intermediate_size=1024,
         pad_token_id=0,
     )
-    return without_pooler(BertModel(config))
+    return token_encoder(BertModel(config))
 
 
 TextEncoder = tuple[PreTrainedTokenizerFast, PreTrainedModel | TextTower, TextPooling]
@@ -419,11 +434,12 @@ TextEncoder = tuple[PreTrainedTokenizerFast, PreTrainedModel | TextTower, TextPo
 def new_text_encoder(name: str, train_captions: Iterable[str], workers: Workers) -> TextEncoder:
     """Return the tokenizer, the text encoder and the pooling of a new run. No file of them is executed.
 
-    The pooling is the one that the model's files declare, and [CLS], as in TACo, if they declare none.
+    The pooling is the one that the model's files declare. If they declare none, it is [CLS], as in TACo, or, for T5,
+    which has no [CLS], the mean of the tokens.
 
     Args:
-        name: "small" for one that is learned from the captions; or a BERT-like model, a model of
-            sentence-transformers, CLIP or SigLIP, by folder or hub name.
+        name: "small" for one that is learned from the captions; or a BERT-like model, T5, a model
+            of sentence-transformers, CLIP or SigLIP, by folder or hub name.
         train_captions: Texts for the tokenizer of "small". Only the first process reads them.
         workers: The processes that train together.
 
@@ -441,8 +457,8 @@ def new_text_encoder(name: str, train_captions: Iterable[str], workers: Workers)
             config = plain_config(tower_settings(whole.to_dict()) if is_tower else whole.to_dict())
             tokenizer = _fast_tokenizer(load_processor(files, "tokenizer"), config)
             network, _ = load_network(files, whole if is_tower else config)
-            encoder = tower_of(network, config) if is_tower else without_pooler(network)
-            pooling, note = tower_pooling(config) if is_tower else declared_pooling(files.folder)
+            encoder = tower_of(network, config) if is_tower else token_encoder(network)
+            pooling, note = tower_pooling(config) if is_tower else declared_pooling(files.folder, config)
         if note and workers.is_first:
             say(f"note: text encoder {name!r}: {one_line(note)}")
         return tokenizer, encoder, pooling

@@ -62,15 +62,20 @@ SENTENCE_TRANSFORMERS = {"cls": CLS, "mean": MEAN, "lasttoken": LAST}
 """Methods by the name that sentence-transformers gives them."""
 
 
-def declared_pooling(folder: Path) -> tuple[TextPooling, str]:
-    """Return the pooling that a model of sentence-transformers declares, and a note about it; else the first token.
+def declared_pooling(folder: Path, config: PreTrainedConfig) -> tuple[TextPooling, str]:
+    """Return the pooling that a model of sentence-transformers declares, and a note about it.
+
+    Of other models it is the first token, or, for T5, which begins no text with a token of its own, the mean of all.
 
     Raises:
         ValueError: The files are damaged, or declare another kind of pooling.
     """
     path = folder / MODULES_FILE
     if not path.is_file():
-        return TextPooling(), ""
+        if config.model_type != "t5":
+            return TextPooling(), ""
+        note = f"it has no [CLS]: a sentence's vector is {POOLINGS[MEAN]}, unless --encoder pools them itself"
+        return TextPooling(MEAN), note
     modules = json.loads(read_small(path, MAX_CONFIG_BYTES))
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise ValueError(f"its {MODULES_FILE} is no list of modules")

@@ -35,7 +35,7 @@ def test_an_encoder_is_loaded_saved_and_read_back_unchanged(tmp_path, kind, caps
     config, tokenizer = KINDS[kind]()
     AutoModel.from_config(config).save_pretrained(tmp_path / "theirs")
     tokenizer.save_pretrained(tmp_path / "theirs")
-    theirs = AutoTokenizer.from_pretrained(tmp_path / "theirs")(TEXTS, padding=True, return_offsets_mapping=True)
+    split = AutoTokenizer.from_pretrained(tmp_path / "theirs")(TEXTS, padding=True, return_offsets_mapping=True)
     texts = iter(TEXTS)
     begun = SubwordInputs(*new_text_encoder(str(tmp_path / "theirs"), texts, Workers()), WEIGHTS, 36)
     assert next(texts) == TEXTS[0], "its vocabulary is its own: a hundred million captions are not read for it"
@@ -46,10 +46,10 @@ def test_an_encoder_is_loaded_saved_and_read_back_unchanged(tmp_path, kind, caps
     read.encoder.load_state_dict(state)
     captions = [Caption(video_id="v", caption=text, split="train") for text in TEXTS]
     for pieces in (begun, read):
-        assert pieces(captions)["input_ids"].tolist() == theirs["input_ids"]
+        assert pieces(captions)["input_ids"].tolist() == split["input_ids"]
         given = {name: value for name, value in pieces(captions).items() if name != "token_weights"}
         out = pieces.encoder.eval()(**given).last_hidden_state
-        torch.testing.assert_close(
-            out, AutoModel.from_pretrained(tmp_path / "theirs").eval()(**given).last_hidden_state
-        )
+        theirs = AutoModel.from_pretrained(tmp_path / "theirs").eval()
+        theirs = theirs.get_encoder() if kind.startswith("t5") else theirs  # T5 also has a decoder, for other texts
+        torch.testing.assert_close(out, theirs(**given).last_hidden_state)
     assert "config.json" not in capsys.readouterr().err, "nothing of it is left unused"

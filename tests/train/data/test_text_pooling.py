@@ -88,6 +88,7 @@ def write_bert(folder: Path, pooling: dict | None, modules: tuple[str, ...] = ("
 def by_library(folder: Path, method: str) -> torch.Tensor:
     """One text after the other, as sentence-transformers pools."""
     model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    model = model.get_encoder() if model.config.model_type == "t5" else model
     vectors = []
     for text in TEXTS:
         tokens = model(**tokenizer(text, truncation=True, max_length=LONGEST, return_tensors="pt")).last_hidden_state[0]
@@ -115,6 +116,17 @@ def test_the_declared_pooling_is_used_saved_and_said(tmp_path, capsys, declared,
     read = read_back(inputs, tmp_path / "run")
     assert (tmp_path / "run" / POOLING_FILE).exists() == (method != "cls"), "[CLS] runs have the files of today"
     assert read.pooling == inputs.pooling and torch.equal(sentences(read), sentences(inputs))
+
+
+def test_t5_begins_no_text_with_a_token_of_its_own(tmp_path):
+    """A sentence's vector is the mean of its tokens, without padding."""
+    config, tokenizer = KINDS["t5"]()
+    torch.manual_seed(0)
+    AutoModel.from_config(config).save_pretrained(tmp_path / "m")
+    tokenizer.save_pretrained(tmp_path / "m")
+    inputs = inputs_of(tmp_path / "m")
+    assert inputs.pooling == TextPooling("mean")
+    torch.testing.assert_close(sentences(inputs), by_library(tmp_path / "m", "mean"), rtol=1e-5, atol=1e-5)
 
 
 def test_modules_that_are_not_used_are_said(tmp_path, capsys):
