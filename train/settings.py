@@ -207,6 +207,8 @@ class EncoderTraits:
     description: str
     gives_tokens: bool = True
     """False: it gives one vector for each clip and caption."""
+    reads_rows: bool = False
+    """It reads all rows of a clip even if it gives no tokens. Others that give none get the maximum over the rows."""
     caption_input: Literal["subwords", "word_vectors", "word_ids", "recordings"] | type = "subwords"
     """What it reads of a caption; decides the class of its inputs (``data/text_inputs.py``). An encoder of one's own
     may have a class of its own here, a ``data.text_inputs.LearnedInputs``."""
@@ -216,6 +218,11 @@ class EncoderTraits:
     """It has batch normalisation, so it must see the whole batch at once."""
     extra: Mapping[str, ExtraInput] = field(default_factory=dict)
     """{name: input of one's own} that its model reads, as the argument ``extra`` of its encoders."""
+
+    @property
+    def pools_rows(self) -> bool:
+        """It gets the maximum over a clip's rows, as one row."""
+        return not (self.gives_tokens or self.reads_rows)
 
     @property
     def reads_words(self) -> bool:
@@ -277,6 +284,13 @@ ENCODERS = {
         ),
         normalises_batches=True,
     ),
+    "ssb": EncoderTraits(
+        description="a GRU over a clip's feature vectors and a convolution over a caption's subwords, each with a "
+        "pooling layer of self-attention (Support-Set Bottlenecks; NCL, Appendix C)",
+        gives_tokens=False,
+        reads_rows=True,
+        ignored_settings=("embedding_size", "num_video_layers", "num_fusion_layers", "tokens_of_interest"),
+    ),
 }
 """{name: properties} of the built-in encoders"""
 
@@ -318,7 +332,8 @@ class ModelSettings(Settings):
     encoder: str = setting("transformer", choices=_EncoderDescriptions())
     text_encoder: str = setting(
         "small",
-        "'small' (two layers, learned from the captions), or a BERT-like model, CLIP or SigLIP by folder or hub name",
+        "'small' (two layers, learned from the captions), or a BERT-like model, T5, CLIP or SigLIP by folder or hub "
+        "name",
     )
     embedding_size: int = setting(6144, "width of the gated encoder", ge=1)  # SSML section 5.1
     num_video_layers: int = setting(1, "self-attention layers over a clip's feature vectors", ge=0)  # TACo section 4.2

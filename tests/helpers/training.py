@@ -37,6 +37,8 @@ PAIR_CASES = {
     "mil-nce": {"objective": "mil-nce", **GATED},
     "ncl": {"objective": "ncl", **NCL, "temperature": 0.1, "num_video_layers": 0},
     "ncl-gated": {"objective": "ncl", **GATED, **NCL, "temperature": 0.1},
+    "ncl-ssb": {"objective": "ncl", "encoder": "ssb", **NCL, "temperature": 0.07, "loss_scale": 15.0},
+    "hard-triplet": {"objective": "hard-triplet", "encoder": "ssb"},
     "cmcm": {"objective": "cmcm", "codebook_size": 12},
     "words": {"objective": "words", "encoder": "words", "ema_decay": 0.9, "stage_weights": "validation"},
     "taco-both": {"objective": "taco", **NCL, "pair_weights": "density", "density_neighbors": 2},

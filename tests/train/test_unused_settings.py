@@ -32,7 +32,7 @@ REFUSED = {
     "its default value": (["--text-encoder", "small"], "--text-encoder small", "words", "transformer"),
     "another objective's": (["--num-negatives", "2"], "--num-negatives 2", "words", "taco, toco"),
     "a learned scale": (["--temperature", "1"], "--temperature 1.0", "words", "taco, toco, toco-mlm, ncl"),
-    "a margin": (["--objective", "taco", "--margin", "0.2"], "--margin 0.2", "taco", "ssml, cmcm, vqa"),
+    "a margin": (["--objective", "taco", "--margin", "0.2"], "--margin 0.2", "taco", "ssml, hard-triplet, cmcm, vqa"),
     "a temperature": (
         ["--objective", "ssml", "--temperature", "0.1"],
         "--temperature 0.1",
@@ -188,6 +188,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "mil-nce": ("toy", {"objective": "mil-nce", **GATED}),
     "ncl, gated": ("toy", {"objective": "ncl", **GATED, **NCL}),
     "vqa": ("asked", {"objective": "vqa", **GATED}),
+    "hard-triplet": ("toy", {"objective": "hard-triplet", **GATED}),
+    "ncl, ssb": ("toy", {"objective": "ncl", "encoder": "ssb"}),
     "ncl": ("toy", {"objective": "ncl"}),
     "cmcm": ("toy", {"objective": "cmcm", "codebook_size": 12}),
     "cmcm, baseline": ("toy", {"objective": "cmcm", "codebook_size": 0}),
@@ -204,7 +206,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "spoken": ("spoken", {k: v for k, v in SPOKEN.items() if k != "dataset"}),
 }
 """{case: (data set, settings)}"""
-FAST = ("words", "words, one score", "ssml", "mil-nce", "ncl, gated", "vqa")
+FAST = ("words", "words, one score", "ssml", "mil-nce", "ncl, gated", "vqa", "hard-triplet")
 CHANGED: dict[str, Any] = {
     "tokens_of_interest": "det",
     "max_video_tokens": 2,
@@ -232,6 +234,7 @@ CHANGED: dict[str, Any] = {
     "density_neighbors": 1,
     "query_queue": 7,
     "margin": 0.7,
+    "loss_scale": 3.0,
     "intra_video_rate": 0.9,
     "captions_per_clip": 2,
     "negatives": "random",

@@ -74,7 +74,9 @@ def encode(model: PairModel, inputs: Inputs, micro_batch_size: int) -> tuple[Tex
     for part in micro_batches(len(rows), micro_batch_size):
         of_part, extra = None if lengths is None else lengths[part], _part(inputs.video_extra, part)
         videos.append(checkpoint(encode_videos, rows[part], mask[part], of_part, extra, use_reentrant=False))
-    return texts, replace(tokens_of(VideoTokens, _joined(videos)), lengths_B=lengths)
+    # Without tokens of their own, rows and subwords are not what the encoders make: one vector of each.
+    known = lengths if model.traits.gives_tokens else None
+    return texts, replace(tokens_of(VideoTokens, _joined(videos)), lengths_B=known)
 
 
 def encode_texts(model: PairModel, inputs: Inputs, micro_batch_size: int) -> TextTokens:
@@ -90,8 +92,11 @@ def encode_texts(model: PairModel, inputs: Inputs, micro_batch_size: int) -> Tex
     # state, recomputation draws another dropout mask.
     for part in micro_batches(len(next(iter(inputs.texts.values()))), micro_batch_size):
         parts.append(checkpoint(of, _part(inputs.texts, part), _part(inputs.text_extra, part), use_reentrant=False))
+    texts = tokens_of(TextTokens, _joined(parts))
+    if not model.traits.gives_tokens:
+        return texts
     counts = inputs.texts.get("lengths_B"), inputs.texts.get("num_of_interest_B")
-    return replace(tokens_of(TextTokens, _joined(parts)), lengths_B=counts[0], num_of_interest_B=counts[1])
+    return replace(texts, lengths_B=counts[0], num_of_interest_B=counts[1])
 
 
 def encode_masked(

@@ -204,7 +204,10 @@ class Trainer:
 
     def _copy_for_ema(self) -> PairModel | None:
         """Return the model that holds the running average of the weights; None if the run has none."""
-        return copy.deepcopy(self.model).eval().requires_grad_(False) if self.config.optimization.ema_decay else None
+        if not self.config.optimization.ema_decay:
+            return None
+        # To its device: the copied weights of a GRU are put into one piece of memory, as its kernels on a GPU want.
+        return copy.deepcopy(self.model).to(self.model.device).eval().requires_grad_(False)
 
     def _set_precision_and_compile(self) -> None:
         self.model.set_precision(self.config.model.precision)

@@ -10,7 +10,7 @@ losses is that of the batch.
 
 from .cmcm import code_distances, code_log_probabilities, code_matching, code_similarity, masked_margin_softmax
 from .contrastive import LearnedTemperature, decoupled_nce, mil_nce, nce, sigmoid_loss, symmetric_nce, weighted_nce
-from .margins import answer_margin, intra_video_weights, max_margin, soft_max_margin
+from .margins import answer_margin, hardest_margin, intra_video_weights, max_margin, soft_max_margin
 from .ncl import Biases, normalized_nce, pair_biases, shares_of, sinkhorn_biases
 from .taco import (
     cascade_scores,
@@ -35,6 +35,7 @@ __all__ = [
     "fusion_nce",
     "fusion_token_nce",
     "hard_negatives",
+    "hardest_margin",
     "intra_video_weights",
     "masked_margin_softmax",
     "max_margin",

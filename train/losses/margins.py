@@ -1,4 +1,4 @@
-"""Max-margin ranking losses of HowTo100M and SSML."""
+"""Max-margin ranking losses of HowTo100M, SSML and VSE++."""
 
 import torch
 import torch.nn.functional as F
@@ -40,6 +40,27 @@ def soft_max_margin(
     of_texts, of_videos = weights_B[:, None] * of_texts, weights_B[None, :] * of_videos
     both = (of_texts + of_videos) * ~torch.eye(len(own_B), dtype=torch.bool, device=own_B.device)
     return (both if negative_weights_BB is None else both * negative_weights_BB).mean()
+
+
+def hardest_margin(similarity_BB: Tensor, margin: float = 0.2, *, weights_B: Tensor | None = None) -> Tensor:
+    """VSE++'s max of hinges (NCL, Appendix C: "max-margin triplet ranking loss with hard negative mining").
+
+    Each pair must be ahead of the hardest negative of its text and of that of its video by ``margin``. For example, of
+    vectors of length 1: ``hardest_margin(text @ video.T)``
+
+    Args:
+        similarity_BB: Similarity of text i and video j.
+        margin: By how much.
+        weights_B: Weight of each pair; None: all have 1.
+
+    Returns:
+        A scalar: the sum of both directions, the mean over pairs. 0 for a single pair, which has no negative.
+    """
+    own_B = similarity_BB.diagonal()
+    is_pair_BB = torch.eye(len(own_B), dtype=torch.bool, device=own_B.device)
+    others_BB = similarity_BB.masked_fill(is_pair_BB, float("-inf"))
+    loss_B = F.relu(margin + others_BB.amax(dim=1) - own_B) + F.relu(margin + others_BB.amax(dim=0) - own_B)
+    return (loss_B if weights_B is None else weights_B * loss_B).mean()
 
 
 def answer_margin(similarity_RA: Tensor, right_R: Tensor, margin: float = 0.1) -> Tensor:

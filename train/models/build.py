@@ -6,6 +6,7 @@ from ..settings import ModelSettings
 from .base import ModelPlan, PairModel
 from .gated import GatedPair
 from .spoken import SpokenPair
+from .ssb import SupportSetPair
 from .transformer import VideoTextModel
 from .words import WordPair
 
@@ -14,6 +15,7 @@ MODELS: dict[str, type[PairModel]] = {
     "gated": GatedPair,
     "words": WordPair,
     "spoken": SpokenPair,
+    "ssb": SupportSetPair,
 }
 """{encoder: model with it}, for each of ``settings.ENCODERS``."""
 

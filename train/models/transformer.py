@@ -54,7 +54,7 @@ class VideoTextModel(PairModel):
 
         Args:
             feature_dim: Width of a row of features.
-            text_encoder: A BERT-like model, or a text tower.
+            text_encoder: A BERT-like model, T5's encoder, or a text tower.
             num_video_layers: Number of self-attention layers over a clip's rows, 0 or more.
             num_fusion_layers: Number of fusion layers; None for no fusion module.
             dropout: Dropout rate of the new layers.

@@ -13,6 +13,7 @@ from ...storage.common.settings import types_of
 from ..settings import DataSettings, ModelSettings, OptimizationSettings, ValidationSettings, extra_problem
 from .base import Objective
 from .cmcm import CmcmObjective
+from .hard_triplet import HardTripletObjective
 from .mil_nce import MilNceObjective
 from .ncl import NclObjective
 from .segmentation import SegmentationObjective
@@ -30,6 +31,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "ssml": SsmlObjective,
     "mil-nce": MilNceObjective,
     "ncl": NclObjective,
+    "hard-triplet": HardTripletObjective,
     "cmcm": CmcmObjective,
     "vqa": VqaObjective,
     "segmentation": SegmentationObjective,

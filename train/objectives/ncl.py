@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from ...storage.common.settings import setting
 from .base import Objective
 
 if TYPE_CHECKING:
@@ -26,8 +27,10 @@ class NclObjective(Objective):
     can_normalize: ClassVar[bool] = True
     ignored_settings: ClassVar[frozenset[str]] = frozenset({"tokens_of_interest", "num_fusion_layers", "stage_weights"})
 
+    loss_scale: float = setting(1.0, "factor of the loss (NCL's Appendix C: 15 in place of a margin loss)", gt=0)
+
     def compute_loss(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
-        """Return Eq. 4."""
+        """Return Eq. 4, times the scale."""
         from ..losses import normalized_nce
 
         text_BD, video_BD = batch.all_vectors(self, model)
@@ -39,4 +42,4 @@ class NclObjective(Objective):
             weights_B=batch.all_weights(),
             num_iterations=SINKHORN_ITERATIONS if self.normalized_loss else 0,
         )
-        return {"contrast": loss}
+        return {"contrast": self.loss_scale * loss}

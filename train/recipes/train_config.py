@@ -80,12 +80,12 @@ class TrainConfig:
             raise SettingError("encoder", self.model.encoder, problem)
 
     def _check_maps(self) -> None:
-        data, gives_tokens = self.data, self.model.encoder_traits.gives_tokens
-        if data.maps and gives_tokens and data.grid is None:
+        data, pools_rows = self.data, self.model.encoder_traits.pools_rows
+        if data.maps and not pools_rows and data.grid is None:
             problem = "a map of each frame; set video_grid to TIMExHEIGHTxWIDTH, such as 2x2x2"
             raise SettingError("features", data.features, problem)
-        if data.grid is not None and not gives_tokens:
-            problem = f"expected an encoder that takes tokens, which {self.model.encoder} does not"
+        if data.grid is not None and pools_rows:
+            problem = f"expected an encoder that takes a clip's rows, which {self.model.encoder} does not"
             raise SettingError("video_grid", data.video_grid, problem)
         if data.grid is not None and self.objective.needs_row_times:
             problem = f"objective {self.objective.name} needs the time of each row, which a grid's cells do not have"

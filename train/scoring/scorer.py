@@ -80,8 +80,8 @@ class Scorer:
         return self.model.tokens_of_videos(rows.to(self._device), mask.to(self._device), None, extra)
 
     def video_inputs(self, clips: Sequence[Clip]) -> tuple[Tensor, Tensor]:
-        """Return the clips' feature rows [B, M, D] and mask [B, M]. The gated encoder gets one row for each clip."""
-        if not self.config.model.encoder_traits.gives_tokens:
+        """Return the clips' feature rows [B, M, D] and mask [B, M]. Some encoders get one row for each clip."""
+        if self.config.model.encoder_traits.pools_rows:
             rows = torch.from_numpy(self.features.pooled(clips))[:, None]
             return rows, torch.ones(rows.shape[:2], dtype=torch.bool)
         return self.features.batch(clips, self.config.data.max_video_tokens)

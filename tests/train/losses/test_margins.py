@@ -1,10 +1,11 @@
-"""Margin losses: SSML's, HowTo100M's and MMT's, against loops and published programs."""
+"""Margin losses: SSML's, HowTo100M's, VSE++'s and MMT's, against loops and published programs."""
 
 import pytest
 import torch
 from helpers.loss_checks import same, similarities
 from vlalign.train.losses import (
     answer_margin,
+    hardest_margin,
     intra_video_weights,
     max_margin,
     soft_max_margin,
@@ -38,6 +39,22 @@ def test_weights_of_negatives_count_in_both_directions():
     same(ours, soft_max_margin(s, torch.ones(4), 0.3, negative_weights_BB=weights), s)
 
 
+@pytest.mark.parametrize("size", [1, 2, 7])
+def test_hardest_margin_counts_the_worst_negative_of_each_text_and_video(size):
+    s, p = similarities(size, size), torch.rand(size, dtype=torch.float64)
+
+    def plain(weights: torch.Tensor) -> torch.Tensor:
+        total = 0.0 * s.sum()
+        for i in range(size):
+            of_text = [torch.relu(0.4 + s[i, j] - s[i, i]) for j in range(size) if j != i]
+            of_video = [torch.relu(0.4 + s[j, i] - s[i, i]) for j in range(size) if j != i]
+            total = total + weights[i] * (max(of_text, default=0.0) + max(of_video, default=0.0))
+        return total / size
+
+    same(hardest_margin(s, 0.4), plain(torch.ones(size)), s)
+    same(hardest_margin(s, 0.4, weights_B=p), plain(p), s)
+
+
 def test_answer_margin_is_that_of_plain_loops():
     s, right = similarities(5, 3), [2, 0, 1, 1, 2]
     total = 0.0
@@ -48,10 +65,11 @@ def test_answer_margin_is_that_of_plain_loops():
     same(answer_margin(s, torch.tensor(right), 0.3), total / 15, s)
 
 
-def test_the_margin_is_howto100ms_unless_another_is_given():
+def test_the_margin_is_that_of_the_setting_unless_another_is_given():
     s, ones, right = torch.randn(4, 4), torch.ones(4), torch.arange(4)
     assert max_margin(s) == max_margin(s, 0.1) == soft_max_margin(s, ones)
     assert answer_margin(s, right) == answer_margin(s, right, 0.1)
+    assert hardest_margin(s) == hardest_margin(s, 0.2)
 
 
 def test_max_margin_is_that_of_howto100m_and_mmt(goldens):

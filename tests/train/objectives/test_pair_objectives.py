@@ -20,7 +20,7 @@ def test_two_processes_have_the_loss_the_gradient_and_the_codebook_of_one(toy, t
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, marks=pytest.mark.slow if case.endswith("-both") or case == "ncl" else ())
+        pytest.param(case, marks=pytest.mark.slow if case.endswith("-both") or case in ("ncl", "hard-triplet") else ())
         for case in PAIR_CASES
     ],
 )
