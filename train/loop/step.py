@@ -74,7 +74,7 @@ def encode(model: PairModel, inputs: Inputs, micro_batch_size: int) -> tuple[Tex
     for part in micro_batches(len(rows), micro_batch_size):
         of_part, extra = None if lengths is None else lengths[part], _part(inputs.video_extra, part)
         videos.append(checkpoint(encode_videos, rows[part], mask[part], of_part, extra, use_reentrant=False))
-    # Without tokens of their own, rows and subwords are not what the encoders make: one vector of each.
+    # An encoder that gives no tokens makes one vector of all rows, whose number is not that of its tokens.
     known = lengths if model.traits.gives_tokens else None
     return texts, replace(tokens_of(VideoTokens, _joined(videos)), lengths_B=known)
 

@@ -33,6 +33,7 @@ CASES = {
     "taco": {"objective": "taco", "num_negatives": 2},
     "mil-nce": {"objective": "mil-nce", **GATED},
     "ncl": {"objective": "ncl", "normalized_loss": True, "query_queue": 20, "temperature": 0.1},
+    "ssb": {"objective": "hard-triplet", "encoder": "ssb"},
 }
 IN_A_NEW_PROCESS = """
 import sys

@@ -2,11 +2,15 @@
 
 import pytest
 import torch
-from helpers.text_encoders import T5_SIZES
-from helpers.training import gradient, trainer
+from helpers.text_encoders import KINDS, T5_SIZES
+from helpers.training import EIGHT_STEPS, at, check_stopped_run, gradient, trainer
 from torch import nn
 from transformers import T5Config, T5EncoderModel
 from vlalign.storage.common.errors import SettingError
+from vlalign.storage.common.files import read_json
+from vlalign.train import load_run
+from vlalign.train.cli.evaluate import main as evaluate_main
+from vlalign.train.cli.search import main as search_main
 from vlalign.train.data.text_inputs import SubwordInputs
 from vlalign.train.models.ssb import SupportSetPair, TransformerPool
 from vlalign.train.models.tokens import TextTokens, VideoTokens
@@ -150,3 +154,19 @@ def test_a_trainer_gives_it_all_rows_and_micro_batches_change_nothing(toy, tmp_p
     assert in_parts == pytest.approx(terms, rel=1e-5)
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-4)
     assert len(expected) == sum(p.numel() for p in whole.model.parameters()), "every parameter has a gradient"
+
+
+def test_a_recipe_with_t5_is_resumed_evaluated_normalised_and_searched(toy, tmp_path, capsys):
+    """T5's own size, tokenizer and layers, from a folder that the library saved."""
+    config, tokenizer = KINDS["t5"]()
+    torch.manual_seed(0)
+    T5EncoderModel(config).save_pretrained(tmp_path / "t5")
+    tokenizer.save_pretrained(tmp_path / "t5")
+    call = [*at(toy), "--recipe", "ncl-ssb-msvd", "--features", "s3d", "--text-encoder", str(tmp_path / "t5")]
+    check_stopped_run(toy, [*call, *EIGHT_STEPS, "--query-queue", "20"], "t5")
+    capsys.readouterr()
+    assert evaluate_main([*at(toy), "t5-whole", "--normalize", "ncl"]) == 0
+    assert search_main([*at(toy), "t5-whole", "cut the onion", "--num-results", "3"]) == 0
+    assert "'cut the onion'" in capsys.readouterr().out
+    assert read_json(toy.runs / "t5-whole" / "text_encoder" / "config.json")["model_type"] == "t5"
+    assert load_run(toy.runs / "t5-whole", device="cpu").encode_text(["cut the onion"]).shape == (1, WIDTH)
