@@ -1,5 +1,6 @@
 """Every row of every paper's table that is ours is trained for two steps on made-up data, and evaluated."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from helpers.labelled import make_questions, make_segments, make_steps
 from helpers.spoken import make_spoken
 from helpers.toy import make_toy
-from vlalign.storage import VideoFeatures, Weights, write_shard
+from vlalign.storage import Weights, write_shard
 from vlalign.storage.captions.files import read_captions_about, write_captions_about
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.profiles import PROFILES
@@ -55,36 +56,28 @@ def add_features(dataset: DatasetFolder, features: str) -> None:
         if dataset.features(name).exists():
             continue
         rng, profile = np.random.default_rng(0), PROFILES[name]
-        with open_store(dataset.features(there)) as store:
-            videos = [
-                VideoFeatures(
-                    video_id=video_id,
-                    features=rng.normal(size=(len(video.features), profile.dimension)),
-                    start_seconds=video.start_seconds,
-                    end_seconds=video.end_seconds,
-                    valid_frames=video.valid_frames,
-                    duration_seconds=video.duration_seconds,
-                )
-                for video_id in store.video_ids()
-                for video in [store.get(video_id)]
-            ]
+        store = open_store(dataset.features(there))
+        videos = [
+            replace(video, features=rng.normal(size=(len(video.features), profile.dimension)))
+            for video in map(store.get, store.video_ids())
+        ]
         write_shard(dataset.features(name), profile, Weights(name="made", sha256="0" * 64), videos, made_with={})
 
 
 def make_data(root: Path, suite: Suite, dataset: str) -> DatasetFolder:
     """Make all data sets that a suite needs for its rows of one data set."""
-    for row in suite.rows_for(dataset):
-        config = row_config(suite, row, dataset, {})
+    configs = [row_config(suite, row, dataset, {}) for row in suite.rows_for(dataset)]
+    for config in configs:
         name = config.data.dataset
         if not (root / name).exists():
             made = make_like(root, name, config)
             about = read_captions_about(made.captions)
             write_captions_about(made.captions, about | {"protocol": config.data.protocol})
-        add_features(DatasetFolder(root, name), config.data.features)
-        if not (root / dataset).exists():
-            make_like(root, dataset, config)
-        if row.trained_on:
-            add_features(DatasetFolder(root, dataset), config.data.features)
+    if not (root / dataset).exists():
+        make_like(root, dataset, configs[0])
+    for config in configs:
+        for name in {config.data.dataset, dataset}:
+            add_features(DatasetFolder(root, name), config.data.features)
     return DatasetFolder(root, dataset)
 
 
