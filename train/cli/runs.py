@@ -34,8 +34,9 @@ def _runs(args: argparse.Namespace) -> int:
         return _claims(args)
     if args.figure:
         numbers, files = draw_paper_figure(args.figure, args.root, args.dataset)
-        show("\n".join(numbers.notes))
-        show(f"figure: {files[0]}; its numbers: {files[1]}")
+        *drawn, written = files
+        show("\n".join(numbers.notes) if drawn else FORMATS[args.format](numbers))
+        show(f"figure: {drawn[0]}; its numbers: {written}" if drawn else f"table: {written}")
         return EXIT_DONE
     dataset = find_dataset(args.root, args.dataset, having="runs", hint="vlalign-train")
     write = FORMATS[args.format]
@@ -128,7 +129,7 @@ def make_parser() -> Parser:
     action.add_argument(
         "--figure",
         metavar="NAME",
-        help=f"draw a figure of a paper again, and write it with its numbers: {'; '.join(FIGURES)}",
+        help=f"make a figure of a paper, or a table that needs no training, and write it: {'; '.join(FIGURES)}",
     )
     action.add_argument("--rename", nargs=2, metavar=("RUN", "NAME"), help="rename a run")
     action.add_argument(

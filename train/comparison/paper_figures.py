@@ -1,7 +1,7 @@
-"""The papers' figures, drawn again: ``vlalign-runs --figure "SSML, Figure 2"``.
+"""The papers' figures, and tables that need no training, made again: ``vlalign-runs --figure "SSML, Figure 2"``.
 
-To add one, write a function that returns a Matplotlib figure and its numbers, and add it to ``FIGURES``. It imports
-Matplotlib and torch when it is called, so that the command line starts quickly.
+To add one, write a function that returns a Matplotlib figure and its numbers, and add it to ``FIGURES``; of a table,
+its figure is None. It imports Matplotlib and torch when it is called, so that the command line starts quickly.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,22 +15,34 @@ from ...storage.common.packages import missing_package_message
 from ...storage.common.writing import atomic_write
 from .ssml_figures import draw_bounds, draw_toy_data
 from .table import ResultsTable, as_csv
+from .taco_figures import (
+    examples_by_token_weight,
+    sizes_by_video_layers,
+    sizes_of_methods,
+    strategies,
+    token_statistics,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FOLDER = "figures"
 """Folder under the root that figures are written into."""
-FIGURES: dict[str, Callable[[Path, str | None], "tuple[Figure, ResultsTable]"]] = {
+FIGURES: dict[str, Callable[[Path, str | None], "tuple[Figure | None, ResultsTable]"]] = {
     "SSML, Figure 2": draw_bounds,
     "SSML, Figure 3": draw_toy_data,
+    "TACo, Table 1": strategies,
+    "TACo, Table 10": token_statistics,
+    "TACo, Table 13": sizes_by_video_layers,
+    "TACo, Table 14": sizes_of_methods,
+    "TACo, Figure 3": examples_by_token_weight,
 }
-"""{paper and figure: function that draws it}. It is called with the folder of all data sets, and the data set's name or
-None. A figure of runs finds its data set with ``find_dataset``. The notes of the numbers are printed."""
+"""{paper and figure or table: function that makes it}. It is called with the folder of all data sets, and the data
+set's name or None. A figure of runs finds its data set with ``find_dataset``. The notes of the numbers are printed."""
 
 
 def draw_paper_figure(name: str, root: Path, dataset: str | None) -> tuple[ResultsTable, tuple[Path, ...]]:
-    """Draw a paper's figure again; write it as SVG, and its numbers as CSV, into ``<root>/figures``.
+    """Draw a paper's figure again; write it as SVG, and its numbers as CSV, into ``<root>/figures``. A table is CSV.
 
     Args:
         name: One of ``FIGURES``.
@@ -67,11 +79,12 @@ def _file_name(name: str, dataset: str | None) -> str:
     return "-".join(filter(None, (paper, figure.replace(" ", ""), dataset)))
 
 
-def _write(figure: "Figure", numbers: ResultsTable, stem: Path) -> Iterator[Path]:
-    drawn = stem.with_name(f"{stem.name}.svg")
-    with atomic_write(drawn) as partial:
-        figure.savefig(partial, format="svg", metadata={"Date": None})
-    yield drawn
+def _write(figure: "Figure | None", numbers: ResultsTable, stem: Path) -> Iterator[Path]:
+    if figure is not None:
+        drawn = stem.with_name(f"{stem.name}.svg")
+        with atomic_write(drawn) as partial:
+            figure.savefig(partial, format="svg", metadata={"Date": None})
+        yield drawn
     written = stem.with_name(f"{stem.name}.csv")
     write_text(written, as_csv(numbers) + "\n")
     yield written
