@@ -8,6 +8,7 @@ from .train_config import Recipe
 _TACO: Recipe = {
     "objective": "taco",
     "idf": "token",  # appendix A, Eq. 7
+    "loss_sum": True,  # Eq. 3 to 5
     "features": "resnet152+s3d",  # R-152+S3D-HM
     "text_encoder": "google-bert/bert-base-uncased",
     "batch_size": 128,
