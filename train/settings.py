@@ -240,6 +240,11 @@ ENCODERS = {
         description="self-attention over a clip's feature vectors and over a caption's subwords (TACo, section 3.1)",
         ignored_settings=("embedding_size",),
     ),
+    "mean": EncoderTraits(
+        description="the mean of a clip's feature vectors, each of length 1, and a text encoder, without any layer "
+        "between them: CLIP4Clip's meanP (NCL, section 4)",
+        ignored_settings=("embedding_size", "num_video_layers", "num_fusion_layers", "additions", "dropout"),
+    ),
     "gated": EncoderTraits(
         description="gated embeddings of the maximum of a clip's feature vectors and of the average of a caption's "
         "word vectors (SSML, section 5.1)",

@@ -16,7 +16,7 @@ from vlalign.train import evaluate, train
 from vlalign.train.evaluation.evaluate import EvaluationSettings
 from vlalign.train.evaluation.retrieval import RetrievalSettings
 
-WAYS = ("none", "ncl", "ncl-oracle")
+WAYS = ("none", "ncl", "ncl-tuned", "ncl-oracle")
 
 
 def asked(root: Path, name: str, features: str, seed: int, settings: dict[str, Any]) -> dict[str, tuple[float, float]]:

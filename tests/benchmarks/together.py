@@ -63,10 +63,10 @@ def run(dataset: DatasetFolder, features: str, objective: str, more: str, seed: 
 def evaluate(dataset: DatasetFolder, name: str, log: Path, normalized: bool) -> dict[str, float]:
     def text_to_video(*options: str) -> dict[str, float]:
         call("train.cli.evaluate", [*at(dataset), name, *options], log)
-        folder = dataset.runs / name / ("evaluations/normalize=ncl" if options else "")
-        return read_json(folder / "metrics.json")["metrics"]["text_to_video"]
+        newest = max((dataset.runs / name).rglob("metrics.json"), key=lambda path: path.stat().st_mtime_ns)
+        return read_json(newest)["metrics"]["text_to_video"]
 
-    metrics = text_to_video()
+    metrics = text_to_video("--normalize", "none")
     found = {key: metrics[key] for key in COLUMNS}
     return found | ({NORMALIZED: text_to_video("--normalize", "ncl")["R@1"]} if normalized else {})
 

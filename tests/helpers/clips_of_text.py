@@ -41,3 +41,15 @@ def save_clip(model: CLIPModel, tokenizer: CLIPTokenizer, folder: Path) -> Path:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def save_wide_clip(texts: Iterable[str], folder: Path, width: int) -> Path:
+    """Write a CLIP of one layer with random weights, whose texts have vectors of a width; return the folder."""
+    tokenizer = word_tokenizer(texts)
+    sizes = {"hidden_size": width, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    ends = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": 1}
+    text = sizes | ends | {"vocab_size": len(tokenizer), "max_position_embeddings": 77}
+    vision = sizes | {"hidden_size": 8, "image_size": 8, "patch_size": 4}
+    torch.manual_seed(0)
+    config = CLIPConfig(text_config=text, vision_config=vision, projection_dim=width)
+    return save_clip(CLIPModel(config).eval(), tokenizer, folder)

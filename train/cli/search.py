@@ -37,7 +37,18 @@ def add_encoder(parser: Parser) -> None:
         "--weights", type=Path, metavar="PATH", help="file or folder of the weights that made these features"
     )
     parser.add_argument("--device", default="auto", help=f"device of the run: {DEVICE_HELP}")
+    add_normalize(parser)
     add_stores(parser)
+
+
+def add_normalize(parser: Parser) -> None:
+    """Add the option that switches the biases of a run of NCL off."""
+    parser.add_argument(
+        "--normalize",
+        choices=("ncl", "none"),
+        help="with or without NCL's biases of the windows (default: ncl for a run of objective ncl with "
+        "--normalized-loss, else none)",
+    )
 
 
 def source_of(args: argparse.Namespace) -> "SearchSource":
@@ -47,13 +58,15 @@ def source_of(args: argparse.Namespace) -> "SearchSource":
     if args.run is None:
         named = None if args.dataset is None else DatasetFolder(args.root, args.dataset).path
         dataset = named or find_dataset(args.root, None, having="features", hint="vlalign-extract").path
-        return SearchSource(dataset, args.features, None, args.weights, args.device, args.stores)
+        return SearchSource(
+            dataset, args.features, None, args.weights, args.device, args.stores, normalize=args.normalize
+        )
     from ..runs.folder import find_run, named_dataset
 
     run = find_run(args.root, args.dataset, str(args.run))
     dataset = named_dataset(args.root, args.dataset, run, having="features")
     trust = tuple(args.trust)
-    return SearchSource(dataset, args.features, run, args.weights, args.device, args.stores, trust)
+    return SearchSource(dataset, args.features, run, args.weights, args.device, args.stores, trust, args.normalize)
 
 
 def run_of(args: argparse.Namespace) -> Path | str | None:

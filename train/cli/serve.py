@@ -8,7 +8,7 @@ from ...storage.cli.parser import DEVICE_HELP, Parser, add_stores, add_trust, co
 from ...storage.common.errors import EXIT_DONE
 from ...storage.common.terminal import say, show
 from ...storage.dataset.folder import find_dataset
-from .search import run_of
+from .search import add_normalize, run_of
 
 
 def _serve(args: argparse.Namespace) -> int:
@@ -22,7 +22,7 @@ def _serve(args: argparse.Namespace) -> int:
     from ..search.search_source import SearchSource
 
     chosen = args.features, args.run, args.weights, args.device, args.stores
-    searches = [Search.open(SearchSource(dataset.path, *chosen)) for dataset in datasets]
+    searches = [Search.open(SearchSource(d.path, *chosen, normalize=args.normalize)) for d in datasets]
     if lacking := sandbox_lacks():
         say(f"note: decoders are confined less than they could be: this system has {'; '.join(lacking)}")
     if searches[0].encoder.note:
@@ -63,6 +63,7 @@ def make_parser() -> Parser:
         help="no authentication: every user of this machine has access; not with another --host",
     )
     parser.add_argument("--device", default="auto", help=DEVICE_HELP)
+    add_normalize(parser)
     add_stores(parser)
     add_trust(parser)
     return parser

@@ -68,4 +68,5 @@ def _add(found: dict[str, list[Published]], suite: Suite, dataset: str) -> None:
             if not values:  # unreadable; another table may have the same row
                 continue
             published = Published(values, source, suite.departures_for(dataset))
-            found.setdefault(_key(config, dataset, {**REQUEST, **row.task_settings}), []).append(published)
+            request = {**REQUEST, "normalize": config.objective.normalization, **row.task_settings}
+            found.setdefault(_key(config, dataset, request), []).append(published)

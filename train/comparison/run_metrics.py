@@ -111,7 +111,7 @@ def parse_run_metrics(metrics: Metrics) -> RunMetrics:
         size=f"{counted(metrics, 'captions', table.caption_name)} and {counted(metrics, table.item_name)}",
         is_whole=all(used == whole for used, whole in counts),
     )
-    fingerprint = metrics["fingerprint"]
+    fingerprint = TASKS.get(metrics["task"], TASKS["retrieval"]).request_of(metrics)
     request = {name: fingerprint[name] for name in sorted(fingerprint) if name not in NOT_IN_REQUEST}
     main = (*own, *(name for name in table.main if name in values))  # who asks for a metric wants to see it first
     name, is_own = metrics["task"], metrics["task"] not in TASKS

@@ -175,5 +175,7 @@ def seeds_table(runs: Sequence[RunMetrics], seeds: Sequence[int], *, recipe: str
     tests = {(run.test.checksum, run.test.size) for run in runs}
     notes = [f"±: sample standard deviation over {len(runs)} seeds"] if len(runs) > 1 else []
     notes += [f"test set {checksum}: {size}" for checksum, size in sorted(tests)]
+    ways = {str(run.request.get("normalize")) for run in runs if run.task == "retrieval"}
+    notes += [f"scores are normalised by {way}" for way in sorted(ways - {"none", "None"})]
     notes += sorted({note for run in runs for note in run.notes})
     return ResultsTable(columns, tuple(rows), tuple(filter(None, (*notes, recipe_note(recipe)))))

@@ -378,7 +378,8 @@ def _evaluated_before(plan: _Plan, fingerprint: Mapping[str, object]) -> Metrics
     folder, path = plan.folder, plan.folder / METRICS_FILE
     metrics = read_json(path) if path.exists() else {}
     has_counts = isinstance(metrics, dict) and "num_captions_of_split" in metrics  # older versions did not count
-    is_same = has_counts and metrics.get("fingerprint") == fingerprint and (folder / REPORT_FILE).exists()
+    has_request = has_counts and isinstance(metrics.get("fingerprint"), Mapping)
+    is_same = has_request and plan.task.request_of(metrics) == fingerprint and (folder / REPORT_FILE).exists()
     if is_same and metrics.get("task") != plan.task.key:
         raise UserError(f"{path}: its task is not {plan.task.key}; remove the file, and evaluate again")
     return metrics if is_same else None

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from ..losses import sinkhorn_biases
-from ..scoring.scores import QuerySimilarities
+from ..scoring.query_biases import fit_biases
+from ..scoring.scores import QueryRows, QuerySimilarities
 
 ITERATIONS, TOLERANCE = 200, 1e-3
 """Limits of the oracle's iterations. For training queries the paper's 4 suffice: the error that they leave is below
@@ -20,11 +21,13 @@ QUERIES_AT_ONCE = 256
 """Number of queries whose probabilities are computed at once, in float64."""
 FOLDS = 5
 STRENGTHS = np.linspace(0, 1, 11)
+MAX_TUNED_SIMILARITIES = 1 << 28
+"""Similarities of training queries to candidates that the strength is chosen on."""
 
 
 @dataclass(frozen=True)
 class Normalized:
-    """Normalised scores."""
+    """Normalised scores of all texts with all videos."""
 
     by_caption: np.ndarray
     """float32 [num_texts, num_videos], for ranking videos by text."""
@@ -32,6 +35,51 @@ class Normalized:
     """float32 [num_texts, num_videos], for ranking texts by video."""
     notes: list[str]
     """The normalisation that was done, or the reason why it was not."""
+
+    def rows(self, texts: slice, scores: np.ndarray) -> np.ndarray:
+        """Return the normalised scores of some texts with all videos; ``scores`` are those that were normalised."""
+        return self.by_caption[texts]
+
+    def columns(self, videos: slice, scores: np.ndarray) -> np.ndarray:
+        """Return the normalised scores of all texts with some videos; ``scores`` are those that were normalised."""
+        return self.by_clip[:, videos]
+
+
+@dataclass(frozen=True)
+class Biases:
+    """NCL's biases of the candidates of both directions, which are added to scores where these are ranked.
+
+    Scores that do not fit into memory are normalised a part at a time. The query's own bias is left out: it is the same
+    for all candidates.
+    """
+
+    video_N: np.ndarray
+    """float64 [num_videos], for ranking videos by text."""
+    text_M: np.ndarray
+    """float64 [num_texts], for ranking texts by video."""
+    notes: list[str]
+
+    def rows(self, texts: slice, scores: np.ndarray) -> np.ndarray:
+        """Return the scores [R, num_videos] of some texts with the videos' biases (NCL, Eq. 12)."""
+        return (scores + self.video_N).astype(np.float32)
+
+    def columns(self, videos: slice, scores: np.ndarray) -> np.ndarray:
+        """Return the scores [num_texts, C] of some videos with the texts' biases (NCL, Eq. 12)."""
+        return (scores + self.text_M[:, None]).astype(np.float32)
+
+
+def training_biases(queries: QuerySimilarities, temperature: float, *, weight: float = 1.0) -> Biases:
+    """Return NCL's biases of the test candidates from training queries; no test query is looked at.
+
+    Args:
+        queries: The training queries.
+        temperature: Divides the similarities.
+        weight: Weight of the stage of the score that the biases belong to.
+
+    Source: NCL, section 3.4.
+    """
+    video_N, text_M = (weight * fit_biases(known, temperature).bias_N for known in (queries.texts, queries.videos))
+    return Biases(video_N, text_M, [f"biases of {queries.num_queries:,} training queries"])
 
 
 class SummedProbabilities:
@@ -67,8 +115,15 @@ class SummedProbabilities:
 
     def mean_difference(self) -> float:
         """Return the mean absolute difference over the candidates."""
-        target = self._expected * (self._num_queries / self._expected.sum())
-        return float(np.abs(self._sums - target).mean())
+        return float(np.abs(self._sums - self._target).mean())
+
+    def multiples(self) -> np.ndarray:
+        """Return each candidate's sum as a multiple of what it should be [num_candidates]."""
+        return self._sums / np.maximum(self._target, 1e-12)
+
+    @property
+    def _target(self) -> np.ndarray:
+        return self._expected * (self._num_queries / self._expected.sum())
 
 
 def normalization_error(scores: np.ndarray, temperature: float) -> float:
@@ -92,26 +147,26 @@ def normalize(
     clip_of_caption: np.ndarray,
     queries: QuerySimilarities | None = None,
 ) -> Normalized:
-    """Normalise scores.
+    """Normalise scores in another way than with the biases of training queries (``training_biases``).
 
     Args:
-        name: A key of ``retrieval.NORMALIZATIONS``.
+        name: A key of ``retrieval.NORMALIZATIONS`` but "ncl".
         scores: [num_texts, num_videos]
         temperature: Turns scores into probabilities.
         clip_of_caption: [num_texts], index of the right video; used by "ncl-oracle".
-        queries: Training queries, for "ncl" and "qbnorm".
+        queries: Training queries, for "ncl-tuned" and "qbnorm".
 
     Raises:
         ValueError: ``queries`` is None and ``name`` needs them.
     """
-    if name in ("ncl", "qbnorm"):
+    if name in ("ncl-tuned", "qbnorm"):
         if queries is None:
             raise ValueError(f"normalize {name!r}: needs similarities of training queries; got None")
         if name == "qbnorm":
             by_caption = _inverted_softmax(scores, queries.texts, temperature)
             return Normalized(by_caption, _inverted_softmax(scores.T, queries.videos, temperature).T, [])
-        by_caption, note = biased(scores, queries.texts, temperature)
-        by_clip, other_note = biased(scores.T, queries.videos, temperature)
+        by_caption, note = tuned(scores, _first(queries.texts), temperature)
+        by_clip, other_note = tuned(scores.T, _first(queries.videos), temperature)
         return Normalized(by_caption, by_clip.T, [f"text to video: {note}", f"video to text: {other_note}"])
     if name == "dsl":
         return Normalized(_dual_softmax(scores, temperature), _dual_softmax(scores.T, temperature).T, [])
@@ -128,8 +183,8 @@ def normalize(
     return Normalized(scores, scores, [])
 
 
-def biased(scores: np.ndarray, known: np.ndarray, temperature: float) -> tuple[np.ndarray, str]:
-    """Add NCL's biases to scores, and note what was done.
+def tuned(scores: np.ndarray, known: np.ndarray, temperature: float) -> tuple[np.ndarray, str]:
+    """Add NCL's biases to scores with a strength that is chosen, and note what was done. This rule is ours.
 
     Biases of few queries are mostly noise. They are therefore added with the strength that leaves the smallest error
     for training queries that they were not computed from. They are not added at all if they do not reduce the error
@@ -142,18 +197,16 @@ def biased(scores: np.ndarray, known: np.ndarray, temperature: float) -> tuple[n
 
     Returns:
         The scores, and a note for people.
-
-    Source: NCL, section 3.4.
     """
     fold = np.arange(len(known)) % FOLDS
     errors = np.zeros(len(STRENGTHS))
     for fold_index in range(min(FOLDS, len(known)) if len(known) > 1 else 0):
-        bias = _bias(known[fold != fold_index], temperature)
+        bias = fit_biases(known[fold != fold_index], temperature).bias_N
         errors += [
             normalization_error(known[fold == fold_index] + strength * bias, temperature) for strength in STRENGTHS
         ]
     strength = STRENGTHS[errors.argmin()]
-    normalised = (scores + strength * _bias(known, temperature)).astype(np.float32)
+    normalised = (scores + strength * fit_biases(known, temperature).bias_N).astype(np.float32)
     before, after = (normalization_error(x, temperature) for x in (scores, normalised))
     queries = f"biases of {len(known):,} training queries"
     if after >= before:
@@ -161,8 +214,9 @@ def biased(scores: np.ndarray, known: np.ndarray, temperature: float) -> tuple[n
     return normalised, f"{queries}, added with strength {strength:.1f}"
 
 
-def _bias(known: np.ndarray, temperature: float) -> np.ndarray:
-    return sinkhorn_biases(_tensor(known), temperature).video_N.numpy()
+def _first(known: QueryRows) -> np.ndarray:
+    """Return the similarities of the first queries, as many as may be in memory."""
+    return known[: max(MAX_TUNED_SIMILARITIES // known.shape[1], 1)]
 
 
 def _tensor(scores: np.ndarray) -> Tensor:
@@ -173,15 +227,18 @@ def _added(scores: np.ndarray, bias_N: Tensor) -> np.ndarray:
     return (scores + bias_N.numpy()).astype(np.float32)
 
 
-def _inverted_softmax(scores: np.ndarray, known: np.ndarray, temperature: float) -> np.ndarray:
+def _inverted_softmax(scores: np.ndarray, known: QueryRows, temperature: float) -> np.ndarray:
     """Return the logarithm of QB-Norm's dynamic inverted softmax.
 
     It changes only queries whose best candidate is also the best of some training query: their scores are divided by
     the sum of what the training queries give each candidate. QB-Norm's beta is 1 / ``temperature`` (20 in its paper).
     """
     is_hub = np.zeros(scores.shape[1], dtype=bool)
-    is_hub[known.argmax(axis=1)] = True
-    hubness_N = (_tensor(known) / temperature).logsumexp(dim=0).numpy()
+    hubness_N = np.full(scores.shape[1], -np.inf)
+    for first in range(0, known.shape[0], QUERIES_AT_ONCE):
+        block = known[first : first + QUERIES_AT_ONCE]
+        is_hub[block.argmax(axis=1)] = True
+        hubness_N = np.logaddexp(hubness_N, (_tensor(block) / temperature).logsumexp(dim=0).numpy())
     normalised = (scores - temperature * hubness_N).astype(np.float32)
     return np.where(is_hub[scores.argmax(axis=1)][:, None], normalised, scores)
 

@@ -9,8 +9,9 @@ import numpy as np
 from ..data.pairs import Pairs
 from ..metrics import RankCounts, Ranking, RetrievalMetrics, mean_ranks, text_metrics, video_metrics
 from ..scoring.scores import Scores, StageScores, parts_of
-from .normalization import Normalized, SummedProbabilities
+from .normalization import Biases, Normalized, SummedProbabilities
 from .query_list import FoundClips
+from .representation import Retrieved, RetrievedCounts
 from .retrieval_figures import Overview, OverviewCounts
 
 
@@ -22,8 +23,8 @@ class Weightings:
     """{stage: weight} of the run."""
     without: list[str]
     """Stages whose sum of all others is also ranked."""
-    normalized: Normalized | None = None
-    """Normalised scores instead of the total."""
+    normalized: Normalized | Biases | None = None
+    """Normalises the total."""
 
     def is_total(self, weights: Mapping[str, float]) -> bool:
         """Return True if a weighted sum is that of the run, as it is for the only stage of a run."""
@@ -50,6 +51,12 @@ class SplitRanking:
     """{stage: R@1, text to video, of the sum of the others}"""
     error: dict[str, float]
     """The normalisation error (NCL, Eq. 5) of both directions."""
+    error_before: dict[str, float]
+    """The same of the scores as they are."""
+    retrieved: Retrieved
+    """What the captions retrieved."""
+    retrieved_before: Retrieved
+    """The same by the scores as they are."""
     ranks: np.ndarray
     """[num_captions]: rank of each right clip; a tie counts half."""
     stage_ranks: dict[str, np.ndarray]
@@ -73,10 +80,11 @@ def rank_split(scores: Scores, pairs: Pairs, weightings: Weightings, ties: str, 
         ValueError: A score is NaN.
     """
     ranking = Ranking(pairs.clip_of_caption, len(pairs.clips), ties)
-    captions = _Captions(pairs, temperature, ranking)
+    is_normalized = weightings.normalized is not None
+    captions = _Captions(pairs, temperature, ranking, is_normalized=is_normalized)
     for part in parts_of(len(pairs.captions), "ranking clips", "captions"):
         captions.add(part, scores.rows(part), weightings)
-    clips = _Clips(pairs, temperature, ranking)
+    clips = _Clips(pairs, temperature, ranking, is_normalized=is_normalized)
     for part in parts_of(len(pairs.clips), "ranking captions", "clips"):
         clips.add(part, scores.columns(part), weightings)
 
@@ -94,13 +102,20 @@ def rank_split(scores: Scores, pairs: Pairs, weightings: Weightings, ties: str, 
             stage: text_metrics(ranking, RankCounts.join(captions.counts[_without(stage)]))["R@1"]
             for stage in weightings.without
         },
-        error={"text_to_video": captions.error.mean_difference(), "video_to_text": clips.error.mean_difference()},
+        error=_errors(captions.counted.probabilities, clips.error),
+        error_before=_errors(captions.counted_before.probabilities, clips.error_before),
+        retrieved=captions.counted.retrieved(),
+        retrieved_before=captions.counted_before.retrieved(),
         ranks=ranks[TOTAL],
         stage_ranks={stage: ranks[stage] for stage in scores.stage_names},
         first=captions.first,
         found=captions.found,
         overview=captions.overview.overview(),
     )
+
+
+def _errors(of_captions: SummedProbabilities, of_clips: SummedProbabilities) -> dict[str, float]:
+    return {"text_to_video": of_captions.mean_difference(), "video_to_text": of_clips.mean_difference()}
 
 
 TOTAL = ""
@@ -114,11 +129,13 @@ def _without(stage: str) -> str:
 class _Captions:
     """Ranks clips by caption."""
 
-    def __init__(self, pairs: Pairs, temperature: float, ranking: Ranking) -> None:
+    def __init__(self, pairs: Pairs, temperature: float, ranking: Ranking, *, is_normalized: bool) -> None:
         num_captions = len(pairs.captions)
         self._ranking = ranking
         self.counts: dict[str, list[RankCounts]] = defaultdict(list)
-        self.error = SummedProbabilities(temperature, ranking.num_captions)
+        counted = pairs.clip_of_caption, ranking.num_captions, temperature
+        self.counted_before = RetrievedCounts(*counted)
+        self.counted = RetrievedCounts(*counted) if is_normalized else self.counted_before
         self.first = FirstClips(
             np.empty(num_captions, np.float32), np.empty(num_captions, np.int64), np.empty(num_captions, np.float32)
         )
@@ -126,11 +143,15 @@ class _Captions:
 
     def add(self, part: slice, scores: StageScores, weightings: Weightings) -> None:
         """Rank all clips for the captions of ``part``, whose scores are the rows of ``scores``."""
-        normalized = weightings.normalized
-        total = scores.by_caption(weightings.total) if normalized is None else normalized.by_caption[part]
-        of_total = self._ranking.of_texts(part.start, total)
+        before, normalized = scores.by_caption(weightings.total), weightings.normalized
+        of_before = self._ranking.of_texts(part.start, before)
+        self.counted_before.add(part, before, of_before)
+        total, of_total = before, of_before
+        if normalized is not None:
+            total = normalized.rows(part, before)
+            of_total = self._ranking.of_texts(part.start, total)
+            self.counted.add(part, total, of_total)
         self.counts[TOTAL].append(of_total)
-        self.error.add(total)
         rows = np.arange(len(total))
         self.first.right_scores[part] = total[rows, self._ranking.video_of_text[part]]
         self.first.clips[part] = total.argmax(axis=1)
@@ -148,19 +169,23 @@ class _Captions:
 class _Clips:
     """Ranks captions by clip."""
 
-    def __init__(self, pairs: Pairs, temperature: float, ranking: Ranking) -> None:
+    def __init__(self, pairs: Pairs, temperature: float, ranking: Ranking, *, is_normalized: bool) -> None:
         self._ranking = ranking
         self.counts: dict[str, list[RankCounts]] = defaultdict(list)
         num_captions = len(pairs.captions)
-        self.error = SummedProbabilities(temperature, np.ones(num_captions))
+        self.error_before = SummedProbabilities(temperature, np.ones(num_captions))
+        self.error = SummedProbabilities(temperature, np.ones(num_captions)) if is_normalized else self.error_before
 
     def add(self, part: slice, scores: StageScores, weightings: Weightings) -> None:
         """Rank all captions for the clips of ``part``, whose scores are the columns of ``scores``."""
-        normalized = weightings.normalized
-        total = scores.by_clip(weightings.total) if normalized is None else normalized.by_clip[:, part]
+        before, normalized = scores.by_clip(weightings.total), weightings.normalized
+        self.error_before.add(before.T, self._ranking.num_captions[part])
+        total = before
+        if normalized is not None:
+            total = normalized.columns(part, before)
+            self.error.add(total.T, self._ranking.num_captions[part])
         of_total = self._ranking.of_videos(part.start, total)
         self.counts[TOTAL].append(of_total)
-        self.error.add(total.T, self._ranking.num_captions[part])
         for stage in scores.stage_names:
             weights = {stage: 1.0}
             is_total = weightings.is_total(weights)

@@ -126,8 +126,8 @@ def move_other_results(base: Path, default: Mapping[str, Any]) -> None:
     """
     path = base / METRICS_FILE
     metrics = read_json(path) if path.is_file() else {}
-    request = metrics.get("fingerprint") if isinstance(metrics, dict) else None
-    name = changed_from(default, request) if isinstance(request, dict) else ""
+    has_request = isinstance(metrics, dict) and isinstance(metrics.get("fingerprint"), dict)
+    name = changed_from(default, TASKS["retrieval"].request_of(metrics)) if has_request else ""
     if not RESULT_NAME.fullmatch(name) or (folder := result_folder(base, name)).exists():
         return
     make_folder(folder)

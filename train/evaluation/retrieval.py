@@ -19,7 +19,7 @@ from ...storage.records import Caption
 from ..data.clips import Clip, evenly
 from ..metrics import RECALL_AT, TIES, RetrievalMetrics
 from ..recipes.train_config import TrainConfig
-from ..scoring.scores import Scores, StageScores, TotalScores
+from ..scoring.scores import Scores, StageScores
 from .own_metrics import OwnMetrics, own_metrics
 from .task import EvaluationRequest, Metrics, Task, TaskResult
 
@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from ..data.pairs import Pairs
     from ..runs.load import Run
     from ..scoring.scorer import Scorer
-    from .normalization import Normalized
+    from .embedding_space import Similarities
+    from .normalization import Biases, Normalized
     from .ranking import SplitRanking
+    from .representation import FalseRates, QueueSize
 
 COLUMNS = (*(f"R@{k}" for k in RECALL_AT), "median_rank", "mean_rank")
 MAX_BYTES = 2 << 30
@@ -40,22 +42,16 @@ LONG_SECONDS = 600
 USUAL_RERANK = 100
 NORMALIZATIONS = {
     "none": "scores as they are",
-    "ncl": "inductive: NCL's biases, from training queries that the run saved",
+    "ncl": "inductive: NCL's biases, from training queries that the run saved (its section 3.4)",
+    "ncl-tuned": "inductive: the same biases with a strength that is chosen on the training queries, and not where the "
+    "test queries speak against them (ours)",
     "ncl-oracle": "transductive: NCL's biases, from the test queries and the number of captions of each clip "
     "(NCL's upper bound)",
     "dsl": "transductive: CAMoE's dual softmax over the test queries",
     "qbnorm": "inductive: QB-Norm's dynamic inverted softmax, over training queries that the run saved",
 }
 """Ways to normalise scores before they are ranked: {name: description}."""
-DEPARTURES = {
-    "ncl": [
-        "this is not NCL's section 3.4 as published: the biases are added with a strength that is chosen on five folds "
-        "of the training queries, and not at all where they would not reduce the normalisation error; the paper adds "
-        "them as they are"
-    ],
-}
-"""{name: notes on where a normalisation departs from its paper}, shown with every result."""
-NEEDS_QUERIES = ("ncl", "qbnorm")
+NEEDS_QUERIES = ("ncl", "ncl-tuned", "qbnorm")
 """Normalisations that need the training queries that a run saved."""
 USUAL_DRAWS = {"smit": 5}
 """{data set: random draws of clips from its test split, whose mean its papers report}: Spoken Moments, section 5.1;
@@ -67,8 +63,16 @@ class NormalizationResult(TypedDict):
 
     name: str
     temperature: float
+    num_queries: int
+    """Number of training queries of each direction that the run saved and the way uses; else 0."""
     error: dict[str, float]
-    """``normalization_errors`` of both directions."""
+    """``normalization_error`` of both directions (NCL, Figure 2)."""
+    error_before: dict[str, float]
+    """The same of the scores as they are."""
+    false_rates: list[FalseRates]
+    """By clips' sums of retrieval probabilities, of the scores as they are, text to video (NCL, Figure 3)."""
+    queue_sizes: list[QueueSize]
+    """R@1 with the biases of fewer training queries (NCL, Figure 5); empty for other ways than "ncl"."""
     notes: list[str]
 
 
@@ -106,6 +110,8 @@ class RetrievalResults(OptionalResults):
     weights: dict[str, float]
     """{stage: weight in the fused score}"""
     normalization: NormalizationResult
+    similarities: Similarities | None
+    """Mean cosines within and across captions and clips (NCL, Figure 8)."""
     metrics: RetrievalMetrics
     stages: dict[str, RetrievalMetrics]
     """{stage: metrics of its score alone}"""
@@ -139,9 +145,10 @@ class RetrievalSettings(Settings):
         ge=1,
         metavar="K",
     )
-    normalize: str = setting(
-        "none",
-        "how scores are normalised before they are ranked",
+    normalize: str | None = setting(
+        None,
+        "how scores are normalised before they are ranked (default: as the run's paper does it: ncl for a run of "
+        "objective ncl with --normalized-loss, else none)",
         choices=NORMALIZATIONS,
     )
     temperature: float | None = setting(
@@ -164,9 +171,9 @@ class Retrieval(Task[RetrievalSettings]):
 
     ``metrics.json`` has the ``metrics`` of both directions (``RetrievalMetrics``), those of each of the ``stages``
     alone, R@1 ``without`` each stage, the ``weights`` of the stages, ``ties``, ``rerank`` and ``normalization`` (name,
-    temperature, error of both directions and notes); for a run with a codebook also ``codebook``; with metrics of one's
-    own also ``own_metrics``, {metric: {name: value}}; with draws also ``draws`` (``DrawResults``), whose means are then
-    the ``table_metrics``.
+    temperature, number of training queries, error of both directions and notes); for a run with a codebook also
+    ``codebook``; with metrics of one's own also ``own_metrics``, {metric: {name: value}}; with draws also ``draws``
+    (``DrawResults``), whose means are then the ``table_metrics``.
     """
 
     name = "retrieval"
@@ -177,6 +184,7 @@ class Retrieval(Task[RetrievalSettings]):
 
     def page_functions(self) -> Mapping[str, Callable[..., Any]]:
         """Return what draws the figures."""
+        from . import normalization_figures
         from .codeword_figures import codebook_figures, grid_figure, spectrogram_figure
         from .retrieval_figures import hubness_figure, matrix_figure, weights_figure
 
@@ -187,10 +195,15 @@ class Retrieval(Task[RetrievalSettings]):
             "matrix_figure": matrix_figure,
             "weights_figure": weights_figure,
             "spectrogram_figure": spectrogram_figure,
+            "errors_figure": normalization_figures.errors_figure,
+            "rates_figure": normalization_figures.rates_figure,
+            "queue_figure": normalization_figures.queue_figure,
+            "space_figure": normalization_figures.space_figure,
+            "similarities_figure": normalization_figures.similarities_figure,
         }
 
     def resolve(self, settings: RetrievalSettings, config: TrainConfig, run_name: str) -> RetrievalSettings:
-        """Fill in the run's temperature.
+        """Fill in the run's temperature, and how its paper normalises scores.
 
         Raises:
             SettingError: ``rerank`` is set, and the run has no fusion layers.
@@ -199,7 +212,14 @@ class Retrieval(Task[RetrievalSettings]):
             problem = f"changes nothing: {run_name}, of objective {config.objective.name}, has no fusion layers"
             raise SettingError("rerank", settings.rerank, f"{problem}; omit it")
         temperature = config.objective.temperature if settings.temperature is None else settings.temperature
-        return replace(settings, temperature=temperature)
+        normalize = config.objective.normalization if settings.normalize is None else settings.normalize
+        return replace(settings, temperature=temperature, normalize=normalize)
+
+    def request_of(self, metrics: Metrics) -> Mapping[str, Any]:
+        """Return the request of ``metrics.json``. What 1.0.0 called "ncl" is "ncl-tuned" since."""
+        request, about = super().request_of(metrics), metrics.get("normalization")
+        is_old = isinstance(about, Mapping) and about.get("name") == "ncl" and "num_queries" not in about
+        return {**request, "normalize": "ncl-tuned"} if is_old else request
 
     def evaluate(self, run: Run, request: EvaluationRequest[RetrievalSettings], problems: Problems) -> TaskResult:
         """Score every caption of a split with every clip, and rank both ways.
@@ -210,7 +230,9 @@ class Retrieval(Task[RetrievalSettings]):
         from ..data.usable_captions import captions_of_split
         from .codewords import read_codebook
         from .coverage import split_coverage
+        from .embedding_space import project
         from .query_list import list_queries
+        from .representation import examples
 
         settings = request.settings
         if settings.rerank is not None and not run.scorer.has_early:
@@ -220,14 +242,13 @@ class Retrieval(Task[RetrievalSettings]):
         pairs = _pairs_of_split(run, request, recordings, problems)
         num_draws = _num_draws(run, request, len(pairs.clips))
         ranked = _rank(run, request, pairs)
-        ranking = ranked.ranking
+        ranking, normalized = ranked.ranking, ranked.normalized
         listed = captions_of_split(read_captions(run.dataset.captions), request.split)
-        metrics = _metrics(request, ranking, ranked.normalized, pairs)
+        metrics = _metrics(request, ranked, _about_normalization(run, request, ranked, pairs), pairs)
         if request.metrics:
             assert isinstance(ranked.scores, StageScores)  # score_split refuses others
-            total = (
-                ranked.normalized.by_caption if ranked.normalized else ranked.scores.by_caption(request.score_weights)
-            )
+            total = ranked.scores.by_caption(request.score_weights)
+            total = normalized.rows(slice(None), total) if normalized else total
             metrics["own_metrics"] = own_metrics(request.metrics, total, pairs.clip_of_caption)
         if num_draws:
             drawn = (draw_pairs(pairs, settings.draw_size, number) for number in range(1, num_draws + 1))
@@ -242,6 +263,8 @@ class Retrieval(Task[RetrievalSettings]):
                 "recall_at": RECALL_AT,
                 "listed": list_queries(run, pairs, ranking.ranks, ranking.stage_ranks, ranking.found),
                 "overview": ranking.overview,
+                "examples": examples(ranking.retrieved_before, ranking.retrieved, pairs) if normalized else [],
+                "space": project(vectors) if (vectors := ranked.scores.vectors) is not None else None,
                 "codebook": codebook,
                 "tried_weights": run.about["result"].get("stage_weights_tried", []),
             }
@@ -337,7 +360,7 @@ def _normalization_lines(about: Mapping[str, Any]) -> Iterator[str]:
     name, errors = about["name"], about["error"]
     if name != "none":
         yield f"normalised by {name}, {NORMALIZATIONS[name]}"
-    for note in dict.fromkeys([*DEPARTURES.get(name, []), *about["notes"]]):  # 1.0.0 did not write the first ones
+    for note in about["notes"]:
         yield f"note: {note}"
     both = f"{errors['text_to_video']:.4f} text to video, {errors['video_to_text']:.4f} video to text"
     yield f"normalisation error at temperature {about['temperature']:g}: {both}"
@@ -427,7 +450,7 @@ class _Ranked:
     """Pairs that were scored and ranked."""
 
     scores: Scores
-    normalized: Normalized | None
+    normalized: Normalized | Biases | None
     ranking: SplitRanking
 
 
@@ -441,10 +464,10 @@ def _rank(run: Run, request: EvaluationRequest[RetrievalSettings], pairs: Pairs)
         pairs.captions,
         pairs.clips,
         rerank=settings.rerank,
-        normalize=settings.normalize,
+        normalize=_normalization(settings),
         metrics=[metric.text for metric in request.metrics],
     )
-    if isinstance(scores, StageScores) and settings.normalize != "none":
+    if settings.normalize != "none":
         normalized = normalized_scores(scores, pairs.clip_of_caption, run.config.objective.vector_score, request)
     weightings = Weightings(request.score_weights, _stages_to_omit(request), normalized)
     return _Ranked(scores, normalized, rank_split(scores, pairs, weightings, settings.ties, _temperature(settings)))
@@ -467,7 +490,7 @@ def score_split(
         clips: What the columns of the scores are.
         rerank: Number of best clips of each caption, and of best captions of each clip, that the fusion layers score.
             None: all.
-        normalize: How scores will be normalised; anything but "none" needs all of them in memory.
+        normalize: How scores will be normalised; anything but "none" and "ncl" needs all of them in memory.
         metrics: Metrics of one's own, which also need all scores in memory.
 
     Raises:
@@ -482,7 +505,7 @@ def score_split(
             _report_duration(scorer, captions, clips)
         return stage_scores(scorer, captions, clips, rerank=rerank, both_ways=True, show_progress=True)
     size = f"the scores of {num_pairs:,} pairs take {num_bytes / 1e9:,.0f} GB, more than is held in memory"
-    if normalize != "none":
+    if normalize not in ("none", "ncl"):
         raise SettingError("normalize", normalize, f"{size} (limit: {MAX_BYTES / 1e9:.0f} GB); omit it")
     if metrics:
         raise SettingError("metric", metrics[0], f"{size} (limit: {MAX_BYTES / 1e9:.0f} GB); omit it")
@@ -519,12 +542,12 @@ def _in_words(seconds: float) -> str:
 
 
 def normalized_scores(
-    scores: StageScores, clip_of_caption: np.ndarray, stage: str, request: EvaluationRequest[RetrievalSettings]
-) -> Normalized:
-    """Return the fused scores, normalised as the request says.
+    scores: Scores, clip_of_caption: np.ndarray, stage: str, request: EvaluationRequest[RetrievalSettings]
+) -> Normalized | Biases:
+    """Return the fused scores, normalised as the request says, or the biases that normalise them.
 
     Args:
-        scores: Of all stages.
+        scores: Of all stages; in memory, except for "ncl".
         clip_of_caption: [num_captions], index of the right clip.
         stage: The stage whose vectors of training queries the run saved. NCL's biases are added to its part of the
             score.
@@ -533,38 +556,45 @@ def normalized_scores(
     Raises:
         SettingError: The run has no training queries, or other stages are part of the score.
     """
-    from .normalization import normalize
+    from .normalization import normalize, training_biases
 
-    total = scores.fused(request.score_weights)
-    name, temperature = request.settings.normalize, _temperature(request.settings)
+    name, temperature = _normalization(request.settings), _temperature(request.settings)
     if name in NEEDS_QUERIES:
-        return _normalized_by_queries(scores, clip_of_caption, stage, request, total)
+        _check_stage(name, stage, request.score_weights)
+        queries = scores.queries
+        if queries is None or not queries.num_queries:
+            problem = "the run saved no training queries; train one with --normalized-loss, or pass another way"
+            raise SettingError("normalize", name, problem)
+        if name == "ncl":
+            return training_biases(queries, temperature, weight=request.score_weights[stage])
+        assert isinstance(scores, StageScores)  # score_split refuses others
+        return _normalized_stage(scores, clip_of_caption, stage, request)
+    assert isinstance(scores, StageScores)
+    total = scores.fused(request.score_weights)
     normalized = normalize(name, total.by_caption, temperature, clip_of_caption)
     if total.by_clip is total.by_caption:
         return normalized
     return replace(normalized, by_clip=normalize(name, total.by_clip, temperature, clip_of_caption).by_clip)
 
 
-def _normalized_by_queries(
-    scores: StageScores,
-    clip_of_caption: np.ndarray,
-    stage: str,
-    request: EvaluationRequest[RetrievalSettings],
-    total: TotalScores,
-) -> Normalized:
-    from .normalization import Normalized, normalize
-
-    name, weight = request.settings.normalize, request.score_weights.get(stage, 0.0)
-    if scores.queries is None or not len(scores.queries.texts):
-        problem = "the run saved no training queries; train one with --normalized-loss, or pass another way"
-        raise SettingError("normalize", name, problem)
-    others = [other for other, w in request.score_weights.items() if w and other != stage]
-    if not weight or (others and name == "qbnorm"):
+def _check_stage(name: str, stage: str, weights: Mapping[str, float]) -> None:
+    """Raise ``SettingError`` if a score cannot be normalised by the training queries of one of its stages."""
+    others = [other for other, weight in weights.items() if weight and other != stage]
+    if not weights.get(stage) or (others and name == "qbnorm"):
         fix = f"set the weight of {', '.join(others)} to 0" if others else f"give {stage} a weight"
         raise SettingError("normalize", name, f"applies to the {stage} score alone; {fix}")
-    before = scores.stages[stage]
-    normalized = normalize(name, before, _temperature(request.settings), clip_of_caption, scores.queries)
-    if not others:
+
+
+def _normalized_stage(
+    scores: StageScores, clip_of_caption: np.ndarray, stage: str, request: EvaluationRequest[RetrievalSettings]
+) -> Normalized:
+    """Return the fused scores, in which the part of one stage is normalised."""
+    from .normalization import Normalized, normalize
+
+    name, temperature = _normalization(request.settings), _temperature(request.settings)
+    total, weight, before = scores.fused(request.score_weights), request.score_weights[stage], scores.stages[stage]
+    normalized = normalize(name, before, temperature, clip_of_caption, scores.queries)
+    if not any(w for other, w in request.score_weights.items() if other != stage):
         return normalized
     return Normalized(
         total.by_caption + weight * (normalized.by_caption - before),
@@ -573,10 +603,42 @@ def _normalized_by_queries(
     )
 
 
+def _about_normalization(
+    run: Run, request: EvaluationRequest[RetrievalSettings], ranked: _Ranked, pairs: Pairs
+) -> NormalizationResult:
+    from .representation import false_rates, queue_sizes
+
+    name, objective, queries = _normalization(request.settings), run.config.objective, ranked.scores.queries
+    ranking, temperature = ranked.ranking, _temperature(request.settings)
+    sizes: list[QueueSize] = []
+    if name == "ncl" and queries is not None and isinstance(ranked.scores, StageScores):
+        scores = ranked.scores.stages[objective.vector_score]
+        sizes = queue_sizes(scores, queries, temperature, pairs.clip_of_caption)
+    notes = [] if ranked.normalized is None else ranked.normalized.notes
+    if name == "none" and objective.normalization != "none":
+        notes = [f"not normalised, though the paper of objective {objective.name} does it: omit --normalize none"]
+    return {
+        "name": name,
+        "temperature": temperature,
+        "num_queries": queries.num_queries if queries is not None and name in NEEDS_QUERIES else 0,
+        "error": ranking.error,
+        "error_before": ranking.error_before,
+        "false_rates": false_rates(ranking.retrieved_before, pairs),
+        "queue_sizes": sizes,
+        "notes": notes,
+    }
+
+
 def _stages_to_omit(request: EvaluationRequest[RetrievalSettings]) -> list[str]:
     """Return the stages without which the split is also ranked."""
     weighted = [stage for stage, weight in request.score_weights.items() if weight]
     return weighted if len(weighted) > 1 and request.settings.normalize == "none" else []
+
+
+def _normalization(settings: RetrievalSettings) -> str:
+    if settings.normalize is None:
+        raise ValueError("settings without a normalisation: pass what Retrieval.resolve returned")
+    return settings.normalize
 
 
 def _temperature(settings: RetrievalSettings) -> float:
@@ -586,22 +648,22 @@ def _temperature(settings: RetrievalSettings) -> float:
 
 
 def _metrics(
-    request: EvaluationRequest[RetrievalSettings], ranking: SplitRanking, normalized: Normalized | None, pairs: Pairs
+    request: EvaluationRequest[RetrievalSettings],
+    ranked: _Ranked,
+    normalization: NormalizationResult,
+    pairs: Pairs,
 ) -> RetrievalResults:
     from .coverage import split_checksum
+    from .embedding_space import mean_similarities
 
-    settings = request.settings
+    settings, ranking, vectors = request.settings, ranked.ranking, ranked.scores.vectors
     return {
         "split_checksum": split_checksum(pairs.captions),
         "ties": settings.ties,
         "rerank": settings.rerank,
         "weights": dict(request.score_weights),
-        "normalization": {
-            "name": settings.normalize,
-            "temperature": _temperature(settings),
-            "error": ranking.error,
-            "notes": [*DEPARTURES.get(settings.normalize, []), *(normalized.notes if normalized else [])],
-        },
+        "normalization": normalization,
+        "similarities": None if vectors is None else mean_similarities(vectors),
         "metrics": ranking.metrics,
         "stages": ranking.stages,
         "without": ranking.without,

@@ -141,6 +141,14 @@ class Task(ABC, Generic[S]):
         evaluated_on = f"{self.count(metrics)} of {metrics['dataset']}, {metrics['split']}"
         return f"{metrics['run']}{trained_on}: {evaluated_on}"
 
+    def request_of(self, metrics: Metrics) -> Mapping[str, Any]:
+        """Return the request that an evaluation was made for, from ``metrics.json``, in today's names: ``fingerprint``.
+
+        Raises:
+            KeyError, TypeError: The file is not as an evaluation writes it.
+        """
+        return {**metrics["fingerprint"]}
+
     def table_metrics(self, metrics: Metrics) -> Mapping[str, float]:
         """Return the metrics by which runs are compared: {name, as in tables of results: value}.
 

@@ -17,6 +17,7 @@ from ..data.segments import label_frames
 from ..evaluation.segmentation import frame_scores
 from ..evaluation.vqa import answer_scores
 from ..metrics import retrieval_metrics, right_ranks
+from ..scoring.query_biases import fit_biases
 from ..scoring.scorer import Scorer, stage_scores
 from ..scoring.scores import StageScores
 
@@ -48,6 +49,9 @@ def validate_retrieval(scorer: Scorer, examples: Examples) -> dict[str, float]:
         return {}
     pairs, scores = _score_validation(scorer, valid, chosen)
     by_caption = scores.fused(scorer.config.score_weights).by_caption
+    objective, queries = scorer.config.objective, scores.queries
+    if objective.normalization != "none" and queries is not None and queries.num_queries:  # as evaluation does
+        by_caption = by_caption + fit_biases(queries.texts, objective.temperature).bias_N
     metrics = retrieval_metrics(by_caption, pairs.clip_of_caption)["text_to_video"]
     return {"validation_mean_rank": metrics["mean_rank"], "validation_R@1": metrics["R@1"]}
 

@@ -49,9 +49,14 @@ class QueryQueue(nn.Module):
         self.pushed += num_pushed
 
     def filled(self) -> tuple[Tensor, Tensor]:
-        """Return the texts and videos in the queue, each [K, D]; K is less than ``length`` until the queue is full."""
-        num_kept = min(int(self.pushed), len(self.texts))
-        return self.texts[:num_kept], self.videos[:num_kept]
+        """Return the texts and videos in the queue, each [K, D], the last one last.
+
+        K is less than ``length`` until the queue is full.
+        """
+        pushed = int(self.pushed)
+        if pushed <= len(self.texts):
+            return self.texts[:pushed], self.videos[:pushed]
+        return self.texts.roll(-pushed, dims=0), self.videos.roll(-pushed, dims=0)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from ...storage.common.plugins import errors_of_plugin, loaded_plugin
 from ..settings import ModelSettings
 from .base import ModelPlan, PairModel
 from .gated import GatedPair
+from .mean import MeanPair
 from .spoken import SpokenPair
 from .ssb import SupportSetPair
 from .transformer import VideoTextModel
@@ -12,6 +13,7 @@ from .words import WordPair
 
 MODELS: dict[str, type[PairModel]] = {
     "transformer": VideoTextModel,
+    "mean": MeanPair,
     "gated": GatedPair,
     "words": WordPair,
     "spoken": SpokenPair,
@@ -23,11 +25,12 @@ MODELS: dict[str, type[PairModel]] = {
 def make_model(settings: ModelSettings, plan: ModelPlan) -> PairModel:
     """Return a model with new weights; a given text encoder has its own."""
     if settings.encoder in MODELS:
-        return MODELS[settings.encoder].from_settings(settings, plan)
-    plugin = loaded_plugin("encoders", settings.encoder)
-    assert plugin is not None, "settings are checked"
-    with errors_of_plugin(plugin):
-        model = plugin.value.from_settings(settings, plan)
+        model = MODELS[settings.encoder].from_settings(settings, plan)
+    else:
+        plugin = loaded_plugin("encoders", settings.encoder)
+        assert plugin is not None, "settings are checked"
+        with errors_of_plugin(plugin):
+            model = plugin.value.from_settings(settings, plan)
     if not isinstance(model, PairModel):
         problem = f"its from_settings returned {type(model).__name__}; expected a PairModel"
         raise SettingError("encoder", settings.encoder, problem)

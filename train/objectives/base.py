@@ -160,6 +160,11 @@ class Objective(Settings):
         return "tag"
 
     @property
+    def normalization(self) -> str:
+        """How scores are normalised by default before they are ranked; a key of ``retrieval.NORMALIZATIONS``."""
+        return "none"
+
+    @property
     def score_weights(self) -> dict[str, float]:
         """{stage: weight} of the stages that are trained; their weighted sum is the score (TACo section 3.4).
 

@@ -29,6 +29,11 @@ class NclObjective(Objective):
 
     loss_scale: float = setting(1.0, "factor of the loss (NCL's Appendix C: 15 in place of a margin loss)", gt=0)
 
+    @property
+    def normalization(self) -> str:
+        """Section 3.4: biases of training queries, for a run that was trained with biases."""
+        return "ncl" if self.normalized_loss else "none"
+
     def compute_loss(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
         """Return Eq. 4, times the scale."""
         from ..losses import normalized_nce

@@ -1,6 +1,6 @@
 """NCL: section 4 and appendices B and C.
 
-NCL fine-tunes CLIP, with CLIP's learning rate; here the features are fixed and the text encoder is BERT.
+NCL fine-tunes both encoders of CLIP; here the features are fixed, and CLIP's text encoder is trained.
 """
 
 from .train_config import Recipe
@@ -8,14 +8,15 @@ from .train_config import Recipe
 _NCL: Recipe = {
     "objective": "ncl",
     "features": "clip_vit_b32",
-    "text_encoder": "google-bert/bert-base-uncased",
+    "encoder": "mean",  # "the mean pooling (meanP) architecture"
+    "text_encoder": "openai/clip-vit-base-patch32",
     "normalized_loss": True,
     "query_queue": 16_384,
-    "temperature": 0.07,
-    "num_video_layers": 0,  # "the mean pooling (meanP) architecture"
+    "temperature": 0.01,  # CLIP's own; not printed
+    "optimizer": "adam",
     "schedule": "cosine",
     "batch_size": 128,
-    "learning_rate": 1e-4,
+    "learning_rate": 1e-7,
     "weight_decay": 0.0,
     "max_text_tokens": 32,
     "validate_every": 200,

@@ -25,7 +25,8 @@ from ..data.text_inputs import TextInputs, TokenWeights
 from ..models.base import PairModel
 from ..models.tokens import Extra, TextTokens, VideoTokens
 from ..recipes.train_config import TrainConfig
-from .scores import QuerySimilarities, Shortlist, StageScores, parts_of
+from .query_biases import DotProducts
+from .scores import QuerySimilarities, Shortlist, StageScores, Vectors, parts_of
 
 TEXT_CHUNK, CLIP_CHUNK = 512, 64
 """Number of texts and of clips that are encoded at once."""
@@ -33,9 +34,6 @@ PAIR_CHUNK = 4096
 """Number of pairs that the fusion layers see at once."""
 TEXT_CHUNKS_IN_BANK, CLIP_CHUNKS_IN_BANK = 8, 64
 """Number of chunks whose tokens are ready for the fusion layers at once. In memory, all clips are."""
-MAX_QUERY_SIMILARITIES = 1 << 28
-"""Number of similarities of training queries to candidates in memory at once. With more than 16,384 candidates, fewer
-of the queued queries are used."""
 
 
 Item = TypeVar("Item")
@@ -156,7 +154,7 @@ def stage_scores(
     early = tiles.early(slice(0, len(captions)), slice(0, len(clips)))
     queries = tiles.query_similarities()
     if not scorer.has_late:
-        return StageScores(early, None, queries)
+        return StageScores(early, None, queries, tiles.vectors())
     if rerank is not None and not scorer.has_early:
         raise ValueError(f"rerank {rerank}: the model has no early stage that finds candidates; pass None")
     shortlist = None
@@ -176,7 +174,7 @@ def stage_scores(
         for stage, scores_P in block.scores.items():
             if stage in stages:
                 stages[stage][block.caption_of_P, block.clip_of_P] = scores_P
-    return StageScores(stages, shortlist, queries)
+    return StageScores(stages, shortlist, queries, tiles.vectors())
 
 
 def _late_in_memory(tiles: _Tiles, shape: tuple[int, int], shortlist: Shortlist | None) -> Iterator[LateScores]:
@@ -223,6 +221,16 @@ class TiledScores:
         self._tiles.texts.encode("encoding captions")
         self._tiles.videos.encode("encoding clips")
         self._late = None if rerank is None else self._score_late(scorer, rerank)
+
+    @property
+    def queries(self) -> QuerySimilarities | None:
+        """Training queries that the run saved; None if the model has no queue of them."""
+        return self._tiles.query_similarities()
+
+    @property
+    def vectors(self) -> Vectors:
+        """Vectors of all captions and clips."""
+        return self._tiles.vectors()
 
     @property
     def stage_names(self) -> list[str]:
@@ -461,18 +469,17 @@ class _Tiles:
             scores = {stage: scores_P.float().cpu().numpy() for stage, scores_P in late.items()}
             yield LateScores(first_text + text_P.numpy(), first_clip + video_P.numpy(), scores)
 
+    def vectors(self) -> Vectors:
+        """Return the vectors of all captions and clips."""
+        return Vectors(*(of.all_vectors().float().cpu().numpy() for of in (self.texts, self.videos)))
+
     def query_similarities(self) -> QuerySimilarities | None:
         """Return the similarities of the training queries in the model's queue; None if it has no queue."""
         if self._scorer.model.queries is None:
             return None
-        queued_texts, queued_videos = self._scorer.model.queries.filled()
-
-        def similarities(queries_QD: Tensor, candidates_ND: Tensor) -> np.ndarray:
-            num_queries = max(MAX_QUERY_SIMILARITIES // len(candidates_ND), 1)
-            return (queries_QD[:num_queries] @ candidates_ND.T).float().cpu().numpy()
-
+        texts, videos = self._scorer.model.queries.filled()
         return QuerySimilarities(
-            similarities(queued_texts, self.videos.all_vectors()), similarities(queued_videos, self.texts.all_vectors())
+            DotProducts(texts, self.videos.all_vectors()), DotProducts(videos, self.texts.all_vectors())
         )
 
 

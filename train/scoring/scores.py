@@ -26,14 +26,41 @@ def parts_of(count: int, what: str, unit: str) -> Iterator[slice]:
     return progress(parts, total=count, what=what, unit=unit, size=lambda part: part.stop - part.start)
 
 
+class QueryRows(Protocol):
+    """Similarities of queries to candidates, float32 [K, N], read some rows at a time; an array is one."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """K and N."""
+        ...
+
+    def __getitem__(self, queries: slice, /) -> np.ndarray:
+        """Return the similarities of some queries, float32 [k, N]."""
+        ...
+
+
 @dataclass(frozen=True)
 class QuerySimilarities:
     """Similarities of training queries to the candidates, instead of test queries, which are not known in advance."""
 
-    texts: np.ndarray
-    """float32 [num_queries, num_clips]: training texts and the clips that are searched."""
-    videos: np.ndarray
-    """float32 [num_queries, num_captions]: training videos and the captions that are searched."""
+    texts: QueryRows
+    """[num_queries, num_clips]: training texts and the clips that are searched."""
+    videos: QueryRows
+    """[num_queries, num_captions]: training videos and the captions that are searched."""
+
+    @property
+    def num_queries(self) -> int:
+        """Number of training texts, and of training videos."""
+        return self.texts.shape[0]
+
+
+class Vectors(NamedTuple):
+    """The vectors whose dot products are the early score ``vector_score``."""
+
+    texts_MD: np.ndarray
+    """float32 [num_captions, D]"""
+    clips_ND: np.ndarray
+    """float32 [num_clips, D]"""
 
 
 class Shortlist(NamedTuple):
@@ -67,6 +94,16 @@ class Scores(Protocol):
     """Scores of all captions with all clips, held in memory or computed when they are requested."""
 
     @property
+    def queries(self) -> QuerySimilarities | None:
+        """Training queries that the model's run saved; None if the model has no queue of them."""
+        ...
+
+    @property
+    def vectors(self) -> Vectors | None:
+        """Vectors of all captions and clips; None if only scores are known."""
+        ...
+
+    @property
     def stage_names(self) -> list[str]:
         """The stages that the model was trained with."""
         ...
@@ -90,6 +127,8 @@ class StageScores:
     """None: the fusion layers scored all pairs, or there are none. Late scores of other pairs are 0."""
     queries: QuerySimilarities | None = None
     """None: the model has no queue of training queries."""
+    vectors: Vectors | None = None
+    """None: only scores are known."""
 
     @property
     def stage_names(self) -> list[str]:

@@ -30,6 +30,7 @@ from .index import (
     write_index_shard,
 )
 from .search_source import SearchSource
+from .window_biases import open_window_biases
 
 MAX_WINDOWS_ADDED_BY_SEARCH = 20_000
 """Upper limit of the missing windows that a search encodes itself."""
@@ -92,6 +93,7 @@ def build_index(
             after = folder.open()
         if needs_codes(after) and has_faiss():
             num_coded = CodeFolder(folder.path).update(after, parallel_map or map)
+        open_window_biases(folder, after)
         open_caption_index(encoder.dataset)
     return BuiltIndex(
         folder=folder.path,

@@ -237,10 +237,11 @@ def caption_moments(
     if not found or candidates is None or curve_of is None:
         return [located.moment(located.match.score) for located in found]
     clips = [located.clip for located in found]
-    scores = vectors[has_vector] @ candidates.query_D
+    scores = candidates.scores_of(vectors[has_vector])
+    biases = scores - vectors[has_vector] @ candidates.query_D
     percentiles = candidates.percentiles(scores).tolist()
     staged = encoder.score(query, clips, len(clips))
-    totals = scores if staged is None else staged.total
+    totals = scores if staged is None else staged.total + biases
     moments = []
     for index, located in enumerate(found):
         stages = {} if staged is None else {name: float(values[index]) for name, values in staged.stages.items()}

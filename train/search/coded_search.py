@@ -336,6 +336,10 @@ class CodedSearch:
         rows.sort()
         return best_of(rows, exact_scores(index, rows, self.query_D), count)
 
+    def scores_of(self, vectors: np.ndarray) -> np.ndarray:
+        """Return the scores [N] of vectors [N, D] that are no windows."""
+        return vectors @ self.query_D
+
     def percentiles(self, scores: np.ndarray) -> np.ndarray:
         """Return for each score how many percent of all windows have a lower one, as a sample of them tells."""
         return percentiles(self._sorted, scores)

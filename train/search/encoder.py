@@ -29,6 +29,7 @@ from .moments import ScoreCurve
 if TYPE_CHECKING:
     from ...extract.encoders.hub_text import HubTextTower
     from ...extract.encoders.text_tower import ClipTextTower
+    from ..scoring.query_biases import DotProducts
 
 TINY = float(np.finfo(np.float32).tiny)
 
@@ -41,6 +42,25 @@ class ClipScores:
     """Weighted sum of the stages, float32 [N]."""
     stages: dict[str, np.ndarray]
     """{stage: float32 [N]}"""
+
+
+@dataclass(frozen=True)
+class TrainingTexts:
+    """Texts that a run was trained with; NCL's biases normalise how often they find each window."""
+
+    vectors: np.ndarray
+    """float32 [K, D]"""
+    temperature: float
+    """Divides their similarities to windows."""
+
+    def similarities(self, vectors: np.ndarray) -> "DotProducts":
+        """Return their similarities [K, N] to vectors [N, D], which are computed as they are read."""
+        import torch
+
+        from ..scoring.query_biases import DotProducts
+
+        windows = torch.from_numpy(np.asarray(vectors, dtype=np.float32))
+        return DotProducts(torch.from_numpy(self.vectors), windows)
 
 
 class SearchEncoder(Protocol):
@@ -114,6 +134,10 @@ class SearchEncoder(Protocol):
 
     def warnings(self, text: str) -> list[str]:
         """Return what of a text the model does not know, or does not read, one line each."""
+        ...
+
+    def training_texts(self) -> TrainingTexts | None:
+        """Return the texts whose biases are added to the scores of a text with windows; None for no biases."""
         ...
 
 
@@ -214,6 +238,10 @@ class StoreEncoder:
     def word_curves(self, text: str, video_id: str) -> dict[str, ScoreCurve]:
         """Return nothing: the text tower gives one vector for the whole text."""
         return {}
+
+    def training_texts(self) -> None:
+        """Return None: nothing was trained."""
+        return None
 
     def warnings(self, text: str) -> list[str]:
         """Return whether the text is too long."""

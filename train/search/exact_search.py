@@ -7,6 +7,7 @@ import numpy as np
 
 from .index import WindowIndex
 from .query_checks import check_time
+from .window_biases import WindowBiases
 
 WINDOWS_SCORED_AT_ONCE = 1 << 12
 """Windows that are scored at once: their vectors stay in the processor's cache."""
@@ -15,13 +16,20 @@ WINDOWS_SCORED_AT_ONCE = 1 << 12
 class ExactSearch:
     """Candidates for a query, by the scores of all windows."""
 
-    def __init__(self, index: WindowIndex, query_D: np.ndarray) -> None:
-        self.index, self.query_D = index, query_D
+    def __init__(self, index: WindowIndex, query_D: np.ndarray, biases: WindowBiases | None = None) -> None:
+        """Score all windows.
+
+        Args:
+            index: The windows.
+            query_D: The query's vector.
+            biases: Those of the windows, for a text.
+        """
+        self.index, self.query_D, self.biases = index, query_D, biases
         scores = np.empty(len(index.video), dtype=np.float32)
         for first, block in index.blocks(WINDOWS_SCORED_AT_ONCE):
             check_time()
             scores[first : first + len(block)] = half_products(block, query_D)
-        self.scores = finite(scores)
+        self.scores = finite(scores if biases is None else (scores + biases.bias_W).astype(np.float32))
         """float32 [W]; -inf for one that is not finite."""
         self._sorted = np.sort(self.scores[index.is_live])
 
@@ -38,6 +46,11 @@ class ExactSearch:
             allowed = allowed & chosen[self.index.video]
         rows = np.flatnonzero(allowed)
         return best_of(rows, self.scores[rows], count)
+
+    def scores_of(self, vectors: np.ndarray) -> np.ndarray:
+        """Return the scores [N] of vectors [N, D] that are no windows."""
+        scores = vectors @ self.query_D
+        return scores if self.biases is None else (scores + self.biases.of_vectors(vectors)).astype(np.float32)
 
     def percentiles(self, scores: np.ndarray) -> np.ndarray:
         """Return for each score how many percent of all windows have a lower one."""

@@ -70,6 +70,8 @@ class Hit:
     score: float
     percentile: float
     stages: dict[str, float] = field(default_factory=dict)
+    bias: float = 0.0
+    """NCL's bias of the window, a part of the score."""
 
 
 def merge_hits(hits: Sequence[Hit], num_moments: int, curve_of: Callable[[str], ScoreCurve]) -> list[Moment]:

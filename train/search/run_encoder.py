@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...storage.common.errors import UserError
+from ...storage.common.errors import SettingError, UserError
 from ...storage.common.files import sha256_of
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.stores.memory_store import MemoryStore
@@ -21,7 +21,7 @@ from ..runs.folder import own_dataset
 from ..runs.load import Run
 from ..scoring.scorer import Scorer, clip_vectors, join_videos, stage_scores, text_vectors
 from ..scoring.word_similarities import word_similarities
-from .encoder import ClipScores, image_features, stores_checksum
+from .encoder import ClipScores, TrainingTexts, image_features, stores_checksum
 from .moments import ScoreCurve
 from .query_checks import check_time
 
@@ -31,7 +31,22 @@ MAX_CACHED_BYTES = 256 << 20
 class RunEncoder:
     """A run. Its early stage that is a dot product finds candidates."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, normalize: str | None = None) -> None:
+        """Take a run.
+
+        Args:
+            run: The run.
+            normalize: "none" for scores as they are, "ncl" for NCL's biases; None: as the paper of its objective does.
+
+        Raises:
+            SettingError: Biases are asked for, and the run is none of NCL.
+        """
+        usual = run.config.objective.normalization
+        if normalize not in (None, "none", usual):
+            problem = f"{run.folder.name} is no run of objective ncl with --normalized-loss; omit it"
+            raise SettingError("normalize", normalize, problem)
+        self.normalization = usual if normalize is None else normalize
+        """How the scores of a text with windows are normalised: "ncl" or "none"."""
         self.run = run
         self._caching_scorer = CachingScorer.of(run.scorer)
         self._stores = run.features.stores
@@ -135,6 +150,13 @@ class RunEncoder:
         return {
             word: ScoreCurve(found.start_seconds, found.end_seconds, scores) for word, scores in found.words.items()
         }
+
+    def training_texts(self) -> TrainingTexts | None:
+        """Return the training texts in the run's queue, if scores are normalised by them (NCL, section 3.4)."""
+        queue = self.run.scorer.model.queries
+        if self.normalization == "none" or queue is None or not int(queue.pushed):
+            return None
+        return TrainingTexts(queue.filled()[0].float().cpu().numpy(), self.run.config.objective.temperature)
 
     def warnings(self, text: str) -> list[str]:
         """Return which words no training caption had."""

@@ -27,6 +27,7 @@ from .index import IndexFolder, WindowIndex
 from .moments import Hit, Moment, ScoreCurve, fuse_rankings, merge_hits
 from .query_checks import ExampleQuery, SearchBy, VideoSpan, check_by, check_count, check_query
 from .search_source import SearchSource
+from .window_biases import MAX_WINDOWS_BY_SEARCH, WindowBiases, open_window_biases
 
 HITS_PER_RESULT, MIN_HITS = 16, 256
 """Windows that are looked at for each moment: overlapping ones become one."""
@@ -41,9 +42,12 @@ class Search:
         index: WindowIndex,
         caption_index: CaptionIndex | None = None,
         coded_index: CodedIndex | None = None,
+        biases: WindowBiases | None = None,
     ) -> None:
         self.encoder, self.index = encoder, index
         self.caption_index, self.coded_index = caption_index, coded_index
+        self.biases = biases
+        """NCL's biases, which are added to the scores of a text; not to those of an example, which is no text."""
         self._video_ids = frozenset(index.video_ids)
 
     @classmethod
@@ -52,7 +56,8 @@ class Search:
         encoder = source.open_encoder()
         folder = IndexFolder.of(encoder)
         index = open_index(folder)
-        return cls(encoder, index, open_caption_index(encoder.dataset), open_coded_index(folder, index))
+        biases = open_window_biases(folder, index, MAX_WINDOWS_BY_SEARCH)
+        return cls(encoder, index, open_caption_index(encoder.dataset), open_coded_index(folder, index), biases)
 
     def __call__(
         self,
@@ -93,11 +98,11 @@ class Search:
         if by == "text":
             raise SettingError("by", by, "an example (like) has no text to search by; omit by, or omit like")
         query_D = self.encode_query(query, like, like_weight)
-        hits = self._hits(self._find_candidates(query_D), num_results, videos)
+        hits = self._hits(self._find_candidates(query_D, None), num_results, videos)
         if isinstance(like, VideoSpan):
             start, end = self._span(like)
             hits = [h for h in hits if h.video_id != like.video_id or h.start_seconds >= end or h.end_seconds <= start]
-        return self._moments(hits, query_D, num_results)
+        return merge_hits(hits, num_results, lambda video_id: self._curve(query_D, video_id))
 
     def encode_query(self, query: str, like: ExampleQuery | None = None, like_weight: float = 0.5) -> np.ndarray:
         """Return the vector of a query, float32 [D]: of a text, of an example, or of both together.
@@ -138,7 +143,7 @@ class Search:
         """
         check_query(query)
         self._check_video(video_id)
-        return self._curve(self.encode_query(query), video_id)
+        return self._text_curve(self.encode_query(query), video_id)
 
     def word_curves(self, query: str, video_id: str) -> dict[str, ScoreCurve]:
         """Return how well each word of a text fits a video over its time; nothing if the run has no such scores.
@@ -163,6 +168,9 @@ class Search:
         if self.caption_index is not None and not self.encoder.reads_texts:
             return ["only captions were searched: the model of these features reads no texts"]
         warnings = self.encoder.warnings(query)
+        if self.biases is not None:
+            count = len(self.biases.log_weights_K)
+            warnings.append(f"scores are normalised by ncl: with the windows' biases of {count:,} training texts")
         if by == "both" and self.caption_index is None:
             warnings.append("there are no captions or subtitles; only the videos were searched")
         return warnings
@@ -179,29 +187,34 @@ class Search:
         if captions is not None and (by == "text" or not self.encoder.reads_texts):
             return caption_moments(captions.find(query, num_results, searched), self.encoder, query)[:num_results]
         query_D = self.encode_query(query)
-        candidates = self._find_candidates(query_D)
+        candidates = self._find_candidates(query_D, self.biases)
         # Of each list twice as many, so that what is low in both can be high in their fusion.
         num_by_video = num_results if captions is None else 2 * num_results
         hits = self._hits(candidates, num_by_video, videos)
-        by_video = self._moments(self._rescored(query, hits, max(rerank, num_results)), query_D, num_by_video)
+        hits = self._rescored(query, hits, max(rerank, num_results))
+        by_video = merge_hits(hits, num_by_video, lambda video_id: self._text_curve(query_D, video_id))
         if captions is None:
             return by_video
         matches = captions.find(query, 2 * num_results, searched)
-        by_text = caption_moments(matches, self.encoder, query, self._curve, candidates)
+        by_text = caption_moments(matches, self.encoder, query, self._text_curve, candidates)
         return fuse_rankings(by_video, by_text, num_results)
 
-    def _find_candidates(self, query_D: np.ndarray) -> CandidateSearch:
-        return ExactSearch(self.index, query_D) if self.coded_index is None else self.coded_index.search(query_D)
+    def _find_candidates(self, query_D: np.ndarray, biases: WindowBiases | None) -> CandidateSearch:
+        if self.coded_index is None:
+            return ExactSearch(self.index, query_D, biases)
+        return self.coded_index.search(query_D)  # there are too many windows for biases
 
     def _hits(self, candidates: CandidateSearch, num_results: int, videos: Collection[str] | None) -> list[Hit]:
         """Return the best windows, the best first."""
         rows, scores = candidates.best(max(HITS_PER_RESULT * num_results, MIN_HITS), videos)
         percentiles = candidates.percentiles(scores).tolist()
         spans = self.index.spans_of(rows).tolist()
+        has_biases = isinstance(candidates, ExactSearch) and candidates.biases is not None
+        biases = (candidates.biases.bias_W[rows] if has_biases else np.zeros(len(rows))).tolist()
         return [
-            Hit(self.index.video_ids[self.index.video[row]], start, end, score, percentile)
-            for row, (start, end), score, percentile in zip(
-                rows.tolist(), spans, scores.tolist(), percentiles, strict=True
+            Hit(self.index.video_ids[self.index.video[row]], start, end, score, percentile, bias=bias)
+            for row, (start, end), score, percentile, bias in zip(
+                rows.tolist(), spans, scores.tolist(), percentiles, biases, strict=True
             )
             if math.isfinite(score)  # a window without rows has no vector
         ]
@@ -212,11 +225,12 @@ class Search:
         scores = self.encoder.score(query, clips, rerank) if clips else None
         if scores is None:
             return hits
-        order = np.argsort(-scores.total, kind="stable").tolist()
+        total = scores.total + np.array([hit.bias for hit in hits])
+        order = np.argsort(-total, kind="stable").tolist()
         return [
             replace(
                 hits[i],
-                score=float(scores.total[i]),
+                score=float(total[i]),
                 stages={stage: float(values[i]) for stage, values in scores.stages.items()},
             )
             for i in order
@@ -228,10 +242,11 @@ class Search:
             return Clip(hit.video_id, None, None)
         return Clip(hit.video_id, hit.start_seconds, hit.end_seconds)
 
-    def _moments(self, hits: list[Hit], query_D: np.ndarray, num_results: int) -> list[Moment]:
-        return merge_hits(hits, num_results, lambda video_id: self._curve(query_D, video_id))
+    def _text_curve(self, query_D: np.ndarray, video_id: str) -> ScoreCurve:
+        """Return the curve of a text: with the windows' biases."""
+        return self._curve(query_D, video_id, self.biases)
 
-    def _curve(self, query_D: np.ndarray, video_id: str) -> ScoreCurve:
+    def _curve(self, query_D: np.ndarray, video_id: str, biases: WindowBiases | None = None) -> ScoreCurve:
         """Return the encoder's own curve, else the scores of the video's shortest windows."""
         curve = self.encoder.curve(query_D, video_id)
         if curve is not None:
@@ -242,6 +257,8 @@ class Search:
         shortest = np.flatnonzero(lengths == lengths.min(initial=np.inf))
         shortest = shortest[np.argsort(spans[shortest, 0], kind="stable")]
         scores = self.index.vectors_of(rows[shortest]) @ query_D
+        if biases is not None:
+            scores = (scores + biases.bias_W[rows[shortest]]).astype(np.float32)
         return ScoreCurve(spans[shortest, 0], spans[shortest, 1], scores)
 
     def _encode_span(self, like: VideoSpan) -> np.ndarray:
@@ -281,6 +298,7 @@ def open_search(
     device: str = "auto",
     stores: StoreSource | None = None,
     trust: Collection[str] = (),
+    normalize: str | None = None,
 ) -> Search:
     """Open a data set for search, without training (``features``) or with a trained ``run``.
 
@@ -293,9 +311,10 @@ def open_search(
         device: What a run computes on; see ``find_device``.
         stores: Stores of one's own with the data set's features, as for ``train``.
         trust: Modules of your own that may be imported if the run names them.
+        normalize: "ncl" or "none": with or without NCL's biases of the windows. None: with them for a run of NCL.
 
     Raises:
         UserError: Neither or both of ``features`` and ``run`` are given, one cannot be used, or the index is missing
             and too large to be made now.
     """
-    return Search.open(SearchSource(dataset, features, run, weights, device, stores, trusted_modules(trust)))
+    return Search.open(SearchSource(dataset, features, run, weights, device, stores, trusted_modules(trust), normalize))

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ...storage.common.errors import UserError
+from ...storage.common.errors import SettingError, UserError
 from ...storage.common.plugins import trust_modules
 from ...storage.dataset.folder import DatasetFolder, dataset_at
 from ...storage.stores.opening import StoreSource
@@ -25,6 +25,7 @@ class SearchSource:
     device: str = "auto"
     stores: StoreSource | None = None
     trust: tuple[str, ...] = ()
+    normalize: str | None = None
 
     def absolute(self) -> "SearchSource":
         """Return the source with absolute paths, for processes that run in other folders."""
@@ -47,6 +48,8 @@ class SearchSource:
             raise UserError("search: expected either features whose model reads texts, or a run")
         if self.features is None:
             return self._open_run()
+        if self.normalize == "ncl":
+            raise SettingError("normalize", self.normalize, "applies to a run of objective ncl; omit it")
         if self.dataset is None:
             raise UserError(f"features {self.features}: of which data set? expected its folder")
         weights = None if self.weights is None else Path(self.weights)
@@ -72,4 +75,4 @@ class SearchSource:
         from ..runs.load import open_run  # torch takes seconds to import
         from .run_encoder import RunEncoder
 
-        return RunEncoder(open_run(found, asked, self.device))
+        return RunEncoder(open_run(found, asked, self.device), self.normalize)

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.clips_of_text import save_wide_clip
 from helpers.labelled import make_questions, make_segments, make_steps
 from helpers.spoken import make_spoken
 from helpers.toy import make_toy
 from vlalign.storage import Weights, write_shard
-from vlalign.storage.captions.files import read_captions_about, write_captions_about
+from vlalign.storage.captions.files import read_captions, read_captions_about, write_captions_about
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.profiles import PROFILES
 from vlalign.storage.stores.opening import open_store
@@ -90,6 +91,9 @@ def test_every_row_is_trained_and_evaluated(suite, dataset, tmp_path):
     for row in suite.rows_for(dataset):
         recipe = RECIPES[row.recipe.get(dataset, suite.datasets[dataset].recipe)]
         replaced = {name: value for name, value in SMALL.items() if name not in of_rows and recipe.get(name) != 0}
+        if recipe.get("encoder") == "mean":  # texts as wide as the features
+            texts = (caption.caption for caption in read_captions(folder.captions))
+            replaced["text_encoder"] = str(save_wide_clip(texts, tmp_path / "clip", 512))
         given |= given_for(suite, row, dataset, replaced)
     result = run_suite(folder.path, suite.name, device="cpu", settings=given)
     assert result.num_failed == 0, folder.problems("suite").read_text()

@@ -149,24 +149,19 @@ def test_the_page_lists_all_of_them():
     assert [d for d in every if d.text not in page.replace("\\", "") or d.place not in page] == []
 
 
-def test_ncls_normalisation_is_not_taken_for_the_published_one(tmp_path, capsys):
+def test_a_run_of_ncl_is_normalised_as_published_and_that_is_said(tmp_path, capsys):
     toy = make_toy(tmp_path)
     ncl = ["--objective", "ncl", "--normalized-loss", "--query-queue", "20", "--num-video-layers", "0"]
     common = ["--features", "s3d", "--batch-size", "4", "--num-steps", "2", "--validate-every", "2"]
     assert train_main([*at(toy), *ncl, *common, "--run-name", "r"]) == 0
     capsys.readouterr()
-    for settings, is_noted in (["--normalize", "ncl"], True), (["--normalize", "qbnorm"], False), ([], False):
-        assert evaluate_main([*at(toy), "r", *settings]) == 0
+    for name in ("ncl", "ncl-tuned", "qbnorm", "none"):
+        assert evaluate_main([*at(toy), "r", *(["--normalize", name] if name != "ncl" else [])]) == 0
         printed = capsys.readouterr().out
         written = re.findall(r"^(?:metrics|report): +(.*)$", printed, re.MULTILINE)
         assert len(written) == 2
         for shown in (printed, *(html.unescape(Path(path).read_text(encoding="utf-8")) for path in written)):
-            assert ("not NCL's section 3.4 as published" in shown and "five folds" in shown) == is_noted
-
-    assert evaluate_main([*at(toy), "r", "--normalize", "ncl"]) == 0
-    path = Path(re.search(r"^metrics: (.*)$", capsys.readouterr().out, re.MULTILINE)[1])
-    figures = read_json(path)
-    del figures["normalization"]["notes"][0]  # as written by 1.0.0
-    write_json(path, figures)
-    assert evaluate_main([*at(toy), "r", "--normalize", "ncl"]) == 0
-    assert capsys.readouterr().out.count("five folds") == 1
+            assert ("biases of 8 training queries" in shown) == name.startswith("ncl")
+            assert ("omit --normalize none" in shown) == (name == "none")
+        assert f"normalised by {name}, " in printed or name == "none"
+        assert ("(ours)" in printed) == (name == "ncl-tuned")

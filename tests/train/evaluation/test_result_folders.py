@@ -226,11 +226,52 @@ def test_results_are_not_written_through_a_link(toy, tmp_path, capsys, place):
     assert str(link) in line and not list(elsewhere.iterdir())
 
 
-def test_normalisations_of_ncl_lie_beside_each_other(tmp_path):
+@pytest.fixture
+def normalised(tmp_path) -> DatasetFolder:
+    """A data set with a run "r" that was trained with NCL's biases."""
     toy = make_toy(tmp_path)
     settings = options({"objective": "ncl", **NCL, "num_steps": 2, "batch_size": 4, "features": "s3d"})
     assert train_main([*at(toy), *settings, "--run-name", "r"]) == 0
-    for call in ([], ["--normalize", "ncl"], ["--normalize", "qbnorm"]):
+    return toy
+
+
+def test_normalisations_of_ncl_lie_beside_each_other(normalised):
+    toy = normalised
+    for call in ([], *(["--normalize", name] for name in ("ncl", "none", "ncl-tuned", "qbnorm"))):
         ask(toy, "r", *call)
-    assert sorted(p.name for p in (toy.runs / "r" / "evaluations").iterdir()) == ["normalize=ncl", "normalize=qbnorm"]
-    assert read_json(toy.runs / "r" / "metrics.json")["normalization"]["name"] == "none"
+    folders = sorted(p.name for p in (toy.runs / "r" / "evaluations").iterdir())
+    assert folders == ["normalize=ncl-tuned", "normalize=none", "normalize=qbnorm"]
+    assert read_json(toy.runs / "r" / "metrics.json")["normalization"]["name"] == "ncl"
+
+
+def as_1_0_0(path: Path, name: str) -> None:
+    """The figures of a file as 1.0.0 wrote them, whose "ncl" was the rule that is "ncl-tuned" now."""
+    figures = read_json(path)
+    figures["fingerprint"]["normalize"] = figures["normalization"]["name"] = name
+    del figures["normalization"]["num_queries"]
+    write_json(path, figures)
+
+
+def test_results_of_the_rule_before_are_not_taken_for_the_published_one(normalised, capsys):
+    run = normalised.runs / "r"
+    ask(normalised, "r", "--normalize", "none")
+    ask(normalised, "r", "--normalize", "ncl-tuned")
+    for name, old in ("none", None), ("ncl-tuned", "normalize=ncl"):
+        folder = run / "evaluations" / f"normalize={name}"
+        as_1_0_0(folder / "metrics.json", "ncl" if name == "ncl-tuned" else name)
+        for file in FILES:
+            target = run if old is None else folder.with_name(old)
+            target.mkdir(exist_ok=True)
+            shutil.move(folder / file, target / file)
+        folder.rmdir()
+    _, text = runs(normalised, capsys)
+    assert "normalize=ncl-tuned" in text and "normalize=none" in text
+    assert all("normalize=ncl:" not in line and "normalize=ncl " not in line for line in text.splitlines())
+
+    ask(normalised, "r")
+    assert "evaluated before" not in capsys.readouterr().err
+    figures = read_json(run / "metrics.json")
+    assert figures["normalization"]["name"] == "ncl" and figures["normalization"]["num_queries"] == 8
+    assert read_json(run / "evaluations" / "normalize=none" / "metrics.json")["normalization"]["name"] == "none"
+    ask(normalised, "r")
+    assert "evaluated before" in capsys.readouterr().err

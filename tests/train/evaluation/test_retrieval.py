@@ -24,6 +24,7 @@ from vlalign.train.evaluation.retrieval import (
 from vlalign.train.evaluation.task import EvaluationRequest
 from vlalign.train.metrics import retrieval_metrics
 from vlalign.train.runs.load import open_run
+from vlalign.train.scoring.query_biases import fit_biases
 from vlalign.train.scoring.scorer import stage_scores
 from vlalign.train.scoring.scores import QuerySimilarities, StageScores
 
@@ -135,8 +136,11 @@ def test_normalisations_by_training_queries_say_what_they_need(weights, queries,
 
 def test_biases_are_added_to_the_part_of_the_score_that_its_stage_has():
     weights, scores, clips = {"pair": 2.0, "token": 0.5}, stages("pair", "token", queries=400), np.arange(6)
-    alone = normalized_scores(scores, clips, "pair", request({"pair": 2.0}, normalize="ncl"))
-    both = normalized_scores(scores, clips, "pair", request(weights, normalize="ncl"))
+    biases = normalized_scores(scores, clips, "pair", request(weights, normalize="ncl"))
+    expected = 2 * (scores.stages["pair"] + fit_biases(scores.queries.texts, 0.5).bias_N) + 0.5 * scores.stages["token"]
+    np.testing.assert_allclose(biases.rows(slice(None), scores.by_caption(weights)), expected, rtol=1e-5)
+    alone = normalized_scores(scores, clips, "pair", request({"pair": 2.0}, normalize="ncl-tuned"))
+    both = normalized_scores(scores, clips, "pair", request(weights, normalize="ncl-tuned"))
     # Alone, the stage's own scores are normalised without their weight: it changes no order.
     expected = 2 * alone.by_caption + 0.5 * scores.stages["token"]
     np.testing.assert_allclose(both.by_caption, expected, rtol=1e-5)

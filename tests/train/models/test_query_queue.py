@@ -11,6 +11,6 @@ def test_a_queue_keeps_the_last_queries_in_a_circle():
     queue.push(rows[:3], -rows[:3])
     assert queue.filled()[0].tolist() == rows[:3].tolist() and queue.filled()[1].tolist() == (-rows[:3]).tolist()
     queue.push(rows[3:6], -rows[3:6])
-    assert sorted(queue.filled()[0].tolist()) == sorted(rows[1:6].tolist())
+    assert queue.filled()[0].tolist() == rows[1:6].tolist() and queue.filled()[1].tolist() == (-rows[1:6]).tolist()
     queue.push(torch.cat([rows, rows]), torch.cat([rows, rows]))
-    assert sorted(queue.filled()[0].tolist()) == sorted(rows[2:].tolist())
+    assert queue.filled()[0].tolist() == rows[2:].tolist()

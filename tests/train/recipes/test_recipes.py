@@ -5,11 +5,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+from helpers.clips_of_text import save_wide_clip
 from helpers.labelled import make_questions, make_segments
 from helpers.spoken import make_spoken
 from helpers.toy import make_toy
 from helpers.training import at
-from vlalign.storage.captions.files import read_captions_about, write_captions_about
+from vlalign.storage.captions.files import read_captions, read_captions_about, write_captions_about
 from vlalign.storage.common.files import read_json
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.train.cli.evaluate import main as evaluate_main
@@ -54,6 +55,9 @@ def kind_of(name: str) -> str:
 def train(name: str, dataset: DatasetFolder, features: str, init: Path | None = None) -> Path:
     recipe = RECIPES[name]
     settings = SMALL | {option: value for option, value in GIVEN.items() if recipe.get(option)} | {"features": features}
+    if recipe.get("encoder") == "mean":  # texts as wide as the features of ``toy``
+        texts = (caption.caption for caption in read_captions(dataset.captions))
+        settings["text_encoder"] = str(save_wide_clip(texts, dataset.root / "clip", 1024))
     config = make_config(name, {**settings, "dataset": "d", "init": "x" if init else ""})
     used = config.flat().keys() - config.ignored_settings().keys()
     settings = {option: value for option, value in settings.items() if option in used}
