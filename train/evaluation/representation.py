@@ -211,8 +211,14 @@ def examples(before: Retrieved, after: Retrieved, pairs: Pairs) -> list[Example]
     lost = lost[np.argsort(-before.sums[right[lost]], kind="stable")]
 
     def clip(index: int) -> ExampleClip:
-        sums = {"sum_before": float(before.sums[index]), "sum": float(after.sums[index])}
-        return {**vars(pairs.clips[index]), **sums}
+        about = pairs.clips[index]
+        return {
+            "video_id": about.video_id,
+            "start_seconds": about.start_seconds,
+            "end_seconds": about.end_seconds,
+            "sum_before": float(before.sums[index]),
+            "sum": float(after.sums[index]),
+        }
 
     def shown() -> Iterator[Example]:
         for caption in [*gained[:SHOWN_EXAMPLES].tolist(), *lost[:SHOWN_EXAMPLES].tolist()]:

@@ -50,15 +50,15 @@ RECIPES: dict[str, Recipe] = {
         "temperature": 0.05,
         "num_video_layers": 0,
     },
-    "ncl-msrvtt": {  # 5 epochs
+    "ncl-msrvtt": {  # 5 epochs of 180,000 captions
         **_NCL,
         "protocol": "1k-A",
-        "num_steps": 7_000,
-        "warmup_steps": 700,
+        "num_steps": 7_030,
+        "warmup_steps": 703,
         "max_video_tokens": 12,
     },
-    "ncl-msvd": {**_NCL, "num_steps": 1_140, "warmup_steps": 0, "max_video_tokens": 12},  # 3 epochs
-    "ncl-activitynet": {  # 10 epochs
+    "ncl-msvd": {**_NCL, "num_steps": 1_143, "warmup_steps": 0, "max_video_tokens": 12},  # 3 of 48,774
+    "ncl-activitynet": {  # 10 epochs of 10,009 paragraphs
         **_NCL,
         "num_steps": 780,
         "warmup_steps": 78,

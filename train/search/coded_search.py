@@ -314,6 +314,9 @@ class CodedIndex:
 class CodedSearch:
     """Candidates for a query, found by codes."""
 
+    biases = None
+    """There are too many windows for NCL's biases."""
+
     def __init__(self, coded: CodedIndex, query_D: np.ndarray) -> None:
         self.coded, self.query_D = coded, query_D
         self._sorted = np.sort(half_products(coded.quantizer.sample, query_D))

@@ -209,8 +209,7 @@ class Search:
         rows, scores = candidates.best(max(HITS_PER_RESULT * num_results, MIN_HITS), videos)
         percentiles = candidates.percentiles(scores).tolist()
         spans = self.index.spans_of(rows).tolist()
-        has_biases = isinstance(candidates, ExactSearch) and candidates.biases is not None
-        biases = (candidates.biases.bias_W[rows] if has_biases else np.zeros(len(rows))).tolist()
+        biases = (np.zeros(len(rows)) if candidates.biases is None else candidates.biases.bias_W[rows]).tolist()
         return [
             Hit(self.index.video_ids[self.index.video[row]], start, end, score, percentile, bias=bias)
             for row, (start, end), score, percentile, bias in zip(
