@@ -57,8 +57,8 @@ def make_toy(root: Path, *, num_videos: int = 24, seed: int = 0, name: str = "to
     entries += [
         IdfEntry(word=w, part_of_speech="VERB", document_count=4, idf=1.0, token_count=4, token_idf=1.0) for w in VERBS
     ]
-    fish = next(entry for entry in entries if entry.word == "fish")  # in other captions it would be a verb
-    entries[entries.index(fish)] = replace(fish, token_count=5, token_idf=1.2)
+    bread = next(entry for entry in entries if entry.word == "bread")  # in other captions it would be a verb
+    entries[entries.index(bread)] = replace(bread, token_count=5, token_idf=1.2)
     write_idf(dataset.idf, entries)
     known = [*vectors, "the", "and"]
     table = np.random.default_rng(1).normal(size=(len(known), 20)).astype(np.float32)
