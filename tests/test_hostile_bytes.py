@@ -9,7 +9,7 @@ import pytest
 from helpers.hostile_bytes import READERS
 
 PROGRAM = Path(__file__).with_name("helpers") / "hostile_bytes.py"
-NUM_FILES, NUM_ALL_FILES = 6, 606
+NUM_FILES, NUM_ALL_FILES = 6, 206
 """Of each reader: of fourteen, more than 8,000."""
 
 
@@ -35,5 +35,5 @@ def test_some_mutated_files_are_read_or_refused_in_one_line(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
-def test_five_thousand_mutated_files_are_read_or_refused_in_one_line(tmp_path, reader):
+def test_many_mutated_files_are_read_or_refused_in_one_line(tmp_path, reader):
     check([reader], NUM_FILES, NUM_ALL_FILES, tmp_path)
