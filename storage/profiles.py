@@ -79,9 +79,42 @@ SLOWFAST = Profile(
     dimension=2304,
 )
 
-FRAME_MAPS = {"clip_vit_b32_map": (7, 7, 512)}
+# TACo and SSML call them 2D features, of HowTo100M (Miech et al. 2019): antoine77340/video_feature_extractor,
+# extract.py:34-36, preprocessing.py:18, model.py:16-38. It uses torchvision's V1 weights; V2 gives other features.
+RESNET152 = Profile(
+    name="resnet152",
+    model="ResNet-152",
+    weights="resnet152-394f9c45.pth",
+    fps=1,
+    window=1,
+    stride=1,
+    short_side_px=224,
+    crop_px=None,
+    resize="bilinear, libswscale",
+    value_range="0..1",
+    mean=(0.485, 0.456, 0.406),
+    std=(0.229, 0.224, 0.225),
+    tail="none",
+    layer="layer4, mean over space",
+    dimension=2048,
+)
+# For the codes of CMCM on S-MiT (its section 4.1, Table 3), which have a position in the frame. The paper does not say
+# how frames are made.
+RESNET152_MAP = replace(
+    RESNET152, name="resnet152_map", crop_px=224, layer="layer4, 7 x 7 cells, row by row", dimension=7 * 7 * 2048
+)
+
+FRAME_MAPS = {
+    "clip_vit_b32_map": (7, 7, 512),
+    "resnet152_map": (7, 7, 2048),
+    "resnet50_map": (7, 7, 2048),
+    "tsm_resnet50_map": (7, 7, 2048),
+}
 """(height, width, channels) of features whose rows are flattened maps of a frame: ``rows.reshape(-1,
 *FRAME_MAPS[name])`` is [T, H, W, C].
+
+``tsm_resnet50_map`` has no profile here, as its weights (TSM ResNet-50, trained on Multi-Moments in Time: CMCM, Table
+3) come with no library. It is imported: layer 4 of each second of a clip.
 """
 
 LOGMEL = "logmel"
@@ -90,25 +123,12 @@ LOGMEL = "logmel"
 PROFILES = {
     profile.name: profile
     for profile in (
-        # 2D features of HowTo100M (Miech et al. 2019) and of TACo, SSML: antoine77340/video_feature_extractor,
-        # extract.py:34-36, preprocessing.py:18, model.py:16-38. It uses torchvision's V1 weights; V2 gives other
-        # features.
-        Profile(
-            name="resnet152",
-            model="ResNet-152",
-            weights="resnet152-394f9c45.pth",
-            fps=1,
-            window=1,
-            stride=1,
-            short_side_px=224,
-            crop_px=None,
-            resize="bilinear, libswscale",
-            value_range="0..1",
-            mean=(0.485, 0.456, 0.406),
-            std=(0.229, 0.224, 0.225),
-            tail="none",
-            layer="layer4, mean over space",
-            dimension=2048,
+        RESNET152,
+        RESNET152_MAP,
+        # The images of CMCM on Places (its section 4.1, Table 3): wnhsu/ResDAVEnet-VQ, dataloaders/
+        # image_caption_dataset.py (256, centre 224, as for its evaluation; in training it crops at random).
+        replace(
+            RESNET152_MAP, name="resnet50_map", model="ResNet-50", weights="resnet50-0676ba61.pth", short_side_px=256
         ),
         # 3D features of HowTo100M (Miech et al. 2019): antoine77340/video_feature_extractor, extract.py:34-36,
         # preprocessing.py:20-36. Black frames are appended before the mean is subtracted. The network's authors

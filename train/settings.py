@@ -134,6 +134,12 @@ class DataSettings(Settings):
         """The first of the features that is a map of each frame, or None."""
         return next((name for name in self.features.split("+") if name in FRAME_MAPS), None)
 
+    @property
+    def map_size(self) -> tuple[int, int]:
+        """Cells of the features' maps, in height and width: the lowest numbers of all."""
+        shapes = [FRAME_MAPS[name] for name in self.features.split("+")]
+        return min(height for height, _, _ in shapes), min(width for _, width, _ in shapes)
+
     def check(self) -> None:
         """Check sizes and names."""
         if self.max_video_tokens + self.max_text_tokens > MAX_TOKENS:
@@ -143,8 +149,8 @@ class DataSettings(Settings):
         if wrong := [name for name in self.features.split("+") if not DATASET_NAME.fullmatch(name)]:
             problem = f"{wrong[0]!r} names no store; expected letters, digits, '.', '_' and '-' only"
             raise SettingError("features", self.features, problem)
-        if self.maps and "+" in self.features:
-            problem = f"{self.maps} is a map of each frame, which cannot be joined; expected it alone"
+        if self.maps and not set(self.features.split("+")) <= set(FRAME_MAPS):
+            problem = f"{self.maps} is a map of each frame, which can only be joined with others; expected maps alone"
             raise SettingError("features", self.features, problem)
         self._check_grid()
 
@@ -154,7 +160,7 @@ class DataSettings(Settings):
         if self.maps is None:
             problem = f"features {self.features} are no maps; expected one of {', '.join(FRAME_MAPS)}, or no grid"
             raise SettingError("video_grid", self.video_grid, problem)
-        (time, height, width), (map_height, map_width, _) = self.grid, FRAME_MAPS[self.maps]
+        (time, height, width), (map_height, map_width) = self.grid, self.map_size
         if height > map_height or width > map_width:
             problem = f"a map of {self.features} has {map_height} x {map_width} cells; expected no more"
             raise SettingError("video_grid", self.video_grid, problem)
@@ -238,12 +244,19 @@ class EncoderTraits:
 ENCODERS = {
     "transformer": EncoderTraits(
         description="self-attention over a clip's feature vectors and over a caption's subwords (TACo, section 3.1)",
-        ignored_settings=("embedding_size",),
+        ignored_settings=("embedding_size", "glu_size"),
     ),
     "mean": EncoderTraits(
         description="the mean of a clip's feature vectors, each of length 1, and a text encoder, without any layer "
         "between them: CLIP4Clip's meanP (NCL, section 4)",
-        ignored_settings=("embedding_size", "num_video_layers", "num_fusion_layers", "additions", "dropout"),
+        ignored_settings=(
+            "embedding_size",
+            "glu_size",
+            "num_video_layers",
+            "num_fusion_layers",
+            "additions",
+            "dropout",
+        ),
     ),
     "gated": EncoderTraits(
         description="gated embeddings of the maximum of a clip's feature vectors and of the average of a caption's "
@@ -255,6 +268,7 @@ ENCODERS = {
             "max_text_tokens",
             "tokens_of_interest",
             "text_encoder",
+            "glu_size",
             "num_video_layers",
             "num_fusion_layers",
             "additions",
@@ -268,6 +282,7 @@ ENCODERS = {
         ignored_settings=(
             "text_encoder",
             "embedding_size",
+            "glu_size",
             "num_video_layers",
             "num_fusion_layers",
             "additions",
@@ -275,7 +290,7 @@ ENCODERS = {
         ),
     ),
     "spoken": EncoderTraits(
-        description="a linear layer on a clip's feature vectors, and Harwath's residual network on the log-mel "
+        description="gated linear units of a clip's feature vectors, and of Harwath's residual network on the log-mel "
         "spectrogram of its spoken caption (CMCM, Table 3)",
         caption_input="recordings",
         ignored_settings=(
@@ -294,7 +309,7 @@ ENCODERS = {
         "pooling layer of self-attention (Support-Set Bottlenecks; NCL, Appendix C)",
         gives_tokens=False,
         reads_rows=True,
-        ignored_settings=("embedding_size", "num_video_layers", "num_fusion_layers", "tokens_of_interest"),
+        ignored_settings=("embedding_size", "glu_size", "num_video_layers", "num_fusion_layers", "tokens_of_interest"),
     ),
 }
 """{name: properties} of the built-in encoders"""
@@ -341,6 +356,12 @@ class ModelSettings(Settings):
         "name",
     )
     embedding_size: int = setting(6144, "width of the gated encoder", ge=1)  # SSML section 5.1
+    glu_size: int = setting(
+        0,
+        "width of the vectors of encoder spoken: 4096 for S-MiT, 1024 for Places (CMCM section 4.1); 0: 1,024, in the "
+        "form of earlier versions, with a linear layer on the features and another gate",
+        ge=0,
+    )
     num_video_layers: int = setting(1, "self-attention layers over a clip's feature vectors", ge=0)  # TACo section 4.2
     num_fusion_layers: int = setting(
         2, "fusion layers: self-attention over the tokens of a text and a video together", ge=1

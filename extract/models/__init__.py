@@ -3,12 +3,14 @@
 from .clip import ClipViTB32, ClipViTB32Map
 from .network import Network, PublishedFile
 from .r2plus1d import R2Plus1D34
-from .resnet import ResNet3D152, ResNet152, ResNeXt3D101
+from .resnet import ResNet3D152, ResNet50Map, ResNet152, ResNet152Map, ResNeXt3D101
 from .s3d import S3D
 from .slowfast import SlowFastR50, SlowFastR101
 
 MODELS: dict[str, type[Network]] = {
     "resnet152": ResNet152,
+    "resnet152_map": ResNet152Map,
+    "resnet50_map": ResNet50Map,
     "i3d_resnext101": ResNeXt3D101,
     "i3d_resnet152": ResNet3D152,
     "s3d": S3D,

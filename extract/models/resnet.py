@@ -110,10 +110,14 @@ class ResNet(Network):
 
     def forward(self, x: Tensor) -> Tensor:
         """See the class."""
+        x = self.layer_4(x)
+        return mean(x, tuple(range(2, x.ndim)))
+
+    def layer_4(self, x: Tensor) -> Tensor:
+        """Return what layer 4 gives [B, 2048, (T',) H', W']."""
         x = self.conv1(x.contiguous(memory_format=MEMORY_FORMAT[self.dimensions]))
         max_pool = F.max_pool2d if self.dimensions == 2 else F.max_pool3d
-        x = self.layer4(self.layer3(self.layer2(self.layer1(max_pool(x, 3, stride=2, padding=1)))))
-        return mean(x, tuple(range(2, x.ndim)))
+        return self.layer4(self.layer3(self.layer2(self.layer1(max_pool(x, 3, stride=2, padding=1)))))
 
 
 class ResNet152(ResNet):
@@ -133,6 +137,46 @@ class ResNet152(ResNet):
 
     def __init__(self) -> None:
         super().__init__(2, (3, 8, 36, 3), width=64, groups=1, num_classes=1000)
+
+
+def _map_of(x: Tensor) -> Tensor:
+    """Return maps [B, C, H, W] as rows of a store [B, H W C], float32."""
+    return x.movedim(1, -1).flatten(1).to(torch.promote_types(x.dtype, torch.float32))
+
+
+class ResNet152Map(ResNet152):
+    """The 7 x 7 cells of layer 4 instead of their mean, for CMCM's fine-grained codes (its Table 3).
+
+    ``forward``: normalised float [B, 3, 224, 224] -> [B, 100352], float32: 7 rows of 7 cells of 2,048 channels
+    (``storage.profiles.FRAME_MAPS``).
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """See the class."""
+        return _map_of(self.layer_4(x))
+
+
+class ResNet50Map(ResNet):
+    """The 7 x 7 cells of layer 4 of ResNet-50 over images, as trained on ImageNet, with torchvision's names; as
+    ``ResNet152Map``."""
+
+    published: ClassVar = {
+        # As for ResNet-152.
+        "resnet50-0676ba61.pth": PublishedFile(
+            ("https://download.pytorch.org/models/resnet50-0676ba61.pth",),
+            sha256="0676ba61b6795bbe1773cffd859882e5e297624d384b6993f7c9e683e722fb8a",
+            page="https://docs.pytorch.org/vision/stable/models/generated/torchvision.models.resnet50.html "
+            "(IMAGENET1K_V1)",
+        ),
+    }
+    batch_sizes: ClassVar = {"cpu": 8, "cuda": 64}
+
+    def __init__(self) -> None:
+        super().__init__(2, (3, 4, 6, 3), width=64, groups=1, num_classes=1000)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """See the class."""
+        return _map_of(self.layer_4(x))
 
 
 class ResNeXt3D101(ResNet):

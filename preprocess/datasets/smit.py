@@ -4,7 +4,8 @@ transcripts.
 The authors give the files on request. This much is known from public code (google-research/scenic,
 projects/densevoc/tools/build_smit_tfrecord.py): ``train_set.txt`` has the name of a clip on each line,
 ``videos/NAME.mp4`` is the clip, and the first line of ``transcriptions/NAME.txt`` is the transcript. Names begin with
-the clip's action as a folder. The rest is assumed by analogy:
+the clip's action as a folder, which becomes the captions' ``task``
+(CMCM, section 4.3, counts 332). The rest is assumed by analogy:
 
 - the other lists are ``val_set.txt`` and ``test_set.txt``;
 - recordings have the ids ``audio/NAME``, unlike their clips, which have sound of their own. vlalign-extract gives
@@ -51,7 +52,8 @@ def _captions(annotations: Annotations, list_path: Path, folder: Path, split: st
             check_regular(folder / f"{name}.txt")
             with (folder / f"{name}.txt").open(encoding="utf-8-sig") as file:
                 transcript = text(file.readline())
-            yield Caption(video_id=name, caption=transcript, split=split, recording=f"audio/{name}")
+            action = PurePosixPath(name).parts[0] if "/" in name else None
+            yield Caption(video_id=name, caption=transcript, split=split, task=action, recording=f"audio/{name}")
         except FileNotFoundError:
             annotations.drop(list_path, f"clip {name!r}", f"no transcript in {folder}")
         except (ValueError, OSError) as error:

@@ -71,6 +71,11 @@ class DatasetFolder:
         return self.idf.with_name("word_vectors.npz")
 
     @property
+    def word_times(self) -> Path:
+        """Folder of the times of spoken words (``storage.captions.word_times``), which a user may put there."""
+        return self.path / "word_times"
+
+    @property
     def pairs(self) -> Path:
         """Folder of the clips that captions are about, as training maps them."""
         return self.path / "pairs" / self.protocol

@@ -117,7 +117,7 @@ def run(dataset: DatasetFolder, setting: str, seed: int) -> dict[str, Any]:
     both = result["metrics"]["text_to_video"], result["metrics"]["video_to_text"]
     found = {"R@1": np.mean([way["R@1"] for way in both]), "mean_rank": np.mean([way["mean_rank"] for way in both])}
     if codebook := result.get("codebook"):
-        best = [row["verbs"][0][1] for row in codebook["table"] if row["verbs"]]
+        best = [row["labels"][0][1] for row in codebook["table"] if row["labels"]]
         words = [row["words"][0][1] for row in codebook["table"] if row["words"]]
         found |= {"live": codebook["live"], "joint": 100 * codebook["joint"], "top_precision": np.mean(best)}
         found |= {"top_word_f1": np.mean(words) if words else 0.0} if kind == "text" else {}

@@ -23,6 +23,8 @@ from vlalign.storage.profiles import PROFILES
 
 HASHES = {
     "resnet152": "d0a40256e223eb16",
+    "resnet152_map": "f7d7a77f96d494a1",
+    "resnet50_map": "0da00139b8bbb865",
     "i3d_resnext101": "d12017b0e7d0ca9e",
     "i3d_resnet152": "2de03a3dad17c243",
     "s3d": "b6a5d85a047bc82e",

@@ -134,6 +134,9 @@ def published_shapes(name: str) -> dict[str, list[int]]:
     if name == "resnet152":
         with torch.device("meta"):
             return {n: list(v.shape) for n, v in torchvision.models.resnet152(weights=None).state_dict().items()}
+    if name in RESNET_MAPS:
+        with torch.device("meta"):
+            return {n: list(v.shape) for n, v in RESNET_MAPS[name](weights=None).state_dict().items()}
     if name in SLOWFASTS:
         with torch.device("meta"):
             return {n: list(v.shape) for n, v in SLOWFASTS[name]().state_dict().items()}
@@ -145,6 +148,8 @@ def published_shapes(name: str) -> dict[str, list[int]]:
 
 
 CLIPS = ["clip_vit_b32", "clip_vit_b32_map"]
+RESNET_MAPS = {"resnet152_map": torchvision.models.resnet152, "resnet50_map": torchvision.models.resnet50}
+"""{network: torchvision's own}"""
 
 
 def plain_r2plus1d(num_classes: int = 487) -> VideoResNet:
@@ -168,7 +173,7 @@ SLOWFASTS = {"slowfast": slowfast_r50, "slowfast_r101": slowfast_r101}
 """{network: pytorchvideo's own}"""
 
 
-NETWORKS = [*STORED_GOLDEN, "clip_vit_b32", "clip_vit_b32_map", "r2plus1d", *SLOWFASTS]
+NETWORKS = [*STORED_GOLDEN, *RESNET_MAPS, "clip_vit_b32", "clip_vit_b32_map", "r2plus1d", *SLOWFASTS]
 """Each once; ``s3d_univl`` is ``s3d`` at another frame rate."""
 
 

@@ -215,6 +215,7 @@ CHANGED: dict[str, Any] = {
     "clips_per_video": 2,
     "text_encoder": "/does/not/exist",
     "embedding_size": 8,
+    "glu_size": 16,
     "num_video_layers": 2,
     "num_fusion_layers": 1,
     "additions": "none",
@@ -247,6 +248,8 @@ CHANGED: dict[str, Any] = {
     "loss_sum": True,
     "codebook_size": 5,
     "code_loss_weight": 3.0,
+    "code_vector": "codes",
+    "summary_layer": "none",
 }
 """{setting: another value than all cases have}"""
 ELSEWHERE = {
@@ -254,6 +257,7 @@ ELSEWHERE = {
     "protocol": "says what to train on",
     "features": "says what to train on",
     "video_grid": "refused for features that are no maps, and needed for maps",
+    "code_layers": "needs maps: tested in objectives/test_cmcm.py",
     "objective": "says what is learned",
     "recipe": "says where settings come from",
     "init": "says what training starts from",

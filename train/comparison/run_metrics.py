@@ -14,7 +14,7 @@ from ..evaluation.own_metrics import own_metric_values
 from ..evaluation.task import Metrics, counted
 from ..runs.files import METRICS_FILE
 
-NOT_IN_REQUEST = ("inputs", "model_sha256", "device")
+NOT_IN_REQUEST = ("inputs", "model_sha256", "device", "word_times")
 """Fields of ``fingerprint`` in ``metrics.json`` that are no part of the request: data, model and device."""
 
 

@@ -21,8 +21,8 @@ class ClipFeatures:
 
         Args:
             stores: One or more; their rows are joined.
-            grid: (time, height, width) for a store of frame maps: a clip's rows are the means of this many cells of its
-                maps.
+            grid: (time, height, width) for stores of frame maps: a clip's rows are the means of this many cells of its
+                maps, joined cell by cell.
         """
         self.stores, self.grid = list(stores), grid
         self.dim = sum(_channels(store) for store in self.stores)
@@ -77,11 +77,22 @@ class ClipFeatures:
         """Return the ``rows`` of each clip, and when each starts and ends [T, 2], in seconds."""
         spans = [(clip.video_id, clip.start_seconds, clip.end_seconds) for clip in clips]
         parts = [store.get_clips(spans, dtype=None) for store in self.stores]
-        joined = [_at_most(*_join(of_clip), max_rows) for of_clip in zip(*parts, strict=True)]
         if self.grid is None:
-            return joined
-        shape = FRAME_MAPS[self.stores[0].profile.name]
-        return [_averaged(rows.reshape(-1, *shape), times, self.grid) for rows, times in joined]
+            return [_at_most(*_join(of_clip), max_rows) for of_clip in zip(*parts, strict=True)]
+        grid = self.grid
+        return [self._cells(of_clip, max_rows, grid) for of_clip in zip(*parts, strict=True)]
+
+    def _cells(
+        self, parts: Sequence[VideoFeatures], max_rows: int, grid: tuple[int, int, int]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the cells of a clip's maps [T H W, C], those of all stores joined, and the times of each."""
+        found = []
+        for store, part in zip(self.stores, parts, strict=True):
+            rows, times = _at_most(*_join([part]), max_rows)
+            found.append(_averaged(rows.reshape(-1, *FRAME_MAPS[store.profile.name]), times, grid))
+        if any(not len(cells) for cells, _ in found):
+            return np.zeros((0, self.dim), np.float32), found[0][1][:0]
+        return np.concatenate([cells for cells, _ in found], axis=1), found[0][1]
 
     def batch(self, clips: Sequence[Clip], max_rows: int) -> tuple[Tensor, Tensor]:
         """Return features [B, M, D], padded with zeros, and the mask [B, M], True for a row."""

@@ -352,6 +352,12 @@ class RecordingInputs:
         """Do nothing: the recordings stay in their store."""
 
 
+def seconds_of_token(store: Store) -> float:
+    """Return how much sound becomes a token, in seconds."""
+    assert store.profile.fps is not None, "sound has a rate"
+    return ROWS_OF_TOKEN * store.profile.stride / store.profile.fps
+
+
 def report_cut_recordings(captions: CaptionTable, store: Store, max_tokens: int) -> None:
     """Print how many recordings are longer than what is read of them, if any is.
 
@@ -364,10 +370,9 @@ def report_cut_recordings(captions: CaptionTable, store: Store, max_tokens: int)
     max_rows = ROWS_OF_TOKEN * max_tokens
     is_longer = np.array([name in store and store.about(name).num_rows > max_rows for name in ids] + [False])
     if num_longer := np.count_nonzero(is_longer[recording]):
-        profile = store.profile
-        limit = f"{max_rows * profile.stride / profile.fps:.2f} s" if profile.fps else number_of(max_rows, "rows")
+        seconds = max_tokens * seconds_of_token(store)
         which = f"{num_longer:,} of {number_of(len(captions), 'recordings')}"
-        say(f"note: {which} are longer than {limit} and are cut there (max_text_tokens {max_tokens})")
+        say(f"note: {which} are longer than {seconds:.2f} s and are cut there (max_text_tokens {max_tokens})")
 
 
 def _levelled(rows_TD: np.ndarray) -> np.ndarray:

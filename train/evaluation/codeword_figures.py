@@ -1,32 +1,40 @@
 """Figures of a codebook, for the retrieval page of the report."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..data.text_inputs import ROWS_OF_TOKEN
+from .codewords import ONE_SIDE
 from .svg import svg_of, with_plain_texts
+from .tsne import tsne
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 HIGHLIGHT = "#d4380d"
 
 
 @with_plain_texts
 def codebook_figures(codebook: Mapping[str, Any]) -> str:
-    """Return SVGs of P(verb | codeword) (CMCM, Figure 3), and of how codewords are shared (Figure 6), in one text.
+    """Return SVGs of P(label | codeword) (CMCM, Figures 3 and 5), and of how codewords are shared (Figure 6), in one
+    text.
 
     Args:
         codebook: What ``codewords.read_codebook`` returned.
     """
     from matplotlib.figure import Figure
 
-    matrices, figures = codebook["matrices"], []
+    matrices, label, figures = codebook["matrices"], codebook["label_name"], []
     if matrices["labels"] and matrices["codewords"]:
         figure = Figure(figsize=(7.5, 6.4), layout="constrained")
         for axes, side in zip(figure.subplots(2, 1), ("clips", "captions"), strict=True):
             image = axes.imshow(matrices[side], aspect="auto", vmin=0, vmax=1, cmap="viridis", interpolation="nearest")
             axes.set_yticks(range(len(matrices["labels"])), matrices["labels"], fontsize=7)
-            axes.set(xlabel="codewords, the most frequent first", title=f"P(verb | codeword), {side}")
+            axes.set(xlabel="codewords, the most frequent first", title=f"P({label} | codeword), {side}")
             figure.colorbar(image, ax=axes)
         figures.append(svg_of(figure))
     figure = Figure(figsize=(7.5, 2.4), layout="constrained")
@@ -34,7 +42,27 @@ def codebook_figures(codebook: Mapping[str, Any]) -> str:
     axes.hist(codebook["sharing"]["part_of_clips"], bins=20, range=(0, 1))
     axes.set(xlabel="share of a codeword's uses in clips (0: captions only, 1: clips only)", ylabel="codewords")
     figures.append(svg_of(figure))
+    if len(codebook["vectors"]):
+        figures.append(svg_of(_plane(codebook["vectors"], np.array(codebook["sharing"]["part_of_clips"]))))
     return "".join(figures)
+
+
+def _plane(vectors_VD: np.ndarray, part_of_clips_V: np.ndarray) -> Figure:
+    """Return the codewords in a plane, by t-SNE, in the colour of the side that uses them (Figure 6)."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.5, 4.6), layout="constrained")
+    axes, places_V2 = figure.add_subplot(), tsne(vectors_VD)
+    sides = {
+        "used by clips": part_of_clips_V > ONE_SIDE,
+        "used by captions": part_of_clips_V < 1 - ONE_SIDE,
+        "jointly used": (part_of_clips_V <= ONE_SIDE) & (part_of_clips_V >= 1 - ONE_SIDE),
+    }
+    for name, is_in in sides.items():
+        axes.scatter(*places_V2[is_in].T, s=8, label=f"{name}: {is_in.sum():,}")
+    axes.legend(fontsize=8)
+    axes.set(title="t-SNE of the codewords", xticks=[], yticks=[])
+    return figure
 
 
 @with_plain_texts

@@ -1,22 +1,25 @@
 """The meaning of each codeword of CMCM's codebook, in clips and in captions (section 4.3 of the paper).
 
-The paper labels the rows of a clip with an action. Here the labels are the verbs of the clip's captions. Words are
-compared with the subwords that are parts of them.
+The labels of a clip are its action, if its captions are spoken and its authors name it (S-MiT); else the verbs of its
+captions. Words are compared with the subwords that are parts of them, or with the parts of a recording in which they
+are spoken, if the data set has the times of its words (``storage.captions.word_times``).
 """
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypedDict
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ...storage.captions.word_times import read_word_times, words_at
 from ...storage.records import Caption
 from ..data.clips import Clip
 from ..data.pairs import Pairs
-from ..data.text_inputs import RecordingInputs, SubwordInputs, TextInputs
+from ..data.text_inputs import RecordingInputs, SubwordInputs, TextInputs, seconds_of_token
 from ..distributed import Workers
 from ..models.codebook import Coded, SharedCodebook, quantize
 from ..scoring.scorer import CLIP_CHUNK, TEXT_CHUNK, Scorer
@@ -31,7 +34,10 @@ class Uses:
     captions: list[np.ndarray]
     """The codewords of each caption's subwords (without special ones), or of its recording's tokens."""
     words: list[list[str]]
-    """The words that each caption's subwords are parts of, in lower case; empty for a part of none."""
+    """The words that each caption's subwords are parts of, in lower case; empty for a part of none. Of a recording, the
+    words that are spoken in the middle of its tokens."""
+    are_spoken: bool = False
+    """Captions are recordings."""
 
 
 def codebook_of(scorer: Scorer) -> SharedCodebook:
@@ -46,13 +52,19 @@ def codebook_of(scorer: Scorer) -> SharedCodebook:
 
 
 @torch.inference_mode()
-def find_uses(scorer: Scorer, captions: Sequence[Caption], clips: Sequence[Clip]) -> Uses:
+def find_uses(
+    scorer: Scorer, captions: Sequence[Caption], clips: Sequence[Clip], word_times: Path | None = None
+) -> Uses:
     """Return the codeword that is nearest to each token.
 
     Args:
         scorer: A model with a codebook.
         captions: Their tokens are subwords, or parts of their recordings.
         clips: Their tokens are rows.
+        word_times: Folder of the times of spoken words; None, or without files: nobody knows when a word is spoken.
+
+    Raises:
+        UserError: A file of that folder cannot be read.
     """
     codebook, single_process = codebook_of(scorer), Workers()
     scorer.model.eval()
@@ -66,14 +78,25 @@ def find_uses(scorer: Scorer, captions: Sequence[Caption], clips: Sequence[Clip]
         if isinstance(scorer.text_inputs, RecordingInputs):
             codes_of_chunk = list(_codes(codebook, coded))
             of_captions += codes_of_chunk
-            words += [[""] * len(codes) for codes in codes_of_chunk]  # nobody knows when a word is spoken
+            seconds = seconds_of_token(scorer.text_inputs.store)
+            words += [
+                _words_heard(caption, len(codes), seconds, word_times)
+                for caption, codes in zip(chunk, codes_of_chunk, strict=True)
+            ]
         elif isinstance(scorer.text_inputs, SubwordInputs):
             nearest = _nearest(codebook, coded).cpu().numpy()
             for caption, codes in zip(chunk, nearest, strict=True):
                 pieces = scorer.text_inputs.words_of_tokens(caption)
                 of_captions.append(codes[[index for index, _ in pieces]])
                 words.append([word for _, word in pieces])
-    return Uses(of_clips, of_captions, words)
+    return Uses(of_clips, of_captions, words, isinstance(scorer.text_inputs, RecordingInputs))
+
+
+def _words_heard(caption: Caption, num_tokens: int, seconds: float, folder: Path | None) -> list[str]:
+    """Return the word that is spoken in the middle of each of a recording's tokens of ``seconds``."""
+    if folder is None or caption.recording is None:
+        return [""] * num_tokens
+    return words_at(read_word_times(folder, caption.recording), [(n + 0.5) * seconds for n in range(num_tokens)])
 
 
 def _nearest(codebook: SharedCodebook, coded: Coded) -> Tensor:
@@ -109,6 +132,8 @@ class Sharing(TypedDict):
     captions_only: float
     part_of_clips: list[float]
     """The clips' share of the uses of each live codeword."""
+    codewords: list[int]
+    """Indices of the live codewords."""
 
 
 class Codeword(TypedDict):
@@ -118,7 +143,9 @@ class Codeword(TypedDict):
     """Its index in the codebook."""
     occurrences: int
     """Number of clips' rows that it replaces."""
-    verbs: list[tuple[str, float]]
+    in_captions: int
+    """Number of captions' subwords, or of recordings' tokens, that it replaces."""
+    labels: list[tuple[str, float]]
     """The labels with the highest precision, in percent."""
     words: list[tuple[str, float]]
     """The words with the highest F1, in percent."""
@@ -168,6 +195,10 @@ class CodebookReport(TypedDict):
     """The meaning of a run's codewords on a split."""
 
     sharing: Sharing
+    label_name: str
+    """"verb" or "action"."""
+    vectors: np.ndarray
+    """[live codewords, D]"""
     table: list[Codeword]
     matrices: Matrices
     places: list[ShownCodeword]
@@ -175,24 +206,34 @@ class CodebookReport(TypedDict):
     """Time, height and width of the grid that a clip's rows form, for features that are maps."""
 
 
-def read_codebook(scorer: Scorer, pairs: Pairs) -> CodebookReport:
+def read_codebook(scorer: Scorer, pairs: Pairs, word_times: Path | None = None) -> CodebookReport:
     """Return what the codewords of a run stand for on a split.
 
     Args:
         scorer: A model with a codebook.
         pairs: Clips and captions of the split.
+        word_times: As for ``find_uses``.
+
+    Raises:
+        UserError: A file of that folder cannot be read.
     """
     size = codebook_of(scorer).size
-    uses = find_uses(scorer, pairs.captions, pairs.clips)
-    verbs = [verbs_of(caption) for caption in pairs.captions]
+    uses = find_uses(scorer, pairs.captions, pairs.clips, word_times)
+    has_actions = uses.are_spoken and any(caption.task for caption in pairs.captions)
+    labels = [
+        ([caption.task] if caption.task else []) if has_actions else verbs_of(caption) for caption in pairs.captions
+    ]
     labels_of_clip = [
-        sorted({verb for caption in captions for verb in verbs[caption]}) for captions in pairs.captions_of_clips
+        sorted({label for caption in captions for label in labels[caption]}) for captions in pairs.captions_of_clips
     ]
     rows = table(uses, labels_of_clip, size)
     shown = places(uses, pairs, rows)
     _add_spectrograms(shown, scorer.text_inputs)
+    shared = sharing(uses, size)
     return {
-        "sharing": sharing(uses, size),
+        "sharing": shared,
+        "label_name": "action" if has_actions else "verb",
+        "vectors": codebook_of(scorer).codewords[shared["codewords"]].cpu().numpy(),
         "table": rows,
         "matrices": conditional_matrices(uses, labels_of_clip, pairs, size),
         "places": shown,
@@ -222,6 +263,7 @@ def sharing(uses: Uses, size: int) -> Sharing:
         "clips_only": float((of_clips > ONE_SIDE).mean()) if live.any() else 0.0,
         "captions_only": float((of_clips < 1 - ONE_SIDE).mean()) if live.any() else 0.0,
         "part_of_clips": of_clips.tolist(),
+        "codewords": np.flatnonzero(live).tolist(),
     }
 
 
@@ -230,14 +272,14 @@ def _counts(side: Sequence[np.ndarray], size: int) -> np.ndarray:
 
 
 def table(uses: Uses, labels_of_clip: Sequence[Sequence[str]], size: int) -> list[Codeword]:
-    """Return the codewords that clips use, the most precise first (Table 2).
+    """Return the codewords that clips use, the most precise first (Tables 2 and 6).
 
     The precision of a label is the share of the codeword's rows that belong to clips with the label. F1 compares the
     subwords that the codeword replaces with those that are parts of the word.
 
     Args:
         uses: Where codewords are used.
-        labels_of_clip: Verbs of each clip.
+        labels_of_clip: Labels of each clip.
         size: Number of codewords.
     """
     rows_with: list[Counter[str]] = [Counter() for _ in range(size)]
@@ -260,11 +302,12 @@ def table(uses: Uses, labels_of_clip: Sequence[Sequence[str]], size: int) -> lis
             {
                 "codeword": code,
                 "occurrences": int(occurrences[code]),
-                "verbs": _best(precision),
+                "in_captions": int(num_pieces[code]),
+                "labels": _best(precision),
                 "words": _best(f1),
             }
         )
-    return sorted(rows, key=lambda row: (-max([p for _, p in row["verbs"]], default=0.0), row["codeword"]))
+    return sorted(rows, key=lambda row: (-max([p for _, p in row["labels"]], default=0.0), row["codeword"]))
 
 
 def _best(scores: dict[str, float]) -> list[tuple[str, float]]:
@@ -277,7 +320,7 @@ def conditional_matrices(uses: Uses, labels_of_clip: Sequence[Sequence[str]], pa
 
     Args:
         uses: Where codewords are used.
-        labels_of_clip: Verbs of each clip. A caption has the labels of its clip.
+        labels_of_clip: Labels of each clip. A caption has the labels of its clip.
         pairs: Clips and captions of the split.
         size: Number of codewords.
     """
@@ -315,7 +358,7 @@ def places(uses: Uses, pairs: Pairs, rows: Sequence[Codeword]) -> list[ShownCode
     """
     captions_of = pairs.captions_of_clips
     named = sorted((row for row in rows if row["words"]), key=lambda row: -row["words"][0][1])[:SHOWN_CODEWORDS]
-    named = named or [row for row in rows if row["verbs"]][:SHOWN_CODEWORDS]  # recordings have no words
+    named = named or [row for row in rows if row["labels"]][:SHOWN_CODEWORDS]  # recordings without times of words
     shown: list[ShownCodeword] = []
     for row in named:
         share = [np.mean(codes == row["codeword"]) if len(codes) else 0.0 for codes in uses.clips]
@@ -327,6 +370,8 @@ def places(uses: Uses, pairs: Pairs, rows: Sequence[Codeword]) -> list[ShownCode
 
 def _place(uses: Uses, pairs: Pairs, code: int, clip: int, captions: Sequence[int]) -> Place:
     caption = captions[0]
+    if uses.are_spoken:  # show the one with the largest share
+        caption = max(captions, key=lambda index: np.mean(uses.captions[index] == code))
     pieces = zip(uses.words[caption], uses.captions[caption], strict=True)
     replaced = {word for word, piece_code in pieces if piece_code == code and word}
     where = pairs.clips[clip]
@@ -338,8 +383,7 @@ def _place(uses: Uses, pairs: Pairs, code: int, clip: int, captions: Sequence[in
         "words": [(word, word.lower() in replaced) for word in pairs.captions[caption].words],
         "recording": None,
     }
-    if not any(uses.words[caption]):  # spoken captions: show the one with the largest share
-        caption = max(captions, key=lambda index: np.mean(uses.captions[index] == code))
+    if uses.are_spoken:
         place["recording"] = pairs.captions[caption].recording
         place["heard"] = (uses.captions[caption] == code).tolist()
     return place

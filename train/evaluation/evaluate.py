@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...storage.captions.files import ABOUT_NAME, OTHER_LANGUAGES, choose_protocol, read_captions, read_captions_about
+from ...storage.captions.word_times import checksum_of
 from ...storage.common.errors import SettingError, UserError
 from ...storage.common.files import read_json, sha256_of, write_json, write_jsonl
 from ...storage.common.plugins import Plugin, errors_of_plugin, facts_of_plugin, load_plugin, trust_modules
@@ -238,6 +239,8 @@ def _fingerprint(plan: _Plan) -> dict[str, object]:
         "model_sha256": sha256_of_tensors(plan.run_folder / MODEL_FILE),
         "inputs": {**inputs, "run_files": sha256_of_run_files(plan.run_folder, plan.about)},
     }
+    if checksum := checksum_of(plan.dataset.word_times):
+        fingerprint["word_times"] = checksum
     if plan.plugins:
         fingerprint["plugins"] = {plugin.text: plugin.sha256 for plugin in plan.plugins}
     if plan.task.plugin is not None and plan.task.page is not None:

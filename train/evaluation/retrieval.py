@@ -255,7 +255,7 @@ class Retrieval(Task[RetrievalSettings]):
             metrics["draws"] = _draw_results([_rank(run, request, each).ranking.metrics for each in drawn], settings)
         codebook = None
         if run.scorer.model.codebook is not None and run.scorer.model.codebook.size:
-            codebook = read_codebook(run.scorer, pairs)
+            codebook = read_codebook(run.scorer, pairs, run.dataset.word_times)
             metrics["codebook"] = {**codebook["sharing"], "table": codebook["table"]}
 
         def make_page() -> dict[str, object]:

@@ -16,7 +16,7 @@ from .codebook import SharedCodebook
 from .fusion import Fusion, TokenBank
 from .layers import MixedPrecision
 from .masked_words import MaskedWordHead
-from .tokens import Extra, TextTokens, VideoTokens
+from .tokens import Extra, TextTokens, TokenSizes, VideoTokens
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -73,12 +73,12 @@ class ObjectiveModules:
     """Whatever else the objective learns; its loss finds it as ``model.own``."""
 
 
-MakeModules = Callable[[int], ObjectiveModules]
-"""Makes the modules for a model of this width. Called when the encoders exist, so that their random weights come
+MakeModules = Callable[[TokenSizes], ObjectiveModules]
+"""Makes the modules for a model of these sizes. Called when the encoders exist, so that their random weights come
 first."""
 
 
-def no_modules(width: int) -> ObjectiveModules:
+def no_modules(sizes: TokenSizes) -> ObjectiveModules:
     """Return no modules: the encoders alone."""
     return ObjectiveModules()
 
@@ -121,6 +121,7 @@ class PairModel(MixedPrecision):
         """
         super().__init__()
         self.width = width
+        self.sizes = TokenSizes(width, width, width)
         self.standardises = standardised_dim is not None
         if standardised_dim is not None:
             self.register_buffer("feature_mean", torch.zeros(standardised_dim))
@@ -139,7 +140,7 @@ class PairModel(MixedPrecision):
 
     def add(self, make_modules: MakeModules) -> None:
         """Make the objective's modules and add them to this model, after everything else."""
-        modules = make_modules(self.width)
+        modules = make_modules(self.sizes)
         if not isinstance(modules, ObjectiveModules):
             raise UserError(f"make_modules returned {type(modules).__name__}; expected ObjectiveModules")
         self.codebook, self.head, self.queries = modules.codebook, modules.head, modules.queries

@@ -4,12 +4,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ...storage.common.device import on_device
 from ..distributed import Workers
 from ..losses import code_distances
-from .tokens import TextTokens, VideoTokens, lengths_of, nonzero
+from .tokens import TextTokens, TokenSizes, VideoTokens, lengths_of, masked_mean, nonzero
 
 DECAY = 0.99  # gamma of CMCM's appendix A
 IDLE_STEPS = 100
@@ -45,12 +47,68 @@ class TokenNorm(nn.Module):
         return (x_BLD - mean) / (variance + 1e-5).sqrt()
 
 
+DEPTH = 3  # section 4.1, Video-Text
+KERNEL = 3
+
+
+class GridConvolutions(nn.Module):
+    """CMCM's "4D-Convolutions for video with a depth of 3" (section 4.1): over the time, height and width of a clip's
+    grid, with all channels. The paper does not say the kernel, which is 3 here, nor what is between the layers: ReLU.
+    """
+
+    def __init__(self, from_width: int, to_width: int, grid: tuple[int, int, int]) -> None:
+        super().__init__()
+        self.grid = grid
+        widths = [from_width, *[to_width] * DEPTH]
+        self.layers = nn.ModuleList(
+            nn.Conv3d(widths[i], widths[i + 1], KERNEL, padding=KERNEL // 2) for i in range(DEPTH)
+        )
+
+    def forward(self, tokens_BLD: Tensor, lengths_B: Tensor) -> Tensor:
+        """Return a token for each cell, [B, L, D']. A clip without rows has less cells than the grid; the rest is 0."""
+        del lengths_B
+        num_cells, num_tokens = self.grid[0] * self.grid[1] * self.grid[2], tokens_BLD.shape[1]
+        x = F.pad(tokens_BLD, (0, 0, 0, num_cells - num_tokens)).transpose(1, 2).unflatten(2, self.grid)
+        for number, layer in enumerate(self.layers):
+            x = layer(x.relu() if number else x)
+        return x.flatten(2).transpose(1, 2)[:, :num_tokens]
+
+
+class BidirectionalLstm(nn.Module):
+    """CMCM's "BiLSTMs for text, also with a depth of 3" (section 4.1): half of the width in each direction."""
+
+    def __init__(self, from_width: int, to_width: int) -> None:
+        super().__init__()
+        self.width = to_width
+        self.lstm = nn.LSTM(from_width, -(-to_width // 2), num_layers=DEPTH, bidirectional=True, batch_first=True)
+
+    def forward(self, tokens_BLD: Tensor, lengths_B: Tensor) -> Tensor:
+        """Return a token for each token, [B, L, D'], 0 at padding. ``lengths_B``: on the CPU."""
+        packed = pack_padded_sequence(tokens_BLD, lengths_B, batch_first=True, enforce_sorted=False)
+        tokens, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=tokens_BLD.shape[1])
+        return tokens[:, :, : self.width]
+
+
+@dataclass(frozen=True)
+class CodebookParts:
+    """Which parts a ``SharedCodebook`` has."""
+
+    summary_layer: bool = True
+    """f_high ends in a linear layer; False: the encoder's summary is f_high."""
+    convolutions: bool = False
+    """f and f_code are convolutions for clips and LSTMs for texts; False: linear layers."""
+    summary: bool = True
+    """A vector has f_high; False: f_code alone (Table 4, h)."""
+    quantized: bool = True
+    """f_code sees codewords; False: what they would replace, and there are no codewords (Table 4, f)."""
+
+
 class SharedCodebook(nn.Module):
     """CMCM's discrete space, which the tokens of clips and of captions share (section 2.2), and the vectors made with
     it.
 
-    A vector is f_high of the encoder's summary (a clip's mean, a caption's [CLS]) plus f_code of the mean of the
-    codewords that replace the tokens. f, f_high and f_code are linear layers of each side (section 4.1 and Table 3).
+    A vector is f_high of the encoder's summary (a clip's mean, a caption's [CLS]) plus f_code of the codewords that
+    replace the tokens. f, f_high and f_code are layers of each side (section 4.1 and Table 3).
     """
 
     codewords: Tensor
@@ -58,46 +116,84 @@ class SharedCodebook(nn.Module):
     counts: Tensor
     idle: Tensor
 
-    def __init__(self, width: int, size: int) -> None:
+    def __init__(self, sizes: TokenSizes, size: int, parts: CodebookParts = CodebookParts()) -> None:
         """Make a codebook of ``size`` random codewords [width]. With ``size`` 0, vectors are f_high alone, CMCM's
         baseline."""
         super().__init__()
-        self.high = nn.ModuleDict({side: nn.Linear(width, width) for side in SIDES})
-        self.size, self.in_use = size, 0
-        if size:
-            self.project = nn.ModuleDict({side: nn.Linear(width, width) for side in SIDES})
+        width, of_tokens = sizes.width, {"text": sizes.text, "video": sizes.video}
+        self.parts, self.width = parts, width
+        self.has_code = size > 0
+        self.size, self.in_use = size if parts.quantized else 0, 0
+
+        def layer(side: Side, from_width: int) -> nn.Module:
+            if not parts.convolutions:
+                return nn.Linear(from_width, width)
+            if side == "text":
+                return BidirectionalLstm(from_width, width)
+            assert sizes.grid is not None, "settings are checked"
+            return GridConvolutions(from_width, width, sizes.grid)
+
+        if parts.summary and parts.summary_layer:
+            self.high = nn.ModuleDict({side: nn.Linear(width, width) for side in SIDES})
+        if self.has_code:
+            self.project = nn.ModuleDict({side: layer(side, of_tokens[side]) for side in SIDES})
             self.norm = nn.ModuleDict({side: TokenNorm(width) for side in SIDES})
-            self.code = nn.ModuleDict({side: nn.Linear(width, width) for side in SIDES})
+            self.code = nn.ModuleDict({side: layer(side, width) for side in SIDES})
+        if self.size:
             # Eq. 3 of appendix A.
             self.register_buffer("codewords", torch.randn(size, width))
             self.register_buffer("sums", self.codewords.clone())
             self.register_buffer("counts", torch.ones(size))
             self.register_buffer("idle", torch.zeros(size, dtype=torch.int64))
 
-    def tokens(self, side: Side, tokens_BLD: Tensor, index_T: tuple[Tensor, Tensor], workers: Workers) -> Tensor:
-        """Return f of a side's tokens, normalised. ``index_T``: rows and columns of those that are no padding."""
-        return self.norm[side](self.project[side](tokens_BLD), index_T, workers)
+    def tokens(
+        self, side: Side, tokens_BLD: Tensor, lengths_B: Tensor, index_T: tuple[Tensor, Tensor], workers: Workers
+    ) -> Tensor:
+        """Return f of a side's tokens, normalised.
+
+        Args:
+            side: "text" or "video".
+            tokens_BLD: The encoder's tokens.
+            lengths_B: Number of tokens of each sequence, on the CPU.
+            index_T: Rows and columns of those that are no padding.
+            workers: The processes that share the batch.
+        """
+        layer = self.project[side]
+        projected = layer(tokens_BLD, lengths_B) if self.parts.convolutions else layer(tokens_BLD)
+        return self.norm[side](projected, index_T, workers)
 
     def nearest(self, tokens_BLD: Tensor) -> Tensor:
         """Return the index of the codeword that replaces each token, [B, L]; the first of equally near ones."""
         return code_distances(tokens_BLD, self.codewords).argmin(dim=-1)
 
-    def vector(self, side: Side, summary_BD: Tensor, tokens_BLD: Tensor | None, mask_BL: Tensor) -> Tensor:
+    def vector(
+        self, side: Side, summary_BD: Tensor, tokens_BLD: Tensor | None, mask_BL: Tensor, lengths_B: Tensor
+    ) -> Tensor:
         """Return z of a side [B, D].
 
         Args:
             side: "text" or "video".
             summary_BD: The encoder's summaries.
-            tokens_BLD: What ``tokens`` gave, None without codewords.
+            tokens_BLD: What ``tokens`` gave, None for CMCM's baseline.
             mask_BL: True for a token, False for padding.
+            lengths_B: Number of tokens of each sequence, on the CPU.
         """
-        high_BD = self.high[side](summary_BD)
+        high_BD = summary_BD
+        if self.parts.summary and self.parts.summary_layer:
+            high_BD = self.high[side](summary_BD)
         if tokens_BLD is None:
             return high_BD
-        replaced_BLD = self.codewords[self.nearest(tokens_BLD)]
-        straight_through = tokens_BLD + (replaced_BLD - tokens_BLD).detach()
-        mask_BL1 = mask_BL[:, :, None].to(straight_through.dtype)
-        return high_BD + self.code[side]((straight_through * mask_BL1).sum(dim=1) / mask_BL1.sum(dim=1))
+        code_BD = self._code(side, tokens_BLD, mask_BL, lengths_B)
+        return high_BD + code_BD if self.parts.summary else code_BD
+
+    def _code(self, side: Side, tokens_BLD: Tensor, mask_BL: Tensor, lengths_B: Tensor) -> Tensor:
+        """Return f_code of a side [B, D]: the mean over its tokens."""
+        replaced_BLD = tokens_BLD
+        if self.size:
+            replaced_BLD = tokens_BLD + (self.codewords[self.nearest(tokens_BLD)] - tokens_BLD).detach()
+        if self.parts.convolutions:
+            return masked_mean(self.code[side](replaced_BLD, lengths_B), mask_BL)
+        return self.code[side](masked_mean(replaced_BLD, mask_BL))
 
     @torch.no_grad()
     def update(self, tokens_TD: Tensor, workers: Workers, generator: torch.Generator) -> int:
@@ -162,6 +258,8 @@ def quantize(codebook: SharedCodebook, encoded: TextTokens | VideoTokens, worker
         side, summary_BD, tokens_BLD, mask_BL = "text", encoded.sentence_BD, encoded.tokens_BND, encoded.mask_BN
     else:
         side, summary_BD, tokens_BLD, mask_BL = "video", encoded.mean_BD, encoded.tokens_BMD, encoded.mask_BM
-    index_T = nonzero(mask_BL, lengths_of(mask_BL, encoded.lengths_B))
-    code_tokens_BLD = codebook.tokens(side, tokens_BLD, index_T, workers) if codebook.size else None
-    return Coded(codebook.vector(side, summary_BD, code_tokens_BLD, mask_BL), code_tokens_BLD, mask_BL, index_T)
+    lengths_B = lengths_of(mask_BL, encoded.lengths_B)
+    index_T = nonzero(mask_BL, lengths_B)
+    code_tokens_BLD = codebook.tokens(side, tokens_BLD, lengths_B, index_T, workers) if codebook.has_code else None
+    vector_BD = codebook.vector(side, summary_BD, code_tokens_BLD, mask_BL, lengths_B)
+    return Coded(vector_BD, code_tokens_BLD, mask_BL, index_T)

@@ -28,6 +28,18 @@ class GatedEmbedding(nn.Module):
         return embedded * torch.sigmoid(self.gate(embedded))
 
 
+class GatedLinearUnit(nn.Module):
+    """(x W + b) o sigmoid(x V + c), Dauphin et al. 2017; the GLU of CMCM's Table 3."""
+
+    def __init__(self, from_width: int, to_width: int) -> None:
+        super().__init__()
+        self.embed, self.gate = nn.Linear(from_width, to_width), nn.Linear(from_width, to_width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Embed vectors, [..., from_width] -> [..., to_width]."""
+        return self.embed(x) * torch.sigmoid(self.gate(x))
+
+
 class GatedPair(PairModel):
     """SSML's encoders of a clip's pooled features and a caption's averaged word vectors.
 

@@ -10,8 +10,8 @@ from ..data.text_inputs import RecordingInputs
 from ..settings import ENCODERS, EncoderTraits, ModelSettings
 from .audio import AudioEncoder
 from .base import MakeModules, ModelPlan, PairModel, no_modules
-from .gated import GatedEmbedding
-from .tokens import TextTokens, VideoTokens, masked_mean
+from .gated import GatedEmbedding, GatedLinearUnit
+from .tokens import TextTokens, TokenSizes, VideoTokens, masked_mean
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -47,31 +47,41 @@ class SeenTokens(VideoTokens):
 class SpokenPair(PairModel):
     """Table 3's encoders of clips or still images, and of recordings.
 
-    f_fine is a linear layer on the rows of features, and the residual network on a recording. f_high is "Max Pooling +
-    GLU" of clips, and "Avg. Pooling + GLU" of still images (Places) and of recordings.
+    f_fine is the rows of features as they are (standardised), and the residual network on a recording. f_high is "Max
+    Pooling + GLU" of clips, and "Avg. Pooling + GLU" of still images (Places) and of recordings. Without a size of the
+    GLU, the model is that of earlier versions: a linear layer on the rows, and another gate.
     """
 
     traits: ClassVar[EncoderTraits] = ENCODERS["spoken"]
 
-    def __init__(self, feature_dim: int, *, still: bool = False, make_modules: MakeModules = no_modules) -> None:
+    def __init__(
+        self, feature_dim: int, *, glu_size: int = 0, still: bool = False, make_modules: MakeModules = no_modules
+    ) -> None:
         """Make new encoders.
 
         Args:
             feature_dim: Width of a row of features.
+            glu_size: Width of the vectors of clips and recordings; 0: as in earlier versions.
             still: The videos are still images.
             make_modules: Makes the objective's modules.
         """
-        super().__init__(WIDTH, standardised_dim=feature_dim)
-        self.still = still
-        self.project, self.audio = nn.Linear(feature_dim, WIDTH), AudioEncoder()
-        self.seen_summary, self.spoken_summary = GatedEmbedding(WIDTH, WIDTH), GatedEmbedding(WIDTH, WIDTH)
+        super().__init__(glu_size or WIDTH, standardised_dim=feature_dim)
+        self.still, self.project = still, None
+        if glu_size:
+            self.sizes = TokenSizes(glu_size, text=WIDTH, video=feature_dim)
+            self.audio = AudioEncoder()
+            self.seen_summary = GatedLinearUnit(feature_dim, glu_size)
+            self.spoken_summary = GatedLinearUnit(WIDTH, glu_size)
+        else:
+            self.project, self.audio = nn.Linear(feature_dim, WIDTH), AudioEncoder()
+            self.seen_summary, self.spoken_summary = GatedEmbedding(WIDTH, WIDTH), GatedEmbedding(WIDTH, WIDTH)
         self.add(make_modules)
 
     @classmethod
     def from_settings(cls, settings: ModelSettings, plan: ModelPlan) -> "Self":
         """Return a model with new encoders."""
         assert isinstance(plan.text_inputs, RecordingInputs)
-        return cls(plan.feature_dim, still=plan.still, make_modules=plan.make_modules)
+        return cls(plan.feature_dim, glu_size=settings.glu_size, still=plan.still, make_modules=plan.make_modules)
 
     def compile_layers(self) -> None:
         """Compile the audio encoder with torch.compile."""
@@ -80,7 +90,9 @@ class SpokenPair(PairModel):
     def encode_videos(self, features_BMF: Tensor, mask_BM: Tensor, lengths_B: Tensor | None = None) -> SeenTokens:
         """Encode clips; see ``PairModel.encode_videos``."""
         with self.autocast(mask_BM.device):
-            tokens_BMD = self.project(self.standardised(features_BMF))
+            tokens_BMD = self.standardised(features_BMF)
+            if self.project is not None:
+                tokens_BMD = self.project(tokens_BMD)
             if self.still:
                 pooled_BD = masked_mean(tokens_BMD, mask_BM)
             else:

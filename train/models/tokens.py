@@ -31,6 +31,20 @@ class Extra(dict[str, Tensor]):
 
 
 @dataclass(frozen=True)
+class TokenSizes:
+    """The sizes of what a model's encoders give, for the modules that an objective adds."""
+
+    width: int
+    """Width of the vectors of clips and texts."""
+    text: int
+    """Width of a text's tokens."""
+    video: int
+    """Width of a clip's tokens."""
+    grid: tuple[int, int, int] | None = None
+    """Time, height and width of the grid that a clip's tokens form."""
+
+
+@dataclass(frozen=True)
 class VideoTokens:
     """Encoded videos: M tokens of width D each, padded to the longest."""
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..data.pairs import Pairs
     from ..models.base import ObjectiveModules, PairModel, QueryQueue
     from ..models.fusion import FusionScores
-    from ..models.tokens import TextTokens, VideoTokens
+    from ..models.tokens import TextTokens, TokenSizes, VideoTokens
     from ..recipes.train_config import TrainConfig
     from ..settings import DataSettings, OptimizationSettings
     from .batch import Batch
@@ -197,6 +197,10 @@ class Objective(Settings):
         from ..models.base import ObjectiveModules
 
         return ObjectiveModules(queries=self._make_queries(width))
+
+    def modules_of(self, sizes: TokenSizes, num_labels: int) -> ObjectiveModules:
+        """Make the same modules for an encoder whose texts and clips have tokens of different widths."""
+        return self.make_modules(sizes.width, num_labels)
 
     def compute_loss(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
         """Return the terms of a batch's loss, scalars by name. Their sum is the loss."""

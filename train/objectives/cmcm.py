@@ -15,9 +15,25 @@ if TYPE_CHECKING:
 
     from ..models.base import ObjectiveModules, PairModel
     from ..models.codebook import Coded, SharedCodebook
-    from ..models.tokens import TextTokens, VideoTokens
+    from ..models.tokens import TextTokens, TokenSizes, VideoTokens
     from ..recipes.train_config import TrainConfig
+    from ..settings import DataSettings
     from .batch import Batch
+
+
+CODE_LAYERS = {
+    "linear": "a linear layer each",
+    "conv-lstm": "three convolutions over a clip's grid, and a BiLSTM of three layers over a caption's tokens",
+}
+CODE_VECTORS = {
+    "sum": "the encoders' summary, plus that of the codewords",
+    "codes": "the summary of the codewords alone (h)",
+    "unquantized": "the encoders' summary, plus that of the tokens that codewords would replace; there are none (f)",
+}
+SUMMARY_LAYERS = {
+    "linear": "a linear layer more than the encoder has",
+    "none": "none more: the encoder's own is the last one (CMCM Table 3)",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +54,13 @@ class CmcmObjective(Objective):
         1024, "number of codewords; 0: no codebook (CMCM's baseline)", ge=0
     )  # CMCM section 4.1
     code_loss_weight: float = setting(0.1, "alpha of CMCM's section 2.3", ge=0)
+    code_layers: str = setting(
+        "linear",
+        "what projects tokens to the space of the codewords, and summarises the codewords (CMCM section 4.1)",
+        choices=CODE_LAYERS,
+    )
+    code_vector: str = setting("sum", "what the vector of a clip or caption is (CMCM Table 4)", choices=CODE_VECTORS)
+    summary_layer: str = setting("linear", "the last layer of the encoders' summary", choices=SUMMARY_LAYERS)
 
     def check(self) -> None:
         """Check that a score is trained."""
@@ -46,19 +69,44 @@ class CmcmObjective(Objective):
             problem = "trains no score of CMCM's; expected 'contrast' among them"
             raise SettingError("losses", self.losses, problem)
 
+    def check_data(self, data: DataSettings) -> None:
+        """Check that convolutions have a grid."""
+        if self.codebook_size and self.code_layers == "conv-lstm" and data.grid is None:
+            problem = "convolutions need a grid of a clip's maps; set video_grid, or use linear"
+            raise SettingError("code_layers", self.code_layers, problem)
+
     def ignored_in(self, config: TrainConfig) -> dict[str, str]:
         """Return the settings that this configuration ignores, each with the condition under which it is read."""
         conditions = super().ignored_in(config)
-        if not self.codebook_size or "codes" not in self.loss_names:
-            conditions["code_loss_weight"] = "losses has codes and codebook_size is above 0"
+        if not self.codebook_size or "codes" not in self.loss_names or self.code_vector == "unquantized":
+            conditions["code_loss_weight"] = (
+                "losses has codes, codebook_size is above 0, and code_vector is not unquantized"
+            )
+        if not self.codebook_size:
+            conditions |= dict.fromkeys(("code_layers", "code_vector"), "codebook_size is above 0")
+        elif self.code_vector == "codes":
+            conditions["summary_layer"] = "code_vector is not codes"
         return conditions
 
     def make_modules(self, width: int, num_labels: int) -> ObjectiveModules:
         """Make the shared codebook, and the queue of queries."""
-        from ..models.base import ObjectiveModules
-        from ..models.codebook import SharedCodebook
+        from ..models.tokens import TokenSizes
 
-        return ObjectiveModules(codebook=SharedCodebook(width, self.codebook_size), queries=self._make_queries(width))
+        return self.modules_of(TokenSizes(width, width, width), num_labels)
+
+    def modules_of(self, sizes: TokenSizes, num_labels: int) -> ObjectiveModules:
+        """Make them for an encoder whose texts and clips have tokens of different widths."""
+        from ..models.base import ObjectiveModules
+        from ..models.codebook import CodebookParts, SharedCodebook
+
+        parts = CodebookParts(
+            summary_layer=self.summary_layer == "linear",
+            convolutions=self.code_layers == "conv-lstm",
+            summary=self.code_vector != "codes" or not self.codebook_size,
+            quantized=self.code_vector != "unquantized",
+        )
+        codebook = SharedCodebook(sizes, self.codebook_size, parts)
+        return ObjectiveModules(codebook=codebook, queries=self._make_queries(sizes.width))
 
     def compute_loss(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
         """Return both terms, and move the codewords."""

@@ -1,6 +1,6 @@
-"""CMCM: sections 2.3 and 4.1 and appendix B.
+"""CMCM: sections 2.3 and 4.1, Table 3 and appendix B.
 
-CMCM fine-tunes CLIP on MSR-VTT; here, as for NCL, the features are fixed.
+CMCM's baseline fine-tunes CLIP on MSR-VTT; here, as for NCL, the features of clips are fixed.
 """
 
 from .train_config import Recipe
@@ -10,14 +10,22 @@ _CMCM: Recipe = {
     "features": "clip_vit_b32_map",
     "video_grid": "2x2x2",
     "max_video_tokens": 12,  # frames, as CLIP4Clip
-    "text_encoder": "google-bert/bert-base-uncased",
+    "max_text_tokens": 32,  # as CLIP4Clip
+    "text_encoder": "openai/clip-vit-base-patch32",  # its width, 512, is that of the shared space
     "num_video_layers": 0,  # "Avg. Pooling + Linear"
+    "additions": "none",
+    "dropout": 0.0,  # CLIP has none
     "margin": 1e-3,
     "codebook_size": 1024,
     "code_loss_weight": 0.1,
+    "code_layers": "conv-lstm",
+    "summary_layer": "none",  # the linear layers of Table 3 are CLIP's projections
     "batch_size": 64,
     "learning_rate": 1e-4,
-    "weight_decay": 0.0,
+    # As CLIP4Clip: 1e-7 for CLIP's weights, decay of all but biases.
+    "parameter_groups": "text_encoder.*bias*:lr=0.001,decay=0;text_encoder.*:lr=0.001;*bias*:decay=0",
+    "weight_decay": 0.2,
+    "schedule": "cosine",
     "num_steps": 14_000,  # 5 epochs of 180,000 captions, as CLIP4Clip
     "warmup_steps": 1_400,
     "validate_every": 500,
@@ -31,6 +39,7 @@ _SPOKEN: Recipe = {
     "margin": 1e-3,
     "codebook_size": 1024,
     "code_loss_weight": 0.1,
+    "summary_layer": "none",  # the GLU of Table 3
     "learning_rate": 1e-3,
     "weight_decay": 0.0,
     "warmup_steps": 0,
@@ -39,8 +48,9 @@ _SPOKEN: Recipe = {
 }
 _SMIT: Recipe = {
     **_SPOKEN,
-    "features": "clip_vit_b32_map",  # the paper has maps of a ResNet-152 and a TSM ResNet
+    "features": "resnet152_map+tsm_resnet50_map",
     "video_grid": "3x3x3",
+    "glu_size": 4096,
     "batch_size": 2048,
     "num_steps": 10_000,  # not stated
     "max_video_tokens": 3,  # frames: clips of 3 s
@@ -48,23 +58,36 @@ _SMIT: Recipe = {
 }
 _PLACES: Recipe = {
     **_SPOKEN,
-    "features": "clip_vit_b32_map",  # the paper has a ResNet-50's
+    "features": "resnet50_map",
     "video_grid": "1x7x7",
+    "glu_size": 1024,
     "batch_size": 256,
     "num_steps": 100_000,  # not stated
     "max_video_tokens": 1,
     "max_text_tokens": 64,  # captions of 10 s on average
 }
 
+# "a second round training with a learning rate of 1e-5 and a batch size of 128", of the baseline and with the codebook.
+_SECOND: Recipe = {**_SMIT, "learning_rate": 1e-5, "batch_size": 128}
+_SECOND_ROUND: dict[str, Recipe] = {
+    "second-finetune": _SECOND,
+    "second-baseline-finetune": {**_SECOND, "codebook_size": 0},
+}
+
 RECIPES: dict[str, Recipe] = {
     "cmcm-smit": _SMIT,
     "cmcm-smit-baseline": {**_SMIT, "codebook_size": 0},
     "cmcm-smit-finetune": {**_SMIT, "learning_rate": 1e-4},  # the "warm start" from the baseline
+    **{f"cmcm-smit-{name}": settings for name, settings in _SECOND_ROUND.items()},
     "cmcm-places": _PLACES,
     "cmcm-places-baseline": {**_PLACES, "codebook_size": 0},
     "cmcm-places-finetune": {**_PLACES, "learning_rate": 1e-4},
     "cmcm-small": {"objective": "cmcm", "codebook_size": 128, "margin": 1e-3},
     "cmcm-msrvtt": _CMCM,
     "cmcm-msrvtt-baseline": {**_CMCM, "codebook_size": 0},
-    "cmcm-msrvtt-finetune": {**_CMCM, "learning_rate": 1e-5},  # the "warm start" from the baseline, --init
+    "cmcm-msrvtt-finetune": {  # the "warm start" from the baseline, --init; the transformers are frozen (section 4.1)
+        **_CMCM,
+        "learning_rate": 1e-5,
+        "parameter_groups": "codebook.*bias*:decay=0;codebook.*:lr=1;*:frozen=true",
+    },
 }

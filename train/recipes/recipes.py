@@ -87,8 +87,11 @@ def make_config(name: str | None, given: Mapping[str, Any]) -> TrainConfig:
     if name is not None and name not in RECIPES:
         raise SettingError("recipe", name, f"expected one of {', '.join(RECIPES)}")
     settings = {**(RECIPES[name] if name else {}), **given, "recipe": name or ""}
-    if "video_grid" not in given and given.get("features") not in (None, *FRAME_MAPS):
-        settings.pop("video_grid", None)  # the recipe's features are maps, these are not
+    are_maps = set(str(given.get("features") or next(iter(FRAME_MAPS))).split("+")) <= set(FRAME_MAPS)
+    if "video_grid" not in given and not are_maps:  # the recipe's features are maps, these are not
+        settings.pop("video_grid", None)
+        if "code_layers" not in given:
+            settings.pop("code_layers", None)
     if not settings.get("features"):
         raise SettingError(
             "features",

@@ -121,6 +121,7 @@ def _below(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Ten
 OPTIONAL_PARTS = (
     ("fusion.", "fusion."),
     ("codebook.", "codebook.codewords"),
+    ("codebook.high.", "codebook.high."),
     ("head.", "head."),
     ("own.", "own."),
 )

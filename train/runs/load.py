@@ -1,7 +1,7 @@
 """A finished run with its model, loaded from its folder."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -181,5 +181,5 @@ def plan_model(config: TrainConfig, feature_dim: int, text_inputs: TextInputs, n
         masks_words=objective.masks_words,
         reads_texts=objective.reads_texts,
         still=config.data.grid is not None and config.data.grid[0] == 1,
-        make_modules=lambda width: objective.make_modules(width, num_labels),
+        make_modules=lambda sizes: objective.modules_of(replace(sizes, grid=config.data.grid), num_labels),
     )

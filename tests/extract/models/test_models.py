@@ -14,6 +14,7 @@ import torchvision
 from helpers.networks import (
     CLIPS,
     NETWORKS,
+    RESNET_MAPS,
     SLOWFASTS,
     PlainResNet3D,
     PlainS3D,
@@ -67,6 +68,25 @@ def plain_and_our_resnet152() -> tuple[torch.nn.Module, Extractor]:
     return plain, Extractor(
         PROFILES["resnet152"], weights, ours.requires_grad_(False).fold(), torch.device("cpu"), batch_size=8
     )
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("name", RESNET_MAPS)
+def test_cells_of_a_resnets_map_are_those_of_torchvision(name):
+    with torch.device("meta"):
+        plain, ours = RESNET_MAPS[name](weights=None).eval(), MODELS[name]().eval()
+    state = random_state(plain, gain=0.5)
+    plain.load_state_dict(state, assign=True)
+    ours.load_state_dict(state, assign=True)
+    image = torch.randn(1, 3, 224, 224)
+    x = plain.maxpool(plain.relu(plain.bn1(plain.conv1(image))))
+    cells = plain.layer4(plain.layer3(plain.layer2(plain.layer1(x))))[0]
+    rows = ours.requires_grad_(False).fold()(image)
+    height, width, channels = FRAME_MAPS[name]
+    assert rows.shape == (1, PROFILES[name].dimension) and rows.dtype == torch.float32
+    found = rows.view(height, width, channels)
+    for h, w in ((0, 0), (2, 5), (6, 1)):
+        torch.testing.assert_close(found[h, w], cells[:, h, w], rtol=1e-3, atol=1e-3 * cells.abs().max().item())
 
 
 @pytest.fixture(scope="module")
@@ -329,8 +349,9 @@ def test_every_profile_has_a_network_and_a_row_in_the_docs():
         assert (fps, dimension) == (rate, str(profile.dimension)), name
         assert windows == ("1 frame" if profile.window == 1 else f"{profile.window}/{profile.stride}"), name
     assert {name: math.prod(shape) for name, shape in FRAME_MAPS.items()} == {
-        name: PROFILES[name].dimension for name in FRAME_MAPS
+        name: PROFILES[name].dimension if name in PROFILES else 7 * 7 * 2048 for name in FRAME_MAPS
     }
+    assert set(FRAME_MAPS) - set(PROFILES) == {"tsm_resnet50_map"}, "its weights come with no library"
 
 
 @pytest.mark.parametrize("name", NETWORKS)

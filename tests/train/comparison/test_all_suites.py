@@ -12,7 +12,7 @@ from helpers.toy import make_toy
 from vlalign.storage import Weights, write_shard
 from vlalign.storage.captions.files import read_captions, read_captions_about, write_captions_about
 from vlalign.storage.dataset.folder import DatasetFolder
-from vlalign.storage.profiles import PROFILES
+from vlalign.storage.profiles import LOGMEL, PROFILES
 from vlalign.storage.stores.opening import open_store
 from vlalign.train.comparison.suite_files import Suite, all_suites, given_for, row_config
 from vlalign.train.comparison.suites import run_suite
@@ -22,6 +22,7 @@ from vlalign.train.recipes.train_config import TrainConfig
 SMALL = {
     "text_encoder": "small",
     "embedding_size": 8,
+    "glu_size": 16,
     "codebook_size": 8,
     "clips_per_video": 2,
     "num_steps": 2,
@@ -52,11 +53,11 @@ def make_like(root: Path, name: str, config: TrainConfig) -> DatasetFolder:
 
 def add_features(dataset: DatasetFolder, features: str) -> None:
     """Add stores of a data set that lack, with as many rows as the one that is there."""
-    [there] = [path.name for path in (dataset.path / "features").iterdir()][:1]
+    [there] = [path.name for path in (dataset.path / "features").iterdir() if path.name != LOGMEL][:1]
     for name in features.split("+"):
         if dataset.features(name).exists():
             continue
-        rng, profile = np.random.default_rng(0), PROFILES[name]
+        rng, profile = np.random.default_rng(0), PROFILES.get(name) or replace(PROFILES["resnet50_map"], name=name)
         store = open_store(dataset.features(there))
         videos = [
             replace(video, features=rng.normal(size=(len(video.features), profile.dimension)))

@@ -102,6 +102,23 @@ def test_grid_tokens_are_means_of_map_parts(maps, grid):
         np.testing.assert_array_equal(times, spans)
 
 
+def test_the_cells_of_two_maps_are_joined(maps, tmp_path):
+    """A store with other rates of frames: each map is averaged on its own."""
+    rows = {name: np.random.default_rng(1).normal(size=(length, 7 * 7 * 2048)) for name, length in (("a", 9), ("b", 2))}
+    fine = make_store(tmp_path, "resnet152_map", rows, 0.5)
+    clips = [Clip("a", None, None), Clip("b", None, None), Clip("a", 1.0, 3.0), Clip("a", 4.6, 5.0)]
+    joined = ClipFeatures([maps, fine], (3, 2, 2))
+    assert joined.dim == 512 + 2048
+    alone = [ClipFeatures([store], (3, 2, 2)).timed_rows(clips, 4) for store in (maps, fine)]
+    for (cells, times), (first, spans), (second, _) in zip(joined.timed_rows(clips, 4), *alone, strict=True):
+        if len(first) and len(second):
+            np.testing.assert_array_equal(cells, np.concatenate([first, second], axis=1))
+            np.testing.assert_array_equal(times, spans)
+        else:
+            assert cells.shape == (0, 2560) and len(times) == 0
+    assert not len(alone[1][3][0]), "the second store has no rows of the last clip"
+
+
 def test_pooled_maps_are_the_largest_value_of_any_place(maps):
     [pooled] = ClipFeatures([maps]).pooled([Clip("a", None, None)])
     largest = maps.get("a").features.reshape(-1, 512).max(axis=0)

@@ -1,19 +1,25 @@
 """What codewords stand for: a few clips and captions whose codewords are given, counted by hand; and the report of a
 run."""
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
+from helpers.spoken import make_spoken
 from helpers.toy import make_toy
-from helpers.training import CODEBOOK, at
-from vlalign.storage import Caption
-from vlalign.storage.captions.files import caption_table
+from helpers.training import CODEBOOK, SPOKEN, at, options
+from vlalign.storage import Caption, FeatureStore
+from vlalign.storage.captions.files import caption_table, read_captions, write_part
 from vlalign.storage.common.files import read_json
+from vlalign.storage.common.problems import Problems
 from vlalign.train.cli.evaluate import main as evaluate_main
 from vlalign.train.cli.train import main as train_main
 from vlalign.train.data.pairs import make_pairs, read_pairs
 from vlalign.train.distributed import Workers
 from vlalign.train.evaluation.codewords import Uses, conditional_matrices, find_uses, places, sharing, table
-from vlalign.train.models.codebook import quantize
+from vlalign.train.models.codebook import SharedCodebook, quantize
 from vlalign.train.runs.load import open_run
 
 
@@ -40,8 +46,8 @@ USES = Uses(
 def test_precision_and_f1_are_those_counted_by_hand():
     rows = {row["codeword"]: row for row in table(USES, VERBS, 6)}
     assert set(rows) == {0, 1, 2}, "codewords that clips use"
-    assert (rows[0]["occurrences"], rows[0]["verbs"], rows[0]["words"]) == (2, [("cut", 100.0)], [("cut", 100.0)])
-    assert rows[1]["verbs"] == [("cut", 66.7), ("fry", 33.3)]  # two of its three rows are of clip a
+    assert (rows[0]["occurrences"], rows[0]["labels"], rows[0]["words"]) == (2, [("cut", 100.0)], [("cut", 100.0)])
+    assert rows[1]["labels"] == [("cut", 66.7), ("fry", 33.3)]  # two of its three rows are of clip a
     assert rows[1]["words"] == [("fry", 66.7), ("stir", 66.7)]  # 2 * 1 / (2 pieces + 1 occurrence)
     assert rows[2]["words"] == [("onion", 100.0)]
     assert [row["codeword"] for row in table(USES, VERBS, 6)] == [0, 2, 1], "the most precise first"
@@ -77,8 +83,6 @@ def run(tmp_path_factory):
 
 def test_uses_are_the_nearest_codewords_of_rows_and_of_words_without_special_pieces(run):
     loaded = open_run(run)
-    from vlalign.storage.common.problems import Problems
-
     pairs = read_pairs(loaded.dataset, loaded.features, Problems())["test"]
     uses = find_uses(loaded.scorer, pairs.captions, pairs.clips)
     rows = loaded.features.rows(pairs.clips, 48)
@@ -96,7 +100,44 @@ def test_the_report_says_what_codewords_stand_for(run):
     html = (run / "report.html").read_text(encoding="utf-8")
     metrics = read_json(run / "metrics.json")["codebook"]
     assert '<section id="codebook">' in html and f"{metrics['live']} of 128 codewords are in use" in html
-    assert html.count("P(verb | codeword)") >= 2
-    for row in metrics["table"][:5]:
-        assert f"<td>{row['codeword']}</td><td>{row['occurrences']}</td>" in html
+    assert html.count("P(verb | codeword)") >= 2 and html.count("t-SNE of the codewords") == 1
+    for rank, row in enumerate(metrics["table"], start=1):
+        uses = f"<td>{row['occurrences']}</td><td>{row['in_captions']}</td>"
+        assert f"<td>{rank}</td><td>{row['codeword']}</td>{uses}" in html, "all codewords that clips use"
     assert "normalisation error" in html.lower()
+
+
+def test_spoken_words_and_actions_are_those_of_the_files_beside_the_captions(tmp_path, monkeypatch):
+    """Each sound of ``make_spoken`` is a word; clips have actions; the table is counted again, token by token."""
+    monkeypatch.setattr(SharedCodebook, "nearest", lambda self, x: (torch.arange(x.shape[-2]) % 3).expand(x.shape[:-1]))
+    dataset = make_spoken(tmp_path, num_clips=16)
+    captions = [replace(c, task=f"do {c.words[0]}") for c in read_captions(dataset.captions)]
+    write_part(dataset.captions, 0, captions, {})
+    for caption in captions:
+        length = FeatureStore(dataset.features("logmel")).about(caption.recording).num_rows
+        path = dataset.word_times / f"{caption.recording}.csv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = [
+            f"{(length - 96) / 100},{(length - 48) / 100},{caption.words[0]}",
+            f"{(length - 48) / 100},9,{caption.words[1]}",
+        ]
+        path.write_text("\n".join(["start_seconds,end_seconds,word", *rows]))
+    call = [*at(dataset), "--features", "resnet152", *options(SPOKEN), "--batch-size", "4", "--num-steps", "1"]
+    assert train_main([*call, "--glu-size", "16", "--run-name", "heard"]) == 0
+    assert evaluate_main([*at(dataset), "heard"]) == 0
+    metrics = read_json(dataset.runs / "heard" / "metrics.json")
+    loaded = open_run(dataset.runs / "heard")
+    pairs = read_pairs(loaded.dataset, loaded.features, Problems(), loaded.stores.recordings)["test"]
+    uses, spoken = find_uses(loaded.scorer, pairs.captions, pairs.clips), []
+    for caption, codes in zip(pairs.captions, uses.captions, strict=True):
+        length = FeatureStore(dataset.features("logmel")).about(caption.recording).num_rows
+        middles = [16 * token + 8 for token in range(len(codes))]
+        spoken.append(["" if m < length - 96 else caption.words[int(m >= length - 48)] for m in middles])
+    assert metrics["codebook"]["table"] == json.loads(
+        json.dumps(table(Uses(uses.clips, uses.captions, spoken), [[c.task] for c in pairs.captions], 16))
+    )
+    assert any(row["words"] for row in metrics["codebook"]["table"])
+    html = (dataset.runs / "heard" / "report.html").read_text(encoding="utf-8")
+    assert "P(action | codeword)" in html and "best action (precision" in html
+    (dataset.word_times / f"{captions[3].recording}.csv").write_text("no,times\n1,2\n")
+    assert evaluate_main([*at(dataset), "heard"]) == 2, "the files are other ones, and are read again"

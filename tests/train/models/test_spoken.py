@@ -41,6 +41,23 @@ def test_pooling_follows_table_3():
     torch.testing.assert_close(tokens.mean_BD[0], still.seen_summary(each.mean(dim=0)))
 
 
+def test_gated_linear_units_have_the_width_that_is_set():
+    """Table 3 with Dauphin's gates, on the features as they are."""
+    torch.manual_seed(0)
+    model = SpokenPair(6, glu_size=10).eval()
+    assert model.width == 10 and (model.sizes.text, model.sizes.video) == (WIDTH, 6)
+    rows, mask = torch.randn(1, 4, 6), torch.ones(1, 4, dtype=torch.bool)
+    clips = model.encode_videos(rows, mask)
+    torch.testing.assert_close(clips.tokens_BMD, rows)
+    pooled, unit = rows[0].max(dim=0).values, model.seen_summary
+    expected = (unit.embed.weight @ pooled + unit.embed.bias) / (
+        1 + (-(unit.gate.weight @ pooled + unit.gate.bias)).exp()
+    )
+    torch.testing.assert_close(clips.mean_BD[0], expected)
+    heard = model.encode_texts({"rows_BTD": torch.randn(1, 40, 40), "mask_BT": torch.ones(1, 40, dtype=torch.bool)})
+    assert heard.tokens_BND.shape == (1, 3, WIDTH) and heard.sentence_BD.shape == (1, 10)
+
+
 @pytest.mark.slow
 def test_a_map_has_a_token_for_each_place(tmp_path):
     dataset = make_spoken(tmp_path, num_clips=16, features="clip_vit_b32_map")

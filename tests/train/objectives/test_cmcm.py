@@ -38,6 +38,43 @@ def test_cmcm_starts_from_the_weights_of_its_baseline(toy, capsys):
     torch.testing.assert_close(warm.project.weight, baseline.project.weight)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"code_layers": "conv-lstm", "summary_layer": "none"},
+        {"code_vector": "codes"},
+        {"code_vector": "unquantized"},
+        pytest.param({"encoder": "spoken", "glu_size": 20, "summary_layer": "none"}, marks=pytest.mark.slow),
+    ],
+)
+def test_the_parts_of_tables_3_and_4_train_and_are_evaluated(tmp_path, settings):
+    dataset = make_spoken(tmp_path, num_clips=16, features="clip_vit_b32_map")
+    baseline = {"objective": "cmcm", "video_grid": "2x2x2", "batch_size": 4, "num_steps": 2, "codebook_size": 0}
+    shared = {name: value for name, value in settings.items() if not name.startswith("code_")}
+    call = [*at(dataset), "--features", "clip_vit_b32_map"]
+    assert train_main([*call, *options(baseline | shared), "--run-name", "baseline"]) == 0
+    given = baseline | settings | {"codebook_size": 8}
+    warm = given | {"init": dataset.runs / "baseline"}
+    assert train_main([*call, *options(warm), "--run-name", "made"]) == 0
+    assert evaluate_main([*at(dataset), "made"]) == 0
+    metrics, losses = read_json(dataset.runs / "made" / "metrics.json"), dict(losses_of(dataset.runs / "made")[0])
+    is_free = settings.get("code_vector") == "unquantized"
+    assert ("codebook" in metrics) == (not is_free) and ("codes" in losses) == (not is_free)
+    check_gradients(dataset, tmp_path / "again", given)
+
+
+def check_gradients(dataset: DatasetFolder, folder: Path, settings: dict[str, Any]) -> None:
+    """Check that every parameter that is trained has a gradient."""
+    made = trainer(dataset, folder, dataset=dataset.name, features="clip_vit_b32_map", **settings)
+    gradient(made)
+    assert [name for name, of in made.model.named_parameters() if of.grad is None] == []
+
+
+def test_convolutions_need_a_grid(toy, capsys):
+    assert train_main([*at(toy), *CODEBOOK, "--code-layers", "conv-lstm"]) == 2
+    assert re.search(r"--code-layers conv-lstm: .*video_grid", capsys.readouterr().err)
+
+
 def test_a_collapsed_codebook_is_reported_with_the_number_of_codewords_in_use(toy, capsys, monkeypatch):
     monkeypatch.setattr(
         SharedCodebook, "nearest", lambda self, tokens: torch.zeros(tokens.shape[:-1], dtype=torch.int64)

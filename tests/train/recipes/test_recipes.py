@@ -26,11 +26,15 @@ SMALL = {
     "query_queue": 8,
     "density_neighbors": 2,
 }
-GIVEN = {"text_encoder": "small", "embedding_size": 8, "codebook_size": 8, "clips_per_video": 2}
+GIVEN = {"text_encoder": "small", "embedding_size": 8, "codebook_size": 8, "clips_per_video": 2, "glu_size": 16}
 """Instead of what a recipe says, where it says something else than none."""
 BEFORE = {"taco": "taco-howto100m", "toco": "toco-howto100m", "ssml": "ssml-howto100m", "vqa": "ssml-howto100m"}
 BEFORE |= {"segmentation": "taco-howto100m"}
-"""{objective: what its finetuning goes on from}; of cmcm, the recipe's own baseline."""
+BEFORE |= {
+    "cmcm-smit-second-finetune": "cmcm-smit-finetune",
+    "cmcm-smit-second-baseline-finetune": "cmcm-smit-baseline",
+}
+"""{objective, or recipe: what its finetuning goes on from}; of cmcm's others, the recipe's own baseline."""
 
 
 @pytest.fixture(scope="module")
@@ -68,16 +72,24 @@ def train(name: str, dataset: DatasetFolder, features: str, init: Path | None = 
     return dataset.runs / name
 
 
+def init_of(name: str, dataset: DatasetFolder, features: str) -> Path | None:
+    """Return the run that a recipe's training starts from, trained first if it is not there."""
+    if not name.endswith("-finetune"):
+        return None
+    before = BEFORE.get(name) or BEFORE.get(RECIPES[name]["objective"]) or f"{name.removesuffix('-finetune')}-baseline"
+    folder = dataset.runs / before
+    return (
+        folder
+        if (folder / "run.json").exists()
+        else train(before, dataset, features, init_of(before, dataset, features))
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_prints_itself_and_runs(datasets, name, capsys):
     dataset, features = datasets[kind_of(name)]
-    init = None
-    if name.endswith("-finetune"):
-        objective = RECIPES[name]["objective"]
-        before = name.removesuffix("-finetune") + "-baseline" if objective == "cmcm" else BEFORE[objective]
-        init = dataset.runs / before
-        init = init if (init / "run.json").exists() else train(before, dataset, features)
+    init = init_of(name, dataset, features)
     capsys.readouterr()
     if not (dataset.runs / name / "run.json").exists():
         folder = train(name, dataset, features, init)
@@ -98,6 +110,9 @@ def test_a_recipes_grid_goes_with_its_features():
     given = {"dataset": "msrvtt", "features": "s3d"}
     config = make_config("cmcm-msrvtt", given)
     assert config.data.grid is None and "  video_grid" in describe(config, given)
+    assert config.flat()["code_layers"] == "linear", "convolutions need a grid"
+    joined = make_config("cmcm-smit", {"dataset": "smit"}).data
+    assert joined.grid == (3, 3, 3) and joined.features == "resnet152_map+tsm_resnet50_map"
 
 
 @pytest.mark.parametrize("name", RECIPES)
