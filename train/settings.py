@@ -215,7 +215,7 @@ class EncoderTraits:
     """False: it gives one vector for each clip and caption."""
     reads_rows: bool = False
     """It reads all rows of a clip even if it gives no tokens. Others that give none get the maximum over the rows."""
-    caption_input: Literal["subwords", "word_vectors", "word_ids", "recordings"] | type = "subwords"
+    caption_input: Literal["subwords", "word_vectors", "each_word_vector", "word_ids", "recordings"] | type = "subwords"
     """What it reads of a caption; decides the class of its inputs (``data/text_inputs.py``). An encoder of one's own
     may have a class of its own here, a ``data.text_inputs.LearnedInputs``."""
     ignored_settings: tuple[str, ...] = ()
@@ -266,6 +266,22 @@ ENCODERS = {
         ignored_settings=(
             "max_video_tokens",
             "max_text_tokens",
+            "tokens_of_interest",
+            "text_encoder",
+            "glu_size",
+            "num_video_layers",
+            "num_fusion_layers",
+            "additions",
+            "dropout",
+        ),
+    ),
+    "htm": EncoderTraits(
+        description="HowTo100M's model: gated embeddings of the maximum of a clip's feature vectors and of the maximum "
+        "over a caption's words of a linear layer and ReLU on their vectors (Miech et al. 2019)",
+        gives_tokens=False,
+        caption_input="each_word_vector",
+        ignored_settings=(
+            "max_video_tokens",
             "tokens_of_interest",
             "text_encoder",
             "glu_size",
@@ -355,7 +371,7 @@ class ModelSettings(Settings):
         "'small' (two layers, learned from the captions), or a BERT-like model, T5, CLIP or SigLIP by folder or hub "
         "name",
     )
-    embedding_size: int = setting(6144, "width of the gated encoder", ge=1)  # SSML section 5.1
+    embedding_size: int = setting(6144, "width of the encoders gated and htm", ge=1)  # SSML section 5.1
     glu_size: int = setting(
         0,
         "width of the vectors of encoder spoken: 4096 for S-MiT, 1024 for Places (CMCM section 4.1); 0: 1,024, in the "

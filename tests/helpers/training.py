@@ -33,6 +33,7 @@ GATED = {"encoder": "gated", "embedding_size": 16}
 NCL = {"normalized_loss": True, "query_queue": 20}
 PAIR_CASES = {
     "ssml": {"objective": "ssml", **GATED, "pair_weights": "density", "density_neighbors": 2},
+    "htm": {"objective": "ssml", "encoder": "htm", "embedding_size": 16},
     "intra-video": {"objective": "ssml", **GATED, "clips_per_video": 2},
     "mil-nce": {"objective": "mil-nce", **GATED},
     "ncl": {"objective": "ncl", **NCL, "temperature": 0.1, "num_video_layers": 0},

@@ -28,7 +28,7 @@ from .clip_features import ClipFeatures, pad_rows
 from .clips import Clip, Clips
 from .extra_inputs import BatchIds, ExtraInputs
 from .order import group_by_shard
-from .pair_weights import density_weights
+from .pair_weights import Density, density_weights, discard_improbable
 from .pairs import FoundPairs, Pairs, PairSource, by_parts_of_videos, make_pairs, read_pairs
 from .segments import label_names, labels_of_rows, read_labelled_videos, step_labels, windows
 from .text_inputs import TokenWeights, report_cut_recordings
@@ -136,8 +136,8 @@ class ExampleSource:
     """Makes the inputs of one's own."""
     needs_ids: bool = False
     """Batches say what they are made of."""
-    density_neighbors: int | None = None
-    """K of SSML's Eq. 3 if pairs are weighted by their density; else None."""
+    density: Density | None = None
+    """How the pairs' probability is computed and used (SSML); None: all weigh the same."""
     workers: Workers = field(default_factory=Workers)
     problems: Problems = field(default_factory=Problems)
     """Gets what is skipped."""
@@ -236,10 +236,13 @@ class PairExamples(Examples):
             UserError: There are too few training clips, or pairs cannot be weighted.
         """
         self.source, self.labels = source, []
-        self.pairs = split_off_validation(self.read(source), source, self.name)
+        found = self.read(source)
+        self.pairs = split_off_validation(found, source, self.name)
         """{split: pairs}"""
+        check_clips(source, self.pairs["train"].clips)
+        self.pair_weights = self._weigh(are_some=self.pairs is not found)
+        """float32 [num_captions], or None if all pairs weigh the same."""
         train = self.pairs["train"]
-        check_clips(source, train.clips)
         source.extra.check_captions(train.captions)
         if source.workers.is_first:
             source.extra.report_clips(train.clips)
@@ -251,12 +254,24 @@ class PairExamples(Examples):
         if source.data.shuffle_shards:
             shard_of_video = source.features.shard_of(train.clips.video_ids)
             self.batches.shuffle_by_shard(group_by_shard(shard_of_video), source.data.shuffle_shards)
-        self.pair_weights = None
-        """float32 [num_captions], or None if all pairs weigh the same."""
-        if source.density_neighbors is not None:
-            self.pair_weights = density_weights(
-                source.dataset, source.features, train, source.density_neighbors, source.workers
+
+    def _weigh(self, *, are_some: bool) -> np.ndarray | None:
+        """Return the weights of the training pairs, or discard those that are too improbable and return None."""
+        source, density, train = self.source, self.source.density, self.pairs["train"]
+        if density is None:
+            return None
+        weights = density_weights(source.dataset, source.features, train, density, source.workers, are_some=are_some)
+        if density.threshold is None:
+            return weights
+        pair_source = PairSource(source.dataset, source.features, source.recordings)
+        self.pairs = discard_improbable(self.pairs, weights, density, pair_source)
+        if source.workers.is_first:
+            num_pairs, num_kept = len(train.captions), len(self.pairs["train"].captions)
+            say(
+                f"{num_pairs - num_kept:,} of {num_pairs:,} training pairs have a probability below "
+                f"{density.threshold:g} and are discarded"
             )
+        return None
 
     def read(self, source: ExampleSource) -> dict[str, Pairs]:
         """Return {split: pairs}."""

@@ -1,11 +1,12 @@
 """The weights of training pairs: how probable it is that a clip and its caption belong together.
 
-They are computed once and cached beside the data set.
+They are computed once and cached beside the data set. Pairs that are too improbable can be discarded instead.
 """
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from ...storage.untrusted.npz import open_npz
 from ..density import nearest_pairs, probability
 from ..distributed import Workers
 from .clip_features import ClipFeatures
-from .pairs import Pairs
+from .pairs import FoundPairs, Pairs, PairSource, by_parts_of_videos, make_pairs
 from .stores import facts_of
 from .text_inputs import average_word_vectors
 
@@ -34,8 +35,26 @@ density."""
 PARTS_SEED = 0
 
 
+@dataclass(frozen=True)
+class Density:
+    """How the probability of a pair is computed and used (SSML, sections 3.3 and 3.4)."""
+
+    num_neighbors: int
+    """K of Eq. 3."""
+    is_centered: bool = False
+    """Vectors are compared less their mean; Eq. 1 compares them as they are."""
+    threshold: float | None = None
+    """Pairs below it are discarded; None: pairs are weighted."""
+
+
 def density_weights(
-    dataset: DatasetFolder, features: ClipFeatures, pairs: Pairs, num_neighbors: int, workers: Workers
+    dataset: DatasetFolder,
+    features: ClipFeatures,
+    pairs: Pairs,
+    density: Density,
+    workers: Workers,
+    *,
+    are_some: bool = False,
 ) -> np.ndarray:
     """Return p-hat of SSML's Eq. 2 for each caption and its clip, float32 [num_captions], mapped.
 
@@ -45,15 +64,16 @@ def density_weights(
         dataset: Has the word vectors.
         features: Of the clips.
         pairs: The training pairs.
-        num_neighbors: K of Eq. 3.
+        density: K of Eq. 3, and which vectors are compared.
         workers: The processes that train together; all return the same.
+        are_some: Others of the data set's training pairs were split off, so these are named in the cache.
 
     Raises:
         SettingError: There are no more pairs than neighbours.
         UserError: There are no word vectors.
     """
     vectors = read_word_vectors(dataset.word_vectors)
-    num_pairs = len(pairs.captions)
+    num_pairs, num_neighbors = len(pairs.captions), density.num_neighbors
     if num_neighbors >= num_pairs:
         problem = f"there are {num_pairs:,} training pairs; expected fewer neighbours than that"
         raise SettingError("density_neighbors", num_neighbors, problem)
@@ -64,9 +84,11 @@ def density_weights(
         "inputs": {"captions": read_captions_about(dataset.captions), "features": [*map(facts_of, features.stores)]},
         "word_vectors": vectors.about,
         "num_pairs": num_pairs,
-        "vectors": "less their mean",
+        "vectors": "less their mean" if density.is_centered else "as they are",
         "parts": num_parts,
     }
+    if are_some:
+        about["rows"] = hashlib.sha256(pairs.captions.selected.tobytes()).hexdigest()
     key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
     names = "+".join(store.name for store in features.stores)
     path = dataset.path / "pair_weights" / f"{names}-k{num_neighbors}-{key[:16]}{SUFFIX}"
@@ -80,7 +102,7 @@ def density_weights(
                 return writer.append(NAME, values.astype(np.float32, copy=False))
         among = f", neighbours among {num_pairs // num_parts:,} each" if num_parts > 1 else ""
         say(f"{path}: computing how probable it is that clips and captions belong together, {num_pairs:,} pairs{among}")
-        writer.append(NAME, _probability(features, vectors, pairs, num_neighbors, num_parts))
+        writer.append(NAME, _probability(features, vectors, pairs, density, num_parts))
         return None
 
     cache = CachedTensors(path, {NAME: ("F32", 1)}, FORMAT, key, make)
@@ -91,19 +113,19 @@ def density_weights(
 
 
 def _probability(
-    features: ClipFeatures, vectors: WordVectors, pairs: Pairs, num_neighbors: int, num_parts: int
+    features: ClipFeatures, vectors: WordVectors, pairs: Pairs, density: Density, num_parts: int
 ) -> np.ndarray:
     num_pairs = len(pairs.captions)
-    density, done = np.empty(num_pairs, dtype=np.float32), 0
+    of_pairs, done = np.empty(num_pairs, dtype=np.float32), 0
     for part in np.array_split(np.random.default_rng(PARTS_SEED).permutation(num_pairs), num_parts):
         part.sort()  # stores are read in their order
-        density[part] = _similarity_to_nearest(features, vectors, pairs, part, num_neighbors, done).mean(axis=1)
+        of_pairs[part] = _similarity_to_nearest(features, vectors, pairs, part, density, done).mean(axis=1)
         done += len(part)
-    return probability(density)
+    return probability(of_pairs)
 
 
 def _similarity_to_nearest(
-    features: ClipFeatures, vectors: WordVectors, pairs: Pairs, part: np.ndarray, k: int, done: int
+    features: ClipFeatures, vectors: WordVectors, pairs: Pairs, part: np.ndarray, density: Density, done: int
 ) -> np.ndarray:
     """Return S of Eq. 1 of each pair of a part with its nearest ones in it, [P, K]. ``done``: pairs of earlier
     parts."""
@@ -115,9 +137,11 @@ def _similarity_to_nearest(
     clip_indices, clip_of_pair = np.unique(pairs.clip_of_caption[part], return_inverse=True)
     clips = [pairs.clips[index] for index in clip_indices]
     pooled = [features.pooled(clips[first : first + CLIPS]) for first in range(0, len(clips), CLIPS)]
-    video = _less_their_mean(np.concatenate(pooled))
-    text = _less_their_mean(average_word_vectors(vectors, (c.caption for c in pairs.captions.take(part))))
-    return nearest_pairs(video[clip_of_pair], text, k, progress=shown).similarity_NK
+    video = np.concatenate(pooled)
+    text = average_word_vectors(vectors, (c.caption for c in pairs.captions.take(part)))
+    if density.is_centered:
+        video, text = _less_their_mean(video), _less_their_mean(text)
+    return nearest_pairs(video[clip_of_pair], text, density.num_neighbors, progress=shown).similarity_NK
 
 
 def _less_their_mean(vectors: np.ndarray) -> np.ndarray:
@@ -128,3 +152,36 @@ def _less_their_mean(vectors: np.ndarray) -> np.ndarray:
     known = vectors.any(axis=1, keepdims=True)
     mean = vectors.sum(axis=0, dtype=np.float64) / max(known.sum(), 1)
     return np.subtract(vectors, mean.astype(vectors.dtype), out=vectors, where=known)
+
+
+def discard_improbable(
+    pairs: dict[str, Pairs], probabilities: np.ndarray, density: Density, source: PairSource
+) -> dict[str, Pairs]:
+    """Return the pairs of all splits, those of the training without the ones below the threshold (SSML, section 3.4).
+
+    Args:
+        pairs: {split: pairs}
+        probabilities: Of the training pairs, ``density_weights``.
+        density: Has the threshold.
+        source: Caches the pairs.
+
+    Raises:
+        SettingError: Fewer than 2 clips are left.
+    """
+    train, threshold = pairs["train"], density.threshold
+    is_kept = np.zeros(len(train.captions.whole), dtype=bool)
+    is_kept[train.captions.selected[np.asarray(probabilities) >= threshold]] = True
+
+    def make() -> Iterator[FoundPairs]:
+        yield FoundPairs({split: of_split for split, of_split in pairs.items() if split != "train"})
+        for part in by_parts_of_videos(train.captions):
+            yield FoundPairs({"train": make_pairs(part.take(np.flatnonzero(is_kept[part.selected])))})
+
+    digest = hashlib.sha256(np.packbits(is_kept)).hexdigest()
+    name = f"density{threshold:g}-k{density.num_neighbors}-{digest[:16]}"
+    found = dict(source.cached(name, train.captions.whole, make, kept=digest).pairs)
+    num_kept, num_pairs = len(found["train"].captions), len(train.captions)
+    if len(found["train"].clips) < 2:
+        problem = f"leaves {num_kept:,} of {num_pairs:,} training pairs; expected a lower value"
+        raise SettingError("density_threshold", threshold, problem)
+    return found

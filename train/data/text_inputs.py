@@ -2,6 +2,7 @@
 
     transformer  SubwordInputs       ids of subwords and the weight of each
     gated        WordVectorInputs    the mean of the words' vectors
+    htm          EachWordVectorInputs  each word's vector
     words        WordIdInputs        ids of a caption's different words
     spoken       RecordingInputs     log-mel rows
 
@@ -258,6 +259,27 @@ class WordVectorInputs:
         write_word_vectors(folder / WORD_VECTORS_FILE, self.vectors)
 
 
+class EachWordVectorInputs(WordVectorInputs):
+    """Makes captions into what HowTo100M's model takes: the vectors of their words, padded with zeros.
+
+    As in its published code, each caption has the same number of vectors, and those of the padding count as words.
+    """
+
+    def __init__(self, vectors: WordVectors, max_words: int) -> None:
+        """Take ``vectors``; a caption has those of its first ``max_words`` words that have one."""
+        super().__init__(vectors)
+        self.max_words = max_words
+
+    def __call__(self, captions: Sequence[Caption]) -> dict[str, Tensor]:
+        """Return ``vectors`` [B, max_words, W]."""
+        rows = np.zeros((len(captions), self.max_words, self.width), dtype=np.float32)
+        for index, caption in enumerate(captions):
+            known = (self.vectors.find(word) for word in split_words(caption.caption))
+            found = [number for number in known if number is not None][: self.max_words]
+            rows[index, : len(found)] = self.vectors.vectors[found]
+        return {"vectors": torch.from_numpy(rows)}
+
+
 WORD_LIST_FILE = "words.json"
 MAX_WORDS = 50_000
 """Upper limit of the vocabulary: the most frequent words."""
@@ -451,6 +473,8 @@ def new_text_inputs(
         return source.make_recordings()
     if caption_input == "word_vectors":
         return WordVectorInputs(read_word_vectors(word_vectors))
+    if caption_input == "each_word_vector":
+        return EachWordVectorInputs(read_word_vectors(word_vectors), source.max_text_tokens)
     if (learned := _learned(caption_input)) is not None:
         return workers.from_first(lambda: learned.learn(texts, source.max_text_tokens))
     from .text_encoders import new_text_encoder  # transformers takes seconds to import
@@ -476,6 +500,8 @@ def saved_text_inputs(
         return source.make_recordings()
     if caption_input == "word_vectors":
         return WordVectorInputs(read_word_vectors(folder / WORD_VECTORS_FILE))
+    if caption_input == "each_word_vector":
+        return EachWordVectorInputs(read_word_vectors(folder / WORD_VECTORS_FILE), source.max_text_tokens)
     if (learned := _learned(caption_input)) is not None:
         for path in folder.rglob("*"):
             check_regular(path)
@@ -492,7 +518,7 @@ def save_text_inputs(inputs: TextInputs, folder: Path) -> None:
     A class of one's own follows links that lie in the folder and have the names of its files. So it writes into a new
     folder, which takes the place of the old one.
     """
-    if type(inputs) in (SubwordInputs, WordVectorInputs, WordIdInputs, RecordingInputs):
+    if type(inputs) in (SubwordInputs, WordVectorInputs, EachWordVectorInputs, WordIdInputs, RecordingInputs):
         inputs.save(folder)
         return
     make_folder(folder.parent)

@@ -25,11 +25,13 @@ from ..data.clip_features import ClipFeatures
 from ..data.clips import Clips
 from ..data.examples import Examples, ExampleSource, Inputs
 from ..data.extra_inputs import ExtraInputs
+from ..data.pair_weights import Density
 from ..data.stores import Stores
 from ..data.text_inputs import TextInputs, TextSource, TokenWeights, new_text_inputs, save_text_inputs
 from ..distributed import Workers
 from ..models.base import PairModel
 from ..models.build import make_model
+from ..objectives.base import Objective
 from ..recipes.train_config import TrainConfig
 from ..runs.checkpoint import RunState, load_init, load_model, load_state, save_model, save_state
 from ..runs.files import LABELS_FILE, MODEL_FILE, STATE_FILE, TEXT_FOLDER
@@ -89,6 +91,15 @@ class TrainingJob:
 
 StepListener = Callable[[dict[str, float]], None]
 """Gets the figures of each step: its terms of the loss, and what a validation found after it."""
+
+
+def _density_of(objective: Objective) -> Density | None:
+    """Return how the objective uses the probability of pairs; None if all weigh the same."""
+    if objective.pair_weights == "none":
+        return None
+    threshold = objective.density_threshold if objective.pair_weights == "discard" else None
+    is_centered = objective.density_vectors == "centered"
+    return Density(objective.density_neighbors, is_centered=is_centered, threshold=threshold)
 
 
 class Trainer:
@@ -156,7 +167,6 @@ class Trainer:
 
     def _read_examples(self, features: ClipFeatures, stores: Stores) -> Examples:
         config, objective = self.config, self.config.objective
-        weighted = objective.pair_weights == "density"
         examples = objective.make_examples(
             ExampleSource(
                 self.job.dataset,
@@ -167,7 +177,7 @@ class Trainer:
                 make_batches=lambda pairs: objective.make_batches(pairs, config.data, config.optimization),
                 extra=self.extra,
                 needs_ids=objective.needs_ids,
-                density_neighbors=objective.density_neighbors if weighted else None,
+                density=_density_of(objective),
                 validation_share=config.validation.validation_share,
                 workers=self.workers,
                 problems=self.problems,

@@ -5,23 +5,35 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def max_margin(similarity_BB: Tensor, margin: float = 0.1, *, negative_weights_BB: Tensor | None = None) -> Tensor:
+def max_margin(
+    similarity_BB: Tensor,
+    margin: float = 0.1,
+    *,
+    negative_weights_BB: Tensor | None = None,
+    reduction: str = "mean",
+) -> Tensor:
     """HowTo100M's ranking loss: each pair must be ahead of all others in its row and its column by ``margin``.
 
     Args:
         similarity_BB: Similarity of text i and video j.
         margin: By how much.
         negative_weights_BB: Weight of each negative (``intra_video_weights``); None: all have 1.
+        reduction: "sum", or "mean".
 
     Returns:
-        A scalar: the sum over the negatives, divided by B^2.
+        A scalar: the sum over the negatives; for the mean, divided by B^2.
     """
     ones_B = similarity_BB.new_ones(len(similarity_BB))
-    return soft_max_margin(similarity_BB, ones_B, margin, negative_weights_BB=negative_weights_BB)
+    return soft_max_margin(similarity_BB, ones_B, margin, negative_weights_BB=negative_weights_BB, reduction=reduction)
 
 
 def soft_max_margin(
-    similarity_BB: Tensor, weights_B: Tensor, margin: float = 0.1, *, negative_weights_BB: Tensor | None = None
+    similarity_BB: Tensor,
+    weights_B: Tensor,
+    margin: float = 0.1,
+    *,
+    negative_weights_BB: Tensor | None = None,
+    reduction: str = "mean",
 ) -> Tensor:
     """SSML Eq. 4: ``max_margin`` in which each pair's part has a weight.
 
@@ -30,16 +42,18 @@ def soft_max_margin(
         weights_B: Weight of each pair: the probability that clip and caption belong together.
         margin: By how much a pair must be ahead.
         negative_weights_BB: Weight of each negative; None: all have 1.
+        reduction: "sum" as in Eq. 4, or "mean".
 
     Returns:
-        A scalar: the sum over the negatives, divided by B^2.
+        A scalar: the sum over the negatives; for the mean, divided by B^2.
     """
     own_B = similarity_BB.diagonal()
     of_texts = F.relu(margin + similarity_BB - own_B[:, None])
     of_videos = F.relu(margin + similarity_BB - own_B[None, :])
     of_texts, of_videos = weights_B[:, None] * of_texts, weights_B[None, :] * of_videos
     both = (of_texts + of_videos) * ~torch.eye(len(own_B), dtype=torch.bool, device=own_B.device)
-    return (both if negative_weights_BB is None else both * negative_weights_BB).mean()
+    weighted = both if negative_weights_BB is None else both * negative_weights_BB
+    return weighted.sum() if reduction == "sum" else weighted.mean()
 
 
 def hardest_margin(similarity_BB: Tensor, margin: float = 0.2, *, weights_B: Tensor | None = None) -> Tensor:

@@ -4,7 +4,7 @@ from ...storage.common.errors import SettingError
 from ...storage.common.plugins import errors_of_plugin, loaded_plugin
 from ..settings import ModelSettings
 from .base import ModelPlan, PairModel
-from .gated import GatedPair
+from .gated import GatedPair, HtmPair
 from .mean import MeanPair
 from .spoken import SpokenPair
 from .ssb import SupportSetPair
@@ -15,6 +15,7 @@ MODELS: dict[str, type[PairModel]] = {
     "transformer": VideoTextModel,
     "mean": MeanPair,
     "gated": GatedPair,
+    "htm": HtmPair,
     "words": WordPair,
     "spoken": SpokenPair,
     "ssb": SupportSetPair,

@@ -1,4 +1,7 @@
-"""SSML's gated embeddings (section 5.1): a clip and a caption as one vector each; its head for questions."""
+"""SSML's gated embeddings (section 5.1), HowTo100M's model, and SSML's head for questions.
+
+All encode a clip and a caption as one vector each.
+"""
 
 from typing import TYPE_CHECKING, ClassVar
 
@@ -40,6 +43,18 @@ class GatedLinearUnit(nn.Module):
         return self.embed(x) * torch.sigmoid(self.gate(x))
 
 
+class WordMaximum(nn.Module):
+    """max over a caption's words of ReLU(W x + b): the sentence pooling of HowTo100M's published code."""
+
+    def __init__(self, from_width: int, to_width: int) -> None:
+        super().__init__()
+        self.embed = nn.Linear(from_width, to_width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Pool the vectors of words, [..., N, from_width] -> [..., to_width]."""
+        return F.relu(self.embed(x).amax(dim=-2))  # ReLU keeps the order, so it needs the maximum only
+
+
 class GatedPair(PairModel):
     """SSML's encoders of a clip's pooled features and a caption's averaged word vectors.
 
@@ -58,8 +73,11 @@ class GatedPair(PairModel):
             make_modules: Makes the objective's modules.
         """
         super().__init__(width)
-        self.video, self.text = GatedEmbedding(feature_dim, width), GatedEmbedding(word_dim, width)
+        self.video, self.text = GatedEmbedding(feature_dim, width), self._make_text_encoder(word_dim, width)
         self.add(make_modules)
+
+    def _make_text_encoder(self, word_dim: int, width: int) -> nn.Module:
+        return GatedEmbedding(word_dim, width)
 
     @classmethod
     def from_settings(cls, settings: ModelSettings, plan: ModelPlan) -> "Self":
@@ -78,17 +96,29 @@ class GatedPair(PairModel):
         return VideoTokens(self._embed(self.video, features_BMF), mask_BM, lengths_B=lengths_B)
 
     def encode_texts(self, inputs: dict[str, Tensor]) -> TextTokens:
-        """Encode captions from their averaged word ``vectors`` [B, W]."""
+        """Encode captions from their averaged word ``vectors`` [B, W], or from those of each word [B, N, W]."""
         vectors = inputs["vectors"]
         mask_B1 = torch.ones(len(vectors), 1, dtype=torch.bool, device=vectors.device)
         return TextTokens(
             self._embed(self.text, vectors[:, None]), mask_B1, torch.zeros_like(mask_B1, dtype=vectors.dtype)
         )
 
-    def _embed(self, layer: GatedEmbedding, x: Tensor) -> Tensor:
+    def _embed(self, layer: nn.Module, x: Tensor) -> Tensor:
         with self.autocast(x.device):
             embedded = layer(x)
         return embedded.to(x.dtype)
+
+
+class HtmPair(GatedPair):
+    """HowTo100M's model (Miech et al. 2019), as its published code has it with the width 6144 of SSML section 5.1.
+
+    A caption's words pass a linear layer and ReLU, then their maximum a gated embedding: 300 -> 6144 -> 6144.
+    """
+
+    traits: ClassVar[EncoderTraits] = ENCODERS["htm"]
+
+    def _make_text_encoder(self, word_dim: int, width: int) -> nn.Module:
+        return nn.Sequential(WordMaximum(word_dim, width), GatedEmbedding(width, width))
 
 
 def l2_normalize(vectors_BD: Tensor) -> Tensor:

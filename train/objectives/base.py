@@ -34,8 +34,15 @@ if TYPE_CHECKING:
 PAIR_WEIGHTS = {
     "none": "equal weights",
     "density": "by the probability that a clip and its caption match (SSML, Eq. 2)",
+    "discard": "pairs whose probability is below --density-threshold are discarded, the others weigh the same (SSML, "
+    "section 3.4)",
 }
 """{method of weighting pairs: description}"""
+DENSITY_VECTORS = {
+    "raw": "as they are (SSML, Eq. 1)",
+    "centered": "less their mean, which tells matching pairs better where all vectors point in one direction",
+}
+"""{vectors of clips and captions that SSML's Eq. 1 compares: description}"""
 MAX_SIMILARITIES = 1 << 25
 """Products of a text's token and a video's token that are in memory at once when scoring."""
 
@@ -47,6 +54,8 @@ PAIR_LOSS_SETTINGS = frozenset(
         "temperature",
         "pair_weights",
         "density_neighbors",
+        "density_vectors",
+        "density_threshold",
         "normalized_loss",
         "query_queue",
         "stage_weights",
@@ -107,6 +116,12 @@ class Objective(Settings):
     temperature: float = setting(1.0, "divides similarities (TACo's tau, NCL's gamma)", gt=0)  # TACo section 4.3
     pair_weights: str = setting("none", "how the pairs are weighted", choices=PAIR_WEIGHTS)
     density_neighbors: int = setting(4, "K of SSML's Eq. 3", ge=1)  # SSML section 6.1
+    density_vectors: str = setting(
+        "raw", "vectors of clips and captions whose cosine similarities SSML's Eq. 1 takes", choices=DENSITY_VECTORS
+    )
+    density_threshold: float = setting(
+        0.5, "lowest probability of the pairs that are kept; with --pair-weights discard", ge=0, le=1
+    )
     normalized_loss: bool = setting(False, "add NCL's biases to the similarities (its Eq. 12)")
     query_queue: int = setting(
         16_384, "training queries that the run stores for vlalign-evaluate --normalize; with --normalized-loss", ge=1
@@ -132,8 +147,10 @@ class Objective(Settings):
     def ignored_in(self, config: TrainConfig) -> dict[str, str]:
         """Return the settings that this configuration ignores: {setting: the condition under which it is read}."""
         conditions: dict[str, str] = {}
-        if self.pair_weights != "density":
-            conditions["density_neighbors"] = "pair_weights is density"
+        if self.pair_weights == "none":
+            conditions |= dict.fromkeys(("density_neighbors", "density_vectors"), "pair_weights is density or discard")
+        if self.pair_weights != "discard":
+            conditions["density_threshold"] = "pair_weights is discard"
         if not self.normalized_loss:
             conditions["query_queue"] = "normalized_loss is on"
         if len(self.score_weights) < 2:

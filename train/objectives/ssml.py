@@ -28,6 +28,9 @@ class SsmlObjective(Objective):
     )
 
     margin: float = setting(0.1, "margin between a pair and its negatives (SSML's delta, CMCM's M)", ge=0)
+    loss_sum: bool = setting(
+        False, "sum each loss over the pairs of a batch, as the papers' equations do, instead of taking the mean"
+    )
     intra_video_rate: float = setting(
         0.5,
         "share of the total weight of negatives for negatives of the same video; with --clips-per-video",
@@ -44,7 +47,7 @@ class SsmlObjective(Objective):
 
     def compute_loss(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
         """Return Eq. 4."""
-        from ..losses import intra_video_weights, max_margin, soft_max_margin
+        from ..losses import intra_video_weights, soft_max_margin
 
         text_BD, video_BD = batch.all_vectors(self, model)
         weights_B, negative_weights_BB = batch.all_weights(), None
@@ -52,6 +55,9 @@ class SsmlObjective(Objective):
             negative_weights_BB = intra_video_weights(batch.workers.gather(batch.video_of_R), self.intra_video_rate)
         similarity_BB = text_BD @ video_BD.T
         if weights_B is None:
-            return {"margin": max_margin(similarity_BB, self.margin, negative_weights_BB=negative_weights_BB)}
-        loss = soft_max_margin(similarity_BB, weights_B, self.margin, negative_weights_BB=negative_weights_BB)
+            weights_B = similarity_BB.new_ones(len(similarity_BB))
+        reduction = "sum" if self.loss_sum else "mean"
+        loss = soft_max_margin(
+            similarity_BB, weights_B, self.margin, negative_weights_BB=negative_weights_BB, reduction=reduction
+        )
         return {"margin": loss}

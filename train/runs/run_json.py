@@ -37,7 +37,7 @@ from .files import EVENTS_FILE, LABELS_FILE, MODEL_FILE, RUN_FILE
 STORE_FIELDS = ("features", "profile_hash", "weights", "weights_sha256", "origin")
 RENAMED_SETTINGS = {"held_out": "validation_share", "average": "ema_decay"}
 """{name of a setting in runs of earlier versions: its name now}"""
-SETTINGS_BEFORE = {"idf": "tag"}
+SETTINGS_BEFORE = {"idf": "tag", "density_vectors": "centered"}
 """{setting that runs of earlier versions do not have, and whose default is another one now: what they did}"""
 MAX_LOSS_TERMS = 64
 """Upper limit of the terms of a loss."""
@@ -344,14 +344,18 @@ def read_config(about: Mapping[str, Any]) -> TrainConfig:
         raise UnknownRun(_unknown("objective", name, f"it knows {', '.join(objectives())}"))
     of_objective = types_of(objectives()[name])
     types = setting_types() | of_objective
-    settings = {key: value for key, value in SETTINGS_BEFORE.items() if of_objective.get(key) is str} | settings
     for name, value in settings.items():
         if name not in types:
             raise UnknownRun(_unknown("setting", name, "another version made it"))
         expected = types[name]
         is_type = isinstance(value, expected) and not (isinstance(value, bool) and expected is not bool)
         _expect(is_type or (expected is float and _is_number(value)), f"config.{name}: expected {expected.__name__}")
-    return TrainConfig.from_flat(settings)
+    before = {key: value for key, value in SETTINGS_BEFORE.items() if of_objective.get(key) is str}
+    config = TrainConfig.from_flat(before | settings)
+    ignored = before.keys() & config.ignored_settings().keys() - settings.keys()
+    return (
+        TrainConfig.from_flat({k: v for k, v in before.items() if k not in ignored} | settings) if ignored else config
+    )
 
 
 def _unknown(what: str, name: str, why: str) -> str:

@@ -23,7 +23,9 @@ def test_soft_max_margin_is_equation_4(size):
             if j != i:
                 total = total + p[i] * (torch.relu(s[i, j] - s[i, i] + 0.2) + torch.relu(s[j, i] - s[i, i] + 0.2))
     same(soft_max_margin(s, p, 0.2), total / size**2, s)
+    same(soft_max_margin(s, p, 0.2, reduction="sum"), soft_max_margin(s, p, 0.2) * size**2, s)
     same(max_margin(s, 0.2), soft_max_margin(s, torch.ones(size), 0.2), s)
+    same(max_margin(s, 0.2, reduction="sum"), max_margin(s, 0.2) * size**2, s)
 
 
 def test_weights_of_negatives_count_in_both_directions():

@@ -30,6 +30,7 @@ GIVEN = {"text_encoder": "small", "embedding_size": 8, "codebook_size": 8, "clip
 """Instead of what a recipe says, where it says something else than none."""
 BEFORE = {"taco": "taco-howto100m", "toco": "toco-howto100m", "ssml": "ssml-howto100m", "vqa": "ssml-howto100m"}
 BEFORE |= {"segmentation": "taco-howto100m"}
+BEFORE |= dict.fromkeys(("ssml-htm-msrvtt-finetune", "ssml-htm-lsmdc-finetune"), "ssml-htm-howto100m")
 BEFORE |= {
     "cmcm-smit-second-finetune": "cmcm-smit-finetune",
     "cmcm-smit-second-baseline-finetune": "cmcm-smit-baseline",

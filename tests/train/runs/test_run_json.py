@@ -51,6 +51,16 @@ def test_the_idf_of_an_earlier_run_counts_words_by_tag(of_run):
     assert read_config({"config": written | {"objective": "ncl"}}).objective.idf_counts == "tag"
 
 
+def test_an_earlier_run_with_pair_weights_had_centred_vectors():
+    written = {"dataset": "toy", "features": "s3d", "objective": "ssml", "encoder": "gated"}
+    weighted = read_config({"config": written | {"pair_weights": "density"}}).objective
+    assert (weighted.density_vectors, weighted.loss_sum) == ("centered", False)
+    today = read_config({"config": written | {"pair_weights": "density", "density_vectors": "raw"}})
+    assert today.objective.density_vectors == "raw"
+    unweighted = read_config({"config": written}).objective
+    assert unweighted.density_vectors == "raw", "a setting that it ignored has its default, so that it equals others"
+
+
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_value_in_run_json_is_used_or_refused_in_one_line(run, data, capsys):
