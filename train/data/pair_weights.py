@@ -177,7 +177,7 @@ def discard_improbable(
         for part in by_parts_of_videos(train.captions):
             yield FoundPairs({"train": make_pairs(part.take(np.flatnonzero(is_kept[part.selected])))})
 
-    digest = hashlib.sha256(np.packbits(is_kept)).hexdigest()
+    digest = hashlib.sha256(np.packbits(is_kept).tobytes()).hexdigest()
     name = f"density{threshold:g}-k{density.num_neighbors}-{digest[:16]}"
     found = dict(source.cached(name, train.captions.whole, make, kept=digest).pairs)
     num_kept, num_pairs = len(found["train"].captions), len(train.captions)

@@ -220,6 +220,8 @@ SETTINGS_WITH_A_PLACE = ("dataset", "objective", "recipe", "features", "protocol
 """Settings that have a place of their own in a name, or in the folder's path."""
 MAX_SETTINGS_CHARACTERS = 120
 """Longest text of settings in a name. Longer ones are replaced by a hash: file systems allow 255 bytes for a name."""
+MAX_NAME_BYTES = 255
+"""Longest name. In a longer one, the name of the run that training starts from is replaced by a hash."""
 
 
 def changed_settings(config: TrainConfig) -> dict[str, Any]:
@@ -263,7 +265,7 @@ def default_run_name(config: TrainConfig, init: Path | None, *, seed: str | None
     if len(settings) > MAX_SETTINGS_CHARACTERS:
         settings = "settings-" + hashlib.sha256(settings.encode()).hexdigest()[:8]
     origin = f"from-{init.name}" if init else ""
-    parts = (
+    parts = [
         start,
         config.data.features,
         config.data.protocol,
@@ -271,8 +273,12 @@ def default_run_name(config: TrainConfig, init: Path | None, *, seed: str | None
         settings,
         *(plugin.sha256[:8] for plugin in plugins_of(config).values()),  # an edited module is another run
         seed or f"seed{config.optimization.seed}",
-    )
-    return "-".join(filter(None, parts))
+    ]
+    name = "-".join(filter(None, parts))
+    if origin and len(name) > MAX_NAME_BYTES:
+        parts[3] = f"from-{hashlib.sha256(origin.encode()).hexdigest()[:8]}"
+        name = "-".join(filter(None, parts))
+    return name
 
 
 def old_idf_note(path: Path) -> str:

@@ -1,5 +1,6 @@
 """Every row of every paper's table that is ours is trained for two steps on made-up data, and evaluated."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,6 +67,19 @@ def add_features(dataset: DatasetFolder, features: str) -> None:
         write_shard(dataset.features(name), profile, Weights(name="made", sha256="0" * 64), videos, made_with={})
 
 
+def add_protocol(dataset: DatasetFolder, protocol: str) -> None:
+    """Add the same captions under another protocol."""
+    if protocol in ("", read_captions_about(dataset.captions)["protocol"]):
+        return
+    other = replace(dataset, protocol=protocol)
+    other.captions.mkdir()
+    for path in filter(Path.is_file, [*dataset.captions.iterdir()]):
+        shutil.copy(path, other.captions)
+    for path, copied in ((dataset.idf, other.idf), (dataset.word_vectors, other.word_vectors)):
+        shutil.copy(path, copied)
+    write_captions_about(other.captions, read_captions_about(dataset.captions) | {"protocol": protocol})
+
+
 def make_data(root: Path, suite: Suite, dataset: str) -> DatasetFolder:
     """Make all data sets that a suite needs for its rows of one data set."""
     configs = [row_config(suite, row, dataset, {}) for row in suite.rows_for(dataset)]
@@ -80,6 +94,7 @@ def make_data(root: Path, suite: Suite, dataset: str) -> DatasetFolder:
     for config in configs:
         for name in {config.data.dataset, dataset}:
             add_features(DatasetFolder(root, name), config.data.features)
+        add_protocol(DatasetFolder(root, config.data.dataset), config.data.protocol)
     return DatasetFolder(root, dataset)
 
 

@@ -45,3 +45,11 @@ def test_no_value_leads_out_of_the_folder_or_has_spaces(value):
 def test_many_settings_become_a_hash_that_tells_them_apart():
     long = [name("taco-small", text_encoder="x" * 300 + end) for end in "ab"]
     assert long[0] != long[1] and all(len(each) < 60 and "settings-" in each for each in long)
+
+
+def test_a_name_that_is_too_long_has_a_hash_of_the_run_that_it_starts_from():
+    fits, one, other = (
+        name("taco-youcook2-finetune", "youcook2", init=init) for init in ("i" * 235, "a" * 240, "b" * 240)
+    )
+    assert len(fits) == 255 and fits == f"taco-s3d-from-{'i' * 235}-seed0"
+    assert one != other and all(len(each) < 40 and each.startswith("taco-s3d-from-") for each in (one, other))
