@@ -34,6 +34,7 @@ LOSS = "train/distributed.py mean: a value for the host"
 TEXTS = (
     "train/models/transformer.py _hidden_states, transformers' _ignore_bidirectional_mask_sdpa: a value for the host"
 )
+SSB_TEXTS = TEXTS.replace("transformer.py", "ssb.py")
 TACO_PAIRS = "train/objectives/taco.py _fusion_loss: copy to the host"
 TOCO_PAIRS = "train/objectives/toco.py compute_loss: copy to the host"
 TOCO_TOKENS = "train/losses/taco.py fusion_token_nce: size of nonzero"
@@ -42,6 +43,7 @@ WORDS = "train/objectives/words.py early_scores: size of _unique2"
 REASONS = {
     LOSS: "losses are logged, and a run stops if one is not finite: the host reads those of several steps at once",
     TEXTS: "transformers asks whether the mask of a group of texts has padding",
+    SSB_TEXTS: "the same",
     TACO_PAIRS: "the pairs for the fusion layers are put into groups by their length",
     TOCO_PAIRS: "the same",
     TOCO_TOKENS: "a pair whose weight is 0 leaves out its tokens of interest",
@@ -65,6 +67,8 @@ CASES = {
     "mil-nce": (WHOLE["mil-nce"], {}, 66),
     "mil-nce, transformer": ({"objective": "mil-nce"}, {TEXTS: 1}, 267),
     "ncl": (WHOLE["ncl"], {TEXTS: 1}, 322),
+    "ncl-ssb": (WHOLE["ncl-ssb"], {SSB_TEXTS: 1}, 702),
+    "hard-triplet, micro-batches": (WHOLE["hard-triplet"] | MICRO, {SSB_TEXTS: 6}, 2678),
     "ncl-gated": (WHOLE["ncl-gated"], {}, 162),
     "cmcm": (WHOLE["cmcm"], {TEXTS: 1, CODEWORDS: 1}, 541),
     "cmcm, micro-batches": (WHOLE["cmcm"] | MICRO, {TEXTS: 6, CODEWORDS: 1}, 1403),

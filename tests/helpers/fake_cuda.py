@@ -282,6 +282,8 @@ def pretended(num_gpus: int = 1) -> Iterator[Gpu]:
     patches.append(mock.patch.object(torch, "_has_compatible_shallow_copy_type", alike))
     patches.append(mock.patch.object(DefaultDeviceType, "_default_device_type", "cuda"))
     patches.append(mock.patch.object(ThreadPoolExecutor, "submit", _submit))
+    # An RNN then leaves its weights where they are, and its kernel is made of ordinary operators.
+    patches.append(mock.patch.object(torch.backends.cudnn, "is_acceptable", lambda _: False))
     # Gloo takes the values from process to process.
     join = dist.init_process_group
     patches.append(mock.patch.object(dist, "init_process_group", lambda backend, **more: join("gloo", **more)))

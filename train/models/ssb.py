@@ -72,7 +72,7 @@ class SupportSetPair(PairModel):
         super().__init__(width, standardised_dim=feature_dim)
         self.text_encoder = text_encoder
         self.cnn = nn.Conv1d(width, width, KERNEL, padding=KERNEL // 2)
-        self.rnn = nn.GRU(feature_dim, width, batch_first=True)
+        self.rnn = nn.GRU(feature_dim, width)
         self.dropout = nn.Dropout(dropout)
         self.text_pool, self.video_pool = TransformerPool(text_encoder, dropout), TransformerPool(text_encoder, dropout)
         self.add(make_modules)
@@ -95,9 +95,9 @@ class SupportSetPair(PairModel):
         x_BMF = self.standardised(features_BMF).masked_fill(~mask_BM[:, :, None], 0.0)
         # The RNN goes forward in time and padding comes last, so no state of a row has seen any. In float32: autocast
         # casts what goes into a GRU, and on some devices not its weights.
-        states_BMD, _ = self.rnn(self.dropout(x_BMF))
+        states_MBD, _ = self.rnn(self.dropout(x_BMF).transpose(0, 1))
         with self.autocast(mask_BM.device):
-            clips_BD = self.video_pool(states_BMD, mask_BM)
+            clips_BD = self.video_pool(states_MBD.transpose(0, 1), mask_BM)
         return VideoTokens(*_one_token(clips_BD.to(x_BMF.dtype)))
 
     def encode_texts(self, inputs: dict[str, Tensor]) -> TextTokens:
