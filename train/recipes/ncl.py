@@ -65,8 +65,8 @@ RECIPES: dict[str, Recipe] = {
         "max_video_tokens": 64,
         "max_text_tokens": 64,
     },
-    "ncl-ssb-msrvtt": {**_SSB, "protocol": "1k-A", "num_steps": 14_000, "warmup_steps": 1_400},  # 10 epochs
-    "ncl-ssb-msvd": {**_SSB, "num_steps": 3_800, "warmup_steps": 380},  # 10 epochs
+    "ncl-ssb-msrvtt": {**_SSB, "protocol": "1k-A", "num_steps": 14_060, "warmup_steps": 1_406},  # 10 epochs
+    "ncl-ssb-msvd": {**_SSB, "num_steps": 3_810, "warmup_steps": 381},  # 10 epochs
     "ncl-ssb-activitynet": {  # 50 epochs
         **_SSB,
         "dropout": 0.0,
