@@ -232,8 +232,9 @@ def changed_settings(config: TrainConfig) -> dict[str, Any]:
     recipe = RECIPES.get(config.recipe, {})
     defaults = default_settings(type(config.objective))
     changed = {}
+    without_grid = {"video_grid": "", "code_layers": "linear"}  # follow from the features
     for name, value in config.flat().items():
-        is_no_grid = name == "video_grid" and not value  # follows from the features
+        is_no_grid = config.data.grid is None and without_grid.get(name) == value
         if name not in SETTINGS_WITH_A_PLACE and not is_no_grid and value != recipe.get(name, defaults[name]):
             changed[name] = value
     return changed
