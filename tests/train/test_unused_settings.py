@@ -152,7 +152,7 @@ def test_recipes_give_nothing_that_their_objective_does_not_use(name):
 
 
 ON_PURPOSE = {
-    "baseline": {"code_loss_weight", "density_neighbors"},
+    "baseline": {"code_loss_weight", "code_layers", "density_neighbors"},
     "ssml": {"intra_video_rate", "clips_per_video", "pair_weights"},
     "vqa": {"clips_per_video", "pair_weights"},
     "segmentation": {"text_encoder"},

@@ -26,6 +26,9 @@ _TOCO: Recipe = {
     "validate_every": 1_000,
 }
 _TOCO_FINETUNED = {**_TOCO, "learning_rate": 2e-5}
+# Section 5.3: "we replace ToCo loss with the masked language prediction loss"; lambda as in section 5.1.
+_OF_TOKENS = ("tokens_of_interest", "idf", "token_score_weight")
+_MASKED = {**{name: value for name, value in _TOCO.items() if name not in _OF_TOKENS}, "objective": "toco-mlm"}
 
 RECIPES: dict[str, Recipe] = {
     "toco-small": {
@@ -38,8 +41,7 @@ RECIPES: dict[str, Recipe] = {
     "toco-youcook2-finetune": _TOCO_FINETUNED,
     "toco-msrvtt": {**_TOCO, "protocol": "1k-A-7k"},
     "toco-msrvtt-finetune": {**_TOCO_FINETUNED, "protocol": "1k-A-7k"},
-    # Section 5.3: "we replace ToCo loss with the masked language prediction loss"; lambda as in section 5.1.
-    "toco-mlm-youcook2": {**_TOCO, "objective": "toco-mlm"},
-    "toco-mlm-msrvtt": {**_TOCO, "objective": "toco-mlm", "protocol": "1k-A-7k"},
+    "toco-mlm-youcook2": _MASKED,
+    "toco-mlm-msrvtt": {**_MASKED, "protocol": "1k-A-7k"},
     "toco-howto100m": {**_TOCO, "num_steps": 1_000_000, "num_negatives": 16},
 }
