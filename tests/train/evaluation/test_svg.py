@@ -21,7 +21,8 @@ def steps() -> str:
 def words() -> str:
     one = [[0.5]]
     matrices = {"labels": [FORMULA], "codewords": [1], "clips": one, "captions": one}
-    return codebook_figures({"matrices": matrices, "sharing": {"part_of_clips": [0.5]}})
+    about = {"matrices": matrices, "label_name": "verb", "sharing": {"part_of_clips": [0.5]}, "vectors": []}
+    return codebook_figures(about)
 
 
 DRAWN = {"a step's name": steps, "a word": words, "a term of the loss": lambda: loss_curve([{"step": 1, FORMULA: 1.0}])}
