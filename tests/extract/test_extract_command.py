@@ -69,7 +69,7 @@ def test_weights_options_that_are_refused(values, features):
     [
         (
             ["--dataset", "mine", "--features", "s3d,c3d"],
-            r"--features s3d,c3d: .*'c3d': .*resnet152, i3d_resnext101,",
+            r"--features s3d,c3d: .*'c3d': .*resnet152, .*i3d_resnext101,",
         ),
         (
             ["--dataset", "mine", "--features", "c3d+i3d+tsn"],

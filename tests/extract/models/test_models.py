@@ -290,6 +290,7 @@ def test_folded_convolutions_do_the_same_with_and_without_onednn(plain_and_our_r
 
 PIXELS = {
     "resnet152": (1, 3, 64, 64),
+    **dict.fromkeys(RESNET_MAPS, (1, 3, 224, 224)),
     **dict.fromkeys(CLIPS, (1, 3, 224, 224)),
     "slowfast": (1, 3, 60, 224, 224),
     "slowfast_r101": (1, 3, 32, 224, 224),
@@ -322,7 +323,8 @@ def test_bfloat16_loses_little(extractor):
     pixels = torch.randn(PIXELS[name]) if name in PIXELS else torch.rand(1, 3, 16, 64, 64)
     row, expected = in_bfloat16(pixels.bfloat16()), network(pixels)
     assert row.dtype == torch.float32 and F.cosine_similarity(row, expected).item() > 0.999
-    assert not torch.equal(row, row.bfloat16().float()), "rounded once more, at the very end"
+    if name not in RESNET_MAPS:  # they are not pooled: rows are what the last convolution rounded
+        assert not torch.equal(row, row.bfloat16().float()), "rounded once more, at the very end"
 
 
 @pytest.mark.parametrize("extractor", fast_but("i3d_resnet152", "r2plus1d", "slowfast", "slowfast_r101"), indirect=True)
@@ -364,7 +366,7 @@ def test_state_dict_entries_have_the_published_names(name):
 
 
 def test_unknown_features_are_refused_with_those_there_are():
-    with pytest.raises(UserError, match=r"'c3d': .*resnet152, i3d_resnext101, .*i3d, .*siglip2"):
+    with pytest.raises(UserError, match=r"'c3d': .*resnet152, .*i3d_resnext101, .*i3d, .*siglip2"):
         load_extractor("c3d", weights="random")
 
 
@@ -430,6 +432,7 @@ def test_frames_of_another_type_or_shape_are_refused(name, frames, wanted):
 
 
 BATCHES = {
+    **dict.fromkeys(RESNET_MAPS, (3, 224, 224, 3)),
     "s3d": (3, 16, 64, 96, 3),
     "i3d_resnext101": (3, 16, 48, 48, 3),
     "i3d_resnet152": (2, 16, 48, 64, 3),
