@@ -325,7 +325,14 @@ ENCODERS = {
         "pooling layer of self-attention (Support-Set Bottlenecks; NCL, Appendix C)",
         gives_tokens=False,
         reads_rows=True,
-        ignored_settings=("embedding_size", "glu_size", "num_video_layers", "num_fusion_layers", "tokens_of_interest"),
+        ignored_settings=(
+            "embedding_size",
+            "glu_size",
+            "num_video_layers",
+            "num_fusion_layers",
+            "additions",
+            "tokens_of_interest",
+        ),
     ),
 }
 """{name: properties} of the built-in encoders"""
