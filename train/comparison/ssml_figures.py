@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...storage.common.progress import progress
+from ..evaluation.tsne import tsne
 from .table import Column, Number, ResultsTable
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ SWEEPS: dict[str, tuple[float, ...]] = {
 SIMULATION_SEEDS = range(3)
 TOY_SEED, TOY_NEIGHBORS, TOY_THRESHOLD = 0, 4, 0.48
 """k of section 6.1, and the threshold in the caption of Figure 3."""
-PERPLEXITY, TSNE_STEPS, EXAGGERATED_STEPS, EXAGGERATION = 30.0, 500, 125, 12.0
 
 
 def draw_bounds(root: Path, dataset: str | None) -> "tuple[Figure, ResultsTable]":
@@ -125,53 +125,3 @@ def _draw_distribution(axes: "Axes", probability: np.ndarray, is_right: np.ndarr
     axes.axvline(TOY_THRESHOLD, color="gray", linewidth=0.8, linestyle=":")
     axes.set(title="(b) distribution of p-hat", xlabel="p-hat", ylim=(0, 1))
     axes.legend(fontsize=8)
-
-
-def tsne(vectors: np.ndarray, *, perplexity: float = PERPLEXITY, seed: int = 0) -> np.ndarray:
-    """Place vectors in the plane by exact t-SNE (van der Maaten and Hinton 2008).
-
-    Args:
-        vectors: [N, D]
-        perplexity: The effective number of neighbours of each; less than N.
-        seed: Of the initial places.
-
-    Returns:
-        [N, 2]
-    """
-    size = len(vectors)
-    affinity = _affinities(np.asarray(vectors, dtype=np.float64), perplexity)
-    affinity = ((affinity + affinity.T) / (2 * size)).astype(np.float32)
-    places = np.random.default_rng(seed).normal(scale=1e-4, size=(size, 2)).astype(np.float32)
-    velocity, rate = np.zeros_like(places), max(size / EXAGGERATION / 4, 50.0)
-    for step in progress(range(TSNE_STEPS), total=TSNE_STEPS, what="t-SNE", unit="steps"):
-        is_early = step < EXAGGERATED_STEPS
-        kernel = 1 / (1 + _squared_distances(places))
-        np.fill_diagonal(kernel, 0)
-        pull = ((EXAGGERATION if is_early else 1) * affinity - kernel / kernel.sum()) * kernel
-        gradient = 4 * (pull.sum(axis=1, keepdims=True) * places - pull @ places)
-        velocity = (0.5 if is_early else 0.8) * velocity - rate * gradient
-        places = places + velocity
-    return places - places.mean(axis=0)
-
-
-def _squared_distances(vectors: np.ndarray) -> np.ndarray:
-    squares = np.square(vectors).sum(axis=1)
-    return np.maximum(squares[:, None] + squares - 2 * vectors @ vectors.T, 0)
-
-
-def _affinities(vectors: np.ndarray, perplexity: float) -> np.ndarray:
-    """Return the probability that each vector (row) picks each other one, with the given perplexity."""
-    distances = _squared_distances(vectors)
-    np.fill_diagonal(distances, np.inf)
-    distances -= distances.min(axis=1, keepdims=True)
-    scale = distances[np.isfinite(distances)].mean()
-    low, high = np.full((len(vectors), 1), 1e-4 / scale), np.full((len(vectors), 1), 1e8 / scale)
-    shares = np.exp(-distances)
-    for _ in range(30):  # bisection of each row's precision, on a logarithmic scale
-        precision = np.sqrt(low * high)
-        weights = np.exp(-precision * distances)
-        shares = weights / weights.sum(axis=1, keepdims=True)
-        entropy = -(shares * np.log(np.maximum(shares, 1e-300))).sum(axis=1, keepdims=True)
-        is_wide = entropy > np.log(perplexity)
-        low, high = np.where(is_wide, precision, low), np.where(is_wide, high, precision)
-    return shares

@@ -28,7 +28,7 @@ SHOWN_EXAMPLES = 3
 
 @dataclass(frozen=True)
 class Retrieved:
-    """What the captions of a split retrieved."""
+    """The clips that a split's captions retrieved: how often each, which first, and the ranks of the right ones."""
 
     sums: np.ndarray
     """[num_clips]: the sum of each clip's retrieval probabilities, as a multiple of what it should be."""

@@ -1,6 +1,8 @@
-"""t-SNE (van der Maaten and Hinton 2008), exact, for the codewords of a codebook (CMCM, Figure 6)."""
+"""t-SNE (van der Maaten and Hinton 2008), exact, for a codebook (CMCM, Figure 6) and toy data (SSML, Figure 3)."""
 
 import numpy as np
+
+from ...storage.common.progress import progress
 
 PERPLEXITY = 30.0
 NUM_STEPS, NUM_EXAGGERATED = 500, 150
@@ -30,7 +32,7 @@ def tsne(vectors_ND: np.ndarray, perplexity: float = PERPLEXITY) -> np.ndarray:
     places *= 1e-4 / max(float(places[:, 0].std()), 1e-12)
     rate = max(num / EXAGGERATION / 4, 50.0)  # Belkina et al. 2019
     velocity, gains = np.zeros_like(places), np.ones_like(places)
-    for step in range(NUM_STEPS):
+    for step in progress(range(NUM_STEPS), total=NUM_STEPS, what="t-SNE", unit="steps"):
         gradient = tsne_gradient(p_NN * (EXAGGERATION if step < NUM_EXAGGERATED else 1.0), places)
         is_same = np.sign(gradient) == np.sign(velocity)
         gains = np.maximum(np.where(is_same, gains * 0.8, gains + 0.2), 0.01)
@@ -46,7 +48,13 @@ def squared_distances(vectors_ND: np.ndarray) -> np.ndarray:
 
 
 def joint_probabilities(squares_NN: np.ndarray, perplexity: float) -> np.ndarray:
-    """Return p_ij [N, N] (Eq. 1 and section 3.1): Gaussians whose widths give each row the perplexity."""
+    """Return p_ij [N, N] (section 3.1), the mean of p_j|i and p_i|j over all pairs."""
+    p_NN = conditional_probabilities(squares_NN, perplexity)
+    return (p_NN + p_NN.T) / (2 * len(p_NN))
+
+
+def conditional_probabilities(squares_NN: np.ndarray, perplexity: float) -> np.ndarray:
+    """Return p_j|i [N, N] (Eq. 1), a row for each i: Gaussians whose widths give each row the perplexity."""
     num = len(squares_NN)
     others = ~np.eye(num, dtype=bool)
     low, high, beta = np.zeros(num), np.full(num, np.inf), np.ones(num) / max(float(squares_NN.mean()), 1e-12)
@@ -59,7 +67,7 @@ def joint_probabilities(squares_NN: np.ndarray, perplexity: float) -> np.ndarray
         is_wide = entropy > np.log(perplexity)
         low, high = np.where(is_wide, beta, low), np.where(is_wide, high, beta)
         beta = np.where(np.isinf(high), beta * 2, (low + high) / 2)
-    return (p_NN + p_NN.T) / (2 * num)
+    return p_NN
 
 
 def tsne_gradient(p_NN: np.ndarray, places_N2: np.ndarray) -> np.ndarray:

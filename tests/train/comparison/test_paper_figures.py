@@ -8,7 +8,7 @@ import pytest
 from vlalign.train.cli.runs import main as runs_main
 from vlalign.train.comparison import paper_figures, ssml_figures
 from vlalign.train.comparison.density_bound import error_bound
-from vlalign.train.comparison.ssml_figures import tsne
+from vlalign.train.evaluation.tsne import conditional_probabilities, squared_distances, tsne
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def small(monkeypatch):
     monkeypatch.setattr(ssml_figures, "FIXED", {"K": 2, "eta": 0.5, "M": 120, "T": 10})
     sweeps = {"K": (1, 2, 8), "eta": (0.2, 0.5), "M": (60, 120), "T": (5, 10)}
     monkeypatch.setattr(ssml_figures, "SWEEPS", sweeps)
-    monkeypatch.setattr(ssml_figures, "TSNE_STEPS", 3)
+    monkeypatch.setattr("vlalign.train.evaluation.tsne.NUM_STEPS", 3)
 
 
 def drawn(root, name, capsys):
@@ -76,7 +76,7 @@ def test_t_sne_places_clusters_apart():
 
 def test_affinities_have_the_perplexity():
     vectors = np.random.default_rng(1).standard_normal((50, 6))
-    shares = ssml_figures._affinities(vectors, 7.0)
+    shares = conditional_probabilities(squared_distances(vectors), 7.0)
     entropy = [-sum(p * np.log(p) for p in row if p > 0) for row in shares]
     np.testing.assert_allclose(np.exp(entropy), 7.0, rtol=1e-3)
 
