@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import setuptools  # noqa: F401  # torch's compiler imports it, which fails once a test has changed how modules are found
 import torch
 from filelock import FileLock
 from helpers.videos import RECORDINGS, scene

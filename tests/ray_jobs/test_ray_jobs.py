@@ -162,7 +162,8 @@ def test_killed_workers_machines_and_drivers_lose_nothing(tmp_path, network, env
         assert store_main(["verify", str(dataset.features(name))]) == 0
         assert len(FeatureStore(dataset.features(name)).video_ids()) == num_videos
     assert set(counted) == {str(dataset.video_path(video)) for video in dataset.read_videos()}
-    assert twice == 0, "videos on disk are not assigned again"
+    # A worker that is believed lost may end its shard of a second while its videos are assigned again.
+    assert twice <= len(kills), "videos on disk are not assigned again"
     assert again <= 0.15
 
 

@@ -18,12 +18,15 @@ from ...storage.dataset.folder import DatasetFolder, dataset_at, find_dataset
 from ..recipes.own_parts import plugins_of
 from ..recipes.recipes import RECIPES, usual_recipe
 from ..recipes.train_config import TrainConfig, default_settings
+from ..untrusted_files import TRAIN_AGAIN
 from .files import IDF_FILE, LABELS_FILE, RUN_FILE, TEXT_FOLDER
 from .run_json import is_exported, read_config, read_run
 
 HINTS = {"features": "vlalign-extract", "captions": "vlalign-preprocess"}
 """{folder of a data set: the command that makes it}"""
 MAX_SHOWN_CHARACTERS = 100
+MAX_FILE_BYTES = 1 << 30
+"""Of a run's file besides its model; word vectors are the largest, with some 100 MB."""
 """Number of shown characters of a text that no run has as its name."""
 
 
@@ -306,9 +309,16 @@ def sha256_of_run_files(folder: Path, about: Mapping[str, Any]) -> dict[str, str
     Args:
         folder: The run's folder.
         about: Its ``run.json``.
+
+    Raises:
+        UserError: A file is larger than a training writes it.
     """
     paths = {path.relative_to(folder).as_posix(): path for path in sorted((folder / TEXT_FOLDER).rglob("*"))}
     paths |= {LABELS_FILE: folder / LABELS_FILE, IDF_FILE: idf_of_run(folder, own_dataset(folder, about))}
     config = json.dumps(about["config"], sort_keys=True)
-    files = {name: sha256_of(path) for name, path in paths.items() if path.is_file()}
+    paths = {name: path for name, path in paths.items() if path.is_file()}
+    for path in paths.values():
+        if (size := path.stat().st_size) > MAX_FILE_BYTES:  # reading it would take as long as somebody likes
+            raise UserError(f"{path}: has {size:,} bytes, expected {MAX_FILE_BYTES:,} or fewer; {TRAIN_AGAIN}")
+    files = {name: sha256_of(path) for name, path in paths.items()}
     return {"config": hashlib.sha256(config.encode()).hexdigest(), **files}

@@ -38,7 +38,9 @@ def test_micro_batches_have_the_loss_and_gradient_of_the_large_batch(datasets, t
     whole = gradient(made(datasets, case, tmp_path / "whole", **WHOLE[case]))
     parts = gradient(made(datasets, case, tmp_path / "parts", **WHOLE[case], micro_batch_size=size))
     assert parts[0] == pytest.approx(whole[0], rel=1e-5)
-    torch.testing.assert_close(parts[1], whole[1], atol=1e-6, rtol=1e-4)
+    # A term of the loss is the sum of some hundred products, so a value near 0 has lost digits of larger ones.
+    largest = whole[1].abs().max().item()
+    torch.testing.assert_close(parts[1], whole[1], atol=1e-6 * max(1.0, largest), rtol=1e-4)
     assert all(torch.isfinite(torch.tensor(value)) for value in whole[0].values())
 
 
