@@ -420,7 +420,7 @@ NUM_EPOCHS, MIN_STEPS, MAX_STEPS = 30, 300, 30_000
 """The number of steps that follows from the data."""
 OPTIMIZERS = {
     "adamw": "Adam with decoupled weight decay",
-    "adam": "Adam, whose weight decay is a part of the gradient (TACo, section 4.3)",
+    "adam": "Adam, whose weight decay is a part of the gradient",
 }
 """{name of an optimizer: description}"""
 SCHEDULES = {"linear": "linearly to 0", "cosine": "to 0 by a cosine", "constant": "no decay"}

@@ -43,7 +43,7 @@ def draw_bounds(root: Path, dataset: str | None) -> "tuple[Figure, ResultsTable]
     for axes, (name, values) in zip(figure.subplots(1, len(SWEEPS)), SWEEPS.items(), strict=True):
         bounds, errors = zip(*(found[name, value] for value in values), strict=True)
         limit = _limit(name)
-        axes.plot(values, bounds, ".-", label="bound (Eq. 5, 6)")
+        axes.plot(values, bounds, ".-", label="bound (Eq. 5, 6), approximated")
         axes.plot(values, errors, ".:", color="tab:gray", label="simulated pairs")
         axes.axvline(limit, color="red", linestyle="--", label="K = M / T (1 - eta)")
         axes.set(xlabel=name, ylabel="error", ylim=(0, 1.02))

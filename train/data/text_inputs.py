@@ -366,7 +366,7 @@ class RecordingInputs:
     def __call__(self, captions: Sequence[Caption]) -> dict[str, Tensor]:
         """Return ``rows_BTD`` [B, T, D], padded to the longest, and ``mask_BT``, True for a row."""
         clips = [(caption.recording or "", None, None) for caption in captions]
-        rows = [_levelled(recording.features[: self.max_rows]) for recording in self.store.get_clips(clips)]
+        rows = [_levelled(recording.features)[: self.max_rows] for recording in self.store.get_clips(clips)]
         rows_BTD, mask_BT = pad_rows(rows, self.store.profile.dimension)
         return {"rows_BTD": rows_BTD, "mask_BT": mask_BT}
 

@@ -3,7 +3,7 @@
 Each second of a video is scored for each step of the video's task (such as "Make Tea"), and the steps are placed in the
 task's order by a dynamic programme.
 
-Source: CrossTask; TACo section 5.2; ToCo section 4.3.
+Source: CrossTask; TACo section 5.2; ToCo sections 4.1 and 5.2.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def code_similarity(*, text_TV: Tensor, video_CV: Tensor) -> Tensor:
 def code_matching(similarity_BB: Tensor, *, weights_B: Tensor | None = None) -> Tensor:
     """CMCM Eq. 2: each row must pick its own column by the codewords that both use.
 
-    The paper has both directions: ``code_matching(s) + code_matching(s.T)``.
+    The equation has one direction, the videos'; the objective takes both: ``code_matching(s) + code_matching(s.T)``.
 
     Args:
         similarity_BB: ``code_similarity`` of text i and video j.

@@ -12,8 +12,9 @@ from ...storage.common.errors import SettingError
 from ..data.text_inputs import SubwordInputs
 from ..settings import ENCODERS, EncoderTraits, ModelSettings
 from .base import MakeModules, ModelPlan, PairModel, no_modules
-from .layers import Compiled, by_length
-from .tokens import TextTokens, VideoTokens, lengths_of, pooled_texts
+from .layers import Compiled
+from .tokens import TextTokens, VideoTokens, lengths_of
+from .transformer import subword_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -89,24 +90,12 @@ class MeanPair(PairModel):
 
     def encode_texts(self, inputs: dict[str, Tensor]) -> TextTokens:
         """Encode captions from ``input_ids``, ``attention_mask`` and ``token_weights``, each [B, N]."""
-        input_ids, mask_BN = inputs["input_ids"], inputs["attention_mask"].bool()
 
-        def run(rows: Tensor, length: int, mask: Tensor | None) -> tuple[Tensor, ...]:
-            ids = input_ids[rows, :length]
-            with self.autocast(ids.device):
-                tokens = (self.compiled_texts or self._last_hidden_state)(ids, mask)
-            return (tokens.float(),)
+        def encode(ids_PL: Tensor, mask_PL: Tensor | None) -> tuple[Tensor, ...]:
+            with self.autocast(ids_PL.device):
+                return ((self.compiled_texts or self._last_hidden_state)(ids_PL, mask_PL).float(),)
 
-        lengths_B = lengths_of(mask_BN, inputs.get("lengths_B"))
-        [tokens_BND] = by_length(mask_BN, lengths_B, run)
-        return TextTokens(
-            tokens_BND,
-            mask_BN,
-            inputs["token_weights"],
-            lengths_B=lengths_B,
-            num_of_interest_B=inputs.get("num_of_interest_B"),
-            whole_BD=pooled_texts(tokens_BND, mask_BN, lengths_B, self.pooling),
-        )
+        return subword_tokens(inputs, encode, self.pooling)
 
     def _last_hidden_state(self, ids_PL: Tensor, mask_PL: Tensor | None) -> Tensor:
         return self.text_encoder(input_ids=ids_PL, attention_mask=mask_PL).last_hidden_state

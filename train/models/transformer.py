@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -22,6 +22,32 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ..data.text_towers import TextTower
+
+
+def subword_tokens(
+    inputs: dict[str, Tensor], encode: Callable[[Tensor, Tensor | None], tuple[Tensor, ...]], pooling: str
+) -> TextTokens:
+    """Return the tokens of captions, encoded with others of the same length.
+
+    Args:
+        inputs: ``input_ids``, ``attention_mask`` and ``token_weights``, each [B, N].
+        encode: Makes ids [P, L] and a mask (None: no padding) into the tokens [P, L, D] and, if it likes, their types.
+        pooling: Which vector stands for a text, as in ``tokens.pooled_texts``.
+    """
+    input_ids, mask_BN = inputs["input_ids"], inputs["attention_mask"].bool()
+    lengths_B = lengths_of(mask_BN, inputs.get("lengths_B"))
+    tokens_BND, *types = by_length(
+        mask_BN, lengths_B, lambda rows, length, mask: encode(input_ids[rows, :length], mask)
+    )
+    return TextTokens(
+        tokens_BND,
+        mask_BN,
+        inputs["token_weights"],
+        *types,
+        lengths_B=lengths_B,
+        num_of_interest_B=inputs.get("num_of_interest_B"),
+        whole_BD=pooled_texts(tokens_BND, mask_BN, lengths_B, pooling),
+    )
 
 
 class VideoTextModel(PairModel):
@@ -65,10 +91,15 @@ class VideoTextModel(PairModel):
             pooling: Which vector stands for a text, as in ``tokens.pooled_texts``.
             make_modules: Makes the objective's modules.
         """
+        from ..data.text_towers import TextTower  # transformers takes seconds to import
+
         width = text_encoder.config.hidden_size
         super().__init__(width, standardised_dim=feature_dim if "standardise" in additions else None)
         self.text_encoder = text_encoder
         self.project = nn.Linear(feature_dim, width)
+        if isinstance(text_encoder, TextTower) and feature_dim == width:  # both towers of CLIP share a space
+            nn.init.eye_(self.project.weight)
+            nn.init.zeros_(self.project.bias)
         self.positions = nn.Parameter(0.02 * torch.randn(MAX_TOKENS, width)) if "positions" in additions else None
         self.dropout = nn.Dropout(dropout if "norm" in additions else 0.0)
         self.video_layers = new_layers(text_encoder, num_video_layers, dropout)
@@ -145,26 +176,14 @@ class VideoTextModel(PairModel):
 
     def encode_texts(self, inputs: dict[str, Tensor]) -> TextTokens:
         """Encode captions from ``input_ids``, ``attention_mask`` and ``token_weights``, each [B, N]."""
-        input_ids, mask_BN = inputs["input_ids"], inputs["attention_mask"].bool()
 
-        def run(rows: Tensor, length: int, mask: Tensor | None) -> tuple[Tensor, ...]:
-            ids = input_ids[rows, :length]
-            with self.autocast(ids.device):
-                last, *first = (self.compiled_texts or self._hidden_states)(ids, mask)
+        def encode(ids_PL: Tensor, mask_PL: Tensor | None) -> tuple[Tensor, ...]:
+            with self.autocast(ids_PL.device):
+                last, *first = (self.compiled_texts or self._hidden_states)(ids_PL, mask_PL)
             kind = self.project.weight.dtype
             return (last.to(kind) * self.scale, *(x.to(kind) for x in first))
 
-        lengths_B = lengths_of(mask_BN, inputs.get("lengths_B"))
-        tokens_BND, *types = by_length(mask_BN, lengths_B, run)
-        return TextTokens(
-            tokens_BND,
-            mask_BN,
-            inputs["token_weights"],
-            *types,
-            lengths_B=lengths_B,
-            num_of_interest_B=inputs.get("num_of_interest_B"),
-            whole_BD=pooled_texts(tokens_BND, mask_BN, lengths_B, self.pooling),
-        )
+        return subword_tokens(inputs, encode, self.pooling)
 
     def _hidden_states(self, ids_PL: Tensor, mask_PL: Tensor | None) -> tuple[Tensor, ...]:
         """Return the text encoder's output [P, L, D] and, for a token head, what goes into its first layer."""

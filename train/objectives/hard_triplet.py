@@ -29,8 +29,9 @@ class HardTripletObjective(Objective):
     margin: float = setting(0.2, "margin between a pair and its negatives (SSML's delta, CMCM's M)", ge=0)
 
     def compute_loss(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
-        """Return the mean over the batch's pairs of both directions."""
+        """Return the sum over the batch's pairs of both directions."""
         from ..losses import hardest_margin
 
         text_BD, video_BD = batch.all_vectors(self, model)
-        return {"margin": hardest_margin(text_BD @ video_BD.T, self.margin, weights_B=batch.all_weights())}
+        loss = hardest_margin(text_BD @ video_BD.T, self.margin, weights_B=batch.all_weights())
+        return {"margin": len(text_BD) * loss}  # a sum, as its scale of 15 times the NCL loss tells (NCL, Appendix C)

@@ -13,7 +13,6 @@ _TACO: Recipe = {
     "text_encoder": "google-bert/bert-base-uncased",
     "batch_size": 128,
     "num_steps": 30_000,
-    "optimizer": "adam",
     "learning_rate": 1e-4,
     "warmup_steps": 5_000,
     "weight_decay": 1e-5,
@@ -38,7 +37,6 @@ _SEGMENTATION: Recipe = {
     "max_video_tokens": 49,  # 32 s at 1.5 rows a second, and one that crosses the end
     "batch_size": 128,
     "num_steps": 30_000,
-    "optimizer": "adam",
     "learning_rate": 1e-4,
     "warmup_steps": 5_000,
     "weight_decay": 1e-5,

@@ -8,7 +8,6 @@ _TOCO: Recipe = {
     "text_encoder": "google-bert/bert-base-uncased",
     "batch_size": 64,
     "num_steps": 100_000,
-    "optimizer": "adam",
     "learning_rate": 1e-4,
     "warmup_steps": 10_000,
     "weight_decay": 1e-5,

@@ -48,9 +48,9 @@ class FittedBiases(NamedTuple):
 def fit_biases(known: QueryRows, temperature: float) -> FittedBiases:
     """Fit the bias of each candidate that gives it its share of the known queries' retrieval probabilities.
 
-    The iterations of NCL's Figure 4 over the matrix of known queries and candidates, some rows at a time. A bias is
-    the same as ``losses.sinkhorn_biases`` of the whole matrix, up to the order of sums. With 16,384 queries and 27,763
-    candidates (MSVD) this takes about 200 MiB; the matrix alone takes 1.8 GB.
+    Sinkhorn's iterations (NCL, section 3.3) over the matrix of known queries and candidates, some rows at a time. A
+    bias is the same as ``losses.sinkhorn_biases`` of the whole matrix, up to the order of sums. With 16,384 queries
+    and 27,763 candidates (MSVD) this takes about 200 MiB; the matrix alone takes 1.8 GB.
 
     Args:
         known: Similarities of the known queries to the candidates.
@@ -59,7 +59,7 @@ def fit_biases(known: QueryRows, temperature: float) -> FittedBiases:
     Raises:
         ValueError: There is no query.
 
-    Source: NCL, section 3.4, Figure 4.
+    Source: NCL, sections 3.3 and 3.4.
 
     Example:
         >>> fit_biases(np.array([[1.0, 0.0], [1.0, 0.0]]), 1.0).bias_N.round(3)

@@ -82,3 +82,13 @@ def test_a_run_is_evaluated_with_biases(toy, clip):
     assert train(toy, clip, "n", "--normalized-loss", "--temperature", "0.01", "--optimizer", "adam") == 0
     assert evaluate_main([*at(toy), "n"]) == 0
     assert read_json(toy.runs / "n" / "metrics.json")["normalization"]["num_queries"] == 12
+
+
+def test_the_encoder_transformer_begins_in_the_space_that_both_towers_share(toy, clip):
+    """CMCM section 4.1: "Both encoders are initialized from the CLIP model"."""
+    own = ["--encoder", "transformer", "--num-video-layers", "0", "--additions", "none"]
+    assert train(toy, clip, "t", *own) == 0
+    model = open_run(toy.runs / "t").scorer.model
+    rows = torch.randn(2, 3, WIDTH)
+    tokens = model.encode_videos(rows, torch.ones(2, 3, dtype=torch.bool)).tokens_BMD
+    torch.testing.assert_close(tokens, rows, atol=1e-3, rtol=1e-3)  # two steps of 1e-7
