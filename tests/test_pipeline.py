@@ -126,11 +126,17 @@ def test_each_query_is_kept_with_its_rank(trained):
     folder = run_folder(trained)
     queries, result = read_jsonl(folder / "queries.jsonl"), json.loads((folder / "metrics.json").read_text())
     metrics = result["metrics"]["text_to_video"]
-    assert len(queries) == result["num_captions"]
+    clips = [query for query in queries if query["direction"] == "video_to_text"]
+    queries = queries[: -len(clips)]
+    assert len(queries) == result["num_captions"] and len(clips) == result["num_clips"]
+    assert np.mean([clip["rank"] for clip in clips]) == pytest.approx(result["metrics"]["video_to_text"]["mean_rank"])
+    assert all(clip["found"][0]["score"] >= clip["score"] for clip in clips)
     assert np.mean([query["rank"] for query in queries]) == pytest.approx(metrics["mean_rank"])
     assert 100 * np.mean([query["rank"] == 1 for query in queries]) == pytest.approx(metrics["R@1"])
     for query in queries:
         assert (query["rank"] == 1) == (query["first"] == query["clip"]) == (query["first_score"] == query["score"])
+        assert query["found"][0] == {**query["first"], "score": query["first_score"]}
+        assert [of["score"] for of in query["found"]] == sorted((of["score"] for of in query["found"]), reverse=True)
 
 
 def test_a_second_training_and_evaluation_do_nothing(trained, capsys):

@@ -5,7 +5,7 @@ before each right one, and ``text_metrics`` and ``video_metrics`` turn the count
 
 Several candidates may have the same score as the right one (two clips with the same caption always tie). How such ties
 are counted moves published metrics by half a point. ``TIES`` names the ways: three policies, and three published
-evaluators.
+evaluators. In nDCG@10 and mAP a tie always counts half.
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ from typing import NamedTuple, TypedDict
 
 import numpy as np
 
+from .intervals import Difference, Interval, mean_interval, median_interval, paired_bootstrap, share_interval
+
 RECALL_AT = (1, 5, 10, 50)
+NDCG_AT = 10
+MEASURES = (*(f"R@{k}" for k in RECALL_AT), f"nDCG@{NDCG_AT}", "mAP", "median_rank", "mean_rank")
+"""The metrics of a direction, in the order of tables. Those of versions before 1.1 lack nDCG@10 and mAP."""
 TIES = {
     "average": "a tied candidate counts half (the mean rank over all orders of the tied ones)",
     "optimistic": "the right candidate comes first among the tied ones",
@@ -29,15 +34,25 @@ TIES = {
     "only",
 }
 """Ways to count ties: {name: description}."""
+DIRECTIONS = ("text_to_video", "video_to_text")
 QUERY_CHUNK = 256
 """Number of queries that are compared with all candidates at once."""
 
 
 Chance = TypedDict(
     "Chance",
-    {"R@1": float, "R@5": float, "R@10": float, "R@50": float, "median_rank": float, "mean_rank": float},
+    {
+        "R@1": float,
+        "R@5": float,
+        "R@10": float,
+        "R@50": float,
+        "nDCG@10": float,
+        "mAP": float,
+        "median_rank": float,
+        "mean_rank": float,
+    },
 )
-"""The average metrics of random scores. Recalls are in percent, rank 1 is the best."""
+"""The average metrics of random scores. All but ranks are in percent, rank 1 is the best."""
 
 
 DirectionMetrics = TypedDict(
@@ -47,6 +62,8 @@ DirectionMetrics = TypedDict(
         "R@5": float,
         "R@10": float,
         "R@50": float,
+        "nDCG@10": float,
+        "mAP": float,
         "median_rank": float,
         "mean_rank": float,
         "num_queries": int,
@@ -57,8 +74,9 @@ DirectionMetrics = TypedDict(
 )
 """Metrics of one direction.
 
-R@k is the percentage of queries whose right candidate is among the first k. Rank 1 is the best. ``num_tied`` is the
-number of queries where another candidate ties with the right one.
+R@k is the percentage of queries whose right candidate is among the first k. nDCG@10 and mAP, in percent, too, count all
+captions of a video as right ones, each as much. Rank 1 is the best. ``num_tied`` is the number of queries where another
+candidate ties with the right one.
 """
 
 
@@ -88,16 +106,72 @@ def retrieval_metrics(
     Raises:
         ValueError: The similarities contain NaN, shapes do not fit, or ``ties`` is unknown or cannot be used here.
     """
+    ranking, of_texts, of_videos = _ranked(similarity, text_to_video, ties)
+    return {
+        "text_to_video": text_metrics(ranking, of_texts),
+        "video_to_text": video_metrics(ranking, of_videos),
+    }
+
+
+def compare_similarities(
+    first: np.ndarray,
+    second: np.ndarray,
+    text_to_video: Sequence[int] | np.ndarray | None = None,
+    ties: str = "average",
+    *,
+    seed: int = 0,
+) -> dict[str, dict[str, Difference]]:
+    """Compare two models by their scores of the same texts and videos: second minus first, with 95 % intervals.
+
+    The intervals are those of a paired bootstrap over videos, each with all its texts. Where one has 0 in it
+    (``has_zero``), the models cannot be told apart by that metric on these videos.
+
+    Example::
+
+        compare_similarities(np.load("clip.npy"), np.load("ours.npy"))["text_to_video"]["R@1"].has_zero
+
+    Args:
+        first: [num_texts, num_videos], of one model; higher is more similar.
+        second: The same of another model.
+        text_to_video: [num_texts], index of the right video of each text. By default text i belongs to video i.
+        ties: How tied scores are counted; a key of ``TIES``, but for "clip4clip", which has no single rank of a tie.
+        seed: Of the bootstrap's draws.
+
+    Returns:
+        {direction: {metric: difference}}, for all metrics of ``retrieval_metrics`` but the median rank.
+
+    Raises:
+        ValueError: As for ``retrieval_metrics``, or the matrices have different shapes.
+    """
+    if np.shape(first) != np.shape(second):
+        raise ValueError(f"similarities of shapes {np.shape(first)} and {np.shape(second)}: expected the same shape")
+    if ties == "clip4clip":
+        raise ValueError("ties 'clip4clip': has several ranks of a tied query; pass another policy, such as 'average'")
+    (ranking, *before), (_, *after) = (_ranked(similarity, text_to_video, ties) for similarity in (first, second))
+    found: dict[str, dict[str, Difference]] = {}
+    for direction, videos, *counts in zip(DIRECTIONS, (ranking.video_of_text, None), before, after, strict=True):
+        old, new = (_query_values(side, ties) for side in counts)
+        found[direction] = {name: paired_bootstrap(old[name], new[name], videos, seed=seed) for name in old}
+    return found
+
+
+def _query_values(counts: RankCounts, ties: str) -> dict[str, np.ndarray]:
+    """Return the numbers of each query whose means are the metrics."""
+    ranks = _ranks(counts, ties, ragged=False)
+    hits = {f"R@{k}": 100.0 * _hits(ranks, k, ties) for k in RECALL_AT}
+    return {**hits, f"nDCG@{NDCG_AT}": 100 * counts.gain, "mAP": 100 * counts.precision, "mean_rank": ranks}
+
+
+def _ranked(
+    similarity: np.ndarray, text_to_video: Sequence[int] | np.ndarray | None, ties: str
+) -> tuple[Ranking, RankCounts, RankCounts]:
     similarity, video_of_text = _checked(similarity, text_to_video, ties)
     ranking = Ranking(video_of_text, similarity.shape[1], ties)
     if ties == "coot" and ranking.is_ragged:
         raise ValueError(
             "ties 'coot': needs exactly one caption for each video; pass another policy, such as 'average'"
         )
-    return {
-        "text_to_video": text_metrics(ranking, ranking.of_texts(0, similarity)),
-        "video_to_text": video_metrics(ranking, ranking.of_videos(0, similarity)),
-    }
+    return ranking, ranking.of_texts(0, similarity), ranking.of_videos(0, similarity)
 
 
 def _checked(
@@ -153,14 +227,16 @@ def _direction_metrics(
     elif ties == "clip4clip" and ragged:
         median = float(np.sort(ranks)[(len(ranks) - 1) // 2])
 
-    def percent(right: np.ndarray) -> float:
-        return float(100 * np.mean(right))
+    def percent(k: int) -> float:
+        return float(100 * np.mean(_hits(ranks, k, ties)))
 
     return {
-        "R@1": percent(ranks == 1 if ties == "ce" else ranks < 2),
-        "R@5": percent(ranks < 6),
-        "R@10": percent(ranks < 11),
-        "R@50": percent(ranks < 51),
+        "R@1": percent(1),
+        "R@5": percent(5),
+        "R@10": percent(10),
+        "R@50": percent(50),
+        "nDCG@10": float(100 * counts.gain.mean()),
+        "mAP": float(100 * counts.precision.mean()),
         "median_rank": median,
         "mean_rank": float(ranks.mean()),
         "num_queries": len(counts.above),
@@ -170,11 +246,52 @@ def _direction_metrics(
     }
 
 
+def _hits(ranks: np.ndarray, k: int, ties: str) -> np.ndarray:
+    """Return whether each right candidate is among the first ``k``."""
+    return ranks == 1 if ties == "ce" and k == 1 else ranks < k + 1
+
+
+def text_intervals(ranking: Ranking, counts: RankCounts, video_of_clip: np.ndarray) -> dict[str, Interval]:
+    """Return the 95 % interval of each metric from text to video.
+
+    Args:
+        ranking: What was ranked.
+        counts: Of all texts.
+        video_of_clip: [num_videos], index of the video that each clip is of; clips of a video are drawn together.
+    """
+    return _intervals(counts, ranking.ties, video_of_clip[ranking.video_of_text], ragged=ranking.is_ragged)
+
+
+def video_intervals(ranking: Ranking, counts: RankCounts, video_of_clip: np.ndarray) -> dict[str, Interval]:
+    """Return the 95 % interval of each metric from video to text; the arguments are those of ``text_intervals``."""
+    return _intervals(counts, ranking.ties, video_of_clip[ranking.num_captions > 0], ragged=False)
+
+
+def _intervals(counts: RankCounts, ties: str, video_of_Q: np.ndarray, *, ragged: bool) -> dict[str, Interval]:
+    ranks = _ranks(counts, ties, ragged=ragged)
+    of_ranks = video_of_Q
+    if len(ranks) != len(video_of_Q):  # "clip4clip" has several ranks of a tied query
+        of_ranks = np.repeat(video_of_Q, counts.tied + 1)
+
+    def percent(interval: Interval) -> Interval:
+        return Interval(100 * max(interval.low, 0.0), 100 * min(interval.high, 1.0))
+
+    recalls = {f"R@{k}": percent(share_interval(_hits(ranks, k, ties), of_ranks)) for k in RECALL_AT}
+    return {
+        **recalls,
+        f"nDCG@{NDCG_AT}": percent(mean_interval(counts.gain, video_of_Q)),
+        "mAP": percent(mean_interval(counts.precision, video_of_Q)),
+        "median_rank": median_interval(ranks, of_ranks),
+        "mean_rank": mean_interval(ranks, of_ranks),
+    }
+
+
 def chance(num_candidates: int, num_right: np.ndarray) -> Chance:
     """Return what scores drawn at random give on average.
 
     The best of m right candidates among n is within the first k with probability 1 - C(n-m, k) / C(n, k). With 100
-    candidates and one right one: R@1 is 1.0, R@10 10.0 and the median rank 50.5.
+    candidates and one right one: R@1 is 1.0, R@10 10.0 and the median rank 50.5. mAP: Bestgen 2015, "Exact expected
+    average precision of the random baseline".
 
     Args:
         num_candidates: Number of candidates of each query.
@@ -187,6 +304,15 @@ def chance(num_candidates: int, num_right: np.ndarray) -> Chance:
         misses = [math.comb(n - int(m), k) / math.comb(n, k) for m in distinct]
         return 1 - float(np.average(misses, weights=num_queries))
 
+    harmonic = float((1 / np.arange(1, num_candidates + 1)).sum())
+    gained = float(_discounts(min(NDCG_AT, num_candidates)).sum()) / num_candidates
+
+    def precision(m: int) -> float:
+        return (harmonic + (m - 1) * (num_candidates - harmonic) / max(num_candidates - 1, 1)) / num_candidates
+
+    def gain(m: int) -> float:
+        return m * gained / float(_discounts(min(NDCG_AT, m)).sum())
+
     low, high = 0, num_candidates  # find the first rank that at least half of the queries reach
     while high - low > 1:
         middle = (low + high) // 2
@@ -196,9 +322,21 @@ def chance(num_candidates: int, num_right: np.ndarray) -> Chance:
         "R@5": 100 * within(5),
         "R@10": 100 * within(10),
         "R@50": 100 * within(50),
+        "nDCG@10": 100 * float(np.average([gain(int(m)) for m in distinct], weights=num_queries)),
+        "mAP": 100 * float(np.average([precision(int(m)) for m in distinct], weights=num_queries)),
         "median_rank": high + 0.5 if math.isclose(within(high), 0.5) else float(high),
         "mean_rank": float(np.average((num_candidates + 1) / (distinct + 1), weights=num_queries)),
     }
+
+
+def _discounts(number: int) -> np.ndarray:
+    """Return what right candidates at ranks 1 to ``number`` add to the discounted gain."""
+    return 1 / np.log2(np.arange(2, number + 2))
+
+
+def _gains(ranks: np.ndarray) -> np.ndarray:
+    """Return what right candidates at ``ranks`` add to the discounted gain of the first ten."""
+    return np.where(ranks < NDCG_AT + 1, 1 / np.log2(1 + ranks), 0.0)
 
 
 class RankCounts(NamedTuple):
@@ -210,6 +348,10 @@ class RankCounts(NamedTuple):
     """Tied candidates with a lower index. For the policy "coot": those that numpy.argsort puts first."""
     tied_after: np.ndarray
     """All other tied candidates."""
+    gain: np.ndarray
+    """nDCG@10, from 0 to 1, of all right candidates of the query."""
+    precision: np.ndarray
+    """Average precision, from 0 to 1, of all right candidates of the query."""
 
     @property
     def tied(self) -> np.ndarray:
@@ -294,11 +436,29 @@ class Ranking:
         best_text = np.zeros(scores.shape[1], dtype=int)
         best_text[videos[is_best][::-1]] = texts[is_best][::-1]  # of tied texts, the one with the lowest index
         counts = count_ranks(lambda rows: scores[:, queries[rows]].T, best[queries], best_text[queries], self.ties)
+        for query in np.flatnonzero(self.num_captions[first:last][queries] > 1):
+            gain, precision = _of_several(scores[:, queries[query]], own[videos == queries[query]])
+            counts.gain[query], counts.precision[query] = gain, precision
         if self.ties == "ce":
             return counts
         # A video's other captions are not counted. None has a higher score than the best; those that tie follow it.
         tied_captions = np.bincount(videos[is_best], minlength=scores.shape[1])[queries] - 1
         return counts._replace(tied_after=counts.tied_after - tied_captions)
+
+
+def _of_several(scores: np.ndarray, own: np.ndarray) -> tuple[float, float]:
+    """Return nDCG@10 and average precision of a query with several right candidates.
+
+    Args:
+        scores: Of all candidates.
+        own: Of the right ones.
+    """
+    ordered, own = np.sort(scores), np.sort(own)[::-1]
+    above = len(ordered) - np.searchsorted(ordered, own, side="right")
+    tied = len(ordered) - above - np.searchsorted(ordered, own, side="left") - 1
+    ranks, number = 1 + above + tied / 2, len(own)
+    gain = _gains(ranks).sum() / _discounts(min(NDCG_AT, number)).sum()
+    return min(float(gain), 1.0), float((np.arange(1, number + 1) / ranks).mean())
 
 
 def _check_numbers(scores: np.ndarray) -> None:
@@ -317,7 +477,7 @@ def count_ranks(
         right_index: [Q], index of each query's right candidate.
         ties: A key of ``TIES``; "coot" orders tied candidates in its own way.
     """
-    parts = [RankCounts(*np.zeros((3, 0), dtype=int))]
+    parts = [RankCounts(*np.zeros((3, 0), dtype=int), *np.zeros((2, 0)))]
     for first in range(0, len(right_scores), QUERY_CHUNK):
         rows = slice(first, first + QUERY_CHUNK)
         scores, right, index = scores_of(rows), right_scores[rows, None], right_index[rows, None]
@@ -326,7 +486,9 @@ def count_ranks(
             before = np.argmax(np.argsort(scores, axis=1)[:, ::-1] == index, axis=1) - above
         else:
             before = (equal & (np.arange(scores.shape[1]) < index)).sum(axis=1)
-        parts.append(RankCounts(above, before, equal.sum(axis=1) - before - 1))
+        tied = equal.sum(axis=1) - 1
+        ranks = 1 + above + tied / 2
+        parts.append(RankCounts(above, before, tied - before, _gains(ranks), 1 / ranks))
     return RankCounts.join(parts)
 
 

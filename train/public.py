@@ -10,8 +10,10 @@ from .evaluation.evaluate import evaluate as evaluate
 from .evaluation.task import EvaluationRequest as EvaluationRequest
 from .evaluation.task import Task as Task
 from .evaluation.task import TaskResult as TaskResult
+from .intervals import Difference as Difference
 from .loop.training import TrainedRun as TrainedRun
 from .loop.training import train as train
+from .metrics import compare_similarities as compare_similarities
 from .models.base import ModelPlan as ModelPlan
 from .models.base import ObjectiveModules as ObjectiveModules
 from .models.base import PairModel as PairModel

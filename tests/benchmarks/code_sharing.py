@@ -40,6 +40,8 @@ class Row:
     """Exponent of the concepts' frequencies; 0: all are as frequent."""
     width: int = 32
     """D of the shared space."""
+    distances: float = 1.0
+    """Factor of the distances between tokens and codewords in the code matching loss; the paper has none."""
     batch: int = 128
     steps: int = 500
     alpha: float = 0.1
@@ -67,6 +69,11 @@ ROWS = {
     "noise 2": replace(BASE, noise=2.0),
     "128 dimensions": replace(BASE, width=128),
     "1,024 dimensions": replace(BASE, width=1024),
+    "1,024 dimensions, alpha 1": replace(BASE, width=1024, alpha=1.0),
+    "1,024 dimensions, distances / 5.7": replace(BASE, width=1024, distances=32**-0.5),
+    "1,024 dimensions, distances / 5.7, alpha 1": replace(BASE, width=1024, distances=32**-0.5, alpha=1.0),
+    "1,024 codewords, alpha 1": replace(BASE, codewords=1024, alpha=1.0),
+    "1,024 codewords, 2,000 steps": replace(BASE, codewords=1024, steps=2000),
     "rate 1e-4": replace(BASE, rate=1e-4),
     "2,000 steps": replace(BASE, steps=2000),
 }
@@ -106,7 +113,10 @@ def run(row: Row) -> dict[str, float]:
         video, text = (quantize(codebook, side, workers) for side in (of_clips(clips), of_captions(captions)))
         similarity = text.vector_BD @ video.vector_BD.T / row.width**0.5
         loss = (masked_margin_softmax(similarity) + masked_margin_softmax(similarity.T)) / 2
-        logs = [code_log_probabilities(side.tokens_BLD, side.mask_BL, codebook.codewords) for side in (text, video)]
+        logs = [
+            code_log_probabilities(row.distances * side.tokens_BLD, side.mask_BL, row.distances * codebook.codewords)
+            for side in (text, video)
+        ]
         codes = code_similarity(text_TV=logs[0], video_CV=logs[1])
         code_loss = (code_matching(codes) + code_matching(codes.T)) / 2
         optimizer.zero_grad()

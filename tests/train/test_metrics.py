@@ -14,6 +14,7 @@ from vlalign.train.metrics import (
     Ranking,
     RetrievalMetrics,
     chance,
+    compare_similarities,
     retrieval_metrics,
     text_metrics,
     video_metrics,
@@ -55,9 +56,34 @@ def test_equal_to_plain_loops(decimals, num_captions):
             assert got[f"R@{k}"] == pytest.approx(100 * np.mean([rank < k + 1 for rank in ranks]))
 
 
+@pytest.mark.parametrize("num_captions", [1, 3, 15])
+def test_gain_and_precision_are_those_of_plain_loops(num_captions):
+    """Of the definitions (Järvelin and Kekäläinen 2002; average precision over all captions), without ties."""
+    rng = np.random.default_rng(0)
+    right = np.repeat(np.arange(20), num_captions)
+    similarity = rng.normal(size=(len(right), 20)).astype(np.float32)
+    similarity[np.arange(len(right)), right] += 1
+    metrics = retrieval_metrics(similarity, right)
+    queries = {
+        "text_to_video": [(row, {answer}) for row, answer in zip(similarity, right, strict=True)],
+        "video_to_text": [(similarity[:, v], set(np.flatnonzero(right == v))) for v in range(20)],
+    }
+    for direction, of_direction in queries.items():
+        gains, precisions = [], []
+        for scores, answers in of_direction:
+            order = sorted(range(len(scores)), key=lambda i: -scores[i])
+            hits = [place for place, candidate in enumerate(order, start=1) if candidate in answers]
+            best = sum(1 / np.log2(1 + place) for place in range(1, min(len(answers), 10) + 1))
+            gains.append(sum(1 / np.log2(1 + place) for place in hits if place <= 10) / best)
+            precisions.append(np.mean([number / place for number, place in enumerate(hits, start=1)]))
+        assert metrics[direction]["nDCG@10"] == pytest.approx(100 * np.mean(gains))
+        assert metrics[direction]["mAP"] == pytest.approx(100 * np.mean(precisions))
+
+
 def test_perfect_scores():
     metrics = retrieval_metrics(np.eye(30))
     assert metrics["text_to_video"]["R@1"] == metrics["video_to_text"]["R@1"] == 100.0
+    assert metrics["text_to_video"]["nDCG@10"] == metrics["video_to_text"]["mAP"] == 100.0
     assert metrics["text_to_video"]["median_rank"] == 1.0
 
 
@@ -70,8 +96,14 @@ def test_constant_scores_rank_at_chance():
 @pytest.mark.parametrize(("num_candidates", "num_right"), [(40, [1] * 10), (60, [3] * 5), (30, [1, 2, 5])])
 def test_chance_is_what_random_scores_give(num_candidates, num_right):
     rng = np.random.default_rng(1)
-    ranks = np.array([1 + np.sort(rng.permutation(num_candidates)[:m])[0] for m in num_right for _ in range(20000)])
+    drawn = [1 + np.sort(rng.permutation(num_candidates)[:m]) for m in num_right for _ in range(20000)]
+    ranks = np.array([places[0] for places in drawn])
     expected = chance(num_candidates, np.array(num_right))
+    precision = np.mean([np.mean(np.arange(1, len(places) + 1) / places) for places in drawn])
+    ideal = {m: sum(1 / np.log2(1 + place) for place in range(1, m + 1)) for m in set(num_right)}
+    gain = np.mean([(1 / np.log2(1 + places[places <= 10])).sum() / ideal[len(places)] for places in drawn])
+    assert expected["mAP"] == pytest.approx(100 * precision, rel=0.02)
+    assert expected["nDCG@10"] == pytest.approx(100 * gain, rel=0.02)
     for k in (1, 5, 10):
         assert expected[f"R@{k}"] == pytest.approx(100 * np.mean(ranks <= k), abs=0.6)
     assert expected["mean_rank"] == pytest.approx(ranks.mean(), rel=0.02)
@@ -234,3 +266,29 @@ def test_what_is_returned_has_the_fields_and_types_of_its_type():
         assert row["chance"].keys() == Chance.__annotations__.keys()
         for name, kind in get_type_hints(DirectionMetrics).items():
             assert type(row[name]) is (dict if name == "chance" else kind), name
+
+
+# Two models on the same videos
+
+
+def test_two_similarities_are_compared_by_their_metrics():
+    rng = np.random.default_rng(0)
+    right = np.repeat(np.arange(60), 2)
+    first, second = rng.normal(size=(2, 120, 60)).astype(np.float32)
+    first[np.arange(120), right] += 1
+    second[np.arange(120), right] += 3
+    found = compare_similarities(first, second, right)
+    before, after = retrieval_metrics(first, right), retrieval_metrics(second, right)
+    for direction, of_direction in found.items():
+        for name, difference in of_direction.items():
+            assert difference.difference == pytest.approx(after[direction][name] - before[direction][name]), name
+    assert not found["text_to_video"]["R@5"].has_zero and found["text_to_video"]["R@5"].low > 0
+    assert all(each.has_zero for of in compare_similarities(first, first, right).values() for each in of.values())
+
+
+@pytest.mark.parametrize(
+    ("second", "ties", "words"), [(np.eye(3), "average", r"\(4, 4\).*\(3, 3\)"), (np.eye(4), "clip4clip", "clip4clip")]
+)
+def test_similarities_that_cannot_be_compared_are_refused(second, ties, words):
+    with pytest.raises(ValueError, match=words):
+        compare_similarities(np.eye(4), second, ties=ties)

@@ -24,6 +24,7 @@ from ..evaluation import TASKS
 from ..evaluation.evaluate import SCORE_STAGES, EvaluationSettings, evaluate
 from ..evaluation.own_tasks import is_own_task, load_task
 from ..evaluation.task import Task
+from ..runs.files import SCORES_FILE
 from ..runs.folder import beside, find_run, named_dataset
 
 EXAMPLES = """vlalign-evaluate --dataset demo
@@ -54,12 +55,15 @@ def _evaluate(args: argparse.Namespace) -> int:
             score_weights={name: weight for name, weight in weights.items() if weight is not None},
             task_settings=_task_settings(args),
             metrics=args.metric,
+            save_scores=args.save_scores,
             device=args.device,
         ),
         trust=args.trust,
     )
     show("\n".join(evaluation.summary))
     show(f"metrics: {evaluation.metrics_file}")
+    if args.save_scores:
+        show(f"scores:  {evaluation.folder / SCORES_FILE}")
     show(f"report:  {evaluation.report_file}")
     return EXIT_DONE if evaluation.is_complete else EXIT_INCOMPLETE
 
@@ -139,6 +143,11 @@ def make_parser(own_task: Task[Any] | None = None) -> Parser:
         default=[],
         metavar="MODULE:NAME",
         help="a metric of your own: a function of the similarities and the right videos; may be given several times",
+    )
+    parser.add_argument(
+        "--save-scores",
+        action="store_true",
+        help="save the scores of all captions with all clips as scores.npz beside the metrics",
     )
     weights = parser.add_argument_group("weights of the fused score", "default: the run's")
     for name, meaning in WEIGHT_HELP.items():

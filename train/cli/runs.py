@@ -10,7 +10,7 @@ from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, UserError
 from ...storage.common.terminal import say, show
 from ...storage.dataset.folder import DatasetFolder, find_dataset
 from ..comparison.claims import list_claims
-from ..comparison.groups import list_runs
+from ..comparison.groups import list_evaluations, list_runs
 from ..comparison.manage import check_run_folder, delete_run, rename_run
 from ..comparison.paired_runs import compare_runs, pair_table
 from ..comparison.paper_figures import FIGURES, draw_paper_figure
@@ -45,6 +45,10 @@ def _runs(args: argparse.Namespace) -> int:
         show(write(pair_table(pair)))
         show(f"page: {page}")
         return EXIT_DONE
+    if args.evaluations is not None:
+        evaluations = list_evaluations(dataset, args.evaluations or None)
+        show(write(evaluations.table))
+        return EXIT_INCOMPLETE if evaluations.num_unreadable else EXIT_DONE
     if args.rename:
         show(f"renamed to {rename_run(dataset, *args.rename)}")
         say("note: report.html shows the old name until the run is evaluated again")
@@ -124,6 +128,13 @@ def make_parser() -> Parser:
         nargs=2,
         metavar=("A", "B"),
         help="compare two runs query by query, with a confidence interval for the difference, and write an HTML page",
+    )
+    action.add_argument(
+        "--evaluations",
+        nargs="?",
+        const="",
+        metavar="RUN",
+        help="show each evaluation of a run, or of all runs, in a row of its own: splits, protocols and settings",
     )
     action.add_argument("--delete", nargs="+", metavar="RUN", help="delete runs; asks first")
     action.add_argument(

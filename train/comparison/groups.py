@@ -54,6 +54,50 @@ def list_runs(dataset: DatasetFolder, *, sort: str | None = None, conditions: Se
     return RunsOverview(ResultsTable(table.columns, table.rows, (*table.notes, *notes)), problems.count)
 
 
+def list_evaluations(dataset: DatasetFolder, run: str | None = None) -> RunsOverview:
+    """Return a table of all evaluations on a data set, side by side: each split, protocol and setting is a row.
+
+    Args:
+        dataset: The data set.
+        run: Name or folder of the only run to show; None: all runs.
+
+    Raises:
+        SettingError: There is no such run.
+        UserError: Nothing was evaluated on the data set.
+    """
+    with Problems() as problems:
+        records = read_records(dataset, problems)
+    chosen = [record for record in records if run is None or run.rstrip("/") in (record.name, str(record.folder))]
+    if run is not None and not chosen:
+        names = ", ".join(record.name for record in records) or "none"
+        raise SettingError("evaluations", run, f"no such run; runs: {names}")
+    found: list[tuple[str, str, RunMetrics]] = []
+    for record in chosen:
+        of_run = {} if record.metrics is None else {"defaults": record.metrics}
+        found += [(record.name, changes, metrics) for changes, metrics in (of_run | dict(record.other_results)).items()]
+    if not found:
+        raise UserError(f"{dataset.runs}: no evaluations there; run vlalign-evaluate --dataset {dataset.name}")
+    main = list(dict.fromkeys(name for _, _, metrics in found for name in metrics.main))
+    rest = [name for name in dict.fromkeys(n for _, _, m in found for n in m.values) if name not in main]
+    columns = [Column(name, is_text=True) for name in ("run", "evaluation", "protocol", "split")]
+    columns += [Column(name, only_in_csv=name in rest) for name in (*main, *rest)]
+    columns += [Column(name, is_text=True) for name in ("test set", "used")]
+    rows = [
+        (
+            name,
+            changes,
+            metrics.test.protocol or None,
+            metrics.test.split,
+            *(None if (value := metrics.values.get(each)) is None else Number(value) for each in (*main, *rest)),
+            metrics.test.checksum,
+            f"{'whole' if metrics.test.is_whole else 'partial'}: {metrics.test.size}",
+        )
+        for name, changes, metrics in found
+    ]
+    notes = ("test sets differ: compare only rows with the same checksum",) if len({r[-2] for r in rows}) > 1 else ()
+    return RunsOverview(ResultsTable(tuple(columns), tuple(rows), notes), problems.count)
+
+
 @dataclass(frozen=True)
 class RunGroup:
     """Runs that differ in their seed alone, evaluated alike."""

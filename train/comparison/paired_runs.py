@@ -17,6 +17,7 @@ from ...storage.dataset.folder import DatasetFolder
 from ...storage.stores.thumbnails import ThumbnailStore
 from ..data.clips import Clip
 from ..evaluation.thumbnails import images_of
+from ..intervals import Difference, paired_bootstrap
 from ..metrics import RECALL_AT
 from ..runs.files import QUERIES_FILE
 from .records import RunRecord, choose_record, read_records
@@ -25,8 +26,6 @@ from .table import Cell, Column, Number, ResultsTable
 
 SHOWN_QUERIES = 50
 """Maximum of the queries of the page that got better, and of those that got worse."""
-MAX_DRAWS = 1 << 20
-"""Random indices that are in memory at once."""
 
 
 @dataclass(frozen=True)
@@ -55,20 +54,6 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Interval:
-    """A difference of two means over the same queries, and what it may be."""
-
-    difference: float
-    low: float
-    high: float
-
-    @property
-    def has_zero(self) -> bool:
-        """Return whether the difference may be none."""
-        return self.low <= 0 <= self.high
-
-
-@dataclass(frozen=True)
 class PairedRuns:
     """Two runs on the same test set."""
 
@@ -76,7 +61,7 @@ class PairedRuns:
     second: RunRecord
     changes: tuple[Change, ...]
     """All queries."""
-    intervals: Mapping[str, Interval]
+    differences: Mapping[str, Difference]
     """{metric: difference, second minus first}"""
 
     @property
@@ -130,9 +115,11 @@ def pair_runs(first: RunRecord, second: RunRecord, *, seed: int = 0) -> PairedRu
         raise UserError(f"{first.results / QUERIES_FILE} and {second.results / QUERIES_FILE}: {what}")
     ranks = [np.array([result.rank for result in side]) for side in results]
     values = {f"R@{k}": [100.0 * (side < k + 1) for side in ranks] for k in RECALL_AT} | {"mean rank": ranks}
-    intervals = {name: paired_bootstrap(sides[0], sides[1], seed=seed) for name, sides in values.items()}
+    video_of = {video_id: index for index, video_id in enumerate({result.clip.video_id: None for result in results[0]})}
+    videos = np.array([video_of[result.clip.video_id] for result in results[0]])
+    differences = {name: paired_bootstrap(sides[0], sides[1], videos, seed=seed) for name, sides in values.items()}
     changes = tuple(Change(before, after) for before, after in zip(*results, strict=True))
-    return PairedRuns(first, second, changes, intervals)
+    return PairedRuns(first, second, changes, differences)
 
 
 def _check_same_test(first: RunRecord, second: RunRecord) -> None:
@@ -157,7 +144,7 @@ def _query(result: QueryResult) -> tuple[str, str, float, float]:
 
 
 def read_query_results(path: Path) -> list[QueryResult]:
-    """Return the lines of ``queries.jsonl`` of a retrieval.
+    """Return the captions of ``queries.jsonl`` of a retrieval.
 
     Raises:
         UserError: It is missing, or a line is not as an evaluation writes it.
@@ -167,7 +154,8 @@ def read_query_results(path: Path) -> list[QueryResult]:
     results = []
     for number, row in numbered_jsonl(path):
         try:
-            results.append(_query_result(row))
+            if row.get("direction") != "video_to_text":
+                results.append(_query_result(row))
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             what = "not as an evaluation writes it; run vlalign-evaluate again"
             raise UserError(f"{path}, line {number}: {what}") from None
@@ -188,51 +176,22 @@ def _clip(about: Mapping[str, Any]) -> Clip:
     return Clip(about["video_id"], times[0], times[1])
 
 
-def paired_bootstrap(
-    first_N: np.ndarray, second_N: np.ndarray, *, seed: int = 0, num_resamples: int = 10_000, level: float = 0.95
-) -> Interval:
-    """Return mean(second - first) with its percentile interval.
-
-    Queries are drawn with replacement, each with its values for both runs. Queries about the same clip count as
-    independent, so with several captions a clip the interval is somewhat too narrow.
-
-    Args:
-        first_N: [N], one value for each query.
-        second_N: [N], the same queries' values for the other run.
-        seed: Of the draws.
-        num_resamples: How often N queries are drawn.
-        level: Share of the resampled differences that the interval holds.
-
-    Source: Efron and Tibshirani 1993, chapter 13.
-    """
-    difference_N = np.asarray(second_N, dtype=np.float64) - np.asarray(first_N, dtype=np.float64)
-    num_queries, rng = len(difference_N), np.random.default_rng(seed)
-    at_once = max(MAX_DRAWS // num_queries, 1)
-    means = np.concatenate(
-        [
-            difference_N[rng.integers(num_queries, size=(min(at_once, num_resamples - start), num_queries))].mean(
-                axis=1
-            )
-            for start in range(0, num_resamples, at_once)
-        ]
-    )
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(difference_N.mean()), float(low), float(high))
-
-
 def pair_table(pair: PairedRuns) -> ResultsTable:
     """Return a table of both runs' metrics, their difference and its interval."""
     names = ("measure", pair.first.name, pair.second.name, "difference", "95 % interval")
     rows: list[tuple[Cell, ...]] = []
     sides = [np.array([getattr(change, side).rank for change in pair.changes]) for side in ("before", "after")]
-    for name, interval in pair.intervals.items():
+    for name, interval in pair.differences.items():
         values = [100 * (r < int(name[2:]) + 1).mean() if name.startswith("R@") else r.mean() for r in sides]
         text = f"{interval.low:+.1f} to {interval.high:+.1f}{'' if interval.has_zero else ' *'}"
         difference = Number(interval.difference, is_difference=True)
         rows.append((name, Number(float(values[0])), Number(float(values[1])), difference, text))
+    alike = [name for name, interval in pair.differences.items() if interval.has_zero]
+    verdict = f"cannot be told apart by {', '.join(alike)}" if alike else "differ in each measure"
     notes = (
+        f"these two runs {verdict}",
         f"{len(pair.better):,} of {len(pair.changes):,} queries got better, {len(pair.worse):,} worse",
-        "interval: paired bootstrap over queries, 10,000 resamples; *: it does not hold 0; a tie counts half",
+        "interval: paired bootstrap over videos, 10,000 resamples; *: it does not hold 0; a tie counts half",
     )
     columns = tuple(Column(name, is_text=index == 0) for index, name in enumerate(names))
     return ResultsTable(columns, tuple(rows), notes)

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ...storage.captions.files import ABOUT_NAME, OTHER_LANGUAGES, choose_protocol, read_captions, read_captions_about
 from ...storage.captions.word_times import checksum_of
 from ...storage.common.errors import SettingError, UserError
@@ -15,7 +17,7 @@ from ...storage.common.plugins import Plugin, errors_of_plugin, facts_of_plugin,
 from ...storage.common.problems import Problems
 from ...storage.common.progress import Listener, report_progress_to
 from ...storage.common.terminal import say
-from ...storage.common.writing import check_folders, remove_file
+from ...storage.common.writing import atomic_write, check_folders, remove_file
 from ...storage.dataset.folder import DatasetFolder, dataset_at, find_prepared, guard_around
 from ...storage.records import SPLITS
 from ...storage.stores.opening import StoreSource
@@ -23,7 +25,7 @@ from ..data.stores import Stores
 from ..objectives import objective_for
 from ..recipes.departures import departures_of, recipe_note
 from ..recipes.train_config import TrainConfig
-from ..runs.files import EVALUATIONS_FOLDER, METRICS_FILE, MODEL_FILE, QUERIES_FILE, REPORT_FILE
+from ..runs.files import EVALUATIONS_FOLDER, METRICS_FILE, MODEL_FILE, QUERIES_FILE, REPORT_FILE, SCORES_FILE
 from ..runs.folder import choose_dataset, own_dataset, run_in, sha256_of_run_files
 from ..runs.run_json import describe_inputs, find_run_stores, is_exported, read_config, read_run, score_weights
 from ..untrusted_files import sha256_of_tensors
@@ -74,6 +76,9 @@ class EvaluationSettings:
     metrics: Sequence[str | Metric] = ()
     """Metrics of your own, besides the task's (``own_metrics.py``): each as "MODULE:NAME", an entry point in
     ``vlalign.metrics`` or the function."""
+    save_scores: bool = False
+    """Save the scores as ``scores.npz`` beside the metrics: ``similarity`` float32 [captions, clips] in the order of
+    the lines of ``queries.jsonl``, ``text_to_video`` (index of each caption's clip) and ``video_of_clip``."""
     device: str = "auto"
     """Name of the device; see ``find_device``."""
 
@@ -224,7 +229,11 @@ def _plan(names: _Names, settings: EvaluationSettings, trust: Collection[str]) -
     task = _choose_task(settings.task, config, dataset, trust)
     default = default_request(config, own, _default_task(config, dataset) or task.key, task)
     task_settings = _task_settings(task, settings, config, run_folder.name)
-    request = EvaluationRequest(settings.split, weights, task_settings, _load_metrics(settings.metrics, task))
+    if settings.save_scores and not task.saves_scores:
+        takers = ", ".join(other.name for other in TASKS.values() if other.saves_scores)
+        raise SettingError("save_scores", True, f"applies to the task {takers}; the task here is {task.key}")
+    metrics = _load_metrics(settings.metrics, task)
+    request = EvaluationRequest(settings.split, weights, task_settings, metrics, settings.save_scores)
     stores = find_run_stores(dataset, run_folder.name, about)
     plan = _Plan(run_folder, about, config, dataset, stores, base, default, task, request)
     check_result_folder(dataset.path if is_exported(about) else run_folder, plan.folder)
@@ -383,6 +392,7 @@ def _evaluated_before(plan: _Plan, fingerprint: Mapping[str, object]) -> Metrics
     has_counts = isinstance(metrics, dict) and "num_captions_of_split" in metrics  # older versions did not count
     has_request = has_counts and isinstance(metrics.get("fingerprint"), Mapping)
     is_same = has_request and plan.task.request_of(metrics) == fingerprint and (folder / REPORT_FILE).exists()
+    is_same &= not plan.request.save_scores or (folder / SCORES_FILE).is_file()
     if is_same and metrics.get("task") != plan.task.key:
         raise UserError(f"{path}: its task is not {plan.task.key}; remove the file, and evaluate again")
     return metrics if is_same else None
@@ -421,6 +431,11 @@ def _evaluate(plan: _Plan, device: str, problems: Problems, fingerprint: Mapping
     if folder == plan.base:
         move_other_results(folder, plan.default)
     write_jsonl(folder / QUERIES_FILE, map(dict, result.rows))
+    if result.scores is None:
+        remove_file(folder / SCORES_FILE, missing_ok=True)  # they are another evaluation's
+    else:
+        with atomic_write(folder / SCORES_FILE) as partial, partial.open("wb") as file:
+            np.savez(file, allow_pickle=False, **result.scores)
     remove_file(folder / REPORT_FILE, missing_ok=True)  # its presence shows that an evaluation is complete
     write_json(folder / METRICS_FILE, metrics)  # before the report: figures that fail lose no numbers
     with _errors_of(task):
@@ -448,7 +463,7 @@ def _result_of_task(plan: _Plan, run: "Run", problems: Problems) -> TaskResult:
             raise ValueError(f"a metric is named {taken[0]!r} like a field of every metrics.json; rename it")
         metrics = {"split_checksum": _checksum_of_split(plan), **json_values(dict(result.metrics))}
         rows = [json_values(dict(row)) for row in result.rows]
-        return TaskResult(result.coverage, metrics, rows, result.page)
+        return TaskResult(result.coverage, metrics, rows, result.page, result.scores)
 
 
 def _checksum_of_split(plan: _Plan) -> str:

@@ -12,6 +12,8 @@ from ..data.pairs import Pairs
 from ..runs.load import Run
 from ..scoring.word_similarities import WordSimilarities, word_similarities
 
+NUM_FOUND = 10
+"""Candidates that are kept of each query."""
 SHOWN_RESULTS = 5
 """Clips that are shown for each query."""
 MAX_QUERIES = 5000
@@ -67,26 +69,26 @@ class QueryList(TypedDict):
     clips: list[ListedClip]
 
 
-class FoundClips:
-    """The best clips of the captions that the list may show."""
+class Found:
+    """The best candidates of each query, ten of them or all that there are."""
 
-    def __init__(self, num_captions: int) -> None:
-        """Choose captions evenly."""
-        self.captions = evenly(num_captions, MAX_QUERIES)
-        """[at most ``MAX_QUERIES``] indices of captions, ascending."""
-        self.clips: list[list[tuple[int, float]]] = []
-        """The best clips of each of ``captions``, with their scores."""
+    def __init__(self, num_queries: int, num_candidates: int) -> None:
+        shape = num_queries, min(NUM_FOUND, num_candidates)
+        self.candidates = np.empty(shape, np.int32)
+        """[num_queries, at most 10], the best first."""
+        self.scores = np.empty(shape, np.float32)
+        """The scores of ``candidates``."""
 
     def add(self, first: int, scores: np.ndarray) -> None:
-        """Record what captions ``first`` to ``first + R - 1`` found.
+        """Record what queries ``first`` to ``first + R - 1`` found.
 
         Args:
-            first: Index of the first caption.
-            scores: [R, num_clips], by which clips are ranked.
+            first: Index of the first query.
+            scores: [R, num_candidates], by which candidates are ranked.
         """
-        here = self.captions[(self.captions >= first) & (self.captions < first + len(scores))]
-        for row in scores[here - first]:
-            self.clips.append([(int(clip), round(float(row[clip]), 3)) for clip in best_of(row, SHOWN_RESULTS)])
+        for query, row in enumerate(scores, first):
+            self.candidates[query] = best_of(row, NUM_FOUND)
+            self.scores[query] = row[self.candidates[query]]
 
 
 def best_of(scores: np.ndarray, count: int) -> np.ndarray:
@@ -97,7 +99,7 @@ def best_of(scores: np.ndarray, count: int) -> np.ndarray:
 
 
 def list_queries(
-    run: Run, pairs: Pairs, ranks: np.ndarray, stage_ranks: Mapping[str, np.ndarray], found: FoundClips
+    run: Run, pairs: Pairs, ranks: np.ndarray, stage_ranks: Mapping[str, np.ndarray], found: Found
 ) -> QueryList:
     """Return the queries of a split, as many as fit into ``MAX_BYTES``, with what each found.
 
@@ -106,12 +108,13 @@ def list_queries(
         pairs: Captions and clips of the split.
         ranks: [num_captions], rank of each right clip.
         stage_ranks: {stage: [num_captions], the same by its score alone}
-        found: The best clips.
+        found: The best clips of each caption.
     """
-    chosen = found.captions
+    chosen = evenly(len(pairs.captions), MAX_QUERIES)
     maps = word_maps(run, pairs, chosen)
     listed: list[ListedQuery] = []
-    for index, caption, best in zip(chosen.tolist(), pairs.captions.take(chosen), found.clips, strict=True):
+    for index, caption in zip(chosen.tolist(), pairs.captions.take(chosen), strict=True):
+        clips, scores = (of_best[index, :SHOWN_RESULTS].tolist() for of_best in (found.candidates, found.scores))
         listed.append(
             {
                 "text": caption.caption,
@@ -119,7 +122,7 @@ def list_queries(
                 "clip": int(pairs.clip_of_caption[index]),
                 "rank": float(ranks[index]),
                 "stages": [float(of_stage[index]) for of_stage in stage_ranks.values()],
-                "found": best,
+                "found": [(clip, round(score, 3)) for clip, score in zip(clips, scores, strict=True)],
                 "map": next(maps, None),
             }
         )

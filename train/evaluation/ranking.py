@@ -6,11 +6,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..data.clips import Groups
 from ..data.pairs import Pairs
-from ..metrics import RankCounts, Ranking, RetrievalMetrics, mean_ranks, text_metrics, video_metrics
+from ..intervals import Interval
+from ..metrics import (
+    RankCounts,
+    Ranking,
+    RetrievalMetrics,
+    mean_ranks,
+    text_intervals,
+    text_metrics,
+    video_intervals,
+    video_metrics,
+)
 from ..scoring.scores import Scores, StageScores, parts_of
 from .normalization import Biases, Normalized, SummedProbabilities
-from .query_list import FoundClips
+from .query_list import Found
 from .representation import Retrieved, RetrievedCounts
 from .retrieval_figures import Overview, OverviewCounts
 
@@ -32,19 +43,23 @@ class Weightings:
 
 
 @dataclass(frozen=True)
-class FirstClips:
-    """Score of the right clip, and the clip that ranks first, of each caption [num_captions]."""
+class RankedQueries:
+    """The queries of one direction."""
 
+    ranks: np.ndarray
+    """[Q]: rank of each right candidate; a tie counts half."""
     right_scores: np.ndarray
-    clips: np.ndarray
-    scores: np.ndarray
+    """[Q]: score of each right candidate."""
+    found: Found
 
 
 @dataclass(frozen=True)
 class SplitRanking:
-    """The metrics of a ranked split, and the best clips of its captions."""
+    """The metrics of a ranked split, and what its captions and clips found."""
 
     metrics: RetrievalMetrics
+    intervals: dict[str, dict[str, Interval]]
+    """{direction: {metric: its 95 % interval}}"""
     stages: dict[str, RetrievalMetrics]
     """{stage: metrics of its score alone}"""
     without: dict[str, float]
@@ -57,12 +72,10 @@ class SplitRanking:
     """What the captions retrieved."""
     retrieved_before: Retrieved
     """The same by the scores as they are."""
-    ranks: np.ndarray
-    """[num_captions]: rank of each right clip; a tie counts half."""
+    captions: RankedQueries
+    clips: RankedQueries
     stage_ranks: dict[str, np.ndarray]
-    """{stage: the same by its score alone}"""
-    first: FirstClips
-    found: FoundClips
+    """{stage: [num_captions], rank of each right clip by its score alone}"""
     overview: Overview
 
 
@@ -94,9 +107,13 @@ def rank_split(scores: Scores, pairs: Pairs, weightings: Weightings, ties: str, 
             "video_to_text": video_metrics(ranking, RankCounts.join(clips.counts[name])),
         }
 
-    ranks = {name: mean_ranks(RankCounts.join(counts)) for name, counts in captions.counts.items()}
+    of_captions, of_clips = RankCounts.join(captions.counts[TOTAL]), RankCounts.join(clips.counts[TOTAL])
     return SplitRanking(
         metrics=metrics(TOTAL),
+        intervals={
+            "text_to_video": text_intervals(ranking, of_captions, pairs.clips.video),
+            "video_to_text": video_intervals(ranking, of_clips, pairs.clips.video),
+        },
         stages={stage: metrics(stage) for stage in scores.stage_names},
         without={
             stage: text_metrics(ranking, RankCounts.join(captions.counts[_without(stage)]))["R@1"]
@@ -106,10 +123,9 @@ def rank_split(scores: Scores, pairs: Pairs, weightings: Weightings, ties: str, 
         error_before=_errors(captions.counted_before.probabilities, clips.error_before),
         retrieved=captions.counted.retrieved(),
         retrieved_before=captions.counted_before.retrieved(),
-        ranks=ranks[TOTAL],
-        stage_ranks={stage: ranks[stage] for stage in scores.stage_names},
-        first=captions.first,
-        found=captions.found,
+        captions=RankedQueries(mean_ranks(of_captions), captions.right_scores, captions.found),
+        clips=RankedQueries(mean_ranks(of_clips), clips.right_scores, clips.found),
+        stage_ranks={stage: mean_ranks(RankCounts.join(captions.counts[stage])) for stage in scores.stage_names},
         overview=captions.overview.overview(),
     )
 
@@ -136,10 +152,8 @@ class _Captions:
         counted = pairs.clip_of_caption, ranking.num_captions, temperature
         self.counted_before = RetrievedCounts(*counted)
         self.counted = RetrievedCounts(*counted) if is_normalized else self.counted_before
-        self.first = FirstClips(
-            np.empty(num_captions, np.float32), np.empty(num_captions, np.int64), np.empty(num_captions, np.float32)
-        )
-        self.found, self.overview = FoundClips(num_captions), OverviewCounts(pairs)
+        self.right_scores = np.empty(num_captions, np.float32)
+        self.found, self.overview = Found(num_captions, len(pairs.clips)), OverviewCounts(pairs)
 
     def add(self, part: slice, scores: StageScores, weightings: Weightings) -> None:
         """Rank all clips for the captions of ``part``, whose scores are the rows of ``scores``."""
@@ -152,10 +166,7 @@ class _Captions:
             of_total = self._ranking.of_texts(part.start, total)
             self.counted.add(part, total, of_total)
         self.counts[TOTAL].append(of_total)
-        rows = np.arange(len(total))
-        self.first.right_scores[part] = total[rows, self._ranking.video_of_text[part]]
-        self.first.clips[part] = total.argmax(axis=1)
-        self.first.scores[part] = total[rows, self.first.clips[part]]
+        self.right_scores[part] = total[np.arange(len(total)), self._ranking.video_of_text[part]]
         self.found.add(part.start, total)
         self.overview.add(part.start, total)
         others = {stage: {stage: 1.0} for stage in scores.stage_names}
@@ -173,6 +184,9 @@ class _Clips:
         self._ranking = ranking
         self.counts: dict[str, list[RankCounts]] = defaultdict(list)
         num_captions = len(pairs.captions)
+        self._captions_of_clip = Groups.of(pairs.clip_of_caption, len(pairs.clips))
+        self.right_scores = np.empty(len(pairs.clips), np.float32)
+        self.found = Found(len(pairs.clips), num_captions)
         self.error_before = SummedProbabilities(temperature, np.ones(num_captions))
         self.error = SummedProbabilities(temperature, np.ones(num_captions)) if is_normalized else self.error_before
 
@@ -186,6 +200,9 @@ class _Clips:
             self.error.add(total.T, self._ranking.num_captions[part])
         of_total = self._ranking.of_videos(part.start, total)
         self.counts[TOTAL].append(of_total)
+        self.found.add(part.start, total.T)
+        for column, captions in enumerate(self._captions_of_clip[part]):
+            self.right_scores[part.start + column] = total[captions, column].max()
         for stage in scores.stage_names:
             weights = {stage: 1.0}
             is_total = weightings.is_total(weights)

@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from ...storage.common.settings import Settings, setting
 from ...storage.common.terminal import say
 from ...storage.records import Caption
 from ..data.clips import Clip, evenly
-from ..metrics import RECALL_AT, TIES, RetrievalMetrics
+from ..metrics import MEASURES, RECALL_AT, TIES, RetrievalMetrics
 from ..recipes.train_config import TrainConfig
 from ..scoring.scores import Scores, StageScores
 from .own_metrics import OwnMetrics, own_metrics
@@ -30,10 +30,9 @@ if TYPE_CHECKING:
     from ..scoring.scorer import Scorer
     from .embedding_space import Similarities
     from .normalization import Biases, Normalized
-    from .ranking import SplitRanking
+    from .ranking import RankedQueries, SplitRanking
     from .representation import FalseRates, QueueSize
 
-COLUMNS = (*(f"R@{k}" for k in RECALL_AT), "median_rank", "mean_rank")
 MAX_BYTES = 2 << 30
 """Largest size of all stages' scores that are held in memory."""
 NUM_TIMED = 64
@@ -113,15 +112,27 @@ class RetrievalResults(OptionalResults):
     similarities: Similarities | None
     """Mean cosines within and across captions and clips (NCL, Figure 8)."""
     metrics: RetrievalMetrics
+    intervals: dict[str, dict[str, list[float]]]
+    """{direction: {metric: both ends of its 95 % interval over videos}}"""
     stages: dict[str, RetrievalMetrics]
     """{stage: metrics of its score alone}"""
     without: dict[str, float]
     """{stage: R@1, text to video, of the sum of the others}, if several have a weight and scores are not normalised."""
 
 
-class QueryRow(TypedDict):
-    """A line of ``queries.jsonl``."""
+class FoundClip(TypedDict):
+    """A clip that a caption found."""
 
+    video_id: str
+    start_seconds: float | None
+    end_seconds: float | None
+    score: float
+
+
+class QueryRow(TypedDict):
+    """A line of ``queries.jsonl``: a caption. Lines of earlier versions lack ``direction`` and ``found``."""
+
+    direction: Literal["text_to_video"]
     caption: str
     clip: dict[str, str | float | None]
     """Video, start and end of the right clip."""
@@ -131,6 +142,31 @@ class QueryRow(TypedDict):
     first: dict[str, str | float | None]
     """Video, start and end of the clip that ranks first."""
     first_score: float
+    found: list[FoundClip]
+    """The best clips, ten of them or all that there are."""
+
+
+class FoundCaption(TypedDict):
+    """A caption that a clip found."""
+
+    caption: str
+    clip: dict[str, str | float | None]
+    """Video, start and end of the caption's own clip."""
+    score: float
+
+
+class ClipRow(TypedDict):
+    """A line of ``queries.jsonl`` behind those of the captions: a clip."""
+
+    direction: Literal["video_to_text"]
+    clip: dict[str, str | float | None]
+    """Video, start and end."""
+    rank: float
+    """Rank of the clip's best caption; a tie counts half."""
+    score: float
+    """Score of that caption."""
+    found: list[FoundCaption]
+    """The best captions, ten of them or all that there are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +205,8 @@ class RetrievalSettings(Settings):
 class Retrieval(Task[RetrievalSettings]):
     """Clips by caption, and captions by clip.
 
-    ``metrics.json`` has the ``metrics`` of both directions (``RetrievalMetrics``), those of each of the ``stages``
+    ``metrics.json`` has the ``metrics`` of both directions (``RetrievalMetrics``), their 95 % ``intervals`` over videos
+    ({direction: {metric: [low, high]}}), those of each of the ``stages``
     alone, R@1 ``without`` each stage, the ``weights`` of the stages, ``ties``, ``rerank`` and ``normalization`` (name,
     temperature, number of training queries, error of both directions and notes); for a run with a codebook also
     ``codebook``; with metrics of one's own also ``own_metrics``, {metric: {name: value}}; with draws also ``draws``
@@ -181,6 +218,7 @@ class Retrieval(Task[RetrievalSettings]):
     settings_type = RetrievalSettings
     main_metrics = ("R@1", "R@5", "R@10", "median rank", "video to text R@1")
     takes_metrics = True
+    saves_scores = True
 
     def page_functions(self) -> Mapping[str, Callable[..., Any]]:
         """Return what draws the figures."""
@@ -245,11 +283,19 @@ class Retrieval(Task[RetrievalSettings]):
         ranking, normalized = ranked.ranking, ranked.normalized
         listed = captions_of_split(read_captions(run.dataset.captions), request.split)
         metrics = _metrics(request, ranked, _about_normalization(run, request, ranked, pairs), pairs)
-        if request.metrics:
+        saved = None
+        if request.metrics or request.save_scores:
             assert isinstance(ranked.scores, StageScores)  # score_split refuses others
             total = ranked.scores.by_caption(request.score_weights)
             total = normalized.rows(slice(None), total) if normalized else total
-            metrics["own_metrics"] = own_metrics(request.metrics, total, pairs.clip_of_caption)
+            if request.metrics:
+                metrics["own_metrics"] = own_metrics(request.metrics, total, pairs.clip_of_caption)
+            if request.save_scores:
+                saved = {
+                    "similarity": total,
+                    "text_to_video": pairs.clip_of_caption,
+                    "video_of_clip": pairs.clips.video,
+                }
         if num_draws:
             drawn = (draw_pairs(pairs, settings.draw_size, number) for number in range(1, num_draws + 1))
             metrics["draws"] = _draw_results([_rank(run, request, each).ranking.metrics for each in drawn], settings)
@@ -261,7 +307,7 @@ class Retrieval(Task[RetrievalSettings]):
         def make_page() -> dict[str, object]:
             return {
                 "recall_at": RECALL_AT,
-                "listed": list_queries(run, pairs, ranking.ranks, ranking.stage_ranks, ranking.found),
+                "listed": list_queries(run, pairs, ranking.captions.ranks, ranking.stage_ranks, ranking.captions.found),
                 "overview": ranking.overview,
                 "examples": examples(ranking.retrieved_before, ranking.retrieved, pairs) if normalized else [],
                 "space": project(vectors) if (vectors := ranked.scores.vectors) is not None else None,
@@ -274,6 +320,7 @@ class Retrieval(Task[RetrievalSettings]):
             metrics=metrics,
             rows=_rows(ranking, pairs),
             page=make_page,
+            scores=saved,
         )
 
     def table_metrics(self, metrics: Metrics) -> Mapping[str, float]:
@@ -295,7 +342,7 @@ class Retrieval(Task[RetrievalSettings]):
             yield "standard deviation over the draws:"
             yield deviation_table(draws["deviation"])
             yield "all clips together:"
-        yield metrics_table(metrics["metrics"])
+        yield metrics_table(metrics["metrics"], metrics.get("intervals"))
         if len(metrics["stages"]) > 1:
             yield stages_table(metrics["stages"], metrics["weights"], metrics["rerank"])
         yield from _normalization_lines(metrics["normalization"])
@@ -309,7 +356,9 @@ class Retrieval(Task[RetrievalSettings]):
 def _table_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
     text_to_video, video_to_text = metrics["text_to_video"], metrics["video_to_text"]
     measures: dict[str, float] = {}
-    for name in COLUMNS:
+    for name in MEASURES:
+        if name not in text_to_video or name not in video_to_text:  # earlier versions had fewer
+            continue
         label = name.replace("_", " ")
         measures[label] = text_to_video[name]
         measures[f"video to text {label}"] = video_to_text[name]
@@ -317,13 +366,18 @@ def _table_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
     return measures
 
 
-def metrics_table(metrics: Mapping[str, Any]) -> str:
-    """Return a table of ``RetrievalMetrics``: a row for each direction, with chance below it."""
-    lines = [_header("") + f"{'tied':>13}"]
+def metrics_table(metrics: Mapping[str, Any], intervals: Mapping[str, Any] | None = None) -> str:
+    """Return a table of ``RetrievalMetrics``: a row for each direction, with its 95 % intervals and chance below it."""
+    lines = [_header("") + f"{'tied':>8}"]
     for direction in ("text_to_video", "video_to_text"):
         row = metrics[direction]
-        lines.append(_row(direction.replace("_", " "), row) + f"{row['num_tied']:>13,}")
+        lines.append(_row(direction.replace("_", " "), row) + f"{row['num_tied']:>8,}")
+        if intervals is not None:
+            ends = {name: f"{low:.1f}-{high:.1f}" for name, (low, high) in intervals[direction].items()}
+            lines.append(f"{'  95 % interval':<16}" + "".join(f"{ends.get(name, '-'):>12}" for name in MEASURES))
         lines.append(_row("  chance", row["chance"]))
+    if intervals is not None:
+        lines.append("interval: what other videos of the same kind would give, among as many clips; over videos")
     return "\n".join(lines)
 
 
@@ -341,19 +395,20 @@ def stages_table(stages: Mapping[str, Any], weights: Mapping[str, float], rerank
         weights: {stage: weight in the fused score}
         rerank: Number of candidates that the fusion layers scored, or None for all.
     """
-    lines = [_header("alone") + f"{'weight':>13}"]
+    lines = [_header("alone") + f"{'weight':>8}"]
     for stage, metrics in stages.items():
         label = stage.replace("_", " ") + (f" of {rerank}" if rerank and stage.startswith("fusion") else "")
-        lines.append(_row(label, metrics["text_to_video"]) + f"{weights.get(stage, 0):>13g}")
+        lines.append(_row(label, metrics["text_to_video"]) + f"{weights.get(stage, 0):>8g}")
     return "\n".join(lines)
 
 
 def _header(label: str) -> str:
-    return f"{label:<16}" + "".join(f"{name.replace('_', ' '):>13}" for name in COLUMNS)
+    return f"{label:<16}" + "".join(f"{name.replace('_', ' '):>12}" for name in MEASURES)
 
 
 def _row(label: str, values: Mapping[str, float]) -> str:
-    return f"{label:<16}" + "".join(f"{values[name]:>13.1f}" for name in COLUMNS)
+    cells = (f"{values[name]:.1f}" if name in values else "-" for name in MEASURES)  # earlier versions had fewer
+    return f"{label:<16}" + "".join(f"{cell:>12}" for cell in cells)
 
 
 def _normalization_lines(about: Mapping[str, Any]) -> Iterator[str]:
@@ -431,7 +486,7 @@ def _draw_results(each: list[RetrievalMetrics], settings: RetrievalSettings) -> 
     mean: Any = {way: {**each[0][way]} for way in ("text_to_video", "video_to_text")}
     deviation: dict[str, dict[str, float]] = {}
     for way, row in mean.items():
-        values: Any = {name: [draw[way][name] for draw in each] for name in COLUMNS}
+        values: Any = {name: [draw[way][name] for draw in each] for name in MEASURES}
         row |= {name: float(np.mean(of_draws)) for name, of_draws in values.items()}
         row["num_tied"] = sum(draw[way]["num_tied"] for draw in each)
         spread = {name: float(np.std(of_draws, ddof=1)) if len(each) > 1 else 0.0 for name, of_draws in values.items()}
@@ -466,6 +521,7 @@ def _rank(run: Run, request: EvaluationRequest[RetrievalSettings], pairs: Pairs)
         rerank=settings.rerank,
         normalize=_normalization(settings),
         metrics=[metric.text for metric in request.metrics],
+        save=request.save_scores,
     )
     if settings.normalize != "none":
         normalized = normalized_scores(scores, pairs.clip_of_caption, run.config.objective.vector_score, request)
@@ -481,6 +537,7 @@ def score_split(
     rerank: int | None,
     normalize: str,
     metrics: Sequence[str] = (),
+    save: bool = False,
 ) -> Scores:
     """Score every caption with every clip, in memory if they fit.
 
@@ -492,6 +549,7 @@ def score_split(
             None: all.
         normalize: How scores will be normalised; anything but "none" and "ncl" needs all of them in memory.
         metrics: Metrics of one's own, which also need all scores in memory.
+        save: The scores will be saved, for which they must be in memory, too.
 
     Raises:
         SettingError: They do not fit, and cannot be computed in parts.
@@ -509,6 +567,8 @@ def score_split(
         raise SettingError("normalize", normalize, f"{size} (limit: {MAX_BYTES / 1e9:.0f} GB); omit it")
     if metrics:
         raise SettingError("metric", metrics[0], f"{size} (limit: {MAX_BYTES / 1e9:.0f} GB); omit it")
+    if save:
+        raise SettingError("save_scores", True, f"{size} (limit: {MAX_BYTES / 1e9:.0f} GB); omit it")
     if scorer.has_late and rerank is None:
         fix = f"have the fusion layers score the best {USUAL_RERANK} only" if scorer.has_early else "evaluate fewer"
         raise SettingError("rerank", "is missing", f"{size}; {fix}")
@@ -665,20 +725,41 @@ def _metrics(
         "normalization": normalization,
         "similarities": None if vectors is None else mean_similarities(vectors),
         "metrics": ranking.metrics,
+        "intervals": {way: {name: list(ends) for name, ends in of.items()} for way, of in ranking.intervals.items()},
         "stages": ranking.stages,
         "without": ranking.without,
     }
 
 
-def _rows(ranking: SplitRanking, pairs: Pairs) -> Iterator[QueryRow]:
-    """Yield each caption with its clip, that clip's rank (a tie counts half), and the clip that ranks first."""
-    first = ranking.first
+def _rows(ranking: SplitRanking, pairs: Pairs) -> Iterator[QueryRow | ClipRow]:
+    """Yield the captions and then the clips, each with its rank (a tie counts half) and the best that it found."""
+    clips = [vars(clip) for clip in pairs.clips]
     for index, caption in enumerate(pairs.captions):
+        found = _found_by(ranking.captions, index)
         yield {
+            "direction": "text_to_video",
             "caption": caption.caption,
-            "clip": vars(pairs.clips[pairs.clip_of_caption[index]]),
-            "rank": ranking.ranks[index].item(),
-            "score": first.right_scores[index].item(),
-            "first": vars(pairs.clips[int(first.clips[index])]),
-            "first_score": first.scores[index].item(),
+            "clip": clips[pairs.clip_of_caption[index]],
+            "rank": ranking.captions.ranks[index].item(),
+            "score": ranking.captions.right_scores[index].item(),
+            "first": clips[found[0][0]],
+            "first_score": found[0][1],
+            "found": [cast("FoundClip", {**clips[clip], "score": score}) for clip, score in found],
         }
+    texts = [caption.caption for caption in pairs.captions]
+    for index, clip in enumerate(clips):
+        yield {
+            "direction": "video_to_text",
+            "clip": clip,
+            "rank": ranking.clips.ranks[index].item(),
+            "score": ranking.clips.right_scores[index].item(),
+            "found": [
+                {"caption": texts[caption], "clip": clips[pairs.clip_of_caption[caption]], "score": score}
+                for caption, score in _found_by(ranking.clips, index)
+            ],
+        }
+
+
+def _found_by(queries: RankedQueries, index: int) -> list[tuple[int, float]]:
+    """Return the best candidates of a query, each with its score."""
+    return list(zip(queries.found.candidates[index].tolist(), queries.found.scores[index].tolist(), strict=True))

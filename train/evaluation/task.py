@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+import numpy as np
+
 from ...storage.common.plugins import Plugin
 from ...storage.common.problems import Problems
 from ...storage.common.settings import Settings
@@ -44,6 +46,8 @@ class EvaluationRequest(Generic[S]):
     """The task's own settings, as ``Task.resolve`` returned them."""
     metrics: Sequence[Plugin] = ()
     """Metrics of somebody's own, for a task that takes them."""
+    save_scores: bool = False
+    """Whether ``TaskResult.scores`` are wanted, of a task that has some."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,8 @@ class TaskResult:
     page: Mapping[str, object] | Callable[[], Mapping[str, object]]
     """Variables of the task's page of the report, unused if it has no page; or what makes them, once the metrics are
     written."""
+    scores: Mapping[str, np.ndarray] | None = None
+    """Arrays to save as ``scores.npz``, if ``EvaluationRequest.save_scores``."""
 
 
 class Task(ABC, Generic[S]):
@@ -83,6 +89,8 @@ class Task(ABC, Generic[S]):
     """The ``table_metrics`` that a table of runs shows; it has room for few."""
     takes_metrics: ClassVar[bool] = False
     """Whether the task passes its similarities to the metrics of ``EvaluationRequest.metrics``."""
+    saves_scores: ClassVar[bool] = False
+    """Whether the task can return ``TaskResult.scores``."""
     plugin: Plugin | None = None
     """The part of somebody's own module that this task is; None for a task of this package."""
 

@@ -20,9 +20,10 @@ from vlalign.train.cli.runs import main as runs_main
 from vlalign.train.cli.train import main as train_main
 from vlalign.train.comparison.groups import list_runs
 from vlalign.train.comparison.manage import delete_run, rename_run
-from vlalign.train.comparison.paired_runs import paired_bootstrap, read_query_results
+from vlalign.train.comparison.paired_runs import read_query_results
 from vlalign.train.comparison.published import published_values
 from vlalign.train.comparison.suite_files import read_suite, row_config
+from vlalign.train.intervals import paired_bootstrap
 
 
 @pytest.fixture(scope="module")
@@ -189,6 +190,23 @@ def test_queries_that_are_none_are_a_line(toy, change):
         read_query_results(path)
 
 
+def test_evaluations_stand_side_by_side(toy, capsys):
+    for options in (["--split", "validation"], ["--ties", "pessimistic"]):
+        assert evaluate_main([*at(toy), "b", *options]) == 0
+    code, rows, _ = table(toy, capsys, "--evaluations", "b")
+    assert code == 0 and {row["run"] for row in rows} == {"b"}
+    about = [(row["evaluation"], row["split"]) for row in rows]
+    assert about == [("defaults", "test"), ("ties=pessimistic", "test"), ("validation", "validation")]
+    folders = [toy.runs / "b", *(toy.runs / "b" / "evaluations" / name for name in ("ties=pessimistic", "validation"))]
+    for row, folder in zip(rows, folders, strict=True):
+        metrics = read_json(folder / "metrics.json")
+        assert float(row["R@1"]) == pytest.approx(metrics["metrics"]["text_to_video"]["R@1"])
+        assert row["test set"] == metrics["split_checksum"]
+    assert len(table(toy, capsys, "--evaluations")[1]) == 5
+    assert runs_main([*at(toy), "--evaluations", "nobody"]) == 2
+    assert "--evaluations nobody: " in capsys.readouterr().err
+
+
 # Two runs
 
 
@@ -212,10 +230,11 @@ def test_a_page_shows_what_got_better_and_worse(toy, capsys):
     ranks = []
     for name in ("a-seed0", "b"):
         rows = read_jsonl(toy.runs / name / "queries.jsonl")
-        ranks.append({(row["caption"], row["clip"]["video_id"]): row["rank"] for row in rows})
+        ranks.append({(row["caption"], row["clip"]["video_id"]): row["rank"] for row in rows if "caption" in row})
     worse = sum(ranks[1][query] > rank for query, rank in ranks[0].items())
     better = sum(ranks[1][query] < rank for query, rank in ranks[0].items())
     assert re.search(rf"^note: {better} of 6 .*\b{worse}\b", shown, re.MULTILINE)
+    assert "cannot be told apart by R@1" in shown, "six queries tell little"
     page = (toy.comparisons / "a-seed0-vs-b.html").read_text(encoding="utf-8")
     assert page.count("<article>") == better + worse and "<script" not in page
 

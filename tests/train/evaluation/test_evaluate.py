@@ -1,18 +1,21 @@
 """The Python call ``evaluate``: what it returns and refuses, and that it prints nothing."""
 
+import json
 import re
 
+import numpy as np
 import pytest
 from helpers.fake_cuda import pretended
 from helpers.toy import make_toy
 from helpers.training import TWO_STEPS, at
 from vlalign.storage.common.errors import SettingError, UserError
-from vlalign.storage.common.files import read_json
+from vlalign.storage.common.files import read_json, read_jsonl
 from vlalign.train import evaluate
 from vlalign.train.cli.train import main as train_main
 from vlalign.train.comparison.run_metrics import parse_run_metrics
 from vlalign.train.evaluation.evaluate import EvaluationSettings
 from vlalign.train.evaluation.retrieval import RetrievalSettings
+from vlalign.train.metrics import retrieval_metrics
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +36,32 @@ def test_a_second_evaluation_returns_the_same_result(toy, capsys):
     again = evaluate(toy.runs / "r")
     assert (again.metrics, again.summary) == (first.metrics, first.summary)
     assert again.metrics_file.stat().st_mtime_ns == written
+
+
+def test_saved_scores_give_the_metrics_again(toy):
+    """With the lines of queries.jsonl, as a user would read them. An earlier evaluation without them is done again."""
+    evaluate("r", dataset=toy.path)
+    assert not (toy.runs / "r" / "scores.npz").exists()
+    saved = evaluate("r", dataset=toy.path, settings=EvaluationSettings(save_scores=True))
+    path = toy.runs / "r" / "scores.npz"
+    assert saved.folder == toy.runs / "r" and "scores.npz" not in json.dumps(saved.metrics)
+    with np.load(path) as arrays:
+        similarity, right, video = (arrays[name] for name in ("similarity", "text_to_video", "video_of_clip"))
+    assert retrieval_metrics(similarity, right) == saved.metrics["metrics"]
+    rows = read_jsonl(toy.runs / "r" / "queries.jsonl")
+    captions, clips = rows[: len(similarity)], rows[len(similarity) :]
+    assert len(clips) == similarity.shape[1] == len(set(video))
+    for caption, scores, clip in zip(captions, similarity, right, strict=True):
+        assert caption["clip"] == clips[clip]["clip"] and caption["score"] == scores[clip]
+        assert [found["score"] for found in caption["found"]] == sorted(scores.tolist(), reverse=True)[:10]
+    written = path.stat().st_mtime_ns
+    evaluate("r", dataset=toy.path, settings=EvaluationSettings(save_scores=True))
+    assert path.stat().st_mtime_ns == written, "nothing to do"
+
+
+def test_scores_of_a_task_without_any_are_not_saved(toy):
+    with pytest.raises(SettingError, match=r"^save_scores True: .*\bretrieval\b.*\bsteps\b"):
+        evaluate("r", dataset=toy.path, settings=EvaluationSettings(task="steps", save_scores=True))
 
 
 def test_another_device_is_evaluated_again(toy):

@@ -228,6 +228,7 @@ def test_an_evaluation_of_a_run_is_section_3_4(tmp_path, capsys):
     if (np.bincount(pairs.clip_of_caption) == 1).all():
         assert error == pytest.approx(normalization_error(by_caption, gamma), rel=1e-4)
     rows = [json.loads(line) for line in (toy.runs / "r" / "queries.jsonl").read_text().splitlines()]
+    rows = [row for row in rows if row["direction"] == "text_to_video"]
     own = by_caption[np.arange(len(rows)), pairs.clip_of_caption]
     np.testing.assert_allclose([row["score"] for row in rows], own, rtol=1e-4)
 

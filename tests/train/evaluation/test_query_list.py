@@ -33,7 +33,7 @@ def ranked_by(run, pairs, scores) -> SplitRanking:
 
 def listed(run, pairs, scores) -> QueryList:
     ranked = ranked_by(run, pairs, scores)
-    return list_queries(run, pairs, ranked.ranks, ranked.stage_ranks, ranked.found)
+    return list_queries(run, pairs, ranked.captions.ranks, ranked.stage_ranks, ranked.captions.found)
 
 
 def test_ranks_and_clips_are_those_of_the_scores(asked):

@@ -55,9 +55,18 @@ def test_parts_give_the_figures_of_the_whole(ties, cut, captions_of_a_clip, monk
         stage: both_ways(scores, WEIGHTS | {stage: 0.0}, pairs, ties)["text_to_video"]["R@1"] for stage in WEIGHTS
     }
     total = scores.fused(WEIGHTS).by_caption
-    np.testing.assert_array_equal(found.ranks, right_ranks(total, pairs.clip_of_caption))
-    np.testing.assert_array_equal(found.first.clips, total.argmax(axis=1))
-    assert [clip for clip, _ in found.found.clips[7]] == np.argsort(-total[7], kind="stable")[:5].tolist()
+    np.testing.assert_array_equal(found.captions.ranks, right_ranks(total, pairs.clip_of_caption))
+    best = np.argsort(-total, axis=1, kind="stable")[:, :10]
+    np.testing.assert_array_equal(found.captions.found.candidates, best)
+    np.testing.assert_array_equal(found.captions.found.scores, np.take_along_axis(total, best, axis=1))
+    by_clip = scores.fused(WEIGHTS).by_clip
+    best = np.argsort(-by_clip.T, axis=1, kind="stable")[:, :10]
+    np.testing.assert_array_equal(found.clips.found.candidates, best)
+    own = [max(by_clip[pairs.clip_of_caption == clip, clip]) for clip in range(50)]
+    np.testing.assert_array_equal(found.clips.right_scores, own)
+    for direction, of_direction in found.metrics.items():
+        for name, (low, high) in found.intervals[direction].items():
+            assert low <= of_direction[name] <= high, name
 
 
 @pytest.mark.parametrize("total", ["sentence", "fusion"])

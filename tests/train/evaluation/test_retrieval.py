@@ -54,14 +54,14 @@ FIGURES = {
     "split_checksum": "df66af91314c2361",
 }
 PRINTED = """\
-                          R@1          R@5         R@10         R@50  median rank    mean rank         tied
-text to video            10.0         60.0        100.0        100.0          4.0          4.9        1,234
-  chance                 10.0         50.0        100.0        100.0          5.5          5.5
-video to text            20.0         60.0        100.0        100.0          4.0          4.9        1,234
-  chance                 10.0         50.0        100.0        100.0          5.5          5.5
-alone                     R@1          R@5         R@10         R@50  median rank    mean rank       weight
-sentence                 10.0         60.0        100.0        100.0          4.0          4.9            1
-fusion of 50             10.0         60.0        100.0        100.0          4.0          4.9          0.5
+                         R@1         R@5        R@10        R@50     nDCG@10         mAP median rank   mean rank    tied
+text to video           10.0        60.0       100.0       100.0           -           -         4.0         4.9   1,234
+  chance                10.0        50.0       100.0       100.0           -           -         5.5         5.5
+video to text           20.0        60.0       100.0       100.0           -           -         4.0         4.9   1,234
+  chance                10.0        50.0       100.0       100.0           -           -         5.5         5.5
+alone                    R@1         R@5        R@10        R@50     nDCG@10         mAP median rank   mean rank  weight
+sentence                10.0        60.0       100.0       100.0           -           -         4.0         4.9       1
+fusion of 50            10.0        60.0       100.0       100.0           -           -         4.0         4.9     0.5
 normalised by dsl, transductive: CAMoE's dual softmax over the test queries
 note: why
 normalisation error at temperature 0.5: 1.6368 text to video, 0.0614 video to text
@@ -74,6 +74,13 @@ def test_the_summary_has_both_tables_and_what_was_done_to_the_scores():
     assert "\n".join(TASK.summary(FIGURES)) == PRINTED
 
 
+def test_intervals_stand_below_their_metrics():
+    intervals = {"R@1": [2.5, 17.25], "median_rank": [3.0, 5.0]}
+    figures = FIGURES | {"intervals": {"text_to_video": intervals, "video_to_text": intervals}}
+    lines = "\n".join(TASK.summary(figures)).splitlines()
+    assert lines[2].split() == ["95", "%", "interval", "2.5-17.2", "-", "-", "-", "-", "-", "3.0-5.0", "-"]
+
+
 def test_a_single_stage_gets_no_table_and_a_codebook_gets_a_line():
     figures = FIGURES | {"stages": {"pair": METRICS}, "codebook": {"live": 30, "size": 1024, "joint": 0.52}}
     printed = "\n".join(TASK.summary(figures))
@@ -82,8 +89,8 @@ def test_a_single_stage_gets_no_table_and_a_codebook_gets_a_line():
 
 def test_the_table_of_real_metrics_shows_chance_below_each_direction():
     lines = metrics_table(retrieval_metrics(np.eye(100))).splitlines()
-    assert lines[1].split() == ["text", "to", "video", "100.0", "100.0", "100.0", "100.0", "1.0", "1.0", "0"]
-    assert lines[2].split() == ["chance", "1.0", "5.0", "10.0", "50.0", "50.5", "50.5"]
+    assert lines[1].split() == ["text", "to", "video", *["100.0"] * 6, "1.0", "1.0", "0"]
+    assert lines[2].split() == ["chance", "1.0", "5.0", "10.0", "50.0", "4.5", "5.2", "50.5", "50.5"]
 
 
 def test_a_stage_without_a_weight_is_shown_with_0():
