@@ -63,6 +63,7 @@ PLACES = {
     "train/page/browser_clips.py _path": OWN,
     "train/search/caption_index.py __init__": "opened for reading only",
     "train/search/caption_index.py _write": "a path of atomic_write",
+    "train/evaluation/evaluate.py _write_scores": "an open file",
     "train/evaluation/svg.py svg_of": "in memory",
 }
 """{file and function: why what is opened for writing there, or changed, cannot be another one's}"""

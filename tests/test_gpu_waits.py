@@ -68,7 +68,7 @@ CASES = {
     "mil-nce, transformer": ({"objective": "mil-nce"}, {TEXTS: 1}, 267),
     "ncl": (WHOLE["ncl"], {TEXTS: 1}, 322),
     "ncl-ssb": (WHOLE["ncl-ssb"], {SSB_TEXTS: 1}, 702),
-    "hard-triplet, micro-batches": (WHOLE["hard-triplet"] | MICRO, {SSB_TEXTS: 6}, 2678),
+    "hard-triplet, micro-batches": (WHOLE["hard-triplet"] | MICRO, {SSB_TEXTS: 6}, 2680),
     "ncl-gated": (WHOLE["ncl-gated"], {}, 162),
     "cmcm": (WHOLE["cmcm"], {TEXTS: 1, CODEWORDS: 1}, 541),
     "cmcm, micro-batches": (WHOLE["cmcm"] | MICRO, {TEXTS: 6, CODEWORDS: 1}, 1403),

@@ -431,17 +431,22 @@ def _evaluate(plan: _Plan, device: str, problems: Problems, fingerprint: Mapping
     if folder == plan.base:
         move_other_results(folder, plan.default)
     write_jsonl(folder / QUERIES_FILE, map(dict, result.rows))
-    if result.scores is None:
-        remove_file(folder / SCORES_FILE, missing_ok=True)  # they are another evaluation's
-    else:
-        with atomic_write(folder / SCORES_FILE) as partial, partial.open("wb") as file:
-            np.savez(file, allow_pickle=False, **result.scores)
+    _write_scores(folder / SCORES_FILE, result.scores)
     remove_file(folder / REPORT_FILE, missing_ok=True)  # its presence shows that an evaluation is complete
     write_json(folder / METRICS_FILE, metrics)  # before the report: figures that fail lose no numbers
     with _errors_of(task):
         page = result.page() if callable(result.page) else result.page
         write_report(run, task, metrics, page, folder)
     return metrics
+
+
+def _write_scores(path: Path, scores: Mapping[str, np.ndarray] | None) -> None:
+    """Write the scores, or remove those of another evaluation."""
+    if scores is None:
+        remove_file(path, missing_ok=True)
+        return
+    with atomic_write(path) as partial, partial.open("wb") as file:
+        np.savez(file, allow_pickle=False, **scores)
 
 
 def _errors_of(task: Task[Any]) -> AbstractContextManager[None]:
