@@ -46,7 +46,6 @@ ROWS = [
     Row("ToCo", "1 -> 2 video layers with S3D (Table 2)", "toco-small", {}, {"num_video_layers": 2}),
     Row("ToCo", "IDF by tag -> TF-IDF (section 3.3)", "toco-small", {"idf": "tag"}, {"idf": "tf-idf"}),
     Row("ToCo", "four additions -> none (section 3.2)", "toco-small", {}, {"additions": "none"}),
-    Row("ToCo", "AdamW -> Adam (section 4.3)", "toco-small", {}, {"optimizer": "adam"}),
     Row("SSML", "centred -> as printed (Eq. 1)", "ssml-small", {"density_vectors": "centered"}, {}, DENSITY),
     Row("SSML", "mean -> sum of the loss (Eq. 4)", "ssml-small", {}, {"loss_sum": True}, DENSITY),
     Row("SSML", "gated -> HowTo100M's model (HTM rows)", "ssml-small", {}, {"encoder": "htm"}),
