@@ -96,8 +96,8 @@ def median_interval(values_Q: np.ndarray, video_of_Q: np.ndarray) -> Interval:
     Source: Woodruff 1952.
     """
     ordered = np.sort(values_Q)
-    low, high = share_interval(values_Q <= np.median(ordered), video_of_Q)
-    middle = float(np.mean(values_Q <= np.median(ordered)))
+    is_low_Q = values_Q <= np.median(ordered)
+    (low, high), middle = share_interval(is_low_Q, video_of_Q), float(np.mean(is_low_Q))
     first = math.floor((0.5 - (middle - low)) * len(ordered)) - 1
     last = math.ceil((0.5 + (high - middle)) * len(ordered)) - 1
     return Interval(float(ordered[max(first, 0)]), float(ordered[min(last, len(ordered) - 1)]))

@@ -21,7 +21,7 @@ from .intervals import Difference, Interval, mean_interval, median_interval, pai
 RECALL_AT = (1, 5, 10, 50)
 NDCG_AT = 10
 MEASURES = (*(f"R@{k}" for k in RECALL_AT), f"nDCG@{NDCG_AT}", "mAP", "median_rank", "mean_rank")
-"""The metrics of a direction, in the order of tables. Those of versions before 1.1 lack nDCG@10 and mAP."""
+"""The metrics of a direction, in the order of tables. Files of earlier versions lack nDCG@10 and mAP."""
 TIES = {
     "average": "a tied candidate counts half (the mean rank over all orders of the tied ones)",
     "optimistic": "the right candidate comes first among the tied ones",
@@ -55,29 +55,18 @@ Chance = TypedDict(
 """The average metrics of random scores. All but ranks are in percent, rank 1 is the best."""
 
 
-DirectionMetrics = TypedDict(
-    "DirectionMetrics",
-    {
-        "R@1": float,
-        "R@5": float,
-        "R@10": float,
-        "R@50": float,
-        "nDCG@10": float,
-        "mAP": float,
-        "median_rank": float,
-        "mean_rank": float,
-        "num_queries": int,
-        "num_candidates": int,
-        "num_tied": int,
-        "chance": Chance,
-    },
-)
-"""Metrics of one direction.
+class DirectionMetrics(Chance):
+    """Metrics of one direction.
 
-R@k is the percentage of queries whose right candidate is among the first k. nDCG@10 and mAP, in percent, too, count all
-captions of a video as right ones, each as much. Rank 1 is the best. ``num_tied`` is the number of queries where another
-candidate ties with the right one.
-"""
+    R@k is the percentage of queries whose right candidate is among the first k. nDCG@10 and mAP, in percent, too, count
+    all captions of a video as right ones, each as much. Rank 1 is the best. ``num_tied`` is the number of queries where
+    another candidate ties with the right one.
+    """
+
+    num_queries: int
+    num_candidates: int
+    num_tied: int
+    chance: Chance
 
 
 class RetrievalMetrics(TypedDict):

@@ -77,8 +77,7 @@ def list_evaluations(dataset: DatasetFolder, run: str | None = None) -> RunsOver
         found += [(record.name, changes, metrics) for changes, metrics in (of_run | dict(record.other_results)).items()]
     if not found:
         raise UserError(f"{dataset.runs}: no evaluations there; run vlalign-evaluate --dataset {dataset.name}")
-    main = list(dict.fromkeys(name for _, _, metrics in found for name in metrics.main))
-    rest = [name for name in dict.fromkeys(n for _, _, m in found for n in m.values) if name not in main]
+    main, rest = _metric_names([metrics for _, _, metrics in found])
     columns = [Column(name, is_text=True) for name in ("run", "evaluation", "protocol", "split")]
     columns += [Column(name, only_in_csv=name in rest) for name in (*main, *rest)]
     columns += [Column(name, is_text=True) for name in ("test set", "used")]
@@ -90,11 +89,11 @@ def list_evaluations(dataset: DatasetFolder, run: str | None = None) -> RunsOver
             metrics.test.split,
             *(None if (value := metrics.values.get(each)) is None else Number(value) for each in (*main, *rest)),
             metrics.test.checksum,
-            f"{'whole' if metrics.test.is_whole else 'partial'}: {metrics.test.size}",
+            _used(metrics),
         )
         for name, changes, metrics in found
     ]
-    notes = ("test sets differ: compare only rows with the same checksum",) if len({r[-2] for r in rows}) > 1 else ()
+    notes = _notes_on_tests([metrics for _, _, metrics in found])
     return RunsOverview(ResultsTable(tuple(columns), tuple(rows), notes), problems.count)
 
 
@@ -232,8 +231,7 @@ def _holds(actual: Any, relation: str, value: str, condition: str) -> bool:
 def runs_table(groups: Sequence[RunGroup]) -> ResultsTable:
     """Return the table of groups: settings, metrics, test set, and a paper's values where there are some."""
     evaluated = [group.first.metrics for group in groups if group.first.metrics]
-    main = list(dict.fromkeys(name for metrics in evaluated for name in metrics.main))
-    rest = [name for name in dict.fromkeys(n for m in evaluated for n in m.values) if name not in main]
+    main, rest = _metric_names(evaluated)
     papers = [published_values(group.first.config, group.first.metrics) for group in groups]
     text, number = ("run", "recipe", "settings"), ("seeds", *main, *rest)
     columns = [Column(name, is_text=True) for name in text]
@@ -250,13 +248,11 @@ def runs_table(groups: Sequence[RunGroup]) -> ResultsTable:
         row: list[Cell] = [group.name, group.first.config.recipe or None, _settings(group, varying) or None]
         row += [len(group.runs), *(group.mean_metric(name) for name in (*main, *rest))]
         missing = "no test result" if any(run.other_results for run in group.runs) else "not evaluated"
-        row += [metrics.test.checksum, _used(group)] if metrics else [None, missing]
+        row += [metrics.test.checksum, _used(metrics)] if metrics else [None, missing]
         row += [_cited(paper, main), _departures([paper]) or None] if has_papers else []
         rows.append(tuple(row))
     notes = ["±: sample standard deviation over seeds"] if any(len(group.runs) > 1 for group in groups) else []
-    checksums = {metrics.test.checksum for metrics in evaluated}
-    if len(checksums) > 1:
-        notes.append("test sets differ: compare only runs with the same checksum")
+    notes += _notes_on_tests(evaluated)
     notes += [line for group in groups for line in _other_results(group)]
     return ResultsTable(tuple(columns), tuple(rows), (*notes, *_departures(papers)))
 
@@ -312,10 +308,18 @@ def _shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _used(group: RunGroup) -> str:
-    metrics = group.first.metrics
-    if metrics is None:
-        return ""
+def _metric_names(evaluated: Sequence[RunMetrics]) -> tuple[list[str], list[str]]:
+    """Return the metrics that tables show, and those that only CSV has."""
+    main = list(dict.fromkeys(name for metrics in evaluated for name in metrics.main))
+    return main, [name for name in dict.fromkeys(n for m in evaluated for n in m.values) if name not in main]
+
+
+def _notes_on_tests(evaluated: Sequence[RunMetrics]) -> tuple[str, ...]:
+    differ = len({metrics.test.checksum for metrics in evaluated}) > 1
+    return ("test sets differ: compare only runs with the same checksum",) if differ else ()
+
+
+def _used(metrics: RunMetrics) -> str:
     return f"{'whole' if metrics.test.is_whole else 'partial'}: {metrics.test.size}"
 
 

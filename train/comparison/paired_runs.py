@@ -115,8 +115,7 @@ def pair_runs(first: RunRecord, second: RunRecord, *, seed: int = 0) -> PairedRu
         raise UserError(f"{first.results / QUERIES_FILE} and {second.results / QUERIES_FILE}: {what}")
     ranks = [np.array([result.rank for result in side]) for side in results]
     values = {f"R@{k}": [100.0 * (side < k + 1) for side in ranks] for k in RECALL_AT} | {"mean rank": ranks}
-    video_of = {video_id: index for index, video_id in enumerate({result.clip.video_id: None for result in results[0]})}
-    videos = np.array([video_of[result.clip.video_id] for result in results[0]])
+    videos = np.array([result.clip.video_id for result in results[0]])
     differences = {name: paired_bootstrap(sides[0], sides[1], videos, seed=seed) for name, sides in values.items()}
     changes = tuple(Change(before, after) for before, after in zip(*results, strict=True))
     return PairedRuns(first, second, changes, differences)
