@@ -248,15 +248,19 @@ def text_intervals(ranking: Ranking, counts: RankCounts, video_of_clip: np.ndarr
         counts: Of all texts.
         video_of_clip: [num_videos], index of the video that each clip is of; clips of a video are drawn together.
     """
-    return _intervals(counts, ranking.ties, video_of_clip[ranking.video_of_text], ragged=ranking.is_ragged)
+    videos = video_of_clip[ranking.video_of_text]
+    return _intervals(counts, ranking.ties, videos, ranking.num_videos, ragged=ranking.is_ragged)
 
 
 def video_intervals(ranking: Ranking, counts: RankCounts, video_of_clip: np.ndarray) -> dict[str, Interval]:
     """Return the 95 % interval of each metric from video to text; the arguments are those of ``text_intervals``."""
-    return _intervals(counts, ranking.ties, video_of_clip[ranking.num_captions > 0], ragged=False)
+    videos = video_of_clip[ranking.num_captions > 0]
+    return _intervals(counts, ranking.ties, videos, len(ranking.video_of_text), ragged=False)
 
 
-def _intervals(counts: RankCounts, ties: str, video_of_Q: np.ndarray, *, ragged: bool) -> dict[str, Interval]:
+def _intervals(
+    counts: RankCounts, ties: str, video_of_Q: np.ndarray, last_rank: int, *, ragged: bool
+) -> dict[str, Interval]:
     ranks = _ranks(counts, ties, ragged=ragged)
     of_ranks = video_of_Q
     if len(ranks) != len(video_of_Q):  # "clip4clip" has several ranks of a tied query
@@ -265,13 +269,14 @@ def _intervals(counts: RankCounts, ties: str, video_of_Q: np.ndarray, *, ragged:
     def percent(interval: Interval) -> Interval:
         return Interval(100 * max(interval.low, 0.0), 100 * min(interval.high, 1.0))
 
+    mean_rank = mean_interval(ranks, of_ranks)  # infinite if all queries are about one video
     recalls = {f"R@{k}": percent(share_interval(_hits(ranks, k, ties), of_ranks)) for k in RECALL_AT}
     return {
         **recalls,
         f"nDCG@{NDCG_AT}": percent(mean_interval(counts.gain, video_of_Q)),
         "mAP": percent(mean_interval(counts.precision, video_of_Q)),
         "median_rank": median_interval(ranks, of_ranks),
-        "mean_rank": mean_interval(ranks, of_ranks),
+        "mean_rank": Interval(max(mean_rank.low, 1.0), min(mean_rank.high, float(last_rank))),
     }
 
 

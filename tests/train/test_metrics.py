@@ -16,7 +16,9 @@ from vlalign.train.metrics import (
     chance,
     compare_similarities,
     retrieval_metrics,
+    text_intervals,
     text_metrics,
+    video_intervals,
     video_metrics,
 )
 
@@ -292,3 +294,14 @@ def test_two_similarities_are_compared_by_their_metrics():
 def test_similarities_that_cannot_be_compared_are_refused(second, ties, words):
     with pytest.raises(ValueError, match=words):
         compare_similarities(np.eye(4), second, ties=ties)
+
+
+def test_intervals_of_one_video_are_all_that_is_possible():
+    """Its clips tell nothing about other videos."""
+    ranking, similarity = Ranking(np.arange(5), 5, "average"), np.eye(5, dtype=np.float32)
+    for found in (
+        text_intervals(ranking, ranking.of_texts(0, similarity), np.zeros(5, dtype=int)),
+        video_intervals(ranking, ranking.of_videos(0, similarity), np.zeros(5, dtype=int)),
+    ):
+        assert found["R@1"] == found["mAP"] == (0, 100) and found["mean_rank"] == (1, 5)
+        assert np.isfinite(list(found.values())).all()
