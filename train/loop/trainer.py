@@ -23,7 +23,7 @@ from ...storage.common.writing import make_folder, remove_file
 from ...storage.dataset.folder import DatasetFolder
 from ..data.clip_features import ClipFeatures
 from ..data.clips import Clips
-from ..data.examples import Examples, ExampleSource, Inputs
+from ..data.examples import Examples, ExampleSource, Inputs, PairExamples
 from ..data.extra_inputs import ExtraInputs
 from ..data.pair_weights import Density
 from ..data.stores import Stores
@@ -31,6 +31,7 @@ from ..data.text_inputs import TextInputs, TextSource, TokenWeights, new_text_in
 from ..distributed import Workers
 from ..models.base import PairModel
 from ..models.build import make_model
+from ..models.words import WordPair
 from ..objectives.base import Objective
 from ..recipes.train_config import TrainConfig
 from ..runs.checkpoint import RunState, load_init, load_model, load_state, save_model, save_state
@@ -41,6 +42,7 @@ from ..scoring.scorer import Scorer
 from .event_log import EventLog
 from .parameter_groups import FACTOR, SCHEDULE, parameter_groups
 from .prefetch import PrefetchedInputs
+from .solving import Solver
 from .step import backward, learning_rate_factor, update_ema
 from .validation import VALIDATIONS, choose_stage_weights
 
@@ -210,7 +212,22 @@ class Trainer:
             set_feature_statistics(model, features, clips, max_rows=max_rows, seed=config.optimization.seed)
         if self.job.init is not None:
             load_init(self.job.init, model)
+        elif config.objective.is_solved:
+            self._solve(model, features, text_inputs)
         return model
+
+    def _solve(self, model: PairModel, features: ClipFeatures, text_inputs: TextInputs) -> None:
+        """Solve what the model does not train, in the first process, and send it to the others."""
+        assert isinstance(model, WordPair), "checked with the settings"
+        assert isinstance(self.examples, PairExamples), "the objective makes them"
+        pairs = self.examples.pairs
+
+        def solved() -> dict[str, torch.Tensor]:
+            settings = self.config.data.max_video_tokens, self.config.optimization.seed
+            Solver(model, features, text_inputs, max_rows=settings[0], seed=settings[1]).solve(pairs)
+            return model.state_dict()
+
+        model.load_state_dict(self.workers.from_first(solved))
 
     def _copy_for_ema(self) -> PairModel | None:
         """Return the model that holds the running average of the weights; None if the run has none."""

@@ -16,6 +16,7 @@ from ..data.pairs import Pairs, make_pairs
 from ..data.segments import label_frames
 from ..evaluation.segmentation import frame_scores
 from ..evaluation.vqa import answer_scores
+from ..intervals import best_beyond_noise
 from ..metrics import retrieval_metrics, right_ranks
 from ..scoring.query_biases import fit_biases
 from ..scoring.scorer import Scorer, stage_scores
@@ -24,8 +25,8 @@ from ..scoring.scores import StageScores
 MAX_PAIRS = 20_000
 """Upper limit of the pairs that the fusion layers see in a validation."""
 RERANK = 20
-TRIED_WEIGHTS = (0.0, 0.25, 0.5, 1.0)
-"""The weights that a stage can be given by validation."""
+TRIED_SHARES = (0.0, 0.25, 0.5, 1.0)
+"""In proportion to these, stages share the spread of the score."""
 MAX_QUESTIONS, MAX_VIDEOS = 2000, 50
 
 
@@ -40,20 +41,34 @@ class Validation:
 
 
 def validate_retrieval(scorer: Scorer, examples: Examples) -> dict[str, float]:
-    """Rank the validation clips for one caption of each, or of as many as the fusion layers should see."""
+    """Rank the validation clips for one caption of each, or of as many as the fusion layers should see.
+
+    If the weights of stages are chosen, they are chosen for this model first, on the captions that
+    ``choose_stage_weights`` takes, and these are ranked.
+    """
     assert isinstance(examples, PairExamples)
     valid = examples.pairs["validation"]
-    captions_of = valid.captions_of_clips
-    chosen = [captions_of[clip][0] for clip in evenly(len(valid.clips), _most_captions(scorer))]
-    if not chosen:
+    if not valid.clips:
         return {}
-    pairs, scores = _score_validation(scorer, valid, chosen)
-    by_caption = scores.fused(scorer.config.score_weights).by_caption
+    weights = scorer.config.score_weights
+    if scorer.config.validation.stage_weights == "validation" and len(weights) > 1:
+        pairs, scores = _score_validation(scorer, valid, _weighing_captions(scorer, valid))
+        weights = _choose_weights(pairs, scores).weights
+    else:
+        captions_of = valid.captions_of_clips
+        chosen = [captions_of[clip][0] for clip in evenly(len(valid.clips), _most_captions(scorer))]
+        pairs, scores = _score_validation(scorer, valid, chosen)
+    by_caption = scores.fused(weights).by_caption
     objective, queries = scorer.config.objective, scores.queries
     if objective.normalization != "none" and queries is not None and queries.num_queries:  # as evaluation does
         by_caption = by_caption + fit_biases(queries.texts, objective.temperature).bias_N
     metrics = retrieval_metrics(by_caption, pairs.clip_of_caption)["text_to_video"]
     return {"validation_mean_rank": metrics["mean_rank"], "validation_R@1": metrics["R@1"]}
+
+
+def _weighing_captions(scorer: Scorer, valid: Pairs) -> np.ndarray:
+    """Return captions to choose weights on, several of each clip: in a small split, one decides more by chance."""
+    return evenly(len(valid.captions), _most_captions(scorer))
 
 
 def _most_captions(scorer: Scorer) -> int:
@@ -80,14 +95,16 @@ class ChosenWeights(NamedTuple):
     """Weights of stages that were chosen, and all that were tried."""
 
     weights: dict[str, float]
+    shares: dict[str, float]
+    """The weights times the spread of each stage's scores, which sum to 1."""
     tried: list[TriedWeights]
 
 
 def choose_stage_weights(scorer: Scorer, examples: Examples) -> ChosenWeights | None:
     """Choose the weights of the stages that rank the validation split best; a line says which, and why.
 
-    Weights 0, 1/4, 1/2 and 1 are tried in all combinations whose R@1 is at least that of each stage alone. The one
-    with the highest mean reciprocal rank is chosen; the settings' weights, if others are not better.
+    Stages share the spread of the score equally, unless other shares (in proportion to 0, 1/4, 1/2 and 1) have a
+    higher mean reciprocal rank beyond noise.
 
     Args:
         scorer: The model to choose for.
@@ -96,36 +113,58 @@ def choose_stage_weights(scorer: Scorer, examples: Examples) -> ChosenWeights | 
     Returns:
         None if there is nothing to choose or no validation split.
     """
-    given = scorer.config.score_weights
-    if len(given) < 2 or not isinstance(examples, PairExamples):
+    if len(scorer.config.score_weights) < 2 or not isinstance(examples, PairExamples):
         return None
     valid = examples.pairs["validation"]
     if not valid.clips:
         return None
-    # With several captions of each clip: in a small split, one caption decides more by chance.
-    pairs, scores = _score_validation(scorer, valid, evenly(len(valid.captions), _most_captions(scorer)))
-
-    def judged(weights: dict[str, float]) -> tuple[float, float]:
-        ranks = right_ranks(scores.fused(weights).by_caption, pairs.clip_of_caption)
-        return 100 * float((ranks < 2).mean()), float((1 / ranks).mean())
-
-    alone = {stage: judged({name: float(name == stage) for name in given}) for stage in given}
-    min_recall = max(recall for recall, _ in alone.values())
-    best, best_recall, best_rank = given, *judged(given)
-    best_rank = best_rank if best_recall >= min_recall else -1.0
-    tried: list[TriedWeights] = []
-    for values in itertools.product(TRIED_WEIGHTS, repeat=len(given)):
-        if max(values) == 1:
-            weights = dict(zip(given, values, strict=True))
-            recall, rank = judged(weights)
-            tried.append({"weights": weights, "recall": recall, "mean_reciprocal_rank": rank})
-            if recall >= min_recall and rank > best_rank:
-                best, best_recall, best_rank = weights, recall, rank
-    shown = ", ".join(f"{stage} {weight:g}" for stage, weight in best.items())
-    others = ", ".join(f"{stage} alone {recall:.1f}" for stage, (recall, _) in alone.items())
+    pairs, scores = _score_validation(scorer, valid, _weighing_captions(scorer, valid))
+    chosen = _choose_weights(pairs, scores)
+    recalls = {tuple(trial["weights"].values()): trial["recall"] for trial in chosen.tried}
+    shown = ", ".join(f"{stage} {share:.0%}" for stage, share in chosen.shares.items())
+    alone = {stage: tuple(float(other == stage) for other in chosen.weights) for stage in chosen.weights}
+    others = ", ".join(f"{stage} alone {recalls[weights]:.1f}" for stage, weights in alone.items())
     asked = number_of(len(pairs.captions), "validation captions")
-    say(f"stage weights {shown}: R@1 {best_recall:.1f} of {asked} ({others})")
-    return ChosenWeights(best, tried)
+    say(f"stages {shown}: R@1 {recalls[tuple(chosen.weights.values())]:.1f} of {asked} ({others})")
+    return chosen
+
+
+def _choose_weights(pairs: Pairs, scores: StageScores) -> ChosenWeights:
+    """Do what ``choose_stage_weights`` says, without a line."""
+    spreads = np.array([max(_spread(scores, stage), np.finfo(np.float32).tiny) for stage in scores.stage_names])
+    equal = (1.0,) * len(spreads)
+    ranks: dict[tuple[float, ...], np.ndarray] = {}
+    for values in [equal, *itertools.product(TRIED_SHARES, repeat=len(spreads))]:
+        if max(values) == 1:
+            weights = _named(scores, values / spreads)
+            ranks[values] = right_ranks(scores.fused(weights).by_caption, pairs.clip_of_caption)
+    video_of_caption = pairs.clips.video[pairs.clip_of_caption]
+    best = best_beyond_noise({values: 1 / of for values, of in ranks.items()}, equal, video_of_caption)
+    tried: list[TriedWeights] = [
+        {
+            "weights": _named(scores, values / spreads),
+            "recall": 100 * float((of < 2).mean()),
+            "mean_reciprocal_rank": float((1 / of).mean()),
+        }
+        for values, of in ranks.items()
+    ]
+    shares = dict(zip(scores.stage_names, (np.array(best) / sum(best)).tolist(), strict=True))
+    return ChosenWeights(_named(scores, best / spreads), shares, tried)
+
+
+def _spread(scores: StageScores, stage: str) -> float:
+    """Return how much the scores of a caption vary, of the pairs that were scored."""
+    values = scores.stages[stage]
+    if scores.shortlist is not None and stage.startswith("fusion"):
+        return float(values[scores.shortlist.pairs].std())
+    return float((values - values.mean(axis=1, keepdims=True)).std())
+
+
+def _named(scores: StageScores, weights: np.ndarray) -> dict[str, float]:
+    """Return {stage: weight}, the largest of which is 1."""
+    return {
+        stage: float(f"{weight:.4g}") for stage, weight in zip(scores.stage_names, weights / weights.max(), strict=True)
+    }
 
 
 def validate_answers(scorer: Scorer, examples: Examples) -> dict[str, float]:

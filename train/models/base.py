@@ -96,6 +96,8 @@ class ModelPlan:
     reads_texts: bool = True
     still: bool = False
     """The videos are still images."""
+    is_solved: bool = False
+    """A part of the model is solved, not trained (``PairModel.solved``)."""
     make_modules: MakeModules = no_modules
 
 

@@ -1,5 +1,7 @@
 """Encoders of bags of words and rows: a vector and a weight for each word, and linear layers on rows."""
 
+from __future__ import annotations
+
 import math
 from typing import TYPE_CHECKING, ClassVar
 
@@ -11,7 +13,9 @@ from torch import Tensor, nn
 from ..data.text_inputs import WordIdInputs
 from ..settings import ENCODERS, EncoderTraits, ModelSettings
 from .base import MakeModules, ModelPlan, PairModel, no_modules
+from .closed_form import Linear
 from .tokens import TextTokens, VideoTokens, masked_mean
+from .word_directions import Whitening
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -21,13 +25,69 @@ WIDTH = 256
 FIRST_SCALE, FIRST_SHARPNESS = 15.0, 10.0
 MIN_IDF = 0.3
 """Words of nearly every caption begin with this weight."""
+LEFT_OVER = 0.1
+"""Scale of the numbers of vectors that no direction sets."""
+MAX_SOLVED_WORDS = 8192
+"""Upper limit of the words whose vectors are solved: their covariances are in memory, which takes 0.5 GB."""
+
+
+class SolvedBag(nn.Module):
+    """Vectors of captions and of whole clips that are solved, not trained (``closed_form``).
+
+    A caption's words are weighted by TF-IDF; a clip is the mean and the maximum of its standardised rows.
+    """
+
+    words: Tensor
+    caption_bias: Tensor
+    clips: Tensor
+    clip_bias: Tensor
+    idf: Tensor
+
+    def __init__(self, feature_dim: int, num_words: int) -> None:
+        """Make vectors of zeros, for ``set``.
+
+        Args:
+            feature_dim: Width of the video features.
+            num_words: Size of the vocabulary. The most frequent words come first; those behind ``MAX_SOLVED_WORDS``
+                count nothing.
+        """
+        super().__init__()
+        num_solved = min(num_words, MAX_SOLVED_WORDS)
+        self.register_buffer("words", torch.zeros(num_solved, WIDTH))
+        self.register_buffer("caption_bias", torch.zeros(WIDTH))
+        self.register_buffer("clips", torch.zeros(2 * feature_dim, WIDTH))
+        self.register_buffer("clip_bias", torch.zeros(WIDTH))
+        self.register_buffer("idf", torch.ones(num_solved))
+
+    def set(self, solved: Linear) -> None:
+        """Take solved vectors."""
+        self.words.copy_(solved.words_VK)
+        self.caption_bias.copy_(solved.caption_bias_K)
+        self.clips.copy_(solved.clips_DK)
+        self.clip_bias.copy_(solved.clip_bias_K)
+
+    def word_weights(self, ids_BN: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ids of words [B, N], and the TF-IDF weight of each, of length 1 in each caption; 0 at padding."""
+        is_solved_BN = mask_BN & (ids_BN < len(self.idf))
+        ids_BN = torch.where(is_solved_BN, ids_BN, 0)
+        return ids_BN, F.normalize(self.idf[ids_BN] * is_solved_BN, dim=1)
+
+    def of_captions(self, ids_BN: Tensor, mask_BN: Tensor) -> Tensor:
+        """Return the vectors of captions [B, K]."""
+        ids_BN, weights_BN = self.word_weights(ids_BN, mask_BN)
+        return torch.einsum("bn,bnk->bk", weights_BN, self.words[ids_BN]) + self.caption_bias
+
+    def of_clips(self, x_BD: Tensor) -> Tensor:
+        """Return the vectors of clips [B, K] from the mean and the maximum of their rows."""
+        return x_BD @ self.clips + self.clip_bias
 
 
 class WordPair(PairModel):
     """A model whose texts are bags of words, and whose videos are bags of rows.
 
-    Each word has two vectors: one is compared with a whole clip after the caption's words are added up, the other with
-    each row. It also has a weight, which begins as the word's idf. A text's tokens are the two vectors side by side.
+    Each word has a vector that is compared with each row, and a weight, which begins as the word's idf. How a caption
+    as a whole fits a whole clip is either solved (``SolvedBag``), or trained: then each word has a second vector, which
+    comes first; a text's are added up and compared with a linear layer on a clip's mean and maximum.
     """
 
     traits: ClassVar[EncoderTraits] = ENCODERS["words"]
@@ -39,6 +99,7 @@ class WordPair(PairModel):
         *,
         idf: np.ndarray | None = None,
         dropout: float = 0.0,
+        is_solved: bool = False,
         make_modules: MakeModules = no_modules,
     ) -> None:
         """Make new encoders.
@@ -48,25 +109,34 @@ class WordPair(PairModel):
             num_words: Size of the vocabulary.
             idf: Inverse document frequency of each word, with which its weight begins; None: 1 for all.
             dropout: Rate at which a clip's features are dropped while training, each in all rows.
+            is_solved: How captions fit whole clips is solved, not trained.
             make_modules: Makes the objective's modules.
         """
-        super().__init__(2 * WIDTH, standardised_dim=feature_dim)
-        self.words = nn.Embedding(num_words, 2 * WIDTH)
+        width = WIDTH if is_solved else 2 * WIDTH
+        super().__init__(width, standardised_dim=feature_dim)
+        self.words = nn.Embedding(num_words, width)
         nn.init.normal_(self.words.weight, std=WIDTH**-0.5)
         if idf is None:
             first = torch.full((num_words,), math.log(math.expm1(1)))
         else:
             first = torch.log(torch.expm1(torch.from_numpy(idf).float().clamp(min=MIN_IDF)))
         self.word_weights = nn.Parameter(first)
-        self.rows, self.clip = nn.Linear(feature_dim, WIDTH), nn.Linear(2 * feature_dim, WIDTH)
+        self.rows = nn.Linear(feature_dim, WIDTH)
+        self.solved: SolvedBag | None = None
+        if is_solved:
+            self.solved = SolvedBag(feature_dim, num_words)
+            if idf is not None:
+                self.solved.idf.copy_(torch.from_numpy(idf[: len(self.solved.idf)]))
+        else:
+            self.clip = nn.Linear(2 * feature_dim, WIDTH)
+            self.log_bag_scale = nn.Parameter(torch.tensor(math.log(FIRST_SCALE)))
         self.dropout = dropout
-        self.log_bag_scale = nn.Parameter(torch.tensor(math.log(FIRST_SCALE)))
         self.log_word_scale = nn.Parameter(torch.tensor(math.log(FIRST_SCALE)))
         self.log_sharpness = nn.Parameter(torch.tensor(math.log(FIRST_SHARPNESS)))
         self.add(make_modules)
 
     @classmethod
-    def from_settings(cls, settings: ModelSettings, plan: ModelPlan) -> "Self":
+    def from_settings(cls, settings: ModelSettings, plan: ModelPlan) -> Self:
         """Return a model with new encoders."""
         texts = plan.text_inputs
         assert isinstance(texts, WordIdInputs)
@@ -75,28 +145,65 @@ class WordPair(PairModel):
             len(texts.words),
             idf=texts.idf,
             dropout=settings.dropout,
+            is_solved=plan.is_solved,
             make_modules=plan.make_modules,
         )
 
     def compile_layers(self) -> None:
         """Compile the linear layers with torch.compile."""
         self.rows.compile(dynamic=True)
-        self.clip.compile(dynamic=True)
+        if self.solved is None:
+            self.clip.compile(dynamic=True)
+
+    def begin(self, whitening: Whitening, directions_VK: Tensor) -> None:
+        """Set the layer on rows to a whitening, and the words' vectors to directions of whitened rows.
+
+        Words of no direction keep their random vectors; so do numbers of vectors that are left over.
+        """
+        size = directions_VK.shape[1]
+        has_direction_V = directions_VK.any(dim=1)
+        left_VK = LEFT_OVER * self.words.weight[has_direction_V, size:]
+        self.words.weight[has_direction_V] = torch.cat([directions_VK[has_direction_V], left_VK], dim=1)
+        # A whitened row has length sqrt(size), a word's vector length 1.
+        self.rows.weight[:size] = whitening.directions_FK.T / size**0.5
+        self.rows.bias[:size] = -(whitening.mean_F @ whitening.directions_FK) / size**0.5
+        self.rows.weight[size:] *= LEFT_OVER
+        self.rows.bias[size:] = 0
+
+    def whole_clips(self, features_BMF: Tensor, mask_BM: Tensor) -> Tensor:
+        """Return the mean and the maximum of each clip's standardised rows, [B, 2F]."""
+        return _mean_and_maximum(self.standardised(features_BMF), mask_BM)
 
     def encode_videos(self, features_BMF: Tensor, mask_BM: Tensor, lengths_B: Tensor | None = None) -> VideoTokens:
-        """Encode clips: a token for each row, and a vector of the mean and the maximum of all rows."""
+        """Encode clips: a token for each row, and a vector of the mean and the maximum of all rows.
+
+        A solved vector is not needed while training, and is None then.
+        """
         x_BMF = self.standardised(features_BMF)
         if self.training and self.dropout:
             x_BMF = x_BMF * F.dropout(x_BMF.new_ones(len(x_BMF), 1, x_BMF.shape[2]), self.dropout)
-        mean_BF = masked_mean(x_BMF, mask_BM)
-        max_BF = x_BMF.masked_fill(~mask_BM[:, :, None], float("-inf")).amax(dim=1)
+        whole_BD = None
+        if self.solved is None:
+            with self.autocast(features_BMF.device):
+                whole_BD = self.clip(_mean_and_maximum(x_BMF, mask_BM)).to(x_BMF.dtype)
+        elif not self.training:
+            whole_BD = self.solved.of_clips(_mean_and_maximum(x_BMF, mask_BM))
         with self.autocast(features_BMF.device):
-            rows_BMD, clip_BD = self.rows(x_BMF), self.clip(torch.cat([mean_BF, max_BF], dim=1))
-        return VideoTokens(rows_BMD.to(x_BMF.dtype), mask_BM, clip_BD.to(x_BMF.dtype), lengths_B)
+            rows_BMD = self.rows(x_BMF)
+        return VideoTokens(rows_BMD.to(x_BMF.dtype), mask_BM, whole_BD, lengths_B)
 
     def encode_texts(self, inputs: dict[str, Tensor]) -> TextTokens:
         """Encode captions from the ids of their words ``input_ids`` [B, N] and ``attention_mask``."""
         ids_BN, mask_BN = inputs["input_ids"], inputs["attention_mask"].bool()
         # Not word_weights[ids_BN]: with several threads, the order in which its gradient is summed is left to chance.
         weights_BN = F.softplus(F.embedding(ids_BN, self.word_weights[:, None])[:, :, 0]) * mask_BN
-        return TextTokens(self.words(ids_BN), mask_BN, weights_BN, ids_BN=ids_BN, lengths_B=inputs.get("lengths_B"))
+        whole_BD = None if self.solved is None or self.training else self.solved.of_captions(ids_BN, mask_BN)
+        lengths_B = inputs.get("lengths_B")
+        return TextTokens(
+            self.words(ids_BN), mask_BN, weights_BN, ids_BN=ids_BN, lengths_B=lengths_B, whole_BD=whole_BD
+        )
+
+
+def _mean_and_maximum(x_BMF: Tensor, mask_BM: Tensor) -> Tensor:
+    max_BF = x_BMF.masked_fill(~mask_BM[:, :, None], float("-inf")).amax(dim=1)
+    return torch.cat([masked_mean(x_BMF, mask_BM), max_BF], dim=1)

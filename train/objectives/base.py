@@ -172,6 +172,11 @@ class Objective(Settings):
         return False
 
     @property
+    def is_solved(self) -> bool:
+        """True if a part of the model is solved before training (``loop.solving``)."""
+        return False
+
+    @property
     def idf_counts(self) -> str:
         """Which captions the IDF of a token of interest counts, one of ``fusion.IDF_COUNTS``."""
         return "tag"

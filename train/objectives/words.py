@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ...storage.common.errors import SettingError
+from ...storage.common.settings import setting
 from .base import MAX_SIMILARITIES, Objective
 
 if TYPE_CHECKING:
@@ -17,12 +18,19 @@ if TYPE_CHECKING:
     from .batch import Batch
 
 
+BAGS = {
+    "solved": "canonical correlations of words and clips, solved before training",
+    "trained": "by a contrastive loss of its own",
+}
+"""{how the vectors of captions and whole clips are found: description}"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class WordsObjective(Objective):
-    """Contrastive losses, both ways, of two scores.
+    """Two scores: of captions with whole clips, which is solved, and of words with rows, trained by contrastive losses.
 
-    A loss of their sum was tried: each score then learns less by itself, and the sum ranks no better
-    (``tests/benchmarks/README.md``).
+    If both are trained, each has a loss of its own. A loss of their sum was tried: each score then learns less by
+    itself, and the sum ranks no better (``tests/benchmarks/README.md``).
     """
 
     name: ClassVar[str] = "words"
@@ -39,16 +47,30 @@ class WordsObjective(Objective):
         {"tokens_of_interest", "num_fusion_layers", "temperature", "normalized_loss", "query_queue"}
     )
 
+    bag: str = setting("solved", "how the vectors of whole captions and clips are found", choices=BAGS)
+
     def check(self) -> None:
-        """Check that nothing is set that changes nothing."""
+        """Check that nothing is set that changes nothing, and that something is trained."""
         super().check()
+        if not self.loss_names:
+            raise SettingError("losses", self.losses, "the bag is solved, so no loss is left; expected all or word")
         if self.temperature != 1.0:
             raise SettingError("temperature", self.temperature, "objective words learns its scales; omit it")
 
     @property
+    def is_solved(self) -> bool:
+        """True if the vectors of whole captions and clips are solved before training."""
+        return self.bag == "solved" and "bag" in super().loss_names
+
+    @property
+    def loss_names(self) -> tuple[str, ...]:
+        """The terms that the loss has: none for a bag that is solved."""
+        return tuple(name for name in super().loss_names if name != "bag" or self.bag == "trained")
+
+    @property
     def score_weights(self) -> dict[str, float]:
-        """{stage: weight} of the stages that are trained."""
-        return dict.fromkeys(self.loss_names, 1.0)
+        """{stage: weight} of the stages that are solved or trained."""
+        return dict.fromkeys(super().loss_names, 1.0)
 
     def compute_loss(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
         """Return the loss of each score."""
@@ -65,10 +87,12 @@ class WordsObjective(Objective):
         }
 
     def text_vectors(self, model: PairModel, texts: TextTokens) -> Tensor:
-        """Return the weighted sum of each text's words, as long as the score's scale."""
+        """Return the weighted sum of each text's words, as long as the score's scale: 1 if it is solved."""
         import torch.nn.functional as F
 
         words = _words_of(model)
+        if words.solved is not None:
+            return F.normalize(texts.sentence_BD, dim=1)
         half = texts.tokens_BND.shape[2] // 2
         bag_BD = (texts.weights_BN[:, :, None] * texts.tokens_BND[:, :, :half]).sum(dim=1)
         return words.log_bag_scale.exp() * F.normalize(bag_BD, dim=1)
@@ -94,7 +118,7 @@ class WordsObjective(Objective):
         # Captions share words, so each word is compared with the rows once.
         text_of_P, column_of_P = nonzero(texts.mask_BN, lengths_of(texts.mask_BN, texts.lengths_B))
         ids_S, word_of_P = texts.ids_BN[text_of_P, column_of_P].unique(return_inverse=True)
-        tokens_SD = F.normalize(words.words(ids_S)[:, words.words.embedding_dim // 2 :], dim=1)
+        tokens_SD = F.normalize(words.words(ids_S)[:, -videos.tokens_BMD.shape[2] :], dim=1)
         rows_BMD = F.normalize(videos.tokens_BMD, dim=2)
         parts = tokens_SD.split(max(MAX_SIMILARITIES // videos.mask_BM.numel(), 1))
         fits_SB = torch.cat([soft_maximum(part, rows_BMD, videos.mask_BM, words.log_sharpness.exp()) for part in parts])
@@ -107,7 +131,7 @@ class WordsObjective(Objective):
         """Return the cosines of which the words' score takes the soft maximum of each word."""
         import torch.nn.functional as F
 
-        words_BND = F.normalize(texts.tokens_BND[:, :, texts.tokens_BND.shape[2] // 2 :], dim=2)
+        words_BND = F.normalize(texts.tokens_BND[:, :, -videos.tokens_BMD.shape[2] :], dim=2)
         return words_BND @ F.normalize(videos.tokens_BMD, dim=2).transpose(1, 2)
 
 

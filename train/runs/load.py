@@ -180,6 +180,7 @@ def plan_model(config: TrainConfig, feature_dim: int, text_inputs: TextInputs, n
         has_token_head=objective.has_token_head,
         masks_words=objective.masks_words,
         reads_texts=objective.reads_texts,
+        is_solved=objective.is_solved,
         still=config.data.grid is not None and config.data.grid[0] == 1,
         make_modules=lambda sizes: objective.modules_of(replace(sizes, grid=config.data.grid), num_labels),
     )

@@ -37,7 +37,7 @@ from .files import EVENTS_FILE, LABELS_FILE, MODEL_FILE, RUN_FILE
 STORE_FIELDS = ("features", "profile_hash", "weights", "weights_sha256", "origin")
 RENAMED_SETTINGS = {"held_out": "validation_share", "average": "ema_decay"}
 """{name of a setting in runs of earlier versions: its name now}"""
-SETTINGS_BEFORE = {"idf": "tag", "density_vectors": "centered"}
+SETTINGS_BEFORE = {"idf": "tag", "density_vectors": "centered", "bag": "trained"}
 """{setting that runs of earlier versions do not have, and whose default is another one now: what they did}"""
 MAX_LOSS_TERMS = 64
 """Upper limit of the terms of a loss."""

@@ -1,0 +1,159 @@
+"""Canonical correlations of clips and captions: linear vectors of both that are solved, not trained.
+
+All that they need are sums over the training clips (``Sums``), so that one pass over any number of clips serves them,
+in memory that does not grow with it.
+
+Shape letters: B clips, C captions, D numbers of a clip, V words, R principal directions of clips, K numbers of a
+vector.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+MAX_DIRECTIONS = 512
+"""Upper limit of the principal directions of clips that are used; the others are hardly more than noise."""
+SWEEPS, OVERSAMPLING = 6, 32
+"""Of the search for principal directions (Halko, Martinsson and Tropp 2011, Algorithm 4.4)."""
+
+
+class Penalties(NamedTuple):
+    """The strength of both penalties, and the weight of directions."""
+
+    clips: float
+    """In mean variances of the principal directions of clips."""
+    words: float
+    """In mean variances of the words. A strong one makes this ridge regression from clips to words."""
+    power: float
+    """The exponent with which a direction's correlation counts in a score."""
+
+
+@dataclass
+class Sums:
+    """Sums over clips and over the word weights of their captions. Clips count the same, whatever their captions."""
+
+    x_D: Tensor
+    xx_DD: Tensor
+    y_V: Tensor
+    yy_VV: Tensor
+    yx_VD: Tensor
+    num_clips: int = 0
+
+    @classmethod
+    def zeros(cls, num_features: int, num_words: int) -> Sums:
+        """Return sums over no clips."""
+
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(*shape, dtype=torch.float64)
+
+        return cls(
+            zeros(num_features),
+            zeros(num_features, num_features),
+            zeros(num_words),
+            zeros(num_words, num_words),
+            zeros(num_words, num_features),
+        )
+
+    def add(self, x_BD: Tensor, ids_CN: Tensor, weights_CN: Tensor, clip_of_C: Tensor) -> None:
+        """Add clips with their captions.
+
+        Args:
+            x_BD: Clips, of a scale near 1.
+            ids_CN: The different words of each caption.
+            weights_CN: The weight of each word, 0 at padding.
+            clip_of_C: Index of each caption's clip. Each clip has a caption.
+        """
+        share_C = 1 / clip_of_C.bincount(minlength=len(x_BD)).to(x_BD)[clip_of_C]
+        self.num_clips += len(x_BD)
+        self.x_D += x_BD.sum(dim=0)
+        self.xx_DD += x_BD.T @ x_BD
+        caption_P, column_P = weights_CN.nonzero(as_tuple=True)
+        words_S, place_P = ids_CN[caption_P, column_P].unique(return_inverse=True)
+        weight_P = weights_CN[caption_P, column_P].to(x_BD) * share_C[caption_P]
+        places = torch.stack([place_P, clip_of_C[caption_P]])
+        y_SB = torch.sparse_coo_tensor(places, weight_P, (len(words_S), len(x_BD)), check_invariants=False)
+        self.y_V.index_add_(0, words_S, torch.zeros(len(words_S)).to(x_BD).index_add(0, place_P, weight_P).double())
+        self.yx_VD.index_add_(0, words_S, torch.sparse.mm(y_SB, x_BD).double())
+        products_CNN = (share_C[:, None] * weights_CN)[:, :, None] * weights_CN[:, None]
+        places_CNN = ids_CN[:, :, None] * len(self.y_V) + ids_CN[:, None]
+        self.yy_VV.view(-1).index_add_(0, places_CNN.flatten(), products_CNN.flatten().double())
+
+
+class Linear(NamedTuple):
+    """Vectors of words and of clips. The cosine of a caption's vector and a clip's is their score.
+
+    A caption's vector is the weighted sum of its words' vectors and ``caption_bias_K``; a clip's vector is linear in
+    its features.
+    """
+
+    words_VK: Tensor
+    caption_bias_K: Tensor
+    clips_DK: Tensor
+    clip_bias_K: Tensor
+
+
+class CanonicalCorrelations:
+    """Canonical correlations of the same sums, for any penalties."""
+
+    def __init__(self, sums: Sums, *, seed: int = 0) -> None:
+        """Find the principal directions of the clips.
+
+        Args:
+            sums: Over two clips or more.
+            seed: Of the search for principal directions, where there are many features.
+        """
+        number = sums.num_clips
+        self._mean_D, self._mean_V = sums.x_D / number, sums.y_V / number
+        xx_DD = sums.xx_DD / number - torch.outer(self._mean_D, self._mean_D)
+        self._variances_R, self._directions_DR = principal_directions(xx_DD, min(MAX_DIRECTIONS, number - 1), seed)
+        self._scale = float(self._variances_R.mean())
+        self._xy_RV = self._directions_DR.T @ (sums.yx_VD.T / number - torch.outer(self._mean_D, self._mean_V))
+        self._yy_VV = sums.yy_VV / number - torch.outer(self._mean_V, self._mean_V)
+
+    def solve(self, penalties: Penalties, num_dimensions: int) -> Linear:
+        """Return the vectors of words and clips, float32.
+
+        Args:
+            penalties: Their strengths.
+            num_dimensions: K; the last numbers are 0 if there are fewer directions.
+
+        Source: Vinod 1976 for the penalties; Gong et al. 2014, section 3.3, for the power of the correlations.
+        """
+        penalty = penalties.words * float(self._yy_VV.diagonal().mean()) + torch.finfo(torch.float64).tiny
+        lower_VV = torch.linalg.cholesky(self._yy_VV + penalty * torch.eye(len(self._yy_VV), dtype=torch.float64))
+        solved_VR = torch.cholesky_solve(self._xy_RV.T, lower_VV)
+        scales_R = (self._variances_R + penalties.clips * self._scale).rsqrt()
+        squares_RR = scales_R[:, None] * (self._xy_RV @ solved_VR) * scales_R
+        values_R, vectors_RR = torch.linalg.eigh((squares_RR + squares_RR.T) / 2)
+        kept = min(num_dimensions, len(values_R))
+        correlations_K = values_R.flip(0)[:kept].clamp(min=1e-12).sqrt()
+        weights_K = correlations_K ** (penalties.power / 2)
+        clips_RK = scales_R[:, None] * vectors_RR.flip(1)[:, :kept]
+        words_VK = solved_VR @ clips_RK / correlations_K * weights_K
+        clips_DK = self._directions_DR @ (clips_RK * weights_K)
+        parts = words_VK, -self._mean_V @ words_VK, clips_DK, -self._mean_D @ clips_DK
+        return Linear(*(torch.nn.functional.pad(part, (0, num_dimensions - kept)).float() for part in parts))
+
+
+def principal_directions(xx_DD: Tensor, most: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return the largest variances [R], the largest first, and their directions [D, R].
+
+    Args:
+        xx_DD: A covariance matrix.
+        most: Upper limit of R.
+        seed: Of the start of the search, which finds the directions of large variance to the last digits.
+    """
+    size = len(xx_DD)
+    if size <= 2 * (most + OVERSAMPLING):
+        values_D, vectors_DD = torch.linalg.eigh(xx_DD)
+        return values_D.flip(0)[:most].clamp(min=0), vectors_DD.flip(1)[:, :most]
+    generator = torch.Generator().manual_seed(seed)
+    basis_DQ = torch.randn(size, most + OVERSAMPLING, generator=generator, dtype=xx_DD.dtype)
+    for _ in range(SWEEPS):
+        basis_DQ = torch.linalg.qr(xx_DD @ basis_DQ)[0]
+    values_Q, vectors_QQ = torch.linalg.eigh(basis_DQ.T @ xx_DD @ basis_DQ)
+    return values_Q.flip(0)[:most].clamp(min=0), (basis_DQ @ vectors_QQ.flip(1))[:, :most]
