@@ -293,10 +293,9 @@ ENCODERS = {
     ),
     "words": EncoderTraits(
         description="a vector and a weight for each word of the training captions, and linear layers on a clip's "
-        "feature vectors",
+        "feature vectors; with a text encoder also its sentence vectors, which are not trained",
         caption_input="word_ids",
         ignored_settings=(
-            "text_encoder",
             "embedding_size",
             "glu_size",
             "num_video_layers",
@@ -368,15 +367,19 @@ class _EncoderDescriptions(Mapping[str, str]):
         return len(encoders())
 
 
+SMALL_TEXT_ENCODER = "small"
+"""The text encoder that is learned from the captions."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings(Settings):
     """Settings of the model."""
 
     encoder: str = setting("transformer", choices=_EncoderDescriptions())
     text_encoder: str = setting(
-        "small",
-        "'small' (two layers, learned from the captions), or a BERT-like model, T5, CLIP or SigLIP by folder or hub "
-        "name",
+        SMALL_TEXT_ENCODER,
+        "'small' (two layers, learned from the captions; with encoder words: none), or a BERT-like model, T5, CLIP or "
+        "SigLIP by folder or hub name",
     )
     embedding_size: int = setting(6144, "width of the encoders gated and htm", ge=1)  # SSML section 5.1
     glu_size: int = setting(

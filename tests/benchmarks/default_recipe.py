@@ -15,7 +15,7 @@ from vlalign.train import evaluate, train
 TAKEN_OUT: dict[str, dict[str, Any]] = {
     "nothing": {},
     "bag": {"losses": "word"},
-    "word": {"losses": "bag"},
+    "solving": {"bag": "trained"},
     "ema_decay": {"ema_decay": 0.0},
     "dropout": {"dropout": 0.0},
     "chosen-weights": {"stage_weights": "set"},

@@ -182,7 +182,8 @@ def test_a_setting_for_a_table_reaches_the_rows_that_use_it(tmp_path):
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "words": ("toy", {"objective": "words", "encoder": "words"}),
-    "words, one score": ("toy", {"objective": "words", "encoder": "words", "losses": "bag"}),
+    "words, one score": ("toy", {"objective": "words", "encoder": "words", "losses": "word"}),
+    "words, trained": ("toy", {"objective": "words", "encoder": "words", "bag": "trained"}),
     "ssml": ("toy", {"objective": "ssml", **GATED}),
     "ssml, discarded": (
         "toy",

@@ -25,7 +25,7 @@ from ..distributed import Workers
 from ..settings import DataSettings, OptimizationSettings
 from .batches import Batches, ClipBatches
 from .clip_features import ClipFeatures, pad_rows
-from .clips import Clip, Clips
+from .clips import Clip, Clips, evenly
 from .extra_inputs import BatchIds, ExtraInputs
 from .order import group_by_shard
 from .pair_weights import Density, density_weights, discard_improbable
@@ -36,6 +36,8 @@ from .usable_captions import skip_without_rows, why_split_is_unusable
 
 MAX_VALIDATION_VIDEOS = 1000
 """Videos."""
+MAX_COUNTED_TEXTS = 1_000_000
+"""Upper limit of the captions that a vocabulary is learned from: words that only others have are rare."""
 TEXTS_AT_ONCE = 4096
 """Training texts between two reports of progress, which would take as long as counting the words of each."""
 
@@ -158,7 +160,7 @@ class Examples:
     """The number of examples, in words."""
 
     def train_texts(self) -> Iterator[str]:
-        """Yield all texts that are trained on, for a vocabulary that is learned from them."""
+        """Yield texts that are trained on, for a vocabulary that is learned from them."""
         raise NotImplementedError
 
     def prefetch(self, step: int, share: slice) -> None:
@@ -278,8 +280,10 @@ class PairExamples(Examples):
         return read_pairs(source.dataset, source.features, source.problems, source.recordings)
 
     def train_texts(self) -> Iterator[str]:
-        """Yield all training captions, and show progress."""
+        """Yield all training captions, or a million of them, evenly spread, and show progress."""
         captions = self.pairs["train"].captions
+        if len(captions) > MAX_COUNTED_TEXTS:
+            captions = captions.take(evenly(len(captions), MAX_COUNTED_TEXTS))
         texts = captions.texts()
         parts = iter(lambda: list(islice(texts, TEXTS_AT_ONCE)), [])
         for part in progress(parts, total=len(captions), what="counting words", unit="captions", size=len):

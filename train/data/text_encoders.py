@@ -34,6 +34,7 @@ from ...storage.hub.files import ModelFiles, download_model
 from ...storage.hub.loading import load_network, load_processor, new_network, read_config
 from ...storage.hub.names import HUB_ID
 from ..distributed import Workers
+from ..settings import SMALL_TEXT_ENCODER
 from ..untrusted_files import refuse_damaged, shape_difference
 from .text_towers import (
     TOWERS,
@@ -381,7 +382,6 @@ def _unused(about: Mapping[str, Any], config: PreTrainedConfig) -> list[str]:
     ]
 
 
-SMALL = "small"
 SMALL_SPECIAL_TOKENS = {
     "pad_token": "[PAD]",
     "unk_token": "[UNK]",
@@ -446,7 +446,7 @@ def new_text_encoder(name: str, train_captions: Iterable[str], workers: Workers)
     Raises:
         UserError: The model cannot be loaded.
     """
-    if name == SMALL:
+    if name == SMALL_TEXT_ENCODER:
         tokenizer = workers.from_first(lambda: small_tokenizer(train_captions))
         return tokenizer, small_bert(len(tokenizer)), TextPooling()
     try:

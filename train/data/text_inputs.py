@@ -4,6 +4,7 @@
     gated        WordVectorInputs    the mean of the words' vectors
     htm          EachWordVectorInputs  each word's vector
     words        WordIdInputs        ids of a caption's different words
+                 WordSentenceInputs  and of its subwords, for a text encoder
     spoken       RecordingInputs     log-mel rows
 
 An encoder of one's own may have a class of its own, which is a ``LearnedInputs``.
@@ -36,7 +37,7 @@ from ...storage.common.writing import make_folder, move, remove_file, remove_tre
 from ...storage.records import Caption
 from ...storage.stores.store import Store
 from ..distributed import Workers
-from ..settings import EncoderTraits
+from ..settings import SMALL_TEXT_ENCODER, EncoderTraits
 from ..untrusted_files import refuse_damaged
 from .clip_features import pad_rows
 
@@ -340,6 +341,11 @@ class WordIdInputs:
         """Return the index of each token of a caption, and the word that it is, in lower case."""
         return [(index, self.words[number]) for index, number in enumerate(self._numbers(caption.caption))]
 
+    def unknown_words(self, text: str) -> list[str]:
+        """Return the words of a text that are not in the vocabulary, in order, each once, in lower case."""
+        words = dict.fromkeys(word.lower() for word in split_words(text))
+        return [word for word in words if word not in self._number]
+
     def _numbers(self, text: str) -> list[int]:
         known = (self._number.get(word.lower()) for word in split_words(text))
         return list(dict.fromkeys(number for number in known if number is not None))[: self.max_words]
@@ -347,6 +353,25 @@ class WordIdInputs:
     def save(self, folder: Path) -> None:
         """Write the vocabulary."""
         write_json(folder / WORD_LIST_FILE, {"words": self.words})
+
+
+class WordSentenceInputs(WordIdInputs):
+    """Makes captions into the numbers of their different words, and into subwords for a text encoder."""
+
+    def __init__(self, words: WordIdInputs, sentences: SubwordInputs) -> None:
+        super().__init__(words.words, words.max_words, words.idf)
+        self.sentences = sentences
+
+    def __call__(self, captions: Sequence[Caption]) -> dict[str, Tensor]:
+        """Return also ``sentence_ids`` and ``sentence_mask``, each [B, L], padded to the longest."""
+        subwords = self.sentences(captions)
+        of_sentences = {"sentence_ids": subwords["input_ids"], "sentence_mask": subwords["attention_mask"]}
+        return super().__call__(captions) | of_sentences
+
+    def save(self, folder: Path) -> None:
+        """Write the vocabulary, the tokenizer and the encoder's settings."""
+        self.sentences.save(folder)
+        super().save(folder)
 
 
 ROWS_OF_TOKEN = 16
@@ -475,11 +500,16 @@ def new_text_inputs(
         return WordVectorInputs(read_word_vectors(word_vectors))
     if caption_input == "each_word_vector":
         return EachWordVectorInputs(read_word_vectors(word_vectors), source.max_text_tokens)
-    if (learned := _learned(caption_input)) is not None:
-        return workers.from_first(lambda: learned.learn(texts, source.max_text_tokens))
+    learned = None
+    if (kind := _learned(caption_input)) is not None:
+        learned = workers.from_first(lambda: kind.learn(texts, source.max_text_tokens))
+        if not isinstance(learned, WordIdInputs) or text_encoder == SMALL_TEXT_ENCODER:
+            return learned
     from .text_encoders import new_text_encoder  # transformers takes seconds to import
 
-    return SubwordInputs(*new_text_encoder(text_encoder, texts, workers), source.weights, source.max_text_tokens)
+    encoder = new_text_encoder(text_encoder, texts, workers)
+    subwords = SubwordInputs(*encoder, source.weights, source.max_text_tokens)
+    return subwords if learned is None else WordSentenceInputs(learned, subwords)
 
 
 def saved_text_inputs(
@@ -502,14 +532,19 @@ def saved_text_inputs(
         return WordVectorInputs(read_word_vectors(folder / WORD_VECTORS_FILE))
     if caption_input == "each_word_vector":
         return EachWordVectorInputs(read_word_vectors(folder / WORD_VECTORS_FILE), source.max_text_tokens)
-    if (learned := _learned(caption_input)) is not None:
+    learned = None
+    if (kind := _learned(caption_input)) is not None:
         for path in folder.rglob("*"):
             check_regular(path)
         with refuse_damaged(folder):
-            return learned.read(folder, source.max_text_tokens)
+            learned = kind.read(folder, source.max_text_tokens)
+        if not isinstance(learned, WordIdInputs) or not read_shapes():
+            return learned
     from .text_encoders import saved_text_encoder  # transformers takes seconds to import
 
-    return SubwordInputs(*saved_text_encoder(folder, read_shapes()), source.weights, source.max_text_tokens)
+    encoder = saved_text_encoder(folder, read_shapes())
+    subwords = SubwordInputs(*encoder, source.weights, source.max_text_tokens)
+    return subwords if learned is None else WordSentenceInputs(learned, subwords)
 
 
 def save_text_inputs(inputs: TextInputs, folder: Path) -> None:
@@ -518,7 +553,8 @@ def save_text_inputs(inputs: TextInputs, folder: Path) -> None:
     A class of one's own follows links that lie in the folder and have the names of its files. So it writes into a new
     folder, which takes the place of the old one.
     """
-    if type(inputs) in (SubwordInputs, WordVectorInputs, EachWordVectorInputs, WordIdInputs, RecordingInputs):
+    own = SubwordInputs, WordVectorInputs, EachWordVectorInputs, WordIdInputs, WordSentenceInputs, RecordingInputs
+    if type(inputs) in own:
         inputs.save(folder)
         return
     make_folder(folder.parent)

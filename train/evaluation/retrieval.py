@@ -209,7 +209,8 @@ class Retrieval(Task[RetrievalSettings]):
     ({direction: {metric: [low, high]}}), those of each of the ``stages``
     alone, R@1 ``without`` each stage, the ``weights`` of the stages, ``ties``, ``rerank`` and ``normalization`` (name,
     temperature, number of training queries, error of both directions and notes); for a run with a codebook also
-    ``codebook``; with metrics of one's own also ``own_metrics``, {metric: {name: value}}; with draws also ``draws``
+    ``codebook``; for a run with a vocabulary ``unknown_words`` if captions have any (``captions``, ``example`` and
+    ``note``); with metrics of one's own also ``own_metrics``, {metric: {name: value}}; with draws also ``draws``
     (``DrawResults``), whose means are then the ``table_metrics``.
     """
 
@@ -299,6 +300,8 @@ class Retrieval(Task[RetrievalSettings]):
         if num_draws:
             drawn = (draw_pairs(pairs, settings.draw_size, number) for number in range(1, num_draws + 1))
             metrics["draws"] = _draw_results([_rank(run, request, each).ranking.metrics for each in drawn], settings)
+        if (unknown := _unknown_words(run, pairs)) is not None:
+            metrics["unknown_words"] = unknown
         codebook = None
         if run.scorer.model.codebook is not None and run.scorer.model.codebook.size:
             codebook = read_codebook(run.scorer, pairs, run.dataset.word_times)
@@ -343,6 +346,11 @@ class Retrieval(Task[RetrievalSettings]):
             yield deviation_table(draws["deviation"])
             yield "all clips together:"
         yield metrics_table(metrics["metrics"], metrics.get("intervals"))
+        if unknown := metrics.get("unknown_words"):
+            yield (
+                f"note: {unknown['captions']:,} captions have a word that no training caption has, such as "
+                f"{unknown['example']!r}; {unknown['note']}"
+            )
         if len(metrics["stages"]) > 1:
             yield stages_table(metrics["stages"], metrics["weights"], metrics["rerank"])
         yield from _normalization_lines(metrics["normalization"])
@@ -573,6 +581,22 @@ def score_split(
         fix = f"have the fusion layers score the best {USUAL_RERANK} only" if scorer.has_early else "evaluate fewer"
         raise SettingError("rerank", "is missing", f"{size}; {fix}")
     return TiledScores(scorer, captions, clips, rerank=rerank if scorer.has_late else None)
+
+
+def _unknown_words(run: Run, pairs: Pairs) -> dict[str, Any] | None:
+    """Return how many captions have a word that is not in a learned vocabulary, and what becomes of it."""
+    from ..data.text_inputs import WordIdInputs, WordSentenceInputs
+
+    inputs = run.scorer.text_inputs
+    if not isinstance(inputs, WordIdInputs):
+        return None
+    unknown = [words[0] for text in pairs.captions.texts() if (words := inputs.unknown_words(text))]
+    if not unknown:
+        return None
+    note = "only the text encoder reads it"
+    if not isinstance(inputs, WordSentenceInputs):
+        note = "it is ignored (a run of vlalign-train --text-encoder FOLDER reads it)"
+    return {"captions": len(unknown), "example": unknown[0], "note": note}
 
 
 def _report_duration(scorer: Scorer, captions: Sequence[Caption], clips: Sequence[Clip]) -> None:

@@ -196,9 +196,10 @@ def _check_terms(terms: Any, objective: Objective) -> None:
 def update_ema(ema_model: PairModel, model: PairModel, decay: float) -> None:
     """Update the running average of a model's weights: average = decay * average + (1 - decay) * model.
 
-    Buffers, such as statistics of features, are copied.
+    Buffers, such as statistics of features, are copied. Frozen weights stay the same.
     """
     for averaged, new in zip(ema_model.parameters(), model.parameters(), strict=True):
-        averaged.lerp_(new, 1 - decay)
+        if new.requires_grad:
+            averaged.lerp_(new, 1 - decay)
     for averaged, new in zip(ema_model.buffers(), model.buffers(), strict=True):
         averaged.copy_(new)

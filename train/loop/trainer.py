@@ -35,16 +35,16 @@ from ..models.words import WordPair
 from ..objectives.base import Objective
 from ..recipes.train_config import TrainConfig
 from ..runs.checkpoint import RunState, load_init, load_model, load_state, save_model, save_state
-from ..runs.files import LABELS_FILE, MODEL_FILE, STATE_FILE, TEXT_FOLDER
+from ..runs.files import EVENTS_FILE, LABELS_FILE, MODEL_FILE, STATE_FILE, TEXT_FOLDER
 from ..runs.load import plan_model, read_text_inputs, read_token_weights
-from ..runs.run_json import describe_inputs, save_run
+from ..runs.run_json import describe_inputs, read_events, save_run
 from ..scoring.scorer import Scorer
 from .event_log import EventLog
 from .parameter_groups import FACTOR, SCHEDULE, parameter_groups
 from .prefetch import PrefetchedInputs
 from .solving import Solver
 from .step import backward, learning_rate_factor, update_ema
-from .validation import VALIDATIONS, choose_stage_weights
+from .validation import VALIDATIONS, report_kept
 
 MAX_STATISTICS_CLIPS = 2000
 """Upper limit of the training clips over which features are standardised."""
@@ -418,9 +418,11 @@ class Trainer:
             "num_threads": torch.get_num_threads(),  # the last digits of sums depend on it
         }
         save_model(self.folder, self.validated_model, last=True)
-        if self.config.validation.stage_weights == "validation":
-            load_model(self.folder, self.validated_model)
-            if (chosen := choose_stage_weights(self.scorer, self.examples)) is not None:
-                result |= {"stage_weights": chosen.weights, "stage_weights_tried": chosen.tried}
+        load_model(self.folder, self.validated_model)
+        events = read_events(self.folder / EVENTS_FILE)
+        curve = {event["step"]: event["validation_R@1"] for event in events if "validation_R@1" in event}
+        kept = self.state.best["step"] if self.state.best else 0
+        if (chosen := report_kept(self.scorer, self.examples, kept, curve)) is not None:
+            result |= {"stage_weights": chosen.weights, "stage_weights_tried": chosen.tried}
         save_run(self.folder, self.config, self.state.inputs, result)
         remove_file(self.folder / STATE_FILE, missing_ok=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypedDict
 
@@ -16,7 +16,7 @@ from ..data.pairs import Pairs, make_pairs
 from ..data.segments import label_frames
 from ..evaluation.segmentation import frame_scores
 from ..evaluation.vqa import answer_scores
-from ..intervals import best_beyond_noise
+from ..intervals import best_beyond_noise, share_interval
 from ..metrics import retrieval_metrics, right_ranks
 from ..scoring.query_biases import fit_biases
 from ..scoring.scorer import Scorer, stage_scores
@@ -27,6 +27,8 @@ MAX_PAIRS = 20_000
 RERANK = 20
 TRIED_SHARES = (0.0, 0.25, 0.5, 1.0)
 """In proportion to these, stages share the spread of the score."""
+MAX_SHOWN_STEPS = 8
+"""Upper limit of the validations that a line shows."""
 MAX_QUESTIONS, MAX_VIDEOS = 2000, 50
 
 
@@ -40,35 +42,79 @@ class Validation:
     """Returns the metrics by name; empty if there is no validation split."""
 
 
-def validate_retrieval(scorer: Scorer, examples: Examples) -> dict[str, float]:
+class Ranked(NamedTuple):
+    """A ranking of the validation clips by the score that is used."""
+
+    pairs: Pairs
+    by_caption: np.ndarray
+    """float32 [num_captions, num_clips]"""
+    chosen: ChosenWeights | None
+    """The weights of stages, if they were chosen."""
+
+
+def _rank_validation(scorer: Scorer, valid: Pairs) -> Ranked:
     """Rank the validation clips for one caption of each, or of as many as the fusion layers should see.
 
-    If the weights of stages are chosen, they are chosen for this model first, on the captions that
-    ``choose_stage_weights`` takes, and these are ranked.
+    If the weights of stages are chosen, they are chosen for this model first, on several captions of each clip, and
+    these are ranked: in a small split, one caption decides more by chance.
     """
-    assert isinstance(examples, PairExamples)
-    valid = examples.pairs["validation"]
-    if not valid.clips:
-        return {}
-    weights = scorer.config.score_weights
+    weights, chosen = scorer.config.score_weights, None
     if scorer.config.validation.stage_weights == "validation" and len(weights) > 1:
-        pairs, scores = _score_validation(scorer, valid, _weighing_captions(scorer, valid))
-        weights = _choose_weights(pairs, scores).weights
+        pairs, scores = _score_validation(scorer, valid, evenly(len(valid.captions), _most_captions(scorer)))
+        chosen = _choose_weights(pairs, scores)
+        weights = chosen.weights
     else:
         captions_of = valid.captions_of_clips
-        chosen = [captions_of[clip][0] for clip in evenly(len(valid.clips), _most_captions(scorer))]
-        pairs, scores = _score_validation(scorer, valid, chosen)
+        firsts = [captions_of[clip][0] for clip in evenly(len(valid.clips), _most_captions(scorer))]
+        pairs, scores = _score_validation(scorer, valid, firsts)
     by_caption = scores.fused(weights).by_caption
     objective, queries = scorer.config.objective, scores.queries
     if objective.normalization != "none" and queries is not None and queries.num_queries:  # as evaluation does
         by_caption = by_caption + fit_biases(queries.texts, objective.temperature).bias_N
-    metrics = retrieval_metrics(by_caption, pairs.clip_of_caption)["text_to_video"]
+    return Ranked(pairs, by_caption, chosen)
+
+
+def validate_retrieval(scorer: Scorer, examples: Examples) -> dict[str, float]:
+    """Rank the validation clips by captions; return the figures of the score that is used, with chosen weights."""
+    assert isinstance(examples, PairExamples)
+    valid = examples.pairs["validation"]
+    if not valid.clips:
+        return {}
+    ranked = _rank_validation(scorer, valid)
+    metrics = retrieval_metrics(ranked.by_caption, ranked.pairs.clip_of_caption)["text_to_video"]
     return {"validation_mean_rank": metrics["mean_rank"], "validation_R@1": metrics["R@1"]}
 
 
-def _weighing_captions(scorer: Scorer, valid: Pairs) -> np.ndarray:
-    """Return captions to choose weights on, several of each clip: in a small split, one decides more by chance."""
-    return evenly(len(valid.captions), _most_captions(scorer))
+def report_kept(scorer: Scorer, examples: Examples, step: int, curve: Mapping[int, float]) -> ChosenWeights | None:
+    """Report how the model that is kept ranks the validation split, and return the weights of stages that it chose.
+
+    Args:
+        scorer: The model.
+        examples: Have the validation split.
+        step: The step of the model.
+        curve: {step: validation R@1, in percent}
+
+    Returns:
+        None if no weights were chosen.
+    """
+    if not isinstance(examples, PairExamples) or not curve or not examples.pairs["validation"].clips:
+        return None
+    pairs, by_caption, chosen = _rank_validation(scorer, examples.pairs["validation"])
+    is_first = right_ranks(by_caption, pairs.clip_of_caption) < 2
+    low, high = share_interval(is_first, pairs.clips.video[pairs.clip_of_caption])
+    of = f"{number_of(len(pairs.captions), 'captions')} of {number_of(len(pairs.clips), 'clips')}"
+    shown = [list(curve)[index] for index in evenly(len(curve), MAX_SHOWN_STEPS)]
+    say(
+        f"kept: step {step:,} of {max(curve):,}, validation R@1 {100 * is_first.mean():.1f} for {of} (95 % interval "
+        f"{100 * low:.1f} to {100 * high:.1f}; R@1 after steps {', '.join(f'{s:,}: {curve[s]:.1f}' for s in shown)})"
+    )
+    if chosen is not None:
+        recalls = {tuple(trial["weights"].values()): trial["recall"] for trial in chosen.tried}
+        alone = {stage: tuple(float(other == stage) for other in chosen.weights) for stage in chosen.weights}
+        shares = ", ".join(f"{stage} {share:.0%}" for stage, share in chosen.shares.items())
+        others = ", ".join(f"{stage} alone {recalls[weights]:.1f}" for stage, weights in alone.items())
+        say(f"stages: {shares} of the score (R@1 of {others})")
+    return chosen
 
 
 def _most_captions(scorer: Scorer) -> int:
@@ -100,37 +146,12 @@ class ChosenWeights(NamedTuple):
     tried: list[TriedWeights]
 
 
-def choose_stage_weights(scorer: Scorer, examples: Examples) -> ChosenWeights | None:
-    """Choose the weights of the stages that rank the validation split best; a line says which, and why.
+def _choose_weights(pairs: Pairs, scores: StageScores) -> ChosenWeights:
+    """Choose the weights of the stages that rank the validation split best.
 
     Stages share the spread of the score equally, unless other shares (in proportion to 0, 1/4, 1/2 and 1) have a
     higher mean reciprocal rank beyond noise.
-
-    Args:
-        scorer: The model to choose for.
-        examples: Have the validation split.
-
-    Returns:
-        None if there is nothing to choose or no validation split.
     """
-    if len(scorer.config.score_weights) < 2 or not isinstance(examples, PairExamples):
-        return None
-    valid = examples.pairs["validation"]
-    if not valid.clips:
-        return None
-    pairs, scores = _score_validation(scorer, valid, _weighing_captions(scorer, valid))
-    chosen = _choose_weights(pairs, scores)
-    recalls = {tuple(trial["weights"].values()): trial["recall"] for trial in chosen.tried}
-    shown = ", ".join(f"{stage} {share:.0%}" for stage, share in chosen.shares.items())
-    alone = {stage: tuple(float(other == stage) for other in chosen.weights) for stage in chosen.weights}
-    others = ", ".join(f"{stage} alone {recalls[weights]:.1f}" for stage, weights in alone.items())
-    asked = number_of(len(pairs.captions), "validation captions")
-    say(f"stages {shown}: R@1 {recalls[tuple(chosen.weights.values())]:.1f} of {asked} ({others})")
-    return chosen
-
-
-def _choose_weights(pairs: Pairs, scores: StageScores) -> ChosenWeights:
-    """Do what ``choose_stage_weights`` says, without a line."""
     spreads = np.array([max(_spread(scores, stage), np.finfo(np.float32).tiny) for stage in scores.stage_names])
     equal = (1.0,) * len(spreads)
     ranks: dict[tuple[float, ...], np.ndarray] = {}

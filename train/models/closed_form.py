@@ -96,6 +96,13 @@ class Linear(NamedTuple):
     clip_bias_K: Tensor
 
 
+class Regression(NamedTuple):
+    """Numbers of clips that are linear in their features."""
+
+    weights_DH: Tensor
+    bias_H: Tensor
+
+
 class CanonicalCorrelations:
     """Canonical correlations of the same sums, for any penalties."""
 
@@ -137,6 +144,20 @@ class CanonicalCorrelations:
         clips_DK = self._directions_DR @ (clips_RK * weights_K)
         parts = words_VK, -self._mean_V @ words_VK, clips_DK, -self._mean_D @ clips_DK
         return Linear(*(torch.nn.functional.pad(part, (0, num_dimensions - kept)).float() for part in parts))
+
+    def regress(self, x_BD: Tensor, targets_BH: Tensor, penalty: float) -> Regression:
+        """Return ridge regression from clips to numbers of each, float32.
+
+        Args:
+            x_BD: Some of the clips.
+            targets_BH: Numbers of each, less their mean.
+            penalty: Its strength, in mean variances of the principal directions of all clips.
+        """
+        x_BR = (x_BD.double() - self._mean_D) @ self._directions_DR
+        covariance_RH = x_BR.T @ targets_BH.double() / len(x_BD)
+        scales_R = 1 / (self._variances_R + penalty * self._scale)
+        weights_DH = self._directions_DR @ (scales_R[:, None] * covariance_RH)
+        return Regression(weights_DH.float(), (-self._mean_D @ weights_DH).float())
 
 
 def principal_directions(xx_DD: Tensor, most: int, seed: int) -> tuple[Tensor, Tensor]:

@@ -10,11 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..data.text_inputs import WordIdInputs
+from ..data.text_inputs import SubwordInputs, WordIdInputs, WordSentenceInputs
 from ..settings import ENCODERS, EncoderTraits, ModelSettings
 from .base import MakeModules, ModelPlan, PairModel, no_modules
-from .closed_form import Linear
-from .tokens import TextTokens, VideoTokens, masked_mean
+from .closed_form import Linear, Regression
+from .layers import by_length
+from .tokens import TextTokens, VideoTokens, masked_mean, pooled_texts
 from .word_directions import Whitening
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ MAX_SOLVED_WORDS = 8192
 class SolvedBag(nn.Module):
     """Vectors of captions and of whole clips that are solved, not trained (``closed_form``).
 
-    A caption's words are weighted by TF-IDF; a clip is the mean and the maximum of its standardised rows.
+    A caption's words are weighted by TF-IDF; a clip is the mean and the maximum of its standardised rows. A vector has
+    one part of words and, with a text encoder, one of sentences; their shares of a score sum to 1.
     """
 
     words: Tensor
@@ -42,14 +44,19 @@ class SolvedBag(nn.Module):
     clips: Tensor
     clip_bias: Tensor
     idf: Tensor
+    sentence_bias: Tensor
+    sentence_clips: Tensor
+    sentence_clip_bias: Tensor
+    sentence_share: Tensor
 
-    def __init__(self, feature_dim: int, num_words: int) -> None:
-        """Make vectors of zeros, for ``set``.
+    def __init__(self, feature_dim: int, num_words: int, sentence_dim: int = 0) -> None:
+        """Make vectors of zeros, for ``set_words`` and ``set_sentences``.
 
         Args:
             feature_dim: Width of the video features.
             num_words: Size of the vocabulary. The most frequent words come first; those behind ``MAX_SOLVED_WORDS``
                 count nothing.
+            sentence_dim: Width of the text encoder's sentence vectors; 0 without one.
         """
         super().__init__()
         num_solved = min(num_words, MAX_SOLVED_WORDS)
@@ -58,13 +65,26 @@ class SolvedBag(nn.Module):
         self.register_buffer("clips", torch.zeros(2 * feature_dim, WIDTH))
         self.register_buffer("clip_bias", torch.zeros(WIDTH))
         self.register_buffer("idf", torch.ones(num_solved))
+        self.has_sentences = sentence_dim > 0
+        if self.has_sentences:
+            self.register_buffer("sentence_bias", torch.zeros(sentence_dim))
+            self.register_buffer("sentence_clips", torch.zeros(2 * feature_dim, sentence_dim))
+            self.register_buffer("sentence_clip_bias", torch.zeros(sentence_dim))
+            self.register_buffer("sentence_share", torch.tensor(0.0))
 
-    def set(self, solved: Linear) -> None:
-        """Take solved vectors."""
+    def set_words(self, solved: Linear) -> None:
+        """Take the solved vectors of words and clips."""
         self.words.copy_(solved.words_VK)
         self.caption_bias.copy_(solved.caption_bias_K)
         self.clips.copy_(solved.clips_DK)
         self.clip_bias.copy_(solved.clip_bias_K)
+
+    def set_sentences(self, mean_H: Tensor, solved: Regression, share: float) -> None:
+        """Take the solved sentence vectors of clips, the mean of the captions', and their share of a score."""
+        self.sentence_bias.copy_(-mean_H)
+        self.sentence_clips.copy_(solved.weights_DH)
+        self.sentence_clip_bias.copy_(solved.bias_H)
+        self.sentence_share.fill_(share)
 
     def word_weights(self, ids_BN: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
         """Return ids of words [B, N], and the TF-IDF weight of each, of length 1 in each caption; 0 at padding."""
@@ -72,14 +92,23 @@ class SolvedBag(nn.Module):
         ids_BN = torch.where(is_solved_BN, ids_BN, 0)
         return ids_BN, F.normalize(self.idf[ids_BN] * is_solved_BN, dim=1)
 
-    def of_captions(self, ids_BN: Tensor, mask_BN: Tensor) -> Tensor:
-        """Return the vectors of captions [B, K]."""
+    def of_captions(self, ids_BN: Tensor, mask_BN: Tensor, sentences_BH: Tensor | None = None) -> Tensor:
+        """Return the vectors of captions, of length 1, from their words and sentence vectors."""
         ids_BN, weights_BN = self.word_weights(ids_BN, mask_BN)
-        return torch.einsum("bn,bnk->bk", weights_BN, self.words[ids_BN]) + self.caption_bias
+        words_BK = torch.einsum("bn,bnk->bk", weights_BN, self.words[ids_BN]) + self.caption_bias
+        return self._joined(words_BK, None if sentences_BH is None else sentences_BH + self.sentence_bias)
 
     def of_clips(self, x_BD: Tensor) -> Tensor:
-        """Return the vectors of clips [B, K] from the mean and the maximum of their rows."""
-        return x_BD @ self.clips + self.clip_bias
+        """Return the vectors of clips, of length 1, from the mean and the maximum of their rows."""
+        sentences_BH = x_BD @ self.sentence_clips + self.sentence_clip_bias if self.has_sentences else None
+        return self._joined(x_BD @ self.clips + self.clip_bias, sentences_BH)
+
+    def _joined(self, words_BK: Tensor, sentences_BH: Tensor | None) -> Tensor:
+        words_BK = F.normalize(words_BK, dim=1)
+        if sentences_BH is None:
+            return words_BK
+        shares = (1 - self.sentence_share).sqrt(), self.sentence_share.sqrt()
+        return torch.cat([shares[0] * words_BK, shares[1] * F.normalize(sentences_BH, dim=1)], dim=1)
 
 
 class WordPair(PairModel):
@@ -100,6 +129,7 @@ class WordPair(PairModel):
         idf: np.ndarray | None = None,
         dropout: float = 0.0,
         is_solved: bool = False,
+        sentences: SubwordInputs | None = None,
         make_modules: MakeModules = no_modules,
     ) -> None:
         """Make new encoders.
@@ -110,6 +140,7 @@ class WordPair(PairModel):
             idf: Inverse document frequency of each word, with which its weight begins; None: 1 for all.
             dropout: Rate at which a clip's features are dropped while training, each in all rows.
             is_solved: How captions fit whole clips is solved, not trained.
+            sentences: Give the text encoder whose sentence vectors are solved for, too, and which is not trained.
             make_modules: Makes the objective's modules.
         """
         width = WIDTH if is_solved else 2 * WIDTH
@@ -124,12 +155,15 @@ class WordPair(PairModel):
         self.rows = nn.Linear(feature_dim, WIDTH)
         self.solved: SolvedBag | None = None
         if is_solved:
-            self.solved = SolvedBag(feature_dim, num_words)
+            self.solved = SolvedBag(feature_dim, num_words, sentences.encoder.config.hidden_size if sentences else 0)
             if idf is not None:
                 self.solved.idf.copy_(torch.from_numpy(idf[: len(self.solved.idf)]))
         else:
             self.clip = nn.Linear(2 * feature_dim, WIDTH)
             self.log_bag_scale = nn.Parameter(torch.tensor(math.log(FIRST_SCALE)))
+        self.text_encoder: nn.Module | None = None
+        if sentences is not None:
+            self.text_encoder, self.pooling = sentences.encoder.requires_grad_(False), sentences.pooling.method
         self.dropout = dropout
         self.log_word_scale = nn.Parameter(torch.tensor(math.log(FIRST_SCALE)))
         self.log_sharpness = nn.Parameter(torch.tensor(math.log(FIRST_SHARPNESS)))
@@ -146,6 +180,7 @@ class WordPair(PairModel):
             idf=texts.idf,
             dropout=settings.dropout,
             is_solved=plan.is_solved,
+            sentences=texts.sentences if plan.is_solved and isinstance(texts, WordSentenceInputs) else None,
             make_modules=plan.make_modules,
         )
 
@@ -197,11 +232,35 @@ class WordPair(PairModel):
         ids_BN, mask_BN = inputs["input_ids"], inputs["attention_mask"].bool()
         # Not word_weights[ids_BN]: with several threads, the order in which its gradient is summed is left to chance.
         weights_BN = F.softplus(F.embedding(ids_BN, self.word_weights[:, None])[:, :, 0]) * mask_BN
-        whole_BD = None if self.solved is None or self.training else self.solved.of_captions(ids_BN, mask_BN)
+        whole_BD = None
+        if self.solved is not None and not self.training:
+            whole_BD = self.solved.of_captions(ids_BN, mask_BN, self.sentence_vectors(inputs))
         lengths_B = inputs.get("lengths_B")
         return TextTokens(
             self.words(ids_BN), mask_BN, weights_BN, ids_BN=ids_BN, lengths_B=lengths_B, whole_BD=whole_BD
         )
+
+    def sentence_vectors(self, inputs: dict[str, Tensor]) -> Tensor | None:
+        """Return the text encoder's vectors of captions [B, H], as it pools them; None without one."""
+        encoder = self.text_encoder
+        if encoder is None:
+            return None
+        ids_BL, mask_BL = inputs["sentence_ids"], inputs["sentence_mask"].bool()
+
+        def encode(rows: Tensor, length: int, mask_PL: Tensor | None) -> tuple[Tensor, ...]:
+            return (encoder(input_ids=ids_BL[rows, :length], attention_mask=mask_PL).last_hidden_state.float(),)
+
+        lengths_B = mask_BL.sum(dim=1).cpu()
+        [tokens_BLH] = by_length(mask_BL, lengths_B, encode)
+        pooled_BH = pooled_texts(tokens_BLH, mask_BL, lengths_B, self.pooling)
+        return tokens_BLH[:, 0] if pooled_BH is None else pooled_BH
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the training mode, except for the text encoder, which is not trained."""
+        super().train(mode)
+        if self.text_encoder is not None:
+            self.text_encoder.eval()
+        return self
 
 
 def _mean_and_maximum(x_BMF: Tensor, mask_BM: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ..models.base import PairModel
     from ..models.tokens import TextTokens, VideoTokens
     from ..models.words import WordPair
+    from ..recipes.train_config import TrainConfig
     from .batch import Batch
 
 
@@ -57,6 +58,11 @@ class WordsObjective(Objective):
         if self.temperature != 1.0:
             raise SettingError("temperature", self.temperature, "objective words learns its scales; omit it")
 
+    def ignored_in(self, config: TrainConfig) -> dict[str, str]:
+        """Return the settings that this configuration ignores."""
+        unread = {} if self.is_solved else {"text_encoder": "bag is solved"}
+        return super().ignored_in(config) | unread
+
     @property
     def is_solved(self) -> bool:
         """True if the vectors of whole captions and clips are solved before training."""
@@ -92,7 +98,7 @@ class WordsObjective(Objective):
 
         words = _words_of(model)
         if words.solved is not None:
-            return F.normalize(texts.sentence_BD, dim=1)
+            return texts.sentence_BD
         half = texts.tokens_BND.shape[2] // 2
         bag_BD = (texts.weights_BN[:, :, None] * texts.tokens_BND[:, :, :half]).sum(dim=1)
         return words.log_bag_scale.exp() * F.normalize(bag_BD, dim=1)
@@ -101,7 +107,7 @@ class WordsObjective(Objective):
         """Return the vectors of the whole clips, of length 1."""
         import torch.nn.functional as F
 
-        return F.normalize(videos.whole, dim=1)
+        return videos.whole if _words_of(model).solved is not None else F.normalize(videos.whole, dim=1)
 
     def early_scores(self, model: PairModel, texts: TextTokens, videos: VideoTokens) -> dict[str, Tensor]:
         """Return the words' score: the weighted sum, over a text's words, of how well each fits the rows.

@@ -20,7 +20,7 @@ from vlalign.train.cli.train import main as train_main
 from vlalign.train.data.pairs import make_pairs
 from vlalign.train.distributed import Workers
 from vlalign.train.loop.step import update_ema
-from vlalign.train.loop.validation import choose_stage_weights
+from vlalign.train.loop.validation import report_kept
 from vlalign.train.models.words import WIDTH, WordPair
 from vlalign.train.objectives.batch import Batch
 from vlalign.train.objectives.words import WordsObjective
@@ -152,7 +152,7 @@ def test_a_run_by_default_is_this_one_goes_on_is_evaluated_and_searched(toy, cap
     check_stopped_run(toy, call, "words")
     told = capsys.readouterr().err
     about = read_json(toy.runs / "words-whole" / "run.json")
-    assert re.search(r"bag \d+%, word \d+%: R@1", told)
+    assert re.search(r"\bbag \d+%, word \d+%", told)
     assert (about["config"]["objective"], about["config"]["recipe"]) == ("words", "default")
     assert evaluate_main([*at(toy), "words-whole"]) == 0
     assert read_json(toy.runs / "words-whole" / "metrics.json")["weights"] == about["result"]["stage_weights"]
@@ -180,6 +180,10 @@ def ranks(scores, right):
     return 1 + np.array(rivals)
 
 
+def choose_stage_weights(training):
+    return report_kept(training.scorer, training.examples, 30, {15: 20.0, 30: 40.0})
+
+
 @pytest.fixture
 def trained(toy, tmp_path):
     """A run of 30 steps whose bag was solved."""
@@ -201,7 +205,7 @@ def test_stage_weights_are_the_best_on_validation_beyond_noise(trained, capsys):
         return ranks(total, pairs.clip_of_caption)
 
     grid = [(a, b) for a in (0, 0.25, 0.5, 1) for b in (0, 0.25, 0.5, 1) if max(a, b) == 1]
-    chosen = choose_stage_weights(trained.scorer, trained.examples)
+    chosen = choose_stage_weights(trained)
     assert len(chosen.tried) == len(grid)
     for trial in chosen.tried:
         shares = [trial["weights"][name] * spread[name] for name in ("bag", "word")]
@@ -222,13 +226,16 @@ def test_stage_weights_are_the_best_on_validation_beyond_noise(trained, capsys):
     shares = [chosen.shares[name] for name in ("bag", "word")]
     np.testing.assert_allclose(shares, np.array(best) / sum(best))
     r = ranks_of(*best)
-    shown = f"bag {shares[0]:.0%}, word {shares[1]:.0%}: R@1 {100 * (r < 2).mean():.1f} "
-    assert shown in capsys.readouterr().err
+    recalls = [100 * (ranks_of(*of) < 2).mean() for of in (best, (1, 0), (0, 1))]
+    said = capsys.readouterr().err
+    assert re.search(rf"step 30 of 30\b.* R@1 {recalls[0]:.1f} .* of 6 clips .*15: 20\.0, 30: 40\.0", said)
+    shown = rf"bag {shares[0]:.0%}, word {shares[1]:.0%} .*{recalls[1]:.1f}, .*{recalls[2]:.1f}"
+    assert re.search(shown, said)
 
 
 def test_a_validation_ranks_by_the_weights_that_are_chosen(trained):
     found = trained.validation.compute(trained.scorer, trained.examples)
-    chosen = choose_stage_weights(trained.scorer, trained.examples)
+    chosen = choose_stage_weights(trained)
     [trial] = [trial for trial in chosen.tried if trial["weights"] == chosen.weights]
     assert found["validation_R@1"] == pytest.approx(trial["recall"])
 
@@ -236,7 +243,7 @@ def test_a_validation_ranks_by_the_weights_that_are_chosen(trained):
 def test_a_stage_that_says_nothing_gets_no_weight(trained):
     solved = trained.scorer.model.solved
     solved.clips.copy_(torch.randn(solved.clips.shape, generator=torch.Generator().manual_seed(1)))
-    assert choose_stage_weights(trained.scorer, trained.examples).weights == {"bag": 0.0, "word": 1.0}
+    assert choose_stage_weights(trained).weights == {"bag": 0.0, "word": 1.0}
 
 
 @torch.no_grad()
