@@ -6,14 +6,12 @@ Queries about the same video are alike, so videos are what is drawn, not queries
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
-Choice = TypeVar("Choice", bound=Hashable)
 LEVEL = 0.95
 Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
 MAX_DRAWS = 1 << 20
@@ -144,22 +142,3 @@ def paired_bootstrap(
         means.append(sums_V[drawn].sum(axis=1) / numbers_V[drawn].sum(axis=1))
     low, high = np.quantile(np.concatenate(means), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Difference(float(difference_Q.mean()), float(low), float(high))
-
-
-def best_beyond_noise(numbers: Mapping[Choice, np.ndarray], usual: Choice, video_of_Q: np.ndarray) -> Choice:
-    """Return the choice of the highest mean among those that are better than the usual one by a standard error.
-
-    What is best among many on few queries is mostly luck, so the usual one stays if none is.
-
-    Args:
-        numbers: {choice: [Q], a number of each query; more is better}
-        usual: One of the choices.
-        video_of_Q: [Q], index of each query's video.
-    """
-    best, best_gain = usual, 0.0
-    for choice, numbers_Q in numbers.items():
-        gain_Q = numbers_Q - numbers[usual]
-        gain = float(gain_Q.mean())
-        if gain > best_gain and len(np.unique(video_of_Q)) > 1 and gain > _standard_error(gain_Q - gain, video_of_Q):
-            best, best_gain = choice, gain
-    return best

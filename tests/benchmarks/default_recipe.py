@@ -47,11 +47,13 @@ def main() -> None:
         found = [recall(args.folder, name, features, without, int(seed)) for seed in args.seeds.split(",")]
         values = [value for value, _, _ in found]
         deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+        losses = [value - max(of.values()) for value, of, _ in found]
         stages = {stage: round(statistics.mean(of[stage] for _, of, _ in found), 1) for stage in found[0][1]}
         seconds = statistics.mean(seconds for _, _, seconds in found)
         print(
             f"{name}:{features} without {without}: {statistics.mean(values):.1f} +- {deviation:.1f} "
-            f"({', '.join(f'{value:.1f}' for value in values)}); stages {stages}; {seconds:.0f} s",
+            f"({', '.join(f'{value:.1f}' for value in values)}); stages {stages}; less the best stage of each run "
+            f"{statistics.mean(losses):+.2f} ({min(losses):+.1f} to {max(losses):+.1f}); {seconds:.0f} s",
             flush=True,
         )
 

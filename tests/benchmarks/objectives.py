@@ -11,9 +11,8 @@ import statistics
 from pathlib import Path
 
 import numpy as np
-from planted import at, call
 from vlalign.storage.captions.files import read_captions
-from vlalign.storage.captions.word_vectors import split_words
+from vlalign.storage.captions.word_vectors import WordVectors, split_words, write_word_vectors
 from vlalign.storage.common.files import read_json
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.train import evaluate, train
@@ -35,11 +34,8 @@ def make_word_vectors(dataset: DatasetFolder) -> None:
     if dataset.word_vectors.exists():
         return
     words = sorted({word.lower() for c in read_captions(dataset.captions) for word in split_words(c.caption)})
-    rng, path = np.random.default_rng(0), dataset.path / "random_vectors.txt"
-    vectors = rng.standard_normal((len(words), VECTOR_WIDTH)) / VECTOR_WIDTH**0.5
-    lines = (f"{w} {' '.join(f'{x:.4f}' for x in vector)}" for w, vector in zip(words, vectors, strict=True))
-    path.write_text("\n".join([f"{len(words)} {VECTOR_WIDTH}", *lines]) + "\n")
-    call("preprocess.cli", [*at(dataset), "--word-vectors", str(path)], dataset.path / "vectors.log")
+    vectors = np.random.default_rng(0).standard_normal((len(words), VECTOR_WIDTH)) / VECTOR_WIDTH**0.5
+    write_word_vectors(dataset.word_vectors, WordVectors(words, vectors.astype(np.float32), {"file": "random"}))
 
 
 def main() -> None:

@@ -226,7 +226,8 @@ def _data(config: TrainConfig, about: Mapping[str, Any], training: str) -> str:
     if config.init:
         lines.append(f"training started from the weights of the run {_text(config.init)}")
     if config.model.text_encoder != "small" and "text_encoder" not in config.ignored_settings():
-        lines.append(f"text encoder {_text(config.model.text_encoder)}, tuned")
+        how = "not tuned" if config.objective.is_solved else "tuned"
+        lines.append(f"text encoder {_text(config.model.text_encoder)}, {how}")
     if left_out := result.get("left_out"):
         lines.append(f"{_text(left_out)} captions and videos could not be used")
     lines.append("this folder has no videos, no features and no captions; it has the words of the training captions")

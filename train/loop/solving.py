@@ -17,13 +17,13 @@ from ..data.clip_features import ClipFeatures
 from ..data.clips import evenly
 from ..data.pairs import Pairs
 from ..data.text_inputs import TextInputs
-from ..intervals import best_beyond_noise
 from ..metrics import right_ranks
-from ..models.closed_form import CanonicalCorrelations, Penalties, Sums
+from ..models.closed_form import CanonicalCorrelations, Strengths, Sums
 from ..models.word_directions import whiten, word_directions
 from ..models.words import WIDTH, SolvedBag, WordPair
+from .likelihood import log_likelihood
 
-Choice = TypeVar("Choice", Penalties, tuple[float, float])
+Choice = TypeVar("Choice", Strengths, tuple[float, float])
 
 MAX_CLIPS = 1_000_000
 """Upper limit of the training clips that are summed, drawn by the seed."""
@@ -32,11 +32,11 @@ CLIPS_AT_ONCE = 512
 MAX_VALIDATION_CLIPS = 1000
 MAX_SENTENCE_CLIPS = 20_000
 """Upper limit of the training clips whose captions the text encoder reads, which takes by far the most time."""
-USUAL_PENALTIES = Penalties(clips=0.5, words=2.0, power=2.0)
-"""They stay unless others are better on validation beyond noise."""
-TRIED_CLIPS, TRIED_WORDS = (0.1, 0.5, 2.0), (0.5, 2.0, 8.0, 32.0)
+USUAL_STRENGTHS = Strengths(clips=0.5, words=2.0, power=2.0)
+"""Those without a validation split."""
+TRIED_CLIPS, TRIED_WORDS, TRIED_POWERS = (0.1, 0.5, 2.0, 8.0), (0.5, 2.0, 8.0, 32.0), (1.0, 2.0)
 USUAL_SENTENCES, TRIED_SENTENCES = (0.5, 0.5), (0.0, 0.25, 0.5, 0.75, 1.0)
-"""The usual penalty and share of sentence vectors; and the shares that are tried."""
+"""Penalty and share of sentence vectors without a validation split; and the shares that are tried."""
 MAX_BEGINNING_CLIPS, MAX_WHITENED_ROWS = 4000, 50_000
 """Upper limits of the training clips of which words' directions are found, and of the rows that principal directions
 are of. They are in memory."""
@@ -71,15 +71,21 @@ class ValidationClips(NamedTuple):
     """Words and mask of the captions, in parts."""
     sentences: list[Tensor | None]
     """Their sentence vectors, in the same parts."""
-    video_B: np.ndarray
-    """Index of each clip's video."""
 
-    def reciprocal_ranks(self, solved: SolvedBag) -> np.ndarray:
-        """Return 1 / the rank of the right clip for each caption [B]."""
+    @property
+    def right_B(self) -> np.ndarray:
+        """Index of each caption's clip."""
+        return np.arange(len(self.x_BD))
+
+    def scores(self, solved: SolvedBag) -> np.ndarray:
+        """Return the scores of captions with clips [B, B]."""
         parts = zip(self.texts, self.sentences, strict=True)
         captions = torch.cat([solved.of_captions(ids, mask, vectors) for (ids, mask), vectors in parts])
-        scores_BB = captions @ solved.of_clips(self.x_BD).T
-        return 1 / right_ranks(scores_BB.numpy(), np.arange(len(self.x_BD)))
+        return (captions @ solved.of_clips(self.x_BD).T).numpy()
+
+    def ranks(self, solved: SolvedBag) -> np.ndarray:
+        """Return the rank of the right clip for each caption [B]."""
+        return right_ranks(self.scores(solved), self.right_B)
 
 
 class Solver:
@@ -109,14 +115,20 @@ class Solver:
             pairs: {split: pairs}
         """
         self.model.eval()
+        if (num_words := len(self.model.word_weights)) > (num_solved := len(self.solved.idf)):
+            say(f"note: the {num_solved:,} most frequent of {num_words:,} words are solved for")
         correlations = CanonicalCorrelations(self._sums(pairs["train"]), seed=self.seed)
         validation = self._validation(pairs["validation"])
-        self._choose_penalties(correlations, validation)
+        strengths = self._choose_strengths(correlations, validation)
+        how = f"penalty of clips {strengths.clips:g}, of words {strengths.words:g}, power {strengths.power:g}"
         if self.model.text_encoder is not None:
-            self._solve_sentences(correlations, pairs["train"], validation)
-        if validation is not None:
-            recall = 100 * float((validation.reciprocal_ranks(self.solved) > 0.5).mean())
-            say(f"solved: R@1 {recall:.1f} of {number_of(len(validation.x_BD), 'validation captions')}")
+            penalty, share = self._solve_sentences(correlations, pairs["train"], validation)
+            how += f"; sentence vectors {share:.0%}, penalty {penalty:g}"
+        if validation is None:
+            say(f"solved: {how}, as there is no validation split to choose them on")
+        else:
+            recall = 100 * float((validation.ranks(self.solved) < 2).mean())
+            say(f"solved: {how}, chosen on {number_of(len(validation.x_BD), 'validation captions')}: R@1 {recall:.1f}")
         self._begin(pairs["train"])
 
     def _parts(self, pairs: Pairs, clips: Sequence[int]) -> Iterator[ClipPart]:
@@ -159,21 +171,21 @@ class Solver:
             texts.append((part.ids_CN[firsts], part.mask_CN[firsts]))
             sentences.append(self.model.sentence_vectors(inputs))
         x_BD = torch.cat([self.model.whole_clips(part.rows_BMF, part.mask_BM) for part in parts])
-        return ValidationClips(x_BD, texts, sentences, pairs.clips.video[chosen])
+        return ValidationClips(x_BD, texts, sentences)
 
-    def _choose_penalties(self, correlations: CanonicalCorrelations, validation: ValidationClips | None) -> None:
-        """Solve for words with the penalties that are best on validation beyond noise."""
+    def _choose_strengths(self, correlations: CanonicalCorrelations, validation: ValidationClips | None) -> Strengths:
+        """Solve for words with the strengths of the highest likelihood of the validation split, and return them."""
 
-        def use(penalties: Penalties) -> None:
-            self.solved.set_words(correlations.solve(penalties, WIDTH))
+        def use(strengths: Strengths) -> None:
+            self.solved.set_words(correlations.solve(strengths, WIDTH))
 
-        grid = [Penalties(c, w, USUAL_PENALTIES.power) for w, c in itertools.product(TRIED_WORDS, TRIED_CLIPS)]
-        self._choose(use, USUAL_PENALTIES, grid, validation)
+        grid = [Strengths(c, w, p) for w, c, p in itertools.product(TRIED_WORDS, TRIED_CLIPS, TRIED_POWERS)]
+        return self._choose(use, USUAL_STRENGTHS, grid, validation)
 
     def _solve_sentences(
         self, correlations: CanonicalCorrelations, pairs: Pairs, validation: ValidationClips | None
-    ) -> None:
-        """Solve for the text encoder's vectors; choose penalty and share as ``_choose_penalties`` does."""
+    ) -> tuple[float, float]:
+        """Solve for the text encoder's vectors; choose penalty and share as ``_choose_strengths`` does; return them."""
         clips, sentences = [], []
         drawn = self._drawn(pairs, MAX_SENTENCE_CLIPS)
         parts = self._parts(pairs, drawn)
@@ -186,45 +198,52 @@ class Solver:
             clips.append(self.model.whole_clips(part.rows_BMF, part.mask_BM))
         x_BD, y_BH = torch.cat(clips), torch.cat(sentences)
         mean_H = y_BH.mean(dim=0)
+        covariance_RH = correlations.covariance(x_BD, y_BH - mean_H)
 
         def use(choice: tuple[float, float]) -> None:
             penalty, share = choice
-            self.solved.set_sentences(mean_H, correlations.regress(x_BD, y_BH - mean_H, penalty), share)
+            self.solved.set_sentences(mean_H, correlations.regress(covariance_RH, penalty), share)
 
-        self._choose(use, USUAL_SENTENCES, list(itertools.product(TRIED_CLIPS, TRIED_SENTENCES)), validation)
+        return self._choose(use, USUAL_SENTENCES, list(itertools.product(TRIED_CLIPS, TRIED_SENTENCES)), validation)
 
     def _choose(
         self, use: Callable[[Choice], None], usual: Choice, grid: list[Choice], validation: ValidationClips | None
-    ) -> None:
-        """Use the choice that is best on validation beyond noise."""
-        chosen = usual
-        if validation is not None:
-            tried: dict[Choice, np.ndarray] = {}
-            for choice in [usual, *grid]:
-                use(choice)
-                tried[choice] = validation.reciprocal_ranks(self.solved)
-            chosen = best_beyond_noise(tried, usual, validation.video_B)
+    ) -> Choice:
+        """Use the choice of the highest likelihood of the validation split, or the usual one without a split."""
+        chosen, highest = usual, -np.inf
+        for choice in grid if validation is not None else []:
+            use(choice)
+            assert validation is not None
+            if (likelihood := log_likelihood(validation.scores(self.solved), validation.right_B)) > highest:
+                chosen, highest = choice, likelihood
         use(chosen)
+        return chosen
 
     def _begin(self, pairs: Pairs) -> None:
         """Set the words' vectors and the layer on rows to the directions of words in some training clips."""
-        parts = list(self._parts(pairs, self._drawn(pairs, MAX_BEGINNING_CLIPS)))
-        longest = max(part.mask_BM.shape[1] for part in parts)
-        rows_BMF = torch.cat([_padded(self.model.standardised(part.rows_BMF), longest) for part in parts])
-        mask_BM = torch.cat([_padded(part.mask_BM, longest) for part in parts])
-        whitening = whiten(_some(rows_BMF[mask_BM]), WIDTH, seed=self.seed)
-        words = torch.cat([_shares(part, len(self.model.words.weight)) for part in parts]).coalesce()
-        directions_VK = word_directions(whitening(rows_BMF), mask_BM, words, len(self.model.words.weight))
-        self.model.begin(whitening, directions_VK)
+        clips = self._drawn(pairs, MAX_BEGINNING_CLIPS)
+        max_of_part = MAX_WHITENED_ROWS * CLIPS_AT_ONCE // len(clips) + 1
+        rows = [self._rows_of(part, max_of_part) for part in self._parts(pairs, clips)]
+        whitening = whiten(torch.cat(rows), WIDTH, seed=self.seed)
+        parts = []
+        for part in self._parts(pairs, clips):
+            shares = _shares(part, len(self.model.words.weight))
+            parts.append((whitening(self.model.standardised(part.rows_BMF)), part.mask_BM, shares))
+        longest = max(mask_BM.shape[1] for _, mask_BM, _ in parts)
+        rows_BMK = torch.cat([_padded(rows_BMK, longest) for rows_BMK, _, _ in parts])
+        mask_BM = torch.cat([_padded(mask_BM, longest) for _, mask_BM, _ in parts])
+        words = torch.cat([shares for *_, shares in parts]).coalesce()
+        self.model.begin(whitening, word_directions(rows_BMK, mask_BM, words, len(self.model.words.weight)))
+
+    def _rows_of(self, part: ClipPart, most: int) -> Tensor:
+        """Return some rows of a part's clips, standardised."""
+        rows_TF = part.rows_BMF[part.mask_BM]
+        return self.model.standardised(rows_TF[torch.from_numpy(evenly(len(rows_TF), most))])
 
 
 def _padded(x_BL: Tensor, length: int) -> Tensor:
     """Return x [B, L, ...] padded with zeros to [B, ``length``, ...]."""
     return torch.cat([x_BL, x_BL.new_zeros(len(x_BL), length - x_BL.shape[1], *x_BL.shape[2:])], dim=1)
-
-
-def _some(rows_TF: Tensor) -> Tensor:
-    return rows_TF[torch.from_numpy(evenly(len(rows_TF), MAX_WHITENED_ROWS))]
 
 
 def _shares(part: ClipPart, num_words: int) -> Tensor:

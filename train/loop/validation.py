@@ -14,19 +14,19 @@ from ..data.clips import evenly
 from ..data.examples import Examples, PairExamples, SegmentExamples
 from ..data.pairs import Pairs, make_pairs
 from ..data.segments import label_frames
+from ..data.text_inputs import WordIdInputs
 from ..evaluation.segmentation import frame_scores
 from ..evaluation.vqa import answer_scores
-from ..intervals import best_beyond_noise, share_interval
+from ..intervals import share_interval
 from ..metrics import retrieval_metrics, right_ranks
 from ..scoring.query_biases import fit_biases
 from ..scoring.scorer import Scorer, stage_scores
 from ..scoring.scores import StageScores
+from .likelihood import log_likelihood
 
 MAX_PAIRS = 20_000
 """Upper limit of the pairs that the fusion layers see in a validation."""
 RERANK = 20
-TRIED_SHARES = (0.0, 0.25, 0.5, 1.0)
-"""In proportion to these, stages share the spread of the score."""
 MAX_SHOWN_STEPS = 8
 """Upper limit of the validations that a line shows."""
 MAX_QUESTIONS, MAX_VIDEOS = 2000, 50
@@ -105,14 +105,21 @@ def report_kept(scorer: Scorer, examples: Examples, step: int, curve: Mapping[in
     of = f"{number_of(len(pairs.captions), 'captions')} of {number_of(len(pairs.clips), 'clips')}"
     shown = [list(curve)[index] for index in evenly(len(curve), MAX_SHOWN_STEPS)]
     say(
-        f"kept: step {step:,} of {max(curve):,}, validation R@1 {100 * is_first.mean():.1f} for {of} (95 % interval "
-        f"{100 * low:.1f} to {100 * high:.1f}; R@1 after steps {', '.join(f'{s:,}: {curve[s]:.1f}' for s in shown)})"
+        f"kept: step {step:,} of {max(curve):,}, chosen on {of}: R@1 {100 * is_first.mean():.1f} (95 % interval "
+        f"{100 * low:.1f} to {100 * high:.1f}; after steps {', '.join(f'{s:,}: {curve[s]:.1f}' for s in shown)})"
     )
+    texts = scorer.text_inputs
+    if isinstance(texts, WordIdInputs):
+        num_unknown = sum(bool(texts.unknown_words(text)) for text in pairs.captions.texts())
+        if num_unknown:
+            say(f"note: {num_unknown:,} of these captions have a word that is not in the run's vocabulary")
     if chosen is not None:
         recalls = {tuple(trial["weights"].values()): trial["recall"] for trial in chosen.tried}
         alone = {stage: tuple(float(other == stage) for other in chosen.weights) for stage in chosen.weights}
         shares = ", ".join(f"{stage} {share:.0%}" for stage, share in chosen.shares.items())
-        others = ", ".join(f"{stage} alone {recalls[weights]:.1f}" for stage, weights in alone.items())
+        others = ", ".join(
+            f"{stage} alone {recalls[weights]:.1f}" for stage, weights in alone.items() if weights in recalls
+        )
         say(f"stages: {shares} of the score (R@1 of {others})")
     return chosen
 
@@ -147,38 +154,41 @@ class ChosenWeights(NamedTuple):
 
 
 def _choose_weights(pairs: Pairs, scores: StageScores) -> ChosenWeights:
-    """Choose the weights of the stages that rank the validation split best.
+    """Choose the stages' shares of the spread of the score, in tenths, by the likelihood of the validation split."""
+    spreads = np.array([_spread(scores, stage) for stage in scores.stage_names])
+    has_spread = spreads > 0
+    best, best_likelihood = np.ones(len(spreads)), -np.inf
+    tried: list[TriedWeights] = []
+    for shares in _tenths(len(spreads)):
+        if not (shares * has_spread).any():
+            continue
+        weights = np.divide(shares, spreads, out=np.zeros_like(spreads), where=has_spread)
+        by_caption = scores.fused(_named(scores, weights)).by_caption
+        ranks = right_ranks(by_caption, pairs.clip_of_caption)
+        recall, rank = 100 * float((ranks < 2).mean()), float((1 / ranks).mean())
+        tried.append({"weights": _named(scores, weights), "recall": recall, "mean_reciprocal_rank": rank})
+        likelihood = log_likelihood(by_caption, pairs.clip_of_caption)
+        if likelihood > best_likelihood:
+            best, best_likelihood, chosen = shares, likelihood, _named(scores, weights)
+    if not tried:  # no stage tells clips apart
+        chosen = _named(scores, best)
+    return ChosenWeights(chosen, dict(zip(scores.stage_names, (best / best.sum()).tolist(), strict=True)), tried)
 
-    Stages share the spread of the score equally, unless other shares (in proportion to 0, 1/4, 1/2 and 1) have a
-    higher mean reciprocal rank beyond noise.
-    """
-    spreads = np.array([max(_spread(scores, stage), np.finfo(np.float32).tiny) for stage in scores.stage_names])
-    equal = (1.0,) * len(spreads)
-    ranks: dict[tuple[float, ...], np.ndarray] = {}
-    for values in [equal, *itertools.product(TRIED_SHARES, repeat=len(spreads))]:
-        if max(values) == 1:
-            weights = _named(scores, values / spreads)
-            ranks[values] = right_ranks(scores.fused(weights).by_caption, pairs.clip_of_caption)
-    video_of_caption = pairs.clips.video[pairs.clip_of_caption]
-    best = best_beyond_noise({values: 1 / of for values, of in ranks.items()}, equal, video_of_caption)
-    tried: list[TriedWeights] = [
-        {
-            "weights": _named(scores, values / spreads),
-            "recall": 100 * float((of < 2).mean()),
-            "mean_reciprocal_rank": float((1 / of).mean()),
-        }
-        for values, of in ranks.items()
-    ]
-    shares = dict(zip(scores.stage_names, (np.array(best) / sum(best)).tolist(), strict=True))
-    return ChosenWeights(_named(scores, best / spreads), shares, tried)
+
+def _tenths(num_stages: int) -> list[np.ndarray]:
+    """Return all shares of stages in tenths."""
+    firsts = itertools.product(range(11), repeat=num_stages - 1)
+    return [np.array([*of, 10 - sum(of)]) / 10 for of in firsts if sum(of) <= 10]
 
 
 def _spread(scores: StageScores, stage: str) -> float:
-    """Return how much the scores of a caption vary, of the pairs that were scored."""
+    """Return the standard deviation of a stage's scores within a caption, of the pairs that were scored."""
     values = scores.stages[stage]
+    is_scored = np.ones(values.shape, dtype=bool)
     if scores.shortlist is not None and stage.startswith("fusion"):
-        return float(values[scores.shortlist.pairs].std())
-    return float((values - values.mean(axis=1, keepdims=True)).std())
+        is_scored = scores.shortlist.pairs
+    mean = values.mean(axis=1, keepdims=True, where=is_scored)
+    return float((values - mean).std(where=is_scored))
 
 
 def _named(scores: StageScores, weights: np.ndarray) -> dict[str, float]:

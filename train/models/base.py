@@ -97,7 +97,7 @@ class ModelPlan:
     still: bool = False
     """The videos are still images."""
     is_solved: bool = False
-    """A part of the model is solved, not trained (``PairModel.solved``)."""
+    """A part of the model is solved, not trained (``loop.solving``)."""
     make_modules: MakeModules = no_modules
 
 

@@ -21,13 +21,18 @@ SWEEPS, OVERSAMPLING = 6, 32
 """Of the search for principal directions (Halko, Martinsson and Tropp 2011, Algorithm 4.4)."""
 
 
-class Penalties(NamedTuple):
-    """The strength of both penalties, and the weight of directions."""
+MIN_VARIANCE = 1e-8
+"""Directions of less variance are rounding errors: features are standardised."""
+PRODUCTS_AT_ONCE = 1 << 22
+
+
+class Strengths(NamedTuple):
+    """How strong both penalties are, and how much stronger large correlations count."""
 
     clips: float
     """In mean variances of the principal directions of clips."""
     words: float
-    """In mean variances of the words. A strong one makes this ridge regression from clips to words."""
+    """In mean variances of the words. A strong one, with power 1, makes this ridge regression from clips to words."""
     power: float
     """The exponent with which a direction's correlation counts in a score."""
 
@@ -78,12 +83,13 @@ class Sums:
         y_SB = torch.sparse_coo_tensor(places, weight_P, (len(words_S), len(x_BD)), check_invariants=False)
         self.y_V.index_add_(0, words_S, torch.zeros(len(words_S)).to(x_BD).index_add(0, place_P, weight_P).double())
         self.yx_VD.index_add_(0, words_S, torch.sparse.mm(y_SB, x_BD).double())
-        products_CNN = (share_C[:, None] * weights_CN)[:, :, None] * weights_CN[:, None]
-        places_CNN = ids_CN[:, :, None] * len(self.y_V) + ids_CN[:, None]
-        self.yy_VV.view(-1).index_add_(0, places_CNN.flatten(), products_CNN.flatten().double())
+        for of in torch.arange(len(ids_CN)).split(max(PRODUCTS_AT_ONCE // ids_CN.shape[1] ** 2, 1)):
+            products_CNN = (share_C[of, None] * weights_CN[of])[:, :, None] * weights_CN[of, None]
+            places_CNN = ids_CN[of, :, None] * len(self.y_V) + ids_CN[of, None]
+            self.yy_VV.view(-1).index_add_(0, places_CNN.flatten(), products_CNN.flatten().double())
 
 
-class Linear(NamedTuple):
+class LinearVectors(NamedTuple):
     """Vectors of words and of clips. The cosine of a caption's vector and a clip's is their score.
 
     A caption's vector is the weighted sum of its words' vectors and ``caption_bias_K``; a clip's vector is linear in
@@ -104,57 +110,75 @@ class Regression(NamedTuple):
 
 
 class CanonicalCorrelations:
-    """Canonical correlations of the same sums, for any penalties."""
+    """Canonical correlations of the same sums, for any strengths."""
 
     def __init__(self, sums: Sums, *, seed: int = 0) -> None:
         """Find the principal directions of the clips.
 
         Args:
-            sums: Over two clips or more.
+            sums: Over two clips or more. They are used up: covariances take their place.
             seed: Of the search for principal directions, where there are many features.
         """
         number = sums.num_clips
         self._mean_D, self._mean_V = sums.x_D / number, sums.y_V / number
-        xx_DD = sums.xx_DD / number - torch.outer(self._mean_D, self._mean_D)
-        self._variances_R, self._directions_DR = principal_directions(xx_DD, min(MAX_DIRECTIONS, number - 1), seed)
-        self._scale = float(self._variances_R.mean())
-        self._xy_RV = self._directions_DR.T @ (sums.yx_VD.T / number - torch.outer(self._mean_D, self._mean_V))
-        self._yy_VV = sums.yy_VV / number - torch.outer(self._mean_V, self._mean_V)
+        xx_DD = sums.xx_DD.div_(number).addr_(self._mean_D, self._mean_D, alpha=-1)
+        variances_R, directions_DR = principal_directions(xx_DD, min(MAX_DIRECTIONS, number - 1), seed)
+        is_used_R = variances_R > MIN_VARIANCE
+        self._variances_R, self._directions_DR = variances_R[is_used_R], directions_DR[:, is_used_R]
+        self._scale = float(self._variances_R.mean()) if is_used_R.any() else 0.0
+        yx_VD = sums.yx_VD.div_(number).addr_(self._mean_V, self._mean_D, alpha=-1)
+        self._xy_RV = (yx_VD @ self._directions_DR).T
+        self._yy_VV = sums.yy_VV.div_(number).addr_(self._mean_V, self._mean_V, alpha=-1)
+        self._solved_by_penalty: tuple[float, Tensor] | None = None
 
-    def solve(self, penalties: Penalties, num_dimensions: int) -> Linear:
+    def solve(self, strengths: Strengths, num_dimensions: int) -> LinearVectors:
         """Return the vectors of words and clips, float32.
 
         Args:
-            penalties: Their strengths.
+            strengths: Their strengths.
             num_dimensions: K; the last numbers are 0 if there are fewer directions.
 
         Source: Vinod 1976 for the penalties; Gong et al. 2014, section 3.3, for the power of the correlations.
         """
-        penalty = penalties.words * float(self._yy_VV.diagonal().mean()) + torch.finfo(torch.float64).tiny
-        lower_VV = torch.linalg.cholesky(self._yy_VV + penalty * torch.eye(len(self._yy_VV), dtype=torch.float64))
-        solved_VR = torch.cholesky_solve(self._xy_RV.T, lower_VV)
-        scales_R = (self._variances_R + penalties.clips * self._scale).rsqrt()
+        solved_VR = self._solved_words(strengths.words)
+        scales_R = (self._variances_R + strengths.clips * self._scale).rsqrt()
         squares_RR = scales_R[:, None] * (self._xy_RV @ solved_VR) * scales_R
         values_R, vectors_RR = torch.linalg.eigh((squares_RR + squares_RR.T) / 2)
         kept = min(num_dimensions, len(values_R))
         correlations_K = values_R.flip(0)[:kept].clamp(min=1e-12).sqrt()
-        weights_K = correlations_K ** (penalties.power / 2)
+        weights_K = correlations_K ** (strengths.power / 2)
         clips_RK = scales_R[:, None] * vectors_RR.flip(1)[:, :kept]
         words_VK = solved_VR @ clips_RK / correlations_K * weights_K
         clips_DK = self._directions_DR @ (clips_RK * weights_K)
         parts = words_VK, -self._mean_V @ words_VK, clips_DK, -self._mean_D @ clips_DK
-        return Linear(*(torch.nn.functional.pad(part, (0, num_dimensions - kept)).float() for part in parts))
+        return LinearVectors(*(torch.nn.functional.pad(part, (0, num_dimensions - kept)).float() for part in parts))
 
-    def regress(self, x_BD: Tensor, targets_BH: Tensor, penalty: float) -> Regression:
-        """Return ridge regression from clips to numbers of each, float32.
+    def _solved_words(self, penalty: float) -> Tensor:
+        """Return the inverse covariance of words, with its penalty, times that with clips, [V, R]; the last is kept."""
+        if self._solved_by_penalty is None or self._solved_by_penalty[0] != penalty:
+            penalized_VV = self._yy_VV.clone()
+            penalized_VV.diagonal().add_(max(penalty * float(self._yy_VV.diagonal().mean()), MIN_VARIANCE))
+            lower_VV = torch.linalg.cholesky(penalized_VV)
+            self._solved_by_penalty = penalty, torch.cholesky_solve(self._xy_RV.T, lower_VV)
+        return self._solved_by_penalty[1]
+
+    def covariance(self, x_BD: Tensor, targets_BH: Tensor) -> Tensor:
+        """Return the covariance [R, H] of clips, in their principal directions, and numbers of each.
 
         Args:
             x_BD: Some of the clips.
             targets_BH: Numbers of each, less their mean.
-            penalty: Its strength, in mean variances of the principal directions of all clips.
         """
-        x_BR = (x_BD.double() - self._mean_D) @ self._directions_DR
-        covariance_RH = x_BR.T @ targets_BH.double() / len(x_BD)
+        x_BR = (x_BD - self._mean_D.to(x_BD)) @ self._directions_DR.to(x_BD)
+        return (x_BR.T @ targets_BH / len(x_BD)).double()
+
+    def regress(self, covariance_RH: Tensor, penalty: float) -> Regression:
+        """Return ridge regression from clips to numbers of each, float32.
+
+        Args:
+            covariance_RH: As ``covariance`` gives it.
+            penalty: Its strength, in mean variances of the principal directions of clips.
+        """
         scales_R = 1 / (self._variances_R + penalty * self._scale)
         weights_DH = self._directions_DR @ (scales_R[:, None] * covariance_RH)
         return Regression(weights_DH.float(), (-self._mean_D @ weights_DH).float())

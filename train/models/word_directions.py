@@ -15,14 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .closed_form import principal_directions
+from .closed_form import MIN_VARIANCE, principal_directions
 
 PENALTY = 0.05
 """Added to the variance of each principal direction, in mean variances."""
 SWEEPS, SHARPNESS = 5, 2.0
 """How often words choose rows, and how strictly: rows have variance 1 in each principal direction."""
-SHRINKAGE = 2.0
-"""A word's direction has as much weight as so many clips of no direction."""
 MAX_OTHER_CLIPS = 200
 """Clips of which a word chooses rows to see what it would choose of any clip."""
 PAIRS_AT_ONCE, WORDS_AT_ONCE = 1024, 256
@@ -51,7 +49,7 @@ def whiten(rows_TF: Tensor, most: int, *, seed: int = 0) -> Whitening:
     centered_TF = rows_TF - mean_F
     covariance_FF = (centered_TF.T @ centered_TF).double() / len(rows_TF)
     variances_K, directions_FK = principal_directions(covariance_FF, min(most, len(rows_TF) - 1), seed)
-    scales_K = (variances_K + PENALTY * variances_K.mean() + torch.finfo(torch.float32).tiny).rsqrt()
+    scales_K = (variances_K + PENALTY * variances_K.mean()).clamp(min=MIN_VARIANCE).rsqrt()
     return Whitening(mean_F, (directions_FK * scales_K).float())
 
 
@@ -81,13 +79,13 @@ def word_directions(rows_BMK: Tensor, mask_BM: Tensor, words: Tensor, num_words:
         usual_VK = torch.cat(
             [_chosen_of_any(part, other_BMK, other_BM, sharpness) for part in directions_VK.split(WORDS_AT_ONCE)]
         )
-        directions_VK = (chosen_VK - total_V[:, None] * usual_VK) / (total_V[:, None] + SHRINKAGE)
-        directions_VK, sharpness = F.normalize(directions_VK, dim=1) * (total_V > 0)[:, None], SHARPNESS
+        directions_VK = F.normalize(chosen_VK - total_V[:, None] * usual_VK, dim=1) * (total_V > 0)[:, None]
+        sharpness = SHARPNESS
     return directions_VK
 
 
 def _chosen_of_any(directions_VK: Tensor, rows_BMK: Tensor, mask_BM: Tensor, sharpness: float) -> Tensor:
-    """Return the mean over all clips of the rows that words choose, [V, K]."""
+    """Return the mean over clips of the rows that words choose, [V, K]."""
     fits_VBM = sharpness * torch.einsum("vk,bmk->vbm", directions_VK, rows_BMK)
     attention_VBM = fits_VBM.masked_fill(~mask_BM, float("-inf")).softmax(dim=2)
     return torch.einsum("vbm,bmk->vk", attention_VBM, rows_BMK) / len(rows_BMK)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..data.text_inputs import SubwordInputs, WordIdInputs, WordSentenceInputs
 from ..settings import ENCODERS, EncoderTraits, ModelSettings
 from .base import MakeModules, ModelPlan, PairModel, no_modules
-from .closed_form import Linear, Regression
+from .closed_form import LinearVectors, Regression
 from .layers import by_length
 from .tokens import TextTokens, VideoTokens, masked_mean, pooled_texts
 from .word_directions import Whitening
@@ -26,10 +26,11 @@ WIDTH = 256
 FIRST_SCALE, FIRST_SHARPNESS = 15.0, 10.0
 MIN_IDF = 0.3
 """Words of nearly every caption begin with this weight."""
+SENTENCES_AT_ONCE = 256
 LEFT_OVER = 0.1
 """Scale of the numbers of vectors that no direction sets."""
 MAX_SOLVED_WORDS = 8192
-"""Upper limit of the words whose vectors are solved: their covariances are in memory, which takes 0.5 GB."""
+"""Upper limit of the words whose vectors are solved. Their covariances take 0.5 GB, two or three times."""
 
 
 class SolvedBag(nn.Module):
@@ -72,7 +73,7 @@ class SolvedBag(nn.Module):
             self.register_buffer("sentence_clip_bias", torch.zeros(sentence_dim))
             self.register_buffer("sentence_share", torch.tensor(0.0))
 
-    def set_words(self, solved: Linear) -> None:
+    def set_words(self, solved: LinearVectors) -> None:
         """Take the solved vectors of words and clips."""
         self.words.copy_(solved.words_VK)
         self.caption_bias.copy_(solved.caption_bias_K)
@@ -107,7 +108,8 @@ class SolvedBag(nn.Module):
         words_BK = F.normalize(words_BK, dim=1)
         if sentences_BH is None:
             return words_BK
-        shares = (1 - self.sentence_share).sqrt(), self.sentence_share.sqrt()
+        share = self.sentence_share.clamp(0, 1)
+        shares = (1 - share).sqrt(), share.sqrt()
         return torch.cat([shares[0] * words_BK, shares[1] * F.normalize(sentences_BH, dim=1)], dim=1)
 
 
@@ -246,6 +248,10 @@ class WordPair(PairModel):
         if encoder is None:
             return None
         ids_BL, mask_BL = inputs["sentence_ids"], inputs["sentence_mask"].bool()
+        if len(ids_BL) > SENTENCES_AT_ONCE:
+            parts = zip(ids_BL.split(SENTENCES_AT_ONCE), mask_BL.split(SENTENCES_AT_ONCE), strict=True)
+            vectors = [self.sentence_vectors({"sentence_ids": ids, "sentence_mask": mask}) for ids, mask in parts]
+            return torch.cat([of_part for of_part in vectors if of_part is not None])
 
         def encode(rows: Tensor, length: int, mask_PL: Tensor | None) -> tuple[Tensor, ...]:
             return (encoder(input_ids=ids_BL[rows, :length], attention_mask=mask_PL).last_hidden_state.float(),)

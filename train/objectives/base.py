@@ -153,6 +153,8 @@ class Objective(Settings):
             conditions["density_threshold"] = "pair_weights is discard"
         if not self.normalized_loss:
             conditions["query_queue"] = "normalized_loss is on"
+        if config.model.encoder_traits.learns_word_vectors and not self.is_solved:
+            conditions["text_encoder"] = "losses has bag, and bag is solved"
         if len(self.score_weights) < 2:
             conditions["stage_weights"] = "the score has several stages"
         return conditions

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from .batch import Batch
 
 
+SOLVED_SCALE = 15.0
+"""Scale of the solved score, where no weights are chosen: about that of words and rows."""
 BAGS = {
     "solved": "canonical correlations of words and clips, solved before training",
     "trained": "by a contrastive loss of its own",
@@ -60,7 +62,7 @@ class WordsObjective(Objective):
 
     def ignored_in(self, config: TrainConfig) -> dict[str, str]:
         """Return the settings that this configuration ignores."""
-        unread = {} if self.is_solved else {"text_encoder": "bag is solved"}
+        unread = {} if "bag" in super().loss_names else {"bag": "losses has bag"}
         return super().ignored_in(config) | unread
 
     @property
@@ -93,12 +95,12 @@ class WordsObjective(Objective):
         }
 
     def text_vectors(self, model: PairModel, texts: TextTokens) -> Tensor:
-        """Return the weighted sum of each text's words, as long as the score's scale: 1 if it is solved."""
+        """Return the weighted sum of each text's words, as long as the score's scale."""
         import torch.nn.functional as F
 
         words = _words_of(model)
         if words.solved is not None:
-            return texts.sentence_BD
+            return SOLVED_SCALE * texts.sentence_BD
         half = texts.tokens_BND.shape[2] // 2
         bag_BD = (texts.weights_BN[:, :, None] * texts.tokens_BND[:, :, :half]).sum(dim=1)
         return words.log_bag_scale.exp() * F.normalize(bag_BD, dim=1)

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from vlalign.train.models.closed_form import CanonicalCorrelations, Penalties, Sums, principal_directions
-from vlalign.train.models.word_directions import SHARPNESS, SHRINKAGE, SWEEPS, whiten, word_directions
+from vlalign.train.models.closed_form import CanonicalCorrelations, Strengths, Sums, principal_directions
+from vlalign.train.models.word_directions import SHARPNESS, SWEEPS, whiten, word_directions
 
-PENALTIES = Penalties(clips=0.3, words=1.5, power=2.0)
+STRENGTHS = Strengths(clips=0.3, words=1.5, power=2.0)
 
 
 @pytest.fixture
@@ -47,12 +47,12 @@ def test_scores_are_those_of_the_textbook(data, parts):
     share = 1 / np.bincount(clip_of)[clip_of] / len(clips)  # of each caption: clips count the same
     x, y = clips - clips.mean(0), words - share @ words
     xx, yy, xy = x.T @ x / len(x), (y * share[:, None]).T @ y, (x[clip_of] * share[:, None]).T @ y
-    of_x = whitener(xx, PENALTIES.clips * np.trace(xx) / 7)
-    of_y = whitener(yy, PENALTIES.words * np.trace(yy) / 11)
+    of_x = whitener(xx, STRENGTHS.clips * np.trace(xx) / 7)
+    of_y = whitener(yy, STRENGTHS.words * np.trace(yy) / 11)
     left, correlations, right = np.linalg.svd(of_x @ xy @ of_y, full_matrices=False)
     expected = (y @ of_y @ right.T * correlations) @ (x @ of_x @ left * correlations).T
 
-    linear = CanonicalCorrelations(sums_of(data, parts)).solve(PENALTIES, 16)
+    linear = CanonicalCorrelations(sums_of(data, parts)).solve(STRENGTHS, 16)
     captions = torch.from_numpy(words).float() @ linear.words_VK + linear.caption_bias_K
     vectors = torch.from_numpy(clips).float() @ linear.clips_DK + linear.clip_bias_K
     assert captions.shape == (len(words), 16)
@@ -65,7 +65,7 @@ def test_a_strong_penalty_on_words_gives_ridge_regression(data):
     x, y = clips - clips.mean(0), words - share @ words
     xx, xy = x.T @ x / len(x), (x[clip_of] * share[:, None]).T @ y
     predicted = x @ np.linalg.solve(xx + 0.3 * np.trace(xx) / 7 * np.eye(7), xy)
-    linear = CanonicalCorrelations(sums_of(data, 1)).solve(Penalties(0.3, 1e6, 1.0), 7)
+    linear = CanonicalCorrelations(sums_of(data, 1)).solve(Strengths(0.3, 1e6, 1.0), 7)
     captions = torch.from_numpy(words).float() @ linear.words_VK + linear.caption_bias_K
     vectors = torch.from_numpy(clips).float() @ linear.clips_DK + linear.clip_bias_K
     scores = (captions @ vectors.T).numpy()
@@ -92,7 +92,7 @@ def plain_directions(rows, shares, sweeps, sharpness):
         for sweep in range(1 + sweeps):
             weights = [np.exp((sharpness if sweep else 0) * clip @ direction) for clip in rows]
             chosen = np.stack([w @ clip / w.sum() for w, clip in zip(weights, rows, strict=True)])
-            direction = (shares[:, word] @ chosen - total * chosen.mean(0)) / (total + SHRINKAGE)
+            direction = shares[:, word] @ chosen - total * chosen.mean(0)
             direction = direction / (np.linalg.norm(direction) or 1)
         found.append(direction)
     return np.stack(found)
@@ -130,3 +130,11 @@ def test_directions_find_what_two_rows_of_each_clip_show():
         found, torch.from_numpy(shown).float() @ whitening.directions_FK, dim=0
     )
     assert cosine > 0.9
+
+
+def test_features_of_no_variance_give_vectors_of_zeros(data):
+    _, clip_of, _, ids, weights = data
+    sums = Sums.zeros(7, 11)
+    sums.add(torch.zeros(40, 7), *(torch.from_numpy(part) for part in (ids, weights, clip_of)))
+    linear = CanonicalCorrelations(sums).solve(STRENGTHS, 5)
+    assert not any(part.any() for part in linear)
