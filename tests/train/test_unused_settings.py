@@ -24,12 +24,19 @@ from vlalign.train.recipes.train_config import setting_types, train_config
 SHORT = ["--features", "s3d", "--num-steps", "2", "--batch-size", "4", "--validate-every", "1", "--device", "cpu"]
 REFUSED = {
     "the default recipe": (
-        ["--text-encoder", "/does/not/exist"],
+        ["--embedding-size", "8"],
+        "--embedding-size 8",
+        "words",
+        "gated",
+    ),
+    "its default value": (["--embedding-size", "6144"], "--embedding-size 6144", "words", "gated"),
+    "a trained bag": (
+        ["--bag", "trained", "--text-encoder", "/does/not/exist"],
         "--text-encoder /does/not/exist",
         "words",
-        "transformer",
+        "bag is solved",
     ),
-    "its default value": (["--text-encoder", "small"], "--text-encoder small", "words", "transformer"),
+    "no bag": (["--losses", "word", "--bag", "trained"], "--bag trained", "words", "losses has bag"),
     "another objective's": (["--num-negatives", "2"], "--num-negatives 2", "words", "taco, toco"),
     "a learned scale": (["--temperature", "1"], "--temperature 1.0", "words", "taco, toco, toco-mlm, ncl"),
     "a margin": (["--objective", "taco", "--margin", "0.2"], "--margin 0.2", "taco", "ssml, hard-triplet, cmcm, vqa"),
@@ -122,12 +129,12 @@ def test_an_option_that_changes_nothing_is_refused(toy, capsys, case):
 
 def test_whoever_writes_it_and_wherever(toy, tmp_path, capsys):
     file = tmp_path / "options.yaml"
-    file.write_text("text-encoder: small\n", encoding="utf-8")
-    for call in (["--config", str(file)], ["--text-encoder", "small", "--seeds", "0-1"]):
+    file.write_text("embedding-size: 6144\n", encoding="utf-8")
+    for call in (["--config", str(file)], ["--embedding-size", "6144", "--seeds", "0-1"]):
         assert train_main([*at(toy), *SHORT, *call]) == 2
-        assert "--text-encoder small: " in capsys.readouterr().err
-    with pytest.raises(SettingError, match=r"text_encoder small: .*objective words"):
-        train(toy.path, settings={"features": "s3d", "text_encoder": "small"})
+        assert "--embedding-size 6144: " in capsys.readouterr().err
+    with pytest.raises(SettingError, match=r"embedding_size 6144: .*objective words"):
+        train(toy.path, settings={"features": "s3d", "embedding_size": 6144})
     assert not toy.runs.exists()
 
 
@@ -270,6 +277,7 @@ ELSEWHERE = {
     "recipe": "says where settings come from",
     "init": "says what training starts from",
     "encoder": "decides which settings are used",
+    "bag": "decides which settings are used; tested in objectives/test_words.py",
     "losses": "decides which settings are used; refused where there is nothing to choose",
     "normalized_loss": "decides which settings are used; tested in losses/test_ncl.py",
     "micro_batch_size": "gives the same losses by design: tested in test_step.py",

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
@@ -323,7 +323,12 @@ class WordIdInputs:
         path = folder / WORD_LIST_FILE
         with refuse_damaged(path):
             words = read_object(path, MAX_BYTES)["words"]
-            if not isinstance(words, list) or not all(map(is_text, words)) or len(set(words)) != len(words):
+            if (
+                not isinstance(words, list)
+                or not words
+                or not all(map(is_text, words))
+                or len(set(words)) != len(words)
+            ):
                 raise ValueError("not a list of different words")
         return cls(words, max_words)
 
@@ -464,6 +469,8 @@ class TextSource:
     weights: TokenWeights
     recordings: Store | None = None
     """Log-mel rows of the captions, if they are recordings."""
+    reads_sentences: bool = False
+    """A text encoder, if one is named, reads captions beside a vocabulary."""
 
     def make_recordings(self) -> RecordingInputs:
         """Return the inputs of an encoder that takes recordings."""
@@ -503,13 +510,12 @@ def new_text_inputs(
     learned = None
     if (kind := _learned(caption_input)) is not None:
         learned = workers.from_first(lambda: kind.learn(texts, source.max_text_tokens))
-        if not isinstance(learned, WordIdInputs) or text_encoder == SMALL_TEXT_ENCODER:
+        if not source.reads_sentences or text_encoder == SMALL_TEXT_ENCODER:
             return learned
     from .text_encoders import new_text_encoder  # transformers takes seconds to import
 
     encoder = new_text_encoder(text_encoder, texts, workers)
-    subwords = SubwordInputs(*encoder, source.weights, source.max_text_tokens)
-    return subwords if learned is None else WordSentenceInputs(learned, subwords)
+    return _with_encoder(source, encoder, learned)
 
 
 def saved_text_inputs(
@@ -538,13 +544,25 @@ def saved_text_inputs(
             check_regular(path)
         with refuse_damaged(folder):
             learned = kind.read(folder, source.max_text_tokens)
-        if not isinstance(learned, WordIdInputs) or not read_shapes():
+        if not source.reads_sentences or not read_shapes():
             return learned
     from .text_encoders import saved_text_encoder  # transformers takes seconds to import
 
     encoder = saved_text_encoder(folder, read_shapes())
-    subwords = SubwordInputs(*encoder, source.weights, source.max_text_tokens)
-    return subwords if learned is None else WordSentenceInputs(learned, subwords)
+    return _with_encoder(source, encoder, learned)
+
+
+def _with_encoder(
+    source: TextSource, encoder: tuple[PreTrainedTokenizerFast, PreTrainedModel | TextTower, TextPooling], learned: Any
+) -> TextInputs:
+    """Return the inputs of a text encoder, beside a vocabulary if one was learned."""
+    if learned is None:
+        return SubwordInputs(*encoder, source.weights, source.max_text_tokens)
+    # A text encoder has as many positions as it was trained with, and may keep two for itself.
+    positions = getattr(encoder[1].config, "max_position_embeddings", source.max_text_tokens + 2)
+    return WordSentenceInputs(
+        learned, SubwordInputs(*encoder, source.weights, min(source.max_text_tokens, positions - 2))
+    )
 
 
 def save_text_inputs(inputs: TextInputs, folder: Path) -> None:

@@ -348,7 +348,7 @@ class Retrieval(Task[RetrievalSettings]):
         yield metrics_table(metrics["metrics"], metrics.get("intervals"))
         if unknown := metrics.get("unknown_words"):
             yield (
-                f"note: {unknown['captions']:,} captions have a word that no training caption has, such as "
+                f"note: {unknown['captions']:,} captions have a word that is not in the run's vocabulary, such as "
                 f"{unknown['example']!r}; {unknown['note']}"
             )
         if len(metrics["stages"]) > 1:
@@ -594,7 +594,8 @@ def _unknown_words(run: Run, pairs: Pairs) -> dict[str, Any] | None:
     if not unknown:
         return None
     note = "only the text encoder reads it"
-    if not isinstance(inputs, WordSentenceInputs):
+    solved = getattr(run.scorer.model, "solved", None)
+    if not isinstance(inputs, WordSentenceInputs) or solved is None or not float(solved.sentence_share):
         note = "it is ignored (a run of vlalign-train --text-encoder FOLDER reads it)"
     return {"captions": len(unknown), "example": unknown[0], "note": note}
 

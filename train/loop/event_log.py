@@ -65,3 +65,10 @@ def _open_events(path: Path, step: int) -> TextIO:
             lines = file.readlines()[:step]
     write_text(path, "".join(lines))
     return open_to_write(path, "a", encoding="utf-8")
+
+
+def logged(folder: Path, name: str) -> dict[int, float]:
+    """Return {step: figure} of those steps of a run that logged a figure of this name. A line is read at a time."""
+    with open_to_read(folder / EVENTS_FILE) as file:
+        events = (json.loads(line) for line in file if f'"{name}"' in line)
+        return {event["step"]: event[name] for event in events}

@@ -34,7 +34,7 @@ MAX_SENTENCE_CLIPS = 20_000
 """Upper limit of the training clips whose captions the text encoder reads, which takes by far the most time."""
 USUAL_STRENGTHS = Strengths(clips=0.5, words=2.0, power=2.0)
 """Those without a validation split."""
-TRIED_CLIPS, TRIED_WORDS, TRIED_POWERS = (0.1, 0.5, 2.0, 8.0), (0.5, 2.0, 8.0, 32.0), (1.0, 2.0)
+TRIED_CLIPS, TRIED_WORDS, TRIED_POWERS = (0.1, 0.5, 2.0, 8.0), (0.5, 2.0, 8.0, 32.0), (1.0, 2.0, 3.0)
 USUAL_SENTENCES, TRIED_SENTENCES = (0.5, 0.5), (0.0, 0.25, 0.5, 0.75, 1.0)
 """Penalty and share of sentence vectors without a validation split; and the shares that are tried."""
 MAX_BEGINNING_CLIPS, MAX_WHITENED_ROWS = 4000, 50_000

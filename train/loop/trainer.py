@@ -27,7 +27,14 @@ from ..data.examples import Examples, ExampleSource, Inputs, PairExamples
 from ..data.extra_inputs import ExtraInputs
 from ..data.pair_weights import Density
 from ..data.stores import Stores
-from ..data.text_inputs import TextInputs, TextSource, TokenWeights, new_text_inputs, save_text_inputs
+from ..data.text_inputs import (
+    TextInputs,
+    TextSource,
+    TokenWeights,
+    WordSentenceInputs,
+    new_text_inputs,
+    save_text_inputs,
+)
 from ..distributed import Workers
 from ..models.base import PairModel
 from ..models.build import make_model
@@ -35,11 +42,12 @@ from ..models.words import WordPair
 from ..objectives.base import Objective
 from ..recipes.train_config import TrainConfig
 from ..runs.checkpoint import RunState, load_init, load_model, load_state, save_model, save_state
-from ..runs.files import EVENTS_FILE, LABELS_FILE, MODEL_FILE, STATE_FILE, TEXT_FOLDER
+from ..runs.files import LABELS_FILE, MODEL_FILE, STATE_FILE, TEXT_FOLDER
 from ..runs.load import plan_model, read_text_inputs, read_token_weights
-from ..runs.run_json import describe_inputs, read_events, save_run
+from ..runs.run_json import describe_inputs, save_run
 from ..scoring.scorer import Scorer
-from .event_log import EventLog
+from ..settings import SMALL_TEXT_ENCODER
+from .event_log import EventLog, logged
 from .parameter_groups import FACTOR, SCHEDULE, parameter_groups
 from .prefetch import PrefetchedInputs
 from .solving import Solver
@@ -135,6 +143,7 @@ class Trainer:
         torch.manual_seed(self.config.optimization.seed)
         weights = read_token_weights(job.dataset.idf, self.config)
         text_inputs = self._make_text_inputs(weights, stores)
+        self._check_sentences(text_inputs)
         self.model = self._make_model(features, text_inputs)
         self.model.to(device)
         self.ema_model = self._copy_for_ema()  # on the device, and before anything is compiled
@@ -193,13 +202,22 @@ class Trainer:
     def _make_text_inputs(self, weights: TokenWeights, stores: Stores) -> TextInputs:
         """Return the tokenizer, and a pretrained, saved or random text encoder."""
         data, model = self.config.data, self.config.model
-        source = TextSource(model.encoder_traits, data.max_text_tokens, weights, stores.recordings)
+        source = TextSource(
+            model.encoder_traits, data.max_text_tokens, weights, stores.recordings, self.config.objective.is_solved
+        )
         if self._resumes:
             return read_text_inputs(self.folder / STATE_FILE, source)
         if self.job.init is not None:
             return read_text_inputs(self.job.init / MODEL_FILE, source)
         texts, word_vectors = self.examples.train_texts(), self.job.dataset.word_vectors
         return new_text_inputs(source, model.text_encoder, texts, word_vectors, self.workers)
+
+    def _check_sentences(self, text_inputs: TextInputs) -> None:
+        """Raise ``SettingError`` if a solved model should have a text encoder, and the run of ``init`` has none."""
+        name = self.config.model.text_encoder
+        has_one = isinstance(text_inputs, WordSentenceInputs)
+        if self.config.objective.is_solved and name != SMALL_TEXT_ENCODER and not has_one:
+            raise SettingError("text_encoder", name, f"the run {self.job.init} has none; omit it")
 
     def _make_model(self, features: ClipFeatures, text_inputs: TextInputs) -> PairModel:
         """Return the model, on the CPU; for a new run, with feature statistics and initial weights."""
@@ -212,6 +230,8 @@ class Trainer:
             set_feature_statistics(model, features, clips, max_rows=max_rows, seed=config.optimization.seed)
         if self.job.init is not None:
             load_init(self.job.init, model)
+            if config.objective.is_solved and self.workers.is_first:
+                say(f"note: the bag stage is that of {self.job.init}; it is not solved again")
         elif config.objective.is_solved:
             self._solve(model, features, text_inputs)
         return model
@@ -419,8 +439,7 @@ class Trainer:
         }
         save_model(self.folder, self.validated_model, last=True)
         load_model(self.folder, self.validated_model)
-        events = read_events(self.folder / EVENTS_FILE)
-        curve = {event["step"]: event["validation_R@1"] for event in events if "validation_R@1" in event}
+        curve = logged(self.folder, "validation_R@1")
         kept = self.state.best["step"] if self.state.best else 0
         if (chosen := report_kept(self.scorer, self.examples, kept, curve)) is not None:
             result |= {"stage_weights": chosen.weights, "stage_weights_tried": chosen.tried}

@@ -134,8 +134,9 @@ def _choose_config(
     """Return the folder with its protocol, and the complete settings."""
     about = read_captions_about(choose_protocol(folder, protocol or "").captions) or {}
     objective = given.get("objective") or objective_for(about.get("task", ""))
-    if objective is None and init_folder is not None:
-        objective = read_config(read_run(init_folder)).objective.name
+    of_init = None if init_folder is None else read_config(read_run(init_folder)).objective
+    if objective is None and of_init is not None:
+        objective = of_init.name
     recipe = recipe or usual_recipe(objective, folder.name, about.get("protocol", ""), init)
     folder = choose_protocol(folder, protocol or RECIPES.get(recipe or "", {}).get("protocol", ""))
     chosen = {**given, "dataset": folder.name, "protocol": folder.protocol} | ({"init": init} if init else {})
@@ -145,6 +146,8 @@ def _choose_config(
         chosen["features"] = only_features(folder)
     if recipe is None and objective is not None:
         chosen["objective"] = objective
+    if "bag" not in given and (bag := getattr(of_init, "bag", None)) is not None:
+        chosen["bag"] = bag  # its model has the layers for one of both
     return folder, make_config(recipe, chosen)
 
 

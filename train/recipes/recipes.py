@@ -11,7 +11,8 @@ from typing import Any
 
 from ...storage.common.errors import SettingError
 from ...storage.profiles import FRAME_MAPS
-from ..objectives import DEFAULT_OBJECTIVE
+from ..objectives import DEFAULT_OBJECTIVE, objectives
+from ..settings import ENCODERS
 from . import cmcm, ncl, ssml, taco, toco
 from .train_config import Recipe, TrainConfig
 
@@ -92,6 +93,10 @@ def make_config(name: str | None, given: Mapping[str, Any]) -> TrainConfig:
         settings.pop("video_grid", None)
         if "code_layers" not in given:
             settings.pop("code_layers", None)
+    if settings.get("encoder", "words") not in ENCODERS and hasattr(
+        objectives().get(settings.get("objective", "")), "bag"
+    ):
+        settings.setdefault("bag", "trained")  # an encoder of one's own makes its own vectors of whole clips
     if not settings.get("features"):
         raise SettingError(
             "features",

@@ -11,6 +11,7 @@ from ...storage.common.errors import SettingError
 from ...storage.common.settings import Settings, info_of, types_of
 from ..objectives import DEFAULT_OBJECTIVE, OBJECTIVES, Objective, objectives
 from ..settings import (
+    ENCODERS,
     DataSettings,
     EncoderTraits,
     ExtraInput,
@@ -78,6 +79,11 @@ class TrainConfig:
             fitting = [name for name, other in objectives().items() if _fits(other, traits)]
             problem = f"does not fit objective {objective.name}: {lack}; expected one of {', '.join(fitting)}"
             raise SettingError("encoder", self.model.encoder, problem)
+        if objective.is_solved and self.model.encoder not in ENCODERS:
+            problem = (
+                f"encoder {self.model.encoder} is your own, and trains its vectors of whole clips; expected trained"
+            )
+            raise SettingError("bag", "solved", problem)
 
     def _check_maps(self) -> None:
         data, pools_rows = self.data, self.model.encoder_traits.pools_rows

@@ -108,7 +108,9 @@ def load_scorer(
         say(f"note: {folder}: module {modules} is not the version that the run was trained with; scores may be others")
     features = ClipFeatures(stores.features, config.data.grid)
     weights = read_token_weights(idf_of_run(folder, own_dataset(folder, about)), config)
-    source = TextSource(config.model.encoder_traits, config.data.max_text_tokens, weights, stores.recordings)
+    source = TextSource(
+        config.model.encoder_traits, config.data.max_text_tokens, weights, stores.recordings, config.objective.is_solved
+    )
     text_inputs = read_text_inputs(folder / MODEL_FILE, source)
     labels = read_labels(folder)
     plan = plan_model(config, features.dim, text_inputs, len(labels))
