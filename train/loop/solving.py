@@ -18,12 +18,12 @@ from ..data.clips import evenly
 from ..data.pairs import Pairs
 from ..data.text_inputs import TextInputs
 from ..metrics import right_ranks
-from ..models.closed_form import CanonicalCorrelations, Strengths, Sums
+from ..models.closed_form import CanonicalCorrelations, Covariances, Strengths, Sums
 from ..models.word_directions import whiten, word_directions
 from ..models.words import WIDTH, SolvedBag, WordPair
 from .likelihood import log_likelihood
 
-Choice = TypeVar("Choice", Strengths, tuple[float, float])
+Choice = TypeVar("Choice", tuple[str, Strengths], tuple[str, float, float])
 
 MAX_CLIPS = 1_000_000
 """Upper limit of the training clips that are summed, drawn by the seed."""
@@ -32,11 +32,11 @@ CLIPS_AT_ONCE = 512
 MAX_VALIDATION_CLIPS = 1000
 MAX_SENTENCE_CLIPS = 20_000
 """Upper limit of the training clips whose captions the text encoder reads, which takes by far the most time."""
-USUAL_STRENGTHS = Strengths(clips=0.5, words=2.0, power=2.0)
+USUAL_STRENGTHS = "mean and maximum", Strengths(clips=0.5, words=2.0, power=2.0)
 """Those without a validation split."""
 TRIED_CLIPS, TRIED_WORDS, TRIED_POWERS = (0.1, 0.5, 2.0, 8.0), (0.5, 2.0, 8.0, 32.0), (1.0, 2.0, 3.0)
-USUAL_SENTENCES, TRIED_SENTENCES = (0.5, 0.5), (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Penalty and share of sentence vectors without a validation split; and the shares that are tried."""
+USUAL_SENTENCES, TRIED_SENTENCES = ("mean", 0.5, 0.5), (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Pooling, penalty and share of sentence vectors without a validation split; and the shares that are tried."""
 MAX_BEGINNING_CLIPS, MAX_WHITENED_ROWS = 4000, 50_000
 """Upper limits of the training clips of which words' directions are found, and of the rows that principal directions
 are of. They are in memory."""
@@ -117,13 +117,18 @@ class Solver:
         self.model.eval()
         if (num_words := len(self.model.word_weights)) > (num_solved := len(self.solved.idf)):
             say(f"note: the {num_solved:,} most frequent of {num_words:,} words are solved for")
-        correlations = CanonicalCorrelations(self._sums(pairs["train"]), seed=self.seed)
+        covariances = Covariances(self._sums(pairs["train"]))
         validation = self._validation(pairs["validation"])
-        strengths = self._choose_strengths(correlations, validation)
-        how = f"penalty of clips {strengths.clips:g}, of words {strengths.words:g}, power {strengths.power:g}"
+        of_pooling = {
+            "mean": CanonicalCorrelations(covariances, len(self.solved.clips) // 2, seed=self.seed),
+            "mean and maximum": CanonicalCorrelations(covariances, seed=self.seed),
+        }
+        pooling, strengths = self._choose_strengths(of_pooling, validation)
+        how = f"{pooling} of rows, penalty of clips {strengths.clips:g}, of words {strengths.words:g}, power "
+        how += f"{strengths.power:g}"
         if self.model.text_encoder is not None:
-            penalty, share = self._solve_sentences(correlations, pairs["train"], validation)
-            how += f"; sentence vectors {share:.0%}, penalty {penalty:g}"
+            pooling, penalty, share = self._solve_sentences(of_pooling, pairs["train"], validation)
+            how += f"; sentence vectors {share:.0%} ({pooling} of rows, penalty {penalty:g})"
         if validation is None:
             say(f"solved: {how}, as there is no validation split to choose them on")
         else:
@@ -173,19 +178,23 @@ class Solver:
         x_BD = torch.cat([self.model.whole_clips(part.rows_BMF, part.mask_BM) for part in parts])
         return ValidationClips(x_BD, texts, sentences)
 
-    def _choose_strengths(self, correlations: CanonicalCorrelations, validation: ValidationClips | None) -> Strengths:
-        """Solve for words with the strengths of the highest likelihood of the validation split, and return them."""
+    def _choose_strengths(
+        self, of_pooling: Mapping[str, CanonicalCorrelations], validation: ValidationClips | None
+    ) -> tuple[str, Strengths]:
+        """Solve for words with the pooling and strengths that make the validation split likeliest; return them."""
 
-        def use(strengths: Strengths) -> None:
-            self.solved.set_words(correlations.solve(strengths, WIDTH))
+        def use(choice: tuple[str, Strengths]) -> None:
+            pooling, strengths = choice
+            self.solved.set_words(of_pooling[pooling].solve(strengths, WIDTH))
 
-        grid = [Strengths(c, w, p) for w, c, p in itertools.product(TRIED_WORDS, TRIED_CLIPS, TRIED_POWERS)]
-        return self._choose(use, USUAL_STRENGTHS, grid, validation)
+        grid = itertools.product(TRIED_WORDS, TRIED_CLIPS, TRIED_POWERS)
+        strengths = [Strengths(clips, words, power) for words, clips, power in grid]
+        return self._choose(use, USUAL_STRENGTHS, list(itertools.product(of_pooling, strengths)), validation)
 
     def _solve_sentences(
-        self, correlations: CanonicalCorrelations, pairs: Pairs, validation: ValidationClips | None
-    ) -> tuple[float, float]:
-        """Solve for the text encoder's vectors; choose penalty and share as ``_choose_strengths`` does; return them."""
+        self, of_pooling: Mapping[str, CanonicalCorrelations], pairs: Pairs, validation: ValidationClips | None
+    ) -> tuple[str, float, float]:
+        """Solve for the text encoder's vectors; choose as ``_choose_strengths`` does, and return the choice."""
         clips, sentences = [], []
         drawn = self._drawn(pairs, MAX_SENTENCE_CLIPS)
         parts = self._parts(pairs, drawn)
@@ -198,13 +207,14 @@ class Solver:
             clips.append(self.model.whole_clips(part.rows_BMF, part.mask_BM))
         x_BD, y_BH = torch.cat(clips), torch.cat(sentences)
         mean_H = y_BH.mean(dim=0)
-        covariance_RH = correlations.covariance(x_BD, y_BH - mean_H)
+        covariances = {pooling: of.covariance(x_BD, y_BH - mean_H) for pooling, of in of_pooling.items()}
 
-        def use(choice: tuple[float, float]) -> None:
-            penalty, share = choice
-            self.solved.set_sentences(mean_H, correlations.regress(covariance_RH, penalty), share)
+        def use(choice: tuple[str, float, float]) -> None:
+            pooling, penalty, share = choice
+            self.solved.set_sentences(mean_H, of_pooling[pooling].regress(covariances[pooling], penalty), share)
 
-        return self._choose(use, USUAL_SENTENCES, list(itertools.product(TRIED_CLIPS, TRIED_SENTENCES)), validation)
+        grid = list(itertools.product(of_pooling, TRIED_CLIPS, TRIED_SENTENCES))
+        return self._choose(use, USUAL_SENTENCES, grid, validation)
 
     def _choose(
         self, use: Callable[[Choice], None], usual: Choice, grid: list[Choice], validation: ValidationClips | None

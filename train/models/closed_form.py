@@ -109,26 +109,42 @@ class Regression(NamedTuple):
     bias_H: Tensor
 
 
-class CanonicalCorrelations:
-    """Canonical correlations of the same sums, for any strengths."""
+class Covariances:
+    """Means and covariances of clips and of the words of their captions."""
 
-    def __init__(self, sums: Sums, *, seed: int = 0) -> None:
-        """Find the principal directions of the clips.
+    def __init__(self, sums: Sums) -> None:
+        """Take sums over two clips or more. They are used up: covariances take their place."""
+        self.number = sums.num_clips
+        self.mean_D, self.mean_V = sums.x_D / self.number, sums.y_V / self.number
+        self.xx_DD = sums.xx_DD.div_(self.number).addr_(self.mean_D, self.mean_D, alpha=-1)
+        self.yx_VD = sums.yx_VD.div_(self.number).addr_(self.mean_V, self.mean_D, alpha=-1)
+        self.yy_VV = sums.yy_VV.div_(self.number).addr_(self.mean_V, self.mean_V, alpha=-1)
+
+
+class CanonicalCorrelations:
+    """Canonical correlations of the same clips and captions, for any strengths."""
+
+    def __init__(self, covariances: Covariances, num_features: int | None = None, *, seed: int = 0) -> None:
+        """Find the principal directions of the clips, each of whose features is scaled to variance 1.
 
         Args:
-            sums: Over two clips or more. They are used up: covariances take their place.
+            covariances: Of clips and captions.
+            num_features: Use the first so many features of clips; None: all.
             seed: Of the search for principal directions, where there are many features.
         """
-        number = sums.num_clips
-        self._mean_D, self._mean_V = sums.x_D / number, sums.y_V / number
-        xx_DD = sums.xx_DD.div_(number).addr_(self._mean_D, self._mean_D, alpha=-1)
-        variances_R, directions_DR = principal_directions(xx_DD, min(MAX_DIRECTIONS, number - 1), seed)
+        self._mean_D, self._mean_V, self._yy_VV = covariances.mean_D, covariances.mean_V, covariances.yy_VV
+        size = len(self._mean_D) if num_features is None else num_features
+        xx_DD = covariances.xx_DD[:size, :size]
+        variances_D = xx_DD.diagonal()
+        scales_D = torch.where(variances_D > MIN_VARIANCE, variances_D, torch.inf).rsqrt()
+        xx_DD = scales_D[:, None] * xx_DD * scales_D
+        variances_R, directions_DR = principal_directions(xx_DD, min(MAX_DIRECTIONS, covariances.number - 1), seed)
         is_used_R = variances_R > MIN_VARIANCE
-        self._variances_R, self._directions_DR = variances_R[is_used_R], directions_DR[:, is_used_R]
+        self._variances_R = variances_R[is_used_R]
+        self._directions_DR = torch.zeros(len(self._mean_D), int(is_used_R.sum()), dtype=torch.float64)
+        self._directions_DR[:size] = scales_D[:, None] * directions_DR[:, is_used_R]
         self._scale = float(self._variances_R.mean()) if is_used_R.any() else 0.0
-        yx_VD = sums.yx_VD.div_(number).addr_(self._mean_V, self._mean_D, alpha=-1)
-        self._xy_RV = (yx_VD @ self._directions_DR).T
-        self._yy_VV = sums.yy_VV.div_(number).addr_(self._mean_V, self._mean_V, alpha=-1)
+        self._xy_RV = (covariances.yx_VD @ self._directions_DR).T
         self._solved_by_penalty: tuple[float, Tensor] | None = None
 
     def solve(self, strengths: Strengths, num_dimensions: int) -> LinearVectors:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from vlalign.train.models.closed_form import CanonicalCorrelations, Strengths, Sums, principal_directions
+from vlalign.train.models.closed_form import CanonicalCorrelations, Covariances, Strengths, Sums, principal_directions
 from vlalign.train.models.word_directions import SHARPNESS, SWEEPS, whiten, word_directions
 
 STRENGTHS = Strengths(clips=0.3, words=1.5, power=2.0)
@@ -45,27 +45,36 @@ def whitener(covariance, penalty):
 def test_scores_are_those_of_the_textbook(data, parts):
     clips, clip_of, words, *_ = data
     share = 1 / np.bincount(clip_of)[clip_of] / len(clips)  # of each caption: clips count the same
-    x, y = clips - clips.mean(0), words - share @ words
+    x, y = (clips - clips.mean(0)) / clips.std(0), words - share @ words
     xx, yy, xy = x.T @ x / len(x), (y * share[:, None]).T @ y, (x[clip_of] * share[:, None]).T @ y
     of_x = whitener(xx, STRENGTHS.clips * np.trace(xx) / 7)
     of_y = whitener(yy, STRENGTHS.words * np.trace(yy) / 11)
     left, correlations, right = np.linalg.svd(of_x @ xy @ of_y, full_matrices=False)
     expected = (y @ of_y @ right.T * correlations) @ (x @ of_x @ left * correlations).T
 
-    linear = CanonicalCorrelations(sums_of(data, parts)).solve(STRENGTHS, 16)
+    linear = CanonicalCorrelations(Covariances(sums_of(data, parts))).solve(STRENGTHS, 16)
     captions = torch.from_numpy(words).float() @ linear.words_VK + linear.caption_bias_K
     vectors = torch.from_numpy(clips).float() @ linear.clips_DK + linear.clip_bias_K
     assert captions.shape == (len(words), 16)
     np.testing.assert_allclose((captions @ vectors.T).numpy(), expected, atol=1e-5)
 
 
+def test_the_first_features_alone_give_what_the_others_cannot_change(data):
+    clips, *others = data
+    few = CanonicalCorrelations(Covariances(sums_of((clips, *others), 1)), 3).solve(STRENGTHS, 3)
+    clips[:, 3:] = 0
+    alone = CanonicalCorrelations(Covariances(sums_of((clips, *others), 1)), 3).solve(STRENGTHS, 3)
+    assert not few.clips_DK[3:].any()
+    torch.testing.assert_close(few, alone)
+
+
 def test_a_strong_penalty_on_words_gives_ridge_regression(data):
     clips, clip_of, words, *_ = data
     share = 1 / np.bincount(clip_of)[clip_of] / len(clips)
-    x, y = clips - clips.mean(0), words - share @ words
+    x, y = (clips - clips.mean(0)) / clips.std(0), words - share @ words
     xx, xy = x.T @ x / len(x), (x[clip_of] * share[:, None]).T @ y
     predicted = x @ np.linalg.solve(xx + 0.3 * np.trace(xx) / 7 * np.eye(7), xy)
-    linear = CanonicalCorrelations(sums_of(data, 1)).solve(Strengths(0.3, 1e6, 1.0), 7)
+    linear = CanonicalCorrelations(Covariances(sums_of(data, 1))).solve(Strengths(0.3, 1e6, 1.0), 7)
     captions = torch.from_numpy(words).float() @ linear.words_VK + linear.caption_bias_K
     vectors = torch.from_numpy(clips).float() @ linear.clips_DK + linear.clip_bias_K
     scores = (captions @ vectors.T).numpy()
@@ -136,5 +145,5 @@ def test_features_of_no_variance_give_vectors_of_zeros(data):
     _, clip_of, _, ids, weights = data
     sums = Sums.zeros(7, 11)
     sums.add(torch.zeros(40, 7), *(torch.from_numpy(part) for part in (ids, weights, clip_of)))
-    linear = CanonicalCorrelations(sums).solve(STRENGTHS, 5)
+    linear = CanonicalCorrelations(Covariances(sums)).solve(STRENGTHS, 5)
     assert not any(part.any() for part in linear)
