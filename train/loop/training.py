@@ -18,7 +18,7 @@ from ...storage.stores.opening import StoreSource
 from ..data.stores import choose_features, only_features
 from ..objectives import objective_for
 from ..recipes.own_parts import load_named
-from ..recipes.recipes import RECIPES, describe, make_config, usual_recipe
+from ..recipes.recipes import BEHIND_DEFAULT, RECIPES, describe, make_config, usual_recipe
 from ..recipes.train_config import TrainConfig, refuse_ignored
 from ..runs.files import TENSORBOARD_FOLDER, TEXT_FOLDER
 from ..runs.folder import default_run_name, find_run, old_idf_note
@@ -114,6 +114,11 @@ def train(
     if is_first:
         named = [name for name, value in (("protocol", protocol), ("init", init)) if value is not None]
         _say_settings(config, given, named)
+        if config.recipe in BEHIND_DEFAULT:
+            say(
+                f"note: on small data sets recipe {config.recipe} finds fewer clips than the default one "
+                "(docs/objectives.md)"
+            )
         if "features" not in given and not _features_of(config.recipe):
             say(f"note: --features {config.data.features}: {folder.name} has no other")
     problems = Problems(quiet=not is_first, file=folder.problems("train"))

@@ -82,7 +82,7 @@ RECIPES: dict[str, Recipe] = {
     "cmcm-places": _PLACES,
     "cmcm-places-baseline": {**_PLACES, "codebook_size": 0},
     "cmcm-places-finetune": {**_PLACES, "learning_rate": 1e-4, "num_steps": 11_000},
-    "cmcm-small": {"objective": "cmcm", "codebook_size": 128, "margin": 1e-3},
+    "cmcm-small": {"objective": "cmcm", "codebook_size": 128, "margin": 1e-3, "validation_share": 0.1},
     "cmcm-msrvtt": _CMCM,
     "cmcm-msrvtt-baseline": {**_CMCM, "codebook_size": 0},
     "cmcm-msrvtt-finetune": {  # the "warm start" from the baseline, --init; the transformers are frozen (section 4.1)

@@ -49,6 +49,7 @@ RECIPES: dict[str, Recipe] = {
         "query_queue": 2048,
         "temperature": 0.05,
         "num_video_layers": 0,
+        "validation_share": 0.1,
     },
     "ncl-msrvtt": {  # 5 epochs of 180,000 captions
         **_NCL,

@@ -49,6 +49,9 @@ RECIPES = MappingProxyType[str, Recipe](
 )
 """{name: recipe}: the default one, and the papers'."""
 
+BEHIND_DEFAULT = frozenset(f"{name}-small" for name in ("taco", "toco", "toco-mlm", "ssml", "mil-nce", "ncl", "cmcm"))
+"""Small recipes that find fewer clips than the default one on small data sets: docs/objectives.md."""
+
 
 def usual_recipe(objective: str | None, dataset: str, protocol: str, init: str) -> str | None:
     """Return the name of the objective's recipe for a data set.

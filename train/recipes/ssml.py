@@ -42,9 +42,18 @@ _VQA: Recipe = {n: v for n, v in _SSML_CLIPS.items() if n not in ("intra_video_r
 }
 
 _GATED_SMALL: Recipe = {"encoder": "gated", "embedding_size": 512, "schedule": "constant", "warmup_steps": 0}
+_PAIRS_SMALL: Recipe = {
+    **_GATED_SMALL,
+    "num_steps": 0,
+    "batch_size": 128,
+    "learning_rate": 3e-3,
+    "schedule": "cosine",
+    "ema_decay": 0.98,
+    "validation_share": 0.1,
+}
 
 RECIPES: dict[str, Recipe] = {
-    "ssml-small": {**_GATED_SMALL, "objective": "ssml"},
+    "ssml-small": {**_PAIRS_SMALL, "objective": "ssml"},
     "ssml-howto100m": _SSML,
     "ssml-howto100m-baseline": {**_SSML, "pair_weights": "none"},  # HTM-PT of section 6.2, reproduced
     "ssml-htm-howto100m": {
@@ -60,7 +69,7 @@ RECIPES: dict[str, Recipe] = {
     "ssml-lsmdc-finetune": _SSML_CLIPS,
     "ssml-htm-msrvtt-finetune": {**_SSML_CLIPS, **_HTM, "protocol": "1k-A-7k"},  # as HowTo100M's authors
     "ssml-htm-lsmdc-finetune": {**_SSML_CLIPS, **_HTM},
-    "mil-nce-small": {**_GATED_SMALL, "objective": "mil-nce"},
+    "mil-nce-small": {**_PAIRS_SMALL, "objective": "mil-nce"},
     "vqa-msrvtt_qa": _VQA,
     "vqa-msrvtt_qa-finetune": _VQA,
     "vqa-msvd_qa": _VQA,

@@ -29,13 +29,15 @@ _TOCO_FINETUNED = {**_TOCO, "learning_rate": 2e-5}
 _OF_TOKENS = ("tokens_of_interest", "idf", "token_score_weight")
 _MASKED = {**{name: value for name, value in _TOCO.items() if name not in _OF_TOKENS}, "objective": "toco-mlm"}
 
+_SMALL: Recipe = {"num_negatives": 3, "batch_size": 32, "validation_share": 0.1, "stage_weights": "validation"}
+
 RECIPES: dict[str, Recipe] = {
     "toco-small": {
         "objective": "toco",
         "tokens_of_interest": "noun+verb+adj",
-        "num_negatives": 3,
+        **_SMALL,
     },
-    "toco-mlm-small": {"objective": "toco-mlm", "num_negatives": 3},
+    "toco-mlm-small": {"objective": "toco-mlm", **_SMALL},
     "toco-youcook2": _TOCO,
     "toco-youcook2-finetune": _TOCO_FINETUNED,
     "toco-msrvtt": {**_TOCO, "protocol": "1k-A-7k"},
