@@ -18,7 +18,7 @@ AT := --root $(ROOT) --dataset demo
 # Most tests start processes. Each would compile all that it imports where the environment forbids keeping what was compiled.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test test-all test-matrix fast-tests portable-tests coverage check style types docs constraints audit clean
+.PHONY: demo test test-all test-matrix fast-tests portable-tests default-table coverage check style types docs constraints audit clean
 
 demo: $(INSTALLED)
 	$(BIN)/vlalign-preprocess $(AT)
@@ -56,6 +56,10 @@ test-matrix:
 	@failed=; for python in $$(.ci/pythons); do \
 		echo "== $$python: $(MATRIX)"; $(MAKE) --no-print-directory PYTHON=$$python $(MATRIX) || failed="$$failed $$python"; \
 	done; test -z "$$failed" || { echo "failed with:$$failed"; exit 1; }
+
+# The default recipe beside strong models, on six made sets: an hour on two cores. ENCODER=FOLDER also with its sentence vectors.
+default-table: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/default_table.py vlalign_data/made $(if $(ENCODER),--text-encoder $(abspath $(ENCODER)))
 
 # What share of the lines the fast tests run, those of the processes that they start included.
 coverage: $(INSTALLED)
