@@ -89,6 +89,17 @@ class DrawResults(TypedDict):
     """Of draw 1, 2, ..."""
 
 
+class UnknownWords(TypedDict):
+    """Captions with words that are not in the run's vocabulary."""
+
+    captions: int
+    """The number of them."""
+    example: str
+    """One of the words."""
+    note: str
+    """What becomes of such words."""
+
+
 class OptionalResults(TypedDict, total=False):
     """Fields of ``metrics.json`` that not all evaluations have."""
 
@@ -98,6 +109,8 @@ class OptionalResults(TypedDict, total=False):
     """Only with metrics of one's own."""
     draws: DrawResults
     """Only with ``RetrievalSettings.draws``."""
+    unknown_words: UnknownWords
+    """Only of runs with a vocabulary that lacks some."""
 
 
 class RetrievalResults(OptionalResults):
@@ -583,7 +596,7 @@ def score_split(
     return TiledScores(scorer, captions, clips, rerank=rerank if scorer.has_late else None)
 
 
-def _unknown_words(run: Run, pairs: Pairs) -> dict[str, Any] | None:
+def _unknown_words(run: Run, pairs: Pairs) -> UnknownWords | None:
     """Return how many captions have a word that is not in a learned vocabulary, and what becomes of it."""
     from ..data.text_inputs import WordIdInputs, WordSentenceInputs
 

@@ -29,7 +29,8 @@ MAX_CLIPS = 1_000_000
 """Upper limit of the training clips that are summed, drawn by the seed."""
 MAX_CAPTIONS_OF_CLIP = 20
 CLIPS_AT_ONCE = 512
-MAX_VALIDATION_CLIPS = 1000
+MAX_VALIDATION = 1000
+"""Upper limit of the validation clips, and of their captions, that strengths are chosen on."""
 MAX_SENTENCE_CLIPS = 20_000
 """Upper limit of the training clips whose captions the text encoder reads, which takes by far the most time."""
 USUAL_STRENGTHS = "mean and maximum", Strengths(clips=0.5, words=2.0, power=2.0)
@@ -63,7 +64,7 @@ class ClipPart(NamedTuple):
 
 
 class ValidationClips(NamedTuple):
-    """Validation clips with a caption each."""
+    """Validation clips and captions of them."""
 
     x_BD: Tensor
     """The mean and the maximum of the clips' rows."""
@@ -71,21 +72,18 @@ class ValidationClips(NamedTuple):
     """Words and mask of the captions, in parts."""
     sentences: list[Tensor | None]
     """Their sentence vectors, in the same parts."""
-
-    @property
-    def right_B(self) -> np.ndarray:
-        """Index of each caption's clip."""
-        return np.arange(len(self.x_BD))
+    right_C: np.ndarray
+    """Index of each caption's clip."""
 
     def scores(self, solved: SolvedBag) -> np.ndarray:
-        """Return the scores of captions with clips [B, B]."""
+        """Return the scores of captions with clips [C, B]."""
         parts = zip(self.texts, self.sentences, strict=True)
         captions = torch.cat([solved.of_captions(ids, mask, vectors) for (ids, mask), vectors in parts])
         return (captions @ solved.of_clips(self.x_BD).T).numpy()
 
     def ranks(self, solved: SolvedBag) -> np.ndarray:
-        """Return the rank of the right clip for each caption [B]."""
-        return right_ranks(self.scores(solved), self.right_B)
+        """Return the rank of the right clip for each caption [C]."""
+        return right_ranks(self.scores(solved), self.right_C)
 
 
 class Solver:
@@ -133,7 +131,8 @@ class Solver:
             say(f"solved: {how}, as there is no validation split to choose them on")
         else:
             recall = 100 * float((validation.ranks(self.solved) < 2).mean())
-            say(f"solved: {how}, chosen on {number_of(len(validation.x_BD), 'validation captions')}: R@1 {recall:.1f}")
+            asked = number_of(len(validation.right_C), "validation captions")
+            say(f"solved: {how}, chosen on {asked}: R@1 {recall:.1f}")
         self._begin(pairs["train"])
 
     def _parts(self, pairs: Pairs, clips: Sequence[int]) -> Iterator[ClipPart]:
@@ -164,19 +163,21 @@ class Solver:
         return sums
 
     def _validation(self, pairs: Pairs) -> ValidationClips | None:
-        """Return validation clips with a caption each, or None if there is no validation split."""
-        chosen = evenly(len(pairs.clips), MAX_VALIDATION_CLIPS)
-        parts = list(self._parts(pairs, chosen.tolist()))
-        if not parts:
-            return None
-        texts, sentences = [], []
-        for part in parts:
-            firsts = torch.searchsorted(part.clip_of_C, torch.arange(len(part.mask_BM)))
-            inputs = {name: value[firsts] for name, value in part.texts.items()}
-            texts.append((part.ids_CN[firsts], part.mask_CN[firsts]))
+        """Return validation clips with a caption each, or with several if they are few; None without such a split."""
+        chosen = evenly(len(pairs.clips), MAX_VALIDATION)
+        of_each = max(MAX_VALIDATION // max(len(chosen), 1), 1)
+        texts, sentences, clips, right = [], [], [], []
+        for part in self._parts(pairs, chosen.tolist()):
+            firsts_B = torch.searchsorted(part.clip_of_C, torch.arange(len(part.mask_BM)))
+            taken = torch.arange(len(part.clip_of_C)) - firsts_B[part.clip_of_C] < of_each
+            inputs = {name: value[taken] for name, value in part.texts.items()}
+            texts.append((part.ids_CN[taken], part.mask_CN[taken]))
             sentences.append(self.model.sentence_vectors(inputs))
-        x_BD = torch.cat([self.model.whole_clips(part.rows_BMF, part.mask_BM) for part in parts])
-        return ValidationClips(x_BD, texts, sentences)
+            right.append(part.clip_of_C[taken] + sum(map(len, clips)))
+            clips.append(self.model.whole_clips(part.rows_BMF, part.mask_BM))
+        if not clips:
+            return None
+        return ValidationClips(torch.cat(clips), texts, sentences, torch.cat(right).numpy())
 
     def _choose_strengths(
         self, of_pooling: Mapping[str, CanonicalCorrelations], validation: ValidationClips | None
@@ -224,7 +225,7 @@ class Solver:
         for choice in grid if validation is not None else []:
             use(choice)
             assert validation is not None
-            if (likelihood := log_likelihood(validation.scores(self.solved), validation.right_B)) > highest:
+            if (likelihood := log_likelihood(validation.scores(self.solved), validation.right_C)) > highest:
                 chosen, highest = choice, likelihood
         use(chosen)
         return chosen

@@ -158,6 +158,7 @@ def _choose_weights(pairs: Pairs, scores: StageScores) -> ChosenWeights:
     spreads = np.array([_spread(scores, stage) for stage in scores.stage_names])
     has_spread = spreads > 0
     best, best_likelihood = np.ones(len(spreads)), -np.inf
+    chosen = _named(scores, best)  # stays if no stage tells clips apart
     tried: list[TriedWeights] = []
     for shares in _tenths(len(spreads)):
         if not (shares * has_spread).any():
@@ -170,8 +171,6 @@ def _choose_weights(pairs: Pairs, scores: StageScores) -> ChosenWeights:
         likelihood = log_likelihood(by_caption, pairs.clip_of_caption)
         if likelihood > best_likelihood:
             best, best_likelihood, chosen = shares, likelihood, _named(scores, weights)
-    if not tried:  # no stage tells clips apart
-        chosen = _named(scores, best)
     return ChosenWeights(chosen, dict(zip(scores.stage_names, (best / best.sum()).tolist(), strict=True)), tried)
 
 
