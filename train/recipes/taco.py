@@ -44,12 +44,7 @@ _SEGMENTATION: Recipe = {
 }
 
 RECIPES: dict[str, Recipe] = {
-    "taco-small": {  # minutes on a laptop
-        "num_negatives": 3,
-        "batch_size": 32,
-        "validation_share": 0.1,
-        "stage_weights": "validation",
-    },
+    "taco-small": {"num_negatives": 3, "validation_share": 0.1},  # minutes on a laptop
     "taco-youcook2": _TACO,
     "taco-youcook2-finetune": _TACO_FINETUNED,
     "taco-youcook2-ablation": {**_TACO, "num_video_layers": 1},  # Tables 2 to 4 and 11 to 12
