@@ -18,6 +18,7 @@ from made_sets import SETS, make_set, oracle_recall
 from vlalign.train import evaluate, train
 from vlalign.train.evaluation.evaluate import EvaluationSettings
 from vlalign.train.intervals import paired_bootstrap
+from vlalign.train.metrics import right_ranks
 
 SEEDS = (0, 1, 2)
 NAME = "planted"
@@ -32,9 +33,7 @@ def default_ranks(
     run = train(root / name, recipe="default", run_name=f"{of}-{features}-{seed}", settings=settings)
     found = np.load(evaluate(run.folder, settings=EvaluationSettings(save_scores=True)).folder / "scores.npz")
     scores, right = found["similarity"], found["text_to_video"]
-    own = scores[np.arange(len(right)), right][:, None]
-    ranks = 1 + (scores > own).sum(axis=1) + ((scores == own).sum(axis=1) - 1) / 2
-    return ranks, found["video_of_clip"][right]
+    return right_ranks(scores, right), found["video_of_clip"][right]
 
 
 def baseline_ranks(root: Path, name: str, features: str, encoder: str | None) -> dict[str, np.ndarray]:

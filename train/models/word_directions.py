@@ -1,4 +1,4 @@
-"""Where a training of words and rows begins: for each word, the direction in which the rows that show it differ.
+"""Directions that the words' vectors start from: for each word, that in which the rows that show it differ.
 
 A clip's caption does not say which of its rows show a word. So each word chooses: rows are weighted by how well they
 fit the word so far, the word's direction becomes their mean, less that of the rows that it would choose of any clip,
