@@ -44,7 +44,12 @@ _SEGMENTATION: Recipe = {
 }
 
 RECIPES: dict[str, Recipe] = {
-    "taco-small": {"num_negatives": 3, "validation_share": 0.1},  # minutes on a laptop
+    "taco-small": {  # minutes on a laptop: a single fusion layer computes the output at [CLS] only
+        "num_negatives": 3,
+        "num_fusion_layers": 1,
+        "validation_share": 0.1,
+        "stage_weights": "validation",
+    },
     "taco-youcook2": _TACO,
     "taco-youcook2-finetune": _TACO_FINETUNED,
     "taco-youcook2-ablation": {**_TACO, "num_video_layers": 1},  # Tables 2 to 4 and 11 to 12

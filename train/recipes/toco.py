@@ -29,7 +29,12 @@ _TOCO_FINETUNED = {**_TOCO, "learning_rate": 2e-5}
 _OF_TOKENS = ("tokens_of_interest", "idf", "token_score_weight")
 _MASKED = {**{name: value for name, value in _TOCO.items() if name not in _OF_TOKENS}, "objective": "toco-mlm"}
 
-_SMALL: Recipe = {"num_negatives": 3, "validation_share": 0.1}
+_SMALL: Recipe = {
+    "num_negatives": 3,
+    "num_fusion_layers": 1,
+    "validation_share": 0.1,
+    "stage_weights": "validation",
+}
 
 RECIPES: dict[str, Recipe] = {
     "toco-small": {
