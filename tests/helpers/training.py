@@ -52,7 +52,7 @@ EIGHT_STEPS = ["--batch-size", "6", "--num-steps", "8", "--validate-every", "3"]
 TRAIN = ["--objective", "taco", "--features", "s3d", *EIGHT_STEPS, "--num-negatives", "2"]
 """Options of a short run of the data set of ``toy``."""
 TWO_STEPS = ["--objective", "taco", "--features", "s3d", "--batch-size", "4", "--num-negatives", "2"]
-TWO_STEPS += ["--num-steps", "2", "--validate-every", "1"]
+TWO_STEPS += ["--num-steps", "2", "--validate-every", "1", "--stage-weights", "set"]
 """Options of the shortest run of that data set."""
 CODEBOOK = ["--recipe", "cmcm-small", "--features", "s3d", "--batch-size", "6"]
 CODEBOOK += ["--num-steps", "3", "--validate-every", "3"]

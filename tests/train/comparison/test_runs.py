@@ -25,12 +25,14 @@ from vlalign.train.comparison.published import published_values
 from vlalign.train.comparison.suite_files import read_suite, row_config
 from vlalign.train.intervals import paired_bootstrap
 
+CHOSEN = [*TWO_STEPS, "--stage-weights", "validation"]
+
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     toy = make_toy(tmp_path_factory.mktemp("toy"))
-    assert train_main([*at(toy), *TWO_STEPS, "--run-name", "a", "--seeds", "0-1"]) == 0
-    assert train_main([*at(toy), *TWO_STEPS, "--losses", "sentence+fusion", "--run-name", "b"]) == 0
+    assert train_main([*at(toy), *CHOSEN, "--run-name", "a", "--seeds", "0-1"]) == 0
+    assert train_main([*at(toy), *CHOSEN, "--losses", "sentence+fusion", "--run-name", "b"]) == 0
     assert evaluate_main([*at(toy), "b"]) == 0
     return toy
 

@@ -78,7 +78,8 @@ def test_normalising_needs_kept_queries_and_names_the_stage(toy, capsys):
     assert train_main([*call, "--run-name", "plain", "--objective", "ncl", "--no-normalized-loss"]) == 0
     assert evaluate_main([*at(toy), "plain", "--normalize", "ncl"]) == 2
     assert re.search(r"--normalize ncl: .*--normalized-loss\b", capsys.readouterr().err)
-    assert train_main([*call, "--run-name", "taco-ncl", *options(PAIR_CASES["taco-both"]), "--num-negatives", "2"]) == 0
+    taco = [*options(PAIR_CASES["taco-both"]), "--num-negatives", "2", "--stage-weights", "set"]
+    assert train_main([*call, "--run-name", "taco-ncl", *taco]) == 0
     assert evaluate_main([*at(toy), "taco-ncl", "--normalize", "qbnorm"]) == 2
     assert re.search(r"--normalize qbnorm: .*\btoken, fusion\b.*\b0$", capsys.readouterr().err.strip())
     assert evaluate_main([*at(toy), "taco-ncl", "--normalize", "ncl"]) == 0

@@ -30,12 +30,12 @@ def test_every_stage_is_reported_alone_and_fused(toy, objective, capsys):
 
 
 def test_reranking_looks_at_few_pairs_and_all_of_them_where_k_is_large(toy, whole, capsys):
-    call = [*at(toy), "whole", "--split", "train"]
-    assert evaluate_main(call) == 0
+    call = [*at(toy), "whole", "--split", "train", "--sentence-weight", "1", "--token-weight", "0.5"]
+    assert evaluate_main([*call, "--fusion-weight", "1"]) == 0
     everything = newest_figures(whole)
-    assert evaluate_main([*call, "--rerank", "99"]) == 0
+    assert evaluate_main([*call, "--fusion-weight", "1", "--rerank", "99"]) == 0
     assert newest_figures(whole)["metrics"] == everything["metrics"]
-    assert evaluate_main([*call, "--rerank", "1"]) == 0
+    assert evaluate_main([*call, "--fusion-weight", "1", "--rerank", "1"]) == 0
     one = newest_figures(whole)
     early = one["stages"]
     assert one["rerank"] == 1 and "fusion of 1" in capsys.readouterr().out
