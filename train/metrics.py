@@ -11,7 +11,7 @@ evaluators. In nDCG@10 and mAP a tie always counts half.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypedDict
 
 import numpy as np
@@ -23,7 +23,7 @@ NDCG_AT = 10
 MEASURES = (*(f"R@{k}" for k in RECALL_AT), f"nDCG@{NDCG_AT}", "mAP", "median_rank", "mean_rank")
 """The metrics of a direction, in the order of tables. Files of earlier versions lack nDCG@10 and mAP."""
 TIES = {
-    "average": "a tied candidate counts half (the mean rank over all orders of the tied ones)",
+    "average": "a tied candidate counts half: the right one has its mean rank over all orders; R@K counts K + 0.5, too",
     "optimistic": "the right candidate comes first among the tied ones",
     "pessimistic": "the right candidate comes last among the tied ones",
     "ce": "as CE, MMT and Frozen: a tie counts half, but R@1 requires that nothing ties; from video to text, a video's "
@@ -108,6 +108,7 @@ def compare_similarities(
     text_to_video: Sequence[int] | np.ndarray | None = None,
     ties: str = "average",
     *,
+    video_of_clip: Sequence[int] | np.ndarray | None = None,
     seed: int = 0,
 ) -> dict[str, dict[str, Difference]]:
     """Compare two models by their scores of the same texts and videos: second minus first, with 95 % intervals.
@@ -124,21 +125,28 @@ def compare_similarities(
         second: The same of another model.
         text_to_video: [num_texts], index of the right video of each text. By default text i belongs to video i.
         ties: How tied scores are counted; a key of ``TIES``, but for "clip4clip", which has no single rank of a tie.
+        video_of_clip: [num_videos], index of the video that each column is a clip of, as in ``scores.npz``: clips of a
+            video are drawn together. By default each column is a video of its own.
         seed: Of the bootstrap's draws.
 
     Returns:
-        {direction: {metric: difference}}, for all metrics of ``retrieval_metrics`` but the median rank.
+        {direction: {metric: difference}}, for all metrics of ``retrieval_metrics`` but the median rank. Of the mean
+        rank, a negative difference is the better one.
 
     Raises:
         ValueError: As for ``retrieval_metrics``, or the matrices have different shapes.
     """
-    if np.shape(first) != np.shape(second):
+    if not any(isinstance(side, Mapping) for side in (first, second)) and np.shape(first) != np.shape(second):
         raise ValueError(f"similarities of shapes {np.shape(first)} and {np.shape(second)}: expected the same shape")
     if ties == "clip4clip":
         raise ValueError("ties 'clip4clip': has several ranks of a tied query; pass another policy, such as 'average'")
     (ranking, *before), (_, *after) = (_ranked(similarity, text_to_video, ties) for similarity in (first, second))
+    clips = np.arange(ranking.num_videos) if video_of_clip is None else np.asarray(video_of_clip)
+    if clips.shape != (ranking.num_videos,) or clips.dtype.kind not in "iu":
+        raise ValueError(f"video_of_clip: expected {ranking.num_videos} integers, a video for each column")
+    videos_of_queries = clips[ranking.video_of_text], clips[ranking.num_captions > 0]
     found: dict[str, dict[str, Difference]] = {}
-    for direction, videos, *counts in zip(DIRECTIONS, (ranking.video_of_text, None), before, after, strict=True):
+    for direction, videos, *counts in zip(DIRECTIONS, videos_of_queries, before, after, strict=True):
         old, new = (_query_values(side, ties) for side in counts)
         found[direction] = {name: paired_bootstrap(old[name], new[name], videos, seed=seed) for name in old}
     return found
@@ -166,6 +174,8 @@ def _ranked(
 def _checked(
     similarity: np.ndarray, text_to_video: Sequence[int] | np.ndarray | None, ties: str
 ) -> tuple[np.ndarray, np.ndarray]:
+    if isinstance(similarity, Mapping):
+        raise ValueError(f'similarity: got a file of arrays, {", ".join(similarity)}; pass one of them: ["similarity"]')
     similarity = np.asarray(similarity, dtype=np.float32)
     if ties not in TIES:
         raise ValueError(f"ties {ties!r}: expected one of {', '.join(TIES)}")
@@ -177,8 +187,9 @@ def _checked(
             f"{num_texts} texts and {num_videos} videos: pass text_to_video, the index of each text's video"
         )
     video_of_text = np.arange(num_texts) if text_to_video is None else np.asarray(text_to_video)
-    if video_of_text.shape != (num_texts,) or video_of_text.min() < 0 or video_of_text.max() >= num_videos:
-        raise ValueError(f"text_to_video: expected {num_texts} indices in 0..{num_videos - 1}")
+    is_index = video_of_text.shape == (num_texts,) and video_of_text.dtype.kind in "iu"
+    if not is_index or video_of_text.min() < 0 or video_of_text.max() >= num_videos:
+        raise ValueError(f"text_to_video: expected {num_texts} integers in 0..{num_videos - 1}")
     return similarity, video_of_text
 
 

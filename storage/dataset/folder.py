@@ -180,7 +180,8 @@ def find_dataset(root: Path, name: str | None, *, having: str, hint: str) -> Dat
     prepared = sorted(folder.name for folder in root.glob("*") if (folder / having).is_dir())
     if name is None:
         if not prepared:
-            raise UserError(f"which data set? there is none with {having} under {root}; run {hint} first")
+            found = f"no data set with {having} in it" if Path(root).is_dir() else "no such folder"
+            raise UserError(f"{root}: {found}; run {hint} first, or pass another --root")
         if len(prepared) > 1:
             raise UserError(
                 f"which data set? {len(prepared)} are there ({', '.join(prepared)}) with {having} under {root}; pass "

@@ -53,6 +53,9 @@ class ModelFiles:
     def config(self) -> dict[str, Any]:
         """The content of ``config.json``. Raises ``UserError`` if it cannot be read."""
         path = self.folder / CONFIG_FILE
+        if not path.is_file():
+            expected = "expected a folder that transformers or sentence-transformers saved"
+            raise UserError(f"{self.folder}: has no {CONFIG_FILE}; {expected}")
         with refuse_unreadable(path, "not the configuration of a model"):
             return read_object(path, MAX_CONFIG_BYTES)
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from helpers.golden import reference_numbers
 from helpers.needs import shared
+from vlalign.train.intervals import paired_bootstrap
 from vlalign.train.metrics import (
     TIES,
     Chance,
@@ -288,12 +289,39 @@ def test_two_similarities_are_compared_by_their_metrics():
     assert all(each.has_zero for of in compare_similarities(first, first, right).values() for each in of.values())
 
 
+def test_clips_of_a_video_are_drawn_together():
+    """As if each video had as many queries: its interval is wider, the difference the same."""
+    rng = np.random.default_rng(0)
+    first, second = (np.eye(60) + rng.normal(0, spread, (60, 60)) for spread in (2.0, 1.0))
+    video_of_clip = np.arange(60) // 6
+    apart, together = (
+        compare_similarities(first, second, video_of_clip=videos)["text_to_video"]["R@1"]
+        for videos in (None, video_of_clip)
+    )
+    ranks = [1 + (side > np.diag(side)[:, None]).sum(axis=1) for side in (first, second)]
+    expected = paired_bootstrap(100.0 * (ranks[0] == 1), 100.0 * (ranks[1] == 1), video_of_clip)
+    assert together == pytest.approx(expected) and apart.difference == together.difference and apart != together
+
+
 @pytest.mark.parametrize(
     ("second", "ties", "words"), [(np.eye(3), "average", r"\(4, 4\).*\(3, 3\)"), (np.eye(4), "clip4clip", "clip4clip")]
 )
 def test_similarities_that_cannot_be_compared_are_refused(second, ties, words):
     with pytest.raises(ValueError, match=words):
         compare_similarities(np.eye(4), second, ties=ties)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"text_to_video": [0.0, 1.0, 2.0, 3.0]}, "text_to_video: expected 4 integers"),
+        ({"video_of_clip": [0, 1]}, "video_of_clip: expected 4 integers"),
+        ({"second": {"similarity": np.eye(4)}}, r'got a file of arrays, similarity; .*\["similarity"\]'),
+    ],
+)
+def test_other_arguments_are_refused_by_name(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        compare_similarities(np.eye(4), **{"second": np.eye(4), **arguments})
 
 
 def test_intervals_of_one_video_are_all_that_is_possible():

@@ -100,7 +100,7 @@ def add_component_settings(parser: Parser) -> None:
         group, settings = parser.add_argument_group(component), COMPONENTS[component]
         for field in fields(settings):
             if field.name not in OWN_OPTIONS:
-                help = f"{info_of(field).help} (without a recipe: {field.default})"
+                help = f"{info_of(field).help} (default: {field.default}; a recipe may have another)"
                 add_option(parser, group, settings, field.name, help)
 
 
@@ -125,7 +125,7 @@ def add_objective_settings(parser: Parser) -> None:
         [field] = [field for field in fields(first) if field.name == name]
         users = "" if len(having) == len(objectives()) else f"of {', '.join(having)}: "
         default = " or ".join(map(str, defaults))
-        help_text = f"{users}{info_of(field).help} (without a recipe: {default})"
+        help_text = f"{users}{info_of(field).help} (default: {default}; a recipe may have another)"
         if name == "losses":
             help_text += ". " + "; ".join(f"{n}: {'+'.join(o.loss_terms)}" for n, o in objectives().items())
         add_option(parser, group, first, name, help_text)

@@ -188,9 +188,9 @@ def pair_table(pair: PairedRuns) -> ResultsTable:
     alike = [name for name, interval in pair.differences.items() if interval.has_zero]
     verdict = f"cannot be told apart by {', '.join(alike)}" if alike else "differ in each measure"
     notes = (
-        f"these two runs {verdict}",
-        f"{len(pair.better):,} of {len(pair.changes):,} queries got better, {len(pair.worse):,} worse",
-        "interval: paired bootstrap over videos, 10,000 resamples; *: it does not hold 0; a tie counts half",
+        f"from text to video, these two runs {verdict}",
+        f"{len(pair.better):,} of {len(pair.changes):,} queries are better in the second run, {len(pair.worse):,} worse",
+        "difference: second minus first; interval: paired bootstrap over videos, 10,000 resamples; *: 0 is outside",
     )
     columns = tuple(Column(name, is_text=index == 0) for index, name in enumerate(names))
     return ResultsTable(columns, tuple(rows), notes)

@@ -200,7 +200,14 @@ def split_off_validation(pairs: dict[str, Pairs], source: ExampleSource, name: s
     train, seed = pairs["train"], source.optimization.seed
     num_videos = len(train.clips.video_ids)
     num_held_out = min(max(round(source.validation_share * num_videos), 1), MAX_VALIDATION_VIDEOS)
-    if not source.validation_share or len(pairs["validation"].clips) or num_videos - num_held_out < 2:
+    if not source.validation_share or len(pairs["validation"].clips):
+        return pairs
+    if num_videos - num_held_out < 2:
+        if source.workers.is_first:
+            say(
+                f"note: {source.dataset.captions}: no validation split: {num_held_out:,} of {num_videos:,} training "
+                "videos would leave fewer than 2 for training, so that nothing is chosen on validation"
+            )
         return pairs
     if source.workers.is_first:
         say(

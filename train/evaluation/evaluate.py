@@ -1,5 +1,6 @@
 """Evaluating a run on a split, and writing its metrics and a report. ``vlalign-evaluate`` wraps ``evaluate``."""
 
+import math
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -89,6 +90,9 @@ class EvaluationSettings:
             raise SettingError("split", self.split, f"expected one of {', '.join(SPLITS)}")
         if unknown := [name for name in self.score_weights if name not in SCORE_STAGES]:
             raise SettingError("score_weights", unknown[0], f"expected some of {', '.join(SCORE_STAGES)}")
+        for name, weight in self.score_weights.items():
+            if not 0 <= weight < math.inf:
+                raise SettingError(f"{name}_weight", weight, "expected a finite number, 0 or more")
 
 
 @dataclass(frozen=True)
@@ -314,6 +318,9 @@ def _score_weights(settings: EvaluationSettings, own: dict[str, float], run_name
         if not stages:
             problem = f"changes nothing: the stages of {run_name} are {', '.join(own)}; omit it"
             raise SettingError(f"{name}_weight", weight, problem)
+    if weights and not any(weights.values()):
+        name, weight = next(iter(settings.score_weights.items()), ("score", 0.0))
+        raise SettingError(f"{name}_weight", weight, "leaves no stage with a weight; expected one above 0")
     return weights
 
 

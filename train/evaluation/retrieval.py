@@ -46,7 +46,7 @@ NORMALIZATIONS = {
     "test queries speak against them (ours)",
     "ncl-oracle": "transductive: NCL's biases, from the test queries and the number of captions of each clip "
     "(NCL's upper bound)",
-    "dsl": "transductive: CAMoE's dual softmax over the test queries",
+    "dsl": "transductive: CAMoE's dual softmax over all queries of the split",
     "qbnorm": "inductive: QB-Norm's dynamic inverted softmax, over training queries that the run saved",
 }
 """Ways to normalise scores before they are ranked: {name: description}."""
@@ -398,7 +398,9 @@ def metrics_table(metrics: Mapping[str, Any], intervals: Mapping[str, Any] | Non
             lines.append(f"{'  95 % interval':<16}" + "".join(f"{ends.get(name, '-'):>12}" for name in MEASURES))
         lines.append(_row("  chance", row["chance"]))
     if intervals is not None:
-        lines.append("interval: what other videos of the same kind would give, among as many clips; over videos")
+        lines.append(
+            "95 % interval: expected range for other test sets of this size; the queries of a video count together"
+        )
     return "\n".join(lines)
 
 
@@ -661,7 +663,9 @@ def normalized_scores(
         _check_stage(name, stage, request.score_weights)
         queries = scores.queries
         if queries is None or not queries.num_queries:
-            problem = "the run saved no training queries; train one with --normalized-loss, or pass another way"
+            problem = (
+                "the run saved no training queries; train one with --normalized-loss, or pass another normalization"
+            )
             raise SettingError("normalize", name, problem)
         if name == "ncl":
             return training_biases(queries, temperature, weight=request.score_weights[stage])

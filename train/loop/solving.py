@@ -122,17 +122,17 @@ class Solver:
             "mean and maximum": CanonicalCorrelations(covariances, seed=self.seed),
         }
         pooling, strengths = self._choose_strengths(of_pooling, validation)
-        how = f"{pooling} of rows, penalty of clips {strengths.clips:g}, of words {strengths.words:g}, power "
-        how += f"{strengths.power:g}"
+        how = f"{pooling} of feature vectors, penalties {strengths.clips:g} (clips) and {strengths.words:g} (words), "
+        how += f"correlations to the power {strengths.power:g}"
         if self.model.text_encoder is not None:
             pooling, penalty, share = self._solve_sentences(of_pooling, pairs["train"], validation)
-            how += f"; sentence vectors {share:.0%} ({pooling} of rows, penalty {penalty:g})"
+            how += f"; sentence vectors {share:.0%} ({pooling} of feature vectors, penalty {penalty:g})"
         if validation is None:
-            say(f"solved: {how}, as there is no validation split to choose them on")
+            say(f"bag stage solved: {how}, as there is no validation split to choose them on")
         else:
             recall = 100 * float((validation.ranks(self.solved) < 2).mean())
             asked = number_of(len(validation.right_C), "validation captions")
-            say(f"solved: {how}, chosen on {asked}: R@1 {recall:.1f}")
+            say(f"bag stage solved: {how}, chosen on {asked}: R@1 of this stage {recall:.1f}")
         self._begin(pairs["train"])
 
     def _parts(self, pairs: Pairs, clips: Sequence[int]) -> Iterator[ClipPart]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ...storage.captions.files import choose_protocol, read_captions_about
 from ...storage.captions.idf import has_token_idf
+from ...storage.common.errors import SettingError
 from ...storage.common.plugins import trust_modules
 from ...storage.common.problems import Problems
 from ...storage.common.progress import Listener, report_progress_to
@@ -91,6 +92,8 @@ def train(
         SettingError: A setting cannot be used, or changes nothing with this objective.
         UserError: Captions, features or the run's folder cannot be used, or the loss is not finite.
     """
+    if run_name is not None and (run_name in (".", "..") or "/" in run_name or "\0" in run_name):
+        raise SettingError("run_name", run_name, "expected the name of a folder in the data set's runs/, not a path")
     trust_modules(trust)
     given = load_named({name: value for name, value in (settings or {}).items() if value is not None})
     folder = replace(find_prepared(dataset, having="captions", hint="vlalign-preprocess"), stores=stores)

@@ -100,19 +100,23 @@ def report_kept(scorer: Scorer, examples: Examples, step: int, curve: Mapping[in
     if not isinstance(examples, PairExamples) or not curve or not examples.pairs["validation"].clips:
         return None
     pairs, by_caption, chosen = _rank_validation(scorer, examples.pairs["validation"])
-    is_first = right_ranks(by_caption, pairs.clip_of_caption) < 2
+    ranks = right_ranks(by_caption, pairs.clip_of_caption)
+    is_first = ranks < 2
     low, high = share_interval(is_first, pairs.clips.video[pairs.clip_of_caption])
     of = f"{number_of(len(pairs.captions), 'captions')} of {number_of(len(pairs.clips), 'clips')}"
     shown = [list(curve)[index] for index in evenly(len(curve), MAX_SHOWN_STEPS)]
     say(
-        f"kept: step {step:,} of {max(curve):,}, chosen on {of}: R@1 {100 * is_first.mean():.1f} (95 % interval "
-        f"{100 * low:.1f} to {100 * high:.1f}; after steps {', '.join(f'{s:,}: {curve[s]:.1f}' for s in shown)})"
+        f"kept: step {step:,} of {max(curve):,}, which has the lowest mean rank ({ranks.mean():.1f}) on {of}: "
+        f"R@1 {100 * is_first.mean():.1f}, 95 % interval {100 * low:.1f} to {100 * high:.1f}"
     )
+    say(f"R@1 after steps {', '.join(f'{s:,}: {curve[s]:.1f}' for s in shown)}")
     texts = scorer.text_inputs
     if isinstance(texts, WordIdInputs):
         num_unknown = sum(bool(texts.unknown_words(text)) for text in pairs.captions.texts())
         if num_unknown:
-            say(f"note: {num_unknown:,} of these captions have a word that is not in the run's vocabulary")
+            say(
+                f"note: {num_unknown:,} of these captions have a word that no training caption has, and that is ignored"
+            )
     if chosen is not None:
         recalls = {tuple(trial["weights"].values()): trial["recall"] for trial in chosen.tried}
         alone = {stage: tuple(float(other == stage) for other in chosen.weights) for stage in chosen.weights}
@@ -120,7 +124,9 @@ def report_kept(scorer: Scorer, examples: Examples, step: int, curve: Mapping[in
         others = ", ".join(
             f"{stage} alone {recalls[weights]:.1f}" for stage, weights in alone.items() if weights in recalls
         )
-        say(f"stages: {shares} of the score (R@1 of {others})")
+        weights = ", ".join(f"{weight:g}" for weight in chosen.weights.values())
+        alone_too = f"; R@1 of {others}" if others else ""
+        say(f"stages: {shares} of the score's spread (weights {weights}{alone_too})")
     return chosen
 
 

@@ -38,7 +38,8 @@ class WordsObjective(Objective):
 
     name: ClassVar[str] = "words"
     description: ClassVar[str] = (
-        "contrastive losses of a caption's words with a whole clip, and with its feature vectors"
+        "a contrastive loss of a caption's words with a clip's feature vectors, beside canonical correlations of "
+        "captions and whole clips, which are solved"
     )
     loss_terms: ClassVar[tuple[str, ...]] = ("bag", "word")
     needs_tokens: ClassVar[bool] = True

@@ -49,6 +49,12 @@ RECIPES: dict[str, Recipe] = {
         "query_queue": 2048,
         "temperature": 0.05,
         "num_video_layers": 0,
+        "num_steps": 600,
+        "learning_rate": 1e-3,
+        "schedule": "cosine",
+        "weight_decay": 1e-2,
+        "ema_decay": 0.98,
+        "dropout": 0.3,
         "validation_share": 0.1,
     },
     "ncl-msrvtt": {  # 5 epochs of 180,000 captions

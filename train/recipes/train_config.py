@@ -74,10 +74,10 @@ class TrainConfig:
         lack = "it needs tokens" if objective.needs_tokens and not traits.gives_tokens else ""
         lack = lack or ("it needs to know words" if objective.needs_words and not traits.reads_words else "")
         if objective.needs_word_vectors != traits.learns_word_vectors:
-            lack = lack or "the encoder and the objective named words belong together"
+            lack = lack or "encoder words and objective words need each other"
         if lack:
             fitting = [name for name, other in objectives().items() if _fits(other, traits)]
-            problem = f"does not fit objective {objective.name}: {lack}; expected one of {', '.join(fitting)}"
+            problem = f"does not fit objective {objective.name}: {lack}; it fits objective {' or '.join(fitting)}"
             raise SettingError("encoder", self.model.encoder, problem)
         if objective.is_solved and self.model.encoder not in ENCODERS:
             problem = (

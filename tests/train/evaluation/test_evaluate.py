@@ -94,11 +94,20 @@ def test_settings_reach_the_metrics(toy):
         ({"task": "guess"}, "^task guess: .*retrieval, steps, vqa, segmentation"),
         ({"split": "all"}, "^split all: .*train, validation, test"),
         ({"score_weights": {"pooled": 1.0}}, "^score_weights pooled: .*sentence, token, fusion"),
+        ({"score_weights": {"token": float("nan")}}, "^token_weight nan: expected a finite number, 0 or more"),
+        ({"score_weights": {"token": float("inf")}}, "^token_weight inf: "),
+        ({"score_weights": {"token": -1.0}}, "^token_weight -1.0: "),
     ],
 )
 def test_unknown_values_are_refused_where_the_settings_are_made(settings, message):
     with pytest.raises(SettingError, match=message):
         EvaluationSettings(**settings)
+
+
+def test_a_score_without_any_weight_is_refused(toy):
+    weights = {"sentence": 0.0, "token": 0.0, "fusion": 0.0}
+    with pytest.raises(SettingError, match="^sentence_weight 0.0: leaves no stage with a weight"):
+        evaluate("r", dataset=toy.path, settings=EvaluationSettings(score_weights=weights))
 
 
 def test_unsuitable_settings_are_refused_with_python_names(toy):

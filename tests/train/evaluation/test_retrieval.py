@@ -62,7 +62,7 @@ video to text           20.0        60.0       100.0       100.0           -    
 alone                    R@1         R@5        R@10        R@50     nDCG@10         mAP median rank   mean rank  weight
 sentence                10.0        60.0       100.0       100.0           -           -         4.0         4.9       1
 fusion of 50            10.0        60.0       100.0       100.0           -           -         4.0         4.9     0.5
-normalised by dsl, transductive: CAMoE's dual softmax over the test queries
+normalised by dsl, transductive: CAMoE's dual softmax over all queries of the split
 note: why
 normalisation error at temperature 0.5: 1.6368 text to video, 0.0614 video to text
 ties: average; checksum of the split's clips and captions: df66af91314c2361"""

@@ -260,3 +260,9 @@ def test_bfloat16_trains_and_is_evaluated_in_float32(toy, whole):
     full, half = (read_jsonl(run / "events.jsonl") for run in (whole, toy.runs / "half-precision"))
     assert [e["loss"] for e in half] == pytest.approx([e["loss"] for e in full], rel=0.05)
     assert [e["loss"] for e in half] != [e["loss"] for e in full]
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "../runs/a"])
+def test_a_path_is_no_name_of_a_run(toy, name, capsys):
+    assert train_main([*at(toy), *TRAIN, "--run-name", name]) == 2
+    assert re.search(rf"--run-name {re.escape(name)}: .*\bnot a path\b", capsys.readouterr().err)
