@@ -34,22 +34,19 @@ def report(small_demo, tmp_path_factory):
 
 
 def test_numbers_are_those_of_metrics_json(report):
-    metrics = read_json(report.with_name("metrics.json"))["metrics"]
+    result = read_json(report.with_name("metrics.json"))
     table = re.search(r'<table id="metrics">(.*?)</table>', report.read_text(encoding="utf-8"), re.S)[1]
     rows = [re.findall(r"<t[hd]>(.*?)</t[hd]>", row) for row in table.split("</tr>")]
     names = [name.replace(" ", "_") for name in rows[0][1:]]
-    assert names == ["R@1", "median_rank", "mean_rank"]  # three test clips: R@5 would always be 100
-    for row, values in zip(
-        rows[1:5],
-        (
-            metrics["text_to_video"],
-            metrics["text_to_video"]["chance"],
-            metrics["video_to_text"],
-            metrics["video_to_text"]["chance"],
-        ),
-        strict=True,
-    ):
-        assert [float(cell) for cell in row[1:]] == [pytest.approx(values[name], abs=0.051) for name in names]
+    # three test clips: R@5 would always be 100
+    assert names == ["R@1", "nDCG@10", "mAP", "median_rank", "mean_rank"]
+    for first, way in ((1, "text_to_video"), (4, "video_to_text")):
+        metrics, intervals = result["metrics"][way], result["intervals"][way]
+        for row, values in ((rows[first], metrics), (rows[first + 2], metrics["chance"])):
+            assert [float(cell) for cell in row[1:]] == [pytest.approx(values[name], abs=0.051) for name in names]
+        assert rows[first + 1][0] == "95 % interval"
+        for name, cell in zip(names, rows[first + 1][1:], strict=True):
+            assert [float(end) for end in cell.split("\N{EN DASH}")] == pytest.approx(intervals[name], abs=0.051)
 
 
 def test_the_steps_are_those_that_were_done(report, tmp_path):
