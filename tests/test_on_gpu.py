@@ -258,7 +258,7 @@ def test_a_stopped_run_goes_on_and_is_evaluated_and_searched(datasets, case, wit
         assert_hits_near(hits, hits_of_cpu)
 
 
-BOTH_ALONE = ["--token-weight", "0", "--fusion-weight", "0"]
+BOTH_ALONE = ["--sentence-weight", "1", "--token-weight", "0", "--fusion-weight", "0"]
 ASKED = {
     "taco": [["--rerank", "2", "--normalize", "ncl-oracle"]],
     "toco": [["--rerank", "2"]],

@@ -186,7 +186,13 @@ def _search(args: argparse.Namespace) -> int:
     what = " and ".join(filter(None, (query and repr(query), args.like and f"like {args.like}")))
     num_videos = search.index.state.num_current
     show(f"{what} among {number_of(num_videos, 'videos')} of {search.encoder.description}")
-    show("\n".join(moment_table(moments)) if moments else "nothing fits")
+    reason = search.why_nothing_fits(query, moments) if args.like is None else None
+    if reason is not None:
+        show(f"nothing fits: {reason}" + ("; the nearest moments are" if moments else ""))
+    elif not moments:
+        show("nothing fits")
+    if moments:
+        show("\n".join(moment_table(moments)))
     for warning in search.warnings(query, args.by) if query else []:
         show(f"note: {warning}")
     if search.encoder.note:

@@ -351,6 +351,10 @@ class WordIdInputs:
         words = dict.fromkeys(word.lower() for word in split_words(text))
         return [word for word in words if word not in self._number]
 
+    def knows(self, text: str) -> bool:
+        """Return whether a word of a text is in the vocabulary."""
+        return bool(self._numbers(text))
+
     def _numbers(self, text: str) -> list[int]:
         known = (self._number.get(word.lower()) for word in split_words(text))
         return list(dict.fromkeys(number for number in known if number is not None))[: self.max_words]

@@ -93,8 +93,10 @@ class PageDataset:
             and filters.min_seconds <= self.search.encoder.duration_seconds(video_id) <= filters.max_seconds
         }
 
-    def respond(self, moments: list[Moment], videos: set[str] | None, warnings: list[str]) -> SearchResponse:
-        """Return moments with their clips, thumbnails and captions."""
+    def respond(
+        self, moments: list[Moment], videos: set[str] | None, query: str | None, by: SearchBy
+    ) -> SearchResponse:
+        """Return moments with their clips, thumbnails and captions; the query is None for an example."""
         shown = [
             MomentResponse.of(
                 moment,
@@ -105,7 +107,12 @@ class PageDataset:
             for moment in moments
         ]
         num_videos = len(self.search.index.video_ids if videos is None else videos)
-        return SearchResponse(moments=shown, num_videos=num_videos, warnings=warnings)
+        return SearchResponse(
+            moments=shown,
+            num_videos=num_videos,
+            warnings=[] if query is None else self.search.warnings(query, by),
+            nothing_fits=None if query is None else self.search.why_nothing_fits(query, moments),
+        )
 
 
 def selected_dataset(request: Request, name: DatasetName = None) -> PageDataset:
@@ -207,7 +214,7 @@ def _add_searches(app: FastAPI) -> None:
         with one_search():
             videos = dataset.filter_videos(filters)
             moments = [] if videos == set() else dataset.search(q, num_results=num_results, videos=videos, by=by)
-            return dataset.respond(moments, videos, dataset.search.warnings(q, by))
+            return dataset.respond(moments, videos, q, by)
 
     @app.get("/api/like", dependencies=queue)
     def like(
@@ -223,7 +230,7 @@ def _add_searches(app: FastAPI) -> None:
             videos = dataset.filter_videos(filters)
             options = {"num_results": num_results, "videos": videos}
             moments = [] if videos == set() else dataset.search.like(video_id, start, end, **options)
-            return dataset.respond(moments, videos, [])
+            return dataset.respond(moments, videos, None, "video")
 
     @app.get("/api/score_curve", dependencies=queue)
     def score_curve(dataset: SelectedDataset, q: QueryText, video_id: VideoId) -> CurveResponse:

@@ -42,6 +42,8 @@ class MomentResponse(BaseModel):
     score: float
     percentile: float | None
     """Percent of all search windows that fit less well; null if only captions were searched."""
+    percent_of_captions: float | None
+    """Percent of held-out captions of these videos whose best moment scores lower; null if that is not known."""
     found_by: SearchBy
     """The source of the match: the video, the text of a caption, or both."""
     caption: str | None
@@ -65,6 +67,7 @@ class MomentResponse(BaseModel):
             duration_seconds=duration_seconds,
             score=moment.score,
             percentile=moment.percentile,
+            percent_of_captions=moment.percent_of_captions,
             found_by=moment.found_by,
             caption=moment.caption,
             stages=moment.stages,
@@ -82,6 +85,9 @@ class SearchResponse(BaseModel):
     """Videos that were searched, after filters."""
     warnings: list[str]
     """Sentences to show beside the moments, such as words that the model does not know."""
+    nothing_fits: str | None
+    """Why none of the moments fits the text, which are the nearest ones then; null if one fits, or if that is not
+    known."""
 
 
 class DatasetResponse(BaseModel):

@@ -93,8 +93,11 @@ def build_index(
             after = folder.open()
         if needs_codes(after) and has_faiss():
             num_coded = CodeFolder(folder.path).update(after, parallel_map or map)
-        open_window_biases(folder, after)
+        from .search import Search  # which opens what is made here
+
+        biases = open_window_biases(folder, after)
         open_caption_index(encoder.dataset)
+        Search(encoder, after, coded_index=read_coded_index(after, folder.path), biases=biases).judge(folder)
     return BuiltIndex(
         folder=folder.path,
         num_windows=after.num_windows,

@@ -132,8 +132,17 @@ class SearchEncoder(Protocol):
         """Return how well each word of a text fits a video over its time; nothing if the model cannot say."""
         ...
 
+    def knows(self, text: str) -> bool:
+        """Return whether the model knows a word of a text."""
+        ...
+
     def warnings(self, text: str) -> list[str]:
         """Return what of a text the model does not know, or does not read, one line each."""
+        ...
+
+    @property
+    def trained_splits(self) -> frozenset[str]:
+        """The splits of captions that the model was trained with."""
         ...
 
     def training_texts(self) -> TrainingTexts | None:
@@ -239,9 +248,18 @@ class StoreEncoder:
         """Return nothing: the text tower gives one vector for the whole text."""
         return {}
 
+    @property
+    def trained_splits(self) -> frozenset[str]:
+        """None of them."""
+        return frozenset()
+
     def training_texts(self) -> None:
         """Return None: nothing was trained."""
         return None
+
+    def knows(self, text: str) -> bool:
+        """Return True: a text tower reads any text."""
+        return True
 
     def warnings(self, text: str) -> list[str]:
         """Return whether the text is too long."""

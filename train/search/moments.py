@@ -58,6 +58,9 @@ class Moment:
     """The source of the match: the video, the text of a caption, or both."""
     caption: str | None = None
     """The caption or subtitle whose words found it."""
+    percent_of_captions: float | None = None
+    """Percent of held-out captions of these videos whose best moment scores lower (``caption_scores.py``); None if it
+    is not known, or if only captions were searched."""
 
 
 @dataclass(frozen=True)

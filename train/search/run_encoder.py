@@ -14,6 +14,7 @@ from ...storage.dataset.folder import DatasetFolder
 from ...storage.stores.memory_store import MemoryStore
 from ..data.clip_features import ClipFeatures
 from ..data.clips import Clip
+from ..data.text_inputs import WordIdInputs, WordSentenceInputs
 from ..models.tokens import EXTRA, VideoTokens, present, tokens_of
 from ..recipes.own_parts import facts_of_plugins
 from ..runs.files import MODEL_FILE
@@ -151,12 +152,22 @@ class RunEncoder:
             word: ScoreCurve(found.start_seconds, found.end_seconds, scores) for word, scores in found.words.items()
         }
 
+    @property
+    def trained_splits(self) -> frozenset[str]:
+        """The training split, of any data set: that of another one may be the same captions."""
+        return frozenset({"train"})
+
     def training_texts(self) -> TrainingTexts | None:
         """Return the training texts in the run's queue, if scores are normalised by them (NCL, section 3.4)."""
         queue = self.run.scorer.model.queries
         if self.normalization == "none" or queue is None or not int(queue.pushed):
             return None
         return TrainingTexts(queue.filled()[0].float().cpu().numpy(), self.run.config.objective.temperature)
+
+    def knows(self, text: str) -> bool:
+        """Return False for a text of which no word is in the vocabulary, if the model reads nothing else."""
+        inputs = self.run.scorer.text_inputs
+        return isinstance(inputs, WordSentenceInputs) or not isinstance(inputs, WordIdInputs) or inputs.knows(text)
 
     def warnings(self, text: str) -> list[str]:
         """Return which words no training caption had."""

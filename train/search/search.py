@@ -7,7 +7,7 @@ captions (``caption_index``). ``build`` makes the index that is searched. ``vlal
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,19 @@ from ...storage.stores.opening import StoreSource
 from ..data.clips import Clip
 from .build import open_coded_index, open_index
 from .caption_index import CaptionIndex, caption_moments, open_caption_index
+from .caption_scores import MAX_WINDOWS_BY_SEARCH as MAX_WINDOWS_OF_SCORES
+from .caption_scores import CaptionScores, open_caption_scores
 from .coded_search import CandidateSearch, CodedIndex
 from .encoder import SearchEncoder, l2_normalize
 from .exact_search import ExactSearch
-from .index import IndexFolder, WindowIndex
+from .index import IndexFolder, WindowIndex, clip_of_window
 from .moments import Hit, Moment, ScoreCurve, fuse_rankings, merge_hits
 from .query_checks import ExampleQuery, SearchBy, VideoSpan, check_by, check_count, check_query
 from .search_source import SearchSource
 from .window_biases import MAX_WINDOWS_BY_SEARCH, WindowBiases, open_window_biases
 
+RERANK = 50
+"""Candidates that fusion layers score, if nothing else is asked for."""
 HITS_PER_RESULT, MIN_HITS = 16, 256
 """Windows that are looked at for each moment: overlapping ones become one."""
 
@@ -48,6 +52,8 @@ class Search:
         self.caption_index, self.coded_index = caption_index, coded_index
         self.biases = biases
         """NCL's biases, which are added to the scores of a text; not to those of an example, which is no text."""
+        self.caption_scores: CaptionScores | None = None
+        """How well held-out captions fit their best moments; None if that is not known (``judge``)."""
         self._video_ids = frozenset(index.video_ids)
 
     @classmethod
@@ -57,7 +63,8 @@ class Search:
         folder = IndexFolder.of(encoder)
         index = open_index(folder)
         biases = open_window_biases(folder, index, MAX_WINDOWS_BY_SEARCH)
-        return cls(encoder, index, open_caption_index(encoder.dataset), open_coded_index(folder, index), biases)
+        captions, coded = open_caption_index(encoder.dataset), open_coded_index(folder, index)
+        return cls(encoder, index, captions, coded, biases).judge(folder, MAX_WINDOWS_OF_SCORES)
 
     def __call__(
         self,
@@ -66,7 +73,7 @@ class Search:
         like: ExampleQuery | None = None,
         like_weight: float = 0.5,
         num_results: int = 5,
-        rerank: int = 50,
+        rerank: int = RERANK,
         videos: Collection[str] | None = None,
         by: SearchBy = "both",
     ) -> list[Moment]:
@@ -94,7 +101,7 @@ class Search:
             raise SettingError("like_weight", like_weight, "expected 0 to 1")
         check_by(by)
         if like is None:
-            return self._find_text(query, num_results, rerank, videos, by)
+            return [self._judged(moment) for moment in self._find_text(query, num_results, rerank, videos, by)]
         if by == "text":
             raise SettingError("by", by, "an example (like) has no text to search by; omit by, or omit like")
         query_D = self.encode_query(query, like, like_weight)
@@ -103,6 +110,52 @@ class Search:
             start, end = self._span(like)
             hits = [h for h in hits if h.video_id != like.video_id or h.start_seconds >= end or h.end_seconds <= start]
         return merge_hits(hits, num_results, lambda video_id: self._curve(query_D, video_id))
+
+    def judge(self, folder: IndexFolder, max_windows: int | None = None) -> "Search":
+        """Learn from held-out captions which scores say that nothing fits; return this search.
+
+        Args:
+            folder: Of the index that is searched.
+            max_windows: Search for captions only among up to so many windows; None: among any number.
+        """
+        is_normalised = self.biases is not None
+        self.caption_scores = open_caption_scores(
+            folder, self.index, self.best_score, is_normalised=is_normalised, max_windows=max_windows
+        )
+        return self
+
+    def best_score(self, query: str) -> float | None:
+        """Return the score of the best moment of the videos for a text; None if no window has a vector."""
+        hits = self._hits(self._find_candidates(self.encode_query(query), self.biases), 1, None)
+        return max((hit.score for hit in self._rescored(query, hits, RERANK)), default=None)
+
+    def why_nothing_fits(self, query: str, moments: Sequence[Moment]) -> str | None:
+        """Return why none of the moments that a text found fits it; None if one fits, or if that is not known.
+
+        A moment fits if words of a caption found it, or if it scores as high as the best moments for captions of these
+        videos do: as all but the lowest 5 % of them (``caption_scores.py``).
+
+        Args:
+            query: The text.
+            moments: What the search for it returned.
+        """
+        if any(moment.found_by != "video" for moment in moments):
+            return None
+        if not moments:
+            return "no video has a vector, and no caption has these words"
+        if not self.encoder.knows(query):
+            return "no word of the text is known to the model"
+        known, best = self.caption_scores, max(moment.score for moment in moments)
+        if known is None or known.fits(best):
+            return None
+        share = 100 - known.percent_below(best)
+        return f"{share:.0f} % of {len(known.scores):,} captions of these videos, which were held out, fit better"
+
+    def _judged(self, moment: Moment) -> Moment:
+        """Return a moment with the percent of held-out captions that fit less well."""
+        if self.caption_scores is None or moment.percentile is None:
+            return moment
+        return replace(moment, percent_of_captions=self.caption_scores.percent_below(moment.score))
 
     def encode_query(self, query: str, like: ExampleQuery | None = None, like_weight: float = 0.5) -> np.ndarray:
         """Return the vector of a query, float32 [D]: of a text, of an example, or of both together.
@@ -237,9 +290,7 @@ class Search:
 
     def _clip(self, hit: Hit) -> Clip:
         duration = self.encoder.duration_seconds(hit.video_id)
-        if hit.start_seconds == 0 and hit.end_seconds >= duration:
-            return Clip(hit.video_id, None, None)
-        return Clip(hit.video_id, hit.start_seconds, hit.end_seconds)
+        return clip_of_window(hit.video_id, hit.start_seconds, hit.end_seconds, duration)
 
     def _text_curve(self, query_D: np.ndarray, video_id: str) -> ScoreCurve:
         """Return the curve of a text: with the windows' biases."""

@@ -130,6 +130,18 @@ function wordButton(word, curve, seek) {
   return button;
 }
 
+// How good a match is, in words: beside the moments that held-out captions of these videos find.
+function match({ percent_of_captions: percent }) {
+  if (percent === null) return [];
+  return [percent >= 25 ? "good match" : percent >= 5 ? "possible match" : "weak match"];
+}
+
+function details(moment) {
+  const share = (value, what) => value === null ? [] : [`higher than ${value.toFixed(1)} % of ${what}`];
+  return [`score ${moment.score.toFixed(2)}`, ...share(moment.percent_of_captions, "the best scores of held-out captions"),
+    ...share(moment.percentile, "all search windows")].join(", ");
+}
+
 function result(moment, rank, query, dataset, signal) {
   const { view, seek, watch } = preview(moment, dataset);
   let shown = strip(moment, moment.curve, seek);
@@ -138,9 +150,7 @@ function result(moment, rank, query, dataset, signal) {
   const light = (seconds) => { for (const button of queryWords.children) button.lightAt(seconds); };
   const part = `${clock(moment.start_seconds)} to ${clock(moment.end_seconds)}`;
   const words = make("div", { className: "words" }, make("h2", { textContent: `${rank}. ${moment.video_id}` }),
-    make("p", { textContent: moment.percentile === null ? `${part} (score ${moment.score.toFixed(2)})`
-      : `${part}, percentile ${moment.percentile.toFixed(1)} (score ${moment.score.toFixed(2)})`,
-      title: "percentage of all search windows that fit less well" }));
+    make("p", { textContent: [part, ...match(moment)].join(", "), title: details(moment) }));
   if (query) words.append(make("p", { className: "quiet", textContent: `found by ${FOUND_BY[moment.found_by]}` }));
   for (const caption of new Set([...(moment.caption === null ? [] : [moment.caption]), ...moment.captions])) words.append(make("p", { className: "quiet", textContent: `“${caption}”` }));
   const buttons = make("div", { className: "buttons" });
@@ -204,7 +214,13 @@ async function show(typed = "") {
     const what = query ? `for “${query}”` : `like ${asked.get("like")}`;
     status.textContent = `${numberOf(found.moments.length, "moment")} ${what} among ${numberOf(found.num_videos, "video")}`;
     byId("warnings").append(...found.warnings.map((warning) => make("li", { textContent: warning })));
-    byId("results").append(...found.moments.map((moment, index) => result(moment, index + 1, query, dataset, signal)));
+    const shown = () => byId("results").append(...found.moments.map((moment, index) => result(moment, index + 1, query, dataset, signal)));
+    if (!found.nothing_fits) { shown(); return; }
+    status.textContent = `Nothing fits ${what} among ${numberOf(found.num_videos, "video")}: ${found.nothing_fits}.`;
+    if (!found.moments.length) return;
+    const nearest = make("button", { type: "button", textContent: "Show the nearest moments" });
+    nearest.addEventListener("click", () => { nearest.parentElement.remove(); shown(); });
+    byId("warnings").append(make("li", {}, nearest));
   } catch (error) {
     if (error.name !== "AbortError") status.textContent = `No answer: ${error.message}`;
   }

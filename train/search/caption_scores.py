@@ -1,0 +1,137 @@
+"""The best scores that captions of the searched videos find: what tells a moment that fits from one that does not.
+
+Scores of two models cannot be compared, and a fixed limit fits none of them. So captions that the model was not trained
+with, whose videos are there, are searched for. A text whose best moment scores lower than those of nearly all of these
+captions is probably about something that is not there.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...storage.captions.files import read_captions, read_captions_about
+from ...storage.captions.table import CaptionTable
+from ...storage.common.errors import refuse_unreadable
+from ...storage.common.files import read_object, write_json
+from ...storage.common.progress import progress
+from ...storage.common.terminal import say
+from ...storage.common.writing import check_folders
+from ..data.clips import evenly
+from .encoder import SearchEncoder
+from .index import IndexFolder, WindowIndex
+
+MIN_CAPTIONS, MAX_CAPTIONS = 20, 100
+"""Fewer captions say nothing; more say the same."""
+MAX_SAMPLED = 20_000
+"""Captions of a data set that these are chosen of."""
+MAX_WINDOWS_BY_SEARCH = 20_000
+"""Upper limit of the windows among which a search asks the captions itself."""
+LOST_PERCENT = 5.0
+"""Percent of such captions that would get "nothing fits", though their video is there."""
+FORMAT = 1
+FILE_NAME = "caption_scores.json"
+MAX_BYTES = 1 << 20
+DAMAGE, REMEDY = "not the scores of captions", "remove it; the next search makes it again"
+
+BestScore = Callable[[str], float | None]
+"""Returns the score of the best moment for a text; None if there is none."""
+
+
+@dataclass(frozen=True)
+class CaptionScores:
+    """The scores of the best moments for held-out captions."""
+
+    scores: np.ndarray
+    """float64 [N], ascending."""
+
+    def percent_below(self, score: float) -> float:
+        """Return the percent of captions whose best moment scores lower.
+
+        >>> CaptionScores(np.array([1.0, 2.0, 3.0, 4.0])).percent_below(3.0)
+        50.0
+        """
+        return 100 * float(np.searchsorted(self.scores, score, side="left")) / len(self.scores)
+
+    def fits(self, score: float) -> bool:
+        """Return whether a best score is one that captions of the searched videos have."""
+        return self.percent_below(score) >= LOST_PERCENT
+
+
+def open_caption_scores(
+    folder: IndexFolder, index: WindowIndex, best_score: BestScore, *, is_normalised: bool, max_windows: int | None
+) -> CaptionScores | None:
+    """Open the best scores of held-out captions, after searching for them if anything changed.
+
+    Args:
+        folder: The index.
+        index: Its windows.
+        best_score: Searches them.
+        is_normalised: Scores have the windows' biases.
+        max_windows: Search among up to so many windows; among more, a line says what is missing. None: among any
+            number.
+
+    Returns:
+        None if there are too few captions, or too many windows.
+
+    Raises:
+        UserError: The file is damaged, or the captions are.
+    """
+    captions = _held_out_captions(folder.encoder, index) if folder.encoder.reads_texts else None
+    if captions is None:
+        return None
+    about = [folder.key, is_normalised, captions.key, [shard.path.name for shard in index.shards]]
+    digest = hashlib.sha256(json.dumps(about).encode() + index.is_live.tobytes()).hexdigest()
+    path = folder.path / FILE_NAME
+    if path.exists():
+        with refuse_unreadable(path, DAMAGE, REMEDY):
+            found = read_object(path, MAX_BYTES)
+            if (found.get("format"), found.get("of")) == (FORMAT, digest):
+                scores = np.array(found["scores"], dtype=np.float64)
+                if scores.ndim != 1 or not MIN_CAPTIONS <= len(scores) <= MAX_CAPTIONS or not np.isfinite(scores).all():
+                    raise ValueError("expected numbers")
+                return CaptionScores(np.sort(scores))
+    if max_windows is not None and index.num_windows > max_windows:
+        todo = f"run vlalign-index --dataset {folder.encoder.dataset.name}"
+        say(f"note: whether anything fits a text is not known among {index.num_windows:,} windows; {todo}")
+        return None
+    scores_of = search_for_captions(best_score, list(captions.texts()))
+    if scores_of is not None:
+        check_folders(path.parent)
+        write_json(path, {"format": FORMAT, "of": digest, "scores": scores_of.scores.tolist()})
+    return scores_of
+
+
+def search_for_captions(best_score: BestScore, texts: Sequence[str]) -> CaptionScores | None:
+    """Search for captions, and return the scores of their best moments; None if too few have one.
+
+    Args:
+        best_score: Searches.
+        texts: The captions.
+    """
+    asked = progress(texts, total=len(texts), what="searching for held-out captions", unit="captions")
+    found = [score for text in asked if (score := best_score(text)) is not None]
+    return CaptionScores(np.sort(np.array(found))) if len(found) >= MIN_CAPTIONS else None
+
+
+def _held_out_captions(encoder: SearchEncoder, index: WindowIndex) -> CaptionTable | None:
+    """Return captions that the model was not trained with, of videos of the index; None if they are too few.
+
+    Questions, and what is spoken, do not say what is seen, and do not count.
+    """
+    folder = encoder.dataset.captions
+    about = read_captions_about(folder)
+    if about is None or about.get("speech"):
+        return None
+    captions = read_captions(folder)
+    sample, videos = captions.take(evenly(len(captions), MAX_SAMPLED)), set(index.video_ids)
+    chosen = [
+        number
+        for number, caption in enumerate(sample)
+        if caption.video_id in videos and caption.answer is None and caption.split not in encoder.trained_splits
+    ]
+    if len(chosen) < MIN_CAPTIONS:
+        return None
+    return sample.take([chosen[number] for number in evenly(len(chosen), MAX_CAPTIONS)])
