@@ -1,19 +1,24 @@
 """The command vlalign-search."""
 
 import argparse
+import json
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from ...storage.cli.command import run_command
 from ...storage.cli.parser import DEVICE_HELP, Parser, add_stores, add_trust, command_parser
 from ...storage.common.errors import EXIT_DONE, SettingError, UserError
 from ...storage.common.terminal import number_of, say, show
 from ...storage.dataset.folder import DatasetFolder, find_dataset
+from ...storage.records import SPLITS
 from ..search.moments import moment_table
 from ..search.query_checks import SearchBy, check_count, check_query, parse_example
 
 if TYPE_CHECKING:
+    from ..search.moments import Moment
+    from ..search.search import Search
     from ..search.search_source import SearchSource
 
 LIKE_WEIGHT, RERANK = 0.5, 50
@@ -173,31 +178,59 @@ def _search(args: argparse.Namespace) -> int:
     args.run = run_of(args)
     _check_rerank(args)
     from ..search.search import Search
+    from ..search.video_filters import VideoFilters, splits_of_videos
 
     search = Search.open(source_of(args))
+    filters = VideoFilters(args.split, args.has_caption, args.min_seconds, args.max_seconds)
+    videos = filters.videos(search, splits_of_videos(search.encoder.dataset))
     moments = search(
         query,
         like=None if args.like is None else parse_example(args.like),
         like_weight=LIKE_WEIGHT if args.like_weight is None else args.like_weight,
         num_results=args.num_results,
         rerank=RERANK if args.rerank is None else args.rerank,
+        videos=videos,
         by=args.by,
     )
-    what = " and ".join(filter(None, (query and repr(query), args.like and f"like {args.like}")))
-    num_videos = search.index.state.num_current
-    show(f"{what} among {number_of(num_videos, 'videos')} of {search.encoder.description}")
     reason = search.why_nothing_fits(query, moments) if args.like is None else None
-    if reason is not None:
-        show(f"nothing fits: {reason}" + ("; the nearest moments are" if moments else ""))
-    elif not moments:
-        show("nothing fits")
+    warnings = search.warnings(query, args.by) if query else []
+    num_videos = search.index.state.num_current if videos is None else len(videos)
+    if args.json:
+        show(json.dumps(_as_json(search, query, args.like, num_videos, moments, reason, warnings)))
+        return EXIT_DONE
+    what = " and ".join(filter(None, (query and repr(query), args.like and f"like {args.like}")))
+    show(f"{what} among {number_of(num_videos, 'videos')} of {search.encoder.description}")
+    if reason is not None or not moments:
+        show("nothing fits" + (f": {reason}" if reason else "") + ("; the nearest moments are" if moments else ""))
     if moments:
         show("\n".join(moment_table(moments)))
-    for warning in search.warnings(query, args.by) if query else []:
-        show(f"note: {warning}")
-    if search.encoder.note:
-        show(f"note: {search.encoder.note}")
+    for note in (*warnings, search.encoder.note):
+        if note:
+            show(f"note: {note}")
     return EXIT_DONE
+
+
+def _as_json(
+    search: "Search",
+    query: str,
+    like: str | None,
+    num_videos: int,
+    moments: Sequence["Moment"],
+    reason: str | None,
+    warnings: Sequence[str],
+) -> dict[str, Any]:
+    """Return what a search found as one object."""
+    return {
+        "query": query,
+        "like": like,
+        "dataset": search.encoder.dataset.name,
+        "model": search.encoder.name,
+        "num_videos": num_videos,
+        "nothing_fits": reason,
+        "warnings": list(warnings),
+        "note": search.encoder.note,
+        "moments": [{name: value for name, value in vars(moment).items() if name != "curve"} for moment in moments],
+    }
 
 
 def make_parser() -> Parser:
@@ -235,6 +268,18 @@ def make_parser() -> Parser:
         metavar="K",
         help=f"a run's fusion layers score the K best search windows (default: {RERANK})",
     )
+    filters = parser.add_argument_group("filters of videos")
+    filters.add_argument("--split", help=f"only videos whose captions are in this split: {', '.join(SPLITS)}")
+    filters.add_argument(
+        "--has-caption",
+        action=argparse.BooleanOptionalAction,
+        help="only videos with, or (--no-has-caption) without a known caption",
+    )
+    filters.add_argument("--min-seconds", type=float, default=0.0, metavar="S", help="only videos at least as long")
+    filters.add_argument(
+        "--max-seconds", type=float, default=float("inf"), metavar="S", help="only videos at most as long"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object: the moments, and whether they fit")
     add_trust(parser)
     return parser
 

@@ -1,5 +1,6 @@
 """The addresses of the page. ``/api/openapi.json`` describes all of them."""
 
+import math
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from ...storage.common.errors import UserError
 from ..search.moments import Moment
 from ..search.query_checks import SearchBy, SearchTimeout, time_limit
 from ..search.search import Search
+from ..search.video_filters import VideoFilters
 from .browser_clips import ClipCache
 from .concurrency import AddressQueue, Busy, one_at_a_time
 from .guard import Access, Guard
@@ -39,6 +41,7 @@ QueryText = Annotated[str, Query(min_length=1, max_length=2000)]
 VideoId = Annotated[str, Query(min_length=1, max_length=MAX_ID_CHARACTERS)]
 NumResults = Annotated[int, Query(ge=1, le=MAX_RESULTS)]
 Seconds = Annotated[float, Query(ge=0, le=1e7, allow_inf_nan=False)]
+MaxSeconds = Annotated[float | None, Query(ge=0, le=1e7, allow_inf_nan=False)]
 Split = Annotated[str | None, Query(pattern="^(train|validation|test)$")]
 DatasetName = Annotated[
     str | None, Query(alias="dataset", max_length=255, description="name of a data set of this page; the first if none")
@@ -46,14 +49,14 @@ DatasetName = Annotated[
 HasCaption = Annotated[bool | None, Query(description="only videos with (true) or without (false) a known caption")]
 
 
-@dataclass(frozen=True)
-class VideoFilters:
-    """Filters of videos: parameters of several addresses."""
+def video_filters(
+    split: Split = None, has_caption: HasCaption = None, min_seconds: Seconds = 0, max_seconds: MaxSeconds = None
+) -> VideoFilters:
+    """Return the filters of videos, which are parameters of several addresses."""
+    return VideoFilters(split, has_caption, min_seconds, math.inf if max_seconds is None else max_seconds)
 
-    split: Split = None
-    has_caption: HasCaption = None
-    min_seconds: Seconds = 0
-    max_seconds: Seconds = 1e7
+
+Filters = Annotated[VideoFilters, Depends(video_filters)]
 
 
 class OpenFileResponse(FileResponse):
@@ -79,19 +82,6 @@ class PageDataset:
 
     search: Search
     library: VideoLibrary
-
-    def filter_videos(self, filters: VideoFilters) -> set[str] | None:
-        """Return the videos that pass the filters; None for all."""
-        if filters == VideoFilters():
-            return None
-        split, has_caption, split_of = filters.split, filters.has_caption, self.library.split_of
-        return {
-            video_id
-            for video_id in self.search.index.video_ids
-            if (split is None or split_of(video_id) == split)
-            and (has_caption is None or (split_of(video_id) is not None) == has_caption)
-            and filters.min_seconds <= self.search.encoder.duration_seconds(video_id) <= filters.max_seconds
-        }
 
     def respond(
         self, moments: list[Moment], videos: set[str] | None, query: str | None, by: SearchBy
@@ -206,13 +196,13 @@ def _add_searches(app: FastAPI) -> None:
     def search(
         dataset: SelectedDataset,
         q: QueryText,
-        filters: Annotated[VideoFilters, Depends()],
+        filters: Filters,
         num_results: NumResults = 12,
         by: SearchBy = "both",
     ) -> SearchResponse:
         """Find moments that fit a text."""
         with one_search():
-            videos = dataset.filter_videos(filters)
+            videos = filters.videos(dataset.search, dataset.library.split_of)
             moments = [] if videos == set() else dataset.search(q, num_results=num_results, videos=videos, by=by)
             return dataset.respond(moments, videos, q, by)
 
@@ -222,12 +212,12 @@ def _add_searches(app: FastAPI) -> None:
         video_id: VideoId,
         start: Seconds,
         end: Seconds,
-        filters: Annotated[VideoFilters, Depends()],
+        filters: Filters,
         num_results: NumResults = 12,
     ) -> SearchResponse:
         """Find moments that look like a part of a video."""
         with one_search():
-            videos = dataset.filter_videos(filters)
+            videos = filters.videos(dataset.search, dataset.library.split_of)
             options = {"num_results": num_results, "videos": videos}
             moments = [] if videos == set() else dataset.search.like(video_id, start, end, **options)
             return dataset.respond(moments, videos, None, "video")

@@ -37,13 +37,10 @@ class VideoLibrary:
         if read_captions_about(dataset.captions) is not None:
             for caption in read_captions(dataset.captions):
                 self._captions[caption.video_id].append(caption)
-        self._split = {video_id: captions[0].split for video_id, captions in self._captions.items()}
-        self.splits = [split for split in SPLITS if split in set(self._split.values())]
+        self.split_of = {video_id: captions[0].split for video_id, captions in self._captions.items()}
+        """{id of a captioned video: split of its first caption}"""
+        self.splits = [split for split in SPLITS if split in set(self.split_of.values())]
         """Splits that captioned videos are in."""
-
-    def split_of(self, video_id: str) -> str | None:
-        """Return the split of a video; None if no caption is known."""
-        return self._split.get(video_id)
 
     def captions_at(self, video_id: str, start_seconds: float, end_seconds: float) -> list[str]:
         """Return up to ``MAX_CAPTIONS`` captions that overlap a part of a video."""

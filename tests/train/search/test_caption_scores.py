@@ -105,3 +105,16 @@ def test_among_many_windows_only_vlalign_index_searches_for_captions(toy, monkey
     assert "whether anything fits a text is not known" in capsys.readouterr().err
     build_index(SearchSource(toy.path, run=toy.runs / "r"))
     assert open_search(run=toy.runs / "r").caption_scores is not None
+
+
+def test_a_search_of_some_videos_as_json(toy, capsys):
+    call = [*at(toy), "r", "a person slices the onion", "--json", "--split", "test", "--max-seconds", "1000"]
+    assert search_main(call) == 0
+    found = json.loads(capsys.readouterr().out)
+    split_of = {caption.video_id: caption.split for caption in read_captions(toy.captions)}
+    assert found["num_videos"] == sum(split == "test" for split in split_of.values())
+    assert found["moments"] and all(split_of[moment["video_id"]] == "test" for moment in found["moments"])
+    assert {"query", "nothing_fits", "warnings", "dataset", "model"} <= found.keys()
+    for wrong in (["--split", "all"], ["--min-seconds", "-1"], ["--min-seconds", "5", "--max-seconds", "4"]):
+        assert search_main([*at(toy), "r", "onion", *wrong]) == 2
+        assert f"{wrong[-2]} " in capsys.readouterr().err
