@@ -17,7 +17,7 @@ from ...storage.common.packages import EXTRAS, install_command
 from ...storage.common.progress import Listener, progress, report_progress_to
 from ...storage.common.terminal import say
 from ...storage.common.writing import check_folders
-from .caption_index import open_caption_index
+from .caption_index import check_language, open_caption_index
 from .coded_search import CodedIndex, CodeFolder, ParallelMap, has_faiss, needs_codes, read_coded_index
 from .encoder import SearchEncoder
 from .index import (
@@ -60,7 +60,11 @@ class BuiltIndex:
 
 
 def build_index(
-    source: SearchSource, *, parallel_map: ParallelMap | None = None, on_progress: Listener | None = None
+    source: SearchSource,
+    *,
+    language: str | None = None,
+    parallel_map: ParallelMap | None = None,
+    on_progress: Listener | None = None,
 ) -> BuiltIndex:
     """Bring the index of a data set up to date: encode what is new or changed, and remove what no longer counts.
 
@@ -68,13 +72,16 @@ def build_index(
 
     Args:
         source: The data set and the model, such as ``SearchSource("vlalign_data/mine", features="clip_vit_b32")``.
+        language: Language of the captions, such as "de", from now on; "auto" to detect it. None: as before.
         parallel_map: Calls a function with each of some items, in other processes, and yields the results as they come;
             all of it must be picklable, and the processes must see the same files. None: everything is done here.
         on_progress: Called with the progress.
 
     Raises:
-        UserError: As ``open_search``.
+        UserError: As ``open_search``; or the language is not known.
     """
+    if language is not None:
+        check_language(language)
     source = source.absolute()
     encoder = source.open_encoder()
     folder = IndexFolder.of(encoder)
@@ -94,7 +101,7 @@ def build_index(
         if needs_codes(after) and has_faiss():
             num_coded = CodeFolder(folder.path).update(after, parallel_map or map)
         open_window_biases(folder, after)
-        open_caption_index(encoder.dataset)
+        open_caption_index(encoder.dataset, language)
     return BuiltIndex(
         folder=folder.path,
         num_windows=after.num_windows,
