@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 
 from ..storage.captions.files import EXTRA_COLUMNS, INPUT_FIELDS, extra_columns, part_path, read_part_about, write_part
 from ..storage.captions.idf import write_counts
+from ..storage.captions.languages import languages_among
 from ..storage.common.errors import UserError
 from ..storage.common.problems import Problems
 from ..storage.records import Caption
 from .chunks import ReadChunk, captions_among
 from .datasets.sources import Chunk
 from .idf import count_words
-from .language import languages_among
 from .tag import Tagger, load_pipeline, tag_captions
 
 T = TypeVar("T")

@@ -22,13 +22,18 @@ from vlalign.train.search.search_source import SearchSource
 
 
 def build_index_on_cluster(
-    source: SearchSource, *, address: str | None = None, on_progress: Listener | None = None
+    source: SearchSource,
+    *,
+    language: str | None = None,
+    address: str | None = None,
+    on_progress: Listener | None = None,
 ) -> BuiltIndex:
     """Do what ``build_index`` does, with one core of a Ray cluster for each shard of the index.
 
     Args:
         source: The data set and the model, in files that all machines see; its device is "auto" or "cpu", since windows
             are encoded on CPUs.
+        language: Language of the captions, as for ``build_index``.
         address: Address of the cluster, as for ``connect``.
         on_progress: Called with the progress.
 
@@ -39,7 +44,8 @@ def build_index_on_cluster(
         raise SettingError("device", source.device, "windows are encoded on the cores of a cluster; expected cpu")
     connect(address)
     on_cpus = replace(source, device="cpu")
-    return build_index(on_cpus, parallel_map=partial(spread, doing="indexing"), on_progress=on_progress)
+    spread_shards = partial(spread, doing="indexing")
+    return build_index(on_cpus, language=language, parallel_map=spread_shards, on_progress=on_progress)
 
 
 def index(args: argparse.Namespace) -> int:

@@ -32,6 +32,7 @@ NEEDED = {
     "ray": "ray[default,train]>=2.56",
     "safetensors": "safetensors>=0.8",
     "shtab": "shtab>=1.7",
+    "snowballstemmer": "snowballstemmer>=3.1.1",
     "spacy": "spacy>=3.8.7,<3.9",
     "tensorboard": "tensorboard>=2.20",
     "tokenizers": "tokenizers>=0.22",

@@ -14,10 +14,10 @@ sys.path[:0] = [str(Path(__file__).parents[1])]
 
 import numpy as np
 from search import CHUNK, NUM_RESULTS, Planted, exact, measure, timed
-from vlalign.train.search.build import WINDOWS_PER_SHARD
 from vlalign.train.search.coded_search import CodedIndex, CodeFolder
 from vlalign.train.search.exact_search import ExactSearch
 from vlalign.train.search.index import WindowIndex, read_index_shard, shard_files, write_index_shard
+from vlalign.train.search.window_encoding import WINDOWS_PER_SHARD
 
 WINDOWS_OF_VIDEO = 16
 

@@ -11,10 +11,11 @@ from spacy.tokens import Doc
 from spacy.training import Example
 from vlalign.preprocess import PreprocessingSettings, language
 from vlalign.preprocess.cli import main
-from vlalign.preprocess.language import MODELS, guess_language, languages_among, model_of_language, other_languages
+from vlalign.preprocess.language import MODELS, model_of_language, other_languages
 from vlalign.preprocess.tag import SAME_MODEL, load_pipeline
 from vlalign.storage import read_captions
 from vlalign.storage.captions.files import read_captions_about
+from vlalign.storage.captions.languages import guess_language, languages_among
 from vlalign.storage.common.errors import SettingError, UserError
 from vlalign.storage.common.files import read_json
 from vlalign.storage.dataset.folder import DatasetFolder

@@ -13,7 +13,6 @@ from .search import add_encoder, run_of, source_of
 
 if TYPE_CHECKING:
     from ..search.build import BuiltIndex
-    from ..search.search_source import SearchSource
 
 EXAMPLES = """vlalign-index --dataset mine --features clip_vit_b32
   vlalign-index words-s3d-seed0 --duplicates 0.98"""
@@ -31,6 +30,12 @@ def index_parser(prog: str, description: str, examples: str) -> Parser:
     add_encoder(parser)
     add_trust(parser)
     parser.add_argument(
+        "--language",
+        metavar="CODE",
+        help="language of captions and subtitles, such as de, for stop words and word stems; it stays in use until "
+        "another one is given, or auto (default: detected)",
+    )
+    parser.add_argument(
         "--duplicates",
         type=float,
         metavar="COSINE",
@@ -39,19 +44,19 @@ def index_parser(prog: str, description: str, examples: str) -> Parser:
     return parser
 
 
-def run_index(args: argparse.Namespace, build: Callable[["SearchSource"], "BuiltIndex"]) -> int:
+def run_index(args: argparse.Namespace, build: Callable[..., "BuiltIndex"]) -> int:
     """Call a function with the options of ``index_parser``, and print what it made.
 
     Args:
         args: The options.
-        build: ``build_index``, or a function that makes an index elsewhere.
+        build: ``build_index``, or a function with its arguments that makes an index elsewhere.
 
     Returns:
         The exit code.
     """
     args.run = run_of(args)
     source = source_of(args)
-    built = build(source)
+    built = build(source, language=args.language)
     show(f"{built.folder}: {built.num_windows:,} windows of {built.num_videos:,} videos")
     show(f"videos added: {built.num_added:,}; no longer counted: {built.num_outdated:,}")
     if built.num_coded is not None:

@@ -1,43 +1,22 @@
-"""Making the index of a data set, in passes of bounded memory: plan windows, encode them, write shards, write codes.
+"""Making the index of a data set, in passes of bounded memory: encode windows, write codes, biases and captions.
 
-``vlalign-index`` wraps ``build_index``; a search of a small data set calls ``open_index``, which does the same.
+``vlalign-index`` wraps ``build_index``; a search of a small data set makes the same itself, as it opens it.
 """
 
-import time
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
-from ...storage.common.errors import UserError
-from ...storage.common.packages import EXTRAS, install_command
-from ...storage.common.progress import Listener, progress, report_progress_to
-from ...storage.common.terminal import say
+from ...storage.common.progress import Listener, report_progress_to
 from ...storage.common.writing import check_folders
-from .caption_index import open_caption_index
-from .coded_search import CodedIndex, CodeFolder, ParallelMap, has_faiss, needs_codes, read_coded_index
-from .encoder import SearchEncoder
-from .index import (
-    IndexFolder,
-    WindowIndex,
-    clips_of,
-    plan_search_windows,
-    remove_index_shards,
-    shard_files,
-    write_index_shard,
-)
+from .caption_index import check_language, open_caption_index
+from .coded_search import CodeFolder, ParallelMap, has_faiss, needs_codes, read_coded_index
+from .index import IndexFolder, WindowIndex, remove_index_shards, shard_files, write_index_shard
+from .search import Search
 from .search_source import SearchSource
 from .window_biases import open_window_biases
-
-MAX_WINDOWS_ADDED_BY_SEARCH = 20_000
-"""Upper limit of the missing windows that a search encodes itself."""
-WINDOWS_PER_SHARD = 1 << 16
-"""Windows in a shard, and so in memory at a time: 128 MiB in float32 for 512 values. One video more may fit in."""
-BATCH_WINDOWS = 1024
-"""Windows that are encoded between two reports of progress."""
+from .window_encoding import add_videos, add_videos_in_parallel
 
 
 @dataclass(frozen=True)
@@ -60,7 +39,11 @@ class BuiltIndex:
 
 
 def build_index(
-    source: SearchSource, *, parallel_map: ParallelMap | None = None, on_progress: Listener | None = None
+    source: SearchSource,
+    *,
+    language: str | None = None,
+    parallel_map: ParallelMap | None = None,
+    on_progress: Listener | None = None,
 ) -> BuiltIndex:
     """Bring the index of a data set up to date: encode what is new or changed, and remove what no longer counts.
 
@@ -68,13 +51,16 @@ def build_index(
 
     Args:
         source: The data set and the model, such as ``SearchSource("vlalign_data/mine", features="clip_vit_b32")``.
+        language: Language of the captions, such as "de", from now on; "auto" to detect it. None: as before.
         parallel_map: Calls a function with each of some items, in other processes, and yields the results as they come;
             all of it must be picklable, and the processes must see the same files. None: everything is done here.
         on_progress: Called with the progress.
 
     Raises:
-        UserError: As ``open_search``.
+        UserError: As ``open_search``; or the language is not known.
     """
+    if language is not None:
+        check_language(language)
     source = source.absolute()
     encoder = source.open_encoder()
     folder = IndexFolder.of(encoder)
@@ -93,10 +79,8 @@ def build_index(
             after = folder.open()
         if needs_codes(after) and has_faiss():
             num_coded = CodeFolder(folder.path).update(after, parallel_map or map)
-        from .search import Search  # which opens what is made here
-
         biases = open_window_biases(folder, after)
-        open_caption_index(encoder.dataset)
+        open_caption_index(encoder.dataset, language)
         Search(encoder, after, coded_index=read_coded_index(after, folder.path), biases=biases).judge(folder)
     return BuiltIndex(
         folder=folder.path,
@@ -132,148 +116,3 @@ def _remove_outdated(folder: IndexFolder, current: WindowIndex) -> bool:
     outdated = [path for path in shard_files(folder.path) if path not in current_files]
     remove_index_shards(outdated)
     return bool(outdated)
-
-
-@dataclass(frozen=True)
-class PlannedShard:
-    """Videos whose windows will be a shard."""
-
-    video_ids: list[str]
-    num_windows: int
-
-
-def add_videos(folder: IndexFolder, video_ids: Sequence[str]) -> None:
-    """Encode the windows of videos and write them as shards. What is written stays if the work is stopped.
-
-    Args:
-        folder: Where the shards go.
-        video_ids: Videos of the encoder.
-    """
-    encoder = folder.encoder
-    shards = list(_plan_shards(encoder, video_ids))
-    encoded = progress(
-        (video for shard in shards for video in _encoded(encoder, shard.video_ids)),
-        total=sum(shard.num_windows for shard in shards),
-        what="indexing",
-        unit="windows",
-        size=lambda done: len(done[1]),
-    )
-    for shard in shards:
-        _write(folder, dict(islice(encoded, len(shard.video_ids))))
-
-
-def add_videos_in_parallel(
-    folder: IndexFolder, video_ids: Sequence[str], source: SearchSource, parallel_map: ParallelMap
-) -> None:
-    """Do what ``add_videos`` does, each shard in another process.
-
-    Args:
-        folder: Where the shards go.
-        video_ids: Videos of the encoder.
-        source: Opens the same encoder there.
-        parallel_map: Calls a function with each shard, and yields the results.
-    """
-    shards = list(_plan_shards(folder.encoder, video_ids))
-    sizes = parallel_map(partial(_add_shard, source, time.time_ns()), shards)
-    total = sum(shard.num_windows for shard in shards)
-    for _ in progress(sizes, total=total, what="indexing", unit="windows", size=lambda done: done):
-        pass
-
-
-def _add_shard(source: SearchSource, call: int, shard: PlannedShard) -> int:
-    """Write a shard; return its number of windows."""
-    folder = _open_once(source, call)
-    _write(folder, dict(_encoded(folder.encoder, shard.video_ids)))
-    return shard.num_windows
-
-
-@lru_cache(maxsize=1)
-def _open_once(source: SearchSource, call: int) -> IndexFolder:
-    """Open the encoder once for each call of ``build_index``: processes that live on see what was added since."""
-    del call
-    return IndexFolder.of(source.open_encoder())
-
-
-def _plan_shards(encoder: SearchEncoder, video_ids: Sequence[str]) -> Iterator[PlannedShard]:
-    """Divide videos into shards."""
-    ids: list[str] = []
-    num_windows = 0
-    for video_id in video_ids:
-        ids.append(video_id)
-        num_windows += len(plan_search_windows(encoder.duration_seconds(video_id)))
-        if num_windows >= WINDOWS_PER_SHARD:
-            yield PlannedShard(ids, num_windows)
-            ids, num_windows = [], 0
-    if ids:
-        yield PlannedShard(ids, num_windows)
-
-
-def _write(folder: IndexFolder, done: dict[str, np.ndarray]) -> None:
-    """Write the vectors of videos as a shard."""
-    encoder = folder.encoder
-    windows = [plan_search_windows(encoder.duration_seconds(video_id)) for video_id in done]
-    write_index_shard(folder.path, folder.key, {v: encoder.checksum(v) for v in done}, windows, list(done.values()))
-
-
-def _encoded(encoder: SearchEncoder, video_ids: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the vectors of each video's windows. Several short videos are encoded together."""
-    batch: dict[str, np.ndarray] = {}
-    for video_id in video_ids:
-        batch[video_id] = plan_search_windows(encoder.duration_seconds(video_id))
-        if sum(map(len, batch.values())) >= BATCH_WINDOWS:
-            yield from _encode_batch(encoder, batch)
-            batch = {}
-    if batch:
-        yield from _encode_batch(encoder, batch)
-
-
-def _encode_batch(encoder: SearchEncoder, batch: dict[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
-    clips = [clip for video_id, windows in batch.items() for clip in clips_of(video_id, windows)]
-    vectors = encoder.encode_clips(clips)
-    borders = np.cumsum([len(windows) for windows in batch.values()])[:-1]
-    yield from zip(batch, np.split(vectors, borders), strict=True)
-
-
-def open_index(folder: IndexFolder) -> WindowIndex:
-    """Open the index for a search, after adding what is missing if that is little.
-
-    Raises:
-        UserError: There is none, and too much is missing to be added now; or a shard is damaged.
-    """
-    encoder, index = folder.encoder, folder.open()
-    missing = index.state.missing
-    if not missing:
-        return index
-    num_missing = 0
-    for video_id in missing:
-        num_missing += len(plan_search_windows(encoder.duration_seconds(video_id)))
-        if num_missing > MAX_WINDOWS_ADDED_BY_SEARCH:
-            break
-    if num_missing <= MAX_WINDOWS_ADDED_BY_SEARCH:
-        check_folders(folder.path)
-        add_videos(folder, missing)
-        return folder.open()
-    todo = f"run vlalign-index --dataset {encoder.dataset.name}"
-    if not index.num_windows:
-        old = (
-            f", only files that another model or version made ({len(index.state.other):,})" if index.state.other else ""
-        )
-        raise UserError(f"{folder.path}: no index of {len(missing):,} videos yet{old}; {todo} first")
-    say(f"note: {len(missing):,} videos are not in the index {folder.path} and were not searched; {todo}")
-    return index
-
-
-def open_coded_index(folder: IndexFolder, index: WindowIndex) -> CodedIndex | None:
-    """Open the codes of an index's windows; None if searches compare all of them. A note says so where it takes long.
-
-    Raises:
-        UserError: A file of codes is damaged.
-    """
-    coded = read_coded_index(index, folder.path)
-    if coded is None and needs_codes(index):
-        todo = "" if has_faiss() else f"install FAISS ({install_command(EXTRAS['index'])}), then "
-        say(
-            f"note: each search compares all {index.num_windows:,} windows, which takes seconds; {todo}"
-            f"run vlalign-index --dataset {folder.encoder.dataset.name}"
-        )
-    return coded

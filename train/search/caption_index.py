@@ -1,24 +1,32 @@
-"""The caption index: captions and subtitles, found by the words of a query (BM25, by SQLite's full-text search)."""
+"""The caption index: captions and subtitles, found by the words of a query (BM25, by SQLite's full-text search).
+
+SQLite finds the terms that ``caption_terms`` makes of texts; it splits them at spaces only.
+"""
 
 import json
 import math
-import re
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import version
+from itertools import groupby, islice
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
 
 from ...storage.captions.files import TimedCaption, caption_parts, read_timed_captions
-from ...storage.common.errors import refuse_unreadable
+from ...storage.captions.languages import LANGUAGES, SAMPLE_SIZE
+from ...storage.common.errors import SettingError, refuse_unreadable
 from ...storage.common.files import check_regular
 from ...storage.common.progress import progress
 from ...storage.common.terminal import number_of, say
 from ...storage.common.writing import atomic_write
 from ...storage.dataset.folder import DatasetFolder
 from ..data.clips import Clip
+from .caption_terms import CaptionTerms
 from .coded_search import CandidateSearch
 from .encoder import SearchEncoder
 from .moments import Moment, ScoreCurve
@@ -26,20 +34,25 @@ from .query_checks import check_time, is_timed_out
 
 FILE_NAME = "said.sqlite"
 """The file and its table have the names of earlier versions, so that they are not made again."""
-FORMAT = 1
+FORMAT = 2
 TABLE = (
     "CREATE VIRTUAL TABLE said USING fts5("
-    "text, video_id UNINDEXED, start_seconds UNINDEXED, end_seconds UNINDEXED, tokenize='porter unicode61')"
+    "terms, text UNINDEXED, video_id UNINDEXED, start_seconds UNINDEXED, end_seconds UNINDEXED, tokenize='ascii')"
 )
-ABOUT = "CREATE TABLE about(made_from TEXT)"
+"""The tokenizer takes all that is not ASCII for letters."""
+ABOUT = "CREATE TABLE about(made_from TEXT, languages TEXT)"
 TABLES = {"about", "said", *(f"said_{part}" for part in ("config", "content", "data", "docsize", "idx"))}
 """Tables of such a file: the two, and those that SQLite adds to the first."""
 MIN_SCORE_SHARE = 0.5
 """A caption is found if it scores at least this share of the best one: below, it has only common words."""
 SQLITE_STEPS_PER_TIME_CHECK = 10_000
 """Steps of SQLite's virtual machine between two checks of the time: a millisecond at most."""
-MAX_QUERY_WORDS = 64
-"""More words of a query are not looked up: a search for words takes time in proportion to them."""
+MAX_QUERY_TERMS = 64
+"""More terms of a query are not looked up: a search for words takes time in proportion to them."""
+DETECT = "auto"
+"""In the place of a language: detect it."""
+CAPTIONS_AT_ONCE = 20
+"""Captions whose moments are made together."""
 REMEDY = "remove it; the next search makes it again"
 MAX_NAMED = 5
 """Captions without feature vectors that a note names."""
@@ -86,31 +99,65 @@ class CaptionIndex:
             [(made_from,)] = self._database.execute("SELECT made_from FROM about")
             return str(made_from)
 
+    @cached_property
+    def languages(self) -> tuple[str, ...]:
+        """Languages of the captions, such as "de": most are in the first."""
+        with self._refuse_damaged():
+            [(text,)] = self._database.execute("SELECT languages FROM about")
+            languages = json.loads(text)
+            if not isinstance(languages, list) or not all(isinstance(code, str) for code in languages):
+                raise ValueError("its languages are no list of texts")
+            if not languages or not LANGUAGES.issuperset(languages):
+                raise ValueError(f"its languages {languages} are not known")
+            return tuple(dict.fromkeys(languages))
+
+    @cached_property
+    def _terms(self) -> CaptionTerms:
+        return CaptionTerms(self.languages)
+
+    def has_content_words(self, query: str) -> bool:
+        """Return whether a query has more than stop words, which find no captions."""
+        return bool(self._terms.of_query(query))
+
     def find(self, query: str, num_results: int, videos: Collection[str]) -> list[CaptionMatch]:
         """Return the captions that fit a query best, the best first.
 
         Args:
-            query: Any text. Captions with one of its words are found; rare words count more.
+            query: Any text. Captions with one of its words are found, but for stop words; rare words count more.
             num_results: Most captions to return.
             videos: Ids of the videos to search.
         """
-        found: list[CaptionMatch] = []
-        with self._refuse_damaged(), self._until_timeout():
-            for match in self._ranked(query):
-                if (found and match.score < MIN_SCORE_SHARE * found[0].score) or len(found) == num_results:
-                    break
-                if match.video_id in videos and not any(_is_same(match, other) for other in found):
-                    found.append(match)
-        return found
+        return list(islice(self.matches(query, videos), num_results))
+
+    def matches(self, query: str, videos: Collection[str]) -> Iterator[CaptionMatch]:
+        """Yield what ``find`` returns, without an end other than that of what fits.
+
+        Args:
+            query: Any text.
+            videos: Ids of the videos to search.
+        """
+        found: set[tuple[str, float | None, str]] = set()
+        min_score: float | None = None
+        ranked = self._ranked(query)
+        while True:
+            with self._refuse_damaged(), self._until_timeout():
+                match = next(ranked, None)
+            if match is None or (min_score is not None and match.score < min_score):
+                return
+            key = match.video_id, match.start_seconds, match.text  # two protocols may have the same caption
+            if match.video_id in videos and key not in found:
+                min_score = MIN_SCORE_SHARE * match.score if min_score is None else min_score
+                found.add(key)
+                yield match
 
     def _ranked(self, query: str) -> Iterator[CaptionMatch]:
-        words = list(dict.fromkeys(re.findall(r"\w+", query.lower())))[:MAX_QUERY_WORDS]
-        if not words:
+        terms = self._terms.of_query(query)[:MAX_QUERY_TERMS]
+        if not terms:
             return
         statement = (
             "SELECT video_id, start_seconds, end_seconds, text, -rank FROM said WHERE said MATCH ? ORDER BY rank"
         )
-        with closing(self._database.execute(statement, (" OR ".join(f'"{word}"' for word in words),))) as rows:
+        with closing(self._database.execute(statement, (" OR ".join(f'"{term}"' for term in terms),))) as rows:
             for video_id, start, end, text, score in rows:
                 if not all(isinstance(value, str) for value in (video_id, text)):
                     raise ValueError("a caption that is no text")
@@ -131,30 +178,54 @@ class CaptionIndex:
         return refuse_unreadable(self.path, "not a readable caption index", REMEDY, errors)
 
 
-def _is_same(match: CaptionMatch, other: CaptionMatch) -> bool:
-    """Return whether two protocols have the same caption."""
-    return (match.video_id, match.start_seconds, match.text) == (other.video_id, other.start_seconds, other.text)
-
-
-def open_caption_index(dataset: DatasetFolder) -> CaptionIndex | None:
+def open_caption_index(dataset: DatasetFolder, language: str | None = None) -> CaptionIndex | None:
     """Open the captions of a data set for search, after reading them again if they changed; None without any.
 
+    Args:
+        dataset: The data set.
+        language: Language of the captions, such as "de", which stays in use; "auto" to detect it. None: the one that is
+            in use, at first "auto".
+
     Raises:
-        UserError: The captions or the index are damaged.
+        UserError: The captions or the index are damaged, or the language is not known.
     """
+    if language is not None:
+        check_language(language)
     files = caption_parts(dataset)
     if not files:
         return None
-    sizes = [[str(file.relative_to(dataset.path)), *_size_and_time(file)] for file in files]
-    made_from = json.dumps({"format": FORMAT, "parts": sizes})
     path = dataset.path / "index" / FILE_NAME
-    if path.exists():
-        index = CaptionIndex(path)
-        if index.made_from() == made_from:
-            return index
+    index = CaptionIndex(path) if path.exists() else None
+    made_before = "" if index is None else index.made_from()
+    facts = {
+        "format": FORMAT,
+        "parts": [[str(file.relative_to(dataset.path)), *_size_and_time(file)] for file in files],
+        "lists": {package: version(package) for package in ("snowballstemmer", "spacy")},
+        "language": language or _language_in(made_before),
+    }
+    made_from = json.dumps(facts)
+    if index is not None and made_before == made_from:
+        return index
     with atomic_write(path) as partial:
-        _write(partial, made_from, progress(files, total=len(files), what="reading captions", unit="files"))
+        _write(partial, made_from, files, facts["language"])
     return CaptionIndex(path)
+
+
+def check_language(language: str) -> None:
+    """Raise ``SettingError`` for a language whose captions cannot be told from others."""
+    if language != DETECT and language not in LANGUAGES:
+        known = ", ".join(sorted(LANGUAGES))
+        raise SettingError("language", language, f"unknown; expected {DETECT}, which detects it, or one of {known}")
+
+
+def _language_in(made_from: str) -> str:
+    """Return the language that an index was made with; ``DETECT`` if it says none."""
+    try:
+        facts = json.loads(made_from)
+    except ValueError:
+        return DETECT
+    language = facts.get("language") if isinstance(facts, dict) else None
+    return language if isinstance(language, str) and language in LANGUAGES else DETECT
 
 
 def _size_and_time(file: Path) -> tuple[int, int]:
@@ -162,19 +233,32 @@ def _size_and_time(file: Path) -> tuple[int, int]:
     return stat.st_size, stat.st_mtime_ns
 
 
-def _write(path: Path, made_from: str, files: Iterable[Path]) -> None:
+def _write(path: Path, made_from: str, files: Sequence[Path], language: str) -> None:
+    terms = CaptionTerms([language]) if language != DETECT else CaptionTerms.detect([_sample(file) for file in files])
     with closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA journal_mode=OFF")  # a file that is not whole is never used
         database.execute(ABOUT)
         database.execute(TABLE)
-        for file in files:
-            database.executemany("INSERT INTO said VALUES (?, ?, ?, ?)", map(_row, read_timed_captions(file)))
-        database.execute("INSERT INTO about VALUES (?)", (made_from,))
+        for file in progress(files, total=len(files), what="reading captions", unit="files"):
+            database.executemany("INSERT INTO said VALUES (?, ?, ?, ?, ?)", _rows(read_timed_captions(file), terms))
+        database.execute("INSERT INTO about VALUES (?, ?)", (made_from, json.dumps(terms.languages)))
         database.commit()
 
 
-def _row(caption: TimedCaption) -> tuple[str, str, float | None, float | None]:
-    return caption.text, caption.video_id, caption.start_seconds, caption.end_seconds
+def _sample(file: Path) -> list[str]:
+    """Return the texts of about ``SAMPLE_SIZE`` captions of a file."""
+    texts = [caption.text for caption in read_timed_captions(file)]
+    return texts[:: max(1, len(texts) // SAMPLE_SIZE)]
+
+
+def _rows(captions: Iterable[TimedCaption], terms: CaptionTerms) -> Iterator[tuple[str | float | None, ...]]:
+    """Yield the rows of the table. The captions of a video are in one language."""
+    for _, of_video in groupby(captions, attrgetter("video_id")):
+        listed = list(of_video)
+        language = terms.language_of([caption.text for caption in listed])
+        for caption in listed:
+            found = terms.of_caption(caption.text, language)
+            yield found, caption.text, caption.video_id, caption.start_seconds, caption.end_seconds
 
 
 NO_CURVE = ScoreCurve(np.zeros(0), np.zeros(0), np.zeros(0, np.float32))
@@ -212,13 +296,13 @@ class _Located:
 
 
 def caption_moments(
-    matches: Sequence[CaptionMatch],
+    matches: Iterable[CaptionMatch],
     encoder: SearchEncoder,
     query: str,
     curve_of: Callable[[np.ndarray, str], ScoreCurve] | None = None,
     candidates: CandidateSearch | None = None,
-) -> list[Moment]:
-    """Return the moments that captions are about, in the same order.
+) -> Iterator[Moment]:
+    """Yield the moments that captions are about, in the same order.
 
     Captions without feature vectors are skipped, and a note names them.
 
@@ -229,6 +313,19 @@ def caption_moments(
         curve_of: Returns the curve of a vector and a video.
         candidates: The search for the query's vector. None: moments have the captions' own scores, and no percentile.
     """
+    remaining = iter(matches)
+    while block := list(islice(remaining, CAPTIONS_AT_ONCE)):
+        yield from _block_moments(block, encoder, query, curve_of, candidates)
+
+
+def _block_moments(
+    matches: Sequence[CaptionMatch],
+    encoder: SearchEncoder,
+    query: str,
+    curve_of: Callable[[np.ndarray, str], ScoreCurve] | None,
+    candidates: CandidateSearch | None,
+) -> list[Moment]:
+    """Return the moments of some captions, which are encoded together."""
     within = [located for match in matches if (located := _locate(match, encoder)) is not None]
     vectors = encoder.encode_clips([located.clip for located in within]) if within else np.zeros((0, 0), np.float32)
     has_vector = np.isfinite(vectors).all(axis=1)

@@ -1,7 +1,8 @@
 """Moments: windows that were found and overlap are one moment, with a start, an end and a score."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import numpy as np
 
@@ -12,6 +13,8 @@ MAX_CAPTION_CHARACTERS = 60
 """Of a caption in the table for the terminal."""
 RANK_OFFSET = 60
 """Reciprocal rank fusion (Cormack et al. 2009): a rank in a list counts 1 / (60 + rank)."""
+FUSED_AT_ONCE = 20
+"""Ranks of both lists that are fused together."""
 
 
 @dataclass(frozen=True)
@@ -77,22 +80,19 @@ class Hit:
     """NCL's bias of the window, a part of the score."""
 
 
-def merge_hits(hits: Sequence[Hit], num_moments: int, curve_of: Callable[[str], ScoreCurve]) -> list[Moment]:
-    """Return moments, the best first.
+def merge_hits(hits: Iterable[Hit], curve_of: Callable[[str], ScoreCurve]) -> Iterator[Moment]:
+    """Yield moments, the best first.
 
     The best hit makes a moment. Hits that overlap it belong to it, and so on with the rest. Where a moment begins and
     ends is decided by the curve of its video (``moment_span``), and by better moments, which it does not overlap.
 
     Args:
         hits: The best first.
-        num_moments: Most moments to return.
         curve_of: Returns the curve of a video.
     """
     moments: list[Moment] = []
     curves: dict[str, ScoreCurve] = {}
     for hit in hits:
-        if len(moments) == num_moments:
-            break
         if any(m.video_id == hit.video_id and _overlap(m, hit) for m in moments):
             continue
         check_time()
@@ -117,7 +117,7 @@ def merge_hits(hits: Sequence[Hit], num_moments: int, curve_of: Callable[[str], 
                 curve=curve.part(start, end),
             )
         )
-    return moments
+        yield moments[-1]
 
 
 def _overlap(moment: Moment, hit: Hit) -> bool:
@@ -152,19 +152,29 @@ def moment_span(hit: Hit, curve: ScoreCurve) -> tuple[float, float]:
     return float(curve.start_seconds[first]), float(curve.end_seconds[last])
 
 
-def fuse_rankings(by_video: Sequence[Moment], by_text: Sequence[Moment], num_moments: int) -> list[Moment]:
-    """Return moments of two lists by reciprocal rank fusion, the best first.
+def fuse_rankings(by_video: Iterable[Moment], by_text: Iterable[Moment]) -> Iterator[Moment]:
+    """Yield moments of two lists by reciprocal rank fusion, the best first.
 
     A moment that a caption found belongs to the first one of the other list that shares time with it; the times of that
-    one stay.
+    one stay. The first ``FUSED_AT_ONCE`` ranks of the lists are fused, then the next, and so on: what was yielded does
+    not depend on how many more are asked for.
 
     Args:
         by_video: Moments whose windows fit, the best first.
         by_text: Moments whose captions fit, the best first.
-        num_moments: Most moments to return.
     """
-    fused = [(1 / (RANK_OFFSET + rank), moment) for rank, moment in enumerate(by_video, start=1)]
-    for rank, moment in enumerate(by_text, start=1):
+    videos, texts = enumerate(by_video, start=1), enumerate(by_text, start=1)
+    before: list[Moment] = []
+    while block := _fused(list(islice(videos, FUSED_AT_ONCE)), list(islice(texts, FUSED_AT_ONCE))):
+        new = [moment for moment in block if not any(_share_time(moment, other) for other in before)]
+        yield from new
+        before += new
+
+
+def _fused(by_video: Sequence[tuple[int, Moment]], by_text: Sequence[tuple[int, Moment]]) -> list[Moment]:
+    """Return moments of two lists with their ranks, the best first."""
+    fused = [(1 / (RANK_OFFSET + rank), moment) for rank, moment in by_video]
+    for rank, moment in by_text:
         points = 1 / (RANK_OFFSET + rank)
         index = next((i for i, (_, other) in enumerate(fused) if _share_time(moment, other)), None)
         if index is None:
@@ -173,7 +183,7 @@ def fuse_rankings(by_video: Sequence[Moment], by_text: Sequence[Moment], num_mom
             both = replace(fused[index][1], found_by="both", caption=moment.caption)
             fused[index] = fused[index][0] + points, both
     fused.sort(key=lambda pair: -pair[0])  # stable: of equal points, moments that the video found come first
-    return [moment for _, moment in fused[:num_moments]]
+    return [moment for _, moment in fused]
 
 
 def _share_time(moment: Moment, other: Moment) -> bool:

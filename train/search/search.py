@@ -3,12 +3,13 @@
 A query goes from top to bottom: it is checked (``query_checks``), becomes a vector (``Search.encode_query``), is
 compared with the vectors of the search windows (``exact_search``, or ``coded_search`` among millions), the best windows
 are scored with all stages (``SearchEncoder.score``) and merged into moments (``moments``), and a text also finds
-captions (``caption_index``). ``build`` makes the index that is searched. ``vlalign-search`` wraps ``open_search``.
+captions (``caption_index``). ``caption_scores`` tell whether anything fits. ``window_encoding`` and ``build`` make the
+index that is searched. ``vlalign-search`` wraps ``open_search``.
 """
 
-import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from ...storage.common.errors import SettingError, UserError
 from ...storage.common.plugins import trusted_modules
 from ...storage.stores.opening import StoreSource
 from ..data.clips import Clip
-from .build import open_coded_index, open_index
 from .caption_index import CaptionIndex, caption_moments, open_caption_index
 from .caption_scores import MAX_WINDOWS_BY_SEARCH as MAX_WINDOWS_OF_SCORES
 from .caption_scores import CaptionScores, open_caption_scores
@@ -30,11 +30,14 @@ from .moments import Hit, Moment, ScoreCurve, fuse_rankings, merge_hits
 from .query_checks import ExampleQuery, SearchBy, VideoSpan, check_by, check_count, check_query
 from .search_source import SearchSource
 from .window_biases import MAX_WINDOWS_BY_SEARCH, WindowBiases, open_window_biases
+from .window_encoding import open_coded_index, open_index
 
 RERANK = 50
 """Candidates that fusion layers score, if nothing else is asked for."""
-HITS_PER_RESULT, MIN_HITS = 16, 256
-"""Windows that are looked at for each moment: overlapping ones become one."""
+HITS_AT_ONCE = 256
+"""Windows that are looked at together: overlapping ones become one moment. The next windows come behind these, so that
+the first moments do not depend on how many are asked for."""
+ONLY_STOP_WORDS = "no captions were searched: the text has only stop words, such as 'the'; add what is said or seen"
 
 
 class Search:
@@ -105,11 +108,11 @@ class Search:
         if by == "text":
             raise SettingError("by", by, "an example (like) has no text to search by; omit by, or omit like")
         query_D = self.encode_query(query, like, like_weight)
-        hits = self._hits(self._find_candidates(query_D, None), num_results, videos)
+        hits = chain.from_iterable(self._hits(self._find_candidates(query_D, None), HITS_AT_ONCE, videos))
         if isinstance(like, VideoSpan):
             start, end = self._span(like)
-            hits = [h for h in hits if h.video_id != like.video_id or h.start_seconds >= end or h.end_seconds <= start]
-        return merge_hits(hits, num_results, lambda video_id: self._curve(query_D, video_id))
+            hits = (h for h in hits if h.video_id != like.video_id or h.start_seconds >= end or h.end_seconds <= start)
+        return list(islice(merge_hits(hits, lambda video_id: self._curve(query_D, video_id)), num_results))
 
     def judge(self, folder: IndexFolder, max_windows: int | None = None) -> "Search":
         """Learn from held-out captions which scores say that nothing fits; return this search.
@@ -126,7 +129,8 @@ class Search:
 
     def best_score(self, query: str) -> float | None:
         """Return the score of the best moment of the videos for a text; None if no window has a vector."""
-        hits = self._hits(self._find_candidates(self.encode_query(query), self.biases), 1, None)
+        candidates = self._find_candidates(self.encode_query(query), self.biases)
+        hits = next(self._hits(candidates, HITS_AT_ONCE, None), [])
         return max((hit.score for hit in self._rescored(query, hits, RERANK)), default=None)
 
     def why_nothing_fits(self, query: str, moments: Sequence[Moment]) -> str | None:
@@ -216,11 +220,13 @@ class Search:
 
     def warnings(self, query: str, by: SearchBy = "both") -> list[str]:
         """Return what was not searched, and which words of a text the model does not know: a sentence each."""
+        captions = None if by == "video" else self.caption_index
+        only_stop_words = [ONLY_STOP_WORDS] if captions is not None and not captions.has_content_words(query) else []
         if by == "text":
-            return []
+            return only_stop_words
         if self.caption_index is not None and not self.encoder.reads_texts:
-            return ["only captions were searched: the model of these features reads no texts"]
-        warnings = self.encoder.warnings(query)
+            return ["only captions were searched: the model of these features reads no texts", *only_stop_words]
+        warnings = [*only_stop_words, *self.encoder.warnings(query)]
         if self.biases is not None:
             count = len(self.biases.log_weights_K)
             warnings.append(f"scores are normalised by ncl: with the windows' biases of {count:,} training texts")
@@ -238,38 +244,44 @@ class Search:
             raise SettingError("by", by, problem)
         searched = self._video_ids if videos is None else self._video_ids & frozenset(videos)
         if captions is not None and (by == "text" or not self.encoder.reads_texts):
-            return caption_moments(captions.find(query, num_results, searched), self.encoder, query)[:num_results]
+            return list(islice(caption_moments(captions.matches(query, searched), self.encoder, query), num_results))
         query_D = self.encode_query(query)
         candidates = self._find_candidates(query_D, self.biases)
-        # Of each list twice as many, so that what is low in both can be high in their fusion.
-        num_by_video = num_results if captions is None else 2 * num_results
-        hits = self._hits(candidates, num_by_video, videos)
-        hits = self._rescored(query, hits, max(rerank, num_results))
-        by_video = merge_hits(hits, num_by_video, lambda video_id: self._text_curve(query_D, video_id))
+        blocks = self._hits(candidates, max(HITS_AT_ONCE, rerank), videos)
+        hits = chain.from_iterable(self._rescored(query, block, rerank) for block in blocks)
+        by_video = merge_hits(hits, lambda video_id: self._text_curve(query_D, video_id))
         if captions is None:
-            return by_video
-        matches = captions.find(query, 2 * num_results, searched)
+            return list(islice(by_video, num_results))
+        matches = captions.matches(query, searched)
         by_text = caption_moments(matches, self.encoder, query, self._text_curve, candidates)
-        return fuse_rankings(by_video, by_text, num_results)
+        return list(islice(fuse_rankings(by_video, by_text), num_results))
 
     def _find_candidates(self, query_D: np.ndarray, biases: WindowBiases | None) -> CandidateSearch:
         if self.coded_index is None:
             return ExactSearch(self.index, query_D, biases)
         return self.coded_index.search(query_D)  # there are too many windows for biases
 
-    def _hits(self, candidates: CandidateSearch, num_results: int, videos: Collection[str] | None) -> list[Hit]:
-        """Return the best windows, the best first."""
-        rows, scores = candidates.best(max(HITS_PER_RESULT * num_results, MIN_HITS), videos)
-        percentiles = candidates.percentiles(scores).tolist()
-        spans = self.index.spans_of(rows).tolist()
-        biases = (np.zeros(len(rows)) if candidates.biases is None else candidates.biases.bias_W[rows]).tolist()
-        return [
-            Hit(self.index.video_ids[self.index.video[row]], start, end, score, percentile, bias=bias)
-            for row, (start, end), score, percentile, bias in zip(
-                rows.tolist(), spans, scores.tolist(), percentiles, biases, strict=True
-            )
-            if math.isfinite(score)  # a window without rows has no vector
-        ]
+    def _hits(
+        self, candidates: CandidateSearch, hits_at_once: int, videos: Collection[str] | None
+    ) -> Iterator[list[Hit]]:
+        """Yield blocks of windows, the best first."""
+        seen = np.zeros(0, np.int64)
+        while True:
+            rows, scores = candidates.best(len(seen) + hits_at_once, videos)
+            is_new = ~np.isin(rows, seen) & np.isfinite(scores)  # a window without rows has no vector
+            rows, scores = rows[is_new], scores[is_new]
+            if not len(rows):
+                return
+            seen = np.concatenate([seen, rows])
+            percentiles = candidates.percentiles(scores).tolist()
+            spans = self.index.spans_of(rows).tolist()
+            biases = (np.zeros(len(rows)) if candidates.biases is None else candidates.biases.bias_W[rows]).tolist()
+            yield [
+                Hit(self.index.video_ids[self.index.video[row]], start, end, score, percentile, bias=bias)
+                for row, (start, end), score, percentile, bias in zip(
+                    rows.tolist(), spans, scores.tolist(), percentiles, biases, strict=True
+                )
+            ]
 
     def _rescored(self, query: str, hits: list[Hit], rerank: int) -> list[Hit]:
         """Return hits, re-ranked by the weighted sum of all stages; unchanged if the encoder has no stages."""

@@ -161,7 +161,7 @@ def test_fusion_adds_reciprocal_ranks():
         moment("c", 11, 13, "text"),
         moment("c", 9, 10, "text"),
     ]
-    fused = fuse_rankings(by_video, by_text, 10)
+    fused = list(fuse_rankings(by_video, by_text))
     # c: 1/63 + 1/63; a and x: 1/61; b and c's other caption, which only touches the moment: 1/62
     assert [(m.video_id, m.found_by, m.start_seconds) for m in fused] == [
         ("c", "both", 8),
@@ -170,7 +170,17 @@ def test_fusion_adds_reciprocal_ranks():
         ("b", "video", 0),
         ("c", "text", 0),
     ]
-    assert fused[0].caption == "of c" and len(fuse_rankings(by_video, by_text, 2)) == 2
+    assert fused[0].caption == "of c"
+
+
+def test_later_ranks_are_fused_behind_the_first_ones():
+    """Rank 21 of both lists has more points than rank 1 of one list, and a moment is listed once."""
+    by_video = [moment(f"v{n}", 0, 4) for n in range(30)]
+    by_text = [moment(f"t{n}", 0, 4, "text") for n in range(20)] + [moment("v20", 0, 4, "text")]
+    by_text += [moment("v3", 0, 2, "text"), moment("new", 0, 2, "text")]
+    fused = [(m.video_id, m.found_by) for m in fuse_rankings(by_video, by_text)]
+    assert [fused.index((f"v{n}", "video")) for n in range(20)] == list(range(0, 40, 2))
+    assert fused[40] == ("v20", "both") and len(fused) == 30 + 20 + 1 and fused.count(("v3", "video")) == 1
 
 
 IN_GAP, IN_LAST_HALF_SECOND, BEYOND = (4.2, 4.8), (9.1, 9.4), (50.0, 51.0)

@@ -22,7 +22,7 @@ from vlalign.storage.stores.maintenance import remove
 from vlalign.train import SearchSource, build_index, open_search
 from vlalign.train.cli.index import main as index_main
 from vlalign.train.cli.train import main as train_main
-from vlalign.train.search import build, coded_search
+from vlalign.train.search import build, coded_search, window_encoding
 from vlalign.train.search.duplicates import find_duplicates
 from vlalign.train.search.exact_search import half_products
 from vlalign.train.search.index import (
@@ -98,7 +98,7 @@ def test_videos_are_added_changed_and_removed_without_a_rebuild(dataset, clip):
 
 
 def test_a_stopped_build_goes_on(dataset, clip, monkeypatch):
-    monkeypatch.setattr(build, "WINDOWS_PER_SHARD", WINDOWS)
+    monkeypatch.setattr(window_encoding, "WINDOWS_PER_SHARD", WINDOWS)
     written = []
 
     def stop(*args):
@@ -106,18 +106,18 @@ def test_a_stopped_build_goes_on(dataset, clip, monkeypatch):
             raise KeyboardInterrupt
         written.append(write(*args))
 
-    write = build.write_index_shard
-    monkeypatch.setattr(build, "write_index_shard", stop)
+    write = window_encoding.write_index_shard
+    monkeypatch.setattr(window_encoding, "write_index_shard", stop)
     with pytest.raises(KeyboardInterrupt):
         build_index(source(dataset, clip))
-    monkeypatch.setattr(build, "write_index_shard", write)
+    monkeypatch.setattr(window_encoding, "write_index_shard", write)
     built = build_index(source(dataset, clip))
     assert (built.num_videos, built.num_added) == (4, 2)
     assert len(shard_files(folder(dataset))) == 4
 
 
 def test_large_data_sets_are_indexed_first(dataset, clip, monkeypatch, capsys):
-    monkeypatch.setattr(build, "MAX_WINDOWS_ADDED_BY_SEARCH", WINDOWS)
+    monkeypatch.setattr(window_encoding, "MAX_WINDOWS_ADDED_BY_SEARCH", WINDOWS)
     with pytest.raises(UserError, match=r" 4 .*vlalign-index --dataset mine"):
         open_search(dataset.path, **options(clip))
     call = ["--root", str(dataset.root), "--dataset", "mine", "--features", "clip_vit_b32", "--weights", str(clip)]
@@ -144,7 +144,7 @@ def test_a_large_index_gets_codes_that_searches_use_and_say_if_they_lack(dataset
     assert [(m.video_id, m.window) for m in found] == [(m.video_id, m.window) for m in expected]
     assert [m.score for m in found] == pytest.approx([m.score for m in expected], abs=1e-5)
     assert build_index(source(dataset, clip)).num_coded == 0
-    for module in (build, coded_search):
+    for module in (build, coded_search, window_encoding):
         monkeypatch.setattr(module, "has_faiss", lambda: False)
     assert open_search(dataset.path, **options(clip)).coded_index is None
     err = capsys.readouterr().err
@@ -161,7 +161,7 @@ def by_other_processes(call, items):
 
 
 def test_shards_that_other_processes_make_are_the_same(dataset, clip, monkeypatch):
-    monkeypatch.setattr(build, "WINDOWS_PER_SHARD", WINDOWS + 1)
+    monkeypatch.setattr(window_encoding, "WINDOWS_PER_SHARD", WINDOWS + 1)
     monkeypatch.setattr(coded_search, "EXACT_WINDOWS", WINDOWS)
     monkeypatch.setattr(coded_search, "NUM_PROBES", 100)
     copy = DatasetFolder(dataset.root / "elsewhere", "mine")

@@ -1,6 +1,6 @@
 """Hits become moments, which do not overlap."""
 
-from itertools import combinations
+from itertools import combinations, islice
 
 import numpy as np
 from hypothesis import given, settings
@@ -26,7 +26,7 @@ def curve_of(scores: np.ndarray) -> ScoreCurve:
 @given(st.lists(st.floats(0, 1, width=32), min_size=3, max_size=60))
 def test_moments_of_one_video_do_not_overlap(values):
     scores = np.array(values, np.float32)
-    moments = merge_hits(hits_of(scores), 10, lambda _: curve_of(scores))
+    moments = list(merge_hits(hits_of(scores), lambda _: curve_of(scores)))
     for a, b in combinations(moments, 2):
         assert a.end_seconds <= b.start_seconds or b.end_seconds <= a.start_seconds
     assert all(m.start_seconds < m.end_seconds for m in moments)
@@ -36,6 +36,6 @@ def test_a_moment_begins_where_a_better_one_ends():
     scores = np.full(40, 0.2, np.float32)
     scores[20:30] = 0.5
     scores[[20, 29]] = 1.0, 0.7  # what lies between belongs to the second: only there it is above half the height
-    first, second = merge_hits(hits_of(scores), 2, lambda _: curve_of(scores))
+    first, second = islice(merge_hits(hits_of(scores), lambda _: curve_of(scores)), 2)
     assert (first.start_seconds, first.end_seconds) == (40.0, 44.0)
     assert (second.start_seconds, second.end_seconds, second.window) == (44.0, 62.0, (58.0, 62.0))

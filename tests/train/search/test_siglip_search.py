@@ -13,7 +13,7 @@ from vlalign.storage import FeatureStore, UserError
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.shards import write_shard
 from vlalign.train import SearchSource, build_index, open_search
-from vlalign.train.search import build
+from vlalign.train.search import window_encoding
 from vlalign.train.search.index import IndexFolder, open_index_shards, remove_index_shards, write_index_shard
 
 LABELS = ["a red ball", "a dog catches a frisbee in the park", "two"]
@@ -77,7 +77,7 @@ def test_an_index_of_another_recipe_is_not_used(model, dataset, monkeypatch):
         spans, vectors = ([values[rows] for rows in of_video] for values in (shard.spans, shard.vectors))
         write_index_shard(folder.path, json.dumps(about, sort_keys=True), checksums, spans, vectors)
     remove_index_shards([shard.path for shard in shards])
-    monkeypatch.setattr(build, "MAX_WINDOWS_ADDED_BY_SEARCH", 1)
+    monkeypatch.setattr(window_encoding, "MAX_WINDOWS_ADDED_BY_SEARCH", 1)
     with pytest.raises(UserError, match=r"\(1\).*vlalign-index"):
         open_search(dataset.path, **options)
     built = build_index(SearchSource(dataset.path, **options))

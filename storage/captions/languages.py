@@ -1,0 +1,127 @@
+"""The language of captions, by script and by stop words: a guess that is good enough to choose stop words and stems,
+and to notice captions that a tagger does not speak.
+
+The script of the letters decides where one language has it nearly for itself (Japanese, Korean, Greek, ...). Among
+languages with one script, the one with most stop words of spaCy's lists wins. It cannot tell a caption of content words
+alone ("onion soup"), which counts for no language; nor languages whose lists are nearly the same, such as Danish and
+Norwegian, where it may name the other one.
+"""
+
+import runpy
+import unicodedata
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from functools import cache, lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+
+OF_SCRIPT = {
+    "HIRAGANA": "ja",
+    "KATAKANA": "ja",
+    "HANGUL": "ko",
+    "CJK": "zh",
+    "ARABIC": "ar",
+    "HEBREW": "he",
+    "GREEK": "el",
+    "THAI": "th",
+    "DEVANAGARI": "hi",
+    "BENGALI": "bn",
+    "TAMIL": "ta",
+    "TELUGU": "te",
+    "ARMENIAN": "hy",
+    "GEORGIAN": "ka",
+}
+"""{first word of a letter's Unicode name: the language with most speakers that is written so}"""
+LATIN = ("en", "ca", "da", "de", "es", "fi", "fr", "hr", "it", "lt", "nb", "nl", "pl", "pt", "ro", "sl", "sv")
+LATIN += ("cs", "hu", "tr", "id", "vi")
+BY_STOP_WORDS = {"LATIN": LATIN, "CYRILLIC": ("ru", "uk", "mk")}
+"""{script: languages that are distinguished by stop words}, the one with most speakers first."""
+LANGUAGES = frozenset([*OF_SCRIPT.values(), *(code for codes in BY_STOP_WORDS.values() for code in codes)])
+"""Languages that are told apart."""
+WITH_LISTS = LANGUAGES - {"ka"}
+"""Languages of which spaCy has stop words."""
+SAMPLE_SIZE = 100
+"""Captions of a part of the table that are looked at. That takes 2 ms, and tagging the part 20 s."""
+MAX_CHARACTERS = 500
+"""Of a text, which are looked at."""
+
+
+@lru_cache(maxsize=1 << 12)
+def script_of(letter: str) -> str:
+    """Return the first word of a letter's Unicode name, such as "LATIN"."""
+    return unicodedata.name(letter, "").split(" ")[0]
+
+
+@cache
+def stop_words(language: str) -> frozenset[str]:
+    """Return spaCy's stop words of a language.
+
+    >>> "der" in stop_words("de")
+    True
+
+    The list is read from spaCy's file without importing spaCy, which takes seconds.
+
+    Args:
+        language: One of ``WITH_LISTS``; others have none.
+
+    Raises:
+        ModuleNotFoundError: spaCy is not installed.
+    """
+    if language not in WITH_LISTS:
+        return frozenset()
+    spec = find_spec("spacy")
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError("No module named 'spacy'", name="spacy")
+    file = Path(spec.submodule_search_locations[0]) / "lang" / language / "stop_words.py"
+    return frozenset(runpy.run_path(str(file))["STOP_WORDS"])
+
+
+@lru_cache(maxsize=1)
+def _languages_of() -> dict[str, tuple[str, ...]]:
+    """Return {word: languages in which it is a stop word}, of the scripts that have several."""
+    found: dict[str, tuple[str, ...]] = {}
+    for language in (code for codes in BY_STOP_WORDS.values() for code in codes):
+        for word in stop_words(language):
+            found[word] = (*found.get(word, ()), language)
+    return found
+
+
+def count_stop_words(words: Iterable[str]) -> Counter[str]:
+    """Return how many of the words are stop words in each language of ``BY_STOP_WORDS``.
+
+    Args:
+        words: Words in lower case.
+    """
+    languages_of = _languages_of()
+    return Counter(language for word in words for language in languages_of.get(word, ()))
+
+
+def guess_language(text: str, expected: str, among: Collection[str] = LANGUAGES) -> str:
+    """Return the code of a text's language, such as "de"; empty if nothing tells it.
+
+    Args:
+        text: A sentence, or several.
+        expected: The language that is assumed unless another one has twice as many stop words in the text.
+        among: Languages with one script from which to choose.
+    """
+    text = text[:MAX_CHARACTERS]
+    scripts = Counter(script_of(letter) for letter in text if letter.isalpha())
+    if not scripts:
+        return ""
+    if scripts["HIRAGANA"] or scripts["KATAKANA"]:  # Japanese also has Chinese characters
+        scripts["HIRAGANA"] += scripts.pop("CJK", 0)
+    script = scripts.most_common(1)[0][0]
+    if script not in BY_STOP_WORDS:
+        return OF_SCRIPT.get(script, "")
+    counts = count_stop_words(text.lower().split())
+    votes = Counter({code: counts[code] for code in BY_STOP_WORDS[script] if code in among and counts[code]})
+    if not votes:
+        return ""
+    max_votes = max(votes.values())
+    # Short words are shared: "add oil to a pan" has three stop words of Polish, and two of English.
+    return expected if 2 * votes[expected] > max_votes else max(votes, key=lambda language: votes[language])
+
+
+def languages_among(texts: Sequence[str], expected: str) -> Counter[str]:
+    """Return how many of about ``SAMPLE_SIZE`` of the texts are in each language; "" for those that nothing tells."""
+    return Counter(guess_language(text, expected) for text in texts[:: max(1, len(texts) // SAMPLE_SIZE)])
