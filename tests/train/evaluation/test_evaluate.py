@@ -106,7 +106,7 @@ def test_unknown_values_are_refused_where_the_settings_are_made(settings, messag
 
 def test_a_score_without_any_weight_is_refused(toy):
     weights = {"sentence": 0.0, "token": 0.0, "fusion": 0.0}
-    with pytest.raises(SettingError, match="^sentence_weight 0.0: leaves no stage with a weight"):
+    with pytest.raises(SettingError, match=r"^sentence_weight 0\.0: leaves no stage with a weight"):
         evaluate("r", dataset=toy.path, settings=EvaluationSettings(score_weights=weights))
 
 
