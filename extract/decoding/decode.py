@@ -4,6 +4,7 @@ This runs in a child process (``process.py``), which imports neither torch nor a
 """
 
 import io
+import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -25,6 +26,10 @@ THUMBNAIL_HEIGHT_PX = 90
 MAX_DENSE_THUMBNAILS, MAX_DENSE_BYTES = MAX_VIDEO_SECONDS + 2, 256 << 20
 """Thumbnails of a video, and their bytes: one for each second of the longest video, with 6 kB. An extraction holds them
 in memory until they are written."""
+
+
+SAME_SECONDS = Fraction(1, 1_000_000)
+"""A second, as a float, that is before a frame's time by less than this is the frame's own."""
 
 
 @dataclass(frozen=True)
@@ -140,9 +145,13 @@ class _Plan:
             last = len(self.indices) - 1
             chosen = {int(self.indices[int(position * last + 0.5)]) for position in THUMBNAIL_POSITIONS}
             return {index: [float(info.pts[index] * info.time_base)] for index in chosen}
+        seconds = np.arange(0, info.duration_seconds, self.thumbnails_every).tolist()
+        last_second = float(info.pts[-1] * info.time_base)
+        if last_second - seconds[-1] > self.thumbnails_every / 2:  # else the end were farther off than the rest
+            seconds.append(last_second)
         shown: dict[int, list[float]] = {}
-        for second in np.arange(0, info.duration_seconds, self.thumbnails_every).tolist():
-            tick = int(Fraction(second) / info.time_base)
+        for second in seconds:
+            tick = math.floor((Fraction(second) + SAME_SECONDS) / info.time_base)
             index = max(int(np.searchsorted(info.pts, tick, side="right")) - 1, 0)
             shown.setdefault(index, []).append(second)
         return shown

@@ -32,6 +32,7 @@ from .container import (
     time_base_of,
     video_stream,
 )
+from .decode import SAME_SECONDS
 from .errors import VideoError
 from .frames import SKIPPING_CODECS, DecodePass, DecodeProgress, frames_of_packets
 from .images import is_image, read_image
@@ -46,8 +47,6 @@ ENTERED_CONTAINERS = {"mp4", "matroska", "avi", "flv", "asf", "nut"}
 """Containers in which a place before a second is found without reading what lies before it."""
 NUM_FIRST_PACKETS = 32
 """Packets at the start of a file that show whether packets have times."""
-SAME_SECONDS = Fraction(1, 1_000_000)
-"""A second that a frame's time, as a float, is before by less than this is the frame's own."""
 Heartbeat = Callable[[], None]
 
 

@@ -261,10 +261,10 @@ function result(moment, rank, query, dataset, signal) {
   const queryWords = make("div", { className: "buttons query-words" });
   const light = (seconds) => { for (const button of queryWords.children) button.lightAt(seconds); };
   const part = `${clock(moment.start_seconds)} to ${clock(moment.end_seconds)}`;
-  const words = make("div", { className: "words" }, remark, make("h2", { textContent: `${rank}. ${moment.video_id}` }),
+  const words = make("div", { className: "words" }, make("h2", { textContent: `${rank}. ${moment.video_id}` }),
     make("p", { textContent: moment.percentile === null ? `${part} (score ${moment.score.toFixed(2)})`
       : `${part}, percentile ${moment.percentile.toFixed(1)} (score ${moment.score.toFixed(2)})`,
-      title: "percentage of all search windows that fit less well" }));
+      title: "percentage of all search windows that fit less well" }), remark);
   if (query) words.append(make("p", { className: "quiet", textContent: `found by ${FOUND_BY[moment.found_by]}` }));
   for (const caption of new Set([...(moment.caption === null ? [] : [moment.caption]), ...moment.captions])) words.append(make("p", { className: "quiet", textContent: `“${caption}”` }));
   const buttons = make("div", { className: "buttons" });
