@@ -19,6 +19,8 @@ from .encoders.custom import find_custom_encoder, is_custom_encoder
 from .encoders.profile_checks import PRECISIONS
 
 PRETRAINED = "pretrained"
+MAX_SECONDS_BETWEEN_THUMBNAILS = 12 * 3600
+"""The length of the longest video."""
 KNOWN_FEATURES = ", ".join([*PROFILES, *(f"{alias} (= {name})" for alias, name in ALIASES.items())])
 
 
@@ -183,6 +185,7 @@ class ExtractionSettings(Settings):
         "seconds between the thumbnails that search shows where a video cannot be read, 1 or more (default: three of "
         "each video); with 4, none is more than 2 s off, for about 3.5 MB an hour of video; with 2, 1 s for 7 MB",
         ge=1,
+        le=MAX_SECONDS_BETWEEN_THUMBNAILS,
         metavar="SECONDS",
     )
     retry_failed: bool = setting(False, "extract only the videos that failed before")

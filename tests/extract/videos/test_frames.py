@@ -7,10 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import odd_videos
 from helpers.numbered import numbered_picture, numbers_of, write_video
 from helpers.zoo import VIDEOS
 from PIL import Image
 from vlalign.extract.decoding.errors import VideoError
+from vlalign.extract.decoding.frames import DecodePass
+from vlalign.extract.decoding.kernels import Size
+from vlalign.extract.decoding.probe import probe_video
+from vlalign.extract.decoding.pyav_backend import decode_with_pyav
+from vlalign.extract.decoding.single_frame import jpeg_at
 from vlalign.extract.decoding.webm_clip import MAX_SIDE_PX
 from vlalign.extract.videos import frames as frames_module
 from vlalign.extract.videos.frames import FrameReader
@@ -120,3 +126,30 @@ def test_what_is_no_small_jpeg_is_refused(tmp_path, reader, monkeypatch):
     with pytest.raises(VideoError) as refused:
         reader.jpeg(path, 0.0, wait_seconds=60)
     assert refused.value.kind == "crashed"
+
+
+CUT = {"h264 open gop cut", "hevc open gop cut"}
+"""Near their ends lie packets that cannot be decoded."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [kind for kind in odd_videos.KINDS if kind not in CUT])
+def test_a_frame_of_an_odd_video_is_that_of_its_rows(tmp_path, kind):
+    path = odd_videos.make(kind, odd_videos.write_source(tmp_path / "source", numbered_picture), tmp_path)
+    info = probe_video(path)
+    decoding = DecodePass(info, [Size(48)])
+    images = {index: of[0] for index, of in decode_with_pyav(decoding, np.arange(len(info.pts)))}
+    indices, known = list(images), np.stack([scaled(image) for image in images.values()])
+    ends = np.append(info.pts[1:], info.end)
+    for index in [*range(0, len(info.pts), 9), len(info.pts) - 1]:
+        middle = float((info.pts[index] + ends[index]) / 2 * float(info.time_base))
+        if middle < 0:
+            continue
+        own_seconds, jpeg = jpeg_at(path, middle)
+        found = scaled(np.asarray(Image.open(io.BytesIO(jpeg))))
+        assert indices[np.abs(known - found).mean(axis=(1, 2, 3)).argmin()] == index
+        assert own_seconds == pytest.approx(float(info.pts[index] * info.time_base), abs=0.002)
+
+
+def scaled(image: np.ndarray) -> np.ndarray:
+    return np.asarray(Image.fromarray(image).resize((64, 48))).astype(int)

@@ -62,7 +62,7 @@ async function loadNext() {
 // Names a thumbnail that stands for a second at which it was not taken.
 function remarkOn(picture, seconds) {
   const off = Math.abs(picture.seconds - seconds);
-  return picture.isFrame || off <= FAR_SECONDS ? "" : `thumbnail of ${clock(picture.seconds)}, ${off.toFixed(0)} s off`;
+  return picture.isFrame || off <= FAR_SECONDS ? "" : `thumbnail of ${clock(picture.seconds)}, ${off.toFixed(1)} s off`;
 }
 
 function whenSeen(element, signal, then) {
