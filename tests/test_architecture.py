@@ -68,10 +68,11 @@ EXCEPTIONS = {
     ("extract/encoders/hub.py", "transformers"),
     ("train/search/encoder.py", "vlalign.extract"),
     ("train/page/browser_clips.py", "vlalign.extract"),
+    ("train/page/pictures.py", "vlalign.extract"),
 }
 """CLIP's features, and those of all hf: encoders, are defined by transformers' own networks; a copy of them here would
 soon differ. A query is
-encoded by the model that made the features. A clip for the page is cut by the confined decoder."""
+encoded by the model that made the features. A clip or a frame for the page is decoded by the confined decoder."""
 
 
 def absolute_imports(path: Path) -> list[tuple[int, str]]:

@@ -4,8 +4,10 @@ This runs in a child process (``process.py``), which imports neither torch nor a
 """
 
 import io
+import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import numpy as np
 from PIL import Image
@@ -17,10 +19,17 @@ from .kernels import PILLOW, Size
 from .nvdec_backend import is_in_use
 from .probe import VideoInfo
 from .pyav_backend import STRICT_DECODERS
-from .sampling import Allocate, FrameSpec, Window, WindowAssembler, new_array
+from .sampling import MAX_VIDEO_SECONDS, Allocate, FrameSpec, Window, WindowAssembler, new_array
 
 THUMBNAIL_POSITIONS = (0.1, 0.5, 0.9)
 THUMBNAIL_HEIGHT_PX = 90
+MAX_DENSE_THUMBNAILS, MAX_DENSE_BYTES = MAX_VIDEO_SECONDS + 2, 256 << 20
+"""Thumbnails of a video, and their bytes: one for each second of the longest video, with 6 kB. An extraction holds them
+in memory until they are written."""
+
+
+SAME_SECONDS = Fraction(1, 1_000_000)
+"""A second, as a float, that is before a frame's time by less than this is the frame's own."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +37,7 @@ class DecodedThumbnail:
     """A thumbnail of the video."""
 
     seconds: float
+    """A second at which the video shows it."""
     jpeg: bytes
 
 
@@ -63,10 +73,11 @@ def decode_video(
     specs: list[FrameSpec],
     *,
     excluded_decoders: Sequence[str] = (),
+    thumbnails_every: float | None = None,
     heartbeat: Callable[[], None] = lambda: None,
     allocate: Allocate = new_array,
 ) -> Iterator[DecodeEvent]:
-    """Yield the windows of each of ``specs``, in order, a few thumbnails, and ``DecodingFinished``.
+    """Yield the windows of each of ``specs``, in order, thumbnails, and ``DecodingFinished``.
 
     Frames are held for one window only.
 
@@ -74,13 +85,14 @@ def decode_video(
         info: The probed video.
         specs: What each profile needs.
         excluded_decoders: Decoders not to use.
+        thumbnails_every: Seconds between thumbnails; None: three of the video (``THUMBNAIL_POSITIONS``).
         heartbeat: Called for each decoded frame.
         allocate: Returns the memory for each window.
 
     Raises:
         VideoError: No decoder gets a frame out of the file.
     """
-    plan = _Plan(info, specs, allocate)
+    plan = _Plan(info, specs, allocate, thumbnails_every=thumbnails_every)
     failures: list[VideoError] = []
     fallback_reason = "it did not survive the file" if "NVDEC" in excluded_decoders and is_in_use() else ""
     for backend in choose_backends(info, plan.sizes, excluded_decoders):
@@ -101,8 +113,16 @@ def decode_video(
 class _Plan:
     """The frames to take, for which profiles, in which sizes, and where to put them."""
 
-    def __init__(self, info: VideoInfo, specs: list[FrameSpec], allocate: Allocate, strict: bool = True) -> None:
+    def __init__(
+        self,
+        info: VideoInfo,
+        specs: list[FrameSpec],
+        allocate: Allocate,
+        strict: bool = True,
+        thumbnails_every: float | None = None,
+    ) -> None:
         self.info = info
+        self.thumbnails_every = thumbnails_every
         self.allocate = allocate
         self.strict = strict
         self.specs = specs
@@ -112,8 +132,45 @@ class _Plan:
         if not any(size.suits_thumbnails for size in self.sizes):
             self.sizes.append(Size(THUMBNAIL_HEIGHT_PX, PILLOW))  # from RGB, as such kernels scale
         self.size_of_thumbnails = max(i for i, size in enumerate(self.sizes) if size.suits_thumbnails)
-        last = len(self.indices) - 1
-        self.thumbnails = {int(self.indices[int(position * last + 0.5)]) for position in THUMBNAIL_POSITIONS}
+        self.thumbnails = self._times_of_thumbnails()
+        """{index of a frame: seconds of the thumbnails that show it}"""
+        if thumbnails_every is not None:
+            self.indices = np.union1d(self.indices, np.array(list(self.thumbnails)))
+        self.num_thumbnail_bytes = self.num_without_room = 0
+
+    def _times_of_thumbnails(self) -> dict[int, list[float]]:
+        """Return which frames become thumbnails: of the sampled ones, or, every few seconds, those that are shown."""
+        info = self.info
+        if self.thumbnails_every is None:
+            last = len(self.indices) - 1
+            chosen = {int(self.indices[int(position * last + 0.5)]) for position in THUMBNAIL_POSITIONS}
+            return {index: [float(info.pts[index] * info.time_base)] for index in chosen}
+        seconds = np.arange(0, info.duration_seconds, self.thumbnails_every).tolist()
+        last_second = float(info.pts[-1] * info.time_base)
+        if last_second - seconds[-1] > self.thumbnails_every / 2:  # else the end were farther off than the rest
+            seconds.append(last_second)
+        shown: dict[int, list[float]] = {}
+        for second in seconds:
+            tick = math.floor((Fraction(second) + SAME_SECONDS) / info.time_base)
+            index = max(int(np.searchsorted(info.pts, tick, side="right")) - 1, 0)
+            shown.setdefault(index, []).append(second)
+        return shown
+
+    def with_info(self, info: VideoInfo) -> "_Plan":
+        """Return the plan for other frames of the same video."""
+        return _Plan(info, self.specs, self.allocate, self.strict, self.thumbnails_every)
+
+    def thumbnails_of(self, index: int, images: Sequence[np.ndarray]) -> Iterator[DecodedThumbnail]:
+        """Yield the thumbnails that show a frame, until those of the video reach ``MAX_DENSE_BYTES``."""
+        if index not in self.thumbnails:
+            return
+        jpeg = _jpeg(images[self.size_of_thumbnails])
+        for seconds in self.thumbnails[index]:
+            if self.num_thumbnail_bytes + len(jpeg) > MAX_DENSE_BYTES:
+                self.num_without_room += 1
+                continue
+            self.num_thumbnail_bytes += len(jpeg)
+            yield DecodedThumbnail(seconds, jpeg)
 
 
 def _decode_with(
@@ -138,13 +195,16 @@ def _decode_with(
         partial.append(f"{num_damaged:,} frames or packets are damaged, says the decoder")
     if backend in SILENT_BACKENDS:
         partial.append(f"{backend} decoded it, which does not say what is damaged; no other decoder could")
+    notes = list(plan.info.notes)
+    if plan.num_without_room:
+        notes.append(f"{plan.num_without_room:,} thumbnails are left out: the others have {MAX_DENSE_BYTES >> 20} MiB")
     yield DecodingFinished(
         decoder=version_of(backend),
         duration_seconds=plan.info.duration_seconds,
         partial="; ".join(partial),
         num_frames=[len(indices) for indices in plan.samples],
         fallback_reason=fallback_reason,
-        note="; ".join(plan.info.notes),
+        note="; ".join(notes),
     )
 
 
@@ -175,19 +235,20 @@ def _plan_for_delivered(backend: str, plan: _Plan, heartbeat: Callable[[], None]
     missing = []
     if info.by_fields and not counting.num_damaged and 2 * len(pts) >= len(info.pts):
         end = info.end if info.timed or info.delayed else int(pts[-1] + info.pts[1] - info.pts[0])
-        return _Plan(replace(info, pts=pts, end=end), plan.specs, plan.allocate, plan.strict), missing
+        return plan.with_info(replace(info, pts=pts, end=end)), missing
     num_came = len(counting.delivered) if info.unordered else len(pts)
     if num_came < np.sum(info.pts >= 0):
         missing.append(f"{num_came:,} of {len(info.pts):,} frames could be decoded")
     later = info.pts[info.pts > pts[-1]]
     end = min(int(later[0]), int(pts[-1] + np.median(np.diff(info.pts)))) if len(later) else info.end
-    return _Plan(replace(info, pts=pts, end=end), plan.specs, plan.allocate, plan.strict), missing
+    return plan.with_info(replace(info, pts=pts, end=end)), missing
 
 
 def _pass(
     backend: str, plan: _Plan, heartbeat: Callable[[], None]
 ) -> Generator[DecodeEvent, None, tuple[DecodePass, int]]:
     """Yield the windows and thumbnails of one pass; return how it went, and how many wanted frames did not come."""
+    plan.num_thumbnail_bytes = plan.num_without_room = 0
     decoding = DecodePass(plan.info, plan.sizes, plan.strict, heartbeat=heartbeat)
     windows = [
         WindowAssembler(index, spec, indices, plan.allocate)
@@ -199,10 +260,7 @@ def _pass(
         num_absent -= 1
         for window, size_index in zip(windows, size_indices, strict=True):
             yield from window.add(index, images[size_index])
-        if index in plan.thumbnails:
-            yield DecodedThumbnail(
-                float(plan.info.pts[index] * plan.info.time_base), _jpeg(images[plan.size_of_thumbnails])
-            )
+        yield from plan.thumbnails_of(index, images)
     for window in windows:
         yield from window.finish()
     return decoding, num_absent

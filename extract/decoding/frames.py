@@ -207,7 +207,14 @@ def decoded_frames(
     Raises:
         VideoError: Decoding ran out of memory.
     """
-    for packet in _packets(progress, container, stream):
+    yield from frames_of_packets(progress, demuxed(container, [stream]), context, needed)
+
+
+def frames_of_packets(
+    progress: DecodeProgress, packets: Iterator[Packet], context: VideoCodecContext, needed: set[int] | None = None
+) -> Iterator[av.VideoFrame]:
+    """Yield the frames of a video's packets in order, as ``decoded_frames`` does."""
+    for packet in _packets(progress, packets):
         if packet is None:
             yield from _flush(progress, context.decode)
             continue
@@ -223,18 +230,15 @@ def decoded_sound(progress: DecodeProgress, container: InputContainer, stream: A
         VideoError: Decoding ran out of memory.
     """
     context = stream.codec_context
-    for packet in _packets(progress, container, stream):
+    for packet in _packets(progress, demuxed(container, [stream])):
         if packet is None:
             yield from _flush(progress, context.decode)
         else:
             yield from _decode(progress, context.name, context.decode, packet)
 
 
-def _packets(
-    progress: DecodeProgress, container: InputContainer, stream: VideoStream | AudioStream
-) -> Iterator[Packet | None]:
+def _packets(progress: DecodeProgress, packets: Iterator[Packet]) -> Iterator[Packet | None]:
     """Yield packets, and None whenever the decoder should return what it holds back; the last item is None."""
-    packets = demuxed(container, [stream])
     while True:
         try:
             packet = next(packets, None)

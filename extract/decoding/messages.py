@@ -26,17 +26,21 @@ class Request:
 
     path: str
     specs: list[FrameSpec]
-    """The frames that each profile needs; empty for sound or a clip alone."""
+    """The frames that each profile needs; empty for sound, a clip or one frame alone."""
     sound: bool = False
     """Decode the sound also."""
     excluded_decoders: list[str] = field(default_factory=list)
     """Decoders not to use."""
     seconds: float | None = None
     """If given, only the first part of the video."""
+    thumbnails_every: float | None = None
+    """Seconds between thumbnails; None: three of the video."""
     only_probe: bool = False
     """Read the packets and decode nothing."""
     clip: tuple[float, float] | None = None
     """If given, only this: the part between two seconds, as WebM."""
+    frame_at: float | None = None
+    """If given, only this: the frame of this second, as JPEG."""
     path_decoders_only: bool = False
     """Use the decoders that open the file by its path, instead of those that read a handed descriptor."""
     folders: Sequence[str] | None = None
@@ -143,6 +147,14 @@ class ClipFollows:
     """The next message holds a part of the video, as WebM."""
 
 
+@dataclass(frozen=True)
+class FrameFollows:
+    """The next message holds the frame that was asked for, as JPEG."""
+
+    seconds: float
+    """Its own second."""
+
+
 Message = (
     Heartbeat
     | Failed
@@ -154,12 +166,13 @@ Message = (
     | ThumbnailFollows
     | SoundFollows
     | ClipFollows
+    | FrameFollows
     | SoundFinished
     | DecodingFinished
 )
 LAST = Failed, DecodingFinished, VideoProbed
 """One of these is the last answer. If only sound was requested, it is ``SoundFinished``, ``SoundProbed`` or
-``Failed``; if a clip was, ``ClipFollows`` or ``Failed``."""
+``Failed``; if a clip was, ``ClipFollows`` or ``Failed``; if one frame was, ``FrameFollows`` or ``Failed``."""
 _TYPES: dict[str, type[Message]] = {kind.__name__: kind for kind in get_args(Message)}
 _FIELDS = {name: get_type_hints(kind) for name, kind in _TYPES.items()}
 

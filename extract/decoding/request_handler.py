@@ -13,6 +13,7 @@ from .images import is_image, probe_image
 from .messages import (
     ClipFollows,
     Failed,
+    FrameFollows,
     Heartbeat,
     Message,
     Request,
@@ -27,12 +28,21 @@ from .messages import (
 from .probe import VideoInfo, probe_video
 from .process_link import FrameMemory
 from .sampling import MAX_VIDEO_SECONDS, Window
+from .single_frame import jpeg_at
 from .sound import SoundFinished, declared_seconds, planned_sound, sound_rows
 from .webm_clip import webm_clip
 
 BY_DESCRIPTOR, BY_PATH = ("NVDEC", "PyAV", "Pillow"), ("decord", "ffmpeg", "torchcodec")
 """Decoders that read a handed descriptor, and those that open the file by its path, which run in another process."""
-NEEDS_COMPLETE_READ = (DecodingFinished, SoundFinished, SoundFailed, VideoProbed, SoundProbed, ClipFollows)
+NEEDS_COMPLETE_READ = (
+    DecodingFinished,
+    SoundFinished,
+    SoundFailed,
+    VideoProbed,
+    SoundProbed,
+    ClipFollows,
+    FrameFollows,
+)
 """Messages that are only true if the whole file could be read."""
 MEMORY_BYTES = 4 << 30
 """Address space of a process that decodes."""
@@ -130,6 +140,11 @@ def handle_request(request: Request, responder: Responder) -> None:
         content = webm_clip(Path(request.path), *request.clip, responder.heartbeat)
         responder.send(ClipFollows(), content)
         return
+    if request.frame_at is not None:
+        responder.on_duration(0)
+        seconds, jpeg = jpeg_at(Path(request.path), request.frame_at, responder.heartbeat)
+        responder.send(FrameFollows(seconds), jpeg)
+        return
     if request.sound:
         try:
             handle_sound(request, responder)
@@ -203,7 +218,12 @@ def _decoded_parts(request: Request, info: VideoInfo, responder: Responder) -> I
     try:
         allocate = responder.memory.allocate
         yield from decode_video(
-            info, request.specs, excluded_decoders=excluded, heartbeat=responder.heartbeat, allocate=allocate
+            info,
+            request.specs,
+            excluded_decoders=excluded,
+            thumbnails_every=request.thumbnails_every,
+            heartbeat=responder.heartbeat,
+            allocate=allocate,
         )
     except VideoError as error:
         if not request.path_decoders_only and not is_image(info.path) and not input_file.read_failure():

@@ -70,7 +70,7 @@ def _has_sound(path: Path) -> bool:
         return bool(container.streams.audio) and context_of(container.streams.audio[0]) is not None
 
 
-def _go_to(container: InputContainer, stream: Stream, zero: Fraction, seconds: float) -> bool:
+def go_to(container: InputContainer, stream: Stream, zero: Fraction, seconds: float) -> bool:
     """Go to a key frame before ``seconds``; return False if this is the beginning, or the container cannot."""
     if seconds <= 0:
         return False
@@ -89,7 +89,7 @@ def _frames_from(
         with open_video(path) as container:
             stream, zero = video_stream(container), time_zero(container)
             stream.codec_context.thread_count = 1
-            is_later = _go_to(container, stream, zero, seconds - seek_back)
+            is_later = go_to(container, stream, zero, seconds - seek_back)
             for number, frame in enumerate(
                 decoded_frames(DecodeProgress(heartbeat=heartbeat), container, stream, stream.codec_context)
             ):
@@ -125,14 +125,31 @@ def _video_packets(
     yield from encoded.encode(None)
 
 
-def _set_up(encoded: VideoStream, frame: av.VideoFrame, aspect: Fraction) -> None:
-    """Set the size of the clip: that of the frame with square pixels, upright, and no larger than needed."""
+def shown_size(frame: av.VideoFrame, aspect: Fraction) -> tuple[int, int]:
+    """Return (width, height) of a frame with square pixels, upright, even, and no larger than needed.
+
+    Raises:
+        VideoError: The frame is too large.
+    """
     check_size(frame.width, frame.height)
     width, height = frame.width * float(aspect), float(frame.height)
     if swaps_sides(upright_filters(frame)):
         width, height = height, width
     scale = min(MAX_SIDE_PX / max(width, height), 1.0)
-    encoded.width, encoded.height = (max(2 * round(side * scale / 2), 2) for side in (width, height))
+    return max(2 * round(width * scale / 2), 2), max(2 * round(height * scale / 2), 2)
+
+
+def upright_rgb(frame: av.VideoFrame, width: int, height: int) -> np.ndarray:
+    """Return a frame as an upright image, uint8 [height, width, 3] RGB."""
+    set_known_colours(frame)
+    filters = upright_filters(frame)
+    size = (height, width) if swaps_sides(filters) else (width, height)
+    return upright_image(frame.reformat(*size, "rgb24").to_ndarray(), filters)
+
+
+def _set_up(encoded: VideoStream, frame: av.VideoFrame, aspect: Fraction) -> None:
+    """Set the size of the clip, and how it is encoded."""
+    encoded.width, encoded.height = shown_size(frame, aspect)
     encoded.pix_fmt = "yuv420p"
     encoded.bit_rate = BITS_PER_SECOND
     encoded.codec_context.time_base = TICK
@@ -144,8 +161,7 @@ def _upright(frame: av.VideoFrame, width: int, height: int) -> av.VideoFrame:
     filters = upright_filters(frame)
     if not filters:
         return frame.reformat(width, height, "yuv420p")
-    size = (height, width) if swaps_sides(filters) else (width, height)
-    image = upright_image(frame.reformat(*size, "rgb24").to_ndarray(), filters)
+    image = upright_rgb(frame, width, height)
     return av.VideoFrame.from_ndarray(np.ascontiguousarray(image, np.uint8), "rgb24").reformat(format="yuv420p")
 
 
@@ -156,7 +172,7 @@ def _sound_packets(
     with open_video(path) as container:
         stream = container.streams.audio[0]
         zero = time_zero(container)
-        _go_to(container, stream, zero, start_seconds - SEEK_BACK_SECONDS[0])
+        go_to(container, stream, zero, start_seconds - SEEK_BACK_SECONDS[0])
         for frame in decoded_sound(DecodeProgress(heartbeat=heartbeat), container, stream):
             heartbeat()
             if frame.pts is None:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from ...storage.common.problems import Problems
 from ...storage.common.progress import Listener, report_progress_to
 from ...storage.common.terminal import number_of, say
@@ -21,6 +23,8 @@ from ..settings import ExtractionSettings
 from ..videos.selection import choose_videos, render_missing
 from .pending_work import Extraction, PendingWork, VideoTask, is_transient
 from .runner import LocalRunner, Runner
+
+SAME_SECONDS = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +86,8 @@ def extract_dataset(
                 say(f"note: decoders are confined less than they could be: this system has {'; '.join(lacking)}")
             (runner or LocalRunner()).extract(extraction)
             say(f"{dataset.path}: {number_of(num_tasks, 'videos')} tried, {number_of(problems.count, 'problems')}")
+        if settings.thumbnails_every is not None:
+            _report_fewer_thumbnails(extraction, settings.thumbnails_every)
         return _summary(extraction)
 
 
@@ -123,6 +129,23 @@ def _link_stores(settings: ExtractionSettings, address: str, *, dry_run: bool) -
                 f"note: {folder} is not linked to {url} yet; features that are already there are planned again "
                 "(vlalign-store link)"
             )
+
+
+def _report_fewer_thumbnails(extraction: Extraction, every_seconds: float) -> None:
+    """Print how many videos keep thumbnails that are farther apart: those that were not decoded by this call."""
+    from ...storage.stores.thumbnails import ThumbnailStore  # imports HDF5
+
+    decoded = {task.video.video_id for task in extraction.tasks}
+    thumbnails = ThumbnailStore(extraction.settings.folder.thumbnails)
+    kept = [video.video_id for video in extraction.videos if video.video_id not in decoded]
+    num_fewer = sum(
+        bool((np.diff(thumbnails.seconds(video_id)) > every_seconds + SAME_SECONDS).any()) for video_id in kept
+    )
+    if num_fewer:
+        say(
+            f"note: --thumbnails-every {every_seconds:g}: {number_of(num_fewer, 'videos')} had all features before and "
+            "keep their fewer thumbnails; to make more, extract other features of them, or use another --dataset"
+        )
 
 
 def _report_failed(pending: PendingWork, videos: Sequence[VideoRecord]) -> None:

@@ -156,6 +156,7 @@ class _Engine:
                 sound=needs_sound,
                 excluded_decoders=video.excluded_decoders,
                 seconds=job.seconds,
+                thumbnails_every=job.thumbnails_every,
             )
         )
         self._decoding[process] = video

@@ -91,8 +91,18 @@ class _PendingShards:
         for name, video in extracted.features.items():
             self._features[name].append(video)
             self.num_bytes += video.features.nbytes
-        self._thumbnails += [t for t in extracted.thumbnails if self._known_thumbnails.source(t.video_id) != t.source]
+        if self._are_new(extracted.thumbnails):
+            self._thumbnails += extracted.thumbnails
+            self.num_bytes += sum(len(thumbnail.jpeg) for thumbnail in extracted.thumbnails)
         self.video_ids.append(video_id)
+
+    def _are_new(self, thumbnails: Sequence[Thumbnail]) -> bool:
+        """Return whether a video's thumbnails show another file than those that are stored, or are more."""
+        if not thumbnails:
+            return False
+        video_id, source = thumbnails[0].video_id, thumbnails[0].source
+        known = self._known_thumbnails
+        return known.source(video_id) != source or len(known.seconds(video_id)) < len(thumbnails)
 
     def write(self) -> ShardsWritten:
         """Write what was finished. If it cannot be sent to a server, it is on disk and the next call sends it."""
@@ -146,7 +156,7 @@ def extract_into_stores(
     """
     used = list(extractors.values())
     unwritten, fetcher = _PendingShards(worker.dataset, used), Fetcher(allowed_hosts=worker.allowed_hosts)
-    jobs = (task and _job_of(worker.dataset, task, extractors) for task in tasks)
+    jobs = (task and _job_of(worker, task, extractors) for task in tasks)
     results = extract_with_pauses(fetcher.jobs(jobs), used, num_cores=worker.num_cores)
     try:
         for result in results:
@@ -168,10 +178,11 @@ def extract_into_stores(
     yield written
 
 
-def _job_of(dataset: DatasetFolder, task: VideoTask, extractors: Mapping[str, Extractor]) -> VideoJob:
+def _job_of(worker: WorkerSettings, task: VideoTask, extractors: Mapping[str, Extractor]) -> VideoJob:
     video, features = task
-    path = Path() if video.url else dataset.video_path(video)
-    return VideoJob(video.video_id, path, [extractors[name] for name in features], url=video.url)
+    path = Path() if video.url else worker.dataset.video_path(video)
+    wanted = [extractors[name] for name in features]
+    return VideoJob(video.video_id, path, wanted, url=video.url, thumbnails_every=worker.thumbnails_every)
 
 
 def _store_result(result: Result, unwritten: _PendingShards, fetcher: Fetcher) -> VideoOutcome:

@@ -13,7 +13,7 @@ from torch import Tensor
 from ...storage.records import Profile, VideoFeatures
 from ...storage.stores.thumbnails import MAX_JPEG_BYTES, MAX_THUMBNAILS, Thumbnail
 from ..decoding.backends import BACKENDS
-from ..decoding.decode import DecodingFinished
+from ..decoding.decode import MAX_DENSE_BYTES, MAX_DENSE_THUMBNAILS, DecodingFinished
 from ..decoding.errors import VideoError
 from ..decoding.log_mel import HOP, RATE, ROW, row_times
 from ..decoding.messages import InvalidMessage
@@ -67,6 +67,8 @@ class VideoJob:
     """If given, extract only the first part of the video."""
     url: str = ""
     """Address of the video, if it must be downloaded first; ``path`` is then the local copy (see ``fetch.py``)."""
+    thumbnails_every: float | None = None
+    """Seconds between thumbnails; None: three of the video."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,7 @@ class VideoInProgress:
     num_pending: int = 0
     """Rows whose features are not computed yet."""
     thumbnails: list[Thumbnail] = field(default_factory=list)
+    num_thumbnail_bytes: int = 0
     finished: DecodingFinished | None = None
     failure: VideoError | None = None
     """Why the frames failed, from the first decoder: later ones fare no better and know less."""
@@ -193,7 +196,7 @@ class VideoInProgress:
         self.decoder, self.num_pending, self.finished = decoder, 0, None
         self.filling.clear()
         self.rows = [[] for _ in self.frame_extractors]
-        self.thumbnails = []
+        self.thumbnails, self.num_thumbnail_bytes = [], 0
 
     def add_thumbnail(self, seconds: float, jpeg: bytes) -> None:
         """Keep a thumbnail.
@@ -201,7 +204,10 @@ class VideoInProgress:
         Raises:
             InvalidMessage: The decoder sent more or larger thumbnails than it should.
         """
-        if len(self.thumbnails) >= MAX_THUMBNAILS or len(jpeg) > MAX_JPEG_BYTES:
+        max_thumbnails = MAX_DENSE_THUMBNAILS if self.job.thumbnails_every else MAX_THUMBNAILS
+        self.num_thumbnail_bytes += len(jpeg)
+        is_too_large = len(jpeg) > MAX_JPEG_BYTES or self.num_thumbnail_bytes > MAX_DENSE_BYTES
+        if len(self.thumbnails) >= max_thumbnails or is_too_large:
             raise InvalidMessage("more thumbnails, or larger ones, than are made")
         self.thumbnails.append(Thumbnail(self.job.video_id, seconds, jpeg, self.source))
 

@@ -1,9 +1,9 @@
-"""A few small JPEGs of every video, made while it is decoded, so that reports and search need no video."""
+"""Small JPEGs of every video, made while it is decoded, so that reports and search need no video."""
 
 import io
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from ..untrusted.hdf5 import MAX_HEAP_BYTES, VlenReader, check_size, inner_datas
 THUMBNAIL_ROW = np.dtype([("video_id", h5py.string_dtype()), ("seconds", "f8"), ("source", h5py.string_dtype())])
 ROW_IN_FILE = np.dtype([("video_id", VlenReader.REFERENCE), ("seconds", "<f8"), ("source", VlenReader.REFERENCE)])
 MAX_THUMBNAILS = 16
-"""Thumbnails of a video that are read. Extraction makes three, of at most 360 x 90 pixels."""
+"""Thumbnails of a video that are read at once. Extraction makes three by default, of at most 360 x 90 pixels."""
 MAX_SIDE_PX, MAX_JPEG_BYTES = 2048, 1 << 20
 MAX_TEXT_BYTES = 1 << 14
 """Limit of an id or a source."""
@@ -35,6 +35,7 @@ class Thumbnail:
 
     video_id: str
     seconds: float
+    """A second at which the video shows it."""
     jpeg: bytes
     source: str
     """Identity of the file that it shows."""
@@ -62,6 +63,23 @@ class _OpenShard:
         return self.reader.value(self.table[index][column], MAX_TEXT_BYTES).decode()
 
 
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """The rows of a video's thumbnails in a shard, in time order."""
+
+    path: Path
+    indices: np.ndarray
+    seconds: np.ndarray
+    source: str
+
+    @classmethod
+    def of(cls, path: Path, indices: Sequence[int], shard: _OpenShard) -> "_Rows":
+        found, seconds = np.array(indices, dtype=np.int64), shard.table["seconds"][indices].astype(np.float64)
+        order = np.argsort(seconds, kind="stable")
+        order = order[np.isfinite(seconds[order])]
+        return cls(path, found[order], seconds[order], shard.text(indices[-1], "source"))
+
+
 class ThumbnailStore:
     """Reads the thumbnails in a folder; a missing folder has none. Of two shards with the same video the later one
     counts.
@@ -72,45 +90,73 @@ class ThumbnailStore:
 
     def __init__(self, folder: Path) -> None:
         """Read which thumbnails there are. Raises ``UserError`` for a file that is not a shard of thumbnails."""
-        self._shards: dict[str, tuple[Path, list[int]]] = {}
-        self._sources: dict[str, str] = {}
+        self._shards: dict[str, _Rows] = {}
         self._warned: set[Path] = set()
         for path in (folder / name for name in sort_shard_names(path.name for path in folder.glob("*.h5"))):
             rows: dict[str, list[int]] = {}
             with _opened(path) as shard:
                 for index in range(len(shard.table)):
-                    video_id = shard.text(index, "video_id")
-                    rows.setdefault(video_id, []).append(index)
-                    self._sources[video_id] = shard.text(index, "source")
-            self._shards |= {video_id: (path, indices) for video_id, indices in rows.items()}
+                    rows.setdefault(shard.text(index, "video_id"), []).append(index)
+                for video_id, indices in rows.items():
+                    self._shards[video_id] = _Rows.of(path, indices, shard)
 
     def source(self, video_id: str) -> str | None:
         """Return the identity of the file that a video's thumbnails show; None if it has none."""
-        return self._sources.get(video_id)
+        return self._shards[video_id].source if video_id in self._shards else None
 
-    def get(self, video_id: str) -> list[Thumbnail]:
-        """Return the first ``MAX_THUMBNAILS`` thumbnails of a video, in time order; none if it has none."""
+    def seconds(self, video_id: str) -> np.ndarray:
+        """Return the times of a video's thumbnails, float64 [N], ascending, without reading the thumbnails."""
+        return self._shards[video_id].seconds if video_id in self._shards else np.empty(0)
+
+    def get(
+        self,
+        video_id: str,
+        start_seconds: float = -math.inf,
+        end_seconds: float = math.inf,
+        *,
+        max_thumbnails: int = MAX_THUMBNAILS,
+    ) -> list[Thumbnail]:
+        """Return thumbnails of a video in time order; none if it has none.
+
+        Args:
+            video_id: The video.
+            start_seconds: Thumbnails before it are skipped.
+            end_seconds: Thumbnails after it are skipped.
+            max_thumbnails: Number to return at most; of more, these are spread evenly, the first and the last included.
+        """
+        seconds = self.seconds(video_id)
+        places = np.flatnonzero((seconds >= start_seconds) & (seconds <= end_seconds))
+        if len(places) > max_thumbnails:
+            places = places[np.linspace(0, len(places) - 1, max_thumbnails).round().astype(int)]
+        return self._read(video_id, places.tolist())
+
+    def nearest(self, video_id: str, seconds: float) -> Thumbnail | None:
+        """Return the thumbnail of a video that is nearest to a time, the only one that is read; None if there is none.
+
+        Only where it is no small JPEG, the next nearest ones are read.
+        """
+        by_distance = np.argsort(np.abs(self.seconds(video_id) - seconds), kind="stable")[:MAX_THUMBNAILS]
+        return next((found for place in by_distance.tolist() for found in self._read(video_id, [place])), None)
+
+    def _read(self, video_id: str, places: Sequence[int]) -> list[Thumbnail]:
         if video_id not in self._shards:
             return []
-        path, indices = self._shards[video_id]
-        with _opened(path) as shard:
-            thumbnails = [
-                Thumbnail(
-                    video_id,
-                    float(shard.table[index]["seconds"]),
-                    shard.reader.value(shard.jpegs[index], MAX_HEAP_BYTES),
-                    self._sources[video_id],
-                )
-                for index in indices[:MAX_THUMBNAILS]
-            ]
-        valid = [thumbnail for thumbnail in thumbnails if math.isfinite(thumbnail.seconds) and is_jpeg(thumbnail.jpeg)]
-        if len(valid) < len(thumbnails) and path not in self._warned:
-            self._warned.add(path)
+        rows = self._shards[video_id]
+        with _opened(rows.path) as shard:
+            references = shard.jpegs[rows.indices[list(places)]]
+            jpegs = [shard.reader.value(reference, MAX_HEAP_BYTES) for reference in references]
+        valid = [is_jpeg(jpeg) for jpeg in jpegs]
+        if not all(valid) and rows.path not in self._warned:
+            self._warned.add(rows.path)
             warn(
-                f"warning: {path}: thumbnails in it, such as of video {video_id!r}, are not JPEGs or are too large; "
-                "they are skipped"
+                f"warning: {rows.path}: thumbnails in it, such as of video {video_id!r}, are not JPEGs or are too "
+                "large; they are skipped"
             )
-        return sorted(valid, key=lambda thumbnail: thumbnail.seconds)
+        return [
+            Thumbnail(video_id, float(rows.seconds[place]), jpeg, rows.source)
+            for place, jpeg, is_valid in zip(places, jpegs, valid, strict=True)
+            if is_valid
+        ]
 
 
 @contextmanager

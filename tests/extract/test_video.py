@@ -9,16 +9,19 @@ import pytest
 from helpers.videos import all_frames, scene
 from PIL import Image
 from vlalign.extract import extract_video, load_extractor
+from vlalign.extract.decoding.decode import MAX_DENSE_BYTES, MAX_DENSE_THUMBNAILS
 from vlalign.extract.decoding.kernels import centre_crop
+from vlalign.extract.decoding.messages import InvalidMessage
 from vlalign.extract.decoding.probe import VideoInfo, probe_video
 from vlalign.extract.decoding.sampling import sample_frames, window_times
 from vlalign.extract.pipeline.engine import extract_videos
-from vlalign.extract.pipeline.video_jobs import VideoJob
+from vlalign.extract.pipeline.video_jobs import VideoInProgress, VideoJob
 from vlalign.extract.videos.demo import render_video
 from vlalign.preprocess.datasets.demo import plan_scenes
 from vlalign.storage import VideoFeatures
 from vlalign.storage.common.files import file_identity
 from vlalign.storage.profiles import PROFILES
+from vlalign.storage.stores.thumbnails import MAX_JPEG_BYTES
 
 # Rendering
 
@@ -163,3 +166,18 @@ def test_thumbnails_come_with_the_features(short_video, s3d):
     assert [t.seconds for t in made.thumbnails] == pytest.approx([0.04, 0.28, 0.52])
     assert {Image.open(io.BytesIO(t.jpeg)).size for t in made.thumbnails} == {(120, 90)}
     assert all(t.jpeg[:3] == b"\xff\xd8\xff" for t in made.thumbnails)
+
+
+def test_dense_thumbnails_are_taken_up_to_what_was_asked_for(short_video, s3d):
+    job = VideoJob("id", short_video, [s3d], thumbnails_every=1.0)
+    ((_, made),) = extract_videos([job], [s3d])
+    assert [t.seconds for t in made.thumbnails] == pytest.approx([0.0, 0.56], abs=0.04), "the first and the last frame"
+    video = VideoInProgress(job, "source")
+    for second in range(MAX_DENSE_THUMBNAILS):
+        video.add_thumbnail(float(second), b"")
+    with pytest.raises(InvalidMessage):
+        video.add_thumbnail(0.0, b"")
+    video.begin("PyAV")
+    with pytest.raises(InvalidMessage):
+        for _ in range(MAX_DENSE_BYTES // MAX_JPEG_BYTES + 1):
+            video.add_thumbnail(0.0, bytes(MAX_JPEG_BYTES))

@@ -189,7 +189,8 @@ def pair_table(pair: PairedRuns) -> ResultsTable:
     verdict = f"cannot be told apart by {', '.join(alike)}" if alike else "differ in each measure"
     notes = (
         f"from text to video, these two runs {verdict}",
-        f"{len(pair.better):,} of {len(pair.changes):,} queries rank better in the second, {len(pair.worse):,} worse",
+        f"{len(pair.better):,} of {len(pair.changes):,} queries are better in the second run, "
+        f"{len(pair.worse):,} worse",
         "difference: second minus first; interval: paired bootstrap over videos, 10,000 resamples; *: 0 is outside",
     )
     columns = tuple(Column(name, is_text=index == 0) for index, name in enumerate(names))

@@ -14,6 +14,8 @@ from ...storage.dataset.media_types import how_shown
 from ...storage.dataset.trusted_folders import outside_of_folders
 from ...storage.stores.thumbnails import ThumbnailStore
 
+MAX_IMAGES = 3
+"""Images of a clip at most, however many thumbnails its video has."""
 MAX_IMAGE_BYTES = 1_800_000
 """Limit of the images of a page's clips, in bytes of base64."""
 
@@ -28,11 +30,12 @@ class EmbeddedImage:
 
 
 def images_of(thumbnails: ThumbnailStore, clip: Mapping[str, Any]) -> list[EmbeddedImage]:
-    """Return the thumbnails of a clip: those within its time, or else the video's first."""
+    """Return up to ``MAX_IMAGES`` thumbnails of a clip: of those within its time, or else the video's first."""
     video_id, start, end = clip["video_id"], clip["start_seconds"], clip["end_seconds"]
-    frames = thumbnails.get(video_id)
-    if start is not None:
-        frames = [frame for frame in frames if start <= frame.seconds <= end] or frames[:1]
+    span = () if start is None else (start, end)
+    frames = thumbnails.get(video_id, *span, max_thumbnails=MAX_IMAGES)
+    if not frames:
+        frames = thumbnails.get(video_id, max_thumbnails=1)
     return [
         EmbeddedImage(
             f"data:image/jpeg;base64,{base64.b64encode(frame.jpeg).decode()}",

@@ -23,6 +23,7 @@ from .browser_clips import ClipCache
 from .concurrency import AddressQueue, Busy, one_at_a_time
 from .guard import Access, Guard
 from .library import NotFound, VideoLibrary
+from .pictures import FrameCache
 from .responses import (
     AboutResponse,
     CurveResponse,
@@ -35,6 +36,8 @@ from .responses import (
 STATIC = Path(__file__).parent / "static"
 SEARCH_SECONDS = 20.0
 """Time limit of a search, and of waiting for the searches before it."""
+SOURCE_HEADER, SECONDS_HEADER = "Picture-Source", "Picture-Seconds"
+"""Headers of a picture."""
 MAX_RESULTS, MAX_ID_CHARACTERS, MAX_RANGE_CHARACTERS = 60, 1024, 100
 
 QueryText = Annotated[str, Query(min_length=1, max_length=2000)]
@@ -125,11 +128,11 @@ def make_app(searches: Sequence[Search], access: Access) -> FastAPI:
         access: Who may send requests.
     """
     app = FastAPI(title="vlalign", openapi_url="/api/openapi.json", docs_url=None, redoc_url=None)
-    clips = ClipCache()
+    clips, frames = ClipCache(), FrameCache()
     app.state.datasets = {}
     for search in searches:
         dataset = search.encoder.dataset
-        app.state.datasets[dataset.name] = PageDataset(search, VideoLibrary(dataset, clips))
+        app.state.datasets[dataset.name] = PageDataset(search, VideoLibrary(dataset, clips, frames))
     app.add_middleware(Guard, access=access)
     _add_errors(app)
     _add_about(app)
@@ -257,7 +260,21 @@ def _add_media(app: FastAPI) -> None:
         """Return a part of a video as WebM, or one range of its bytes: at most 30 seconds and 640 px a side."""
         return FileResponse(dataset.library.clip(video_id, start, end), media_type="video/webm", headers=caching)
 
-    @app.get("/media/picture", response_class=Response, responses={200: {"content": {"image/jpeg": {}}}})
+    picture_headers = {
+        SOURCE_HEADER: {"description": "frame, or thumbnail", "schema": {"type": "string"}},
+        SECONDS_HEADER: {"description": "the second that it shows", "schema": {"type": "number"}},
+    }
+    jpeg = {"content": {"image/jpeg": {}}, "headers": picture_headers}
+
+    @app.get(
+        "/media/picture",
+        dependencies=[Depends(AddressQueue("pictures"))],
+        response_class=Response,
+        responses={200: jpeg},
+    )
     def picture(dataset: SelectedDataset, video_id: VideoId, seconds: Seconds = 0) -> Response:
-        """Return the thumbnail of a video nearest to a time."""
-        return Response(dataset.library.thumbnail(video_id, seconds), media_type="image/jpeg")
+        """Return the frame that a video shows at a second, or, where its file cannot be read, the nearest thumbnail."""
+        found = dataset.library.picture(video_id, seconds)
+        headers = {SOURCE_HEADER: found.source, SECONDS_HEADER: f"{found.seconds:.3f}"}
+        headers |= caching if found.source == "frame" else {"Cache-Control": "no-store"}  # the file may come back
+        return Response(found.jpeg, media_type="image/jpeg", headers=headers)

@@ -1,4 +1,4 @@
-"""Everything that the page shows of a video besides scores: its file, clips, thumbnails, captions and split."""
+"""Everything that the page shows of a video besides scores: its file, clips, frames, thumbnails, captions and split."""
 
 import os
 import threading
@@ -13,6 +13,8 @@ from ...storage.dataset.trusted_folders import AllowedFolders
 from ...storage.records import SPLITS, Caption
 from ...storage.stores.thumbnails import ThumbnailStore
 from .browser_clips import ClipCache, ClipError
+from .concurrency import Busy
+from .pictures import FrameCache, FrameError, Picture
 
 MAX_CAPTIONS = 3
 SHOWN_SUFFIXES = VIDEO_SUFFIXES + SOUND_SUFFIXES + IMAGE_SUFFIXES
@@ -26,12 +28,12 @@ class NotFound(Exception):
 class VideoLibrary:
     """The videos of a data set. Nothing is found by path, only by id."""
 
-    def __init__(self, dataset: DatasetFolder, clips: ClipCache) -> None:
+    def __init__(self, dataset: DatasetFolder, clips: ClipCache, frames: FrameCache) -> None:
         """Read the lists. Raises ``UserError`` if one is damaged."""
         self.dataset = dataset
         self._videos = {video.video_id: video for video in dataset.read_videos()}
         self._thumbnails = ThumbnailStore(dataset.thumbnails)
-        self._clips = clips
+        self._clips, self._frames = clips, frames
         self._thumbnails_lock = threading.Lock()
         self._captions: dict[str, list[Caption]] = defaultdict(list)
         if read_captions_about(dataset.captions) is not None:
@@ -101,14 +103,29 @@ class VideoLibrary:
             raise NotFound(UNREADABLE) from None
         return descriptor, Path(real_path), allowed
 
-    def thumbnail(self, video_id: str, seconds: float) -> bytes:
-        """Return the thumbnail nearest to a time, as JPEG.
+    def picture(self, video_id: str, seconds: float) -> Picture:
+        """Return the frame that a video shows at a second, as JPEG of at most 640 px a side; where its file cannot be
+        read in time, or lies on another machine, the nearest thumbnail.
 
         Raises:
-            NotFound: The video has none.
+            NotFound: There is neither.
+            Busy: Too many frames are asked for, and there is no thumbnail.
         """
-        with self._thumbnails_lock:
-            thumbnails = self._thumbnails.get(video_id)
-        if not thumbnails:
-            raise NotFound("no thumbnail of this video")
-        return min(thumbnails, key=lambda thumbnail: abs(thumbnail.seconds - seconds)).jpeg
+        try:
+            return self._frame(video_id, seconds)
+        except (NotFound, FrameError, Busy) as error:
+            with self._thumbnails_lock:
+                thumbnail = self._thumbnails.nearest(video_id, seconds)
+            if thumbnail is not None:
+                return Picture("thumbnail", thumbnail.seconds, thumbnail.jpeg)
+            if isinstance(error, Busy):
+                raise
+            raise NotFound(f"no frame of this video ({error}), and no thumbnail") from None
+
+    def _frame(self, video_id: str, seconds: float) -> Picture:
+        video = self._videos.get(video_id)
+        if video is not None and video.url:
+            raise NotFound("its file lies on another machine")
+        descriptor, path, allowed = self._opened(video_id)
+        os.close(descriptor)
+        return self._frames.frame(path, seconds, allowed.folders)

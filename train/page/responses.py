@@ -37,6 +37,9 @@ class MomentResponse(BaseModel):
     video_id: str
     start_seconds: float
     end_seconds: float
+    best_seconds: float
+    """The second that fits the query best: the middle of the highest window of ``curve``. Its picture is
+    ``/media/picture``."""
     duration_seconds: float
     """Duration of the whole video."""
     score: float
@@ -64,6 +67,7 @@ class MomentResponse(BaseModel):
             video_id=moment.video_id,
             start_seconds=moment.start_seconds,
             end_seconds=moment.end_seconds,
+            best_seconds=moment.best_seconds,
             duration_seconds=duration_seconds,
             score=moment.score,
             percentile=moment.percentile,

@@ -17,13 +17,14 @@ from helpers.videos import RECORDINGS, remux, scene
 from helpers.zoo import VIDEOS
 from PIL import Image
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from vlalign.extract.decoding import decode
 from vlalign.extract.decoding.container import MAX_PIXELS
-from vlalign.extract.decoding.decode import cut, decode_video
+from vlalign.extract.decoding.decode import DecodedThumbnail, cut, decode_video
 from vlalign.extract.decoding.decord_backend import decord_reads_well
 from vlalign.extract.decoding.errors import VideoError
 from vlalign.extract.decoding.kernels import PILLOW, Size
 from vlalign.extract.decoding.probe import VideoInfo, probe_video
-from vlalign.extract.decoding.sampling import MAX_SIDE_RATIO
+from vlalign.extract.decoding.sampling import MAX_SIDE_RATIO, Window
 from vlalign.extract.pipeline.video_jobs import frame_spec_of
 from vlalign.extract.videos.demo import frame_times, render_video
 from vlalign.storage.profiles import LOGMEL, PROFILES
@@ -180,6 +181,33 @@ def test_files_without_pictures_fail_with_a_kind_and_a_reason(tmp_path, make, ki
         take(path, want(24), excluded_decoders=without)
     assert failed.value.kind == kind
     assert str(failed.value) and "\n" not in str(failed.value)
+
+
+@pytest.mark.parametrize("every", [1, 1.5, 100])
+def test_thumbnails_every_few_seconds_show_those_seconds(tmp_path, every):
+    """24 frames a second, with a pause from 2 to 6 s, of which features take one a second."""
+    ticks = [*range(49), *range(144, 192)]
+    path = write_video(tmp_path / "v.mp4", ticks, Fraction(1, 24))
+    plain, dense = (
+        list(decode_video(probe_video(path), [want(1, 96)], thumbnails_every=each)) for each in (None, every)
+    )
+    windows = [[part.frames for part in parts if isinstance(part, Window)] for parts in (plain, dense)]
+    np.testing.assert_array_equal(windows[0], windows[1])
+    thumbnails = [part for part in dense if isinstance(part, DecodedThumbnail)]
+    end = [191 / 24] if every == 1 else []  # the last frame, where none before is near enough
+    assert [thumbnail.seconds for thumbnail in thumbnails] == pytest.approx([*np.arange(0, 8, every), *end])
+    from_jpeg = [np.asarray(Image.open(io.BytesIO(thumbnail.jpeg))) for thumbnail in thumbnails]
+    shown = [max(n for n, tick in enumerate(ticks) if tick <= 24 * thumb.seconds + 1e-6) for thumb in thumbnails]
+    assert numbers_of(from_jpeg) == shown
+
+
+def test_thumbnails_end_where_their_bytes_do_and_that_is_noted(tmp_path, monkeypatch):
+    path = write_video(tmp_path / "v.mp4", range(240), Fraction(1, 24))
+    monkeypatch.setattr(decode, "MAX_DENSE_BYTES", 4000)
+    *parts, finished = decode_video(probe_video(path), [want(1, 96)], thumbnails_every=1)
+    made = [part for part in parts if isinstance(part, DecodedThumbnail)]
+    assert 0 < len(made) < 11 and sum(len(thumbnail.jpeg) for thumbnail in made) <= 4000
+    assert f"{11 - len(made)} thumbnails are left out" in finished.note
 
 
 def test_pictures_of_the_beginning_the_middle_and_the_end(with_sound):

@@ -18,6 +18,7 @@ from vlalign.extract.decoding.log_mel import ROW as SOUND_ROW
 from vlalign.extract.decoding.messages import (
     ClipFollows,
     Failed,
+    FrameFollows,
     Heartbeat,
     InvalidMessage,
     Message,
@@ -50,6 +51,7 @@ MESSAGES: list[Message] = [
     ThumbnailFollows(0.5),
     SoundFollows(),
     ClipFollows(),
+    FrameFollows(2.5),
     SoundFinished("PyAV 18", -3, 1000, 10.0, ""),
     DecodingFinished("PyAV 18", 2.25, "cut", [54], note="its clock jumps"),
 ]
@@ -64,6 +66,8 @@ def test_messages_and_requests_survive_encoding():
     assert Request.from_json(request.to_json()) == request
     clip = Request("/x.mp4", [], clip=(1.5, 2.0))
     assert Request.from_json(clip.to_json()) == clip
+    frame = Request("/x.mp4", [], frame_at=0.0, thumbnails_every=2.0)
+    assert Request.from_json(frame.to_json()) == frame
 
 
 def test_any_answer_is_parsed_or_refused():

@@ -1,10 +1,12 @@
 """Thumbnails are read back as written, the latest of each video."""
 
 import h5py
+import numpy as np
 import pytest
 from helpers.stores import jpeg
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.stores.thumbnails import Thumbnail, ThumbnailStore, write_thumbnails
+from vlalign.storage.stores.thumbnails import MAX_THUMBNAILS, Thumbnail, ThumbnailStore, write_thumbnails
+from vlalign.storage.untrusted.hdf5 import VlenReader
 
 
 def test_thumbnails_are_read_back_in_time_order(tmp_path):
@@ -60,3 +62,24 @@ def test_a_truncated_thumbnail_file_is_named(tmp_path):
     with pytest.raises(UserError) as refused:
         ThumbnailStore(tmp_path)
     assert str(path) in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_the_nearest_of_many_thumbnails_is_the_only_one_that_is_read(tmp_path, monkeypatch):
+    write_thumbnails(tmp_path, [Thumbnail("a", 2.0 * number, jpeg(number % 200), "s") for number in range(1800)])
+    store, read = ThumbnailStore(tmp_path), []
+    value = VlenReader.value
+    monkeypatch.setattr(VlenReader, "value", lambda *given: read.append(1) or value(*given))
+    assert store.nearest("a", 1000.7) == Thumbnail("a", 1000.0, jpeg(100), "s")
+    assert len(read) == 1 and len(store.seconds("a")) == 1800
+    spread = [thumbnail.seconds for thumbnail in store.get("a")]
+    assert len(spread) == MAX_THUMBNAILS and (spread[0], spread[-1]) == (0.0, 3598.0)
+    assert np.diff(spread).max() < 1.1 * np.diff(spread).min()
+    assert [thumbnail.seconds for thumbnail in store.get("a", 9.0, 15.0, max_thumbnails=2)] == [10.0, 14.0]
+    assert store.get("a", 9.0, 9.5) == [] and store.nearest("b", 1.0) is None
+
+
+def test_a_nearest_thumbnail_that_is_no_jpeg_gives_way_to_the_next(tmp_path, capsys):
+    good = Thumbnail("a", 4.0, jpeg(1), "s")
+    write_thumbnails(tmp_path, [Thumbnail("a", 0.0, b"no", "s"), good, Thumbnail("a", float("nan"), jpeg(2), "s")])
+    assert ThumbnailStore(tmp_path).nearest("a", 0.5) == good
+    assert "are not JPEGs" in capsys.readouterr().err

@@ -232,3 +232,26 @@ def test_axe_finds_nothing_serious_on_the_page(address, browser, width, colours)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     found = [(rule["id"], rule["nodes"][0]["html"]) for rule in axe.Axe().run(page).response["violations"]]
     assert not found
+
+
+def test_the_time_line_shows_the_frame_of_a_second_and_plays_from_there(address, browser):
+    page = browser.new_page()
+    page.goto(address)
+    search(page)
+    item = page.locator("#results > li", has_text="v0").first
+    line = item.locator(".timeline")
+    box = line.bounding_box()
+    line.hover(position={"x": 0.6 * box["width"], "y": 5})
+    image = item.locator(".chosen img")
+    wait_until(page, "(image) => image.naturalWidth > 0", image.element_handle())
+    minutes, rest = item.locator(".chosen figcaption").inner_text().split(":")
+    seconds = 60 * int(minutes) + float(rest)
+    assert seconds == pytest.approx(0.6 * 24, abs=0.5)
+    shown = page.request.get(page.evaluate("(image) => image.src", image.element_handle())).body()
+    picture = np.asarray(Image.open(io.BytesIO(shown)).convert("RGB")).astype(int)
+    assert np.abs(FRAMES["v0"] - picture).mean(axis=(1, 2, 3)).argmin() == int(seconds * FPS)
+    line.focus()
+    page.keyboard.press("ArrowRight")
+    later = float(line.get_attribute("aria-valuenow"))
+    assert later == pytest.approx(seconds + 0.25, abs=0.06)
+    assert abs(play(page, item, clicked=lambda: page.keyboard.press("Enter")) - later) < 4

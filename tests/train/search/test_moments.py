@@ -5,7 +5,7 @@ from itertools import combinations, islice
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from vlalign.train.search.moments import Hit, ScoreCurve, merge_hits
+from vlalign.train.search.moments import Hit, Moment, ScoreCurve, merge_hits
 
 
 def hits_of(scores: np.ndarray) -> list[Hit]:
@@ -39,3 +39,14 @@ def test_a_moment_begins_where_a_better_one_ends():
     first, second = islice(merge_hits(hits_of(scores), lambda _: curve_of(scores)), 2)
     assert (first.start_seconds, first.end_seconds) == (40.0, 44.0)
     assert (second.start_seconds, second.end_seconds, second.window) == (44.0, 62.0, (58.0, 62.0))
+
+
+def test_the_best_second_is_the_middle_of_the_highest_window():
+    curve = ScoreCurve(np.array([0.0, 2, 4, 6]), np.array([4.0, 6, 8, 10]), np.array([0.1, 0.3, 0.3, 0.9]))
+    of = {"video_id": "v", "score": 1.0, "percentile": None, "window": (2.0, 6.0)}
+    whole = Moment(start_seconds=0.0, end_seconds=10.0, curve=curve, **of)
+    assert whole.best_seconds == 8.0
+    assert Moment(start_seconds=1.0, end_seconds=7.0, curve=curve.part(1.0, 7.0), **of).best_seconds == 4.0, "the first"
+    nothing = curve.part(20, 30)
+    assert Moment(start_seconds=0.0, end_seconds=10.0, curve=nothing, **of).best_seconds == 4.0
+    assert Moment(start_seconds=5.0, end_seconds=6.0, curve=nothing, **of).best_seconds == 5.0, "within the moment"

@@ -4,6 +4,9 @@ const FOUND_BY = { video: "the video", text: "the text of a caption", both: "the
 const byId = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
 const CLIP_SECONDS = 10;  // cut in a few seconds; the next one follows by itself
+const FAR_SECONDS = 2;  // a thumbnail that is farther off is named as such
+const NUM_FRAMES = 8;  // of a time line
+const LOADING_AT_ONCE = 2;  // pictures, so that searches and videos find a free connection
 let request = new AbortController();
 
 function make(name, properties = {}, ...children) {
@@ -27,6 +30,110 @@ async function ask(path, parameters, signal) {
   if (answer.ok) return content;
   const detail = content.detail;
   throw new Error(typeof detail === "string" ? detail : detail?.[0]?.msg ?? `the server answered ${answer.status}`);
+}
+
+// Pictures load a few at a time, urgent ones first; those of results that are gone are dropped. A picture is asked for
+// twice, for its headers and by the image that shows it; the second answer comes from the browser's cache.
+const waiting = [];
+let numLoading = 0;
+
+function loadPicture(address, signal, urgent = false) {
+  return new Promise((resolve, reject) => {
+    waiting[urgent ? "unshift" : "push"]({ address, signal, resolve, reject });
+    loadNext();
+  });
+}
+
+async function loadNext() {
+  if (numLoading >= LOADING_AT_ONCE || waiting.length === 0) return;
+  const { address, signal, resolve, reject } = waiting.shift();
+  if (signal.aborted) { reject(signal.reason); loadNext(); return; }
+  numLoading += 1;
+  try {
+    const answer = await fetch(address, { signal });
+    if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
+    await answer.blob();
+    resolve({ address, isFrame: answer.headers.get("Picture-Source") === "frame", seconds: Number(answer.headers.get("Picture-Seconds")) });
+  } catch (error) { reject(error); }
+  numLoading -= 1;
+  loadNext();
+}
+
+// Names a thumbnail that stands for a second at which it was not taken.
+function remarkOn(picture, seconds) {
+  const off = Math.abs(picture.seconds - seconds);
+  return picture.isFrame || off <= FAR_SECONDS ? "" : `thumbnail of ${clock(picture.seconds)}, ${off.toFixed(1)} s off`;
+}
+
+function whenSeen(element, signal, then) {
+  const observer = new IntersectionObserver((entries) => {
+    if (!entries.some((entry) => entry.isIntersecting)) return;
+    observer.disconnect();
+    if (!signal.aborted) then();
+  }, { rootMargin: "200px" });
+  observer.observe(element);
+}
+
+// Small frames along the time of a video. The pointer or the arrow keys choose a second, whose frame is shown above it;
+// a click or Enter plays from there.
+function timeline(moment, pictureAt, seek, signal) {
+  const length = moment.duration_seconds, step = length > 60 ? 1 : 0.25;
+  const line = make("div", { className: "timeline", tabIndex: 0 });
+  const frames = make("div", { className: "frames" });
+  const chosen = make("figure", { className: "chosen", hidden: true }, make("img", { alt: "" }), make("figcaption"));
+  line.append(frames, chosen);
+  for (const [name, value] of Object.entries({
+    role: "slider", "aria-label": `Frames of ${moment.video_id}; arrow keys choose a second, Enter plays from there`,
+    "aria-valuemin": "0", "aria-valuemax": length.toFixed(1),
+  })) line.setAttribute(name, value);
+  let second = moment.best_seconds, shown = null, timer = 0;
+  const describe = () => { line.setAttribute("aria-valuenow", second.toFixed(2)); line.setAttribute("aria-valuetext", clock(second)); };
+  describe();
+  const place = () => {
+    const [width, half] = [line.clientWidth, chosen.offsetWidth / 2];
+    chosen.style.left = `${Math.min(Math.max(second / length * width, half), Math.max(width - half, half))}px`;
+  };
+  const choose = (wanted) => {
+    second = Math.min(Math.max(Math.round(wanted / step) * step, 0), length);
+    describe();
+    chosen.hidden = false;
+    const [image, words] = chosen.children;
+    words.textContent = clock(second);
+    place();
+    clearTimeout(timer);
+    timer = setTimeout(() => {
+      const asked = second;
+      if (shown === asked) return;
+      loadPicture(pictureAt(asked), signal, true).then((picture) => {
+        if (asked !== second) return;
+        [shown, image.src] = [asked, picture.address];
+        const remark = remarkOn(picture, asked);
+        words.textContent = remark ? `${clock(asked)} (${remark})` : clock(asked);
+        place();
+      }).catch(() => {});  // the second alone is shown
+    }, 120);
+  };
+  const hide = () => { clearTimeout(timer); chosen.hidden = true; };
+  const secondAt = (event) => {
+    const box = line.getBoundingClientRect();
+    return (event.clientX - box.left) / box.width * length;
+  };
+  line.addEventListener("pointermove", (event) => choose(secondAt(event)));
+  line.addEventListener("pointerleave", hide);
+  line.addEventListener("blur", hide);
+  line.addEventListener("click", (event) => { choose(secondAt(event)); seek(second); });
+  line.addEventListener("keydown", (event) => {
+    const moves = { ArrowLeft: -step, ArrowRight: step, ArrowDown: -step, ArrowUp: step, PageDown: -10 * step, PageUp: 10 * step, Home: -Infinity, End: Infinity };
+    if (event.key in moves) { event.preventDefault(); choose(second + moves[event.key]); }
+    else if (event.key === "Enter" || event.key === " ") { event.preventDefault(); seek(second); }
+    else if (event.key === "Escape") hide();
+  });
+  const images = Array.from({ length: NUM_FRAMES }, () => make("img", { alt: "" }));
+  frames.append(...images);
+  whenSeen(line, signal, () => images.forEach((image, index) => {
+    loadPicture(pictureAt((index + 0.5) / NUM_FRAMES * length), signal).then((picture) => { image.src = picture.address; }).catch(() => {});
+  }));
+  return line;
 }
 
 function strip(moment, curve, seek) {
@@ -56,7 +163,7 @@ function strip(moment, curve, seek) {
   now.setAttribute("y2", "10");
   svg.append(now);
   svg.moveTo = (seconds) => { for (const x of ["x1", "x2"]) now.setAttribute(x, (seconds * scale).toFixed(3)); };
-  svg.moveTo(moment.start_seconds);
+  svg.moveTo(moment.best_seconds);
   svg.addEventListener("click", (event) => {
     const box = svg.getBoundingClientRect();
     seek((event.clientX - box.left) / box.width * moment.duration_seconds);
@@ -64,16 +171,28 @@ function strip(moment, curve, seek) {
   return svg;
 }
 
-// Shows a video by its file, or by clips where browsers do not play the file, or by a thumbnail where there is neither.
+// Shows a video by its file, or by clips where browsers do not play the file, or by its picture where there is neither.
 // Times outside are those of the video; a clip's own time begins at 0.
-function preview(moment, dataset) {
+function preview(moment, dataset, signal) {
   const source = (kind, parameters) => `/media/${kind}?${new URLSearchParams({ ...dataset, video_id: moment.video_id, ...parameters })}`;
-  const thumbnail = source("picture", { seconds: moment.start_seconds });
-  const still = () => make("img", { className: "view", alt: `Thumbnail of ${moment.video_id}`, src: thumbnail, loading: "lazy" });
-  if (moment.shown === "thumbnails") return { view: still(), seek() {}, watch() {} };
-  const video = make("video", {
-    className: "view", controls: true, muted: true, playsInline: true, preload: "none", poster: thumbnail,
+  const pictureAt = (seconds) => source("picture", { seconds: seconds.toFixed(3) });
+  const best = pictureAt(moment.best_seconds), remark = make("p", { className: "quiet" });
+  const still = () => make("img", { className: "view", alt: `Picture of ${moment.video_id} at ${clock(moment.best_seconds)}` });
+  const showBest = (view, name) => whenSeen(view, signal, () => {
+    loadPicture(best, signal, true).then((picture) => {
+      view[name] = picture.address;
+      remark.textContent = remarkOn(picture, moment.best_seconds);
+    }).catch(() => {});  // there is no picture
   });
+  if (moment.shown === "thumbnails") {
+    const image = still();
+    showBest(image, "src");
+    return { view: image, seek() {}, watch() {}, pictureAt, remark };
+  }
+  const video = make("video", {
+    className: "view", controls: true, muted: true, playsInline: true, preload: "none",
+  });
+  showBest(video, "poster");
   video.setAttribute("aria-label", `${moment.video_id}, from ${clock(moment.start_seconds)}`);
   let clips = false, first = 0, wanted = moment.start_seconds, stopsAt = Infinity, failed = () => {};
   const useClip = (seconds) => {
@@ -87,7 +206,12 @@ function preview(moment, dataset) {
     video.play().catch(() => {});
   };
   const cannotPlay = () => {
-    if (clips) { video.replaceWith(still()); failed(); }
+    if (clips) {
+      const image = still();
+      video.replaceWith(image);
+      showBest(image, "src");
+      failed();
+    }
     else { useClip(wanted); video.play().catch(() => {}); }
   };
   video.addEventListener("loadedmetadata", () => {
@@ -107,7 +231,7 @@ function preview(moment, dataset) {
   if (moment.shown === "file") video.src = source("video", {});
   else useClip(wanted);
   return {
-    view: video, seek,
+    view: video, seek, pictureAt, remark,
     watch(moved, lost) {
       video.addEventListener("timeupdate", () => moved(first + video.currentTime));
       failed = lost;
@@ -143,14 +267,14 @@ function details(moment) {
 }
 
 function result(moment, rank, query, dataset, signal) {
-  const { view, seek, watch } = preview(moment, dataset);
+  const { view, seek, watch, pictureAt, remark } = preview(moment, dataset, signal);
   let shown = strip(moment, moment.curve, seek);
-  const item = make("li", {}, view, shown);
+  const item = make("li", {}, view, shown, timeline(moment, pictureAt, seek, signal));
   const queryWords = make("div", { className: "buttons query-words" });
   const light = (seconds) => { for (const button of queryWords.children) button.lightAt(seconds); };
   const part = `${clock(moment.start_seconds)} to ${clock(moment.end_seconds)}`;
   const words = make("div", { className: "words" }, make("h2", { textContent: `${rank}. ${moment.video_id}` }),
-    make("p", { textContent: [part, ...match(moment)].join(", "), title: details(moment) }));
+    make("p", { textContent: [part, ...match(moment)].join(", "), title: details(moment) }), remark);
   if (query) words.append(make("p", { className: "quiet", textContent: `found by ${FOUND_BY[moment.found_by]}` }));
   for (const caption of new Set([...(moment.caption === null ? [] : [moment.caption]), ...moment.captions])) words.append(make("p", { className: "quiet", textContent: `“${caption}”` }));
   const buttons = make("div", { className: "buttons" });
@@ -170,7 +294,7 @@ function result(moment, rank, query, dataset, signal) {
   if (query) {
     ask("/api/word_curves", { ...dataset, q: query, video_id: moment.video_id }, signal).then((fits) => {
       queryWords.append(...fits.map(({ word, curve }) => wordButton(word, curve, seek)));
-      light(moment.start_seconds);
+      light(moment.best_seconds);
     }).catch(() => {});  // the moment is shown without them
     ask("/api/score_curve", { ...dataset, q: query, video_id: moment.video_id }, signal).then((curve) => {
       const whole = strip(moment, curve, seek);
