@@ -69,7 +69,11 @@ def mount_of(path: str) -> str:
 
 
 def look_at(
-    dataset: DatasetFolder, folder: SyncedFolder, known: Mapping[str, SyncedFile], problems: Problems
+    dataset: DatasetFolder,
+    folder: SyncedFolder,
+    known: Mapping[str, SyncedFile],
+    listed: Collection[str],
+    problems: Problems,
 ) -> FolderLook:
     """Return what is in a folder, or why that cannot be told.
 
@@ -80,6 +84,7 @@ def look_at(
         dataset: The data set that follows the folder. Links may lead to the folders that the user allowed for it.
         folder: The folder.
         known: Files that were seen before, by path.
+        listed: Files of the data set's videos.
         problems: Receives names that cannot be used, and links that lead nowhere or out.
     """
     look = FolderLook(folder=folder, unreachable=_obstacle(dataset, folder))
@@ -90,7 +95,8 @@ def look_at(
     look.unlisted, look.note = scan.unlisted, scan.skipped()
     look.skipped = {os.path.join(folder.path, name): "hidden or trash" for name in scan.hidden}
     look.skipped |= {os.path.join(folder.path, name): "unfinished download" for name in scan.unfinished}
-    num_known = sum(file.folder == folder.path for file in known.values())
+    of_list = {path for path in listed if path not in known and _is_in(path, look)}
+    num_known = len(of_list) + sum(file.folder == folder.path for file in known.values())
     if not scan.files and num_known:
         look.unreachable = (
             f"no videos are in it, though {number_of(num_known, 'videos')} were; if they are deleted, pass "

@@ -26,6 +26,7 @@ from ...storage.common.packages import package_version
 from ...storage.common.problems import Problems
 from ...storage.common.progress import Listener, report_progress_to
 from ...storage.common.terminal import number_of
+from ...storage.common.writing import remove_tree
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.dataset.synced import (
     SyncedFolder,
@@ -40,6 +41,7 @@ from ...storage.dataset.synced import (
 from ...storage.dataset.trusted_folders import allow_folder, refuse_other_folders
 from ...storage.hub.names import is_hub_name
 from ...storage.profiles import FRAME_MAPS, LOGMEL
+from ...storage.records import VideoRecord
 from ...storage.stores.opening import feature_names, find_features, open_features_writer
 from ...storage.stores.thumbnails import remove_thumbnails
 from .settings import SyncSettings
@@ -132,14 +134,18 @@ def sync_videos(settings: SyncSettings, *, on_progress: Listener | None = None) 
         Problems(quiet=True) as problems,
     ):
         record = read_sync_record(dataset)
-        _choose_folders(settings, record)
+        folders = _choose_folders(settings, record)
         extraction = settings.extraction()
-        looks = [look_at(dataset, each, record.files, problems) for each in record.folders]
+        videos = dataset.read_videos()
+        refuse_other_folders(dataset, videos)
+        path_of = {v.video_id: dataset.video_file(v) for v in videos if not v.url and v.scene is None}
+        looks = [look_at(dataset, folder, record.files, path_of.values(), problems) for folder in folders]
         unmounted = unmounted_disks(looks, record.files)
-        changes, kept = _compare(dataset, record, looks)
-        _write_changes(dataset, record, looks, changes)
+        kept = kept_paths(path_of.values(), looks, record.files)
+        changes = _compare(dataset, videos, path_of, record, looks, kept)
+        _write_changes(dataset, record, looks, changes, videos)
         extracted = _extract(extraction, changes, kept)
-        _read_subtitles(settings, changes, record, problems)
+        subtitles = _read_subtitles(settings, changes, record, problems)
         pruned = _prune(dataset, record, problems) if settings.prune else []
         _index(extraction, record, problems)
         for path in changes.unreadable:
@@ -155,7 +161,7 @@ def sync_videos(settings: SyncSettings, *, on_progress: Listener | None = None) 
             failed=_failed(extraction, changes),
             unreachable={look.folder.path: look.unreachable for look in looks if look.unreachable} | unmounted,
             problems=problems.messages,
-            notes=_notes(dataset, looks, changes),
+            notes=[*_notes(dataset, looks, changes), *subtitles],
             num_videos=len(changes.videos),
         )
 
@@ -163,8 +169,8 @@ def sync_videos(settings: SyncSettings, *, on_progress: Listener | None = None) 
 # The folders
 
 
-def _choose_folders(settings: SyncSettings, record: SyncRecord) -> None:
-    """Add and forget folders, as the settings ask."""
+def _choose_folders(settings: SyncSettings, record: SyncRecord) -> list[SyncedFolder]:
+    """Return the folders to follow from now on."""
     dataset, known = settings.folder, {folder.path: folder for folder in record.folders}
     for folder in settings.forget:
         if (path := os.path.abspath(folder)) not in known:
@@ -180,41 +186,55 @@ def _choose_folders(settings: SyncSettings, record: SyncRecord) -> None:
         known.setdefault(path, SyncedFolder(path=path, mount=mount_of(os.path.realpath(path))))
     if not known and not settings.forget:
         raise UserError(f"{dataset.path}: follows no folder of videos yet; expected vlalign-sync FOLDER")
-    record.folders = list(known.values())
+    return list(known.values())
 
 
-def _compare(dataset: DatasetFolder, record: SyncRecord, looks: Sequence[FolderLook]) -> tuple[Changes, set[str]]:
-    """Return what changed, and the paths that stay listed although they were not found."""
-    videos = dataset.read_videos()
-    refuse_other_folders(dataset, videos)
-    path_of = {video.video_id: dataset.video_file(video) for video in videos if not video.url and video.scene is None}
+def _compare(
+    dataset: DatasetFolder,
+    videos: Sequence[VideoRecord],
+    path_of: Mapping[str, str],
+    record: SyncRecord,
+    looks: Sequence[FolderLook],
+    kept: Collection[str],
+) -> Changes:
+    """Return what changed; the stores say what features were made from."""
     stores = [store for name in feature_names(dataset) if (store := find_features(dataset, name)) is not None]
 
     def source_of(video_id: str) -> str:
         return next((store.source(video_id) for store in stores if video_id in store), "")
 
+    def identity(path: str) -> str:
+        return file_identity(Path(path))
+
+    def is_copy(path: str, other: str) -> bool:
+        return has_same_samples(Path(path), Path(other))
+
     known = Known(videos=videos, path_of=path_of, files=record.files, removed=record.removed, source_of=source_of)
-    kept = kept_paths(path_of.values(), looks, record.files)
-    identity, is_copy = (lambda path: file_identity(Path(path))), (lambda a, b: has_same_samples(Path(a), Path(b)))
-    return find_changes(known, looks, kept, identity=identity, is_copy=is_copy), kept
+    return find_changes(known, looks, kept, identity=identity, is_copy=is_copy)
 
 
-def _write_changes(dataset: DatasetFolder, record: SyncRecord, looks: Sequence[FolderLook], changes: Changes) -> None:
+def _write_changes(
+    dataset: DatasetFolder,
+    record: SyncRecord,
+    looks: Sequence[FolderLook],
+    changes: Changes,
+    videos: Sequence[VideoRecord],
+) -> None:
     """Write the list and the record, in an order in which a call that ends in between leaves nothing wrong: removed
     videos that are still listed count as listed, and files that are not recorded are looked at again."""
     removed = {video.video_id: video for video in changes.removed}
-    listed = {video.video_id for video in changes.videos}
-    before = record.removed
-    record.removed = {video_id: video for video_id, video in before.items() if video_id not in listed} | removed
     if removed:
-        write_removed(dataset, replace(record, removed=before | removed))
+        record.removed |= removed
+        write_removed(dataset, record)
     folders = [replace(look.folder, mount=_mount_now(look)) for look in looks]
-    if folders != record.folders or not changes.files or not record.files:
+    if folders != record.folders:
         record.folders = folders
         write_folders(dataset, record)
-    if changes.videos != dataset.read_videos():
+    if changes.videos != list(videos):
         dataset.write_videos(changes.videos)
-    if record.removed != before | removed:
+    listed = {video.video_id for video in changes.videos}
+    if not listed.isdisjoint(record.removed):
+        record.removed = {video_id: video for video_id, video in record.removed.items() if video_id not in listed}
         write_removed(dataset, record)
     if changes.files != record.files:
         record.files = changes.files
@@ -269,8 +289,8 @@ def _failed(extraction: ExtractionSettings, changes: Changes) -> dict[str, str]:
     return failed
 
 
-def _read_subtitles(settings: SyncSettings, changes: Changes, record: SyncRecord, problems: Problems) -> None:
-    """Prepare the subtitles beside the videos, if there are any and they changed."""
+def _read_subtitles(settings: SyncSettings, changes: Changes, record: SyncRecord, problems: Problems) -> list[str]:
+    """Prepare the subtitles beside the videos, if they changed; return notes."""
     from ...preprocess.datasets.subtitles import find_beside
     from ...preprocess.prepare import prepare_subtitles
     from ...preprocess.settings import PreprocessingSettings
@@ -279,18 +299,28 @@ def _read_subtitles(settings: SyncSettings, changes: Changes, record: SyncRecord
     files = [file for of_video in find_beside(dataset, changes.videos, settings.language) for file in of_video]
     about = [(file.video_id, str(file.path), *_size_and_time(file.path)) for file in files]
     key = hashlib.sha256(json.dumps([settings.language, about]).encode()).hexdigest()
-    captions = replace(dataset, protocol="cues").captions
-    if not files or (record.made_from.get("subtitles") == key and captions.is_dir()):
-        return
-    try:
-        prepared = prepare_subtitles(PreprocessingSettings(dataset.path, language=settings.language))
-    except UserError as error:
-        problems.add(f"subtitles beside the videos are not read: {error}")
-        return
-    for message in prepared.problems:
-        problems.add(message)
-    record.made_from["subtitles"] = key
+    made_from, captions = record.made_from.get("subtitles"), replace(dataset, protocol="cues").captions
+    if made_from == key and captions.is_dir():
+        return []
+    if files and made_from is None and captions.is_dir():
+        return [f"{captions}: captions of your own; subtitles beside the videos are not read, as long as it is there"]
+    if files:
+        try:
+            prepared = prepare_subtitles(PreprocessingSettings(dataset.path, language=settings.language))
+        except UserError as error:
+            problems.add(f"subtitles beside the videos are not read: {error}")
+            return []
+        for message in prepared.problems:
+            problems.add(message)
+        record.made_from["subtitles"] = key
+    elif made_from is not None:
+        record.made_from.pop("subtitles")
+        if captions.is_dir():
+            remove_tree(captions)
+    else:
+        return []
     write_folders(dataset, record)
+    return []
 
 
 def _size_and_time(path: Path) -> tuple[int, int]:

@@ -4,7 +4,7 @@ import h5py
 import pytest
 from helpers.stores import jpeg
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.stores.thumbnails import Thumbnail, ThumbnailStore, write_thumbnails
+from vlalign.storage.stores.thumbnails import Thumbnail, ThumbnailStore, remove_thumbnails, write_thumbnails
 
 
 def test_thumbnails_are_read_back_in_time_order(tmp_path):
@@ -60,3 +60,16 @@ def test_a_truncated_thumbnail_file_is_named(tmp_path):
     with pytest.raises(UserError) as refused:
         ThumbnailStore(tmp_path)
     assert str(path) in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_removed_thumbnails_are_gone_and_earlier_ones_do_not_come_back(tmp_path):
+    write_thumbnails(tmp_path, [Thumbnail("a", 0.0, jpeg(1), "old"), Thumbnail("b", 0.0, jpeg(2), "old")])
+    write_thumbnails(tmp_path, [Thumbnail("b", 1.0, jpeg(3), "new"), Thumbnail("c", 0.0, jpeg(4), "c")])
+    write_thumbnails(tmp_path, [Thumbnail("d", 0.0, jpeg(5), "d")])
+    remove_thumbnails(tmp_path, ["a", "c", "never there"])
+    store = ThumbnailStore(tmp_path)
+    assert store.get("a") == store.get("c") == []
+    assert store.get("b") == [Thumbnail("b", 1.0, jpeg(3), "new")] and len(store.get("d")) == 1
+    remove_thumbnails(tmp_path, ["b"])
+    assert ThumbnailStore(tmp_path).get("b") == [] and len(ThumbnailStore(tmp_path).get("d")) == 1
+    remove_thumbnails(tmp_path / "none", ["b"])

@@ -277,6 +277,14 @@ def test_what_vlalign_extract_listed_is_followed(home):
     assert (result["extracted"], ids(result["renamed"]), result["unchanged"]) == ([], ["a"], 1)
 
 
+def test_what_vlalign_extract_listed_is_no_deletion_if_its_folder_is_empty(home):
+    home.put(0, "a.mp4")
+    call = ["--root", home.dataset.root, "--dataset", "mine", "--videos", home.videos, "--features", f"hf:{home.model}"]
+    assert extract_main(list(map(str, call))) == 0
+    (home.videos / "a.mp4").rename(home.top / "aside.mp4")
+    assert home.first("--dataset", "mine", code=1)["unreachable"] and set(home.listed) == {"a"}
+
+
 def test_of_identical_files_one_is_listed_and_all_are_said(home):
     home.put(0, "a.mp4")
     home.put(0, "copy of a.mp4")
@@ -381,6 +389,19 @@ def test_subtitles_beside_the_videos_follow_them(home):
     (home.videos / "sub/b.en.srt").write_text(cue.format("the fridge is cold, so cold"))
     assert home.sync()["extracted"] == []
     assert heard("onion") == ["a"] and heard("fridge") == ["sub/b"] and heard("oven") == []
+    for name in ("z.srt", "sub/b.en.srt"):
+        (home.videos / name).unlink()
+    home.sync()
+    assert not (home.dataset.path / "captions" / "cues").exists()
+
+
+def test_captions_of_ones_own_are_not_replaced_by_subtitles(home):
+    home.put(0, "a.mp4")
+    (home.videos / "a.srt").write_text("1\n00:00:00,000 --> 00:00:00,600\nan onion\n")
+    own = home.dataset.path / "captions" / "cues"
+    own.mkdir(parents=True)
+    home.first()
+    assert str(own) in home.said and not list(own.iterdir())
 
 
 def test_one_sync_at_a_time_and_mistakes_are_one_line(home):
@@ -393,6 +414,27 @@ def test_one_sync_at_a_time_and_mistakes_are_one_line(home):
     [error] = home.capsys.readouterr().err.splitlines()
     assert f"process {os.getpid()} " in error
     assert not home.dataset.videos_file.exists()
+
+
+@pytest.mark.parametrize("name", ["folders.json", "files.jsonl", "removed.jsonl"])
+@pytest.mark.parametrize("content", [b"\xff", b"[1]", b'{"folders": 3}\n', b'{"video_id": "\\ud800", "path": 1}\n'])
+def test_a_damaged_record_is_refused_in_one_line(tmp_path, capsys, name, content):
+    dataset = DatasetFolder(tmp_path / "root", "mine")
+    path = sync_folder(dataset) / name
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    (tmp_path / "Videos").mkdir()
+    assert sync_main(["--root", str(dataset.root), "--dataset", "mine", str(tmp_path / "Videos")]) == 2
+    [error] = capsys.readouterr().err.splitlines()
+    assert str(path) in error and ("remove it" in error or "expected" in error)
+
+
+def test_a_record_that_is_a_pipe_keeps_nothing_waiting(tmp_path, capsys):
+    dataset = DatasetFolder(tmp_path / "root", "mine")
+    sync_folder(dataset).mkdir(parents=True)
+    os.mkfifo(sync_folder(dataset) / "removed.jsonl")
+    assert sync_main(["--root", str(dataset.root), "--dataset", "mine", str(tmp_path)]) == 2
+    assert "a pipe" in capsys.readouterr().err
 
 
 def test_features_that_were_typed_once_are_used_again(home):
