@@ -1,6 +1,7 @@
 """The command vlalign-sync."""
 
 import argparse
+import gc
 import json
 import time
 from dataclasses import replace
@@ -86,6 +87,8 @@ def sync(args: argparse.Namespace) -> int:
         except (UserError, OSError) as error:  # another sync, a full disk: the next round may succeed
             warn(f"warning: {error}; tried again in {args.every:g} s")
             continue
+        if new.changed:
+            gc.collect()  # objects that refer to each other hold files of the index that was read
         _show_messages(new, result)
         if new.changed or _warnings(new) != _warnings(result):
             _show_result(folder, new, as_json=args.json)
