@@ -8,6 +8,7 @@ from ..storage.common.errors import SettingError, UserError
 from ..storage.common.plugins import Plugin, facts_of_plugin, plugin_names
 from ..storage.common.problems import Problems
 from ..storage.dataset.folder import DatasetFolder, dataset_at
+from ..storage.dataset.trusted_folders import refuse_other_folders
 from .chunks import ChunkedRecords, in_one_process
 from .datasets import DATASETS, custom, demo, subtitles
 from .datasets.own import is_own_dataset, load_own_dataset
@@ -83,6 +84,19 @@ def _subtitles(dataset: DatasetFolder, annotations: Path, settings: Preprocessin
         subtitles.read, annotations, chosen, settings.seed, videos=dataset.read_videos(), language=settings.language
     )
     return CaptionSource(replace(dataset, protocol=settings.protocol or ""), in_one_process(read), provenance)
+
+
+def subtitles_beside(settings: PreprocessingSettings) -> CaptionSource:
+    """Return the reader of the subtitles that lie beside a data set's own videos, as captions of the first protocol.
+
+    Raises:
+        UserError: The folder's name cannot be that of a data set, or videos lie in a folder that nobody allowed.
+    """
+    dataset, chosen = dataset_at(Path(settings.dataset)), subtitles.PROTOCOLS[0]
+    refuse_other_folders(dataset, dataset.read_videos())
+    provenance = CaptionProvenance(seed=settings.seed, protocol=chosen, speech=True)
+    read = partial(subtitles.read_beside, dataset, chosen, settings.seed, language=settings.language)
+    return CaptionSource(replace(dataset, protocol=chosen), in_one_process(read), provenance)
 
 
 def _official_files(

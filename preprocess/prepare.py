@@ -5,6 +5,7 @@ Captions are tagged in parts of fixed size, by any number of processes. The resu
 processes or on interruptions. A part that is on disk from the same captions and the same tagger is not made again.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from ..storage.common.system import available_cores
 from ..storage.common.terminal import number_of, say
 from ..storage.common.writing import check_folders
 from ..storage.dataset.folder import DatasetFolder
-from .caption_source import CaptionSource, choose_source
+from .caption_source import CaptionSource, choose_source, subtitles_beside
 from .corpus_statistics import CaptionStatistics, CorpusCounter
 from .first_pass import BYTES_PER_PROCESS, LOG_NAME, FirstPass, code_hash, open_first_pass_log, run_first_pass
 from .language import in_other_languages, model_of_language
@@ -73,13 +74,43 @@ def prepare_captions(
     Raises:
         UserError: The data set, its files or a setting cannot be used. The message says what to do.
     """
+    return _prepare(settings, lambda: choose_source(settings), num_processes, parallel_map, on_progress)
+
+
+def prepare_subtitles(
+    settings: PreprocessingSettings, *, num_processes: int | None = None, on_progress: Listener | None = None
+) -> PreparedCaptions:
+    """Prepare the subtitles that lie beside the videos that a data set lists, as captions of the protocol ``cues``.
+
+    Other captions of the data set stay.
+
+    >>> prepare_subtitles(PreprocessingSettings("vlalign_data/mine"))  # doctest: +SKIP
+
+    Args:
+        settings: The data set, and how to prepare them; ``annotations`` and ``protocol`` do not count.
+        num_processes: As for ``prepare_captions``.
+        on_progress: As for ``prepare_captions``.
+
+    Raises:
+        UserError: There are no subtitles, or a setting cannot be used.
+    """
+    return _prepare(settings, lambda: subtitles_beside(settings), num_processes, None, on_progress)
+
+
+def _prepare(
+    settings: PreprocessingSettings,
+    open_source: Callable[[], CaptionSource],
+    num_processes: int | None,
+    parallel_map: OrderedMap | None,
+    on_progress: Listener | None,
+) -> PreparedCaptions:
     if num_processes is None:
         num_processes = available_cores()
     if num_processes < 1:
         raise SettingError("num_processes", num_processes, "expected 1 or more")
     spacy_model = settings.spacy_model if settings.language is None else model_of_language(settings.language)
     with report_progress_to(on_progress):
-        source = choose_source(settings)
+        source = open_source()
         with Problems(strict=settings.strict, file=source.dataset.problems("preprocess")) as problems:
             preparation = Preparation(
                 dataset=source.dataset,

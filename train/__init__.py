@@ -35,6 +35,8 @@ __all__ = [
     "Search",
     "SearchSource",
     "SeedRuns",
+    "SyncResult",
+    "SyncSettings",
     "Task",
     "TaskResult",
     "TextTokens",
@@ -47,6 +49,7 @@ __all__ = [
     "export_run",
     "load_run",
     "open_search",
+    "sync_videos",
     "train",
     "train_seeds",
 ]

@@ -34,3 +34,6 @@ from .settings import CaptionColumn as CaptionColumn
 from .settings import EncoderTraits as EncoderTraits
 from .settings import FeatureRows as FeatureRows
 from .settings import ModelSettings as ModelSettings
+from .sync.settings import SyncSettings as SyncSettings
+from .sync.sync import SyncResult as SyncResult
+from .sync.sync import sync_videos as sync_videos

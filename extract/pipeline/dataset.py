@@ -40,6 +40,8 @@ class ExtractionResult:
     num_partial: int
     """Videos that are damaged or incomplete; their features are those of what remains."""
     num_problems: int
+    extracted: Sequence[str] = ()
+    """Ids of the videos that lacked features before and have all now."""
 
     @property
     def num_failed(self) -> int:
@@ -193,4 +195,5 @@ def _summary(extraction: Extraction) -> ExtractionResult:
         num_complete=num_complete,
         num_partial=len(partial),
         num_problems=extraction.problems.count,
+        extracted=[task.video.video_id for task in extraction.tasks if task.video.video_id not in failed],
     )

@@ -15,6 +15,20 @@ MAX_SUFFIXES = 5
 """Suffixes that are named in a line about files that are skipped."""
 APPLE_DOUBLE = "._"
 """Names of the files that macOS writes beside others on foreign disks begin with this. They are never videos."""
+SYSTEM_FOLDERS = (
+    "$recycle.bin",
+    "recycler",
+    "#recycle",
+    "@recycle",
+    "@eadir",
+    "lost+found",
+    "system volume information",
+)
+"""Trash and indexes of systems and network disks, in lower case. Their other folders are hidden ones, as ``.Trash``."""
+UNFINISHED_SUFFIXES = (".part", ".crdownload", ".download", ".tmp")
+"""Ends of the names of downloads that are not finished. Safari's are folders."""
+MAX_EXAMPLES = 3
+"""Examples in a line about what is skipped."""
 
 
 @dataclass
@@ -27,6 +41,12 @@ class Scan:
     """Number of files with other suffixes, by suffix."""
     num_repeated: int = 0
     """Links to folders that are scanned by another path."""
+    hidden: list[str] = field(default_factory=list)
+    """Hidden folders, trash, and hidden files that are named like videos; paths in the folder."""
+    unfinished: list[str] = field(default_factory=list)
+    """Downloads that are not finished, by their names; paths in the folder."""
+    unlisted: list[str] = field(default_factory=list)
+    """Paths of folders that cannot be listed."""
 
     def skipped(self) -> str:
         """Return the skipped files in words, such as "312 files with other names (310 .srt, 2 .txt)"; empty if none."""
@@ -36,6 +56,11 @@ class Scan:
             named = [f"{count:,} {suffix or 'without a suffix'}" for suffix, count in common]
             more = ", ..." if len(self.others) > MAX_SUFFIXES else ""
             reasons.append(f"{number_of(self.others.total(), 'files')} with other names ({', '.join(named)}{more})")
+        for names, what in ((self.hidden, "hidden or trash"), (self.unfinished, "unfinished downloads")):
+            if names:
+                examples = [name if name.isprintable() else ascii(name) for name in sorted(names)[:MAX_EXAMPLES]]
+                more = ", ..." if len(names) > MAX_EXAMPLES else ""
+                reasons.append(f"{len(names):,} {what} ({', '.join(examples)}{more})")
         if self.num_repeated:
             reasons.append(f"{number_of(self.num_repeated, 'links')} to folders that are scanned by another path")
         return "; ".join(reasons)
@@ -47,7 +72,8 @@ def scan_folder(
     """Return the files in ``folder`` and below whose names end in one of ``suffixes``, in upper or lower case.
 
     Links are followed. Each real folder is scanned once, by its own path if it has one in ``folder``, so rings of links
-    end. No link that leads out of the allowed folders is entered.
+    end. No link that leads out of the allowed folders is entered. Hidden files and folders, trash and unfinished
+    downloads are skipped.
 
     Args:
         folder: A folder.
@@ -75,10 +101,13 @@ def scan_folder(
             with os.scandir(path) as entries:
                 found = sorted(entries, key=lambda entry: entry.name, reverse=True)  # the last one is popped first
         except OSError as error:
+            scan.unlisted.append(path)
             problems.add(f"{path}: a folder that cannot be listed ({error.strerror}); skipped")
             continue
         for entry in found:
             name = prefix + entry.name
+            if _skips(scan, entry, name, suffixes):
+                continue
             if entry.is_dir(follow_symlinks=False):
                 if (real_entry := os.path.join(real, entry.name)) in seen:
                     scan.num_repeated += 1
@@ -100,6 +129,21 @@ def scan_folder(
             f"(a link to {target}); if you trust these links, pass --allow-folder {shlex.quote(common)} once"
         )
     return scan
+
+
+def _skips(scan: Scan, entry: os.DirEntry[str], path: str, suffixes: Collection[str]) -> bool:
+    """Return whether an entry is skipped for its name, and keep it, by its path in the folder."""
+    name = entry.name
+    if name.startswith(APPLE_DOUBLE):
+        return False
+    if name.lower().endswith(UNFINISHED_SUFFIXES):
+        scan.unfinished.append(path)
+        return True
+    is_hidden_video = name.startswith(".") and os.path.splitext(name)[1].lower() in suffixes
+    if is_hidden_video or ((name.startswith(".") or name.lower() in SYSTEM_FOLDERS) and entry.is_dir()):
+        scan.hidden.append(path)
+        return True
+    return False
 
 
 def _take_file(

@@ -1,6 +1,7 @@
 """The videos to extract: those of a folder, of the data set's list, or of features made by others."""
 
 import os
+import shlex
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,9 +52,10 @@ def choose_videos(settings: ExtractionSettings, problems: Problems, *, dry_run: 
             videos = list_folder(folder, problems, suffixes=VIDEO_SUFFIXES + SOUND_SUFFIXES, dataset=dataset)
         else:
             videos = list_folder(folder, problems, instead=IMAGE_SUFFIXES, dataset=dataset)
+        videos = _with_listed_ids(dataset, listed, videos)
     refuse_other_folders(dataset, videos)
     if folder is not None:
-        _say_replaced(dataset, folder, listed, videos)
+        _refuse_replaced(dataset, folder, listed, videos)
     if folder is not None and not dry_run:
         merged = {v.video_id: v for v in listed} | {v.video_id: v for v in videos}
         if list(merged.values()) != listed:
@@ -63,19 +65,28 @@ def choose_videos(settings: ExtractionSettings, problems: Problems, *, dry_run: 
     return videos
 
 
-def _say_replaced(
+def _with_listed_ids(
+    dataset: DatasetFolder, listed: Sequence[VideoRecord], videos: Sequence[VideoRecord]
+) -> list[VideoRecord]:
+    """Return videos with the ids that their files have in the list: a file that was renamed keeps its id."""
+    id_of = {dataset.video_file(video): video.video_id for video in listed if not video.url}
+    return [VideoRecord(video_id=id_of.get(video.path, video.video_id), path=video.path) for video in videos]
+
+
+def _refuse_replaced(
     dataset: DatasetFolder, folder: Path, listed: Sequence[VideoRecord], videos: Sequence[VideoRecord]
 ) -> None:
-    """Name a video whose id had another file, if that file is still there."""
+    """Raise ``UserError`` if a video has the id of another file that is still there."""
     home = dataset.path.absolute()
     path_of = {video.video_id: os.path.join(home, video.path) for video in listed if not video.url}
     changed = [video for video in videos if path_of.get(video.video_id, video.path) != video.path]
     before = [(video, path_of[video.video_id]) for video in changed if os.path.exists(path_of[video.video_id])]
     if replaced := [(video, path) for video, path in before if not os.path.samefile(video.path, path)]:
         video, path = replaced[0]
-        say(
-            f"note: {folder}: {number_of(len(replaced), 'videos')} instead of others with the same id, such as "
-            f"{video.path} of {path}; to have both, put the folders into one and pass that"
+        raise UserError(
+            f"{folder}: {number_of(len(replaced), 'videos')} with ids that other files have, such as {video.path}, "
+            f"{video.video_id!r} as {path}; to have both, run vlalign-sync {shlex.quote(str(folder))} "
+            f"--dataset {dataset.name}, which gives them ids of their own, or remove the others"
         )
 
 
@@ -93,6 +104,15 @@ def _videos_with_features(settings: ExtractionSettings, folder: Path, videos: li
     if missing := len(their_files) - len(matches):
         say(f"note: {missing:,} of its {len(their_files):,} files are named like no video of {settings.folder.name}")
     return matches
+
+
+def id_of_name(name: str) -> str:
+    """Return the id of a video by its path in its folder: without the suffix, in Unicode's composed form (NFC).
+
+    >>> id_of_name("kitchen/onion.mp4")
+    'kitchen/onion'
+    """
+    return unicodedata.normalize("NFC", os.path.splitext(name)[0])
 
 
 def list_folder(
@@ -140,7 +160,7 @@ def list_folder(
     videos: dict[str, VideoRecord] = {}
     for name in chosen:
         file, path = str(folder / name), scan.files[name]
-        video_id = unicodedata.normalize("NFC", os.path.splitext(name)[0])
+        video_id = id_of_name(name)
         if not file.isprintable() or not path.isprintable():  # bytes that are not UTF-8, or control characters
             problems.add(f"{file!a}: a file name with characters that are not printable; skipped; rename it")
         elif video_id in videos:

@@ -28,7 +28,7 @@ ONLY_TYPED = (
     *("trust", "stores", "spacy-model"),  # modules
     *("allow-folder", "allow-host", "videos", "host", "no-token"),  # permissions
     "address",
-    *("delete", "rename", "yes"),
+    *("delete", "rename", "yes", "prune", "forget"),
 )
 """Options of all commands that import, permit, connect or delete: no file may choose for the user."""
 

@@ -3,7 +3,7 @@
 import io
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from PIL import Image
 
 from ..common.errors import refuse_unreadable
 from ..common.terminal import warn
-from ..common.writing import atomic_write, check_folders, open_to_read
+from ..common.writing import atomic_write, check_folders, open_to_read, remove_file
 from ..shards.names import shard_path, sort_shard_names
 from ..untrusted.hdf5 import MAX_HEAP_BYTES, VlenReader, check_size, inner_dataset, new_hdf5
 
@@ -49,6 +49,24 @@ def write_thumbnails(folder: Path, thumbnails: list[Thumbnail]) -> None:
         jpegs = file.create_dataset("jpegs", shape=len(thumbnails), dtype=h5py.vlen_dtype(np.uint8))
         for index, thumbnail in enumerate(thumbnails):
             jpegs[index] = np.frombuffer(thumbnail.jpeg, dtype=np.uint8)
+
+
+def remove_thumbnails(folder: Path, video_ids: Collection[str]) -> None:
+    """Remove the thumbnails of videos. New shards are written before old ones are removed.
+
+    Raises:
+        UserError: A file there is not a shard of thumbnails.
+    """
+    gone, store = set(video_ids), ThumbnailStore(folder)
+    for path in sorted(folder.glob("*.h5")):
+        with _opened(path) as shard:
+            ids = {shard.text(index, "video_id") for index in range(len(shard.table))}
+        if ids & gone:
+            current = sorted(video_id for video_id in ids - gone if store.path(video_id) == path)
+            numbers = {video_id: len(store.seconds(video_id)) for video_id in current}
+            if kept := [each for video, number in numbers.items() for each in store.get(video, max_thumbnails=number)]:
+                write_thumbnails(folder, kept)
+            remove_file(path)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +121,10 @@ class ThumbnailStore:
     def source(self, video_id: str) -> str | None:
         """Return the identity of the file that a video's thumbnails show; None if it has none."""
         return self._shards[video_id].source if video_id in self._shards else None
+
+    def path(self, video_id: str) -> Path | None:
+        """Return the shard that a video's thumbnails are read from; None if it has none."""
+        return self._shards[video_id].path if video_id in self._shards else None
 
     def seconds(self, video_id: str) -> np.ndarray:
         """Return the times of a video's thumbnails, float64 [N], ascending, without reading the thumbnails."""

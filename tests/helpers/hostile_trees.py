@@ -76,6 +76,7 @@ COMMANDS: dict[str, list[str]] = {
     "search like": ["search", "AT", "gated", "--like", "v000"],
     "index": ["index", "AT", "taco", "--duplicates", "0.98"],
     "serve": ["serve", "AT", "taco", "--port", "0"],
+    "sync": ["sync", "AT", "ROOT/toy/videos", "--features", "logmel"],
     "runs list": ["runs", "AT"],
     "runs compare": ["runs", "AT", "--compare", "gated", "taco"],
     "runs export": ["runs", "AT", "export", "taco", "HERE/out/given"],

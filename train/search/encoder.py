@@ -17,6 +17,7 @@ from ...extract.decoding.errors import VideoError
 from ...extract.encoders.text_preparation import NoTextRule
 from ...storage.common.errors import UserError
 from ...storage.dataset.folder import DatasetFolder
+from ...storage.dataset.synced import without_removed
 from ...storage.hub.names import is_hub_name, read_hub_name
 from ...storage.profiles import split_features
 from ...storage.records import VideoFeatures
@@ -204,8 +205,8 @@ class StoreEncoder:
         return made | {"texts": self.tower.preparation}
 
     def video_ids(self) -> list[str]:
-        """Return the videos of the store."""
-        return sorted(self.store.video_ids())
+        """Return the videos of the store, without those that a sync removed."""
+        return without_removed(self.dataset, self.store.video_ids())
 
     def duration_seconds(self, video_id: str) -> float:
         """Return the duration of a video."""

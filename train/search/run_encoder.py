@@ -11,6 +11,7 @@ import numpy as np
 from ...storage.common.errors import SettingError, UserError
 from ...storage.common.files import sha256_of
 from ...storage.dataset.folder import DatasetFolder
+from ...storage.dataset.synced import without_removed
 from ...storage.stores.memory_store import MemoryStore
 from ..data.clip_features import ClipFeatures
 from ..data.clips import Clip
@@ -94,8 +95,8 @@ class RunEncoder:
         return identity | ({"plugins": plugins} if plugins else {})
 
     def video_ids(self) -> list[str]:
-        """Return the videos that all stores of the run have."""
-        return sorted(self.run.features.video_ids())
+        """Return the videos that all stores of the run have, without those that a sync removed."""
+        return without_removed(self.dataset, self.run.features.video_ids())
 
     def duration_seconds(self, video_id: str) -> float:
         """Return the duration of a video."""

@@ -20,17 +20,18 @@ from ....storage.common.errors import UserError
 from ....storage.common.files import check_regular
 from ....storage.common.problems import Problems
 from ....storage.common.terminal import number_of, say
+from ....storage.dataset.folder import DatasetFolder
 from ....storage.records import Caption, VideoRecord
 from ..custom import draw_splits
 from ..encodings import Note, decode
 from ..howto100m import TimedText, extend, merge
 from .cues import Cue, read_cues
-from .files import SUFFIXES, SubtitleFile, find_files
+from .files import SUFFIXES, SubtitleFile, find_beside, find_files
 from .rolling import without_repeats
 from .ttml import TTML_SUFFIXES, declared_text, read_ttml
 from .whisper import NoTranscript, read_segments
 
-__all__ = ["PROTOCOLS", "SUFFIXES", "read"]
+__all__ = ["PROTOCOLS", "SUFFIXES", "SubtitleFile", "find_beside", "read", "read_beside"]
 
 PROTOCOLS = ("cues", "extended", "merged")
 """The first is the default."""
@@ -68,8 +69,36 @@ def read(
         if not problems.quiet:
             say(f"note: {annotations}: {message}")
 
-    reader = _FileReader(problems, note, is_only_one=not annotations.is_dir())
     of_video = find_files(annotations, videos, language, problems, note)
+    yield from _captions(of_video, protocol, seed, problems, note, is_only_one=not annotations.is_dir())
+
+
+def read_beside(
+    dataset: DatasetFolder, protocol: str, seed: int, problems: Problems, language: str | None = None
+) -> Iterator[Caption]:
+    """Yield the captions in the subtitle files that lie beside the videos of a data set, as ``read`` does.
+
+    Args:
+        dataset: A data set that lists its videos.
+        protocol: One of ``PROTOCOLS``.
+        seed: Decides the splits.
+        problems: Receives what is skipped. If it is quiet, nothing else is logged either.
+        language: Of several files of a video, the one that is named as in this language is read.
+    """
+
+    def note(message: str) -> None:
+        if not problems.quiet:
+            say(f"note: {dataset.name}: {message}")
+
+    of_video = find_beside(dataset, dataset.read_videos(), language)
+    yield from _captions(of_video, protocol, seed, problems, note, is_only_one=False)
+
+
+def _captions(
+    of_video: list[list[SubtitleFile]], protocol: str, seed: int, problems: Problems, note: Note, *, is_only_one: bool
+) -> Iterator[Caption]:
+    """Yield the captions in the files of each video."""
+    reader = _FileReader(problems, note, is_only_one=is_only_one)
     clips_of = {files[0].video_id: clips for files in of_video if (clips := reader.first_readable(files))}
     reader.report()
     if not clips_of:

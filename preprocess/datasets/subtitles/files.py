@@ -3,7 +3,7 @@
 import os
 import re
 import unicodedata
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from ....storage.common.errors import UserError
 from ....storage.common.files import check_regular
 from ....storage.common.problems import Problems
 from ....storage.common.terminal import number_of
+from ....storage.dataset.folder import DatasetFolder
 from ....storage.records import VideoRecord
 from ..custom.ids import MEDIA_SUFFIXES, match_ids
 from ..encodings import Note
@@ -73,6 +74,50 @@ def find_files(
     for path, (video_id, language) in zip(paths, video_ids(names, videos), strict=True):
         of_video.setdefault(video_id, []).append(SubtitleFile(path, video_id, language))
     return [sorted(of_video[video_id], key=lambda file: file.rank(wanted)) for video_id in sorted(of_video)]
+
+
+def find_beside(dataset: DatasetFolder, videos: Sequence[VideoRecord], wanted: str | None) -> list[list[SubtitleFile]]:
+    """Return the subtitle files that lie beside videos, as ``find_files`` does, whatever the ids of the videos are.
+
+    A file belongs to the video whose name it has, with or without the video's suffix and a language: ``onion.srt``,
+    ``onion.en.vtt`` and ``onion.mp4.json`` to ``onion.mp4``. Hidden files do not count.
+
+    Args:
+        dataset: The data set of the videos.
+        videos: Its videos; those on servers have nothing beside them.
+        wanted: The language that is preferred, such as "de".
+    """
+    in_folder: dict[Path, dict[str, str]] = defaultdict(dict)
+    for video in videos:
+        if not video.url:
+            path = dataset.video_path(video)
+            in_folder[path.parent] |= {_composed(path.name): video.video_id}
+    of_video: dict[str, list[SubtitleFile]] = defaultdict(list)
+    for folder, id_of_file in in_folder.items():
+        id_of = {os.path.splitext(name)[0]: video_id for name, video_id in reversed(id_of_file.items())} | id_of_file
+        for path in _subtitles_in(folder):
+            name = _composed(path.stem)
+            match = LANGUAGE.fullmatch(name)
+            if name in id_of:
+                of_video[id_of[name]].append(SubtitleFile(path, id_of[name], ""))
+            elif match is not None and match["name"] in id_of:
+                video_id = id_of[match["name"]]
+                of_video[video_id].append(SubtitleFile(path, video_id, match["language"]))
+    return [sorted(of_video[video_id], key=lambda file: file.rank(wanted)) for video_id in sorted(of_video)]
+
+
+def _composed(name: str) -> str:
+    return unicodedata.normalize("NFC", name)
+
+
+def _subtitles_in(folder: Path) -> list[Path]:
+    """Return the subtitle files in a folder itself; none if it cannot be listed."""
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries if entry.name.lower().endswith(SUFFIXES) and entry.is_file()]
+    except OSError:
+        return []
+    return [folder / name for name in sorted(names) if not name.startswith(".") and name.isprintable()]
 
 
 def _below(folder: Path, problems: Problems, note: Note) -> list[Path]:

@@ -191,16 +191,29 @@ def test_names_of_macos_give_composed_ids(tmp_path):
     assert ids(tmp_path / "videos", problems) == [f"{name}/{name}"] and problems.count == 1, "two files of one id"
 
 
-def test_a_video_that_takes_the_place_of_another_is_named(tmp_path, short_clip, capsys):
+def test_a_video_that_would_take_the_place_of_another_is_refused(tmp_path, short_clip, capsys):
     for folder in ("first", "second"):
         (tmp_path / folder).mkdir()
         shutil.copy(short_clip, tmp_path / folder / "a.mp4")
     assert extract(tmp_path / "root", tmp_path / "first") == 0
     capsys.readouterr()
     assert extract(tmp_path / "root", tmp_path / "first") == 0 and "/a.mp4" not in capsys.readouterr().err
-    assert extract(tmp_path / "root", tmp_path / "second") == 0
-    said = capsys.readouterr().err
-    assert f"{tmp_path}/second/a.mp4" in said and f"{tmp_path}/first/a.mp4" in said
-    (tmp_path / "second").rename(tmp_path / "third")  # a folder that moved is no second file
+    for more in ((), ("--plan",)):
+        assert extract(tmp_path / "root", tmp_path / "second", *more) == 2
+        [said] = capsys.readouterr().err.splitlines()
+        assert f"{tmp_path}/second/a.mp4" in said and f"{tmp_path}/first/a.mp4" in said
+        assert f"vlalign-sync {tmp_path}/second --dataset d" in said
+    [video] = DatasetFolder(tmp_path / "root", "d").read_videos()
+    assert video.path == f"{tmp_path}/first/a.mp4"
+    (tmp_path / "first").rename(tmp_path / "third")  # a folder that moved is no second file
     capsys.readouterr()
     assert extract(tmp_path / "root", tmp_path / "third") == 0 and "/a.mp4" not in capsys.readouterr().err
+
+
+def test_hidden_files_trash_and_unfinished_downloads_are_counted(tmp_path, capsys):
+    touch(tmp_path, "a.mp4", ".b.mp4", ".Trash-1000/c.mp4", "sub/$RECYCLE.BIN/d.mp4", "sub/@eaDir/e.mp4")
+    touch(tmp_path, "lost+found/f.mp4", "g.mp4.part", "h.webm.crdownload", "i.mp4.download/i.mp4", "j.tmp", ".k.txt")
+    assert ids(tmp_path) == ["a"]
+    [line] = capsys.readouterr().err.splitlines()
+    assert "5 hidden" in line and "4 unfinished" in line and ".Trash-1000" in line and "g.mp4.part" in line
+    assert ids(tmp_path / ".Trash-1000") == ["c"], "a folder that is named is read"

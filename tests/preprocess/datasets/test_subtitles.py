@@ -388,3 +388,24 @@ def test_of_several_files_the_one_in_the_language_asked_for_is_read(tmp_path):
         return [c.caption for c in subtitles.read(tmp_path, "cues", 0, Problems(), [], language)]
 
     assert texts("de") == ["deutsch", "only"] and texts(None) == ["plain", "only"] == texts("fr")
+
+
+def test_subtitles_beside_videos_are_found_by_the_names_of_the_files(tmp_path):
+    dataset = DatasetFolder(tmp_path / "root", "mine")
+    names = ["one/a.mp4", "one/b.webm", "two/a.mp4", "two/é.mp4"]
+    videos = [VideoRecord(video_id=f"id {n}", path=str(tmp_path / name)) for n, name in enumerate(names)]
+    videos.append(VideoRecord(video_id="far", path="https://example.org/a.mp4"))
+    videos.append(VideoRecord(video_id="gone", path=str(tmp_path / "none" / "a.mp4")))
+    found = ["one/a.srt", "one/a.en.vtt", "one/b.webm.json", "two/a.de.SRT", "two/e\u0301.srt"]
+    for name in (*found, "one/.a.srt", "one/c.srt", "one/a.ass", "two/b.srt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    of_video = subtitles.find_beside(dataset, videos, None)
+    assert {files[0].video_id: [str(file.path.relative_to(tmp_path)) for file in files] for files in of_video} == {
+        "id 0": ["one/a.srt", "one/a.en.vtt"],
+        "id 1": ["one/b.webm.json"],
+        "id 2": ["two/a.de.SRT"],
+        "id 3": ["two/e\u0301.srt"],
+    }
+    [first, *_] = subtitles.find_beside(dataset, videos, "en")
+    assert first[0].path.name == "a.en.vtt"

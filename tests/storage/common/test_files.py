@@ -11,6 +11,7 @@ from vlalign.storage.common.files import (
     IDENTITY_BYTES,
     atomic_write,
     file_identity,
+    has_same_samples,
     read_json,
     read_jsonl,
     sha256_of,
@@ -208,3 +209,16 @@ def test_an_unreadable_file_has_no_identity(tmp_path):
 def test_sha256(tmp_path, content, digest):
     (tmp_path / "file").write_bytes(content)
     assert sha256_of(tmp_path / "file") == digest
+
+
+def test_files_with_the_same_ends_are_the_same_only_if_what_lies_between_is(tmp_path):
+    content = bytes(3 * 1024) * 1024
+    first, copy, other, short = (tmp_path / name for name in ("first", "copy", "other", "short"))
+    first.write_bytes(content)
+    copy.write_bytes(content)
+    other.write_bytes(content[: len(content) // 2] + b"x" * (1 << 17) + content[len(content) // 2 + (1 << 17) :])
+    short.write_bytes(b"short")
+    assert file_identity(first) == file_identity(copy) == file_identity(other)
+    assert has_same_samples(first, copy) and not has_same_samples(first, other)
+    assert has_same_samples(short, short) and not has_same_samples(first, short)
+    assert not has_same_samples(first, tmp_path / "none")

@@ -5,7 +5,13 @@ import numpy as np
 import pytest
 from helpers.stores import jpeg
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.stores.thumbnails import MAX_THUMBNAILS, Thumbnail, ThumbnailStore, write_thumbnails
+from vlalign.storage.stores.thumbnails import (
+    MAX_THUMBNAILS,
+    Thumbnail,
+    ThumbnailStore,
+    remove_thumbnails,
+    write_thumbnails,
+)
 from vlalign.storage.untrusted.hdf5 import VlenReader
 
 
@@ -83,3 +89,23 @@ def test_a_nearest_thumbnail_that_is_no_jpeg_gives_way_to_the_next(tmp_path, cap
     write_thumbnails(tmp_path, [Thumbnail("a", 0.0, b"no", "s"), good, Thumbnail("a", float("nan"), jpeg(2), "s")])
     assert ThumbnailStore(tmp_path).nearest("a", 0.5) == good
     assert "are not JPEGs" in capsys.readouterr().err
+
+
+def test_removed_thumbnails_are_gone_and_earlier_ones_do_not_come_back(tmp_path):
+    write_thumbnails(tmp_path, [Thumbnail("a", 0.0, jpeg(1), "old"), Thumbnail("b", 0.0, jpeg(2), "old")])
+    write_thumbnails(tmp_path, [Thumbnail("b", 1.0, jpeg(3), "new"), Thumbnail("c", 0.0, jpeg(4), "c")])
+    write_thumbnails(tmp_path, [Thumbnail("d", 0.0, jpeg(5), "d")])
+    remove_thumbnails(tmp_path, ["a", "c", "never there"])
+    store = ThumbnailStore(tmp_path)
+    assert store.get("a") == store.get("c") == []
+    assert store.get("b") == [Thumbnail("b", 1.0, jpeg(3), "new")] and len(store.get("d")) == 1
+    remove_thumbnails(tmp_path, ["b"])
+    assert ThumbnailStore(tmp_path).get("b") == [] and len(ThumbnailStore(tmp_path).get("d")) == 1
+    remove_thumbnails(tmp_path / "none", ["b"])
+
+
+def test_dense_thumbnails_of_other_videos_stay(tmp_path):
+    many = [Thumbnail("a", 2.0 * number, jpeg(number), "s") for number in range(3 * MAX_THUMBNAILS)]
+    write_thumbnails(tmp_path, [*many, Thumbnail("b", 0.0, jpeg(1), "s")])
+    remove_thumbnails(tmp_path, ["b"])
+    assert len(ThumbnailStore(tmp_path).seconds("a")) == 3 * MAX_THUMBNAILS

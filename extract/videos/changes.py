@@ -1,0 +1,265 @@
+"""What changed in synchronised folders: pure functions from the list of videos and a look at the files to a new list.
+
+A video is its content. It keeps its id, and so its features and captions, wherever its file is moved and however it is
+renamed. A file whose content is new keeps the id that its path had, or gets one of its own.
+"""
+
+import os
+import unicodedata
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from ...storage.dataset.synced import RemovedVideo, SyncedFile
+from ...storage.records import VideoRecord
+from .folder_look import FolderLook, FoundFile
+from .selection import id_of_name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Renamed:
+    """A video whose file was renamed or moved."""
+
+    video_id: str
+    old_path: str
+    new_path: str
+
+
+@dataclass(kw_only=True)
+class Changes:
+    """The difference between a data set and its folders, and the list of videos without it."""
+
+    videos: list[VideoRecord] = field(default_factory=list)
+    """All videos of the data set."""
+    files: dict[str, SyncedFile] = field(default_factory=dict)
+    """What to remember of the files, by path."""
+    new: list[str] = field(default_factory=list)
+    """Ids of new videos."""
+    changed: list[str] = field(default_factory=list)
+    """Ids of videos whose files have another content."""
+    renamed: list[Renamed] = field(default_factory=list)
+    removed: list[RemovedVideo] = field(default_factory=list)
+    returned: list[str] = field(default_factory=list)
+    """Ids of videos that had been removed."""
+    num_unchanged: int = 0
+    copies: dict[str, str] = field(default_factory=dict)
+    """{path: path of the file with the same content that is listed}"""
+    other_ids: dict[str, str] = field(default_factory=dict)
+    """{path: id}, where the id is not the path in the folder, since another video has that."""
+    unreadable: list[str] = field(default_factory=list)
+    """Paths of files whose content cannot be read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What a data set knows of its videos."""
+
+    videos: Sequence[VideoRecord]
+    path_of: Mapping[str, str]
+    """{id: absolute path} of the videos that are files on this machine."""
+    files: Mapping[str, SyncedFile]
+    """Files as they were seen before, by path."""
+    removed: Mapping[str, RemovedVideo]
+    source_of: Callable[[str], str]
+    """Returns the identity of the file that a video's features were made from; empty if there are none."""
+
+
+def find_changes(
+    known: Known,
+    looks: Sequence[FolderLook],
+    kept: Collection[str],
+    *,
+    identity: Callable[[str], str],
+    is_copy: Callable[[str, str], bool],
+) -> Changes:
+    """Compare folders with what is known of them.
+
+    Args:
+        known: The videos so far.
+        looks: What is in each folder. Of a file that two folders have, the first look counts.
+        kept: Paths that stay listed although they are not among the files.
+        identity: Returns the identity of a file's content; empty if it cannot be read. Called for files only whose size
+            or time is new.
+        is_copy: Returns whether two files of the same identity have the same content.
+    """
+    return _Comparison(known, looks, kept, identity, is_copy).changes
+
+
+class _Comparison:
+    """The steps of ``find_changes``, in order."""
+
+    def __init__(
+        self,
+        known: Known,
+        looks: Sequence[FolderLook],
+        kept: Collection[str],
+        identity: Callable[[str], str],
+        is_copy: Callable[[str, str], bool],
+    ) -> None:
+        self.changes, self.known, self.is_copy = Changes(), known, is_copy
+        self.found: dict[str, tuple[FolderLook, FoundFile]] = {}
+        for look in looks:
+            for file in look.files:
+                self.found.setdefault(file.path, (look, file))
+        self.id_at = {path: video_id for video_id, path in known.path_of.items()}
+        self.before = {video_id: self._source_before(video_id) for video_id in known.path_of}
+        self.now: dict[str, str] = {}
+        """{path: identity of what is there now}"""
+        self._read(identity)
+        self.id_of: dict[str, str] = {}
+        """{path: id}, as it is decided."""
+        self._keep_what_is_the_same(kept)
+        missing = self._missing(looks, kept)
+        self._follow_renamed(missing)
+        self._keep_changed()
+        self._add_new()
+        self._remove(missing, kept)
+        self._list()
+
+    def _source_before(self, video_id: str) -> str:
+        file = self.known.files.get(self.known.path_of[video_id])
+        return file.source if file is not None else self.known.source_of(video_id)
+
+    def _read(self, identity: Callable[[str], str]) -> None:
+        for path, (_, file) in self.found.items():
+            before = self.known.files.get(path)
+            is_same = before is not None and (before.size, before.mtime_ns) == (file.size, file.mtime_ns)
+            source = before.source if before is not None and is_same else identity(path)
+            if source:
+                self.now[path] = source
+            else:
+                self.changes.unreadable.append(path)
+
+    def _keep_what_is_the_same(self, kept: Collection[str]) -> None:
+        for path, source in self.now.items():
+            video_id, before = self.id_at.get(path), self.known.files.get(path)
+            if video_id is not None and self.before[video_id] in ("", source):
+                self.id_of[path] = video_id
+                self.changes.num_unchanged += 1
+            elif before is not None and before.copy_of in kept and before.source == source:
+                self.changes.copies[path] = before.copy_of  # a backup, while the disk of the original is away
+
+    def _missing(self, looks: Sequence[FolderLook], kept: Collection[str]) -> list[str]:
+        """Return the ids of the videos of the folders whose files are not there, also if that has a reason."""
+        tops = tuple(look.folder.path.rstrip("/") + "/" for look in looks)
+        return [
+            video_id
+            for video_id, path in self.known.path_of.items()
+            if path not in self.found and (path in self.known.files or path in kept or path.startswith(tops))
+        ]
+
+    def _undecided(self) -> list[str]:
+        return [path for path in self.now if path not in self.id_of and path not in self.changes.copies]
+
+    def _follow_renamed(self, missing: Sequence[str]) -> None:
+        """Give files whose content a video had elsewhere the id of that video."""
+        changes, known = self.changes, self.known
+        old_path = {video_id: video.path for video_id, video in known.removed.items()} | dict(known.path_of)
+        source_of = {video_id: video.source for video_id, video in known.removed.items()} | self.before
+        altered = [self.id_at[path] for path in self._undecided() if path in self.id_at]
+        removed = [video_id for video_id in known.removed if video_id not in known.path_of]
+        lost: dict[str, list[str]] = defaultdict(list)
+        for video_id in [*missing, *altered, *removed]:
+            lost[source_of[video_id]].append(video_id)
+        lost.pop("", None)  # those that were never read
+        for path in self._undecided():
+            if not (ids := lost.get(self.now[path])):
+                continue
+            name = os.path.basename(path)
+            video_id = min(ids, key=lambda each: os.path.basename(old_path[each]) != name)
+            ids.remove(video_id)
+            self.id_of[path] = video_id
+            if video_id not in known.path_of:
+                changes.returned.append(video_id)
+            if old_path[video_id] == path:
+                changes.num_unchanged += 1
+            else:
+                changes.renamed.append(Renamed(video_id=video_id, old_path=old_path[video_id], new_path=path))
+
+    def _keep_changed(self) -> None:
+        taken = set(self.id_of.values())
+        for path in self._undecided():
+            video_id = self.id_at.get(path)
+            if video_id is not None and video_id not in taken:
+                self.id_of[path] = video_id
+                self.changes.changed.append(video_id)
+
+    def _add_new(self) -> None:
+        there = {self.now[path]: path for path in self.id_of}
+        taken = {video.video_id: video.path for video in self.known.videos}
+        taken |= {video_id: path for path, video_id in self.id_of.items()}
+        for path in self._undecided():
+            original = there.setdefault(self.now[path], path)
+            if original != path and self._is_copy(path, original):
+                self.changes.copies[path] = original
+                continue
+            look, file = self.found[path]
+            video_id = _free_id(look.folder.path, file.name, taken)
+            if video_id != id_of_name(file.name):
+                self.changes.other_ids[path] = video_id
+            taken[video_id] = path
+            self.id_of[path] = video_id
+            self.changes.new.append(video_id)
+
+    def _is_copy(self, path: str, original: str) -> bool:
+        """Return whether a file is a copy, as was found before or is found now."""
+        before = self.known.files.get(path)
+        was = before is not None and before.source == self.now[path] and before.copy_of == original
+        return was or self.is_copy(path, original)
+
+    def _remove(self, missing: Sequence[str], kept: Collection[str]) -> None:
+        followed = set(self.id_of.values())
+        for video_id in missing:
+            path = self.known.path_of[video_id]
+            if video_id not in followed and path not in kept:
+                removed = RemovedVideo(video_id=video_id, path=path, source=self.before[video_id])
+                self.changes.removed.append(removed)
+
+    def _list(self) -> None:
+        changes, new_path = self.changes, {video_id: path for path, video_id in self.id_of.items()}
+        gone = {video.video_id for video in changes.removed}
+        listed: set[str] = set()
+        for video in self.known.videos:
+            old_path = self.known.path_of.get(video.video_id, "")
+            path = new_path.pop(video.video_id, old_path)
+            if video.video_id not in gone:
+                moved = VideoRecord(video_id=video.video_id, path=path)
+                changes.videos.append(video if path == old_path else moved)
+                listed.add(path)
+        changes.videos += [VideoRecord(video_id=video_id, path=path) for video_id, path in new_path.items()]
+        changes.files = {path: file for path, file in self.known.files.items() if path in listed}
+        for path, source in self.now.items():
+            look, file = self.found[path]
+            changes.files[path] = SyncedFile(
+                path=path,
+                folder=look.folder.path,
+                size=file.size,
+                mtime_ns=file.mtime_ns,
+                source=source,
+                copy_of=changes.copies.get(path, ""),
+                mount=file.mount if file.mount != look.folder.mount else "",
+            )
+
+
+def _free_id(folder: str, name: str, taken: Mapping[str, str]) -> str:
+    """Return an id for a new file.
+
+    It is the path in the folder without the suffix. If another video has that, it is the path with the suffix, as for
+    ``a.mp4`` and ``a.webm``; or, if the other one lies in another folder, the path with the folder's name before it.
+
+    Args:
+        folder: Path of the synchronised folder.
+        name: Path in it.
+        taken: {id: path} of all other videos.
+    """
+    plain = id_of_name(name)
+    if plain not in taken:
+        return plain
+    top = folder.rstrip("/")
+    if taken[plain].startswith(f"{top}/"):
+        other = unicodedata.normalize("NFC", name)
+    else:
+        other = f"{os.path.basename(top) or 'videos'}/{plain}"
+    numbered = (f"{other} ({number})" for number in count(2))
+    return other if other not in taken else next(each for each in numbered if each not in taken)

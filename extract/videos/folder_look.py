@@ -1,0 +1,222 @@
+"""A look at a synchronised folder: its video files with size and time, and whether it can be reached at all."""
+
+import os
+import shlex
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+from ...storage.common.problems import Problems
+from ...storage.common.terminal import number_of
+from ...storage.dataset.folder import DatasetFolder
+from ...storage.dataset.media_types import VIDEO_SUFFIXES
+from ...storage.dataset.synced import SyncedFile, SyncedFolder
+from ...storage.dataset.trusted_folders import AllowedFolders, outside_of_folders
+from ...storage.records import VideoRecord
+from .scan import scan_folder
+
+RECENT_SECONDS = 60.0
+"""A file that was written within this time may still be written."""
+GROWTH_SECONDS = 2.0
+"""Time between two looks at such a file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundFile:
+    """A video file in a folder."""
+
+    path: str
+    """Absolute; if a link leads to it, where it really lies."""
+    name: str
+    """Path in the folder, which becomes the id."""
+    size: int
+    mtime_ns: int
+    changed_ns: int
+    """When anything about the file changed last, by the clock of its machine."""
+    mount: str
+    """Where its file system is mounted; empty for the root of all."""
+
+
+@dataclass(kw_only=True)
+class FolderLook:
+    """What is in a folder now."""
+
+    folder: SyncedFolder
+    unreachable: str = ""
+    """Why it cannot be told what is in the folder; empty if it can."""
+    files: list[FoundFile] = field(default_factory=list)
+    unfinished: dict[str, str] = field(default_factory=dict)
+    """{path: why the file is not read yet}"""
+    unlisted: list[str] = field(default_factory=list)
+    """Folders in it that cannot be listed."""
+    skipped: dict[str, str] = field(default_factory=dict)
+    """{path: why it is no video of the data set}: hidden, trash, unfinished downloads."""
+    note: str = ""
+    """The skipped files in words."""
+
+
+def mount_of(path: str) -> str:
+    """Return where the file system of a path is mounted; empty for the root of all.
+
+    >>> mount_of("/")
+    ''
+    """
+    while not os.path.ismount(path):
+        path = os.path.dirname(path)
+    return "" if path == os.path.dirname(path) else path
+
+
+def look_at(
+    dataset: DatasetFolder,
+    folder: SyncedFolder,
+    known: Mapping[str, SyncedFile],
+    listed: Collection[str],
+    problems: Problems,
+) -> FolderLook:
+    """Return what is in a folder, or why that cannot be told.
+
+    A folder that is missing, cannot be listed, has no videos though it had some, or whose file system is not mounted
+    any more is unreachable, not empty.
+
+    Args:
+        dataset: The data set that follows the folder. Links may lead to the folders that the user allowed for it.
+        folder: The folder.
+        known: Files that were seen before, by path.
+        listed: Files of the data set's videos.
+        problems: Receives names that cannot be used, and links that lead nowhere or out.
+    """
+    look = FolderLook(folder=folder, unreachable=_obstacle(dataset, folder))
+    if look.unreachable:
+        return look
+    allowed = AllowedFolders.of(dataset)
+    scan = scan_folder(Path(folder.path), VIDEO_SUFFIXES, problems, is_allowed=allowed.have)
+    look.unlisted, look.note = scan.unlisted, scan.skipped()
+    look.skipped = {os.path.join(folder.path, name): "hidden or trash" for name in scan.hidden}
+    look.skipped |= {os.path.join(folder.path, name): "unfinished download" for name in scan.unfinished}
+    of_list = {path for path in listed if path not in known and _is_in(path, look)}
+    num_known = len(of_list) + sum(file.folder == folder.path for file in known.values())
+    if not scan.files and num_known:
+        look.unreachable = (
+            f"no videos are in it, though {number_of(num_known, 'videos')} were; if they are deleted, pass "
+            f"--forget {shlex.quote(folder.path)}"
+        )
+        return look
+    _take_files(dataset, look, scan.files, problems)
+    _find_unfinished(look, known)
+    return look
+
+
+def _obstacle(dataset: DatasetFolder, folder: SyncedFolder) -> str:
+    """Return why a folder cannot be read; empty if it can."""
+    if folder.mount and not os.path.ismount(folder.mount):
+        return f"nothing is mounted at {folder.mount}; mount it"
+    try:
+        with os.scandir(folder.path):
+            pass
+    except OSError as error:
+        return f"it cannot be listed ({error.strerror}); connect the disk or the share"
+    if not AllowedFolders.of(dataset).have(os.path.realpath(folder.path)):
+        return f"you have not named this folder on this machine; if it is yours, pass {shlex.quote(folder.path)} once"
+    return ""
+
+
+def _take_files(dataset: DatasetFolder, look: FolderLook, found: Mapping[str, str], problems: Problems) -> None:
+    """Add the files that have names which can be ids and lie where the user allows it."""
+    names = {}
+    for name in sorted(found, key=lambda name: name.split("/")):
+        path = found[name]
+        if name.isprintable() and path.isprintable():
+            names.setdefault(path, name)
+        else:  # bytes that are not UTF-8, or control characters
+            problems.add(f"{path!a}: a file name with characters that are not printable; skipped; rename it")
+    outside = outside_of_folders(dataset, [VideoRecord(video_id=path, path=path) for path in names])
+    mounts = lru_cache(maxsize=None)(mount_of)
+    for path, name in names.items():
+        if path in outside:
+            folder = shlex.quote(os.path.dirname(outside[path]))
+            problems.add(
+                f"{path}: a link to {outside[path]}; skipped; if you trust this link, pass --allow-folder {folder} once"
+            )
+            continue
+        try:
+            about = os.stat(path)
+        except OSError as error:
+            look.unfinished[path] = f"cannot be read ({error.strerror})"
+            problems.add(f"{path}: {look.unfinished[path]}; skipped")
+            continue
+        look.files.append(
+            FoundFile(
+                path=path,
+                name=name,
+                size=about.st_size,
+                mtime_ns=about.st_mtime_ns,
+                changed_ns=max(about.st_mtime_ns, about.st_ctime_ns),
+                mount=mounts(os.path.dirname(path)),
+            )
+        )
+
+
+def _find_unfinished(look: FolderLook, known: Mapping[str, SyncedFile]) -> None:
+    """Move the files that are empty or still grow to the unfinished ones."""
+    recent = [file for file in look.files if not _is_known(file, known) and _is_recent(file)]
+    if any(file.size for file in recent):
+        time.sleep(GROWTH_SECONDS)
+    for file in look.files:
+        if not file.size:
+            look.unfinished[file.path] = "empty"
+    for file in recent:
+        try:
+            about = os.stat(file.path)
+        except OSError:  # it was a temporary file
+            look.unfinished[file.path] = "still written"
+            continue
+        if (about.st_size, about.st_mtime_ns) != (file.size, file.mtime_ns):
+            look.unfinished[file.path] = "still written"
+    look.files = [file for file in look.files if file.path not in look.unfinished]
+
+
+def _is_known(file: FoundFile, known: Mapping[str, SyncedFile]) -> bool:
+    before = known.get(file.path)
+    return before is not None and (before.size, before.mtime_ns) == (file.size, file.mtime_ns)
+
+
+def _is_recent(file: FoundFile) -> bool:
+    return file.changed_ns > time.time_ns() - RECENT_SECONDS * 1e9
+
+
+def kept_paths(paths: Collection[str], looks: Sequence[FolderLook], files: Mapping[str, SyncedFile]) -> set[str]:
+    """Return the paths of videos that may be there although no look found them.
+
+    Their folder is unreachable or cannot be listed, a disk inside of it is not mounted, or they are being written.
+
+    Args:
+        paths: Files of the data set's videos.
+        looks: What is in the folders.
+        files: Files as they were seen before, by path.
+    """
+    unmounted, found = unmounted_disks(looks, files), {file.path for look in looks for file in look.files}
+    of_folder = {look.folder.path: look for look in looks}
+    closed = tuple(folder.rstrip("/") + "/" for look in looks for folder in look.unlisted)
+    kept = {path for look in looks for path in look.unfinished}
+    for path in set(paths) - found:
+        file = files.get(path)
+        look = of_folder.get(file.folder) if file else next((look for look in looks if _is_in(path, look)), None)
+        is_away = file is not None and file.mount in unmounted
+        if look is not None and (look.unreachable or is_away or path.startswith(closed)):
+            kept.add(path)
+    return kept
+
+
+def unmounted_disks(looks: Sequence[FolderLook], files: Mapping[str, SyncedFile]) -> dict[str, str]:
+    """Return {where a disk inside of a folder was mounted: what to do}, for those whose files are not there now."""
+    found = {file.path for look in looks for file in look.files}
+    reachable = {look.folder.path for look in looks if not look.unreachable}
+    mounts = {file.mount for path, file in files.items() if file.folder in reachable and path not in found}
+    todo = "nothing is mounted there now, though videos lie on it; mount it"
+    return {mount: todo for mount in sorted(mounts) if mount and not os.path.ismount(mount)}
+
+
+def _is_in(path: str, look: FolderLook) -> bool:
+    return path.startswith(look.folder.path.rstrip("/") + "/")

@@ -1,0 +1,157 @@
+"""What a data set remembers of its synchronised folders (``vlalign-sync``): the folders, their files, removed videos.
+
+The files are a memory, not a permission: a folder that one of them names is read only if the user allowed it on this
+machine (``trusted_folders``).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..common.errors import refuse_unreadable
+from ..common.files import read_json, read_jsonl, write_json, write_jsonl
+from ..common.validation import check_text
+from .folder import DatasetFolder
+
+REMEDY = "remove it, and the next vlalign-sync reads the folders again"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncedFolder:
+    """A folder of the user's own videos that the data set follows."""
+
+    path: str
+    """Absolute."""
+    mount: str = ""
+    """Where the file system that it lies on was mounted; empty for the root of all."""
+
+    def __post_init__(self) -> None:
+        for text in (self.path, self.mount):
+            check_text(text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncedFile:
+    """A video file as the last sync saw it: while size and time are the same, its content is not read again."""
+
+    path: str
+    """Absolute; if a link leads to it, where it really lies."""
+    folder: str
+    """Path of the ``SyncedFolder`` that it was found in."""
+    size: int
+    mtime_ns: int
+    source: str
+    """Identity of its content (``common.files.file_identity``)."""
+    copy_of: str = ""
+    """Path of a file with the same content, which is the one that the data set lists."""
+    mount: str = ""
+    """Where its file system was mounted, if that is another one than its folder's."""
+
+    def __post_init__(self) -> None:
+        for text in (self.path, self.folder, self.source, self.copy_of, self.mount):
+            check_text(text)
+        for number in (self.size, self.mtime_ns):
+            if not isinstance(number, int):
+                raise ValueError(f"{number!r}: expected a whole number")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemovedVideo:
+    """A video whose file was deleted. Its features are there until ``vlalign-sync --prune``."""
+
+    video_id: str
+    path: str
+    """Where the file was."""
+    source: str
+    """Identity of its content; empty if it was never read."""
+
+    def __post_init__(self) -> None:
+        for text in (self.video_id, self.path, self.source):
+            check_text(text)
+
+
+@dataclass(kw_only=True)
+class SyncRecord:
+    """All that a data set remembers of its synchronised folders."""
+
+    folders: list[SyncedFolder] = field(default_factory=list)
+    files: dict[str, SyncedFile] = field(default_factory=dict)
+    """By path."""
+    removed: dict[str, RemovedVideo] = field(default_factory=dict)
+    """By id."""
+    made_from: dict[str, str] = field(default_factory=dict)
+    """{an index or the subtitles: what it was made from}, so that it is not made again."""
+
+
+def sync_folder(dataset: DatasetFolder) -> Path:
+    """Return the folder of the record."""
+    return dataset.path / "sync"
+
+
+def is_synced(folder: Path) -> bool:
+    """Return whether the data set in a folder follows folders of videos."""
+    return (folder / "sync" / "folders.json").is_file()
+
+
+def read_sync_record(dataset: DatasetFolder) -> SyncRecord:
+    """Read what a data set remembers; nothing if it was never synchronised.
+
+    Raises:
+        UserError: A file of it is damaged.
+    """
+    folder, about = sync_folder(dataset), {}
+    path = folder / "folders.json"
+    if path.exists():
+        with refuse_unreadable(path, "not a list of synchronised folders", REMEDY):
+            about = dict(read_json(path))
+            record = SyncRecord(
+                folders=[SyncedFolder(**row) for row in about["folders"]],
+                made_from={str(name): str(value) for name, value in about["made_from"].items()},
+            )
+    else:
+        record = SyncRecord()
+    path = folder / "files.jsonl"
+    with refuse_unreadable(path, "not a list of synchronised files", REMEDY):
+        record.files = {row.path: row for row in (SyncedFile(**each) for each in read_jsonl(path))}
+    record.removed = _read_removed(dataset)
+    return record
+
+
+def _read_removed(dataset: DatasetFolder) -> dict[str, RemovedVideo]:
+    path = sync_folder(dataset) / "removed.jsonl"
+    with refuse_unreadable(path, "not a list of removed videos", "remove it, and the videos are found again"):
+        return {row.video_id: row for row in (RemovedVideo(**each) for each in read_jsonl(path))}
+
+
+def write_folders(dataset: DatasetFolder, record: SyncRecord) -> None:
+    """Write which folders are followed, and what indexes were made from."""
+    about = {"folders": [asdict(folder) for folder in record.folders], "made_from": record.made_from}
+    write_json(sync_folder(dataset) / "folders.json", about)
+
+
+def write_files(dataset: DatasetFolder, record: SyncRecord) -> None:
+    """Write the files as they were seen."""
+    write_jsonl(sync_folder(dataset) / "files.jsonl", map(_short, record.files.values()))
+
+
+def write_removed(dataset: DatasetFolder, record: SyncRecord) -> None:
+    """Write which videos were removed. From now on, searches leave them out unless they are listed."""
+    write_jsonl(sync_folder(dataset) / "removed.jsonl", map(asdict, record.removed.values()))
+
+
+def _short(file: SyncedFile) -> Mapping[str, Any]:
+    """Return the values of a file without the empty ones."""
+    return {name: value for name, value in asdict(file).items() if value != ""}
+
+
+def without_removed(dataset: DatasetFolder, video_ids: Iterable[str]) -> list[str]:
+    """Return those of some videos that a sync has not removed, sorted. Videos that are listed again count.
+
+    Raises:
+        UserError: The record or the list of videos is damaged.
+    """
+    removed = _read_removed(dataset).keys()
+    if removed:
+        removed = removed - {video.video_id for video in dataset.read_videos()}
+    return sorted(video_id for video_id in video_ids if video_id not in removed)

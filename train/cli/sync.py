@@ -1,0 +1,129 @@
+"""The command vlalign-sync."""
+
+import argparse
+import gc
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...storage.cli.command import run_command
+from ...storage.cli.parser import Parser, add_setting, command_parser, given_settings
+from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, SettingError, UserError
+from ...storage.common.settings import names_of_options
+from ...storage.common.terminal import say, show, warn
+from ...storage.dataset.folder import DatasetFolder
+from ...storage.dataset.synced import is_synced
+from ..sync.settings import SyncSettings
+
+if TYPE_CHECKING:
+    from ..sync.sync import SyncResult
+
+DEFAULT_DATASET = "mine"
+"""Name of the data set if none follows folders yet."""
+EVERY_SECONDS = 60.0
+MIN_EVERY_SECONDS = 1.0
+
+
+def make_parser() -> Parser:
+    """Return the parser of vlalign-sync."""
+    parser = command_parser(
+        "vlalign-sync",
+        "Bring a data set up to date with folders of your own videos: extract what is new or changed, follow what was "
+        "renamed, leave out what was deleted, read subtitles beside the videos, and make the search index.",
+        "vlalign-sync FOLDER --features clip_vit_b32\n  vlalign-sync OTHER_FOLDER\n  vlalign-sync --watch",
+    )
+    parser.intermixed = True
+    parser.add_argument(
+        "folders",
+        metavar="FOLDER",
+        nargs="*",
+        type=Path,
+        help="folder of videos, which the data set follows from now on (default: those that it follows)",
+    )
+    for name in names_of_options(SyncSettings):
+        add_setting(parser, SyncSettings, name)
+    parser.add_argument("--json", action="store_true", help="print what was done as one line of JSON")
+    parser.add_argument("--watch", action="store_true", help="repeat until Ctrl-C or SIGTERM")
+    parser.add_argument(
+        "--every",
+        type=float,
+        default=EVERY_SECONDS,
+        metavar="SECONDS",
+        help=f"with --watch: time from the end of a sync to the next one (default: {EVERY_SECONDS:g})",
+    )
+    return parser
+
+
+def _dataset_of(args: argparse.Namespace) -> str:
+    """Return the name of the data set: the one that was asked for, the only one that follows folders, or a new one."""
+    if args.dataset is not None:
+        return args.dataset
+    followers = sorted(folder.name for folder in args.root.glob("*") if is_synced(folder))
+    if len(followers) > 1:
+        raise UserError(f"which data set? {len(followers)} follow folders ({', '.join(followers)}); pass --dataset")
+    return followers[0] if followers else DEFAULT_DATASET
+
+
+def sync(args: argparse.Namespace) -> int:
+    """Run the command, once or again and again; return the exit code."""
+    from ..sync.sync import sync_videos
+
+    if args.every < MIN_EVERY_SECONDS:
+        raise SettingError("every", args.every, f"expected {MIN_EVERY_SECONDS:g} or more")
+    folder = DatasetFolder(args.root, _dataset_of(args)).path
+    settings = SyncSettings(dataset=folder, folders=args.folders, **given_settings(args, SyncSettings))
+    result = sync_videos(settings)
+    _show_messages(result, None)
+    _show_result(folder, result, as_json=args.json)
+    if not args.watch:
+        return EXIT_DONE if result.complete else EXIT_INCOMPLETE
+    again = replace(settings, forget=())
+    while True:
+        time.sleep(args.every)
+        try:
+            new = sync_videos(again)
+        except (UserError, OSError) as error:  # another sync, a full disk: the next round may succeed
+            warn(f"warning: {error}; tried again in {args.every:g} s")
+            continue
+        if new.changed:
+            gc.collect()  # objects that refer to each other hold files of the index that was read
+        _show_messages(new, result)
+        if new.changed or _warnings(new) != _warnings(result):
+            _show_result(folder, new, as_json=args.json)
+        result = new
+
+
+def _show_messages(result: "SyncResult", before: "SyncResult | None") -> None:
+    """Show what was not shown after the sync before."""
+    said = set() if before is None else {*before.notes, *_warnings(before)}
+    for line in result.notes:
+        if line not in said:
+            say(f"note: {line}")
+    for line in _warnings(result):
+        if line not in said:
+            warn(f"warning: {line}")
+
+
+def _warnings(result: "SyncResult") -> list[str]:
+    unreachable = [f"{folder}: {why}; its videos stay" for folder, why in result.unreachable.items()]
+    return [*unreachable, *result.problems, *(f"video {video_id!r}: {why}" for video_id, why in result.failed.items())]
+
+
+def _show_result(folder: Path, result: "SyncResult", *, as_json: bool) -> None:
+    if as_json:
+        show(json.dumps(result.to_json(), ensure_ascii=False))
+        return
+    returned = f", {len(result.returned):,} returned" if result.returned else ""
+    pruned = f", {len(result.pruned):,} pruned" if result.pruned else ""
+    show(
+        f"{folder}: {result.num_videos:,} videos; {len(result.extracted):,} extracted, "
+        f"{len(result.renamed):,} renamed, {len(result.removed):,} removed{returned}{pruned}, "
+        f"{result.num_unchanged:,} unchanged, {len(result.skipped):,} skipped, {len(result.failed):,} failed"
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    return run_command(sync, make_parser(), argv)

@@ -1,0 +1,427 @@
+"""Bring folders of a user's own videos up to date: the Python call behind ``vlalign-sync``.
+
+The steps are those of the commands, and use their functions: look at the folders and change the list of videos
+(``extract.videos``), extract what is new (``vlalign-extract``), read subtitles that lie beside videos
+(``vlalign-preprocess``), and make the search index (``vlalign-index``). Whatever ends a call, the next one continues.
+"""
+
+import hashlib
+import json
+import os
+import shlex
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ...extract.pipeline.dataset import extract_dataset
+from ...extract.pipeline.pending_work import PendingWork, is_transient
+from ...extract.settings import ExtractionSettings
+from ...extract.videos.changes import Changes, Known, Renamed, find_changes
+from ...extract.videos.folder_look import FolderLook, kept_paths, look_at, mount_of, unmounted_disks
+from ...storage.common.errors import UserError
+from ...storage.common.files import file_identity, has_same_samples
+from ...storage.common.locks import folder_lock
+from ...storage.common.packages import package_version
+from ...storage.common.problems import Problems
+from ...storage.common.progress import Listener, report_progress_to
+from ...storage.common.terminal import number_of
+from ...storage.common.writing import remove_tree
+from ...storage.dataset.folder import DatasetFolder
+from ...storage.dataset.synced import (
+    SyncedFolder,
+    SyncRecord,
+    read_sync_record,
+    sync_folder,
+    without_removed,
+    write_files,
+    write_folders,
+    write_removed,
+)
+from ...storage.dataset.trusted_folders import allow_folder, refuse_other_folders
+from ...storage.hub.names import is_hub_name
+from ...storage.profiles import FRAME_MAPS, LOGMEL
+from ...storage.records import VideoRecord
+from ...storage.stores.opening import feature_names, find_features, open_features_writer
+from ...storage.stores.thumbnails import remove_thumbnails
+from .settings import SyncSettings
+
+MAX_EXAMPLES = 3
+"""Examples in a note."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncResult:
+    """What a sync found and did."""
+
+    extracted: Sequence[str] = ()
+    """Ids of the videos whose features were extracted: new and changed ones, and those that an earlier call left."""
+    renamed: Sequence[Renamed] = ()
+    """Videos whose files were renamed or moved. They keep their ids; nothing was extracted."""
+    removed: Sequence[str] = ()
+    """Ids of the videos whose files were deleted. They are not listed and not found any more."""
+    returned: Sequence[str] = ()
+    """Ids of the videos that had been removed and are there again."""
+    pruned: Sequence[str] = ()
+    """Ids of the removed videos whose features were removed now."""
+    num_unchanged: int = 0
+    """Videos whose files have the content that they had."""
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    """{path: reason} of files and folders that are no videos of the data set, and need nothing."""
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """{id: reason} of the videos that lack features."""
+    unreachable: Mapping[str, str] = field(default_factory=dict)
+    """{folder: reason} of the folders that could not be looked at. Their videos stay."""
+    problems: Sequence[str] = ()
+    """Files and folders that could not be used, one line each, besides those of ``failed`` and ``unreachable``."""
+    notes: Sequence[str] = ()
+    """What else is to be known, one line each."""
+    num_videos: int = 0
+    """Videos of the data set now."""
+
+    @property
+    def complete(self) -> bool:
+        """True if all folders were read and all videos have their features."""
+        return not (self.failed or self.unreachable or self.problems)
+
+    @property
+    def changed(self) -> bool:
+        """True if a search that was opened before should be opened again."""
+        return bool(self.extracted or self.renamed or self.removed or self.returned or self.pruned)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values, as ``vlalign-sync --json`` prints them."""
+        return {
+            "extracted": list(self.extracted),
+            "renamed": [{"id": r.video_id, "from": r.old_path, "to": r.new_path} for r in self.renamed],
+            "removed": list(self.removed),
+            "returned": list(self.returned),
+            "pruned": list(self.pruned),
+            "unchanged": self.num_unchanged,
+            "skipped": [{"path": path, "reason": reason} for path, reason in self.skipped.items()],
+            "failed": [{"id": video_id, "reason": reason} for video_id, reason in self.failed.items()],
+            "unreachable": [{"folder": folder, "reason": reason} for folder, reason in self.unreachable.items()],
+            "problems": list(self.problems),
+        }
+
+
+def sync_videos(settings: SyncSettings, *, on_progress: Listener | None = None) -> SyncResult:
+    """Bring the folders of a data set up to date: list, extract, read subtitles, index.
+
+    Videos are recognised by their content. One that was renamed or moved keeps its id, features and captions. One that
+    was deleted is listed and found no more. A folder that cannot be reached changes nothing. Files of the data set are
+    replaced whole, so a search that is open meanwhile sees the old ones; open it again if ``SyncResult.changed``. Only
+    with ``prune`` may an open search miss features of videos that were deleted. It may be called in any thread.
+
+    >>> sync_videos(SyncSettings(dataset="vlalign_data/mine", folders=["Videos"])).complete  # doctest: +SKIP
+    True
+
+    Args:
+        settings: The data set, its folders, and what to extract.
+        on_progress: Called with the progress of the work.
+
+    Returns:
+        What was found and done.
+
+    Raises:
+        UserError: A folder or a setting cannot be used, or another process syncs the data set.
+        OSError: A file cannot be written.
+    """
+    dataset = settings.folder
+    with (
+        report_progress_to(on_progress),
+        folder_lock(sync_folder(dataset) / "sync.lock", "syncs videos"),
+        Problems(quiet=True) as problems,
+    ):
+        record = read_sync_record(dataset)
+        folders = _choose_folders(settings, record)
+        extraction = settings.extraction()
+        videos = dataset.read_videos()
+        refuse_other_folders(dataset, videos)
+        path_of = {v.video_id: dataset.video_file(v) for v in videos if not v.url and v.scene is None}
+        looks = [look_at(dataset, folder, record.files, path_of.values(), problems) for folder in folders]
+        unmounted = unmounted_disks(looks, record.files)
+        kept = kept_paths(path_of.values(), looks, record.files)
+        changes = _compare(dataset, videos, path_of, record, looks, kept)
+        _write_changes(dataset, record, looks, changes, videos)
+        extracted = _extract(extraction, changes, kept)
+        subtitles = _read_subtitles(settings, changes, record, problems)
+        pruned = _prune(dataset, record, problems) if settings.prune else []
+        _index(extraction, record, problems)
+        for path in changes.unreadable:
+            problems.add(f"{path}: cannot be read; skipped")
+        return SyncResult(
+            extracted=extracted,
+            renamed=changes.renamed,
+            removed=[video.video_id for video in changes.removed],
+            returned=changes.returned,
+            pruned=pruned,
+            num_unchanged=changes.num_unchanged,
+            skipped=_skipped(looks, changes),
+            failed=_failed(extraction, changes),
+            unreachable={look.folder.path: look.unreachable for look in looks if look.unreachable} | unmounted,
+            problems=problems.messages,
+            notes=[*_notes(dataset, looks, changes), *subtitles],
+            num_videos=len(changes.videos),
+        )
+
+
+# The folders
+
+
+def _choose_folders(settings: SyncSettings, record: SyncRecord) -> list[SyncedFolder]:
+    """Return the folders to follow from now on."""
+    dataset, known = settings.folder, {folder.path: folder for folder in record.folders}
+    for folder in settings.forget:
+        if (path := os.path.abspath(folder)) not in known:
+            followed = ", ".join(known) or "none"
+            raise UserError(f"{path}: not a folder that {dataset.name} follows; expected one of {followed}")
+        del known[path]
+    for folder in settings.folders:
+        path = os.path.abspath(folder)
+        if not path.isprintable():
+            raise UserError(f"{path!a}: a folder with characters that are not printable; rename it")
+        if path not in known or os.path.isdir(path):
+            allow_folder(dataset, Path(path))
+        known.setdefault(path, SyncedFolder(path=path, mount=mount_of(os.path.realpath(path))))
+    if not known and not settings.forget:
+        raise UserError(f"{dataset.path}: follows no folder of videos yet; expected vlalign-sync FOLDER")
+    return list(known.values())
+
+
+def _compare(
+    dataset: DatasetFolder,
+    videos: Sequence[VideoRecord],
+    path_of: Mapping[str, str],
+    record: SyncRecord,
+    looks: Sequence[FolderLook],
+    kept: Collection[str],
+) -> Changes:
+    """Return what changed; the stores say what features were made from."""
+    stores = [store for name in feature_names(dataset) if (store := find_features(dataset, name)) is not None]
+
+    def source_of(video_id: str) -> str:
+        return next((store.source(video_id) for store in stores if video_id in store), "")
+
+    def identity(path: str) -> str:
+        return file_identity(Path(path))
+
+    def is_copy(path: str, other: str) -> bool:
+        return has_same_samples(Path(path), Path(other))
+
+    known = Known(videos=videos, path_of=path_of, files=record.files, removed=record.removed, source_of=source_of)
+    return find_changes(known, looks, kept, identity=identity, is_copy=is_copy)
+
+
+def _write_changes(
+    dataset: DatasetFolder,
+    record: SyncRecord,
+    looks: Sequence[FolderLook],
+    changes: Changes,
+    videos: Sequence[VideoRecord],
+) -> None:
+    """Write the list and the record, in an order in which a call that ends in between leaves nothing wrong: removed
+    videos that are still listed count as listed, and files that are not recorded are looked at again."""
+    removed = {video.video_id: video for video in changes.removed}
+    if removed:
+        record.removed |= removed
+        write_removed(dataset, record)
+    folders = [replace(look.folder, mount=_mount_now(look)) for look in looks]
+    if folders != record.folders:
+        record.folders = folders
+        write_folders(dataset, record)
+    if changes.videos != list(videos):
+        dataset.write_videos(changes.videos)
+    listed = {video.video_id for video in changes.videos}
+    if not listed.isdisjoint(record.removed):
+        record.removed = {video_id: video for video_id, video in record.removed.items() if video_id not in listed}
+        write_removed(dataset, record)
+    if changes.files != record.files:
+        record.files = changes.files
+        write_files(dataset, record)
+
+
+def _mount_now(look: FolderLook) -> str:
+    return look.folder.mount if look.unreachable else mount_of(os.path.realpath(look.folder.path))
+
+
+# The steps
+
+
+def _extract(extraction: ExtractionSettings, changes: Changes, kept: Collection[str]) -> Sequence[str]:
+    """Extract what features the videos lack; return the ids."""
+    if not _lacks_features(extraction, changes, kept):
+        return []
+    return extract_dataset(extraction).extracted
+
+
+def _lacks_features(extraction: ExtractionSettings, changes: Changes, kept: Collection[str]) -> bool:
+    """Return whether a video that can be reached lacks features and did not fail for a reason of its own.
+
+    Files are not read again: their identities are recorded.
+    """
+    dataset, names = extraction.folder, extraction.store_names
+    pending = PendingWork(dataset, names)
+    for video in changes.videos:
+        path = "" if video.url else dataset.video_file(video)
+        file = changes.files.get(path)
+        if file is None:
+            if path not in kept and pending.missing_features(video, only_failed=False):
+                return True
+            continue
+        for name in names:
+            store, failure = pending.stores.get(name), pending.failures[name].get(video.video_id)
+            is_there = store is not None and video.video_id in store and store.source(video.video_id) == file.source
+            has_failed = failure is not None and failure.source == file.source and not is_transient(failure)
+            if not (is_there or has_failed or path in kept):
+                return True
+    return False
+
+
+def _failed(extraction: ExtractionSettings, changes: Changes) -> dict[str, str]:
+    """Return {id: reason} of the videos that lack features."""
+    failed = {}
+    pending = PendingWork(extraction.folder, extraction.store_names)
+    for video in changes.videos:
+        failures = [found for name in pending.features if (found := pending.failures[name].get(video.video_id))]
+        if failures:
+            failed[video.video_id] = f"{failures[0].kind}: {failures[0].message}"
+    return failed
+
+
+def _read_subtitles(settings: SyncSettings, changes: Changes, record: SyncRecord, problems: Problems) -> list[str]:
+    """Prepare the subtitles beside the videos, if they changed; return notes."""
+    from ...preprocess.datasets.subtitles import find_beside
+    from ...preprocess.prepare import prepare_subtitles
+    from ...preprocess.settings import PreprocessingSettings
+
+    dataset = settings.folder
+    files = [file for of_video in find_beside(dataset, changes.videos, settings.language) for file in of_video]
+    about = [(file.video_id, str(file.path), *_size_and_time(file.path)) for file in files]
+    key = hashlib.sha256(json.dumps([settings.language, about]).encode()).hexdigest()
+    made_from, captions = record.made_from.get("subtitles"), replace(dataset, protocol="cues").captions
+    if made_from == key and captions.is_dir():
+        return []
+    if files and made_from is None and captions.is_dir():
+        return [f"{captions}: captions of your own; subtitles beside the videos are not read, as long as it is there"]
+    if files:
+        try:
+            prepared = prepare_subtitles(PreprocessingSettings(dataset.path, language=settings.language))
+        except UserError as error:
+            problems.add(f"subtitles beside the videos are not read: {error}")
+            return []
+        for message in prepared.problems:
+            problems.add(message)
+        record.made_from["subtitles"] = key
+    elif made_from is not None:
+        record.made_from.pop("subtitles")
+        if captions.is_dir():
+            remove_tree(captions)
+    else:
+        return []
+    write_folders(dataset, record)
+    return []
+
+
+def _size_and_time(path: Path) -> tuple[int, int]:
+    try:
+        about = path.stat()
+    except OSError:
+        return 0, 0
+    return about.st_size, about.st_mtime_ns
+
+
+def _prune(dataset: DatasetFolder, record: SyncRecord, problems: Problems) -> list[str]:
+    """Remove the features and thumbnails of the removed videos; return their ids."""
+    gone = sorted(record.removed)
+    if not gone:
+        return []
+    num_problems = problems.count
+    for name in feature_names(dataset):
+        store = find_features(dataset, name)
+        if store is None or not (there := [video_id for video_id in gone if video_id in store]):
+            continue
+        try:
+            open_features_writer(dataset, name).remove(there)
+        except UserError as error:
+            problems.add(f"features {name} of deleted videos are not removed: {error}")
+    if problems.count > num_problems:
+        return []
+    remove_thumbnails(dataset.thumbnails, gone)
+    record.removed = {}
+    write_removed(dataset, record)
+    return gone
+
+
+def _index(extraction: ExtractionSettings, record: SyncRecord, problems: Problems) -> None:
+    """Make the search index of each kind of features anew where its videos or their features changed."""
+    from ..search.caption_index import open_caption_index
+    from ..search.index import index_folder
+
+    dataset = extraction.folder
+    for name in extraction.store_names:
+        store = None if name in FRAME_MAPS or name == LOGMEL else find_features(dataset, name)
+        if store is None or not (searched := without_removed(dataset, store.video_ids())):
+            continue
+        about = [package_version(), store.rows_checksum(), searched]
+        key = hashlib.sha256(json.dumps(about).encode()).hexdigest()
+        if record.made_from.get(f"index/{name}") == key and index_folder(dataset, store.name).is_dir():
+            continue
+        try:
+            _build_index(extraction, name)
+        except UserError as error:
+            problems.add(f"the search index of {name} is not made: {error}")
+            continue
+        record.made_from[f"index/{name}"] = key
+        write_folders(dataset, record)
+    open_caption_index(dataset)
+
+
+def _build_index(extraction: ExtractionSettings, name: str) -> None:
+    from ..search.build import build_index  # torch takes seconds to import
+    from ..search.search_source import SearchSource
+
+    encoder, weights = extraction.encoders[name], extraction.chosen_weights.get(name)
+    source = SearchSource(
+        dataset=extraction.folder.path,
+        features=encoder if is_hub_name(encoder) else name,
+        weights=None if weights in (None, "pretrained", "random") else weights,
+    )
+    build_index(source)
+
+
+# What is said
+
+
+def _skipped(looks: Sequence[FolderLook], changes: Changes) -> dict[str, str]:
+    skipped = {path: reason for look in looks for path, reason in (look.skipped | look.unfinished).items()}
+    return skipped | {path: f"has the same content as {original}" for path, original in changes.copies.items()}
+
+
+def _notes(dataset: DatasetFolder, looks: Sequence[FolderLook], changes: Changes) -> list[str]:
+    """Return lines about what is not an error, with examples."""
+    notes = [f"{look.folder.path}: skipped: {look.note}" for look in looks if look.note]
+    for look in looks:
+        if look.unfinished:
+            named = [f"{path} ({reason})" for path, reason in look.unfinished.items()]
+            notes.append(f"{look.folder.path}: {number_of(len(named), 'files')} left for the next sync: {_some(named)}")
+    if changes.renamed:
+        named = [f"{r.old_path} is {r.new_path}, id {r.video_id!r}" for r in changes.renamed]
+        notes.append(f"{number_of(len(named), 'videos')} renamed, with the ids that they had: {_some(named)}")
+    if changes.other_ids:
+        named = [f"{path} is {video_id!r}" for path, video_id in changes.other_ids.items()]
+        notes.append(
+            f"{number_of(len(named), 'videos')} with other ids than their names, which others have: {_some(named)}"
+        )
+    if changes.copies:
+        named = [f"{path} of {original}" for path, original in changes.copies.items()]
+        notes.append(f"{number_of(len(named), 'copies')} of listed videos are not listed again: {_some(named)}")
+    if changes.removed:
+        named = [video.video_id for video in changes.removed]
+        todo = f"vlalign-sync --dataset {shlex.quote(dataset.name)} --prune removes their features"
+        notes.append(f"{number_of(len(named), 'videos')} deleted: {_some(named)}; {todo}")
+    return notes
+
+
+def _some(named: Sequence[str]) -> str:
+    return ", ".join(named[:MAX_EXAMPLES]) + (", ..." if len(named) > MAX_EXAMPLES else "")
