@@ -158,7 +158,8 @@ def test_another_run_with_the_same_name_is_rejected(trained, capsys):
 def test_search_prints_the_best_moments_with_times_and_scores(trained, by, found_by, capsys):
     call = ["--root", str(trained.root), RUN, "a red circle falls", "--num-results", "3", "--by", by]
     assert search_main(call) == 0
-    lines = capsys.readouterr().out.splitlines()
+    # After so few steps, the model may say that nothing fits; the nearest moments are shown all the same.
+    lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("nothing fits: ")]
     assert lines[0].startswith("'a red circle falls' ") and lines[0].endswith(" 14 videos of demo")
     row = rf"\s*(-?\d+\.\d{{3}})\s+\d\.\d\d -\s+(\d\.\d\d)\s+\d+\.\d\d  {found_by} (demo\d{{4}})(  \".*\")?"
     rows = [re.fullmatch(row, line) for line in lines[2:5]]

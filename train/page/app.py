@@ -180,6 +180,7 @@ def _add_about(app: FastAPI) -> None:
                     num_videos=len(dataset.search.index.video_ids),
                     num_windows=dataset.search.index.num_windows,
                     splits=dataset.library.splits,
+                    suggestions=dataset.library.suggestions,
                 )
                 for dataset in datasets
             ],

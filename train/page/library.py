@@ -12,11 +12,13 @@ from ...storage.dataset.media_types import IMAGE_SUFFIXES, MEDIA_TYPES, SOUND_SU
 from ...storage.dataset.trusted_folders import AllowedFolders
 from ...storage.records import SPLITS, Caption
 from ...storage.stores.thumbnails import ThumbnailStore
+from ..data.clips import evenly
 from .browser_clips import ClipCache, ClipError
 from .concurrency import Busy
 from .pictures import FrameCache, FrameError, Picture
 
 MAX_CAPTIONS = 3
+MAX_SUGGESTIONS, MAX_SUGGESTION_CHARACTERS = 4, 60
 SHOWN_SUFFIXES = VIDEO_SUFFIXES + SOUND_SUFFIXES + IMAGE_SUFFIXES
 UNREADABLE = "the file of this video was moved or deleted, or lies where it may not be read"
 
@@ -43,6 +45,10 @@ class VideoLibrary:
         """{id of a captioned video: split of its first caption}"""
         self.splits = [split for split in SPLITS if split in set(self.split_of.values())]
         """Splits that captioned videos are in."""
+        every = (caption.caption for captions in self._captions.values() for caption in captions)
+        short = [text for text in every if len(text) <= MAX_SUGGESTION_CHARACTERS]
+        self.suggestions = list(dict.fromkeys(short[index] for index in evenly(len(short), MAX_SUGGESTIONS)))
+        """Short captions, as examples of what can be asked."""
 
     def captions_at(self, video_id: str, start_seconds: float, end_seconds: float) -> list[str]:
         """Return up to ``MAX_CAPTIONS`` captions that overlap a part of a video."""

@@ -101,6 +101,8 @@ class DatasetResponse(BaseModel):
     num_videos: int
     num_windows: int
     splits: list[str]
+    suggestions: list[str]
+    """Short captions, as examples of what can be asked; at most four."""
 
 
 class AboutResponse(BaseModel):

@@ -47,3 +47,25 @@ def test_a_query_shows_moments_that_a_link_shows_again(address, width, colours):
         again.wait_for_load_state("networkidle")
         assert again.locator("main").inner_text() == shown
         assert not errors
+
+
+@pytest.mark.slow
+@needs_browser
+def test_the_page_suggests_queries_and_says_what_is_wrong(address):
+    with open_browser() as browser:
+        page = browser.new_page()
+        page.goto(address)
+        page.get_by_text("Type what you look for, such as").wait_for()
+        suggested = page.locator("#warnings button")
+        assert suggested.count() == 4
+        first = suggested.first.inner_text()
+        suggested.first.click()
+        page.get_by_text(f"moments for “{first}”").wait_for()
+        page.goto(f"{address.split('?')[0]}?q=onion&dataset=foo&split=test")
+        page.get_by_text("this page has no data set foo").wait_for()
+        assert page.locator("#results li").count() == 0 and page.get_by_label("Split").is_visible()
+        page.goto(address.split("?")[0])
+        page.get_by_text("Type what you look for, such as").wait_for()
+        page.route("**/api/search*", lambda route: route.abort())
+        page.locator("#warnings button").first.click()
+        page.get_by_text("the server cannot be reached").wait_for()

@@ -183,7 +183,9 @@ def test_a_video_that_cannot_be_played_is_a_picture_and_a_word(address, browser)
     item.get_by_role("button", name="Play").click()
     item.get_by_text("This video cannot be played here.").wait_for()
     assert item.locator("video").count() == 0
-    assert item.locator("img.view").evaluate("async (image) => { await image.decode(); return image.naturalWidth; }")
+    assert item.locator("img.view[src]").evaluate(
+        "async (image) => { await image.decode(); return image.naturalWidth; }"
+    )
 
 
 def test_the_keyboard_alone_finds_and_plays(address, browser):

@@ -8,6 +8,7 @@ const FAR_SECONDS = 2;  // a thumbnail that is farther off is named as such
 const NUM_FRAMES = 8;  // of a time line
 const LOADING_AT_ONCE = 2;  // pictures, so that searches and videos find a free connection
 let request = new AbortController();
+let suggestions = {};  // {data set: texts}
 
 function make(name, properties = {}, ...children) {
   const element = Object.assign(document.createElement(name), properties);
@@ -25,7 +26,10 @@ function clock(seconds) {
 }
 
 async function ask(path, parameters, signal) {
-  const answer = await fetch(`${path}?${new URLSearchParams(parameters)}`, { signal });
+  const answer = await fetch(`${path}?${new URLSearchParams(parameters)}`, { signal }).catch((error) => {
+    if (error.name === "AbortError") throw error;
+    throw new Error("the server cannot be reached; if it has ended, start vlalign-serve again and open the address that it prints");
+  });
   const content = await answer.json().catch(() => ({}));
   if (answer.ok) return content;
   const detail = content.detail;
@@ -305,6 +309,17 @@ function result(moment, rank, query, dataset, signal) {
   return item;
 }
 
+// Before the first query: captions of the data set as examples of what can be asked.
+function suggest(status) {
+  const texts = suggestions[byId("dataset").value] ?? [];
+  status.textContent = texts.length ? "Type what you look for, such as" : "Type what you look for.";
+  byId("warnings").append(...texts.map((text) => {
+    const button = make("button", { type: "button", textContent: text });
+    button.addEventListener("click", () => go({ q: text }));
+    return make("li", {}, button);
+  }));
+}
+
 function filters() {
   return Object.fromEntries(FILTERS.map((name) => [name, byId(name).value])
     .filter(([name, value]) => value !== "" && (name !== "dataset" || byId(name).selectedIndex > 0)));
@@ -323,14 +338,20 @@ async function show(typed = "") {
   const query = (asked.get("q") ?? "").trim();
   byId("q").value = query || typed;
   for (const name of FILTERS) byId(name).value = asked.get(name) ?? "";
+  const isKnown = !asked.has("dataset") || byId("dataset").selectedIndex >= 0;
   if (byId("dataset").selectedIndex < 0) byId("dataset").selectedIndex = 0;
   byId("name").textContent = byId("dataset").value;
+  if (FILTERS.some((name) => asked.get(name))) byId("filters").open = true;
   const dataset = asked.has("dataset") ? { dataset: asked.get("dataset") } : {};
   byId("results").replaceChildren();
   byId("warnings").replaceChildren();
   const status = byId("status");
   document.title = query ? `${query} - vlalign search` : "vlalign search";
-  if (!query && !asked.get("like")) { status.textContent = "Type what you look for."; return; }
+  if (!isKnown && byId("dataset").length > 0) {
+    status.textContent = `No answer: this page has no data set ${asked.get("dataset")}; choose one in the filters.`;
+    return;
+  }
+  if (!query && !asked.get("like")) { suggest(status); return; }
   status.textContent = "Searching ...";
   try {
     const found = query ? await ask("/api/search", { q: query, ...filters() }, signal)
@@ -366,6 +387,7 @@ try {
   const about = await ask("/api/about", {}, undefined);
   byId("dataset").append(...about.datasets.map(({ name }) => new Option(name, name)));
   byId("datasets").hidden = about.datasets.length < 2;
+  suggestions = Object.fromEntries(about.datasets.map(({ name, suggestions: texts }) => [name, texts]));
   byId("split").append(...[...new Set(about.datasets.flatMap(({ splits }) => splits))].map((split) => new Option(split, split)));
   const sizes = about.datasets.map((dataset) => `${dataset.name}: ${dataset.num_videos.toLocaleString("en")} videos, ${dataset.num_windows.toLocaleString("en")} search windows`);
   byId("about").textContent = `${sizes.join("; ")}; by ${about.model}.`
