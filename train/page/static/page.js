@@ -361,7 +361,7 @@ async function show(typed = "") {
     byId("warnings").append(...found.warnings.map((warning) => make("li", { textContent: warning })));
     const shown = () => byId("results").append(...found.moments.map((moment, index) => result(moment, index + 1, query, dataset, signal)));
     if (!found.nothing_fits) { shown(); return; }
-    status.textContent = `Nothing fits ${what} among ${numberOf(found.num_videos, "video")}: ${found.nothing_fits}.`;
+    status.textContent = `Nothing fits “${query}” among ${numberOf(found.num_videos, "video")}: ${found.nothing_fits}.`;
     if (!found.moments.length) return;
     const nearest = make("button", { type: "button", textContent: "Show the nearest moments" });
     nearest.addEventListener("click", () => { nearest.parentElement.remove(); shown(); });
