@@ -292,6 +292,7 @@ class _Located:
             curve=curve,
             found_by="text",
             caption=self.match.text,
+            caption_score=self.match.score,
         )
 
 

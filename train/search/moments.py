@@ -61,6 +61,8 @@ class Moment:
     """The source of the match: the video, the text of a caption, or both."""
     caption: str | None = None
     """The caption or subtitle whose words found it."""
+    caption_score: float | None = None
+    """How well the words fit that caption (BM25); captions that fit equally well have the same rank."""
     percent_of_captions: float | None = None
     """Percent of held-out captions of these videos whose best moment scores lower (``caption_scores.py``); None if it
     is not known, or if only captions were searched."""
@@ -178,12 +180,21 @@ def fuse_rankings(by_video: Iterable[Moment], by_text: Iterable[Moment]) -> Iter
         by_video: Moments whose windows fit, the best first.
         by_text: Moments whose captions fit, the best first.
     """
-    videos, texts = enumerate(by_video, start=1), enumerate(by_text, start=1)
+    videos, texts = enumerate(by_video, start=1), _shared_ranks(by_text)
     before: list[Moment] = []
     while block := _fused(list(islice(videos, FUSED_AT_ONCE)), list(islice(texts, FUSED_AT_ONCE))):
         new = [moment for moment in block if not any(_share_time(moment, other) for other in before)]
         yield from new
         before += new
+
+
+def _shared_ranks(by_text: Iterable[Moment]) -> Iterator[tuple[int, Moment]]:
+    """Yield moments with their ranks; captions of equal scores share the first of theirs."""
+    rank, last = 0, None
+    for number, moment in enumerate(by_text, start=1):
+        if moment.caption_score is None or moment.caption_score != last:
+            rank, last = number, moment.caption_score
+        yield rank, moment
 
 
 def _fused(by_video: Sequence[tuple[int, Moment]], by_text: Sequence[tuple[int, Moment]]) -> list[Moment]:
@@ -195,7 +206,8 @@ def _fused(by_video: Sequence[tuple[int, Moment]], by_text: Sequence[tuple[int, 
         if index is None:
             fused.append((points, moment))
         elif fused[index][1].found_by == "video":
-            both = replace(fused[index][1], found_by="both", caption=moment.caption)
+            about = {"caption": moment.caption, "caption_score": moment.caption_score}
+            both = replace(fused[index][1], found_by="both", **about)
             fused[index] = fused[index][0] + points, both
     fused.sort(key=lambda pair: -pair[0])  # stable: of equal points, moments that the video found come first
     return [moment for _, moment in fused]

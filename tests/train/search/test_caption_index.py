@@ -2,6 +2,7 @@
 
 import re
 import sqlite3
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -171,6 +172,17 @@ def test_fusion_adds_reciprocal_ranks():
         ("c", "text", 0),
     ]
     assert fused[0].caption == "of c"
+
+
+def test_captions_that_fit_equally_well_share_their_rank():
+    """The last of four equal ones has the rank of the first, so that the best video stays in front."""
+    by_video = [moment("a", 0, 4), moment("b", 0, 4), moment("c", 0, 4)]
+    by_text = [replace(moment(name, 0, 4, "text"), caption_score=2.5) for name in "cdea"]
+    by_text.append(replace(moment("b", 0, 4, "text"), caption_score=2.0))
+    fused = list(fuse_rankings(by_video, by_text))
+    # a: 1/61 + 1/61; c: 1/63 + 1/61; b: 1/62 + 1/65; d and e: 1/61
+    assert [m.video_id for m in fused] == ["a", "c", "b", "d", "e"]
+    assert [m.caption_score for m in fused] == [2.5, 2.5, 2.0, 2.5, 2.5]
 
 
 def test_later_ranks_are_fused_behind_the_first_ones():
