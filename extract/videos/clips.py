@@ -1,7 +1,8 @@
 """Parts of videos for people to look at, cut out by a decoder process, which holds whatever the file does to it."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from ..decoding.errors import VideoError
@@ -24,7 +25,21 @@ def cut_clip(
     Raises:
         VideoError: The video cannot be decoded, has nothing between these times, or takes too long.
     """
-    process, late = DecodeProcess(), threading.Event()
+    process = DecodeProcess()
+    try:
+        with killed_after(process, wait_seconds, "cutting it out"):
+            process.start(Request(str(path), [], clip=(start_seconds, end_seconds), folders=folders))
+            while not isinstance(process.receive(), ClipFollows):
+                pass
+            return process.receive_bytes()
+    finally:
+        process.close()
+
+
+@contextmanager
+def killed_after(process: DecodeProcess, wait_seconds: float, what: str) -> Iterator[None]:
+    """Kill a process if the block takes longer; its ``VideoError`` says then that ``what`` took too long."""
+    late = threading.Event()
 
     def give_up() -> None:
         late.set()
@@ -34,14 +49,10 @@ def cut_clip(
     limit.daemon = True
     limit.start()
     try:
-        process.start(Request(str(path), [], clip=(start_seconds, end_seconds), folders=folders))
-        while not isinstance(process.receive(), ClipFollows):
-            pass
-        return process.receive_bytes()
+        yield
     except VideoError:
         if late.is_set():
-            raise VideoError("timeout", f"cutting it out took more than {wait_seconds:.0f} s") from None
+            raise VideoError("timeout", f"{what} took more than {wait_seconds:.0f} s") from None
         raise
     finally:
         limit.cancel()
-        process.close()

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...storage.stores.thumbnails import MAX_JPEG_BYTES, is_jpeg
-from ..decoding.errors import VideoError
 from ..decoding.messages import FrameFollows, InvalidMessage, Request
 from ..decoding.process import DecodeProcess
+from .clips import killed_after
 
 IDLE_SECONDS = 20.0
 """Time for which the process waits for the next frame. Starting one takes as long as several frames."""
@@ -42,23 +42,10 @@ class FrameReader:
         with self._lock:
             self._idle.cancel()
             process = self._usable_process()
-            late = threading.Event()
-
-            def give_up() -> None:
-                late.set()
-                process.kill()
-
-            limit = threading.Timer(wait_seconds, give_up)
-            limit.daemon = True
-            limit.start()
             try:
-                return _receive(process, Request(str(path), [], frame_at=seconds, folders=folders))
-            except VideoError:
-                if late.is_set():
-                    raise VideoError("timeout", f"decoding took more than {wait_seconds:.0f} s") from None
-                raise
+                with killed_after(process, wait_seconds, "decoding"):
+                    return _receive(process, Request(str(path), [], frame_at=seconds, folders=folders))
             finally:
-                limit.cancel()
                 self._idle = threading.Timer(IDLE_SECONDS, self.close)
                 self._idle.daemon = True
                 self._idle.start()

@@ -180,7 +180,11 @@ def find_dataset(root: Path, name: str | None, *, having: str, hint: str) -> Dat
     prepared = sorted(folder.name for folder in root.glob("*") if (folder / having).is_dir())
     if name is None:
         if not prepared:
-            found = f"has no data set with {having}" if Path(root).is_dir() else f"no such folder of {having}"
+            found = (
+                f"has no data set with {having}"
+                if Path(root).is_dir()
+                else f"no such folder; expected data sets with {having}"
+            )
             raise UserError(f"{root}: {found}; run {hint} first, or pass another --root")
         if len(prepared) > 1:
             raise UserError(

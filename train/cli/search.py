@@ -14,15 +14,15 @@ from ...storage.common.terminal import number_of, say, show
 from ...storage.dataset.folder import DatasetFolder, find_dataset
 from ...storage.records import SPLITS
 from ..search.moments import moment_table
-from ..search.query_checks import SearchBy, check_count, check_query, parse_example
+from ..search.query_checks import RERANK, SearchBy, check_count, check_query, parse_example
 
 if TYPE_CHECKING:
     from ..search.moments import Moment
     from ..search.search import Search
     from ..search.search_source import SearchSource
 
-LIKE_WEIGHT, RERANK = 0.5, 50
-"""Defaults of --like-weight and --rerank."""
+LIKE_WEIGHT = 0.5
+"""Default of --like-weight."""
 EXAMPLES = """vlalign-search words-s3d-seed0 "a blue cross grows"
   vlalign-search "a dog catches a frisbee" --dataset mine --features clip_vit_b32
   vlalign-search --like video7@12.5-18 --dataset mine --features clip_vit_b32"""
@@ -182,7 +182,8 @@ def _search(args: argparse.Namespace) -> int:
 
     search = Search.open(source_of(args))
     filters = VideoFilters(args.split, args.has_caption, args.min_seconds, args.max_seconds)
-    videos = filters.videos(search, splits_of_videos(search.encoder.dataset))
+    is_filtered = filters != VideoFilters()  # else no captions are read
+    videos = filters.videos(search, splits_of_videos(search.encoder.dataset)) if is_filtered else None
     moments = search(
         query,
         like=None if args.like is None else parse_example(args.like),

@@ -79,9 +79,10 @@ def open_caption_scores(
     Raises:
         UserError: The file is damaged, or the captions are.
     """
-    captions = _held_out_captions(folder.encoder, index) if folder.encoder.reads_texts else None
-    if captions is None:
-        return None
+    about_captions = read_captions_about(folder.encoder.dataset.captions)
+    if about_captions is None or about_captions.get("speech") or not folder.encoder.reads_texts:
+        return None  # what is spoken does not say what is seen
+    captions = read_captions(folder.encoder.dataset.captions)
     about = [folder.key, is_normalised, captions.key, [shard.path.name for shard in index.shards]]
     digest = hashlib.sha256(json.dumps(about).encode() + index.is_live.tobytes()).hexdigest()
     path = folder.path / FILE_NAME
@@ -93,11 +94,14 @@ def open_caption_scores(
                 if scores.ndim != 1 or len(scores) < MIN_CAPTIONS or not np.isfinite(scores).all():
                     raise ValueError("expected numbers")
                 return CaptionScores(np.sort(scores))
+    held_out = _held_out(captions, folder.encoder, index)
+    if held_out is None:
+        return None
     if max_windows is not None and index.num_windows > max_windows:
         todo = f"run vlalign-index --dataset {folder.encoder.dataset.name}"
         say(f"note: whether anything fits a text is not known among {index.num_windows:,} windows; {todo}")
         return None
-    scores_of = search_for_captions(best_score, list(captions.texts()))
+    scores_of = search_for_captions(best_score, list(held_out.texts()))
     if scores_of is not None:
         check_folders(path.parent)
         write_json(path, {"format": FORMAT, "of": digest, "scores": scores_of.scores.tolist()})
@@ -116,16 +120,11 @@ def search_for_captions(best_score: BestScore, texts: Sequence[str]) -> CaptionS
     return CaptionScores(np.sort(np.array(found))) if len(found) >= MIN_CAPTIONS else None
 
 
-def _held_out_captions(encoder: SearchEncoder, index: WindowIndex) -> CaptionTable | None:
+def _held_out(captions: CaptionTable, encoder: SearchEncoder, index: WindowIndex) -> CaptionTable | None:
     """Return captions that the model was not trained with, of videos of the index; None if they are too few.
 
-    Questions, and what is spoken, do not say what is seen, and do not count.
+    Questions do not say what is seen, and do not count.
     """
-    folder = encoder.dataset.captions
-    about = read_captions_about(folder)
-    if about is None or about.get("speech"):
-        return None
-    captions = read_captions(folder)
     sample, videos = captions.take(evenly(len(captions), MAX_SAMPLED)), set(index.video_ids)
     chosen = [
         number

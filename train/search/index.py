@@ -68,13 +68,6 @@ def plan_search_windows(duration_seconds: float, lengths: tuple[float, ...] = SE
     return np.concatenate(windows)
 
 
-def clip_of_window(video_id: str, start_seconds: float, end_seconds: float, duration_seconds: float) -> Clip:
-    """Return a window of a video as a clip: without times if it is the whole."""
-    if start_seconds == 0 and end_seconds >= duration_seconds:
-        return Clip(video_id, None, None)
-    return Clip(video_id, start_seconds, end_seconds)
-
-
 def clips_of(video_id: str, windows: np.ndarray) -> list[Clip]:
     """Return the windows of a video as clips; the first is the whole (``plan_search_windows``)."""
     parts = [Clip(video_id, float(start), float(end)) for start, end in windows[1:].tolist()]

@@ -20,6 +20,8 @@ from ...storage.dataset.media_types import IMAGE_SUFFIXES
 SearchBy = Literal["both", "video", "text"]
 """The sides of a video that a text is compared with: its vectors ("video"), its captions and subtitles ("text"), or
 both. Also the sides by which a moment was found."""
+RERANK = 50
+"""Candidates that fusion layers score, if nothing else is asked for."""
 MAX_QUERY_CHARACTERS = 2000
 SPAN = re.compile(r"(?P<video_id>.+)@(?P<start>\d+(?:\.\d+)?)-(?P<end>\d+(?:\.\d+)?)", re.DOTALL)
 _END_TIME: ContextVar[float | None] = ContextVar("_END_TIME", default=None)

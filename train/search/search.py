@@ -25,15 +25,13 @@ from .caption_scores import CaptionScores, open_caption_scores
 from .coded_search import CandidateSearch, CodedIndex
 from .encoder import SearchEncoder, l2_normalize
 from .exact_search import ExactSearch
-from .index import IndexFolder, WindowIndex, clip_of_window
+from .index import IndexFolder, WindowIndex
 from .moments import Hit, Moment, ScoreCurve, fuse_rankings, merge_hits
-from .query_checks import ExampleQuery, SearchBy, VideoSpan, check_by, check_count, check_query
+from .query_checks import RERANK, ExampleQuery, SearchBy, VideoSpan, check_by, check_count, check_query
 from .search_source import SearchSource
 from .window_biases import MAX_WINDOWS_BY_SEARCH, WindowBiases, open_window_biases
 from .window_encoding import open_coded_index, open_index
 
-RERANK = 50
-"""Candidates that fusion layers score, if nothing else is asked for."""
 HITS_AT_ONCE = 256
 """Windows that are looked at together: overlapping ones become one moment. The next windows come behind these, so that
 the first moments do not depend on how many are asked for."""
@@ -302,7 +300,9 @@ class Search:
 
     def _clip(self, hit: Hit) -> Clip:
         duration = self.encoder.duration_seconds(hit.video_id)
-        return clip_of_window(hit.video_id, hit.start_seconds, hit.end_seconds, duration)
+        if hit.start_seconds == 0 and hit.end_seconds >= duration:
+            return Clip(hit.video_id, None, None)
+        return Clip(hit.video_id, hit.start_seconds, hit.end_seconds)
 
     def _text_curve(self, query_D: np.ndarray, video_id: str) -> ScoreCurve:
         """Return the curve of a text: with the windows' biases."""
