@@ -86,8 +86,11 @@ def take_search(browser: Browser, folder: Path) -> None:
                 viewport={"width": screen["width"], "height": SCREEN_HEIGHT}, color_scheme=screen.get("color_scheme")
             )
             page.goto(f"{address}&q={DEMO_QUERY}")
-            page.wait_for_selector(".query-words button")
-            page.wait_for_timeout(1000)  # for the posters of the videos
+            page.wait_for_selector(".frame.loaded")
+            if taken:  # the phone shows a moment
+                page.click(".card")
+                page.wait_for_selector(".query-words button")
+            page.wait_for_load_state("networkidle")  # all frames are there
             taken.append(Image.open(io.BytesIO(page.screenshot())).convert("RGB"))
             page.close()
     picture = Image.new("RGB", (sum(part.width for part in taken), SCREEN_HEIGHT))
@@ -102,9 +105,10 @@ def take_moments(page: Any, folder: Path) -> None:
     """Take the search page on one longer video."""
     with served(folder, "longer") as address:
         page.goto(f"{address}&q={QUERY}&by=video")
+        page.click(".card")
         page.wait_for_selector(".query-words button")
-        page.wait_for_timeout(1000)  # for the poster of the video
-        save("moments", part(page, "body", "#results li"))
+        page.wait_for_load_state("networkidle")  # all frames are there
+        save("moments", page.locator("dialog").screenshot())
 
 
 def main() -> int:

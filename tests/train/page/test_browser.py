@@ -35,12 +35,18 @@ def test_a_query_shows_moments_that_a_link_shows_again(address, width, colours):
         page.fill("input[type=search]", "cut the onion")
         page.keyboard.press("Enter")
         page.get_by_text("moments for").wait_for()
-        page.wait_for_load_state("networkidle")  # words and curves come after the moments
+        page.wait_for_load_state("networkidle")
         shown = page.locator("main").inner_text()
-        assert "cut the onion" in shown and page.locator("[title*='of all search windows']").count() > 0
-        assert {"cut", "onion"} <= set(page.locator("#results li").first.locator(".word").all_inner_texts())
+        assert "cut the onion" in shown
+        page.locator(".card").first.click()
+        page.locator("dialog .word").first.wait_for()
+        assert {"cut", "onion"} <= set(page.locator("dialog .word").all_inner_texts())
         assert page.locator(".word.lit").count() > 0, "each word fits some second best"
+        page.get_by_text("Details").click()
+        assert page.get_by_text("Search windows that fit less").is_visible()
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.keyboard.press("Escape")
+        page.locator("dialog").wait_for(state="hidden")
         again = context.new_page()  # which has the cookie
         again.goto(page.url)
         again.get_by_text("moments for").wait_for()
@@ -56,16 +62,16 @@ def test_the_page_suggests_queries_and_says_what_is_wrong(address):
         page = browser.new_page()
         page.goto(address)
         page.get_by_text("Type what you look for, such as").wait_for()
-        suggested = page.locator("#warnings button")
+        suggested = page.locator("#notes button")
         assert suggested.count() == 4
         first = suggested.first.inner_text()
         suggested.first.click()
         page.get_by_text(f"moments for “{first}”").wait_for()
         page.goto(f"{address.split('?')[0]}?q=onion&dataset=foo&split=test")
         page.get_by_text("this page has no data set foo").wait_for()
-        assert page.locator("#results li").count() == 0 and page.get_by_label("Split").is_visible()
+        assert page.locator("#results li").count() == 0 and page.get_by_text("split test").is_visible()
         page.goto(address.split("?")[0])
         page.get_by_text("Type what you look for, such as").wait_for()
         page.route("**/api/search*", lambda route: route.abort())
-        page.locator("#warnings button").first.click()
+        page.locator("#notes button").first.click()
         page.get_by_text("the server cannot be reached").wait_for()

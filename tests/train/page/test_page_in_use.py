@@ -4,6 +4,7 @@ import base64
 import io
 import time
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import av
 import numpy as np
@@ -104,11 +105,20 @@ def wait_until(page, condition: str, of=None) -> None:
         page.wait_for_timeout(50)
 
 
-def play(page, item, *, clicked) -> float:
-    """Click, wait until the video plays, and return its second, once its frame is seen to be that of this second."""
-    name = item.locator("h2").inner_text().split()[-1]
+def open_card(page, name: str):
+    """Open the first result of a video; return the viewer."""
+    page.locator(".card", has_text=name).first.click()
+    viewer = page.locator("dialog")
+    viewer.get_by_role("heading", name=name).wait_for()
+    return viewer
+
+
+def play(page, *, clicked) -> float:
+    """Click, wait until the video of the viewer plays, and return its second, once its frame is seen to be that of this
+    second."""
+    name = page.locator("#viewer-name").inner_text()
     clicked()
-    video = item.locator("video").element_handle()
+    video = page.locator("dialog video").element_handle()
     wait_until(page, "(video) => video.readyState >= 2 && !video.seeking && !video.paused", video)
     seconds, png = video.evaluate(FRAME)
     shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB")).astype(int)
@@ -122,43 +132,74 @@ def test_the_frame_that_is_shown_is_the_frame_of_that_second(address, browser):
     page = browser.new_page()
     page.goto(address)
     search(page)
-    items = page.locator("#results > li")
-    played = set()
-    for number in range(items.count()):
-        item = items.nth(number)
-        name = item.locator("h2").inner_text().split()[-1]
+    for name in ("v0", "v1", "v2"):
+        viewer = open_card(page, name)
+        minutes, rest = viewer.locator(".about b").first.inner_text().split()[0].split(":")
+        started = 60 * int(minutes) + float(rest)
+        seconds = play(page, clicked=viewer.get_by_role("button", name="Play").click)
+        assert started - 1 <= seconds <= started + 4, "it plays from the moment on"
+        line = viewer.locator(".timeline")
+        box = line.bounding_box()
+        for share in (0.1, 0.8):  # before the clip that is there, and after it
+            seconds = play(page, clicked=lambda: line.click(position={"x": share * box["width"], "y": 20}))  # noqa: B023
+            assert abs(seconds - share * len(FRAMES[name]) / FPS) < 4
+        page.keyboard.press("Escape")
+        viewer.wait_for(state="hidden")
+
+
+def test_the_pictures_of_results_are_the_frames_of_their_seconds(address, browser):
+    page = browser.new_page()
+    page.goto(address)
+    search(page)
+    for card in page.locator(".card").all():
+        card.scroll_into_view_if_needed()
+        image = card.locator("img").element_handle()
+        wait_until(page, "(image) => image.complete && image.naturalWidth > 0", image)
+        address_of_image = image.evaluate("(image) => image.src")
+        name, second = (parse_qs(urlsplit(address_of_image).query)[key][0] for key in ("video_id", "seconds"))
         if name == "v3":
             continue
-        minutes, rest = item.locator("p").first.inner_text().split()[0].split(":")
-        started = 60 * int(minutes) + float(rest)
-        seconds = play(page, item, clicked=item.get_by_role("button", name="Play").click)
-        assert started - 1 / FPS <= seconds <= started + 4, "it plays from the moment on"
-        strip = item.locator("svg.strip")
-        box = strip.bounding_box()
-        for share in (0.1, 0.8):  # before the clip that is there, and after it
-            seconds = play(page, item, clicked=lambda: strip.click(position={"x": share * box["width"], "y": 2}))  # noqa: B023
-            assert abs(seconds - share * len(FRAMES[name]) / FPS) < 4
-        played.add(name)
-    assert played == {"v0", "v1", "v2"}
+        shown = np.asarray(Image.open(io.BytesIO(page.request.get(address_of_image).body())).convert("RGB")).astype(int)
+        assert abs(np.abs(FRAMES[name] - shown).mean(axis=(1, 2, 3)).argmin() - float(second) * FPS) <= 1
 
 
 def test_another_data_set_is_chosen_and_its_videos_play(address, browser):
     page = browser.new_page()
     page.goto(address)
     search(page)
-    page.get_by_text("Filters").click()
+    page.get_by_role("button", name="Filters").click()
     page.get_by_label("Data set").select_option("more")
-    page.get_by_role("button", name="Search").click()
-    page.get_by_text("among 1 video").wait_for()
-    assert page.locator("h1").inner_text() == "Search more" and "dataset=more" in page.url
+    page.get_by_text("among 1 video of more").wait_for()
+    assert "dataset=more" in page.url
     page.goto(page.url)  # as somebody who was sent the link
-    page.get_by_text("among 1 video").wait_for()
-    assert page.locator("h1").inner_text() == "Search more"
-    item = page.locator("#results > li").first
-    play(page, item, clicked=item.get_by_role("button", name="Play").click)
+    page.get_by_text("among 1 video of more").wait_for()
+    viewer = open_card(page, "w0")
+    play(page, clicked=viewer.get_by_role("button", name="Play").click)
     page.go_back()
-    page.get_by_text("among 4 videos").wait_for()
-    assert page.locator("h1").inner_text() == "Search mine"
+    page.go_back()
+    page.get_by_text("among 4 videos of mine").wait_for()
+
+
+def test_a_link_opens_the_viewer_and_back_and_forth_are_the_results(address, browser):
+    page = browser.new_page()
+    page.goto(address)
+    search(page)
+    viewer = open_card(page, "v1")
+    link = page.url
+    viewer.get_by_role("button", name="Close").click()
+    viewer.wait_for(state="hidden")
+    assert "open=" not in page.url and page.locator(".card").count() > 0
+    page.go_forward()
+    viewer.get_by_role("heading", name="v1").wait_for()
+    page.goto(link)
+    viewer.get_by_role("heading", name="v1").wait_for()
+    first = page.locator("dialog .steps span").inner_text()
+    page.locator("#viewer-name").click()
+    page.keyboard.press("ArrowRight" if first.startswith("1 ") else "ArrowLeft")
+    wait_until(page, "(text) => document.querySelector('dialog .steps span').textContent !== text", first)
+    page.keyboard.press("Escape")
+    viewer.wait_for(state="hidden")
+    assert "open=" not in page.url
 
 
 def test_words_typed_while_the_page_loads_stay(address, browser):
@@ -179,13 +220,12 @@ def test_a_video_that_cannot_be_played_is_a_picture_and_a_word(address, browser)
     page = browser.new_page()
     page.goto(address)
     search(page)
-    item = page.locator("#results > li", has_text="v3").first
-    item.get_by_role("button", name="Play").click()
-    item.get_by_text("This video cannot be played here.").wait_for()
-    assert item.locator("video").count() == 0
-    assert item.locator("img.view[src]").evaluate(
-        "async (image) => { await image.decode(); return image.naturalWidth; }"
-    )
+    viewer = open_card(page, "v3")
+    viewer.get_by_role("button", name="Play").click()
+    viewer.get_by_text("This video cannot be played here.").wait_for()
+    assert viewer.locator("video").count() == 0
+    image = viewer.locator("img.view").element_handle()
+    wait_until(page, "(image) => image.complete && image.naturalWidth > 0", image)
 
 
 def test_the_keyboard_alone_finds_and_plays(address, browser):
@@ -198,12 +238,19 @@ def test_the_keyboard_alone_finds_and_plays(address, browser):
     page.get_by_text("moments for “red ball”").wait_for()
     for _ in range(40):
         page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.textContent") == "Play moment":
+        if page.evaluate("document.activeElement.className") == "card":
             break
-    assert page.evaluate("document.activeElement.textContent") == "Play moment"
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none", "one sees where one is"
     page.keyboard.press("Enter")
+    page.locator("dialog").wait_for()
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent") == "Play moment":
+            break
+    page.keyboard.press("Enter")
     wait_until(page, "() => [...document.querySelectorAll('video')].some((video) => !video.paused)")
+    page.keyboard.press("Escape")
+    wait_until(page, "() => document.activeElement.className === 'card'")
 
 
 def test_filters_choose_and_going_back_shows_what_was_there(address, browser):
@@ -212,41 +259,69 @@ def test_filters_choose_and_going_back_shows_what_was_there(address, browser):
     search(page)
     before = page.locator("#status").inner_text()
     assert "among 4 videos" in before
-    page.get_by_text("Filters").click()
-    page.get_by_label("Video from").fill("20")
-    page.get_by_role("button", name="Search").click()
+    page.get_by_role("button", name="Filters").click()
+    page.get_by_role("group", name="Length in seconds").get_by_label("from").fill("20")
+    page.keyboard.press("Enter")
     page.get_by_text("among 1 video").wait_for()
-    assert {name.split()[-1] for name in page.locator("h2").all_inner_texts()} == {"v0"}
-    page.go_back()
+    assert set(page.locator(".card .name").all_inner_texts()) == {"v0"}
+    page.reload()
+    page.get_by_text("at least 20 s").wait_for()  # what is in use is seen without opening the filters
+    page.get_by_role("button", name="Remove the filter at least 20").click()
     page.get_by_text("among 4 videos").wait_for()
     assert page.locator("#status").inner_text() == before
-    page.get_by_role("button", name="More like").first.click()
-    page.get_by_text("moments like").wait_for()
+    page.go_back()
+    page.get_by_text("among 1 video").wait_for()
+
+
+def test_examples_stand_beside_the_text(address, browser):
+    page = browser.new_page()
+    page.goto(address)
+    search(page)
+    viewer = open_card(page, "v0")
+    viewer.get_by_role("button", name="More like").click()
+    page.get_by_text("moments like the example").wait_for()
+    assert "v0" not in page.locator(".card .name").first.inner_text() and page.locator("#examples img").count() == 1
+    viewer = open_card(page, "v1")
+    viewer.get_by_role("button", name="as example").click()
+    page.get_by_text("moments like the examples").wait_for()
+    page.fill("input[type=search]", "red ball")
+    page.keyboard.press("Enter")
+    page.get_by_text("moments for “red ball” and like the examples").wait_for()
+    page.get_by_role("button", name="Remove the example v0").click()
+    page.get_by_text("moments for “red ball” and like the example among").wait_for()
 
 
 @pytest.mark.parametrize("width, colours", LOOKS)
 def test_axe_finds_nothing_serious_on_the_page(address, browser, width, colours):
     axe = package("axe_playwright_python.sync_playwright")
     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=colours, bypass_csp=True)
+
+    def violations():
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        return [(rule["id"], rule["nodes"][0]["html"]) for rule in axe.Axe().run(page).response["violations"]]
+
     page.goto(address)
+    page.locator(".card").first.wait_for()
+    assert not violations()
     search(page)
-    page.get_by_text("Filters").click()
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    found = [(rule["id"], rule["nodes"][0]["html"]) for rule in axe.Axe().run(page).response["violations"]]
-    assert not found
+    page.get_by_role("button", name="Filters").click()
+    assert not violations()
+    open_card(page, "v0")
+    page.wait_for_load_state("networkidle")
+    assert not violations()
 
 
 def test_the_time_line_shows_the_frame_of_a_second_and_plays_from_there(address, browser):
     page = browser.new_page()
     page.goto(address)
     search(page)
-    item = page.locator("#results > li", has_text="v0").first
-    line = item.locator(".timeline")
+    viewer = open_card(page, "v0")
+    line = viewer.locator(".timeline")
     box = line.bounding_box()
     line.hover(position={"x": 0.6 * box["width"], "y": 5})
-    image = item.locator(".chosen img")
+    image = viewer.locator(".chosen img")
     wait_until(page, "(image) => image.naturalWidth > 0", image.element_handle())
-    minutes, rest = item.locator(".chosen figcaption").inner_text().split(":")
+    minutes, rest = viewer.locator(".chosen figcaption").inner_text().split(":")
     seconds = 60 * int(minutes) + float(rest)
     assert seconds == pytest.approx(0.6 * 24, abs=0.5)
     shown = page.request.get(page.evaluate("(image) => image.src", image.element_handle())).body()
@@ -256,4 +331,50 @@ def test_the_time_line_shows_the_frame_of_a_second_and_plays_from_there(address,
     page.keyboard.press("ArrowRight")
     later = float(line.get_attribute("aria-valuenow"))
     assert later == pytest.approx(seconds + 0.25, abs=0.06)
-    assert abs(play(page, item, clicked=lambda: page.keyboard.press("Enter")) - later) < 4
+    assert abs(play(page, clicked=lambda: page.keyboard.press("Enter")) - later) < 4
+
+
+def test_a_picture_is_chosen_pasted_or_dropped(address, browser, tmp_path):
+    page = browser.new_page()
+    page.goto(address)
+    page.locator(".card").first.wait_for()
+    Image.fromarray(FRAMES["v1"][20].astype(np.uint8)).save(tmp_path / "shot.png")
+    with page.expect_file_chooser() as chooser:
+        page.get_by_role("button", name="Add a picture").click()
+    chooser.value.set_files(tmp_path / "shot.png")
+    page.get_by_text("moments like the example").wait_for()
+    wait_until(page, "() => document.querySelector('#examples img').naturalWidth > 0")
+    png = base64.b64encode((tmp_path / "shot.png").read_bytes()).decode()
+    for event, name in (("drop", "dataTransfer"), ("paste", "clipboardData")):
+        page.goto(address.split("?")[0])
+        page.locator(".card").first.wait_for()
+        page.evaluate(
+            """([png, event, name]) => {
+                const bytes = Uint8Array.from(atob(png), (letter) => letter.charCodeAt(0));
+                const data = new DataTransfer();
+                data.items.add(new File([bytes], "shot.png", { type: "image/png" }));
+                const made = { [name]: data, bubbles: true, cancelable: true };
+                const kind = event === "drop" ? DragEvent : ClipboardEvent;
+                document.body.dispatchEvent(new kind(event, made));
+            }""",
+            [png, event, name],
+        )
+        page.get_by_text("moments like the example").wait_for()
+
+
+def test_a_search_is_cancelled_and_a_server_that_is_back_is_noticed(address, browser):
+    page = browser.new_page()
+    page.goto(address)
+    page.locator(".card").first.wait_for()
+    held = []
+    page.route("**/api/search*", lambda route: held.append(route))
+    page.fill("input[type=search]", "red ball")
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_text("The search was cancelled.").wait_for()
+    page.unroute("**/api/search*")
+    page.route("**/api/*", lambda route: route.abort())
+    page.keyboard.press("Enter")
+    page.get_by_text("the server cannot be reached").wait_for()
+    page.unroute("**/api/*")
+    page.get_by_text("moments for “red ball”").wait_for()

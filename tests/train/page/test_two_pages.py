@@ -32,8 +32,9 @@ def test_a_second_page_keeps_the_first_usable(tmp_path):
             page.fill("input[type=search]", "cut the onion")
             page.keyboard.press("Enter")
             page.get_by_text("moments for").wait_for()
+            page.locator(".card").first.click()
             page.get_by_role("button", name="Play").first.click()
-            video = page.locator("video").first.element_handle()
+            video = page.locator("dialog video").first.element_handle()
             for _ in range(100):
                 if video.evaluate("(video) => video.readyState >= 2"):
                     break

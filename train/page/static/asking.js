@@ -1,0 +1,151 @@
+// What is asked: a text, examples and filters. The address of the page has all of it, so that a link shows the same.
+import { ask, byId, make } from "./common.js";
+import { pictureAt } from "./pictures.js";
+
+const form = byId("form"), panel = byId("filters"), examples = byId("examples");
+const FILTERS = [...panel.querySelectorAll("select, input")].map((field) => field.name);
+const NAMES = {  // of the filters in use, beside their values
+  without: "without", caption: "caption has", folder: "folder", caption_language: "captions in", split: "split", has_caption: "captions",
+  by: "compared with", since: "from", until: "to", min_seconds: "at least", max_seconds: "at most", group: "shown", fold: "near duplicates", dataset: "data set",
+};
+const EXAMPLE = /^(.+)@(\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)$/s;
+let go = () => {}, fail = () => {};
+
+// Reads the address. Links of older pages have an example's times beside it.
+export function asked() {
+  const given = new URLSearchParams(location.search);
+  const found = new URLSearchParams();
+  if ((given.get("q") ?? "").trim()) found.set("q", given.get("q").trim());
+  for (const example of given.getAll("like")) found.append("like", given.has("start") ? `${example}@${given.get("start")}-${given.get("end") ?? 0}` : example);
+  for (const name of FILTERS) if (given.get(name)) found.set(name, given.get(name));
+  return found;
+}
+
+export function isEmpty(parameters) {
+  return !parameters.has("q") && !parameters.has("like");
+}
+
+export function datasetOf(parameters) {
+  return parameters.has("dataset") ? { dataset: parameters.get("dataset") } : {};
+}
+
+function fromForm() {
+  const found = new URLSearchParams();
+  if (byId("q").value.trim()) found.set("q", byId("q").value.trim());
+  for (const example of asked().getAll("like")) found.append("like", example);
+  for (const name of FILTERS) {
+    const field = panel.querySelector(`[name=${name}]`);
+    if (field.value && !(name === "dataset" && field.selectedIndex === 0)) found.set(name, field.value);
+  }
+  return found;
+}
+
+// An address with another text and other examples, and the filters that are in use.
+export function withOther(changes) {
+  const found = asked();
+  for (const [name, values] of Object.entries(changes)) {
+    found.delete(name);
+    for (const value of values) found.append(name, value);
+  }
+  return found;
+}
+
+export function addExample(example) {
+  go(withOther({ like: [...new Set([...asked().getAll("like"), example])] }));
+}
+
+function exampleChip(example, parameters) {
+  const isPicture = example.startsWith("picture:"), [, videoId, start, end] = EXAMPLE.exec(example) ?? [null, example, "0", "0"];
+  const image = make("img", { alt: "" });
+  image.src = isPicture ? `/media/example?picture=${encodeURIComponent(example.slice("picture:".length))}`
+    : pictureAt(datasetOf(parameters), videoId, (Number(start) + Number(end)) / 2);
+  const name = isPicture ? "your picture" : videoId;
+  const button = make("button", { type: "button", textContent: "×", attributes: { "aria-label": `Remove the example ${name}` } });
+  button.addEventListener("click", () => go(withOther({ like: parameters.getAll("like").filter((other) => other !== example) })));
+  return make("li", { title: example }, image, make("span", { textContent: name }), button);
+}
+
+function filterChip(name, value) {
+  const field = panel.querySelector(`[name=${name}]`);
+  const shown = field.tagName === "SELECT" ? field.selectedOptions[0]?.textContent ?? value : value;
+  const unit = name.endsWith("_seconds") ? " s" : "";
+  const button = make("button", { type: "button", textContent: "×", attributes: { "aria-label": `Remove the filter ${NAMES[name]} ${shown}` } });
+  button.addEventListener("click", () => go(withOther({ [name]: [] })));
+  return make("li", {}, make("span", { textContent: `${NAMES[name]} ${shown}${unit}` }), button);
+}
+
+// Shows what the address asks for; returns what of it this page does not have.
+export function showAsked(parameters, typed = "") {
+  byId("q").value = parameters.get("q") ?? typed;
+  examples.replaceChildren(...parameters.getAll("like").map((example) => exampleChip(example, parameters)));
+  const unknown = [];
+  for (const name of FILTERS) {
+    const field = panel.querySelector(`[name=${name}]`), value = parameters.get(name) ?? "";
+    field.value = value;
+    if (field.tagName === "SELECT" && field.selectedIndex < 0) {
+      if (value) unknown.push([name, value]);
+      field.selectedIndex = 0;
+    }
+  }
+  const used = FILTERS.filter((name) => parameters.has(name) && name !== "dataset");
+  byId("chosen").replaceChildren(...used.map((name) => filterChip(name, parameters.get(name))));
+  byId("more").classList.toggle("used", used.length > 0);
+  return unknown;
+}
+
+// Fills the menus with what the data sets have.
+export function showChoices(datasets) {
+  const choices = {
+    dataset: datasets.map(({ name }) => name),
+    split: [...new Set(datasets.flatMap(({ splits }) => splits))],
+    folder: [...new Set(datasets.flatMap(({ folders }) => folders ?? []))],
+    caption_language: [...new Set(datasets.flatMap(({ languages }) => languages ?? []))],
+  };
+  for (const [name, values] of Object.entries(choices)) {
+    const field = panel.querySelector(`[name=${name}]`);
+    field.replaceChildren(...(name === "dataset" ? [] : [new Option("any", "")]), ...values.map((value) => new Option(value, value)));
+    panel.querySelector(`[data-choices=${name}]`).hidden = values.length < (name === "split" ? 1 : 2);
+  }
+}
+
+function openPanel(isOpen) {
+  panel.hidden = !isOpen;
+  byId("more").setAttribute("aria-expanded", String(isOpen));
+}
+
+async function upload(file) {
+  try {
+    const { picture } = await ask("/api/pictures", {}, { method: "POST", body: file, headers: { "Content-Type": "application/octet-stream" } });
+    addExample(`picture:${picture}`);
+  } catch (error) { fail(error); }
+}
+
+// Lets people ask; ``then`` gets the parameters of what they ask for, ``failed`` an error of a picture.
+export function listen(then, failed) {
+  [go, fail] = [then, failed];
+  form.addEventListener("submit", (event) => { event.preventDefault(); go(fromForm()); });
+  panel.addEventListener("change", () => go(fromForm()));
+  byId("more").addEventListener("click", () => openPanel(panel.hidden));
+  byId("choose").addEventListener("click", () => byId("file").click());
+  byId("file").addEventListener("change", () => {
+    const [file] = byId("file").files;
+    byId("file").value = "";
+    if (file) upload(file);
+  });
+  addEventListener("paste", (event) => {
+    const file = [...event.clipboardData?.files ?? []].find(({ type }) => type.startsWith("image/"));
+    if (file) { event.preventDefault(); upload(file); }
+  });
+  const drop = byId("drop"), hasFiles = (event) => event.dataTransfer?.types.includes("Files");
+  addEventListener("dragenter", (event) => { if (hasFiles(event)) { event.preventDefault(); drop.hidden = false; } });
+  drop.addEventListener("dragleave", () => { drop.hidden = true; });
+  addEventListener("dragover", (event) => { if (hasFiles(event)) event.preventDefault(); });
+  addEventListener("drop", (event) => {
+    if (!hasFiles(event)) return;
+    event.preventDefault();
+    drop.hidden = true;
+    const file = [...event.dataTransfer.files].find(({ type }) => type.startsWith("image/"));
+    if (file) upload(file);
+    else failed(new Error("this is no picture; drop a photo, such as a JPEG or PNG"));
+  });
+}

@@ -1,0 +1,44 @@
+// What the server does meanwhile: the progress of reading folders, and whether it can be reached at all.
+import { ask, byId, clock } from "./common.js";
+
+const WORKING_MS = 2000, IDLE_MS = 10000;
+const box = byId("sync");
+
+function say(state) {
+  const [words, bar] = box.children;
+  const isWorking = state.state === "working";
+  box.hidden = !isWorking && !state.problems.length;
+  const left = state.seconds_left === null ? "" : `, ${clock(state.seconds_left)} left`;
+  const problems = state.problems.length ? [`Not everything could be read: ${state.problems.slice(0, 3).join("; ")}${state.problems.length > 3 ? ` and ${state.problems.length - 3} more` : ""}.`] : [];
+  const text = [...(isWorking ? [`${state.what}${left}`] : []), ...problems].join(" ");
+  if (words.textContent !== text) words.textContent = text;
+  bar.hidden = !isWorking;
+  if (state.total) [bar.max, bar.value] = [state.total, state.done ?? 0];
+  else bar.removeAttribute("value");
+}
+
+// Follows the folders of the server, if it has any; calls ``changed`` when there are other videos than before.
+export async function followSync(changed) {
+  let version = null;
+  for (;;) {
+    let wait = IDLE_MS;
+    try {
+      const state = await ask("/api/sync", {});
+      if (!state.following.length) return;
+      say(state);
+      if (version !== null && state.version !== version) changed();
+      version = state.version;
+      if (state.state === "working") wait = WORKING_MS;
+    } catch { box.hidden = true; }  // a search says that the server is gone
+    await new Promise((done) => setTimeout(done, wait));
+  }
+}
+
+// Waits until the server answers again.
+export async function serverIsBack(signal) {
+  for (;;) {
+    await new Promise((done) => setTimeout(done, WORKING_MS));
+    if (signal.aborted) return false;
+    try { return (await fetch("/api/about", { signal })).ok; } catch { if (signal.aborted) return false; }
+  }
+}
