@@ -16,7 +16,16 @@ from starlette.types import Receive, Scope, Send
 
 from ...storage.common.errors import UserError
 from ..search.moments import Moment
-from ..search.query_checks import SearchBy, SearchTimeout, time_limit
+from ..search.query_checks import (
+    MAX_OFFSET,
+    MAX_QUERY_CHARACTERS,
+    ExampleQuery,
+    SearchBy,
+    SearchGroup,
+    SearchTimeout,
+    parse_span,
+    time_limit,
+)
 from ..search.search import Search
 from ..search.video_filters import VideoFilters
 from .browser_clips import ClipCache
@@ -39,10 +48,25 @@ SEARCH_SECONDS = 20.0
 SOURCE_HEADER, SECONDS_HEADER = "Picture-Source", "Picture-Seconds"
 """Headers of a picture."""
 MAX_RESULTS, MAX_ID_CHARACTERS, MAX_RANGE_CHARACTERS = 60, 1024, 100
+MAX_EXAMPLES, MAX_EXAMPLE_CHARACTERS = 20, MAX_ID_CHARACTERS + 50
+UPLOADED = "picture:"
+"""Begins the example that is a picture which was uploaded to this page."""
 
 QueryText = Annotated[str, Query(min_length=1, max_length=2000)]
 VideoId = Annotated[str, Query(min_length=1, max_length=MAX_ID_CHARACTERS)]
+OptionalText = Annotated[str, Query(max_length=MAX_QUERY_CHARACTERS)]
+Examples = Annotated[
+    list[Annotated[str, Query(min_length=1, max_length=MAX_EXAMPLE_CHARACTERS)]],
+    Query(
+        max_length=MAX_EXAMPLES,
+        default_factory=list,
+        description="examples: VIDEO@START-END in seconds, VIDEO, or picture:ID of a picture that was uploaded",
+    ),
+]
 NumResults = Annotated[int, Query(ge=1, le=MAX_RESULTS)]
+Offset = Annotated[int, Query(ge=0, le=MAX_OFFSET, description="moments, or videos with group, to skip")]
+Group = Annotated[SearchGroup | None, Query(description="the best moment of each video, with its others that fit")]
+Fold = Annotated[bool, Query(description="return moments that look nearly the same as a better one with that one")]
 Seconds = Annotated[float, Query(ge=0, le=1e7, allow_inf_nan=False)]
 MaxSeconds = Annotated[float | None, Query(ge=0, le=1e7, allow_inf_nan=False)]
 Split = Annotated[str | None, Query(pattern="^(train|validation|test)$")]
@@ -87,9 +111,22 @@ class PageDataset:
     library: VideoLibrary
 
     def respond(
-        self, moments: list[Moment], videos: set[str] | None, query: str | None, by: SearchBy
+        self,
+        moments: list[Moment],
+        videos: set[str] | None,
+        num_results: int,
+        warnings: Sequence[str] = (),
+        nothing_fits: str | None = None,
     ) -> SearchResponse:
-        """Return moments with their clips, thumbnails and captions; the query is None for an example."""
+        """Return moments with their clips, thumbnails and captions.
+
+        Args:
+            moments: What was found; one more than ``num_results`` if there are more.
+            videos: Ids of the videos that were searched; None for all.
+            num_results: Most moments to return.
+            warnings: Sentences to show beside them.
+            nothing_fits: Why none of them fits; None if one does.
+        """
         shown = [
             MomentResponse.of(
                 moment,
@@ -97,14 +134,14 @@ class PageDataset:
                 self.library.captions_at(moment.video_id, moment.start_seconds, moment.end_seconds),
                 self.library.how_shown(moment.video_id),
             )
-            for moment in moments
+            for moment in moments[:num_results]
         ]
-        num_videos = len(self.search.index.video_ids if videos is None else videos)
         return SearchResponse(
             moments=shown,
-            num_videos=num_videos,
-            warnings=[] if query is None else self.search.warnings(query, by),
-            nothing_fits=None if query is None else self.search.why_nothing_fits(query, moments),
+            has_more=len(moments) > num_results,
+            num_videos=len(self.search.index.video_ids if videos is None else videos),
+            warnings=list(warnings),
+            nothing_fits=nothing_fits,
         )
 
 
@@ -198,17 +235,34 @@ def _add_searches(app: FastAPI) -> None:
 
     @app.get("/api/search", dependencies=queue)
     def search(
+        request: Request,
         dataset: SelectedDataset,
-        q: QueryText,
         filters: Filters,
+        like: Examples,
+        q: OptionalText = "",
         num_results: NumResults = 12,
+        offset: Offset = 0,
         by: SearchBy = "both",
+        group: Group = None,
+        fold: Fold = True,
     ) -> SearchResponse:
-        """Find moments that fit a text."""
+        """Find moments that fit a text, look like examples, or both."""
+        examples = [_example(request, text) for text in like]
         with one_search():
             videos = filters.videos(dataset.search, dataset.library.split_of)
-            moments = [] if videos == set() else dataset.search(q, num_results=num_results, videos=videos, by=by)
-            return dataset.respond(moments, videos, q, by)
+            moments = dataset.search(
+                q,
+                like=examples,
+                num_results=num_results + 1,
+                offset=offset,
+                videos=videos,
+                by=by,
+                group=group,
+                fold=fold,
+            )
+            warnings = dataset.search.warnings(q, by) if q.strip() and not examples else []
+            reason = None if examples or offset else dataset.search.why_nothing_fits(q, moments)
+            return dataset.respond(moments, videos, num_results, warnings, reason)
 
     @app.get("/api/like", dependencies=queue)
     def like(
@@ -222,9 +276,9 @@ def _add_searches(app: FastAPI) -> None:
         """Find moments that look like a part of a video."""
         with one_search():
             videos = filters.videos(dataset.search, dataset.library.split_of)
-            options = {"num_results": num_results, "videos": videos}
+            options = {"num_results": num_results + 1, "videos": videos}
             moments = [] if videos == set() else dataset.search.like(video_id, start, end, **options)
-            return dataset.respond(moments, videos, None, "video")
+            return dataset.respond(moments, videos, num_results)
 
     @app.get("/api/score_curve", dependencies=queue)
     def score_curve(dataset: SelectedDataset, q: QueryText, video_id: VideoId) -> CurveResponse:
@@ -238,6 +292,16 @@ def _add_searches(app: FastAPI) -> None:
         with one_search():
             curves = dataset.search.word_curves(q, video_id)
             return [WordCurveResponse(word=word, curve=CurveResponse.of(curve)) for word, curve in curves.items()]
+
+
+def _example(request: Request, text: str) -> ExampleQuery:
+    """Return what an example of a client means. It is never the path of a file."""
+    if not text.startswith(UPLOADED):
+        return parse_span(text)
+    pictures = getattr(request.app.state, "pictures", None)
+    if pictures is None:
+        raise NotFound("this page takes no pictures")
+    return pictures.path(text.removeprefix(UPLOADED))
 
 
 def _add_media(app: FastAPI) -> None:

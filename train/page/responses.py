@@ -31,6 +31,23 @@ class WordCurveResponse(BaseModel):
     curve: CurveResponse
 
 
+class SimilarResponse(BaseModel):
+    """A moment of another video that looks nearly the same as one that fits better."""
+
+    video_id: str
+    start_seconds: float
+    end_seconds: float
+
+
+class OccurrenceResponse(BaseModel):
+    """One of the moments of a video that fit."""
+
+    start_seconds: float
+    end_seconds: float
+    best_seconds: float
+    score: float
+
+
 class MomentResponse(BaseModel):
     """A part of a video that was found."""
 
@@ -59,6 +76,10 @@ class MomentResponse(BaseModel):
     alone (``/media/picture``)."""
     curve: CurveResponse
     """Over the time of the moment."""
+    similar: list[SimilarResponse]
+    """Moments of other videos that look nearly the same, which are not returned themselves; empty without ``fold``."""
+    occurrences: list[OccurrenceResponse]
+    """Moments of the video that fit, by time, this one among them; empty without ``group``."""
 
     @classmethod
     def of(cls, moment: Moment, duration_seconds: float, captions: list[str], shown: Shown) -> "MomentResponse":
@@ -78,6 +99,8 @@ class MomentResponse(BaseModel):
             captions=captions,
             shown=shown,
             curve=CurveResponse.of(moment.curve),
+            similar=[SimilarResponse.model_validate(m, from_attributes=True) for m in moment.similar],
+            occurrences=[OccurrenceResponse.model_validate(m, from_attributes=True) for m in moment.occurrences],
         )
 
 
@@ -85,13 +108,15 @@ class SearchResponse(BaseModel):
     """Results of a search, the best first."""
 
     moments: list[MomentResponse]
+    has_more: bool
+    """Whether there are moments (or videos, of a search that is grouped) behind these: ask with ``offset``."""
     num_videos: int
     """Videos that were searched, after filters."""
     warnings: list[str]
     """Sentences to show beside the moments, such as words that the model does not know."""
     nothing_fits: str | None
-    """Why none of the moments fits the text, which are the nearest ones then; null if one fits, or if that is not
-    known."""
+    """Why none of the moments fits the text, which are the nearest ones then; null if one fits, if that is not known,
+    and for the moments behind an ``offset``."""
 
 
 class DatasetResponse(BaseModel):

@@ -129,15 +129,15 @@ class CaptionIndex:
         """
         return list(islice(self.matches(query, videos), num_results))
 
-    def matches(self, query: str, videos: Collection[str]) -> Iterator[CaptionMatch]:
+    def matches(self, query: str, videos: Collection[str], min_score: float | None = None) -> Iterator[CaptionMatch]:
         """Yield what ``find`` returns, without an end other than that of what fits.
 
         Args:
             query: Any text.
             videos: Ids of the videos to search.
+            min_score: Least score of a caption that fits. None: a share of the best one (``MIN_SCORE_SHARE``).
         """
         found: set[tuple[str, float | None, str]] = set()
-        min_score: float | None = None
         ranked = self._ranked(query)
         while True:
             with self._refuse_damaged(), self._until_timeout():

@@ -7,6 +7,7 @@ import numpy as np
 
 from ...storage.common.errors import SettingError
 from .encoder import l2_normalize
+from .grouping import NEAR_DUPLICATE_COSINE
 from .search import Search
 
 BLOCK_VIDEOS = 2048
@@ -22,7 +23,7 @@ class Duplicates:
     """Cosine of the least similar pair that joined them."""
 
 
-def find_duplicates(search: Search, *, cosine: float = 0.98) -> list[Duplicates]:
+def find_duplicates(search: Search, *, cosine: float = NEAR_DUPLICATE_COSINE) -> list[Duplicates]:
     """Return groups of videos that look nearly the same, the largest first.
 
     Two videos are alike if the cosine of their vectors, each of the whole video, is high enough. Videos that are alike

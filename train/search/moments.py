@@ -66,6 +66,10 @@ class Moment:
     percent_of_captions: float | None = None
     """Percent of held-out captions of these videos whose best moment scores lower (``caption_scores.py``); None if it
     is not known, or if only captions were searched."""
+    occurrences: tuple["Moment", ...] = ()
+    """Moments of the video that fit, by time, this one among them; only of a search that is grouped by video."""
+    similar: tuple["Moment", ...] = ()
+    """Moments of other videos that look nearly the same and come later; only of a search that folds them."""
 
     @property
     def best_seconds(self) -> float:
@@ -107,22 +111,23 @@ def merge_hits(hits: Iterable[Hit], curve_of: Callable[[str], ScoreCurve]) -> It
         hits: The best first.
         curve_of: Returns the curve of a video.
     """
-    moments: list[Moment] = []
+    moments: dict[str, list[Moment]] = {}
     curves: dict[str, ScoreCurve] = {}
     for hit in hits:
-        if any(m.video_id == hit.video_id and _overlap(m, hit) for m in moments):
+        of_video = moments.setdefault(hit.video_id, [])
+        if any(_overlap(moment, hit) for moment in of_video):
             continue
         check_time()
         if hit.video_id not in curves:
             curves[hit.video_id] = curve_of(hit.video_id)
         curve = curves[hit.video_id]
         start, end = moment_span(hit, curve)
-        for other in (m for m in moments if m.video_id == hit.video_id):  # the better one keeps what both would have
+        for other in of_video:  # the better one keeps what both would have
             if hit.start_seconds >= other.end_seconds:
                 start = max(start, other.end_seconds)
             elif hit.end_seconds <= other.start_seconds:
                 end = min(end, other.start_seconds)
-        moments.append(
+        of_video.append(
             Moment(
                 video_id=hit.video_id,
                 start_seconds=start,
@@ -134,7 +139,7 @@ def merge_hits(hits: Iterable[Hit], curve_of: Callable[[str], ScoreCurve]) -> It
                 curve=curve.part(start, end),
             )
         )
-        yield moments[-1]
+        yield of_video[-1]
 
 
 def _overlap(moment: Moment, hit: Hit) -> bool:
@@ -181,11 +186,12 @@ def fuse_rankings(by_video: Iterable[Moment], by_text: Iterable[Moment]) -> Iter
         by_text: Moments whose captions fit, the best first.
     """
     videos, texts = enumerate(by_video, start=1), _shared_ranks(by_text)
-    before: list[Moment] = []
+    before: dict[str, list[Moment]] = {}
     while block := _fused(list(islice(videos, FUSED_AT_ONCE)), list(islice(texts, FUSED_AT_ONCE))):
-        new = [moment for moment in block if not any(_share_time(moment, other) for other in before)]
+        new = [m for m in block if not any(share_time(m, other) for other in before.get(m.video_id, []))]
         yield from new
-        before += new
+        for moment in new:
+            before.setdefault(moment.video_id, []).append(moment)
 
 
 def _shared_ranks(by_text: Iterable[Moment]) -> Iterator[tuple[int, Moment]]:
@@ -202,7 +208,7 @@ def _fused(by_video: Sequence[tuple[int, Moment]], by_text: Sequence[tuple[int, 
     fused = [(1 / (RANK_OFFSET + rank), moment) for rank, moment in by_video]
     for rank, moment in by_text:
         points = 1 / (RANK_OFFSET + rank)
-        index = next((i for i, (_, other) in enumerate(fused) if _share_time(moment, other)), None)
+        index = next((i for i, (_, other) in enumerate(fused) if share_time(moment, other)), None)
         if index is None:
             fused.append((points, moment))
         elif fused[index][1].found_by == "video":
@@ -213,7 +219,8 @@ def _fused(by_video: Sequence[tuple[int, Moment]], by_text: Sequence[tuple[int, 
     return [moment for _, moment in fused]
 
 
-def _share_time(moment: Moment, other: Moment) -> bool:
+def share_time(moment: Moment, other: Moment) -> bool:
+    """Return whether two moments are of the same video and overlap."""
     return (
         moment.video_id == other.video_id
         and moment.start_seconds < other.end_seconds
@@ -228,4 +235,7 @@ def moment_table(moments: Sequence[Moment]) -> Iterator[str]:
         span = f"{moment.start_seconds:>7.2f} - {moment.end_seconds:>7.2f}"
         percentile = f"{'-':>10}" if moment.percentile is None else f"{moment.percentile:>10.2f}"
         caption = "" if moment.caption is None else f'  "{one_line(moment.caption[:MAX_CAPTION_CHARACTERS])}"'
-        yield f"{moment.score:>8.3f}  {span}  {percentile}  {moment.found_by:8}  {moment.video_id}{caption}"
+        similar = f"  +{len(moment.similar)} similar" if moment.similar else ""
+        yield f"{moment.score:>8.3f}  {span}  {percentile}  {moment.found_by:8}  {moment.video_id}{similar}{caption}"
+        for other in moment.occurrences if len(moment.occurrences) > 1 else ():
+            yield f"{other.score:>8.3f}  {other.start_seconds:>7.2f} - {other.end_seconds:>7.2f}"

@@ -20,9 +20,15 @@ from ...storage.dataset.media_types import IMAGE_SUFFIXES
 SearchBy = Literal["both", "video", "text"]
 """The sides of a video that a text is compared with: its vectors ("video"), its captions and subtitles ("text"), or
 both. Also the sides by which a moment was found."""
+SearchGroup = Literal["video"]
+"""What moments are grouped by."""
 RERANK = 50
 """Candidates that fusion layers score, if nothing else is asked for."""
 MAX_QUERY_CHARACTERS = 2000
+NUM_RESULTS = 5
+"""Moments that are returned, if nothing else is asked for."""
+MAX_OFFSET = 100_000
+"""Moments that can be skipped."""
 SPAN = re.compile(r"(?P<video_id>.+)@(?P<start>\d+(?:\.\d+)?)-(?P<end>\d+(?:\.\d+)?)", re.DOTALL)
 _END_TIME: ContextVar[float | None] = ContextVar("_END_TIME", default=None)
 """Time limit of this thread's search, in seconds of the monotonic clock."""
@@ -54,6 +60,18 @@ def parse_example(text: str) -> ExampleQuery:
     """
     if text.lower().endswith(IMAGE_SUFFIXES) and os.path.isfile(text):  # False for any text, however long
         return Path(text)
+    return parse_span(text)
+
+
+def parse_span(text: str) -> VideoSpan:
+    """Return the part of a video that a text names; no file is looked for.
+
+    >>> parse_span("cat")
+    VideoSpan(video_id='cat', start_seconds=None, end_seconds=None)
+
+    Args:
+        text: ``VIDEO@START-END`` in seconds, or ``VIDEO``.
+    """
     if match := SPAN.fullmatch(text):
         return VideoSpan(match["video_id"], float(match["start"]), float(match["end"]))
     return VideoSpan(text)
@@ -110,3 +128,15 @@ def check_by(by: str) -> None:
     """Raise ``SettingError`` for something that a text cannot be compared with."""
     if by not in get_args(SearchBy):
         raise SettingError("by", by, f"expected one of {', '.join(get_args(SearchBy))}")
+
+
+def check_offset(name: str, value: int) -> None:
+    """Raise ``SettingError`` for a number of moments that cannot be skipped."""
+    if not 0 <= value <= MAX_OFFSET:
+        raise SettingError(name, value, f"expected 0 to {MAX_OFFSET:,}")
+
+
+def check_group(group: str | None) -> None:
+    """Raise ``SettingError`` for something that moments cannot be grouped by."""
+    if group is not None and group not in get_args(SearchGroup):
+        raise SettingError("group", group, f"expected {' or '.join(get_args(SearchGroup))}, or omit it")

@@ -8,7 +8,7 @@ index that is searched. ``vlalign-search`` wraps ``open_search``.
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -17,17 +17,31 @@ import numpy as np
 
 from ...storage.common.errors import SettingError, UserError
 from ...storage.common.plugins import trusted_modules
+from ...storage.common.terminal import say
 from ...storage.stores.opening import StoreSource
 from ..data.clips import Clip
-from .caption_index import CaptionIndex, caption_moments, open_caption_index
+from .caption_index import MIN_SCORE_SHARE, NO_CURVE, CaptionIndex, caption_moments, open_caption_index
 from .caption_scores import MAX_WINDOWS_BY_SEARCH as MAX_WINDOWS_OF_SCORES
 from .caption_scores import CaptionScores, open_caption_scores
 from .coded_search import CandidateSearch, CodedIndex
 from .encoder import SearchEncoder, l2_normalize
 from .exact_search import ExactSearch
+from .grouping import fold_similar, one_of_each_video
 from .index import IndexFolder, WindowIndex
-from .moments import Hit, Moment, ScoreCurve, fuse_rankings, merge_hits
-from .query_checks import RERANK, ExampleQuery, SearchBy, VideoSpan, check_by, check_count, check_query
+from .moments import Hit, Moment, ScoreCurve, fuse_rankings, merge_hits, share_time
+from .query_checks import (
+    NUM_RESULTS,
+    RERANK,
+    ExampleQuery,
+    SearchBy,
+    SearchGroup,
+    VideoSpan,
+    check_by,
+    check_count,
+    check_group,
+    check_offset,
+    check_query,
+)
 from .search_source import SearchSource
 from .window_biases import MAX_WINDOWS_BY_SEARCH, WindowBiases, open_window_biases
 from .window_encoding import open_coded_index, open_index
@@ -35,7 +49,25 @@ from .window_encoding import open_coded_index, open_index
 HITS_AT_ONCE = 256
 """Windows that are looked at together: overlapping ones become one moment. The next windows come behind these, so that
 the first moments do not depend on how many are asked for."""
+MAX_OCCURRENCES = 20
+"""Moments of a video in a search that is grouped by video."""
+MAX_ALL = 1000
+"""Moments, or videos, that are returned if all are asked for, and it is not known which scores fit."""
 ONLY_STOP_WORDS = "no captions were searched: the text has only stop words, such as 'the'; add what is said or seen"
+
+
+@dataclass(frozen=True)
+class _Query:
+    """A query that was checked, and the scores of its vector."""
+
+    text: str
+    by: SearchBy
+    rerank: int
+    examples: tuple[ExampleQuery, ...]
+    candidates: CandidateSearch | None
+    """None if only captions are searched."""
+    only_fitting: bool = False
+    """True to leave out windows that score lower than captions of these videos do, where that is known."""
 
 
 class Search:
@@ -71,46 +103,83 @@ class Search:
         self,
         query: str = "",
         *,
-        like: ExampleQuery | None = None,
+        like: ExampleQuery | Sequence[ExampleQuery] | None = None,
         like_weight: float = 0.5,
-        num_results: int = 5,
+        num_results: int | None = NUM_RESULTS,
+        offset: int = 0,
         rerank: int = RERANK,
         videos: Collection[str] | None = None,
         by: SearchBy = "both",
+        group: SearchGroup | None = None,
+        fold: bool = False,
     ) -> list[Moment]:
         """Find the moments that fit a text best, the best first.
 
         Args:
             query: What to look for; may be empty with ``like``.
-            like: A part of a video, or an image, that moments should look like. The part itself is not returned.
+            like: A part of a video, or an image, that moments should look like, or several, whose vectors are averaged.
+                The parts themselves are not returned.
             like_weight: Share of ``like`` beside a text, 0 to 1: both vectors have length 1 and are added.
-            num_results: Number of moments to return.
+            num_results: Number of moments to return; None for all that fit. If nothing fits, these are the nearest
+                ``NUM_RESULTS``; if it is not known what fits, the best ``MAX_ALL``, and a line says so.
+            offset: Number of moments to skip before these.
             rerank: Number of candidates that a run's fusion layers score, for a text alone.
             videos: Ids of the videos to search; None for all.
             by: What a text is compared with: "video" for vectors of the videos, "text" for captions and subtitles, or
                 "both", whose rankings are fused. With ``like``, only the videos count.
+            group: "video" for the best moment of each video, with up to ``MAX_OCCURRENCES`` moments of it that fit
+                (``Moment.occurrences``); ``num_results`` and ``offset`` count videos then.
+            fold: Return moments that look nearly the same as a better one of another video with that one
+                (``Moment.similar``).
 
         Raises:
             UserError: There is no query, it is too long, ``like`` cannot be read, a number is impossible, or there are
                 no captions and only they are to be searched.
         """
-        if like is None or query.strip():
+        examples = _examples_of(like)
+        if not examples or query.strip():
             check_query(query)
-        check_count("num_results", num_results)
+        if num_results is not None:
+            check_count("num_results", num_results)
+        check_offset("offset", offset)
         check_count("rerank", rerank)
         if not 0 <= like_weight <= 1:
             raise SettingError("like_weight", like_weight, "expected 0 to 1")
         check_by(by)
-        if like is None:
-            return [self._judged(moment) for moment in self._find_text(query, num_results, rerank, videos, by)]
-        if by == "text":
+        check_group(group)
+        if examples and by == "text":
             raise SettingError("by", by, "an example (like) has no text to search by; omit by, or omit like")
-        query_D = self.encode_query(query, like, like_weight)
-        hits = chain.from_iterable(self._hits(self._find_candidates(query_D, None), HITS_AT_ONCE, videos))
-        if isinstance(like, VideoSpan):
-            start, end = self._span(like)
-            hits = (h for h in hits if h.video_id != like.video_id or h.start_seconds >= end or h.end_seconds <= start)
-        return list(islice(merge_hits(hits, lambda video_id: self._curve(query_D, video_id)), num_results))
+        asked = self._prepare(query, examples, like_weight, rerank, by)
+        if num_results is None:
+            found = self._all_that_fit(asked, videos, offset, group, fold)
+        else:
+            found = list(islice(self._listed(asked, videos, group, fold), offset, offset + num_results))
+        if group is not None and found:
+            min_score = self._min_caption_score(asked, videos)
+            found = [self._with_occurrences(asked, moment, min_score) for moment in found]
+        return found if examples else [self._judged(moment) for moment in found]
+
+    def _listed(
+        self, asked: _Query, videos: Collection[str] | None, group: SearchGroup | None, fold: bool
+    ) -> Iterator[Moment]:
+        """Yield moments as they are shown: each video once, or without near-duplicates, if that is asked for."""
+        moments = self._ranked(asked, videos)
+        if group is not None:
+            moments = one_of_each_video(moments)
+        return fold_similar(moments, self._vector_of) if fold else moments
+
+    def _all_that_fit(
+        self, asked: _Query, videos: Collection[str] | None, offset: int, group: SearchGroup | None, fold: bool
+    ) -> list[Moment]:
+        """Return all moments that fit, behind an offset; the nearest ones if nothing fits."""
+        is_known = asked.candidates is None or (self.caption_scores is not None and not asked.examples)
+        moments = self._listed(replace(asked, only_fitting=is_known), videos, group, fold)
+        found = list(islice(moments, offset, None if is_known else offset + MAX_ALL))
+        if not is_known and next(moments, None) is not None:
+            say(f"note: which scores fit is not known; these are {MAX_ALL:,}, and there are more")
+        if found or offset:
+            return found
+        return list(islice(self._listed(asked, videos, group, fold), NUM_RESULTS))
 
     def judge(self, folder: IndexFolder, max_windows: int | None = None) -> "Search":
         """Learn from held-out captions which scores say that nothing fits; return this search.
@@ -159,17 +228,21 @@ class Search:
             return moment
         return replace(moment, percent_of_captions=self.caption_scores.percent_below(moment.score))
 
-    def encode_query(self, query: str, like: ExampleQuery | None = None, like_weight: float = 0.5) -> np.ndarray:
-        """Return the vector of a query, float32 [D]: of a text, of an example, or of both together.
+    def encode_query(
+        self, query: str, like: ExampleQuery | Sequence[ExampleQuery] | None = None, like_weight: float = 0.5
+    ) -> np.ndarray:
+        """Return the vector of a query, float32 [D]: of a text, of examples, or of both together.
 
         Args:
             query: A text; may be empty with ``like``.
-            like: A part of a video, or an image.
+            like: A part of a video, or an image; or several, of whose vectors, each of length 1, the mean is taken.
             like_weight: Share of ``like`` beside a text, 0 to 1.
         """
-        if like is None:
+        examples = _examples_of(like)
+        if not examples:
             return self.encoder.encode_text(query)
-        example_D = self.encoder.encode_image(like) if isinstance(like, Path) else self._encode_span(like)
+        vectors = [self.encoder.encode_image(e) if isinstance(e, Path) else self._encode_span(e) for e in examples]
+        example_D = vectors[0] if len(vectors) == 1 else l2_normalize(np.stack(vectors)).mean(axis=0)
         if not query.strip():
             return example_D
         return like_weight * l2_normalize(example_D) + (1 - like_weight) * l2_normalize(self.encoder.encode_text(query))
@@ -232,27 +305,114 @@ class Search:
             warnings.append("there are no captions or subtitles; only the videos were searched")
         return warnings
 
-    def _find_text(
-        self, query: str, num_results: int, rerank: int, videos: Collection[str] | None, by: SearchBy
-    ) -> list[Moment]:
-        """Return the best moments for a text: by the videos, by captions, or by both."""
-        captions = None if by == "video" else self.caption_index
-        if by == "text" and captions is None:
+    def _prepare(
+        self, query: str, examples: tuple[ExampleQuery, ...], like_weight: float, rerank: int, by: SearchBy
+    ) -> _Query:
+        """Return a query with the scores of its vector."""
+        if examples:
+            query_D = self.encode_query(query, examples, like_weight)
+            return _Query(query, "video", rerank, examples, self._find_candidates(query_D, None))
+        if by == "text" and self.caption_index is None:
             problem = f"{self.encoder.dataset.name} has no captions; run vlalign-preprocess with captions or subtitles"
             raise SettingError("by", by, problem)
+        if self.caption_index is not None and (by == "text" or (by == "both" and not self.encoder.reads_texts)):
+            return _Query(query, "text", rerank, (), None)
+        return _Query(query, by, rerank, (), self._find_candidates(self.encode_query(query), self.biases))
+
+    def _ranked(
+        self,
+        asked: _Query,
+        videos: Collection[str] | None,
+        num_blocks: int | None = None,
+        min_caption_score: float | None = None,
+    ) -> Iterator[Moment]:
+        """Yield the moments that fit a query, the best first: by the videos, by captions, or by both.
+
+        Args:
+            asked: The query.
+            videos: Ids of the videos to search; None for all.
+            num_blocks: Blocks of ``HITS_AT_ONCE`` windows to look at; None for all.
+            min_caption_score: Least score of a caption that fits; None: a share of the best one.
+        """
+        captions = None if asked.by == "video" else self.caption_index
         searched = self._video_ids if videos is None else self._video_ids & frozenset(videos)
-        if captions is not None and (by == "text" or not self.encoder.reads_texts):
-            return list(islice(caption_moments(captions.matches(query, searched), self.encoder, query), num_results))
-        query_D = self.encode_query(query)
-        candidates = self._find_candidates(query_D, self.biases)
-        blocks = self._hits(candidates, max(HITS_AT_ONCE, rerank), videos)
-        hits = chain.from_iterable(self._rescored(query, block, rerank) for block in blocks)
-        by_video = merge_hits(hits, lambda video_id: self._text_curve(query_D, video_id))
+        matches = iter(()) if captions is None else captions.matches(asked.text, searched, min_caption_score)
+        if asked.candidates is None:
+            return caption_moments(matches, self.encoder, asked.text)
+        blocks = islice(self._blocks(asked, videos), num_blocks)
+        by_video = merge_hits(chain.from_iterable(blocks), lambda video_id: self._curve_of(asked, video_id))
         if captions is None:
-            return list(islice(by_video, num_results))
-        matches = captions.matches(query, searched)
-        by_text = caption_moments(matches, self.encoder, query, self._text_curve, candidates)
-        return list(islice(fuse_rankings(by_video, by_text), num_results))
+            return by_video
+        by_text = caption_moments(matches, self.encoder, asked.text, self._text_curve, asked.candidates)
+        return fuse_rankings(by_video, by_text)
+
+    def _blocks(self, asked: _Query, videos: Collection[str] | None) -> Iterator[list[Hit]]:
+        """Yield blocks of windows with the scores of all stages, the best first, without the examples' own."""
+        assert asked.candidates is not None
+        spans = [(e.video_id, *self._span(e)) for e in asked.examples if isinstance(e, VideoSpan)]
+        if asked.examples:
+            for block in self._hits(asked.candidates, HITS_AT_ONCE, videos):
+                yield [hit for hit in block if not any(_shares_time(hit, *span) for span in spans)]
+            return
+        for block in self._hits(asked.candidates, max(HITS_AT_ONCE, asked.rerank), videos):
+            hits = self._rescored(asked.text, block, asked.rerank)
+            if asked.only_fitting and self.caption_scores is not None:
+                hits = [hit for hit in hits if self.caption_scores.fits(hit.score)]
+                if not hits:
+                    return
+            yield hits
+
+    def _curve_of(self, asked: _Query, video_id: str) -> ScoreCurve:
+        """Return the curve of a query's vector; without one, an empty curve."""
+        if asked.candidates is None:
+            return NO_CURVE
+        query_D = asked.candidates.query_D
+        return self._curve(query_D, video_id) if asked.examples else self._text_curve(query_D, video_id)
+
+    def _min_caption_score(self, asked: _Query, videos: Collection[str] | None) -> float | None:
+        """Return the least score of a caption that fits a text; None if no caption does."""
+        if asked.by == "video" or self.caption_index is None:
+            return None
+        searched = self._video_ids if videos is None else self._video_ids & frozenset(videos)
+        best = self.caption_index.find(asked.text, 1, searched)
+        return MIN_SCORE_SHARE * best[0].score if best else None
+
+    def _with_occurrences(self, asked: _Query, best: Moment, min_caption_score: float | None) -> Moment:
+        """Return the best moment of a video with the others of it that fit, among its ``HITS_AT_ONCE`` best windows.
+
+        A moment fits if a caption found it, or if it scores as captions of these videos do. If that is not known, or
+        not even the best one does, its highest score over time is in the upper half of the video's: above the middle of
+        maximum and median.
+        """
+        scores, limit = self._curve_of(asked, best.video_id).scores, float("inf")
+        if len(scores):
+            limit = (scores.max() + np.median(scores)) / 2
+        known = None if asked.examples else self.caption_scores
+        if known is not None and not known.fits(best.score):
+            known = None
+
+        def fits(moment: Moment) -> bool:
+            if moment.found_by != "video":
+                return True
+            return moment.curve.scores.max(initial=-np.inf) >= limit if known is None else known.fits(moment.score)
+
+        found = [best]
+        for moment in self._ranked(asked, {best.video_id}, 1, min_caption_score):
+            if len(found) == MAX_OCCURRENCES:
+                break
+            if fits(moment) and not any(share_time(moment, other) for other in found):
+                found.append(moment)
+        return replace(best, occurrences=tuple(sorted(found, key=lambda moment: moment.start_seconds)))
+
+    def _vector_of(self, moment: Moment) -> np.ndarray:
+        """Return the vector of the search window that shares most time with a moment's window, float32 [D]."""
+        rows = self.index.rows_of(moment.video_id)
+        spans = self.index.spans_of(rows)
+        start, end = moment.window
+        shared = np.minimum(spans[:, 1], end) - np.maximum(spans[:, 0], start)
+        either = np.maximum(spans[:, 1], end) - np.minimum(spans[:, 0], start)
+        best = int((shared / np.maximum(either, 1e-9)).argmax())
+        return self.index.vectors_of(rows[best : best + 1])[0]
 
     def _find_candidates(self, query_D: np.ndarray, biases: WindowBiases | None) -> CandidateSearch:
         if self.coded_index is None:
@@ -349,6 +509,16 @@ class Search:
         if not len(self.index.rows_of(video_id)):
             name = self.encoder.dataset.name
             raise UserError(f"video {video_id!r}: not in the index of {name}; expected one of its ids")
+
+
+def _examples_of(like: ExampleQuery | Sequence[ExampleQuery] | None) -> tuple[ExampleQuery, ...]:
+    if like is None:
+        return ()
+    return (like,) if isinstance(like, VideoSpan | Path) else tuple(like)
+
+
+def _shares_time(hit: Hit, video_id: str, start_seconds: float, end_seconds: float) -> bool:
+    return hit.video_id == video_id and hit.start_seconds < end_seconds and hit.end_seconds > start_seconds
 
 
 def open_search(

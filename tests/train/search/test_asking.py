@@ -1,0 +1,157 @@
+"""What a search can be asked for: several examples, the next moments, each video once, near-duplicates folded."""
+
+import numpy as np
+import pytest
+from helpers.planted_search import open_planted, plant
+from vlalign.storage.common.errors import SettingError
+from vlalign.train.search import search as search_module
+from vlalign.train.search.caption_scores import CaptionScores
+from vlalign.train.search.encoder import l2_normalize
+from vlalign.train.search.grouping import FOLD_AHEAD, NEAR_DUPLICATE_COSINE
+from vlalign.train.search.moments import share_time
+from vlalign.train.search.query_checks import VideoSpan
+
+THINGS = ["beach", "dog", "forest", "car", "snow"]
+
+
+@pytest.fixture(scope="module")
+def search(tmp_path_factory):
+    """Thirty videos of six scenes of 10 s; the first ten are there twice, with other noise."""
+    rng = np.random.default_rng(1)
+    scenes = {f"v{n:02d}": [(10, " ".join(rng.choice(THINGS, 2))) for _ in range(6)] for n in range(20)}
+    scenes |= {f"copy{n}": scenes[f"v{n:02d}"] for n in range(10)}
+    captions = {
+        f"v{n:02d}": [(10.0 * k, 10.0 * k + 8, text) for k, (_, text) in enumerate(scenes[f"v{n:02d}"])]
+        for n in range(0, 20, 3)
+    }
+    return open_planted(plant(tmp_path_factory.mktemp("root"), scenes, captions))
+
+
+def keys(moments):
+    return [(m.video_id, m.start_seconds, m.end_seconds, m.score, m.found_by) for m in moments]
+
+
+def unit(vector):
+    return vector / np.linalg.norm(vector)
+
+
+OPTIONS = [{}, {"by": "video"}, {"by": "text"}, {"group": "video"}, {"fold": True}, {"group": "video", "fold": True}]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_the_next_moments_are_a_slice_of_a_longer_list(search, options):
+    every = search("dog beach", num_results=10_000, **options)
+    assert 10 < len(every) < 10_000
+    for offset, count in ((0, 7), (3, 5), (7, 21), (len(every) - 2, 9), (len(every), 1)):
+        part = search("dog beach", num_results=count, offset=offset, **options)
+        assert keys(part) == keys(every[offset : offset + count])
+        for name in ("similar", "occurrences"):
+            assert [keys(vars(m)[name]) for m in part] == [keys(vars(m)[name]) for m in every[offset:][:count]]
+
+
+def test_nothing_changes_for_who_asks_for_nothing_new(search):
+    assert keys(search("dog", num_results=9)) == keys(search("dog", num_results=500))[:9]
+    assert all(not m.similar and not m.occurrences for m in search("dog", num_results=50))
+
+
+def test_several_examples_are_averaged(search):
+    spans = [VideoSpan("v00", 0, 10), VideoSpan("v03", 20, 30), VideoSpan("v11", 50, 60)]
+    vectors = [search.encode_query("", span) for span in spans]
+    mean_D = np.mean([unit(vector) for vector in vectors], axis=0)
+    np.testing.assert_allclose(search.encode_query("", spans), mean_D, atol=1e-6)
+    both_D = 0.25 * unit(mean_D) + 0.75 * unit(search.encode_query("dog"))
+    np.testing.assert_allclose(search.encode_query("dog", spans, 0.25), both_D, atol=1e-6)
+    moments = search(like=spans, num_results=1000)
+    for span in spans:
+        assert not any(
+            m.video_id == span.video_id and m.window[0] < span.end_seconds and m.window[1] > span.start_seconds
+            for m in moments
+        )
+    assert keys(search(like=[spans[0]], num_results=9)) == keys(search(like=spans[0], num_results=9))
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("options", [{"by": "video"}, {}, {"by": "text"}])
+def test_each_video_once_is_the_whole_list_grouped(search, options, is_known, monkeypatch):
+    known = CaptionScores(np.array([0.9])) if is_known else None
+    monkeypatch.setattr(search, "caption_scores", known)
+    every = search("dog beach", num_results=10_000, **options)
+    grouped = search("dog beach", num_results=10_000, group="video", **options)
+    assert [m.video_id for m in grouped] == list(dict.fromkeys(m.video_id for m in every))
+    for moment in grouped:
+        of_video = [m for m in every if m.video_id == moment.video_id]
+        assert keys([moment]) == keys(of_video[:1])
+        spans = [(m.start_seconds, m.end_seconds) for m in moment.occurrences]
+        assert spans == sorted(spans) and (moment.start_seconds, moment.end_seconds) in spans
+        assert not any(share_time(a, b) for a in moment.occurrences for b in moment.occurrences if a is not b)
+        if options == {"by": "video"}:
+            curve = search.score_curve("dog beach", moment.video_id).scores
+            limit = (curve.max() + np.median(curve)) / 2
+            if known is not None and known.fits(moment.score):
+                fitting = [m for m in of_video if known.fits(m.score)]
+            else:
+                fitting = [m for m in of_video if m is of_video[0] or m.curve.scores.max() >= limit]
+            assert sorted(keys(fitting)) == sorted(keys(moment.occurrences))
+    num_all = sum(len(moment.occurrences) for moment in grouped)
+    assert num_all > len(grouped), "some videos show it twice"
+
+
+def folded_by_loops(search, moments):
+    """Return [(moment, its similar ones)], as the definition says it."""
+    kept = []
+    for place, moment in enumerate(moments):
+        vector = unit(search._vector_of(moment))
+        for first_place, best, best_vector, similar in kept:
+            if best.video_id != moment.video_id and vector @ best_vector >= NEAR_DUPLICATE_COSINE:
+                if place - first_place <= FOLD_AHEAD:
+                    similar.append(moment)
+                break
+        else:
+            kept.append((place, moment, vector, []))
+    return [(best, similar) for _, best, _, similar in kept]
+
+
+@pytest.mark.parametrize("options", [{"by": "video"}, {}])
+def test_near_duplicates_are_with_the_better_one(search, options):
+    every = search("dog beach", num_results=10_000, **options)
+    expected = folded_by_loops(search, every)
+    found = search("dog beach", num_results=10_000, fold=True, **options)
+    assert keys(found) == keys([best for best, _ in expected]) and len(found) < len(every)
+    assert [keys(m.similar) for m in found] == [keys(similar) for _, similar in expected]
+    assert any(m.similar for m in found)
+
+
+def test_the_vector_of_a_moment_is_that_of_its_window(search):
+    for moment in search("dog", num_results=20, by="video"):
+        rows = search.index.rows_of(moment.video_id)
+        [row] = rows[(search.index.spans_of(rows) == moment.window).all(axis=1)]
+        np.testing.assert_array_equal(search._vector_of(moment), search.index.vectors_of(np.array([row]))[0])
+        assert l2_normalize(search._vector_of(moment)) @ search.encode_query("dog") == pytest.approx(
+            moment.score, abs=1e-3
+        )
+
+
+def test_all_that_fit_are_bounded_with_a_line(search, capsys, monkeypatch):
+    known = CaptionScores(np.linspace(0.6, 0.9, 20))
+    monkeypatch.setattr(search, "caption_scores", known)
+    fits = [m for m in search("dog", num_results=10_000, by="video") if known.fits(m.score)]
+    assert keys(search("dog", num_results=None, by="video")) == keys(fits) and fits
+    assert all(m.found_by != "video" or known.fits(m.score) for m in search("dog", num_results=None))
+    monkeypatch.setattr(search, "caption_scores", CaptionScores(np.linspace(2, 3, 20)))
+    assert keys(search("dog", num_results=None, by="video")) == keys(search("dog", by="video")), "the nearest"
+    assert not capsys.readouterr().err
+    monkeypatch.setattr(search_module, "MAX_ALL", 15)
+    like = VideoSpan("v00", 0, 10)
+    assert keys(search(like=like, num_results=None)) == keys(search(like=like, num_results=15))
+    [line] = capsys.readouterr().err.splitlines()
+    assert "15" in line
+    assert search(like=like, num_results=None, videos={"v01"}) and not capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [({"offset": -1}, "offset -1"), ({"offset": 100_001}, "offset 100001"), ({"group": "folder"}, "group folder")],
+)
+def test_what_cannot_be_asked_for_is_one_line(search, options, name):
+    with pytest.raises(SettingError, match=f"^{name}: expected "):
+        search("dog", **options)
