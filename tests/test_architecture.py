@@ -68,6 +68,7 @@ EXCEPTIONS = {
     ("extract/encoders/hub.py", "transformers"),
     ("train/search/encoder.py", "vlalign.extract"),
     ("train/page/browser_clips.py", "vlalign.extract"),
+    ("train/page/example_pictures.py", "vlalign.extract"),
     ("train/page/pictures.py", "vlalign.extract"),
     ("train/sync/settings.py", "vlalign.extract"),
     ("train/sync/sync.py", "vlalign.extract"),
@@ -75,8 +76,8 @@ EXCEPTIONS = {
 }
 """CLIP's features, and those of all hf: encoders, are defined by transformers' own networks; a copy of them here would
 soon differ. A query is
-encoded by the model that made the features. A clip or a frame for the page is decoded by the confined decoder. A sync
-calls the steps of the other folders, for a server that brings its data set up to date."""
+encoded by the model that made the features. A clip, a frame or a picture for the page is decoded by the confined
+decoder. A sync calls the steps of the other folders, for a server that brings its data set up to date."""
 
 
 def absolute_imports(path: Path) -> list[tuple[int, str]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common.errors import refuse_unreadable
-from ..common.files import read_json, read_jsonl, write_json, write_jsonl
+from ..common.files import numbered_jsonl, read_json, read_jsonl, write_json, write_jsonl
 from ..common.validation import check_text
 from .folder import DatasetFolder
 
@@ -116,6 +116,18 @@ def read_sync_record(dataset: DatasetFolder) -> SyncRecord:
         record.files = {row.path: row for row in (SyncedFile(**each) for each in read_jsonl(path))}
     record.removed = _read_removed(dataset)
     return record
+
+
+def read_file_times(dataset: DatasetFolder) -> dict[str, int]:
+    """Return {path: when it was changed, in nanoseconds} of the files of the synchronised folders.
+
+    Raises:
+        UserError: The record is damaged.
+    """
+    path = sync_folder(dataset) / "files.jsonl"
+    with refuse_unreadable(path, "not a list of synchronised files", REMEDY):
+        rows = numbered_jsonl(path) if path.exists() else ()
+        return {str(row["path"]): int(row["mtime_ns"]) for _, row in rows}
 
 
 def _read_removed(dataset: DatasetFolder) -> dict[str, RemovedVideo]:

@@ -1,10 +1,8 @@
 """The command vlalign-sync."""
 
 import argparse
-import gc
 import json
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,17 +10,16 @@ from ...storage.cli.command import run_command
 from ...storage.cli.parser import Parser, add_setting, command_parser, given_settings
 from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, SettingError, UserError
 from ...storage.common.settings import names_of_options
-from ...storage.common.terminal import say, show, warn
+from ...storage.common.terminal import show, warn
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.dataset.synced import is_synced
-from ..sync.settings import SyncSettings
+from ..sync.settings import EVERY_SECONDS, SyncSettings
 
 if TYPE_CHECKING:
     from ..sync.sync import SyncResult
 
 DEFAULT_DATASET = "mine"
 """Name of the data set if none follows folders yet."""
-EVERY_SECONDS = 60.0
 MIN_EVERY_SECONDS = 1.0
 
 
@@ -56,7 +53,7 @@ def make_parser() -> Parser:
     return parser
 
 
-def _dataset_of(args: argparse.Namespace) -> str:
+def dataset_of(args: argparse.Namespace) -> str:
     """Return the name of the data set: the one that was asked for, the only one that follows folders, or a new one."""
     if args.dataset is not None:
         return args.dataset
@@ -68,60 +65,36 @@ def _dataset_of(args: argparse.Namespace) -> str:
 
 def sync(args: argparse.Namespace) -> int:
     """Run the command, once or again and again; return the exit code."""
-    from ..sync.sync import sync_videos
+    from ..sync.sync import SyncResult
+    from ..sync.watch import show_messages, sync_again_and_again
 
     if args.every < MIN_EVERY_SECONDS:
         raise SettingError("every", args.every, f"expected {MIN_EVERY_SECONDS:g} or more")
-    folder = DatasetFolder(args.root, _dataset_of(args)).path
+    folder = DatasetFolder(args.root, dataset_of(args)).path
     settings = SyncSettings(dataset=folder, folders=args.folders, **given_settings(args, SyncSettings))
-    result = sync_videos(settings)
-    _show_messages(result, None)
+    syncs = sync_again_and_again(settings, lambda: time.sleep(args.every))
+    result = next(syncs)
+    if not isinstance(result, SyncResult):
+        raise result
+    show_messages(result, None)
     _show_result(folder, result, as_json=args.json)
     if not args.watch:
         return EXIT_DONE if result.complete else EXIT_INCOMPLETE
-    again = replace(settings, forget=())
-    while True:
-        time.sleep(args.every)
-        try:
-            new = sync_videos(again)
-        except (UserError, OSError) as error:  # another sync, a full disk: the next round may succeed
-            warn(f"warning: {error}; tried again in {args.every:g} s")
+    for new in syncs:
+        if not isinstance(new, SyncResult):
+            warn(f"warning: {new}; tried again in {args.every:g} s")
             continue
-        if new.changed:
-            gc.collect()  # objects that refer to each other hold files of the index that was read
-        _show_messages(new, result)
-        if new.changed or _warnings(new) != _warnings(result):
+        show_messages(new, result)
+        if new.changed or new.warnings != result.warnings:
             _show_result(folder, new, as_json=args.json)
         result = new
-
-
-def _show_messages(result: "SyncResult", before: "SyncResult | None") -> None:
-    """Show what was not shown after the sync before."""
-    said = set() if before is None else {*before.notes, *_warnings(before)}
-    for line in result.notes:
-        if line not in said:
-            say(f"note: {line}")
-    for line in _warnings(result):
-        if line not in said:
-            warn(f"warning: {line}")
-
-
-def _warnings(result: "SyncResult") -> list[str]:
-    unreachable = [f"{folder}: {why}; its videos stay" for folder, why in result.unreachable.items()]
-    return [*unreachable, *result.problems, *(f"video {video_id!r}: {why}" for video_id, why in result.failed.items())]
+    return EXIT_DONE
 
 
 def _show_result(folder: Path, result: "SyncResult", *, as_json: bool) -> None:
-    if as_json:
-        show(json.dumps(result.to_json(), ensure_ascii=False))
-        return
-    returned = f", {len(result.returned):,} returned" if result.returned else ""
-    pruned = f", {len(result.pruned):,} pruned" if result.pruned else ""
-    show(
-        f"{folder}: {result.num_videos:,} videos; {len(result.extracted):,} extracted, "
-        f"{len(result.renamed):,} renamed, {len(result.removed):,} removed{returned}{pruned}, "
-        f"{result.num_unchanged:,} unchanged, {len(result.skipped):,} skipped, {len(result.failed):,} failed"
-    )
+    from ..sync.watch import summary
+
+    show(json.dumps(result.to_json(), ensure_ascii=False) if as_json else f"{folder}: {summary(result)}")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,16 +1,19 @@
 """The addresses of the page. ``/api/openapi.json`` describes all of them."""
 
+import asyncio
 import math
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import FileResponse, JSONResponse
+from starlette.concurrency import run_in_threadpool
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
@@ -30,7 +33,9 @@ from ..search.search import Search
 from ..search.video_filters import VideoFilters
 from .browser_clips import ClipCache
 from .concurrency import AddressQueue, Busy, one_at_a_time
-from .guard import Access, Guard
+from .example_pictures import ExamplePictures
+from .folder_sync import FolderSync
+from .guard import UPLOADS, Access, Guard, too_large
 from .library import NotFound, VideoLibrary
 from .pictures import FrameCache
 from .responses import (
@@ -38,19 +43,32 @@ from .responses import (
     CurveResponse,
     DatasetResponse,
     MomentResponse,
+    PictureResponse,
     SearchResponse,
+    SyncResponse,
+    VideoResponse,
+    VideosResponse,
     WordCurveResponse,
 )
+from .video_list import VideoList
 
 STATIC = Path(__file__).parent / "static"
+SEARCHES = ("/api/search", "/api/like")
 SEARCH_SECONDS = 20.0
 """Time limit of a search, and of waiting for the searches before it."""
 SOURCE_HEADER, SECONDS_HEADER = "Picture-Source", "Picture-Seconds"
 """Headers of a picture."""
+UPLOAD_SECONDS = 30.0
+"""Time limit for the content of a request to arrive."""
+MAX_UPLOADS = 8
+"""More of them at once are refused, since each is held in memory."""
 MAX_RESULTS, MAX_ID_CHARACTERS, MAX_RANGE_CHARACTERS = 60, 1024, 100
 MAX_EXAMPLES, MAX_EXAMPLE_CHARACTERS = 20, MAX_ID_CHARACTERS + 50
 UPLOADED = "picture:"
 """Begins the example that is a picture which was uploaded to this page."""
+
+UPLOAD_BODY = {"requestBody": {"required": True, "content": {"image/*": {}, "application/octet-stream": {}}}}
+"""Of the API's description: the bytes of an image file."""
 
 QueryText = Annotated[str, Query(min_length=1, max_length=2000)]
 VideoId = Annotated[str, Query(min_length=1, max_length=MAX_ID_CHARACTERS)]
@@ -67,6 +85,8 @@ NumResults = Annotated[int, Query(ge=1, le=MAX_RESULTS)]
 Offset = Annotated[int, Query(ge=0, le=MAX_OFFSET, description="moments, or videos with group, to skip")]
 Group = Annotated[SearchGroup | None, Query(description="the best moment of each video, with its others that fit")]
 Fold = Annotated[bool, Query(description="return moments that look nearly the same as a better one with that one")]
+VideoOffset = Annotated[int, Query(ge=0, le=10**9, description="videos to skip")]
+PictureId = Annotated[str, Query(min_length=1, max_length=100)]
 Seconds = Annotated[float, Query(ge=0, le=1e7, allow_inf_nan=False)]
 MaxSeconds = Annotated[float | None, Query(ge=0, le=1e7, allow_inf_nan=False)]
 Split = Annotated[str | None, Query(pattern="^(train|validation|test)$")]
@@ -110,6 +130,11 @@ class PageDataset:
     search: Search
     library: VideoLibrary
 
+    @cached_property
+    def videos(self) -> VideoList:
+        """The videos that are there, for a page without a query."""
+        return VideoList(self.search, self.library)
+
     def respond(
         self,
         moments: list[Moment],
@@ -127,15 +152,7 @@ class PageDataset:
             warnings: Sentences to show beside them.
             nothing_fits: Why none of them fits; None if one does.
         """
-        shown = [
-            MomentResponse.of(
-                moment,
-                self.search.encoder.duration_seconds(moment.video_id),
-                self.library.captions_at(moment.video_id, moment.start_seconds, moment.end_seconds),
-                self.library.how_shown(moment.video_id),
-            )
-            for moment in moments[:num_results]
-        ]
+        shown = [self._response(moment) for moment in moments[:num_results]]
         return SearchResponse(
             moments=shown,
             has_more=len(moments) > num_results,
@@ -144,10 +161,26 @@ class PageDataset:
             nothing_fits=nothing_fits,
         )
 
+    def _response(self, moment: Moment) -> MomentResponse:
+        return MomentResponse.of(
+            moment,
+            self.search.encoder.duration_seconds(moment.video_id),
+            self.library.captions_at(moment.video_id, moment.start_seconds, moment.end_seconds),
+            self.library.how_shown(moment.video_id),
+            [self._response(other) for other in moment.similar],
+        )
+
+
+class NothingYet(Exception):
+    """No video of the data set was read yet. The message says how far it is."""
+
 
 def selected_dataset(request: Request, name: DatasetName = None) -> PageDataset:
     """Return a data set of the page by its name; without one, the first."""
     datasets: dict[str, PageDataset] = request.app.state.datasets
+    sync: FolderSync | None = request.app.state.sync
+    if sync is not None and sync.dataset_name not in datasets and name in (None, sync.dataset_name):
+        raise NothingYet(sync.why_nothing_yet)
     found = next(iter(datasets.values())) if name is None else datasets.get(name)
     if found is None:
         raise NotFound(f"no such data set on this page; expected one of {', '.join(datasets)}")
@@ -164,17 +197,18 @@ def make_app(searches: Sequence[Search], access: Access) -> FastAPI:
         searches: One for each data set of the page.
         access: Who may send requests.
     """
-    app = FastAPI(title="vlalign", openapi_url="/api/openapi.json", docs_url=None, redoc_url=None)
-    clips, frames = ClipCache(), FrameCache()
-    app.state.datasets = {}
+    urls = {"openapi_url": "/api/openapi.json", "docs_url": None, "redoc_url": None}
+    app = FastAPI(title="vlalign", lifespan=_life, **urls)
+    app.state.clips, app.state.frames, app.state.pictures = ClipCache(), FrameCache(), ExamplePictures()
+    app.state.datasets, app.state.sync = {}, None
     for search in searches:
-        dataset = search.encoder.dataset
-        app.state.datasets[dataset.name] = PageDataset(search, VideoLibrary(dataset, clips, frames))
+        add_search(app, search)
     app.add_middleware(Guard, access=access)
     _add_errors(app)
     _add_about(app)
     _add_searches(app)
     _add_media(app)
+    _add_examples(app)
 
     @app.get("/", include_in_schema=False)
     def page() -> FileResponse:
@@ -185,10 +219,37 @@ def make_app(searches: Sequence[Search], access: Access) -> FastAPI:
     return app
 
 
+@asynccontextmanager
+async def _life(app: FastAPI) -> AsyncIterator[None]:
+    """Remove what the page kept when the server ends, which a stopped command may do without further ado."""
+    yield
+    app.state.pictures.close()
+    app.state.clips.close()
+
+
+def add_search(app: FastAPI, search: Search) -> None:
+    """Add a data set to a page, or take another search of one. Requests that are being answered keep the old one."""
+    dataset = search.encoder.dataset
+    library = VideoLibrary(dataset, app.state.clips, app.state.frames)
+    app.state.datasets[dataset.name] = PageDataset(search, library)
+
+
+def follow(app: FastAPI, sync: FolderSync) -> None:
+    """Let a page show how far a sync of its folders is. Before the sync's first search, its data set is empty."""
+    app.state.sync = sync
+
+
 def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(UserError)
     async def user_error(_: Request, error: Exception) -> JSONResponse:
-        return JSONResponse({"detail": str(error)}, 422)
+        return JSONResponse({"detail": app.state.pictures.without_paths(str(error))}, 422)
+
+    @app.exception_handler(NothingYet)
+    async def nothing_yet(request: Request, error: Exception) -> JSONResponse:
+        if request.url.path not in SEARCHES:
+            return JSONResponse({"detail": str(error)}, 404)
+        nothing = SearchResponse(moments=[], has_more=False, num_videos=0, warnings=[str(error)], nothing_fits=None)
+        return JSONResponse(nothing.model_dump())
 
     @app.exception_handler(SearchTimeout)
     async def timeout(_: Request, error: Exception) -> JSONResponse:
@@ -208,6 +269,10 @@ def _add_about(app: FastAPI) -> None:
     def about() -> AboutResponse:
         """Return the data sets that can be searched, and the model."""
         datasets: list[PageDataset] = list(app.state.datasets.values())
+        sync: FolderSync | None = app.state.sync
+        if not datasets and sync is not None:
+            nothing = DatasetResponse(name=sync.dataset_name, num_videos=0, num_windows=0, splits=[], suggestions=[])
+            return AboutResponse(model=sync.model, note=None, datasets=[nothing])
         return AboutResponse(
             model=datasets[0].search.encoder.name,
             note=datasets[0].search.encoder.note,
@@ -222,6 +287,31 @@ def _add_about(app: FastAPI) -> None:
                 for dataset in datasets
             ],
         )
+
+    @app.get("/api/sync")
+    def sync() -> SyncResponse:
+        """Return the folders of videos that the page follows, and how far they are read."""
+        followed: FolderSync | None = app.state.sync
+        if followed is None:
+            return SyncResponse(following=[], state="idle", what="no folders are followed", version=0)
+        return followed.state()
+
+    @app.get("/api/videos")
+    def videos(dataset: SelectedDataset, offset: VideoOffset = 0, num_results: NumResults = 12) -> VideosResponse:
+        """Return the videos that are there: the newest first where that is known, else in the order of the index."""
+        shown = []
+        for video_id in dataset.videos.part(offset, num_results):
+            seconds = dataset.search.encoder.duration_seconds(video_id)
+            shown.append(
+                VideoResponse(
+                    video_id=video_id,
+                    duration_seconds=seconds,
+                    shown=dataset.library.how_shown(video_id),
+                    middle_seconds=seconds / 2,
+                    caption=dataset.library.first_caption(video_id),
+                )
+            )
+        return VideosResponse(videos=shown, num_videos=len(dataset.videos))
 
 
 def _add_searches(app: FastAPI) -> None:
@@ -343,3 +433,40 @@ def _add_media(app: FastAPI) -> None:
         headers = {SOURCE_HEADER: found.source, SECONDS_HEADER: f"{found.seconds:.3f}"}
         headers |= caching if found.source == "frame" else {"Cache-Control": "no-store"}  # the file may come back
         return Response(found.jpeg, media_type="image/jpeg", headers=headers)
+
+
+def _add_examples(app: FastAPI) -> None:
+    pictures: ExamplePictures = app.state.pictures
+    places = asyncio.Semaphore(MAX_UPLOADS)
+
+    @app.post("/api/pictures", dependencies=[Depends(AddressQueue("pictures"))], openapi_extra=UPLOAD_BODY)
+    async def add_picture(request: Request) -> PictureResponse:
+        """Take a picture as an example for a search; return its id."""
+        if places.locked():
+            raise Busy("pictures")
+        async with places:
+            content = await _content(request, UPLOADS["/api/pictures"])
+            return PictureResponse(picture=await run_in_threadpool(pictures.add, content))
+
+    @app.get("/media/example", response_class=Response, responses={200: {"content": {"image/jpeg": {}}}})
+    def example(picture: PictureId) -> Response:
+        """Return a picture that was taken as an example, as JPEG of at most 640 px a side."""
+        headers = {"Cache-Control": "private, max-age=3600"}
+        return Response(pictures.jpeg(picture), media_type="image/jpeg", headers=headers)
+
+
+async def _content(request: Request, max_bytes: int) -> bytes:
+    """Return the content of a request; refuse it while it arrives if it is too large or too slow."""
+    try:
+        return await asyncio.wait_for(_read(request, max_bytes), UPLOAD_SECONDS)
+    except asyncio.TimeoutError:
+        raise HTTPException(408, "the picture did not arrive in time; send it again") from None
+
+
+async def _read(request: Request, max_bytes: int) -> bytes:
+    content = bytearray()
+    async for part in request.stream():
+        content += part
+        if len(content) > max_bytes:
+            raise HTTPException(413, too_large(max_bytes))
+    return bytes(content)

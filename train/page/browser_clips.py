@@ -75,3 +75,7 @@ class ClipCache:
         while len(self._paths) > MAX_CACHED_CLIPS:
             self._paths.popitem(last=False)[1].unlink(missing_ok=True)
         return self._paths[key]
+
+    def close(self) -> None:
+        """Remove all clips."""
+        self._folder.cleanup()

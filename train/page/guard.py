@@ -9,6 +9,11 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+UPLOADS = {"/api/pictures": 10_000_000}
+"""{path that takes content: bytes of it, at most}"""
+UPLOAD_TYPES = ("image/", "application/octet-stream")
+"""Starts of the content types of uploads. Browsers ask for permission before a page of another site sends one of them,
+which it does not get."""
 MAX_URL_BYTES = 8192
 """Longest path and query together. A query of 2,000 characters needs fewer unless all of them are emoji."""
 WRONG_TOKEN = "the token is missing or wrong; open the address that vlalign-serve printed"
@@ -50,7 +55,7 @@ class Access:
 
 
 class Guard:
-    """Refuses requests of other hosts, without the token, with a body, or with a long address."""
+    """Refuses requests of other hosts, without the token, with content that is no upload, or with a long address."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self.app, self.access = app, access
@@ -74,11 +79,14 @@ class Guard:
 
     def _refuse(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
-        if scope["method"] not in ("GET", "HEAD"):
+        max_bytes = UPLOADS.get(scope["path"])
+        if max_bytes is None and scope["method"] not in ("GET", "HEAD"):
             return PlainTextResponse("only GET and HEAD are answered", 405, {"Allow": "GET, HEAD"})
+        if max_bytes is not None and scope["method"] != "POST":
+            return PlainTextResponse("only POST is answered here", 405, {"Allow": "POST"})
         if len(scope.get("raw_path", b"")) + len(scope["query_string"]) > MAX_URL_BYTES:
             return PlainTextResponse("the address is too long", 414)
-        if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
+        if max_bytes is None and (headers.get("content-length", "0") != "0" or "transfer-encoding" in headers):
             return PlainTextResponse("a request with content is not answered", 413)
         if self.access.hosts and _host_name(headers.get("host", "")) not in self.access.hosts:
             return PlainTextResponse("another host was asked for", 421)
@@ -87,7 +95,7 @@ class Guard:
             if scope["path"] == "/":
                 return HTMLResponse(WRONG_TOKEN_PAGE, 401, headers_401)
             return JSONResponse({"detail": WRONG_TOKEN}, 401, headers_401)
-        return None
+        return None if max_bytes is None else _refuse_upload(headers, max_bytes)
 
     def _exchange_token(self, scope: Scope) -> Response | None:
         """Give the page's cookie for the token, which thereby leaves the browser's address bar; None if there is none.
@@ -110,6 +118,25 @@ class Guard:
         given += [value for name, value in _parameters(scope) if name == "token"][:1]
         wanted = (self.access.token or "").encode()
         return any(hmac.compare_digest(each.encode(errors="replace"), wanted) for each in given)
+
+
+def _refuse_upload(headers: Headers, max_bytes: int) -> Response | None:
+    """Refuse content that a page of another site sends, content of another type, and too much of it."""
+    origin = headers.get("origin")
+    of_this_page = origin is None or origin.partition("://")[2].lower() == headers.get("host", "").lower()
+    if not of_this_page or headers.get("sec-fetch-site", "same-origin") != "same-origin":
+        return JSONResponse({"detail": "only this page may send something"}, 403)
+    if not headers.get("content-type", "").lower().startswith(UPLOAD_TYPES):
+        return JSONResponse({"detail": "expected an image, with a Content-Type such as image/jpeg"}, 415)
+    length = headers.get("content-length", "0")
+    if not length.isdecimal() or int(length[:20]) > max_bytes:
+        return JSONResponse({"detail": too_large(max_bytes)}, 413)
+    return None
+
+
+def too_large(max_bytes: int) -> str:
+    """Return what is said of a picture with more bytes."""
+    return f"this picture is too large; expected at most {max_bytes // 1_000_000} MB"
 
 
 def _parameters(scope: Scope) -> list[tuple[str, str]]:

@@ -60,6 +60,15 @@ class VideoLibrary:
                 found.append(caption.caption)
         return found[:MAX_CAPTIONS]
 
+    def first_caption(self, video_id: str) -> str | None:
+        """Return the first caption of a video; None without one."""
+        return next((caption.caption for caption in self._captions.get(video_id, [])), None)
+
+    def file_name(self, video_id: str) -> str:
+        """Return the absolute path of a video's file as the list names it; empty if there is none on this machine."""
+        video = self._videos.get(video_id)
+        return "" if video is None or video.url else self.dataset.video_file(video)
+
     def how_shown(self, video_id: str) -> Shown:
         """Return how browsers show a video."""
         video = self._videos.get(video_id)

@@ -1,5 +1,7 @@
 """The responses of the page's API, as JSON."""
 
+from typing import Literal
+
 from pydantic import BaseModel
 
 from ...storage.dataset.media_types import Shown
@@ -29,14 +31,6 @@ class WordCurveResponse(BaseModel):
 
     word: str
     curve: CurveResponse
-
-
-class SimilarResponse(BaseModel):
-    """A moment of another video that looks nearly the same as one that fits better."""
-
-    video_id: str
-    start_seconds: float
-    end_seconds: float
 
 
 class OccurrenceResponse(BaseModel):
@@ -76,13 +70,20 @@ class MomentResponse(BaseModel):
     alone (``/media/picture``)."""
     curve: CurveResponse
     """Over the time of the moment."""
-    similar: list[SimilarResponse]
+    similar: list["MomentResponse"]
     """Moments of other videos that look nearly the same, which are not returned themselves; empty without ``fold``."""
     occurrences: list[OccurrenceResponse]
     """Moments of the video that fit, by time, this one among them; empty without ``group``."""
 
     @classmethod
-    def of(cls, moment: Moment, duration_seconds: float, captions: list[str], shown: Shown) -> "MomentResponse":
+    def of(
+        cls,
+        moment: Moment,
+        duration_seconds: float,
+        captions: list[str],
+        shown: Shown,
+        similar: "list[MomentResponse]",
+    ) -> "MomentResponse":
         """Return a moment with what the page shows beside it."""
         return cls(
             video_id=moment.video_id,
@@ -99,7 +100,7 @@ class MomentResponse(BaseModel):
             captions=captions,
             shown=shown,
             curve=CurveResponse.of(moment.curve),
-            similar=[SimilarResponse.model_validate(m, from_attributes=True) for m in moment.similar],
+            similar=similar,
             occurrences=[OccurrenceResponse.model_validate(m, from_attributes=True) for m in moment.occurrences],
         )
 
@@ -138,3 +139,51 @@ class AboutResponse(BaseModel):
     note: str | None
     datasets: list[DatasetResponse]
     """The first is searched if none is named."""
+
+
+class VideoResponse(BaseModel):
+    """A video that is there."""
+
+    video_id: str
+    duration_seconds: float
+    shown: Shown
+    """As ``MomentResponse.shown``."""
+    middle_seconds: float
+    """The second of its picture (``/media/picture``)."""
+    caption: str | None
+    """Its first caption; null without one."""
+
+
+class VideosResponse(BaseModel):
+    """Videos of a data set, the newest first where that is known."""
+
+    videos: list[VideoResponse]
+    num_videos: int
+    """All of them."""
+
+
+class PictureResponse(BaseModel):
+    """A picture that was taken as an example."""
+
+    picture: str
+    """Its id: ``/media/example`` shows it."""
+
+
+class SyncResponse(BaseModel):
+    """The folders of videos that the page follows, and how far they are read."""
+
+    following: list[str]
+    """Names of the folders; none if the page follows none."""
+    state: Literal["idle", "working", "failed"]
+    done: int | None = None
+    """Units of the work that are done; null if that is not known."""
+    total: int | None = None
+    what: str
+    """A short sentence, such as "extracting: 3 of 12 videos"."""
+    rate: float | None = None
+    """Units a second."""
+    seconds_left: float | None = None
+    problems: list[str] = []
+    """Lines about files and folders that could not be read."""
+    version: int
+    """Rises whenever other videos can be found: what was asked for before should be asked for again."""

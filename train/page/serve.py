@@ -6,13 +6,15 @@ import secrets
 import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ...storage.common.errors import SettingError
 from ..search.search import Search
-from .app import make_app
+from .app import add_search, follow, make_app
+from .folder_sync import FolderSync
 from .guard import Access
 
 LOOPBACK = "127.0.0.1"
@@ -29,6 +31,7 @@ def serve(
     host: str = LOOPBACK,
     port: int = 8377,
     no_token: bool = False,
+    sync: FolderSync | None = None,
     on_ready: Callable[[str], None],
 ) -> None:
     """Serve the page until a signal comes.
@@ -39,6 +42,7 @@ def serve(
         port: Port; 0 for any free one.
         no_token: Answer every user of this machine. Otherwise, a request needs the token that is part of the page's
             address, and new at each start.
+        sync: Brings the data set up to date with folders of videos meanwhile; its search may be missing at first.
         on_ready: Called with the page's address.
 
     Raises:
@@ -55,6 +59,9 @@ def serve(
         shown = f"[{host}]" if ":" in host else host
         names = [LOOPBACK, "localhost", "[::1]", shown] if is_local else []
         app = make_app(searches, Access(names, token, port))
+        if sync is not None:
+            follow(app, sync)
+            sync.start(partial(add_search, app), has_search=bool(searches))
         on_ready(f"http://{shown}:{port}/" + (f"?token={token}" if token else ""))
         config = uvicorn.Config(
             app,
@@ -68,7 +75,11 @@ def serve(
             ws="none",
             proxy_headers=False,
         )
-        uvicorn.Server(config).run(sockets=[listening])
+        try:
+            uvicorn.Server(config).run(sockets=[listening])
+        finally:
+            if sync is not None:
+                sync.stop()
 
 
 def _is_loopback(host: str) -> bool:

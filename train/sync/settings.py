@@ -22,6 +22,8 @@ from ...storage.stores.opening import feature_names, find_features
 
 DEFAULT_FEATURES = "s3d"
 """As ``vlalign-extract``."""
+EVERY_SECONDS = 60.0
+"""Time from the end of a sync to the next one, if nothing else is asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,6 +44,7 @@ from ...storage.profiles import FRAME_MAPS, LOGMEL
 from ...storage.records import VideoRecord
 from ...storage.stores.opening import feature_names, find_features, open_features_writer
 from ...storage.stores.thumbnails import remove_thumbnails
+from ..search.search_source import SearchSource
 from .settings import SyncSettings
 
 MAX_EXAMPLES = 3
@@ -88,6 +89,13 @@ class SyncResult:
     def changed(self) -> bool:
         """True if a search that was opened before should be opened again."""
         return bool(self.extracted or self.renamed or self.removed or self.returned or self.pruned)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What could not be used, one line each: unreachable folders, problems, failed videos."""
+        unreachable = [f"{folder}: {why}; its videos stay" for folder, why in self.unreachable.items()]
+        failed = [f"video {video_id!r}: {why}" for video_id, why in self.failed.items()]
+        return [*unreachable, *self.problems, *failed]
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, as ``vlalign-sync --json`` prints them."""
@@ -164,6 +172,25 @@ def sync_videos(settings: SyncSettings, *, on_progress: Listener | None = None) 
             notes=[*_notes(dataset, looks, changes), *subtitles],
             num_videos=len(changes.videos),
         )
+
+
+def followed_folders(settings: SyncSettings) -> list[str]:
+    """Return the folders that a sync would follow: those of the data set, and the new ones. The user allows these.
+
+    Raises:
+        UserError: One of the new folders cannot be used, or there is none at all.
+    """
+    return [folder.path for folder in _choose_folders(settings, read_sync_record(settings.folder))]
+
+
+def search_source(extraction: ExtractionSettings, name: str) -> SearchSource:
+    """Return what opens a search of the features ``name`` that a sync extracts."""
+    encoder, weights = extraction.encoders[name], extraction.chosen_weights.get(name)
+    return SearchSource(
+        dataset=extraction.folder.path,
+        features=encoder if is_hub_name(encoder) else name,
+        weights=None if weights in (None, "pretrained", "random") else weights,
+    )
 
 
 # The folders
@@ -379,15 +406,8 @@ def _index(extraction: ExtractionSettings, record: SyncRecord, problems: Problem
 
 def _build_index(extraction: ExtractionSettings, name: str) -> None:
     from ..search.build import build_index  # torch takes seconds to import
-    from ..search.search_source import SearchSource
 
-    encoder, weights = extraction.encoders[name], extraction.chosen_weights.get(name)
-    source = SearchSource(
-        dataset=extraction.folder.path,
-        features=encoder if is_hub_name(encoder) else name,
-        weights=None if weights in (None, "pretrained", "random") else weights,
-    )
-    build_index(source)
+    build_index(search_source(extraction, name))
 
 
 # What is said

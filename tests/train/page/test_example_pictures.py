@@ -1,0 +1,155 @@
+"""Pictures that are sent to the page as examples: what is taken, kept and refused."""
+
+import io
+import os
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from starlette.testclient import TestClient
+from vlalign.train.page import app as page_app
+from vlalign.train.page import example_pictures
+from vlalign.train.page.app import make_app
+from vlalign.train.page.guard import UPLOADS, Access
+from vlalign.train.page.library import NotFound
+
+HERE, PNG = "http://127.0.0.1:8377", {"Content-Type": "image/png"}
+SIZE = UPLOADS["/api/pictures"]
+
+
+def picture(number: int, kind: str = "PNG", size: tuple[int, int] = (900, 600)) -> bytes:
+    """Return an image file of one colour."""
+    content = io.BytesIO()
+    Image.new("RGB", size, (number * 40 % 256, number * 7 % 256, 90)).save(content, kind)
+    return content.getvalue()
+
+
+@pytest.fixture
+def client() -> TestClient:
+    with TestClient(make_app([], Access(["127.0.0.1"])), base_url=HERE) as client:
+        yield client
+
+
+def folder_of(client: TestClient) -> Path:
+    return Path(client.app.state.pictures._path)
+
+
+def sent(client: TestClient, content: bytes, **headers: str) -> str:
+    answer = client.post("/api/pictures", content=content, headers=PNG | headers)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["picture"]
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "AVIF"])
+def test_a_picture_is_kept_and_shown_small(client, kind):
+    content = picture(3, kind)
+    name = sent(client, content, **{"Content-Type": f"image/{kind.lower()}"})
+    assert client.app.state.pictures.path(name).read_bytes() == content
+    shown = client.get("/media/example", params={"picture": name})
+    assert (shown.status_code, shown.headers["content-type"]) == (200, "image/jpeg")
+    small = Image.open(io.BytesIO(shown.content))
+    assert small.format == "JPEG" and small.size == (640, 427)
+    assert np.abs(np.asarray(small).mean((0, 1)) - (120, 21, 90)).max() < 4
+    assert sent(client, content) == name, "the same again"
+
+
+def test_pictures_lie_in_a_private_folder_that_is_removed(client):
+    sent(client, picture(1))
+    folder = folder_of(client)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700 and len(list(folder.iterdir())) == 1
+    client.__exit__(None, None, None)
+    assert not folder.exists()
+    client.__enter__()
+
+
+def test_the_picture_that_was_used_longest_ago_makes_room(client, monkeypatch):
+    monkeypatch.setattr(example_pictures, "MAX_PICTURES", 2)
+    first, second = (sent(client, picture(number)) for number in (1, 2))
+    assert client.get("/media/example", params={"picture": first}).status_code == 200
+    third = sent(client, picture(3))
+    assert {path.stem for path in folder_of(client).iterdir()} == {first, third}
+    gone = client.get("/media/example", params={"picture": second})
+    assert gone.status_code == 404 and "again" in gone.json()["detail"]
+    with pytest.raises(NotFound):
+        client.app.state.pictures.path(second)
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "\0", "a" * 32, "x" * 5000, ""])
+def test_other_names_are_no_pictures(client, name):
+    assert client.get("/media/example", params={"picture": name}).status_code in (404, 422)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"no image", b"<svg/>", b"GIF89a" + bytes(99), picture(1)[:300], picture(1, "BMP")],
+    ids=["empty", "text", "svg", "gif", "cut", "bmp"],
+)
+def test_what_is_no_image_is_refused_and_not_kept(client, content):
+    answer = client.post("/api/pictures", content=content, headers=PNG)
+    assert answer.status_code == 422 and "JPEG" in answer.json()["detail"]
+    assert str(folder_of(client)) not in answer.text and not list(folder_of(client).iterdir())
+
+
+def test_an_image_with_too_many_pixels_is_refused(client):
+    bomb = io.BytesIO()
+    Image.new("1", (20_000, 20_000)).save(bomb, "PNG")
+    answer = client.post("/api/pictures", content=bomb.getvalue(), headers=PNG)
+    assert answer.status_code == 422 and "pixels" in answer.json()["detail"]
+
+
+def test_too_much_is_refused_while_it_arrives(client):
+    num_read = 0
+
+    def parts():
+        nonlocal num_read
+        for _ in range(3000):
+            num_read += 1
+            yield bytes(10_000)
+
+    stated = client.post("/api/pictures", content=bytes(SIZE + 1), headers=PNG)
+    unstated = client.post("/api/pictures", content=parts(), headers=PNG)
+    for answer in (stated, unstated):
+        assert answer.status_code == 413 and "10 MB" in answer.json()["detail"]
+    assert not list(folder_of(client).iterdir())
+
+
+@pytest.mark.parametrize(
+    "headers, status",
+    [
+        ({"Origin": "http://127.0.0.1:9999"}, 403),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Content-Type": "text/plain"}, 415),
+        ({"Content-Type": "multipart/form-data; boundary=x"}, 415),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
+        ({"Host": "evil.example"}, 421),
+        ({"Origin": HERE, "Sec-Fetch-Site": "same-origin"}, 200),
+        ({"Content-Type": "application/octet-stream"}, 200),
+    ],
+)
+def test_pages_of_other_sites_send_nothing(client, headers, status):
+    assert client.post("/api/pictures", content=picture(1), headers=PNG | headers).status_code == status
+    assert len(os.listdir(folder_of(client))) == (status == 200)
+
+
+def test_a_picture_needs_the_token_and_other_addresses_take_nothing():
+    client = TestClient(make_app([], Access(["127.0.0.1"], "sesame")), base_url=HERE)
+    assert client.post("/api/pictures", content=picture(1), headers=PNG).status_code == 401
+    given = {"Authorization": "Bearer sesame"}
+    assert client.post("/api/pictures", content=picture(1), headers=PNG | given).status_code == 200
+    for path in ("/", "/api/search", "/api/pictures/", "/media/example"):
+        assert client.post(path, content=picture(1), headers=PNG | given).status_code in (405, 413)
+    for method in ("GET", "PUT", "OPTIONS", "DELETE"):
+        answer = client.request(method, "/api/pictures", headers=given)
+        assert answer.status_code == 405
+        assert not {name for name in answer.headers if name.startswith("access-control-")}
+    assert client.get("/media/example", params={"picture": "a"}).status_code == 401
+
+
+def test_a_picture_that_does_not_arrive_is_given_up(client, monkeypatch):
+    monkeypatch.setattr(page_app, "UPLOAD_SECONDS", 0.0)
+    assert client.post("/api/pictures", content=picture(1), headers=PNG).status_code in (200, 408)

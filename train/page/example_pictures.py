@@ -1,0 +1,113 @@
+"""Pictures that a person gives as examples: kept for a while in a private folder, and decoded in the sandbox only."""
+
+import hashlib
+import os
+import tempfile
+import threading
+from collections import OrderedDict
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...extract.decoding.errors import VideoError
+from ...storage.common.errors import UserError
+from .concurrency import one_at_a_time
+from .library import NotFound
+
+if TYPE_CHECKING:
+    from ...extract.videos.frames import FrameReader
+
+MAX_PICTURES = 32
+"""The picture that was used longest ago makes room for a new one."""
+DECODE_SECONDS = 10.0
+"""Time limit for decoding a picture."""
+ID_CHARACTERS = 32
+EXPECTED = "expected a JPEG, PNG, WebP or AVIF image"
+
+
+class ExamplePictures:
+    """Holds the latest pictures in a folder that only its user can open, and that is removed at the end.
+
+    The name of a file is a hash of its content; nothing that was sent chooses it.
+    """
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="vlalign-pictures-")
+        self._path = os.path.realpath(self._folder.name)
+        self._jpegs: OrderedDict[str, bytes] = OrderedDict()
+        """{id: the picture as a small JPEG}"""
+        self._adding, self._changing = threading.Lock(), threading.Lock()
+
+    @cached_property
+    def _reader(self) -> "FrameReader":
+        from ...extract.videos.frames import FrameReader  # loads decoders, which most searches do not need
+
+        return FrameReader()
+
+    def add(self, content: bytes) -> str:
+        """Keep a picture; return its id. The same content has the same id.
+
+        Args:
+            content: The bytes of an image file.
+
+        Raises:
+            UserError: It is no image that can be decoded.
+            Busy: Too many pictures are sent at once.
+        """
+        picture = hashlib.sha256(content).hexdigest()[:ID_CHARACTERS]
+        with one_at_a_time(self._adding, "pictures"):
+            if self._used(picture) is not None:
+                return picture
+            path = self._file(picture)
+            path.write_bytes(content)
+            try:
+                _, jpeg = self._reader.jpeg(path, 0.0, wait_seconds=DECODE_SECONDS, folders=[self._path])
+            except VideoError as error:
+                path.unlink()
+                raise UserError(f"this picture cannot be used: {error}; {EXPECTED}") from None
+            with self._changing:
+                self._jpegs[picture] = jpeg
+                gone = [self._jpegs.popitem(last=False)[0] for _ in range(len(self._jpegs) - MAX_PICTURES)]
+            for other in gone:
+                self._file(other).unlink(missing_ok=True)
+        return picture
+
+    def path(self, picture: str) -> Path:
+        """Return the file of a picture, as it was sent.
+
+        Raises:
+            NotFound: There is no such picture, or not any more.
+        """
+        self.jpeg(picture)
+        return self._file(picture)
+
+    def jpeg(self, picture: str) -> bytes:
+        """Return a picture as JPEG of at most 640 px a side.
+
+        Raises:
+            NotFound: There is no such picture, or not any more.
+        """
+        jpeg = self._used(picture)
+        if jpeg is None:
+            raise NotFound("this picture is not here any more; choose it again")
+        return jpeg
+
+    def without_paths(self, message: str) -> str:
+        """Return a message in which a file of a picture is called "the picture"."""
+        before, folder, after = message.partition(f"{self._path}/")
+        return f"{before}the picture{after[ID_CHARACTERS + len('.jpg') :]}" if folder else message
+
+    def close(self) -> None:
+        """Remove all pictures."""
+        if "_reader" in self.__dict__:
+            self._reader.close()
+        self._folder.cleanup()
+
+    def _used(self, picture: str) -> bytes | None:
+        with self._changing:
+            if picture in self._jpegs:
+                self._jpegs.move_to_end(picture)
+            return self._jpegs.get(picture)
+
+    def _file(self, picture: str) -> Path:
+        return Path(self._path) / f"{picture}.jpg"  # what it is, the decoder finds in the content

@@ -1,0 +1,178 @@
+"""A thread that brings the data set of a page up to date with folders of videos, again and again."""
+
+import signal
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ...storage.common.errors import UserError
+from ...storage.common.progress import Progress
+from ...storage.common.signals import Stopped
+from ...storage.common.terminal import number_of, say, warn
+from ..search.search import Search
+from ..sync.settings import EVERY_SECONDS, SyncSettings
+from ..sync.sync import SyncResult
+from ..sync.watch import show_messages, summary, sync_again_and_again
+from .responses import SyncResponse
+
+MAX_PROBLEMS = 20
+"""Lines on the page; the terminal has all."""
+
+
+@dataclass(frozen=True)
+class _State:
+    """What the thread does."""
+
+    state: Literal["idle", "working", "failed"]
+    what: str
+    progress: Progress | None = None
+    problems: tuple[str, ...] = ()
+    version: int = 0
+
+
+class FolderSync:
+    """Runs a sync at once and then every minute, and opens the search again after each that changed something.
+
+    Problems of a sync end neither it nor the server: the page shows them, and the terminal once.
+    """
+
+    def __init__(
+        self,
+        settings: SyncSettings,
+        folders: Mapping[str, str],
+        model: str,
+        features: str,
+        open_search: Callable[[], Search | None],
+        every_seconds: float = EVERY_SECONDS,
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            settings: Of the syncs.
+            folders: {absolute path of each folder: its name on the page}
+            model: Name of the features or the run that are searched.
+            features: Names of the features that are extracted.
+            open_search: Opens the search; None if no video was read yet.
+            every_seconds: Time from the end of a sync to the next one.
+        """
+        self.model, self.dataset_name = model, settings.folder.name
+        self._settings, self._features, self._open_search = settings, features, open_search
+        self._every_seconds = every_seconds
+        self._names = dict(sorted(folders.items(), key=lambda item: -len(item[0])))
+        self._names |= {str(settings.folder.path.absolute()): settings.folder.name}
+        self._following = list(folders.values())
+        self._state = _State("working", "looking at the folders")
+        self._ending = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, on_search: Callable[[Search], None], *, has_search: bool) -> None:
+        """Start the thread.
+
+        Args:
+            on_search: Called in it with each search that was opened.
+            has_search: True if one is open already.
+        """
+        # It is no daemon: a stopped command waits for it for some seconds, and then ends it (``run_command``).
+        self._thread = threading.Thread(target=self._run, args=(on_search, has_search), name="sync")
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the sync at its next step. What it did is kept, and the next one goes on from there."""
+        self._ending.set()
+
+    def state(self) -> SyncResponse:
+        """Return how far the folders are read."""
+        state = self._state
+        response = SyncResponse(
+            following=self._following,
+            state=state.state,
+            what=self._shown(state.what),
+            problems=[self._shown(line) for line in state.problems],
+            version=state.version,
+        )
+        if (at := state.progress) is not None:
+            response.done, response.total = at.done, at.total
+            if at.seconds > 0 and at.done > at.earlier:
+                response.rate = (at.done - at.earlier) / at.seconds
+                response.seconds_left = max(at.total - at.done, 0) / response.rate
+        return response
+
+    @property
+    def why_nothing_yet(self) -> str:
+        """Why nothing can be found before the first search was opened."""
+        state = self._state
+        if state.state == "working":
+            return f"videos are being read; {self._shown(state.what)}"
+        if state.problems:
+            return f"no videos were read yet: {self._shown(state.problems[0])}"
+        return f"there are no videos in {', '.join(self._following)} yet"
+
+    def _run(self, on_search: Callable[[Search], None], has_search: bool) -> None:
+        try:
+            self._sync(on_search, has_search)
+        except Stopped:
+            pass
+        finally:
+            if not self._ending.is_set():
+                self._change("failed", "the sync has ended; start vlalign-serve again", ["the terminal says why"])
+
+    def _sync(self, on_search: Callable[[Search], None], has_search: bool) -> None:
+        before, failure, is_stale = None, "", not has_search
+        for result in sync_again_and_again(self._settings, self._wait, self._report):
+            try:
+                if not isinstance(result, SyncResult):
+                    raise result
+                self._show(result, before)
+                before, is_stale = result, is_stale or result.changed
+                if is_stale:
+                    is_stale = not self._open(on_search)
+            except (UserError, OSError) as error:
+                if str(error) != failure:
+                    warn(f"warning: {error}; tried again in {self._every_seconds:g} s")
+                failure = str(error)
+                self._change("failed", f"the last sync failed; tried again in {self._every_seconds:g} s", [failure])
+            else:
+                failure = ""
+                self._change("idle", f"{number_of(result.num_videos, 'videos')}, up to date", result.warnings)
+
+    def _show(self, result: SyncResult, before: SyncResult | None) -> None:
+        """Show what is new on the terminal."""
+        show_messages(result, before)
+        if result.changed:
+            say(f"{self._settings.folder.path}: {summary(result)}")
+
+    def _open(self, on_search: Callable[[Search], None]) -> bool:
+        """Open the search again and hand it on; return whether there was something to open."""
+        self._state = replace(self._state, state="working", what="opening the search", progress=None)
+        search = self._open_search()
+        if search is None:
+            return False
+        on_search(search)
+        self._state = replace(self._state, version=self._state.version + 1)
+        return True
+
+    def _report(self, at: Progress) -> None:
+        """Take the progress of a sync. Raises ``Stopped`` once it shall end, as a signal does in a command."""
+        if self._ending.is_set():
+            raise Stopped(signal.SIGTERM)
+        doing = f"extracting {self._features}" if at.what == "extracting" else at.what
+        if at.unit == "bytes":
+            shown = f"{at.done >> 20:,} of {at.total >> 20:,} MiB"
+        else:
+            shown = f"{at.done:,} of {at.total:,} {at.unit}"
+        self._state = replace(self._state, state="working", what=f"{doing}: {shown}", progress=at)
+
+    def _change(self, state: Literal["idle", "failed"], what: str, problems: Sequence[str]) -> None:
+        more = [f"and {len(problems) - MAX_PROBLEMS:,} more"] if len(problems) > MAX_PROBLEMS else []
+        shown = (*problems[:MAX_PROBLEMS], *more)
+        self._state = replace(self._state, state=state, what=what, progress=None, problems=shown)
+
+    def _shown(self, text: str) -> str:
+        """Return a text for the page, in which folders have their names there."""
+        for path, name in self._names.items():
+            text = text.replace(path, name)
+        return text
+
+    def _wait(self) -> bool:
+        return self._ending.wait(self._every_seconds)

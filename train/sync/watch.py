@@ -1,0 +1,57 @@
+"""Syncs again and again: the loop of ``vlalign-sync --watch`` and of ``vlalign-serve --videos``."""
+
+import gc
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from ...storage.common.errors import UserError
+from ...storage.common.progress import Listener
+from ...storage.common.terminal import say, warn
+from .settings import SyncSettings
+from .sync import SyncResult, sync_videos
+
+
+def sync_again_and_again(
+    settings: SyncSettings, wait: Callable[[], object], on_progress: Listener | None = None
+) -> Iterator[SyncResult | UserError | OSError]:
+    """Yield the result of each sync, or why it failed: another sync, or a full disk; the next one may succeed.
+
+    Args:
+        settings: Of all syncs; folders are forgotten once.
+        wait: Called between two syncs; no more follow if it returns true.
+        on_progress: Called with the progress of the work.
+    """
+    while True:
+        try:
+            result = sync_videos(settings, on_progress=on_progress)
+        except (UserError, OSError) as error:
+            yield error
+        else:
+            yield result
+            if result.changed:
+                gc.collect()  # objects that refer to each other hold files of the index that was read
+        settings = replace(settings, forget=())
+        if wait():
+            return
+
+
+def show_messages(result: SyncResult, before: SyncResult | None) -> None:
+    """Show on the terminal what was not shown after the sync before."""
+    said = set() if before is None else {*before.notes, *before.warnings}
+    for line in result.notes:
+        if line not in said:
+            say(f"note: {line}")
+    for line in result.warnings:
+        if line not in said:
+            warn(f"warning: {line}")
+
+
+def summary(result: SyncResult) -> str:
+    """Return one line about what was done."""
+    returned = f", {len(result.returned):,} returned" if result.returned else ""
+    pruned = f", {len(result.pruned):,} pruned" if result.pruned else ""
+    return (
+        f"{result.num_videos:,} videos; {len(result.extracted):,} extracted, "
+        f"{len(result.renamed):,} renamed, {len(result.removed):,} removed{returned}{pruned}, "
+        f"{result.num_unchanged:,} unchanged, {len(result.skipped):,} skipped, {len(result.failed):,} failed"
+    )
