@@ -136,7 +136,7 @@ function more() {
       next.textContent = "Show more";
       return found;
     } catch (error) {
-      if (error.name !== "AbortError") next.textContent = `No answer (${error.message}). Try again`;
+      if (first && error.name !== "AbortError") next.textContent = `No answer (${error.message}). Try again`;
       throw error;
     } finally {
       if (!signal.aborted) [next.disabled, next.hidden, loading] = [false, !hasMore, null];
@@ -216,14 +216,13 @@ async function failed(error) {
 }
 
 async function start() {
-  const typed = byId("q").value;
   try {
     about = await ask("/api/about", {});
     showChoices(about.datasets);
     const sizes = about.datasets.map((dataset) => `${dataset.name}: ${numberOf(dataset.num_videos, "video")}, ${numberOf(dataset.num_windows, "search window")}`);
     byId("about").textContent = `${sizes.join("; ")}; by ${about.model}.${about.note ? ` ${about.note}` : ""}`;
   } catch (error) { byId("about").textContent = error.message; }
-  await show(typed);  // what was typed in the meantime stays
+  await show(byId("q").value);  // what was typed in the meantime stays
 }
 
 listen(go, failed);
@@ -231,6 +230,7 @@ cancel.addEventListener("click", () => {
   request.abort();
   cancel.hidden = true;
   status.textContent = "The search was cancelled.";
+  byId("q").focus();
 });
 next.addEventListener("click", () => more().catch(() => {}));
 new IntersectionObserver(([entry]) => {
