@@ -24,7 +24,7 @@ export function reason(moment) {
 // Where in its video a moment lies, or all moments of a video.
 function marks(moment) {
   const bar = make("span", { className: "marks" });
-  const parts = moment.occurrences ?? [moment];
+  const parts = moment.occurrences?.length ? moment.occurrences : [moment];
   if (parts.length === 1 && parts[0].end_seconds - parts[0].start_seconds > WHOLE * moment.duration_seconds) return "";
   for (const { start_seconds: start, end_seconds: end } of parts) {
     const mark = make("span");
