@@ -4,6 +4,7 @@ import argparse
 import json
 import shlex
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -14,19 +15,33 @@ from ...storage.common.terminal import number_of, say, show
 from ...storage.dataset.folder import DatasetFolder, find_dataset
 from ...storage.records import SPLITS
 from ..search.moments import moment_table
-from ..search.query_checks import RERANK, SearchBy, check_count, check_query, parse_example
+from ..search.query_checks import (
+    NUM_RESULTS,
+    RERANK,
+    SearchBy,
+    SearchGroup,
+    check_count,
+    check_offset,
+    check_query,
+    parse_example,
+)
 
 if TYPE_CHECKING:
     from ..search.moments import Moment
     from ..search.search import Search
     from ..search.search_source import SearchSource
+    from ..search.video_filters import VideoFilters
 
 LIKE_WEIGHT = 0.5
 """Default of --like-weight."""
 EXAMPLES = """vlalign-search words-s3d-seed0 "a blue cross grows"
   vlalign-search "a dog catches a frisbee" --dataset mine --features clip_vit_b32
-  vlalign-search --like video7@12.5-18 --dataset mine --features clip_vit_b32"""
+  vlalign-search --like video7@12.5-18 --dataset mine --features clip_vit_b32
+  vlalign-search "a beach" --without people --since 2026-06-01 --group video"""
 
+SIMILAR_KEYS = ("video_id", "start_seconds", "end_seconds")
+OCCURRENCE_KEYS = ("start_seconds", "end_seconds", "best_seconds", "score")
+"""Values of such moments in the object that --json prints."""
 MAX_SHOWN_CHARACTERS = 200
 """Number of shown characters of a text, in the call that a message suggests."""
 
@@ -141,8 +156,22 @@ def _suggested_call(run: str | None, text: list[str]) -> str:
     )
 
 
-def _check_like_weight(args: argparse.Namespace, query: str) -> None:
-    if args.like_weight is not None and (args.like is None or not query.strip()):
+def _check_query(args: argparse.Namespace, query: str) -> None:
+    """Raise ``UserError`` for a query that cannot be searched for, or an option that changes nothing with it."""
+    if args.without.strip() and not args.like and not query.strip():
+        raise SettingError("without", args.without, "needs a text or --like to look for")
+    if not args.like or query.strip():
+        check_query(query)
+    if args.all and args.num_results is not None:
+        raise SettingError("num_results", args.num_results, "limits what --all asks for; pass only one of both")
+    if args.num_results is not None:
+        check_count("num_results", args.num_results)
+    if args.rerank is not None:
+        check_count("rerank", args.rerank)
+        if args.without.strip():
+            raise SettingError("rerank", args.rerank, "changes nothing with --without, which scores all; omit it")
+    check_offset("skip", args.skip)
+    if args.like_weight is not None and (not args.like or not query.strip()):
         problem = "changes nothing without both a text and --like; omit it"
         raise SettingError("like_weight", args.like_weight, problem)
 
@@ -154,7 +183,7 @@ def _check_rerank(args: argparse.Namespace) -> None:
     from ..runs.folder import find_run
     from ..runs.run_json import read_config, read_run
 
-    what = "--like has vectors only" if args.like is not None else ""
+    what = "--like has vectors only" if args.like else ""
     what = what or ("--by text compares with captions only" if args.by == "text" else "")
     what = what or (f"--features {args.features} has vectors only" if args.run is None else "")
     if not what:
@@ -169,40 +198,41 @@ def _check_rerank(args: argparse.Namespace) -> None:
 def _search(args: argparse.Namespace) -> int:
     args.run, args.query = _run_and_text(args)
     query = args.query or ""
-    if args.like is None or query.strip():
-        check_query(query)
-    check_count("num_results", args.num_results)
-    if args.rerank is not None:
-        check_count("rerank", args.rerank)
-    _check_like_weight(args, query)
+    _check_query(args, query)
     args.run = run_of(args)
     _check_rerank(args)
     from ..search.search import Search
-    from ..search.video_filters import VideoFilters, splits_of_videos
+    from ..search.video_filters import VideoFacts
 
+    filters = _filters(args)
     search = Search.open(source_of(args))
-    filters = VideoFilters(args.split, args.has_caption, args.min_seconds, args.max_seconds)
-    is_filtered = filters != VideoFilters()  # else no captions are read
-    videos = filters.videos(search, splits_of_videos(search.encoder.dataset)) if is_filtered else None
+    facts = VideoFacts(search)
+    videos = filters.videos(facts)
     moments = search(
         query,
-        like=None if args.like is None else parse_example(args.like),
+        like=[parse_example(text) for text in args.like],
         like_weight=LIKE_WEIGHT if args.like_weight is None else args.like_weight,
-        num_results=args.num_results,
+        without=args.without,
+        num_results=None if args.all else NUM_RESULTS if args.num_results is None else args.num_results,
+        offset=args.skip,
         rerank=RERANK if args.rerank is None else args.rerank,
         videos=videos,
         by=args.by,
+        group=args.group,
+        fold=args.fold,
     )
-    reason = search.why_nothing_fits(query, moments) if args.like is None else None
-    warnings = search.warnings(query, args.by) if query else []
+    is_text = not args.like and not args.without.strip() and not args.skip
+    reason = search.why_nothing_fits(query, moments, videos) if is_text else None
+    warnings = [*filters.warnings(facts), *search.warnings(query, args.by, args.without, bool(args.like))]
     num_videos = search.index.state.num_current if videos is None else len(videos)
     if args.json:
-        show(json.dumps(_as_json(search, query, args.like, num_videos, moments, reason, warnings)))
+        show(json.dumps(_as_json(args, search, query, num_videos, moments, reason, warnings)))
         return EXIT_DONE
-    what = " and ".join(filter(None, (query and repr(query), args.like and f"like {args.like}")))
-    show(f"{what} among {number_of(num_videos, 'videos')} of {search.encoder.description}")
-    if reason is not None or not moments:
+    show(f"{_what(args, query)} among {number_of(num_videos, 'videos')} of {search.encoder.description}")
+    if reason is not None or (not moments and not args.skip):
         show("nothing fits" + (f": {reason}" if reason else "") + ("; the nearest moments are" if moments else ""))
+    elif not moments:
+        show(f"there are no more than {args.skip:,}: pass a smaller --skip")
     if moments:
         show("\n".join(moment_table(moments)))
     for note in (*warnings, search.encoder.note):
@@ -211,10 +241,23 @@ def _search(args: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
+def _filters(args: argparse.Namespace) -> "VideoFilters":
+    from ..search.video_filters import VideoFilters
+
+    return VideoFilters(**{field.name: getattr(args, field.name) for field in fields(VideoFilters)})
+
+
+def _what(args: argparse.Namespace, query: str) -> str:
+    """Return what is looked for, as the first line names it."""
+    like = ", ".join(args.like)
+    found = " and ".join(filter(None, (query and repr(query), like and f"like {like}")))
+    return found + (f" without {args.without!r}" if args.without.strip() else "")
+
+
 def _as_json(
+    args: argparse.Namespace,
     search: "Search",
     query: str,
-    like: str | None,
     num_videos: int,
     moments: Sequence["Moment"],
     reason: str | None,
@@ -223,15 +266,24 @@ def _as_json(
     """Return what a search found as one object."""
     return {
         "query": query,
-        "like": like,
+        "like": args.like,
+        "without": args.without,
         "dataset": search.encoder.dataset.name,
         "model": search.encoder.name,
         "num_videos": num_videos,
         "nothing_fits": reason,
         "warnings": list(warnings),
         "note": search.encoder.note,
-        "moments": [{name: value for name, value in vars(moment).items() if name != "curve"} for moment in moments],
+        "moments": [_moment_as_json(moment) for moment in moments],
     }
+
+
+def _moment_as_json(moment: "Moment") -> dict[str, Any]:
+    values = {name: value for name, value in vars(moment).items() if name not in ("curve", "similar", "occurrences")}
+    values["best_seconds"] = moment.best_seconds
+    values["similar"] = [{name: getattr(other, name) for name in SIMILAR_KEYS} for other in moment.similar]
+    values["occurrences"] = [{name: getattr(other, name) for name in OCCURRENCE_KEYS} for other in moment.occurrences]
+    return values
 
 
 def make_parser() -> Parser:
@@ -252,11 +304,34 @@ def make_parser() -> Parser:
     parser.add_argument("query", metavar="TEXT", nargs="?", help="text query")
     parser.add_argument("more_words", nargs="*", help=argparse.SUPPRESS)  # of a text without quotes
     add_encoder(parser)
-    parser.add_argument("--like", metavar="WHAT", help="search by example: VIDEO@START-END, VIDEO, or an image file")
+    parser.add_argument(
+        "--like",
+        metavar="WHAT",
+        action="append",
+        default=[],
+        help="search by example: VIDEO@START-END, VIDEO, or an image file; may be repeated",
+    )
     parser.add_argument(
         "--like-weight", type=float, help=f"with a text: weight of --like, 0 to 1 (default: {LIKE_WEIGHT})"
     )
-    parser.add_argument("--num-results", type=int, default=5, help="number of moments to show (default: 5)")
+    parser.add_argument(
+        "--without", metavar="TEXT", default="", help="rank moments lower that show what this text names"
+    )
+    parser.add_argument("--num-results", type=int, help=f"number of moments to show (default: {NUM_RESULTS})")
+    parser.add_argument("--skip", type=int, default=0, metavar="N", help="skip the N best moments (default: 0)")
+    parser.add_argument("--all", action="store_true", help="show all moments that fit")
+    parser.add_argument(
+        "--group",
+        choices=get_args(SearchGroup),
+        help="show each video once, with its other moments that fit; --num-results and --skip count videos then",
+    )
+    parser.add_argument(
+        "--fold",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="count moments that look nearly the same as a better one of another video, instead of showing them "
+        "(default: yes)",
+    )
     parser.add_argument(
         "--by",
         choices=get_args(SearchBy),
@@ -280,6 +355,11 @@ def make_parser() -> Parser:
     filters.add_argument(
         "--max-seconds", type=float, default=float("inf"), metavar="S", help="only videos at most as long"
     )
+    filters.add_argument("--folder", metavar="FOLDER", help="only videos whose files lie in this folder, or below it")
+    filters.add_argument("--since", metavar="DAY", help="only videos whose files were changed on this day or later")
+    filters.add_argument("--until", metavar="DAY", help="only videos whose files were changed on this day or before")
+    filters.add_argument("--caption", metavar="TEXT", help="only videos of which a caption has all words of this text")
+    filters.add_argument("--caption-language", metavar="CODE", help="only videos with captions in this language")
     parser.add_argument("--json", action="store_true", help="print one JSON object: the moments, and whether they fit")
     add_trust(parser)
     return parser

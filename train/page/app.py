@@ -30,7 +30,7 @@ from ..search.query_checks import (
     time_limit,
 )
 from ..search.search import Search
-from ..search.video_filters import VideoFilters
+from ..search.video_filters import VideoFacts, VideoFilters
 from .browser_clips import ClipCache
 from .concurrency import AddressQueue, Busy, one_at_a_time
 from .example_pictures import ExamplePictures
@@ -63,6 +63,7 @@ UPLOAD_SECONDS = 30.0
 MAX_UPLOADS = 8
 """More of them at once are refused, since each is held in memory."""
 MAX_RESULTS, MAX_ID_CHARACTERS, MAX_RANGE_CHARACTERS = 60, 1024, 100
+MAX_FOLDERS, MAX_FOLDER_CHARACTERS = 200, 4096
 MAX_EXAMPLES, MAX_EXAMPLE_CHARACTERS = 20, MAX_ID_CHARACTERS + 50
 UPLOADED = "picture:"
 """Begins the example that is a picture which was uploaded to this page."""
@@ -96,11 +97,31 @@ DatasetName = Annotated[
 HasCaption = Annotated[bool | None, Query(description="only videos with (true) or without (false) a known caption")]
 
 
+FolderName = Annotated[
+    str | None, Query(max_length=MAX_FOLDER_CHARACTERS, description="only videos whose files lie in this folder")
+]
+Day = Annotated[str | None, Query(max_length=10, description="a day, such as 2026-01-31, when a file was changed")]
+CaptionText = Annotated[
+    str | None, Query(max_length=MAX_QUERY_CHARACTERS, description="only videos of which a caption has these words")
+]
+Language = Annotated[str | None, Query(max_length=10, description="only videos whose captions are in this language")]
+
+
 def video_filters(
-    split: Split = None, has_caption: HasCaption = None, min_seconds: Seconds = 0, max_seconds: MaxSeconds = None
+    split: Split = None,
+    has_caption: HasCaption = None,
+    min_seconds: Seconds = 0,
+    max_seconds: MaxSeconds = None,
+    folder: FolderName = None,
+    since: Day = None,
+    until: Day = None,
+    caption: CaptionText = None,
+    caption_language: Language = None,
 ) -> VideoFilters:
-    """Return the filters of videos, which are parameters of several addresses."""
-    return VideoFilters(split, has_caption, min_seconds, math.inf if max_seconds is None else max_seconds)
+    """Return the filters of videos, which are parameters of several addresses; an empty text is none."""
+    longest = math.inf if max_seconds is None else max_seconds
+    texts = (text or None for text in (folder, since, until, caption, caption_language))
+    return VideoFilters(split, has_caption, min_seconds, longest, *texts)
 
 
 Filters = Annotated[VideoFilters, Depends(video_filters)]
@@ -134,6 +155,11 @@ class PageDataset:
     def videos(self) -> VideoList:
         """The videos that are there, for a page without a query."""
         return VideoList(self.search, self.library)
+
+    @cached_property
+    def facts(self) -> VideoFacts:
+        """What filters know of the videos."""
+        return VideoFacts(self.search, self.library.split_of)
 
     def respond(
         self,
@@ -282,6 +308,8 @@ def _add_about(app: FastAPI) -> None:
                     num_videos=len(dataset.search.index.video_ids),
                     num_windows=dataset.search.index.num_windows,
                     splits=dataset.library.splits,
+                    folders=dataset.facts.folders[:MAX_FOLDERS],
+                    languages=dataset.facts.languages,
                     suggestions=dataset.library.suggestions,
                 )
                 for dataset in datasets
@@ -330,19 +358,21 @@ def _add_searches(app: FastAPI) -> None:
         filters: Filters,
         like: Examples,
         q: OptionalText = "",
+        without: OptionalText = "",
         num_results: NumResults = 12,
         offset: Offset = 0,
         by: SearchBy = "both",
         group: Group = None,
         fold: Fold = True,
     ) -> SearchResponse:
-        """Find moments that fit a text, look like examples, or both."""
+        """Find moments that fit a text, look like examples, or both, and do not show what another text names."""
         examples = [_example(request, text) for text in like]
         with one_search():
-            videos = filters.videos(dataset.search, dataset.library.split_of)
+            videos = filters.videos(dataset.facts)
             moments = dataset.search(
                 q,
                 like=examples,
+                without=without,
                 num_results=num_results + 1,
                 offset=offset,
                 videos=videos,
@@ -350,8 +380,9 @@ def _add_searches(app: FastAPI) -> None:
                 group=group,
                 fold=fold,
             )
-            warnings = dataset.search.warnings(q, by) if q.strip() and not examples else []
-            reason = None if examples or offset else dataset.search.why_nothing_fits(q, moments)
+            warnings = [*filters.warnings(dataset.facts), *dataset.search.warnings(q, by, without, bool(examples))]
+            is_text = not examples and not without.strip() and not offset
+            reason = dataset.search.why_nothing_fits(q, moments, videos) if is_text else None
             return dataset.respond(moments, videos, num_results, warnings, reason)
 
     @app.get("/api/like", dependencies=queue)
@@ -365,10 +396,10 @@ def _add_searches(app: FastAPI) -> None:
     ) -> SearchResponse:
         """Find moments that look like a part of a video."""
         with one_search():
-            videos = filters.videos(dataset.search, dataset.library.split_of)
+            videos = filters.videos(dataset.facts)
             options = {"num_results": num_results + 1, "videos": videos}
             moments = [] if videos == set() else dataset.search.like(video_id, start, end, **options)
-            return dataset.respond(moments, videos, num_results)
+            return dataset.respond(moments, videos, num_results, filters.warnings(dataset.facts))
 
     @app.get("/api/score_curve", dependencies=queue)
     def score_curve(dataset: SelectedDataset, q: QueryText, video_id: VideoId) -> CurveResponse:

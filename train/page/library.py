@@ -3,6 +3,7 @@
 import os
 import threading
 from collections import defaultdict
+from itertools import chain
 from pathlib import Path
 
 from ...storage.captions.files import read_captions, read_captions_about
@@ -13,6 +14,7 @@ from ...storage.dataset.trusted_folders import AllowedFolders
 from ...storage.records import SPLITS, Caption
 from ...storage.stores.thumbnails import ThumbnailStore
 from ..data.clips import evenly
+from ..search.video_filters import splits_of_videos
 from .browser_clips import ClipCache, ClipError
 from .concurrency import Busy
 from .pictures import FrameCache, FrameError, Picture
@@ -41,7 +43,7 @@ class VideoLibrary:
         if read_captions_about(dataset.captions) is not None:
             for caption in read_captions(dataset.captions):
                 self._captions[caption.video_id].append(caption)
-        self.split_of = {video_id: captions[0].split for video_id, captions in self._captions.items()}
+        self.split_of = splits_of_videos(chain.from_iterable(self._captions.values()))
         """{id of a captioned video: split of its first caption}"""
         self.splits = [split for split in SPLITS if split in set(self.split_of.values())]
         """Splits that captioned videos are in."""

@@ -127,6 +127,10 @@ class DatasetResponse(BaseModel):
     num_videos: int
     num_windows: int
     splits: list[str]
+    folders: list[str]
+    """Folders of the videos' files that ``folder`` can name, sorted; at most 200."""
+    languages: list[str]
+    """Languages of the captions that ``caption_language`` can name, such as "de"; that of most captions first."""
     suggestions: list[str]
     """Short captions, as examples of what can be asked; at most four."""
 

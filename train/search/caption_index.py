@@ -28,7 +28,7 @@ from ...storage.dataset.folder import DatasetFolder
 from ..data.clips import Clip
 from .caption_terms import CaptionTerms
 from .coded_search import CandidateSearch
-from .encoder import SearchEncoder
+from .encoder import ClipScores, SearchEncoder
 from .moments import Moment, ScoreCurve
 from .query_checks import check_time, is_timed_out
 
@@ -69,6 +69,26 @@ class CaptionMatch:
     text: str
     score: float
     """BM25; higher is better."""
+
+
+@dataclass(frozen=True)
+class CaptionSpans:
+    """Parts of videos that some captions are about."""
+
+    by_video: dict[str, list[tuple[float, float]]]
+    """{video id: start and end in seconds of each part}"""
+
+    def overlap(self, video_id: str, start_seconds: float | None, end_seconds: float | None) -> bool:
+        """Return whether one of them shares time with a part of a video; None for its start or end."""
+        start, end = start_seconds or 0.0, math.inf if end_seconds is None else end_seconds
+        return any(start < last and end > first for first, last in self.by_video.get(video_id, ()))
+
+    def overlap_moment(self, moment: Moment) -> bool:
+        """Return whether one of them shares time with a moment."""
+        return self.overlap(moment.video_id, moment.start_seconds, moment.end_seconds)
+
+
+NO_SPANS = CaptionSpans({})
 
 
 class CaptionIndex:
@@ -129,35 +149,82 @@ class CaptionIndex:
         """
         return list(islice(self.matches(query, videos), num_results))
 
-    def matches(self, query: str, videos: Collection[str], min_score: float | None = None) -> Iterator[CaptionMatch]:
+    def matches(
+        self,
+        query: str,
+        videos: Collection[str],
+        min_score: float | None = None,
+        excluded: CaptionSpans = NO_SPANS,
+    ) -> Iterator[CaptionMatch]:
         """Yield what ``find`` returns, without an end other than that of what fits.
 
         Args:
             query: Any text.
             videos: Ids of the videos to search.
             min_score: Least score of a caption that fits. None: a share of the best one (``MIN_SCORE_SHARE``).
+            excluded: Parts of videos; captions that overlap one are left out.
         """
         found: set[tuple[str, float | None, str]] = set()
-        ranked = self._ranked(query)
+        ranked = self._ranked(self._terms.of_query(query))
         while True:
             with self._refuse_damaged(), self._until_timeout():
                 match = next(ranked, None)
             if match is None or (min_score is not None and match.score < min_score):
                 return
             key = match.video_id, match.start_seconds, match.text  # two protocols may have the same caption
-            if match.video_id in videos and key not in found:
+            is_excluded = excluded.overlap(match.video_id, match.start_seconds, match.end_seconds)
+            if match.video_id in videos and key not in found and not is_excluded:
                 min_score = MIN_SCORE_SHARE * match.score if min_score is None else min_score
                 found.add(key)
                 yield match
 
-    def _ranked(self, query: str) -> Iterator[CaptionMatch]:
-        terms = self._terms.of_query(query)[:MAX_QUERY_TERMS]
+    def spans_with(self, text: str) -> CaptionSpans:
+        """Return the parts of videos whose captions have a content word of a text; none of a text without such words.
+
+        Args:
+            text: Any text.
+        """
+        if not self.has_content_words(text):
+            return CaptionSpans({})
+        spans: dict[str, list[tuple[float, float]]] = {}
+        with self._refuse_damaged(), self._until_timeout():
+            for match in self._ranked(self._terms.of_query(text)):
+                end = math.inf if match.end_seconds is None else match.end_seconds
+                spans.setdefault(match.video_id, []).append((match.start_seconds or 0.0, end))
+        return CaptionSpans(spans)
+
+    def videos_with(self, text: str) -> set[str]:
+        """Return the ids of videos of which one caption has all content words of a text, or another form of them.
+
+        Args:
+            text: Any text.
+
+        Raises:
+            SettingError: It has only stop words.
+        """
+        words = self._terms.of_words(text)[:MAX_QUERY_TERMS]
+        if not words:
+            raise SettingError("caption", text, "has only stop words, which no caption is found by; add other words")
+        every = " AND ".join(f"({_any_of(terms)})" for terms in words)
+        with self._refuse_damaged(), self._until_timeout():
+            rows = self._database.execute("SELECT DISTINCT video_id FROM said WHERE said MATCH ?", (every,))
+            return {str(video_id) for (video_id,) in rows}
+
+    def languages_of_videos(self) -> dict[str, str]:
+        """Return {video id: language of its captions}, as their words were compared: one of ``languages``."""
+        texts: dict[str, list[str]] = {}
+        with self._refuse_damaged(), self._until_timeout():
+            for video_id, text in self._database.execute("SELECT video_id, text FROM said"):
+                texts.setdefault(str(video_id), []).append(str(text))
+        return {video_id: self._terms.language_of(of_video) for video_id, of_video in texts.items()}
+
+    def _ranked(self, terms: Sequence[str]) -> Iterator[CaptionMatch]:
         if not terms:
             return
         statement = (
             "SELECT video_id, start_seconds, end_seconds, text, -rank FROM said WHERE said MATCH ? ORDER BY rank"
         )
-        with closing(self._database.execute(statement, (" OR ".join(f'"{term}"' for term in terms),))) as rows:
+        with closing(self._database.execute(statement, (_any_of(terms[:MAX_QUERY_TERMS]),))) as rows:
             for video_id, start, end, text, score in rows:
                 if not all(isinstance(value, str) for value in (video_id, text)):
                     raise ValueError("a caption that is no text")
@@ -176,6 +243,11 @@ class CaptionIndex:
     def _refuse_damaged(self) -> AbstractContextManager[None]:
         errors = (sqlite3.Error, ValueError, TypeError)
         return refuse_unreadable(self.path, "not a readable caption index", REMEDY, errors)
+
+
+def _any_of(terms: Sequence[str]) -> str:
+    """Return what SQLite's full-text search finds captions with one of some terms by."""
+    return " OR ".join(f'"{term}"' for term in terms)
 
 
 def open_caption_index(dataset: DatasetFolder, language: str | None = None) -> CaptionIndex | None:
@@ -299,7 +371,7 @@ class _Located:
 def caption_moments(
     matches: Iterable[CaptionMatch],
     encoder: SearchEncoder,
-    query: str,
+    score: Callable[[Sequence[Clip]], ClipScores | None] | None = None,
     curve_of: Callable[[np.ndarray, str], ScoreCurve] | None = None,
     candidates: CandidateSearch | None = None,
 ) -> Iterator[Moment]:
@@ -309,20 +381,20 @@ def caption_moments(
 
     Args:
         matches: The captions that were found.
-        encoder: Scores the moments as it scores windows.
-        query: The text that was searched for.
+        encoder: Has the videos.
+        score: Scores clips with all stages, as it scores windows.
         curve_of: Returns the curve of a vector and a video.
         candidates: The search for the query's vector. None: moments have the captions' own scores, and no percentile.
     """
     remaining = iter(matches)
     while block := list(islice(remaining, CAPTIONS_AT_ONCE)):
-        yield from _block_moments(block, encoder, query, curve_of, candidates)
+        yield from _block_moments(block, encoder, score, curve_of, candidates)
 
 
 def _block_moments(
     matches: Sequence[CaptionMatch],
     encoder: SearchEncoder,
-    query: str,
+    score: Callable[[Sequence[Clip]], ClipScores | None] | None,
     curve_of: Callable[[np.ndarray, str], ScoreCurve] | None,
     candidates: CandidateSearch | None,
 ) -> list[Moment]:
@@ -332,13 +404,13 @@ def _block_moments(
     has_vector = np.isfinite(vectors).all(axis=1)
     found = [within[index] for index in np.flatnonzero(has_vector)]
     _warn_about_skipped(matches, {located.match for located in found})
-    if not found or candidates is None or curve_of is None:
+    if not found or candidates is None or curve_of is None or score is None:
         return [located.moment(located.match.score) for located in found]
     clips = [located.clip for located in found]
     scores = candidates.scores_of(vectors[has_vector])
     biases = scores - vectors[has_vector] @ candidates.query_D
     percentiles = candidates.percentiles(scores).tolist()
-    staged = encoder.score(query, clips, len(clips))
+    staged = score(clips)
     totals = scores if staged is None else staged.total + biases
     moments = []
     for index, located in enumerate(found):

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from functools import cache, lru_cache
 from importlib import import_module
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 
 from ...storage.captions.languages import (
     BY_STOP_WORDS,
@@ -279,20 +279,32 @@ class CaptionTerms:
         Args:
             query: Any text.
         """
+        return [term for term in dict.fromkeys(chain.from_iterable(self.of_words(query))) if term]
+
+    def of_words(self, query: str) -> list[list[str]]:
+        """Return the terms of each content word of a query, in all languages of the captions: a caption that has the
+        word has one of them.
+
+        >>> CaptionTerms(["en", "de"]).of_words("The roses of Berlin")
+        [['rose', 'ros'], ['berlin', 'berlin']]
+
+        Args:
+            query: Any text. In scripts without spaces, each pair of letters counts as a word.
+        """
         matches = list(_patterns()[1].finditer(normalize(query)))
         kinds = {match.lastgroup for match in matches}
         language = _language_of_query([match[0] for match in matches if match.lastgroup == "word"], self.languages)
-        terms: list[str] = []
+        words: list[list[str]] = []
         for match in matches:
             kind, run = match.lastgroup or "", match[0]
             if kind == "word":
                 if run not in _stop_words(_language_of_word(run, language)):
-                    terms.extend(self._terms[each][run] for each in self.languages)
+                    words.append([self._terms[each][run] for each in self.languages])
                 continue
             is_japanese = kind == "han" and kinds & {"hiragana", "katakana"}
             stops = _stop_words("ja" if is_japanese else KINDS[kind])
-            terms.extend(_query_terms_of_run(kind, _without_edges(match, stops), stops))
-        return [term for term in dict.fromkeys(terms) if term]
+            words.extend([term] for term in _query_terms_of_run(kind, _without_edges(match, stops), stops))
+        return [terms for word in words if (terms := [term for term in word if term])]
 
 
 def _language_of_query(words: Sequence[str], languages: Sequence[str]) -> str:

@@ -174,7 +174,11 @@ def moment_span(hit: Hit, curve: ScoreCurve) -> tuple[float, float]:
     return float(curve.start_seconds[first]), float(curve.end_seconds[last])
 
 
-def fuse_rankings(by_video: Iterable[Moment], by_text: Iterable[Moment]) -> Iterator[Moment]:
+def fuse_rankings(
+    by_video: Iterable[Moment],
+    by_text: Iterable[Moment],
+    is_excluded: Callable[[Moment], bool] = lambda moment: False,
+) -> Iterator[Moment]:
     """Yield moments of two lists by reciprocal rank fusion, the best first.
 
     A moment that a caption found belongs to the first one of the other list that shares time with it; the times of that
@@ -184,10 +188,11 @@ def fuse_rankings(by_video: Iterable[Moment], by_text: Iterable[Moment]) -> Iter
     Args:
         by_video: Moments whose windows fit, the best first.
         by_text: Moments whose captions fit, the best first.
+        is_excluded: Returns whether captions may not lift a moment.
     """
     videos, texts = enumerate(by_video, start=1), _shared_ranks(by_text)
     before: dict[str, list[Moment]] = {}
-    while block := _fused(list(islice(videos, FUSED_AT_ONCE)), list(islice(texts, FUSED_AT_ONCE))):
+    while block := _fused(list(islice(videos, FUSED_AT_ONCE)), list(islice(texts, FUSED_AT_ONCE)), is_excluded):
         new = [m for m in block if not any(share_time(m, other) for other in before.get(m.video_id, []))]
         yield from new
         for moment in new:
@@ -203,7 +208,11 @@ def _shared_ranks(by_text: Iterable[Moment]) -> Iterator[tuple[int, Moment]]:
         yield rank, moment
 
 
-def _fused(by_video: Sequence[tuple[int, Moment]], by_text: Sequence[tuple[int, Moment]]) -> list[Moment]:
+def _fused(
+    by_video: Sequence[tuple[int, Moment]],
+    by_text: Sequence[tuple[int, Moment]],
+    is_excluded: Callable[[Moment], bool],
+) -> list[Moment]:
     """Return moments of two lists with their ranks, the best first."""
     fused = [(1 / (RANK_OFFSET + rank), moment) for rank, moment in by_video]
     for rank, moment in by_text:
@@ -211,7 +220,7 @@ def _fused(by_video: Sequence[tuple[int, Moment]], by_text: Sequence[tuple[int, 
         index = next((i for i, (_, other) in enumerate(fused) if share_time(moment, other)), None)
         if index is None:
             fused.append((points, moment))
-        elif fused[index][1].found_by == "video":
+        elif fused[index][1].found_by == "video" and not is_excluded(fused[index][1]):
             about = {"caption": moment.caption, "caption_score": moment.caption_score}
             both = replace(fused[index][1], found_by="both", **about)
             fused[index] = fused[index][0] + points, both

@@ -9,6 +9,7 @@ index that is searched. ``vlalign-search`` wraps ``open_search``.
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,20 @@ from ...storage.common.plugins import trusted_modules
 from ...storage.common.terminal import say
 from ...storage.stores.opening import StoreSource
 from ..data.clips import Clip
-from .caption_index import MIN_SCORE_SHARE, NO_CURVE, CaptionIndex, caption_moments, open_caption_index
+from .caption_index import (
+    MIN_SCORE_SHARE,
+    NO_CURVE,
+    NO_SPANS,
+    CaptionIndex,
+    CaptionMatch,
+    CaptionSpans,
+    caption_moments,
+    open_caption_index,
+)
 from .caption_scores import MAX_WINDOWS_BY_SEARCH as MAX_WINDOWS_OF_SCORES
 from .caption_scores import CaptionScores, open_caption_scores
 from .coded_search import CandidateSearch, CodedIndex
-from .encoder import SearchEncoder, l2_normalize
+from .encoder import ClipScores, SearchEncoder, l2_normalize
 from .exact_search import ExactSearch
 from .grouping import fold_similar, one_of_each_video
 from .index import IndexFolder, WindowIndex
@@ -49,6 +59,8 @@ from .window_encoding import open_coded_index, open_index
 HITS_AT_ONCE = 256
 """Windows that are looked at together: overlapping ones become one moment. The next windows come behind these, so that
 the first moments do not depend on how many are asked for."""
+WITHOUT_WEIGHT = 0.75
+"""Share of the score of ``without`` that is subtracted from that of the query (``tests/benchmarks/README.md``)."""
 MAX_OCCURRENCES = 20
 """Moments of a video in a search that is grouped by video."""
 MAX_ALL = 1000
@@ -61,13 +73,21 @@ class _Query:
     """A query that was checked, and the scores of its vector."""
 
     text: str
+    without: str
     by: SearchBy
     rerank: int
     examples: tuple[ExampleQuery, ...]
     candidates: CandidateSearch | None
     """None if only captions are searched."""
+    excluded: CaptionSpans = NO_SPANS
+    """Parts of videos whose captions have a word of ``without``."""
     only_fitting: bool = False
     """True to leave out windows that score lower than captions of these videos do, where that is known."""
+
+    @property
+    def has_known_scale(self) -> bool:
+        """True if scores can be compared with those of captions, which are texts alone."""
+        return self.candidates is not None and not self.examples and not self.without
 
 
 class Search:
@@ -105,6 +125,7 @@ class Search:
         *,
         like: ExampleQuery | Sequence[ExampleQuery] | None = None,
         like_weight: float = 0.5,
+        without: str = "",
         num_results: int | None = NUM_RESULTS,
         offset: int = 0,
         rerank: int = RERANK,
@@ -120,6 +141,8 @@ class Search:
             like: A part of a video, or an image, that moments should look like, or several, whose vectors are averaged.
                 The parts themselves are not returned.
             like_weight: Share of ``like`` beside a text, 0 to 1: both vectors have length 1 and are added.
+            without: A text of which moments should show nothing, beside a text or an example: ``WITHOUT_WEIGHT`` of its
+                score is subtracted, and captions with one of its words find nothing, nor lift what overlaps them.
             num_results: Number of moments to return; None for all that fit. If nothing fits, these are the nearest
                 ``NUM_RESULTS``; if it is not known what fits, the best ``MAX_ALL``, and a line says so.
             offset: Number of moments to skip before these.
@@ -137,8 +160,12 @@ class Search:
                 no captions and only they are to be searched.
         """
         examples = _examples_of(like)
+        if without.strip() and not examples and not query.strip():
+            raise SettingError("without", without, "needs a text or an example (like) to look for")
         if not examples or query.strip():
             check_query(query)
+        if without.strip():
+            check_query(without)
         if num_results is not None:
             check_count("num_results", num_results)
         check_offset("offset", offset)
@@ -149,7 +176,7 @@ class Search:
         check_group(group)
         if examples and by == "text":
             raise SettingError("by", by, "an example (like) has no text to search by; omit by, or omit like")
-        asked = self._prepare(query, examples, like_weight, rerank, by)
+        asked = self._prepare(query, examples, like_weight, without.strip(), rerank, by)
         if num_results is None:
             found = self._all_that_fit(asked, videos, offset, group, fold)
         else:
@@ -157,7 +184,7 @@ class Search:
         if group is not None and found:
             min_score = self._min_caption_score(asked, videos)
             found = [self._with_occurrences(asked, moment, min_score) for moment in found]
-        return found if examples else [self._judged(moment) for moment in found]
+        return [self._judged(moment) for moment in found] if asked.has_known_scale else found
 
     def _listed(
         self, asked: _Query, videos: Collection[str] | None, group: SearchGroup | None, fold: bool
@@ -172,7 +199,7 @@ class Search:
         self, asked: _Query, videos: Collection[str] | None, offset: int, group: SearchGroup | None, fold: bool
     ) -> list[Moment]:
         """Return all moments that fit, behind an offset; the nearest ones if nothing fits."""
-        is_known = asked.candidates is None or (self.caption_scores is not None and not asked.examples)
+        is_known = asked.candidates is None or (self.caption_scores is not None and asked.has_known_scale)
         moments = self._listed(replace(asked, only_fitting=is_known), videos, group, fold)
         found = list(islice(moments, offset, None if is_known else offset + MAX_ALL))
         if not is_known and next(moments, None) is not None:
@@ -196,11 +223,12 @@ class Search:
 
     def best_score(self, query: str) -> float | None:
         """Return the score of the best moment of the videos for a text; None if no window has a vector."""
-        candidates = self._find_candidates(self.encode_query(query), self.biases)
-        hits = next(self._hits(candidates, HITS_AT_ONCE, None), [])
-        return max((hit.score for hit in self._rescored(query, hits, RERANK)), default=None)
+        asked = self._prepare(query, (), 0.0, "", RERANK, "video")
+        return max((hit.score for hit in next(self._blocks(asked, None), [])), default=None)
 
-    def why_nothing_fits(self, query: str, moments: Sequence[Moment]) -> str | None:
+    def why_nothing_fits(
+        self, query: str, moments: Sequence[Moment], videos: Collection[str] | None = None
+    ) -> str | None:
         """Return why none of the moments that a text found fits it; None if one fits, or if that is not known.
 
         A moment fits if words of a caption found it, or if it scores as high as the best moments for captions of these
@@ -209,7 +237,10 @@ class Search:
         Args:
             query: The text.
             moments: What the search for it returned.
+            videos: Ids of the videos that were searched; None for all.
         """
+        if videos is not None and not videos:
+            return "no video passes the filters"
         if any(moment.found_by != "video" for moment in moments):
             return None
         if not moments:
@@ -289,15 +320,28 @@ class Search:
         self._check_video(video_id)
         return self.encoder.word_curves(query, video_id)
 
-    def warnings(self, query: str, by: SearchBy = "both") -> list[str]:
-        """Return what was not searched, and which words of a text the model does not know: a sentence each."""
-        captions = None if by == "video" else self.caption_index
-        only_stop_words = [ONLY_STOP_WORDS] if captions is not None and not captions.has_content_words(query) else []
+    def warnings(self, query: str, by: SearchBy = "both", without: str = "", has_example: bool = False) -> list[str]:
+        """Return what was not searched, and which words of a text the model does not know: a sentence each.
+
+        Args:
+            query: The text; may be empty with an example.
+            by: What it was compared with.
+            without: The text of which moments should show nothing.
+            has_example: There was an example, too; then only the videos are compared.
+        """
+        side: SearchBy = "video" if has_example else by
+        minus = self._unread(without, side) if without.strip() else []
+        warnings = [f"without {without.strip()!r}: {line}" for line in minus]
+        if has_example:
+            return [*(self._unread(query, side) if query.strip() else ()), *warnings]
+        return [*self._warnings(query, by), *warnings]
+
+    def _warnings(self, query: str, by: SearchBy) -> list[str]:
+        warnings = self._unread(query, by)
         if by == "text":
-            return only_stop_words
+            return warnings
         if self.caption_index is not None and not self.encoder.reads_texts:
-            return ["only captions were searched: the model of these features reads no texts", *only_stop_words]
-        warnings = [*only_stop_words, *self.encoder.warnings(query)]
+            return ["only captions were searched: the model of these features reads no texts", *warnings]
         if self.biases is not None:
             count = len(self.biases.log_weights_K)
             warnings.append(f"scores are normalised by ncl: with the windows' biases of {count:,} training texts")
@@ -305,19 +349,42 @@ class Search:
             warnings.append("there are no captions or subtitles; only the videos were searched")
         return warnings
 
+    def _unread(self, text: str, by: SearchBy) -> list[str]:
+        """Return what of a text was compared with nothing: stop words with captions, unknown words with videos."""
+        captions = None if by == "video" else self.caption_index
+        only_stop_words = [ONLY_STOP_WORDS] if captions is not None and not captions.has_content_words(text) else []
+        by_video = by != "text" and (captions is None or self.encoder.reads_texts)
+        return [*only_stop_words, *(self.encoder.warnings(text) if by_video else ())]
+
     def _prepare(
-        self, query: str, examples: tuple[ExampleQuery, ...], like_weight: float, rerank: int, by: SearchBy
+        self,
+        query: str,
+        examples: tuple[ExampleQuery, ...],
+        like_weight: float,
+        without: str,
+        rerank: int,
+        by: SearchBy,
     ) -> _Query:
         """Return a query with the scores of its vector."""
         if examples:
-            query_D = self.encode_query(query, examples, like_weight)
-            return _Query(query, "video", rerank, examples, self._find_candidates(query_D, None))
+            query_D = self._less(self.encode_query(query, examples, like_weight), without)
+            return _Query(query, without, "video", rerank, examples, self._find_candidates(query_D, None))
         if by == "text" and self.caption_index is None:
             problem = f"{self.encoder.dataset.name} has no captions; run vlalign-preprocess with captions or subtitles"
             raise SettingError("by", by, problem)
-        if self.caption_index is not None and (by == "text" or (by == "both" and not self.encoder.reads_texts)):
-            return _Query(query, "text", rerank, (), None)
-        return _Query(query, by, rerank, (), self._find_candidates(self.encode_query(query), self.biases))
+        captions = None if by == "video" else self.caption_index
+        excluded = captions.spans_with(without) if captions is not None and without else NO_SPANS
+        if captions is not None and (by == "text" or not self.encoder.reads_texts):
+            return _Query(query, without, "text", rerank, (), None, excluded)
+        query_D = self._less(self.encode_query(query), without)
+        return _Query(query, without, by, rerank, (), self._find_candidates(query_D, self.biases), excluded)
+
+    def _less(self, query_D: np.ndarray, without: str) -> np.ndarray:
+        """Return the vector of a query less that of ``without``, at the same length."""
+        if not without:
+            return query_D
+        minus_D = l2_normalize(self.encoder.encode_text(without))
+        return query_D - WITHOUT_WEIGHT * np.linalg.norm(query_D) * minus_D
 
     def _ranked(
         self,
@@ -335,16 +402,28 @@ class Search:
             min_caption_score: Least score of a caption that fits; None: a share of the best one.
         """
         captions = None if asked.by == "video" else self.caption_index
-        searched = self._video_ids if videos is None else self._video_ids & frozenset(videos)
-        matches = iter(()) if captions is None else captions.matches(asked.text, searched, min_caption_score)
+        matches = iter(()) if captions is None else self._matches(captions, asked, videos, min_caption_score)
         if asked.candidates is None:
-            return caption_moments(matches, self.encoder, asked.text)
+            return caption_moments(matches, self.encoder)
         blocks = islice(self._blocks(asked, videos), num_blocks)
         by_video = merge_hits(chain.from_iterable(blocks), lambda video_id: self._curve_of(asked, video_id))
         if captions is None:
             return by_video
-        by_text = caption_moments(matches, self.encoder, asked.text, self._text_curve, asked.candidates)
-        return fuse_rankings(by_video, by_text)
+        score = partial(self._score, asked)
+        by_text = caption_moments(matches, self.encoder, score, self._text_curve, asked.candidates)
+        return fuse_rankings(by_video, by_text, asked.excluded.overlap_moment)
+
+    def _matches(
+        self,
+        captions: CaptionIndex,
+        asked: _Query,
+        videos: Collection[str] | None,
+        min_score: float | None = None,
+    ) -> Iterator[CaptionMatch]:
+        """Yield the captions that fit a text, the best first, but for those that overlap one with a word of
+        ``without``."""
+        searched = self._video_ids if videos is None else self._video_ids & frozenset(videos)
+        return captions.matches(asked.text, searched, min_score, asked.excluded)
 
     def _blocks(self, asked: _Query, videos: Collection[str] | None) -> Iterator[list[Hit]]:
         """Yield blocks of windows with the scores of all stages, the best first, without the examples' own."""
@@ -355,7 +434,7 @@ class Search:
                 yield [hit for hit in block if not any(_shares_time(hit, *span) for span in spans)]
             return
         for block in self._hits(asked.candidates, max(HITS_AT_ONCE, asked.rerank), videos):
-            hits = self._rescored(asked.text, block, asked.rerank)
+            hits = self._rescored(asked, block)
             if asked.only_fitting and self.caption_scores is not None:
                 hits = [hit for hit in hits if self.caption_scores.fits(hit.score)]
                 if not hits:
@@ -373,9 +452,8 @@ class Search:
         """Return the least score of a caption that fits a text; None if no caption does."""
         if asked.by == "video" or self.caption_index is None:
             return None
-        searched = self._video_ids if videos is None else self._video_ids & frozenset(videos)
-        best = self.caption_index.find(asked.text, 1, searched)
-        return MIN_SCORE_SHARE * best[0].score if best else None
+        best = next(self._matches(self.caption_index, asked, videos), None)
+        return None if best is None else MIN_SCORE_SHARE * best.score
 
     def _with_occurrences(self, asked: _Query, best: Moment, min_caption_score: float | None) -> Moment:
         """Return the best moment of a video with the others of it that fit, among its ``HITS_AT_ONCE`` best windows.
@@ -387,7 +465,7 @@ class Search:
         scores, limit = self._curve_of(asked, best.video_id).scores, float("inf")
         if len(scores):
             limit = (scores.max() + np.median(scores)) / 2
-        known = None if asked.examples else self.caption_scores
+        known = self.caption_scores if asked.has_known_scale else None
         if known is not None and not known.fits(best.score):
             known = None
 
@@ -441,10 +519,9 @@ class Search:
                 )
             ]
 
-    def _rescored(self, query: str, hits: list[Hit], rerank: int) -> list[Hit]:
+    def _rescored(self, asked: _Query, hits: list[Hit]) -> list[Hit]:
         """Return hits, re-ranked by the weighted sum of all stages; unchanged if the encoder has no stages."""
-        clips = [self._clip(hit) for hit in hits]
-        scores = self.encoder.score(query, clips, rerank) if clips else None
+        scores = self._score(asked, [self._clip(hit) for hit in hits]) if hits else None
         if scores is None:
             return hits
         total = scores.total + np.array([hit.bias for hit in hits])
@@ -457,6 +534,16 @@ class Search:
             )
             for i in order
         ]
+
+    def _score(self, asked: _Query, clips: Sequence[Clip]) -> ClipScores | None:
+        """Score clips with all stages; None if vectors are all there is. With ``without``, all clips are reranked."""
+        if not asked.without:
+            return self.encoder.score(asked.text, clips, asked.rerank)
+        scores, minus = (self.encoder.score(text, clips, len(clips)) for text in (asked.text, asked.without))
+        if scores is None or minus is None:
+            return None
+        stages = {name: values - WITHOUT_WEIGHT * minus.stages[name] for name, values in scores.stages.items()}
+        return ClipScores(scores.total - WITHOUT_WEIGHT * minus.total, stages)
 
     def _clip(self, hit: Hit) -> Clip:
         duration = self.encoder.duration_seconds(hit.video_id)

@@ -1,0 +1,200 @@
+"""Filters by folder, date and captions: what passes is what the records say, and nothing else is read."""
+
+import datetime
+import os
+import time
+from dataclasses import asdict
+
+import pytest
+from helpers.planted_search import open_planted, plant
+from starlette.testclient import TestClient
+from vlalign.storage.common.errors import SettingError
+from vlalign.storage.dataset.synced import SyncedFile, SyncedFolder, SyncRecord, write_files, write_folders
+from vlalign.storage.records import VideoRecord
+from vlalign.train.page.app import make_app
+from vlalign.train.page.guard import Access
+from vlalign.train.search.video_filters import VideoFacts, VideoFilters
+
+CAPTIONS = {
+    "inside": [(0, 4, "the roses are red in the garden")],
+    "deeper": [(0, 4, "the oven is hot"), (4, 8, "and the bread goes in")],
+    "synced": [(0, 4, "die Katze schläft auf dem Sofa und sie träumt von der Maus")],
+    "elsewhere": [(0, 4, "der Hund ist im Garten und er bellt")],
+}
+PATHS = {
+    "inside": "videos/a.mp4",
+    "deeper": "videos/2025/holiday/b.mp4",
+    "synced": "{mine}/2025/c.mp4",
+    "top": "{mine}/d.mp4",
+    "elsewhere": "{other}/x/e.mp4",
+    "elsewhere2": "{other}/y/f.mp4",
+    "remote": "s3://bucket/g.mp4",
+}
+FOLDERS = {
+    "inside": "videos",
+    "deeper": "videos/2025/holiday",
+    "synced": "2025",
+    "top": "",
+    "elsewhere": "x",
+    "elsewhere2": "y",
+    "remote": "bucket",
+}
+
+
+def at_noon(day: str) -> float:
+    return datetime.datetime.fromisoformat(f"{day}T12:00").timestamp()
+
+
+@pytest.fixture
+def search(tmp_path):
+    """Videos in the data set's folder, in a synchronised one, in others and on another machine."""
+    root, mine, other = (tmp_path / name for name in ("root", "mine", "other"))
+    dataset = plant(root, {**{v: [(8, "dog")] for v in PATHS}, "unlisted": [(8, "dog")]}, CAPTIONS)
+    paths = {video_id: path.format(mine=mine, other=other) for video_id, path in PATHS.items()}
+    dataset.write_videos([VideoRecord(video_id=video_id, path=path) for video_id, path in paths.items()])
+    for video_id, day in (("inside", "2026-01-31"), ("deeper", "2026-02-01"), ("elsewhere", "2026-02-01")):
+        path = dataset.path / paths[video_id]
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"video")
+        os.utime(path, (at_noon(day), at_noon(day)))
+    files = {
+        paths[video_id]: SyncedFile(
+            path=paths[video_id], folder=str(mine), size=1, mtime_ns=int(at_noon(day) * 1e9), source="x"
+        )
+        for video_id, day in (("synced", "2026-03-01"), ("top", "2026-03-02"))
+    }
+    record = SyncRecord(folders=[SyncedFolder(path=str(mine))], files=files)
+    write_folders(dataset, record)
+    write_files(dataset, record)
+    return open_planted(dataset)
+
+
+def passing(search, **filters):
+    return VideoFilters(**filters).videos(VideoFacts(search))
+
+
+def test_folders_are_below_the_one_that_holds_all(search):
+    facts = VideoFacts(search)
+    assert facts.folder_of == FOLDERS
+    assert facts.folders == ["2025", "bucket", "videos", "videos/2025", "videos/2025/holiday", "x", "y"]
+    for folder, expected in (
+        ("videos", {"inside", "deeper"}),
+        ("videos/2025/", {"deeper"}),
+        ("./2025", {"synced"}),
+        ("bucket", {"remote"}),
+    ):
+        assert passing(search, folder=folder) == expected
+    for folder in ("video", "/", "", "..", "videos/2024"):
+        with pytest.raises(SettingError, match=r"^folder .*: .* one of 2025, bucket, videos"):
+            passing(search, folder=folder)
+
+
+def test_dates_are_those_of_the_sync_or_of_files_that_may_be_read(search):
+    """The file of "elsewhere" is there, but nobody allowed its folder."""
+    facts = VideoFacts(search)
+    assert facts.time_of.keys() == {"inside", "deeper", "synced", "top"}
+    for (since, until), expected in {
+        ("2026-02-01", None): {"deeper", "synced", "top"},
+        (None, "2026-02-01"): {"inside", "deeper"},
+        ("2026-03-01", "2026-03-01"): {"synced"},
+        ("2026-03-03", None): set(),
+    }.items():
+        filters = VideoFilters(since=since, until=until)
+        assert filters.videos(facts) == expected
+        [line] = filters.warnings(facts)
+        assert line.startswith("4 videos without a known date"), "elsewhere, elsewhere2, remote, unlisted"
+    assert VideoFilters(folder="x").warnings(facts) == []
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "America/Los_Angeles"])
+def test_days_are_those_of_this_machine(search, zone, monkeypatch):
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        path = search.encoder.dataset.path / PATHS["inside"]
+        for hour, day in (("2026-05-05T00:00", "2026-05-05"), ("2026-05-05T23:59", "2026-05-05")):
+            changed = datetime.datetime.fromisoformat(hour).timestamp()
+            os.utime(path, (changed, changed))
+            assert "inside" in passing(search, since=day, until=day)
+            assert "inside" not in passing(search, since="2026-05-06")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("filters", "message"),
+    [
+        ({"since": "yesterday"}, "since yesterday: .*2026-01-31"),
+        ({"until": "2026-02-30"}, "until 2026-02-30: "),
+        ({"since": "0001-01-01"}, "since 0001-01-01: .*1971"),
+        ({"until": "9999-12-31"}, "until 9999-12-31: "),
+        ({"since": "2026-02-02", "until": "2026-02-01"}, "until 2026-02-01: .*2026-02-02"),
+    ],
+)
+def test_impossible_days_are_one_line(filters, message):
+    with pytest.raises(SettingError, match=f"^{message}"):
+        VideoFilters(**filters)
+
+
+def test_a_caption_has_all_words_in_any_form(search):
+    assert passing(search, caption="rose garden") == {"inside"}
+    assert passing(search, caption="the red Roses") == {"inside"}
+    assert passing(search, caption="hot bread") == set(), "in two captions"
+    assert passing(search, caption="Hunde") == {"elsewhere"}
+    assert passing(search, caption="katzen auf dem sofa") == {"synced"}
+    with pytest.raises(SettingError, match=r"^caption the: .*stop words"):
+        passing(search, caption="the")
+
+
+def test_captions_have_the_language_that_their_words_were_compared_in(search):
+    assert VideoFacts(search).language_of == dict(zip(CAPTIONS, ["en", "en", "de", "de"], strict=True))
+    assert passing(search, caption_language="de") == {"synced", "elsewhere"}
+    assert passing(search, caption_language="de", folder="2025") == {"synced"}
+    with pytest.raises(SettingError, match=r"^caption_language fr: .* one of de, en$"):
+        passing(search, caption_language="fr")
+
+
+def test_without_captions_it_is_said(tmp_path):
+    search = open_planted(plant(tmp_path, {"v": [(8, "dog")]}))
+    for filters in ({"caption": "dog"}, {"caption_language": "en"}):
+        with pytest.raises(SettingError, match="planted has no captions; run vlalign-preprocess"):
+            passing(search, **filters)
+    with pytest.raises(SettingError, match=r"^folder x: .*there are no folders$"):
+        passing(search, folder="x")
+
+
+def test_the_page_filters_as_python_does(search):
+    app = make_app([search], Access(["127.0.0.1"]))
+    client = TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False)
+    [about] = client.get("/api/about").json()["datasets"]
+    assert about["folders"] == VideoFacts(search).folders and sorted(about["languages"]) == ["de", "en"]
+    for filters in (
+        {"folder": "videos"},
+        {"since": "2026-02-01", "until": "2026-03-01"},
+        {"caption": "roses"},
+        {"caption_language": "de"},
+        {"folder": "2025", "since": ""},
+    ):
+        expected = passing(search, **{name: text for name, text in filters.items() if text})
+        found = client.get("/api/search", params={"q": "dog", "group": "video", "fold": False, **filters}).json()
+        assert found["num_videos"] == len(expected) and {m["video_id"] for m in found["moments"]} == expected
+        assert any("known date" in line for line in found["warnings"]) == bool(filters.get("since"))
+    part = {"video_id": "inside", "start": 0, "end": 4, "folder": "videos"}
+    assert {m["video_id"] for m in client.get("/api/like", params=part).json()["moments"]} == {"inside", "deeper"}
+    for filters, word in (
+        ({"folder": "nowhere"}, "folder nowhere"),
+        ({"caption_language": "fr"}, "expected one of de, en"),
+        ({"since": "x"}, "since x"),
+    ):
+        answer = client.get("/api/search", params={"q": "dog", **filters})
+        assert answer.status_code == 422 and word in answer.json()["detail"]
+    nothing = client.get("/api/search", params={"q": "dog", "since": "2026-12-01"}).json()
+    assert nothing["nothing_fits"] == "no video passes the filters" and nothing["moments"] == []
+
+
+def test_all_filters_have_an_option(search):
+    from vlalign.train.cli.search import make_parser
+
+    options = vars(make_parser().parse_args(["dog"]))
+    assert {name: options[name] for name in asdict(VideoFilters())} == asdict(VideoFilters())
