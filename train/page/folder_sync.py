@@ -19,6 +19,9 @@ from .responses import SyncResponse
 MAX_PROBLEMS = 20
 """Lines on the page; the terminal has all."""
 
+STOP_SECONDS = 3.0
+"""Time that a sync has to end at its next step; then the program ends without it."""
+
 
 @dataclass(frozen=True)
 class _State:
@@ -78,8 +81,10 @@ class FolderSync:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the sync at its next step. What it did is kept, and the next one goes on from there."""
+        """End the sync at its next step, and wait for it a little. The next sync goes on from there."""
         self._ending.set()
+        if self._thread is not None:
+            self._thread.join(STOP_SECONDS)
 
     def state(self) -> SyncResponse:
         """Return how far the folders are read."""
@@ -111,8 +116,9 @@ class FolderSync:
     def _run(self, on_search: Callable[[Search], None], has_search: bool) -> None:
         try:
             self._sync(on_search, has_search)
-        except Stopped:
-            pass
+        except (Stopped, RuntimeError):  # the latter of pools of threads, once the program ends
+            if not self._ending.is_set():
+                raise
         finally:
             if not self._ending.is_set():
                 self._change("failed", "the sync has ended; start vlalign-serve again", ["the terminal says why"])
