@@ -36,6 +36,12 @@ settings.EVERY_SECONDS = 1.0
 from vlalign.train.cli.serve import main
 sys.exit(main(sys.argv[1:]))"""
 
+FIRST = "settings.EVERY_SECONDS = 1.0\n"
+OFTEN = """import vlalign.extract.pipeline.shard_writing as writing
+import vlalign.train.page.folder_sync as sync
+writing.SHARD_SECONDS, sync.REFRESH_SECONDS = 0.0, 0.1
+"""
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
@@ -96,9 +102,9 @@ def start(tmp_path, model) -> Iterator[Callable[..., Page]]:
     """Return what starts a server; it is ended after the test."""
     processes = []
 
-    def start(*options: object) -> Page:
+    def start(*options: object, program: str = PROGRAM) -> Page:
         said = tmp_path / "said.txt"
-        call = [sys.executable, "-c", PROGRAM, "--root", tmp_path / "root", "--port", 0, *options]
+        call = [sys.executable, "-c", program, "--root", tmp_path / "root", "--port", 0, *options]
         with said.open("w") as file:
             process = subprocess.Popen(
                 list(map(str, call)),
@@ -185,6 +191,17 @@ def test_a_signal_while_videos_are_extracted_ends_all_soon(start, videos, record
     assert sorted(of.video_id for of in DatasetFolder(tmp_path / "root", "mine").read_videos()) == [
         f"{name:02}" for name in range(60)
     ]
+
+
+def test_in_a_long_extraction_the_first_videos_are_found_before_its_end(start, videos, recordings, model):
+    for name in range(40):
+        path = videos / f"{name:02}.mp4"
+        path.write_bytes(recordings[name % 4].read_bytes() + bytes(name))
+    page = start("--videos", videos, "--features", f"hf:{model}", program=PROGRAM.replace(FIRST, FIRST + OFTEN))
+    page.wait_for(lambda: page.get("/api/sync")["version"] == 1)
+    about = page.get("/api/about")["datasets"][0]
+    assert 0 < about["num_videos"] < 40 and page.found()
+    page.wait_for(lambda: page.get("/api/about")["datasets"][0]["num_videos"] == 40)
 
 
 def test_a_second_folder_adds_and_what_is_away_is_said(start, videos, recordings, model, tmp_path, capsys):
