@@ -1,35 +1,117 @@
 """The command vlalign-serve."""
 
 import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...storage.cli.command import run_command
 from ...storage.cli.parser import DEVICE_HELP, Parser, add_stores, add_trust, command_parser
-from ...storage.common.errors import EXIT_DONE
-from ...storage.common.terminal import say, show
-from ...storage.dataset.folder import find_dataset
+from ...storage.common.errors import EXIT_DONE, SettingError, UserError
+from ...storage.common.terminal import say, show, warn
+from ...storage.dataset.folder import DatasetFolder, find_dataset
+from ..sync.settings import SyncSettings
 from .search import add_normalize, run_of
+from .sync import dataset_of
+
+if TYPE_CHECKING:
+    from ..page.folder_sync import FolderSync
+    from ..search.search import Search
 
 
 def _serve(args: argparse.Namespace) -> int:
+    if args.videos is not None:
+        return _serve_folders(args)
     args.run = run_of(args)
     names = [None] if args.dataset is None else list(dict.fromkeys(args.dataset.split(",")))
     datasets = [find_dataset(args.root, name, having="features", hint="vlalign-extract") for name in names]
 
-    from ..page.browser_clips import sandbox_lacks
-    from ..page.serve import serve  # torch takes seconds to import
-    from ..search.search import Search
+    from ..search.search import Search  # torch takes seconds to import
     from ..search.search_source import SearchSource
 
     chosen = args.features, args.run, args.weights, args.device, args.stores
-    searches = [Search.open(SearchSource(d.path, *chosen, normalize=args.normalize)) for d in datasets]
+    _run_server([Search.open(SearchSource(d.path, *chosen, normalize=args.normalize)) for d in datasets], None, args)
+    return EXIT_DONE
+
+
+def _serve_folders(args: argparse.Namespace) -> int:
+    """Serve a data set, and bring it up to date with folders of videos meanwhile."""
+    if args.run is not None and args.features is not None:
+        raise UserError(f"--features {args.features}: the run {args.run} has its own; pass only one of both")
+    if args.stores is not None:
+        raise SettingError("stores", args.stores, "a sync writes no stores of your own; omit it, or --videos")
+    if args.dataset is not None and "," in args.dataset:
+        raise SettingError("dataset", args.dataset, "expected one data set, which the videos become part of")
+
+    from ...storage.stores.opening import find_features  # torch takes seconds to import
+    from ..page.folder_sync import FolderSync
+    from ..search.search import Search
+    from ..search.search_source import SearchSource
+    from ..sync.sync import features_of_run, followed_folders, search_source, searched_features
+
+    weights = [] if args.weights is None else [str(args.weights)]
+    more = {"folders": args.videos, "weights": weights, "trust": args.trust, "device": args.device}
+    if args.run is None:
+        dataset = DatasetFolder(args.root, dataset_of(args))
+        settings = SyncSettings(dataset=dataset.path, features=args.features, **more)
+        extraction = settings.extraction()
+        name, note = searched_features(extraction)
+        source, needed = replace(search_source(extraction, name), normalize=args.normalize), [name]
+    else:
+        run, dataset, needed = _run_features(args)
+        settings = features_of_run(SyncSettings(dataset=dataset.path, **more), needed, run.name)
+        source = SearchSource(dataset.path, None, run, None, args.device, None, tuple(args.trust), args.normalize)
+        name, note = run.name, ""
+    folders = followed_folders(settings)
+    typed = {os.path.abspath(folder): str(folder) for folder in args.videos}
+    say(f"note: {dataset.path} follows {', '.join(folders)}")
+    if note:
+        say(f"note: {note}")
+
+    def open_search() -> Search | None:
+        """Open the search; None if no video was read yet."""
+        if any(find_features(dataset, each) is None for each in needed):
+            return None
+        return Search.open(source)
+
+    shown = {folder: typed.get(folder, Path(folder).name) for folder in folders}
+    sync = FolderSync(settings, shown, name, ",".join(settings.extraction().store_names), open_search)
+    searches: list[Search] = []
+    try:
+        searches += filter(None, [open_search()])
+    except UserError as error:  # such as an index that the sync is about to make
+        warn(f"warning: {error}")
+    _run_server(searches, sync, args)
+    return EXIT_DONE
+
+
+def _run_features(args: argparse.Namespace) -> tuple[Path, DatasetFolder, list[str]]:
+    """Return the run that was named, the data set that it shall search, and the features that it reads."""
+    from ..runs.folder import find_run, own_dataset
+    from ..runs.run_json import read_config, read_run
+    from ..settings import FeatureRows
+
+    run = find_run(args.root, args.dataset, str(args.run))
+    about = read_run(run)
+    config, own = read_config(about), own_dataset(run, about)
+    dataset = own if own is not None and args.dataset is None else DatasetFolder(args.root, dataset_of(args))
+    extra = [inputs.features for inputs in config.extra.values() if isinstance(inputs, FeatureRows)]
+    return run, dataset, list(dict.fromkeys([*config.data.features.split("+"), *extra]))
+
+
+def _run_server(searches: "Sequence[Search]", sync: "FolderSync | None", args: argparse.Namespace) -> None:
+    """Say what is to be known, and serve the page until a signal comes."""
+    from ..page.browser_clips import sandbox_lacks
+    from ..page.serve import serve
+
     if lacking := sandbox_lacks():
         say(f"note: decoders are confined less than they could be: this system has {'; '.join(lacking)}")
-    if searches[0].encoder.note:
+    if searches and searches[0].encoder.note:
         say(f"note: {searches[0].encoder.note}")
     where = {"host": args.host, "port": args.port, "no_token": args.no_token}
-    serve(searches, **where, on_ready=lambda address: show(f"{address} (Ctrl-C ends it)"))
-    return EXIT_DONE
+    serve(searches, **where, sync=sync, on_ready=lambda address: show(f"{address} (Ctrl-C ends it)"))
 
 
 def make_parser() -> Parser:
@@ -39,7 +121,8 @@ def make_parser() -> Parser:
         "Serve a web page that searches data sets by text or by example: open the address that it prints. By default, "
         "only this machine can reach it (see --host), and only with the token in the address.",
         "vlalign-serve words-s3d-seed0\n  vlalign-serve --dataset mine --features clip_vit_b32\n"
-        "  vlalign-serve --dataset mine,msrvtt --features clip_vit_b32",
+        "  vlalign-serve --dataset mine,msrvtt --features clip_vit_b32\n"
+        "  vlalign-serve --videos FOLDER --features clip_vit_b32",
     )
     parser.add_argument(
         "run",
@@ -51,6 +134,15 @@ def make_parser() -> Parser:
         "--features", help="search without a run: features whose encoder also reads texts (such as clip_vit_b32)"
     )
     parser.add_argument("--weights", type=Path, help="with --features: file or folder of the model's weights")
+    parser.add_argument(
+        "--videos",
+        type=Path,
+        nargs="+",
+        action="extend",
+        metavar="FOLDER",
+        help="folders of your own videos: serve at once, and bring the data set up to date with them meanwhile, as "
+        "vlalign-sync --watch does; they are added to those that it follows",
+    )
     parser.add_argument(
         "--host",
         default="127.0.0.1",

@@ -32,7 +32,7 @@ from ..search.query_checks import (
 from ..search.search import Search
 from ..search.video_filters import VideoFacts, VideoFilters
 from .browser_clips import ClipCache
-from .concurrency import AddressQueue, Busy, one_at_a_time
+from .concurrency import AddressQueue, Busy, client_gone, one_at_a_time
 from .example_pictures import ExamplePictures
 from .folder_sync import FolderSync
 from .guard import UPLOADS, Access, Guard, too_large
@@ -348,7 +348,7 @@ def _add_searches(app: FastAPI) -> None:
     @contextmanager
     def one_search() -> Iterator[None]:
         """Let one search compute at a time, since models are not made for several threads, and for a limited time."""
-        with one_at_a_time(search_lock, "searches"), time_limit(SEARCH_SECONDS):
+        with one_at_a_time(search_lock, "searches"), time_limit(SEARCH_SECONDS, client_gone()):
             yield
 
     @app.get("/api/search", dependencies=queue)

@@ -2,16 +2,22 @@
 
 import asyncio
 import threading
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from weakref import WeakValueDictionary
 
-from fastapi import Request
+from fastapi import HTTPException, Request
 
 MAX_WAITING = 64
 """Requests of an address that wait; more are refused at once."""
 WAIT_SECONDS = 20.0
+LOOK_SECONDS = 0.1
+"""A thread that waits looks so often whether its client is still there."""
+GONE_STATUS = 499
+"""Status of a response that nobody reads."""
 
 
 class Busy(Exception):
@@ -22,8 +28,20 @@ class Busy(Exception):
         super().__init__(f"too many {requests} at once; try again")
 
 
+_GONE: ContextVar[threading.Event | None] = ContextVar("_GONE", default=None)
+"""Set once the client of this request has closed its connection."""
+
+
+def client_gone() -> threading.Event | None:
+    """Return what is set once the client of this request is gone; None outside of a queued request that is watched."""
+    return _GONE.get()
+
+
 class AddressQueue:
-    """A dependency of routes that lets each address do one thing at a time. Requests that wait occupy no thread."""
+    """A dependency of routes that lets each address do one thing at a time. Requests that wait occupy no thread.
+
+    A request whose client closes its connection leaves the queue. If it is being answered, ``client_gone`` is set.
+    """
 
     def __init__(self, requests: str) -> None:
         """Take what the requests are called, such as "searches"."""
@@ -41,17 +59,45 @@ class AddressQueue:
         lock = self._locks.setdefault(address, asyncio.Lock())
         if self._num_waiting[address] >= MAX_WAITING:
             raise Busy(self._requests)
-        self._num_waiting[address] += 1
+        gone = threading.Event()
+        _GONE.set(gone)  # for this request only, and for the thread that answers it
+        watching = asyncio.ensure_future(_watch(request, gone))
         try:
-            await asyncio.wait_for(lock.acquire(), WAIT_SECONDS)
-        except asyncio.TimeoutError:
-            raise Busy(self._requests) from None
+            self._num_waiting[address] += 1
+            try:
+                await self._acquire(lock, watching, gone)
+            finally:
+                self._num_waiting -= Counter([address])  # keeps no zeros
+            try:
+                yield
+            finally:
+                lock.release()
         finally:
-            self._num_waiting -= Counter([address])  # keeps no zeros
+            watching.cancel()
+
+    async def _acquire(self, lock: asyncio.Lock, watching: "asyncio.Future[None]", gone: threading.Event) -> None:
+        """Acquire a lock, unless that takes too long or the client is gone."""
+        acquiring, is_held = asyncio.ensure_future(lock.acquire()), False
         try:
-            yield
+            await asyncio.wait([acquiring, watching], timeout=WAIT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            is_held = acquiring.done() and not gone.is_set()
         finally:
-            lock.release()
+            if not is_held and not acquiring.cancel():
+                lock.release()
+        if gone.is_set():
+            raise HTTPException(GONE_STATUS)
+        if not is_held:
+            raise Busy(self._requests)
+
+
+async def _watch(request: Request, gone: threading.Event) -> None:
+    """Wait until the client of a request has closed its connection. Content is left for the one who reads it."""
+    if request.method == "GET":
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        gone.set()
+    else:
+        await asyncio.Event().wait()
 
 
 @contextmanager
@@ -64,9 +110,14 @@ def one_at_a_time(lock: threading.Lock, requests: str) -> Iterator[None]:
 
     Raises:
         Busy: Another thread holds it for too long.
+        HTTPException: The client of the request is gone.
     """
-    if not lock.acquire(timeout=WAIT_SECONDS):
-        raise Busy(requests)
+    gone, deadline = client_gone(), time.monotonic() + WAIT_SECONDS
+    while not lock.acquire(timeout=LOOK_SECONDS):
+        if gone is not None and gone.is_set():
+            raise HTTPException(GONE_STATUS)
+        if time.monotonic() > deadline:
+            raise Busy(requests)
     try:
         yield
     finally:

@@ -1,13 +1,15 @@
 """A thread that brings the data set of a page up to date with folders of videos, again and again."""
 
+import contextlib
 import signal
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from ...storage.common.errors import UserError
-from ...storage.common.progress import Progress
+from ...storage.common.progress import Progress, report_progress_to
 from ...storage.common.signals import Stopped
 from ...storage.common.terminal import number_of, say, warn
 from ..search.search import Search
@@ -16,8 +18,16 @@ from ..sync.sync import SyncResult
 from ..sync.watch import show_messages, summary, sync_again_and_again
 from .responses import SyncResponse
 
+EXTRACTING = "extracting"
+"""Name of the extraction in its progress."""
 MAX_PROBLEMS = 20
 """Lines on the page; the terminal has all."""
+
+REFRESH_SECONDS, REFRESH_SHARE = 120.0, 0.05
+"""In a long extraction, the search is opened again with what is there so far: no more often than this, and in no more
+than this share of the time."""
+STOP_SECONDS = 3.0
+"""Time that a sync has to end at its next step; then the program ends without it."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +74,8 @@ class FolderSync:
         self._following = list(folders.values())
         self._state = _State("working", "looking at the folders")
         self._ending = threading.Event()
+        self._on_search: Callable[[Search], None] = lambda _: None
+        self._next_refresh = time.monotonic() + REFRESH_SECONDS
         self._thread: threading.Thread | None = None
 
     def start(self, on_search: Callable[[Search], None], *, has_search: bool) -> None:
@@ -74,12 +86,15 @@ class FolderSync:
             has_search: True if one is open already.
         """
         # It is no daemon: a stopped command waits for it for some seconds, and then ends it (``run_command``).
-        self._thread = threading.Thread(target=self._run, args=(on_search, has_search), name="sync")
+        self._on_search = on_search
+        self._thread = threading.Thread(target=self._run, args=(has_search,), name="sync")
         self._thread.start()
 
     def stop(self) -> None:
-        """End the sync at its next step. What it did is kept, and the next one goes on from there."""
+        """End the sync at its next step, and wait for it a little. The next sync goes on from there."""
         self._ending.set()
+        if self._thread is not None:
+            self._thread.join(STOP_SECONDS)
 
     def state(self) -> SyncResponse:
         """Return how far the folders are read."""
@@ -108,16 +123,17 @@ class FolderSync:
             return f"no videos were read yet: {self._shown(state.problems[0])}"
         return f"there are no videos in {', '.join(self._following)} yet"
 
-    def _run(self, on_search: Callable[[Search], None], has_search: bool) -> None:
+    def _run(self, has_search: bool) -> None:
         try:
-            self._sync(on_search, has_search)
-        except Stopped:
-            pass
+            self._sync(has_search)
+        except (Stopped, RuntimeError):  # the latter of pools of threads, once the program ends
+            if not self._ending.is_set():
+                raise
         finally:
             if not self._ending.is_set():
                 self._change("failed", "the sync has ended; start vlalign-serve again", ["the terminal says why"])
 
-    def _sync(self, on_search: Callable[[Search], None], has_search: bool) -> None:
+    def _sync(self, has_search: bool) -> None:
         before, failure, is_stale = None, "", not has_search
         for result in sync_again_and_again(self._settings, self._wait, self._report):
             try:
@@ -126,7 +142,7 @@ class FolderSync:
                 self._show(result, before)
                 before, is_stale = result, is_stale or result.changed
                 if is_stale:
-                    is_stale = not self._open(on_search)
+                    is_stale = not self._open()
             except (UserError, OSError) as error:
                 if str(error) != failure:
                     warn(f"warning: {error}; tried again in {self._every_seconds:g} s")
@@ -142,21 +158,27 @@ class FolderSync:
         if result.changed:
             say(f"{self._settings.folder.path}: {summary(result)}")
 
-    def _open(self, on_search: Callable[[Search], None]) -> bool:
+    def _open(self) -> bool:
         """Open the search again and hand it on; return whether there was something to open."""
+        started = time.monotonic()
         self._state = replace(self._state, state="working", what="opening the search", progress=None)
-        search = self._open_search()
-        if search is None:
-            return False
-        on_search(search)
-        self._state = replace(self._state, version=self._state.version + 1)
-        return True
+        with report_progress_to(lambda _: None):
+            search = self._open_search()
+        if search is not None:
+            self._on_search(search)
+            self._state = replace(self._state, version=self._state.version + 1)
+        now = time.monotonic()
+        self._next_refresh = now + max(REFRESH_SECONDS, (now - started) / REFRESH_SHARE)
+        return search is not None
 
     def _report(self, at: Progress) -> None:
         """Take the progress of a sync. Raises ``Stopped`` once it shall end, as a signal does in a command."""
         if self._ending.is_set():
             raise Stopped(signal.SIGTERM)
-        doing = f"extracting {self._features}" if at.what == "extracting" else at.what
+        if at.what == EXTRACTING and not at.ended and time.monotonic() > self._next_refresh:
+            with contextlib.suppress(UserError, OSError):  # the end of the sync says what is wrong
+                self._open()
+        doing = f"{at.what} {self._features}" if at.what == EXTRACTING else at.what
         if at.unit == "bytes":
             shown = f"{at.done >> 20:,} of {at.total >> 20:,} MiB"
         else:

@@ -5,6 +5,7 @@ Imports nothing heavy, so that a command refuses a wrong query at once.
 
 import os
 import re
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +33,8 @@ MAX_OFFSET = 100_000
 SPAN = re.compile(r"(?P<video_id>.+)@(?P<start>\d+(?:\.\d+)?)-(?P<end>\d+(?:\.\d+)?)", re.DOTALL)
 _END_TIME: ContextVar[float | None] = ContextVar("_END_TIME", default=None)
 """Time limit of this thread's search, in seconds of the monotonic clock."""
+_CANCELLED: ContextVar[threading.Event | None] = ContextVar("_CANCELLED", default=None)
+"""Set once nobody waits for this thread's search any more."""
 
 
 @dataclass(frozen=True)
@@ -78,32 +81,39 @@ def parse_span(text: str) -> VideoSpan:
 
 
 class SearchTimeout(UserError):
-    """A search took longer than it may."""
+    """A search took longer than it may, or nobody waits for it any more."""
 
 
 @contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Let searches in the block end with ``SearchTimeout`` after this many seconds.
+def time_limit(seconds: float, cancelled: threading.Event | None = None) -> Iterator[None]:
+    """Let searches in the block end with ``SearchTimeout`` after this many seconds, or once they are cancelled.
 
     They look at the clock between blocks of windows, groups of clips and videos; a model's step is not interrupted.
+
+    Args:
+        seconds: Time limit.
+        cancelled: Set once nobody waits for the search any more; None: it is not cancelled.
     """
-    before = _END_TIME.set(time.monotonic() + seconds)
+    end, event = _END_TIME.set(time.monotonic() + seconds), _CANCELLED.set(cancelled)
     try:
         yield
     finally:
-        _END_TIME.reset(before)
+        _END_TIME.reset(end)
+        _CANCELLED.reset(event)
 
 
 def check_time() -> None:
-    """Raise ``SearchTimeout`` if the time is over."""
+    """Raise ``SearchTimeout`` if the time is over, or the search was cancelled."""
+    if (cancelled := _CANCELLED.get()) is not None and cancelled.is_set():
+        raise SearchTimeout("the search was cancelled")
     if is_timed_out():
         raise SearchTimeout("the search took too long; choose fewer videos, or ask for fewer moments")
 
 
 def is_timed_out() -> bool:
-    """Return whether the time is over."""
-    end = _END_TIME.get()
-    return end is not None and time.monotonic() > end
+    """Return whether the time is over, or the search was cancelled."""
+    end, cancelled = _END_TIME.get(), _CANCELLED.get()
+    return (end is not None and time.monotonic() > end) or (cancelled is not None and cancelled.is_set())
 
 
 def check_query(query: str) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ...extract.encoders.text_tower import WITH_TEXT_TOWER
 from ...extract.pipeline.dataset import extract_dataset
 from ...extract.pipeline.pending_work import PendingWork, is_transient
 from ...extract.settings import ExtractionSettings
@@ -40,8 +41,9 @@ from ...storage.dataset.synced import (
 )
 from ...storage.dataset.trusted_folders import allow_folder, refuse_other_folders
 from ...storage.hub.names import is_hub_name
-from ...storage.profiles import FRAME_MAPS, LOGMEL
+from ...storage.profiles import FRAME_MAPS, LOGMEL, PROFILES
 from ...storage.records import VideoRecord
+from ...storage.shards.format import EXTRACTED
 from ...storage.stores.opening import feature_names, find_features, open_features_writer
 from ...storage.stores.thumbnails import remove_thumbnails
 from ..search.search_source import SearchSource
@@ -181,6 +183,44 @@ def followed_folders(settings: SyncSettings) -> list[str]:
         UserError: One of the new folders cannot be used, or there is none at all.
     """
     return [folder.path for folder in _choose_folders(settings, read_sync_record(settings.folder))]
+
+
+def searched_features(extraction: ExtractionSettings) -> tuple[str, str]:
+    """Return which of the features that a sync extracts a search takes, and a note if texts cannot be compared with
+    them, which is empty otherwise."""
+    names = [name for name, encoder in extraction.encoders.items() if name in WITH_TEXT_TOWER or is_hub_name(encoder)]
+    names = [name for name in names if extraction.chosen_weights.get(name) != "random"]
+    if names:
+        return names[0], ""
+    name = extraction.store_names[0]
+    todo = f"--features {WITH_TEXT_TOWER[0]}"
+    return name, f"features {name} cannot be searched by text, only by example and captions; pass {todo} for that"
+
+
+def features_of_run(settings: SyncSettings, features: Sequence[str], run_name: str) -> SyncSettings:
+    """Return settings that extract the features which a run reads.
+
+    Args:
+        settings: Settings without features.
+        features: Names of the run's features.
+        run_name: Name of the run.
+
+    Raises:
+        UserError: Some of them cannot be extracted.
+    """
+    known = settings.extraction().store_names
+    if set(features) <= set(known):
+        return settings
+    dataset = settings.folder
+    for name in features:
+        store = find_features(dataset, name)
+        if name not in PROFILES or (store is not None and store.origin != EXTRACTED):
+            raise UserError(
+                f"run {run_name}: its features {name} cannot be extracted here, since they were imported or are of an "
+                f"encoder that you have not named; run vlalign-sync --dataset {shlex.quote(dataset.name)} once with "
+                "--features, or omit --videos"
+            )
+    return replace(settings, features=",".join(features))
 
 
 def search_source(extraction: ExtractionSettings, name: str) -> SearchSource:

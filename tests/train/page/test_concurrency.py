@@ -6,15 +6,20 @@ import threading
 import time
 import urllib.request
 from collections import Counter
+from collections.abc import Iterator
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import uvicorn
 from fastapi import Depends, FastAPI
 from starlette.responses import JSONResponse
 from vlalign.train.page import serve as page_serve
+from vlalign.train.page.app import make_app
 from vlalign.train.page.concurrency import MAX_WAITING, AddressQueue, Busy
 from vlalign.train.page.guard import Access, Guard
 from vlalign.train.page.serve import IDLE_SECONDS, MAX_CONNECTIONS, Connection
+from vlalign.train.search.query_checks import check_time
 
 HALF = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 
@@ -177,3 +182,68 @@ def test_an_address_waits_for_its_own_requests_only():
         assert entered == [True, False], "no more than one of an address occupies a thread"
         go_on.set()
         assert Counter(connection.recv(12) for connection in many)[b"HTTP/1.1 200"] == 1 + MAX_WAITING
+
+
+class SlowSearch:
+    """Stands for a search with a slow encoder, which looks at the clock as the real one does."""
+
+    def __init__(self) -> None:
+        self.begun, self.ended, self.asked = threading.Semaphore(0), threading.Semaphore(0), []
+        dataset = SimpleNamespace(name="mine")
+        self.encoder = SimpleNamespace(dataset=dataset, encode_text=self.encode_text)
+
+    def encode_text(self, text: str) -> None:
+        self.asked.append(text)
+        self.begun.release()
+        try:
+            deadline = time.monotonic() + (15 if text == "slow" else 0)
+            while time.monotonic() < deadline:
+                check_time()
+                time.sleep(0.02)
+        finally:
+            self.ended.release()
+
+
+@pytest.fixture
+def slow(monkeypatch) -> Iterator[tuple[SlowSearch, int]]:
+    """Serve a page whose curves are made slowly; return the search and the port."""
+    search = SlowSearch()
+    curve = SimpleNamespace(start_seconds=np.zeros(1), end_seconds=np.ones(1), scores=np.ones(1))
+    search.score_curve = lambda query, _: search.encode_text(query) or curve
+    app = make_app([], Access(["127.0.0.1"]))
+    app.state.datasets["mine"] = SimpleNamespace(search=search)
+    with serving(app) as port:
+        yield search, port
+
+
+def ask_for_curve(port: int, query: str, of_them: contextlib.ExitStack, source: str = "127.0.0.1") -> socket.socket:
+    request = HALF.replace(b"/", f"/api/score_curve?video_id=v&q={query}".encode(), 1) + b"\r\n"
+    [connection] = half_requests(port, 1, of_them, source, request)
+    connection.settimeout(10)
+    return connection
+
+
+def test_a_search_that_nobody_waits_for_ends(slow):
+    search, port = slow
+    with contextlib.ExitStack() as stack:
+        aborted = ask_for_curve(port, "slow", stack)
+        assert search.begun.acquire(timeout=10)
+        aborted.close()
+        assert search.ended.acquire(timeout=3), "it ends at its next look at the clock"
+        assert ask_for_curve(port, "quick", stack).recv(12) == b"HTTP/1.1 200"
+
+
+@pytest.mark.parametrize("source", ["127.0.0.1", "127.0.0.2"])
+def test_a_request_that_was_aborted_while_it_waited_is_not_answered(slow, source):
+    """It waits behind one of its own address, or of another one, whose search computes."""
+    search, port = slow
+    with contextlib.ExitStack() as stack:
+        first = ask_for_curve(port, "slow", stack, "127.0.0.1")
+        assert search.begun.acquire(timeout=10)
+        waiting = ask_for_curve(port, "aborted", stack, source)
+        time.sleep(0.5)
+        waiting.close()
+        time.sleep(0.5)
+        first.close()
+        assert ask_for_curve(port, "quick", stack, source).recv(12) == b"HTTP/1.1 200"
+        assert search.asked == ["slow", "quick"]

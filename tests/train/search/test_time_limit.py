@@ -1,5 +1,7 @@
 """A search ends when its time is over, wherever it is."""
 
+import threading
+
 import numpy as np
 import pytest
 from vlalign.storage.captions.files import write_captions_about, write_part
@@ -17,6 +19,16 @@ def test_a_limit_ends_with_its_block():
         check_time()
     with time_limit(60):
         check_time()
+    check_time()
+
+
+def test_a_cancelled_search_ends_before_its_time():
+    cancelled = threading.Event()
+    with time_limit(60, cancelled):
+        check_time()
+        cancelled.set()
+        with pytest.raises(SearchTimeout, match="cancelled"):
+            check_time()
     check_time()
 
 

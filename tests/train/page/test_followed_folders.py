@@ -1,0 +1,256 @@
+"""A page that follows folders of videos: it answers at once, and takes in what comes, without a restart."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import pytest
+from helpers.clips_of_text import new_clip, save_clip, word_tokenizer
+from helpers.videos import scene
+from transformers import CLIPImageProcessor, CLIPProcessor
+from vlalign.extract.videos.demo import render_video
+from vlalign.storage.common.locks import folder_lock
+from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.storage.dataset.synced import sync_folder
+from vlalign.train.cli.serve import main as serve_main
+from vlalign.train.cli.sync import main as sync_main
+
+SHAPES, VERBS = ("circle", "square", "triangle", "star", "cross"), ("fall", "rise", "spin", "grow")
+WAIT_SECONDS = 300.0
+"""Generous, because the machine may be busy."""
+END_SECONDS = 15.0
+PROGRAM = """import sys
+import vlalign.train.sync.settings as settings
+settings.EVERY_SECONDS = 1.0
+from vlalign.train.cli.serve import main
+sys.exit(main(sys.argv[1:]))"""
+
+FIRST = "settings.EVERY_SECONDS = 1.0\n"
+OFTEN = """import vlalign.extract.pipeline.shard_writing as writing
+import vlalign.train.page.folder_sync as sync
+writing.SHARD_SECONDS, sync.REFRESH_SECONDS = 0.0, 0.1
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    """A CLIP of a few weights, with a text tower."""
+    tokenizer = word_tokenizer(["a red ball falls", "a blue box"])
+    folder = save_clip(new_clip(tokenizer), tokenizer, tmp_path_factory.mktemp("models") / "small")
+    CLIPProcessor(image_processor=CLIPImageProcessor(), tokenizer=tokenizer).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("recordings")
+    paths = [folder / f"{number}.mp4" for number in range(4)]
+    for number, path in enumerate(paths):
+        render_video(scene(0.7, shape=SHAPES[number], verb=VERBS[number], noise_seed=number), path)
+    return paths
+
+
+class Page:
+    """A server that was started as a user does it."""
+
+    def __init__(self, process: subprocess.Popen, address: str, said: Path) -> None:
+        self.process, self.said, parts = process, said, urlsplit(address)
+        self.base, self.token = f"http://{parts.netloc}", parse_qs(parts.query)["token"][0]
+
+    def get(self, path: str, **parameters: object) -> Any:
+        request = urllib.request.Request(f"{self.base}{path}?{urlencode(parameters)}")
+        request.add_header("Authorization", f"Bearer {self.token}")
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)
+
+    def found(self) -> set[str]:
+        moments = self.get("/api/search", q="a red ball falls", num_results=60)["moments"]
+        return {moment["video_id"] for moment in moments}
+
+    def wait_for(self, what: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not what():
+            assert self.process.poll() is None and time.monotonic() < deadline, self.said.read_text()
+            time.sleep(0.1)
+
+    def descendants(self) -> set[int]:
+        """Return the processes that the server started, and those that these started."""
+        parent_of = {}
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                parent_of[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+        found, added = set[int](), {self.process.pid}
+        while added:
+            found |= added
+            added = {child for child, parent in parent_of.items() if parent in found} - found
+        return found - {self.process.pid}
+
+
+@pytest.fixture
+def start(tmp_path, model) -> Iterator[Callable[..., Page]]:
+    """Return what starts a server; it is ended after the test."""
+    processes = []
+
+    def start(*options: object, program: str = PROGRAM) -> Page:
+        said = tmp_path / "said.txt"
+        call = [sys.executable, "-c", program, "--root", tmp_path / "root", "--port", 0, *options]
+        with said.open("w") as file:
+            process = subprocess.Popen(
+                list(map(str, call)),
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                preexec_fn=lambda: signal.signal(2, signal.default_int_handler),
+            )
+        processes.append(process)
+        deadline = time.monotonic() + WAIT_SECONDS
+        while "http://" not in said.read_text():
+            assert process.poll() is None and time.monotonic() < deadline, said.read_text()
+            time.sleep(0.05)
+        [line] = [line for line in said.read_text().splitlines() if line.startswith("http")]
+        return Page(process, line.split()[0], said)
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def videos(tmp_path) -> Path:
+    folder = tmp_path / "Videos"
+    folder.mkdir()
+    return folder
+
+
+def test_a_page_from_nothing_takes_in_what_comes(start, videos, recordings, model):
+    shutil.copy(recordings[0], videos / "a.mp4")
+    page = start("--videos", videos, "--features", f"hf:{model}")
+    about = page.get("/api/about")
+    assert [(of["name"], of["num_videos"]) for of in about["datasets"]] == [("mine", 0)]
+    first = page.get("/api/search", q="a red ball falls")
+    assert first["moments"] == [] and "being read" in first["warnings"][0]
+    for path in ("/api/videos", "/media/picture"):
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            page.get(path, video_id="a")
+    page.wait_for(lambda: page.get("/api/sync")["version"] == 1)
+    assert page.found() == {"a"} and page.get("/api/about")["datasets"][0]["num_videos"] == 1
+    shutil.copy(recordings[1], videos / "b.mp4")
+    os.utime(videos / "a.mp4", (1, 1))
+    page.wait_for(lambda: page.found() == {"a", "b"})
+    state = page.get("/api/sync")
+    assert state["following"] == [str(videos)] and state["version"] == 2 and state["problems"] == []
+    page.wait_for(lambda: [video["video_id"] for video in page.get("/api/videos")["videos"]] == ["b", "a"])
+    (videos / "a.mp4").unlink()
+    page.wait_for(lambda: page.found() == {"b"})
+    (videos / "bad.mp4").write_bytes(b"no video")
+    page.wait_for(lambda: bool(page.get("/api/sync")["problems"]))
+    assert page.found() == {"b"} and page.get("/api/sync")["state"] in ("idle", "working")
+    (videos / "bad.mp4").unlink()
+    (videos / "b.mp4").unlink()
+    shutil.copy(recordings[2], videos / "c.mp4")
+    page.wait_for(lambda: page.found() == {"c"})
+    assert page.get("/api/sync")["problems"] == []
+    page.process.terminate()
+    assert page.process.wait(END_SECONDS) == 143
+    said = page.said.read_text()
+    assert "Traceback" not in said and f"follows {videos}" in said
+    assert said.count("warning: video 'bad': ") == 1, said
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_while_videos_are_extracted_ends_all_soon(start, videos, recordings, model, tmp_path, number, code):
+    for name in range(60):
+        path = videos / f"{name:02}.mp4"
+        path.write_bytes(recordings[name % 4].read_bytes() + bytes(name))  # other contents that are decoded alike
+    page = start("--videos", videos, "--features", f"hf:{model}")
+    page.wait_for(lambda: page.get("/api/sync")["what"].startswith("extracting small: "))
+    state = page.get("/api/sync")
+    assert state["state"] == "working" and 0 <= state["done"] <= state["total"] == 60
+    children = page.descendants()
+    assert children
+    page.process.send_signal(number)
+    assert page.process.wait(END_SECONDS) == code
+    deadline = time.monotonic() + END_SECONDS
+    while any(Path(f"/proc/{child}").exists() for child in children):
+        assert time.monotonic() < deadline, "a process stays behind"
+        time.sleep(0.1)
+    said = page.said.read_text()
+    assert "Traceback" not in said and "stopped" in said.splitlines()[-1]
+    assert sync_main(["--root", str(tmp_path / "root")]) == 0, "the next one goes on from there"
+    assert sorted(of.video_id for of in DatasetFolder(tmp_path / "root", "mine").read_videos()) == [
+        f"{name:02}" for name in range(60)
+    ]
+
+
+def test_in_a_long_extraction_the_first_videos_are_found_before_its_end(start, videos, recordings, model):
+    for name in range(40):
+        path = videos / f"{name:02}.mp4"
+        path.write_bytes(recordings[name % 4].read_bytes() + bytes(name))
+    page = start("--videos", videos, "--features", f"hf:{model}", program=PROGRAM.replace(FIRST, FIRST + OFTEN))
+    page.wait_for(lambda: page.get("/api/sync")["version"] == 1)
+    about = page.get("/api/about")["datasets"][0]
+    assert 0 < about["num_videos"] < 40 and page.found()
+    page.wait_for(lambda: page.get("/api/about")["datasets"][0]["num_videos"] == 40)
+
+
+def test_a_second_folder_adds_and_what_is_away_is_said(start, videos, recordings, model, tmp_path, capsys):
+    shutil.copy(recordings[0], videos / "a.mp4")
+    root = ["--root", str(tmp_path / "root")]
+    assert sync_main([*root, str(videos), "--features", f"hf:{model}"]) == 0
+    other, aside = tmp_path / "Phone", tmp_path / "aside"
+    other.mkdir()
+    shutil.copy(recordings[1], other / "b.mp4")
+    page = start("--videos", other)
+    assert f"follows {videos}, {other}" in page.said.read_text()
+    assert page.found() >= {"a"}, "what is there is found at once"
+    page.wait_for(lambda: page.found() == {"a", "b"})
+    assert page.get("/api/sync")["following"] == ["Videos", str(other)]
+    videos.rename(aside)
+    page.wait_for(lambda: bool(page.get("/api/sync")["problems"]))
+    [problem] = page.get("/api/sync")["problems"]
+    assert problem.startswith("Videos: ") and str(tmp_path) not in problem and page.found() == {"a", "b"}
+    aside.rename(videos)
+    page.wait_for(lambda: not page.get("/api/sync")["problems"])
+    with folder_lock(sync_folder(DatasetFolder(tmp_path / "root", "mine")) / "sync.lock", "syncs videos"):
+        page.wait_for(lambda: page.get("/api/sync")["state"] == "failed")
+        time.sleep(2.5)
+        assert page.found() == {"a", "b"} and f"process {os.getpid()} " in page.get("/api/sync")["problems"][0]
+    page.wait_for(lambda: page.get("/api/sync")["state"] == "idle")
+    assert page.said.read_text().count(f"process {os.getpid()} ") == 1, "it is said once"
+
+
+def test_features_that_read_no_texts_are_served_with_a_hint(start, videos):
+    page = start("--videos", videos, "--weights", "random")
+    [line] = [line for line in page.said.read_text().splitlines() if "s3d" in line]
+    assert "--features clip_vit_b32" in line
+    page.wait_for(lambda: page.get("/api/sync")["state"] == "idle")
+    assert page.get("/api/search", q="a red ball")["warnings"] == [f"there are no videos in {videos} yet"]
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (["--videos", "nowhere"], "nowhere: no such folder"),
+        (["--videos", ".", "--features", "nothing"], "features nothing"),
+        (["run", "--features", "s3d", "--videos", "."], "--features s3d"),
+        (["--videos", ".", "--dataset", "a,b"], "--dataset a,b"),
+        (["run", "--videos", "."], "run run: no finished run"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path, monkeypatch, capsys, options, words):
+    monkeypatch.chdir(tmp_path)
+    assert serve_main([*options, "--root", str(tmp_path / "root")]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert words in line
+    assert not (tmp_path / "root").exists()
