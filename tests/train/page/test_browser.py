@@ -1,6 +1,7 @@
 """The search page in a real browser."""
 
 import os
+from contextlib import contextmanager
 
 import pytest
 from helpers.browser import needs_browser, open_browser, serve
@@ -10,10 +11,27 @@ from vlalign.train.cli.train import main as train_main
 SETTINGS = ["--features", "s3d", "--num-steps", "4", "--batch-size", "8", "--validate-every", "4"]
 
 
+NUM_MANY = 200
+AT_END = "document.getElementById('next').hidden && scrollY + innerHeight >= document.body.scrollHeight - 1"
+
+
 @pytest.fixture
 def address(tmp_path):
     """Serve a toy data set with a trained run, as the command does; return the page's address."""
-    toy = make_toy(tmp_path, num_videos=24)
+    with served(tmp_path, 24) as address:
+        yield address
+
+
+@pytest.fixture
+def many_address(tmp_path):
+    """Serve more videos than one block of results."""
+    with served(tmp_path, NUM_MANY) as address:
+        yield address
+
+
+@contextmanager
+def served(tmp_path, num_videos):
+    toy = make_toy(tmp_path, num_videos=num_videos)
     at_toy = ["--root", str(toy.root), "--dataset", toy.name]
     assert train_main([*at_toy, *SETTINGS, "--run-name", "r"]) == 0
     environment = os.environ | {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
@@ -75,3 +93,27 @@ def test_the_page_suggests_queries_and_says_what_is_wrong(address):
         page.route("**/api/search*", lambda route: route.abort())
         page.locator("#notes button").first.click()
         page.get_by_text("the server cannot be reached").wait_for()
+
+
+@pytest.mark.slow
+@needs_browser
+def test_more_results_come_by_scrolling_and_far_ones_make_room(many_address):
+    with open_browser() as browser:
+        page = browser.new_page(viewport={"width": 400, "height": 800})
+        page.goto(f"{many_address}&by=video&fold=false&q=cut+the+onion")
+        page.get_by_text("moments for").wait_for()
+        seen, is_at_end = set(), False
+        for _ in range(100):
+            page.wait_for_load_state("networkidle")
+            seen |= set(page.locator(".card .name").all_inner_texts())
+            if is_at_end:
+                break
+            page.mouse.wheel(0, 1500)
+            page.wait_for_timeout(100)
+            is_at_end = page.evaluate(AT_END)
+        assert len(seen) == NUM_MANY, "each video was seen"
+        assert 0 < page.locator(".card").count() < NUM_MANY, "far results are not in the page"
+        page.evaluate("scrollTo(0, 0)")
+        page.locator(".card").first.wait_for()
+        assert page.locator("ol").first.locator(".card").count() == 48, "they come back"
+        assert page.evaluate("scrollY") == 0

@@ -378,3 +378,20 @@ def test_a_search_is_cancelled_and_a_server_that_is_back_is_noticed(address, bro
     page.get_by_text("the server cannot be reached").wait_for()
     page.unroute("**/api/*")
     page.get_by_text("moments for “red ball”").wait_for()
+
+
+def test_near_duplicates_are_folded_and_shown(address, browser):
+    page = browser.new_page()
+    page.goto(address.replace("&fold=false", "&by=video&group=video&q=red+ball"))
+    page.get_by_text("+3 similar").wait_for()
+    assert page.locator(".card").count() == 1
+    page.locator(".card").click()
+    name = page.locator("#viewer-name").inner_text()
+    page.locator("dialog").get_by_role("heading", name="Nearly the same").wait_for()
+    other = page.locator("dialog .about li button").first
+    label = other.inner_text()
+    other.click()
+    page.get_by_role("heading", name=label.split(",")[0]).wait_for()
+    assert label.split(",")[0] != name
+    page.go_back()
+    page.get_by_role("heading", name=name).wait_for()
