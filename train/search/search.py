@@ -7,12 +7,12 @@ captions (``caption_index``). ``caption_scores`` tell whether anything fits. ``w
 index that is searched. ``vlalign-search`` wraps ``open_search``.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -56,6 +56,7 @@ from .search_source import SearchSource
 from .window_biases import MAX_WINDOWS_BY_SEARCH, WindowBiases, open_window_biases
 from .window_encoding import open_coded_index, open_index
 
+T = TypeVar("T")
 HITS_AT_ONCE = 256
 """Windows that are looked at together: overlapping ones become one moment. The next windows come behind these, so that
 the first moments do not depend on how many are asked for."""
@@ -108,6 +109,7 @@ class Search:
         self.caption_scores: CaptionScores | None = None
         """How well held-out captions fit their best moments; None if that is not known (``judge``)."""
         self._video_ids = frozenset(index.video_ids)
+        """Without those that the store lost meanwhile."""
 
     @classmethod
     def open(cls, source: SearchSource) -> "Search":
@@ -176,15 +178,30 @@ class Search:
         check_group(group)
         if examples and by == "text":
             raise SettingError("by", by, "an example (like) has no text to search by; omit by, or omit like")
-        asked = self._prepare(query, examples, like_weight, without.strip(), rerank, by)
-        if num_results is None:
-            found = self._all_that_fit(asked, videos, offset, group, fold)
-        else:
-            found = list(islice(self._listed(asked, videos, group, fold), offset, offset + num_results))
-        if group is not None and found:
-            min_score = self._min_caption_score(asked, videos)
-            found = [self._with_occurrences(asked, moment, min_score) for moment in found]
-        return [self._judged(moment) for moment in found] if asked.has_known_scale else found
+
+        def find() -> list[Moment]:
+            asked = self._prepare(query, examples, like_weight, without.strip(), rerank, by)
+            if num_results is None:
+                found = self._all_that_fit(asked, videos, offset, group, fold)
+            else:
+                found = list(islice(self._listed(asked, videos, group, fold), offset, offset + num_results))
+            if group is not None and found:
+                min_score = self._min_caption_score(asked, videos)
+                found = [self._with_occurrences(asked, moment, min_score) for moment in found]
+            return [self._judged(moment) for moment in found] if asked.has_known_scale else found
+
+        return self._without_pruned(find)
+
+    def _without_pruned(self, find: Callable[[], T]) -> T:
+        """Return what a function finds; call it again if the store lost videos since this search was opened."""
+        try:
+            return find()
+        except KeyError:
+            there = self._video_ids & frozenset(self.encoder.video_ids())
+            if there == self._video_ids:
+                raise
+            self._video_ids = there
+            return find()
 
     def _listed(
         self, asked: _Query, videos: Collection[str] | None, group: SearchGroup | None, fold: bool
@@ -301,8 +318,12 @@ class Search:
             UserError: The query is empty, or the video has no features.
         """
         check_query(query)
-        self._check_video(video_id)
-        return self._text_curve(self.encode_query(query), video_id)
+
+        def find() -> ScoreCurve:
+            self._check_video(video_id)
+            return self._text_curve(self.encode_query(query), video_id)
+
+        return self._without_pruned(find)
 
     def word_curves(self, query: str, video_id: str) -> dict[str, ScoreCurve]:
         """Return how well each word of a text fits a video over its time; nothing if the run has no such scores.
@@ -317,8 +338,12 @@ class Search:
             UserError: The query is empty, or the video has no features.
         """
         check_query(query)
-        self._check_video(video_id)
-        return self.encoder.word_curves(query, video_id)
+
+        def find() -> dict[str, ScoreCurve]:
+            self._check_video(video_id)
+            return self.encoder.word_curves(query, video_id)
+
+        return self._without_pruned(find)
 
     def warnings(self, query: str, by: SearchBy = "both", without: str = "", has_example: bool = False) -> list[str]:
         """Return what was not searched, and which words of a text the model does not know: a sentence each.
@@ -512,12 +537,13 @@ class Search:
             percentiles = candidates.percentiles(scores).tolist()
             spans = self.index.spans_of(rows).tolist()
             biases = (np.zeros(len(rows)) if candidates.biases is None else candidates.biases.bias_W[rows]).tolist()
-            yield [
+            hits = [
                 Hit(self.index.video_ids[self.index.video[row]], start, end, score, percentile, bias=bias)
                 for row, (start, end), score, percentile, bias in zip(
                     rows.tolist(), spans, scores.tolist(), percentiles, biases, strict=True
                 )
             ]
+            yield [hit for hit in hits if hit.video_id in self._video_ids]
 
     def _rescored(self, asked: _Query, hits: list[Hit]) -> list[Hit]:
         """Return hits, re-ranked by the weighted sum of all stages; unchanged if the encoder has no stages."""
@@ -593,7 +619,7 @@ class Search:
         return start, end
 
     def _check_video(self, video_id: str) -> None:
-        if not len(self.index.rows_of(video_id)):
+        if video_id not in self._video_ids or not len(self.index.rows_of(video_id)):
             name = self.encoder.dataset.name
             raise UserError(f"video {video_id!r}: not in the index of {name}; expected one of its ids")
 

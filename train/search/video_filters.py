@@ -180,8 +180,9 @@ class VideoFilters:
             for video_id in search.index.video_ids
             if (self.split is None or split_of.get(video_id) == self.split)
             and (self.has_caption is None or (video_id in split_of) == self.has_caption)
-            and self.min_seconds <= search.encoder.duration_seconds(video_id) <= self.max_seconds
         }
+        if (self.min_seconds, self.max_seconds) != (0, float("inf")):
+            passing = {video_id for video_id in passing if self._is_long_enough(video_id, facts)}
         if self.folder is not None:
             passing &= self._in_folder(self.folder, facts)
         if self.since is not None or self.until is not None:
@@ -210,6 +211,12 @@ class VideoFilters:
     @property
     def _reads_captions(self) -> bool:
         return self.split is not None or self.has_caption is not None
+
+    def _is_long_enough(self, video_id: str, facts: VideoFacts) -> bool:
+        try:
+            return self.min_seconds <= facts.search.encoder.duration_seconds(video_id) <= self.max_seconds
+        except KeyError:  # its features were removed meanwhile
+            return False
 
     def _times(self) -> tuple[float, float]:
         """Return the first second that passes, and the one after the last, in this machine's time zone."""

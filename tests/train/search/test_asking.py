@@ -3,13 +3,16 @@
 import numpy as np
 import pytest
 from helpers.planted_search import open_planted, plant
-from vlalign.storage.common.errors import SettingError
+from vlalign.storage import FeatureStore
+from vlalign.storage.common.errors import SettingError, UserError
+from vlalign.storage.stores.maintenance import remove
 from vlalign.train.search import search as search_module
 from vlalign.train.search.caption_scores import CaptionScores
 from vlalign.train.search.encoder import l2_normalize
 from vlalign.train.search.grouping import FOLD_AHEAD, NEAR_DUPLICATE_COSINE
 from vlalign.train.search.moments import share_time
 from vlalign.train.search.query_checks import VideoSpan
+from vlalign.train.search.video_filters import VideoFacts, VideoFilters
 
 THINGS = ["beach", "dog", "forest", "car", "snow"]
 
@@ -155,3 +158,29 @@ def test_all_that_fit_are_bounded_with_a_line(search, capsys, monkeypatch):
 def test_what_cannot_be_asked_for_is_one_line(search, options, name):
     with pytest.raises(SettingError, match=f"^{name}: expected "):
         search("dog", **options)
+
+
+def test_videos_whose_features_are_removed_meanwhile_are_not_found(tmp_path, monkeypatch):
+    scenes = {f"v{n}": [(10, "dog"), (10, "beach")] for n in range(4)}
+    search = open_planted(plant(tmp_path, scenes, {"v1": [(0, 5, "the dog")], "v2": [(0, 5, "a dog")]}))
+    folder = search.encoder.dataset.features("clip_vit_b32")
+    remove(folder, ["v1", "v3"])
+    monkeypatch.setattr(search.encoder, "store", FeatureStore(folder))  # as it reads itself anew, at a lost shard
+    for options in ({}, {"by": "text"}, {"by": "video", "group": "video"}, {"like": VideoSpan("v0", 0, 10)}):
+        found = {m.video_id for m in search("dog", num_results=50, **options)}
+        assert found and found <= {"v0", "v2"}
+    assert VideoFilters(min_seconds=1).videos(VideoFacts(search)) == {"v0", "v2"}
+    for ask in (search.score_curve, search.word_curves):
+        with pytest.raises(UserError, match="'v1': not in the index"):
+            ask("dog", "v1")
+    with pytest.raises(UserError, match="'v3': not in the index"):
+        search.like("v3")
+
+
+def test_an_error_that_is_no_lost_video_is_not_hidden(search, monkeypatch):
+    def curve(self, query_D, video_id):
+        raise KeyError("other")
+
+    monkeypatch.setattr(type(search.encoder), "curve", curve)
+    with pytest.raises(KeyError, match="other"):
+        search("dog")
