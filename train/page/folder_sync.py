@@ -1,6 +1,7 @@
 """A thread that brings the data set of a page up to date with folders of videos, again and again."""
 
 import contextlib
+import os
 import signal
 import threading
 import time
@@ -70,7 +71,7 @@ class FolderSync:
         self._settings, self._features, self._open_search = settings, features, open_search
         self._every_seconds = every_seconds
         self._names = dict(sorted(folders.items(), key=lambda item: -len(item[0])))
-        self._names |= {str(settings.folder.path.absolute()): settings.folder.name}
+        self._names |= {str(settings.folder.path.absolute()): settings.folder.name, os.path.expanduser("~"): "~"}
         self._following = list(folders.values())
         self._state = _State("working", "looking at the folders")
         self._ending = threading.Event()
@@ -193,7 +194,7 @@ class FolderSync:
     def _shown(self, text: str) -> str:
         """Return a text for the page, in which folders have their names there."""
         for path, name in self._names.items():
-            text = text.replace(path, name)
+            text = text.replace(path, name) if path != os.sep else text
         return text
 
     def _wait(self) -> bool:

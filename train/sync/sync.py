@@ -81,6 +81,8 @@ class SyncResult:
     """What else is to be known, one line each."""
     num_videos: int = 0
     """Videos of the data set now."""
+    subtitles_changed: bool = False
+    """True if subtitles beside the videos were read, or are gone."""
 
     @property
     def complete(self) -> bool:
@@ -90,7 +92,8 @@ class SyncResult:
     @property
     def changed(self) -> bool:
         """True if a search that was opened before should be opened again."""
-        return bool(self.extracted or self.renamed or self.removed or self.returned or self.pruned)
+        videos = self.extracted or self.renamed or self.removed or self.returned or self.pruned
+        return bool(videos) or self.subtitles_changed
 
     @property
     def warnings(self) -> list[str]:
@@ -155,6 +158,7 @@ def sync_videos(settings: SyncSettings, *, on_progress: Listener | None = None) 
         changes = _compare(dataset, videos, path_of, record, looks, kept)
         _write_changes(dataset, record, looks, changes, videos)
         extracted = _extract(extraction, changes, kept)
+        subtitles_before = record.made_from.get("subtitles")
         subtitles = _read_subtitles(settings, changes, record, problems)
         pruned = _prune(dataset, record, problems) if settings.prune else []
         _index(extraction, record, problems)
@@ -173,6 +177,7 @@ def sync_videos(settings: SyncSettings, *, on_progress: Listener | None = None) 
             problems=problems.messages,
             notes=[*_notes(dataset, looks, changes), *subtitles],
             num_videos=len(changes.videos),
+            subtitles_changed=record.made_from.get("subtitles") != subtitles_before,
         )
 
 

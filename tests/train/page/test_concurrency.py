@@ -11,14 +11,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import uvicorn
 from fastapi import Depends, FastAPI
+from helpers.page_server import serving
 from starlette.responses import JSONResponse
 from vlalign.train.page import serve as page_serve
 from vlalign.train.page.app import make_app
 from vlalign.train.page.concurrency import MAX_WAITING, AddressQueue, Busy
 from vlalign.train.page.guard import Access, Guard
-from vlalign.train.page.serve import IDLE_SECONDS, MAX_CONNECTIONS, Connection
+from vlalign.train.page.serve import MAX_CONNECTIONS
 from vlalign.train.search.query_checks import check_time
 
 HALF = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
@@ -37,29 +37,6 @@ def port(monkeypatch):
     monkeypatch.setattr(page_serve, "REQUEST_SECONDS", 1.0)
     with serving(Guard(app, Access(["127.0.0.1"]))) as port:
         yield port
-
-
-@contextlib.contextmanager
-def serving(app):
-    """Serve an application as the page is served; yield the port."""
-    listening = socket.create_server(("127.0.0.1", 0), backlog=MAX_CONNECTIONS)
-    config = uvicorn.Config(
-        app,
-        http=Connection,
-        limit_concurrency=MAX_CONNECTIONS + 1,
-        timeout_keep_alive=IDLE_SECONDS,
-        lifespan="off",
-        log_level="critical",
-    )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-    thread.start()
-    try:
-        yield listening.getsockname()[1]
-    finally:
-        server.should_exit = True
-        thread.join(20)
-        listening.close()
 
 
 def ask(port: int) -> bytes:

@@ -1,12 +1,16 @@
 """Pictures that are sent to the page as examples: what is taken, kept and refused."""
 
+import contextlib
 import io
 import os
+import socket
 import stat
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.page_server import serving
 from PIL import Image
 from starlette.testclient import TestClient
 from vlalign.train.page import app as page_app
@@ -150,6 +154,32 @@ def test_a_picture_needs_the_token_and_other_addresses_take_nothing():
     assert client.get("/media/example", params={"picture": "a"}).status_code == 401
 
 
-def test_a_picture_that_does_not_arrive_is_given_up(client, monkeypatch):
-    monkeypatch.setattr(page_app, "UPLOAD_SECONDS", 0.0)
-    assert client.post("/api/pictures", content=picture(1), headers=PNG).status_code in (200, 408)
+def test_a_picture_that_does_not_arrive_is_given_up(monkeypatch):
+    monkeypatch.setattr(page_app, "UPLOAD_SECONDS", 1.0)
+    app = make_app([], Access(["127.0.0.1"]))
+    head = b"POST /api/pictures HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: image/png\r\nContent-Length: 5000\r\n\r\n"
+    with serving(app) as port, socket.create_connection(("127.0.0.1", port), 10) as slow:
+        slow.sendall(head + b"x")
+        time.sleep(0.3)
+        slow.sendall(b"y")
+        assert slow.recv(12) == b"HTTP/1.1 408"
+
+
+def test_too_many_pictures_at_once_are_refused(monkeypatch):
+    monkeypatch.setattr(page_app, "MAX_UPLOADS", 2)
+    app = make_app([], Access(["127.0.0.1"]))
+    head = b"POST /api/pictures HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: image/png\r\nContent-Length: 5000\r\n\r\n"
+    with serving(app) as port, contextlib.ExitStack() as stack:
+        for address in ("127.0.0.1", "127.0.0.2", "127.0.0.3"):  # those of one address wait for each other
+            last = stack.enter_context(socket.create_connection(("127.0.0.1", port), 10, (address, 0)))
+            last.sendall(head)
+            time.sleep(0.5)
+        assert last.recv(12) == b"HTTP/1.1 503"
+
+
+def test_what_is_said_names_no_file(client):
+    name = sent(client, picture(1))
+    path = client.app.state.pictures.path(name)
+    shown = client.app.state.pictures.without_paths(f"features small: {path} cannot be encoded")
+    assert shown == "features small: the picture cannot be encoded"
+    assert client.app.state.pictures.without_paths("no path") == "no path"

@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -20,11 +21,16 @@ from helpers.clips_of_text import new_clip, save_clip, word_tokenizer
 from helpers.videos import scene
 from transformers import CLIPImageProcessor, CLIPProcessor
 from vlalign.extract.videos.demo import render_video
+from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.locks import folder_lock
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.dataset.synced import sync_folder
+from vlalign.train import SyncSettings, open_search
 from vlalign.train.cli.serve import main as serve_main
 from vlalign.train.cli.sync import main as sync_main
+from vlalign.train.page.example_pictures import ExamplePictures
+from vlalign.train.sync import sync as sync_module
+from vlalign.train.sync.sync import features_of_run
 
 SHAPES, VERBS = ("circle", "square", "triangle", "star", "cross"), ("fall", "rise", "spin", "grow")
 WAIT_SECONDS = 300.0
@@ -228,6 +234,34 @@ def test_a_second_folder_adds_and_what_is_away_is_said(start, videos, recordings
         assert page.found() == {"a", "b"} and f"process {os.getpid()} " in page.get("/api/sync")["problems"][0]
     page.wait_for(lambda: page.get("/api/sync")["state"] == "idle")
     assert page.said.read_text().count(f"process {os.getpid()} ") == 1, "it is said once"
+
+
+def test_new_subtitles_are_found_and_a_picture_is_an_example(start, videos, recordings, model, tmp_path):
+    for number in range(3):
+        shutil.copy(recordings[number], videos / f"{number}.mp4")
+    page = start("--videos", videos, "--features", f"hf:{model}")
+    page.wait_for(lambda: page.get("/api/sync")["version"] == 1)
+    (videos / "1.srt").write_text("1\n00:00:00,000 --> 00:00:00,600\nthe oven is hot\n")
+    page.wait_for(lambda: page.get("/api/sync")["version"] == 2)
+    assert [of["video_id"] for of in page.get("/api/search", q="oven", by="text")["moments"]] == ["1"]
+    assert page.get("/api/videos")["num_videos"] == 3
+    request = urllib.request.Request(f"{page.base}/media/picture?video_id=1&seconds=0.3&token={page.token}")
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        frame = answer.read()
+    pictures = ExamplePictures()
+    search = open_search(tmp_path / "root" / "mine", features=f"hf:{model}")
+    score_of = {of.video_id: of.score for of in search(like=pictures.path(pictures.add(frame)))}
+    assert score_of["1"] > 0.98, "the same frame; scenes of a model without training look much alike"
+    pictures.close()
+
+
+@pytest.mark.parametrize("origin, names", [("imported", ["s3d"]), ("extracted", ["of my own"])])
+def test_a_run_whose_features_cannot_be_extracted_is_refused(videos, tmp_path, monkeypatch, origin, names):
+    settings = SyncSettings(dataset=tmp_path / "root" / "mine", folders=[videos], features="clip_vit_b32")
+    assert features_of_run(settings, ["resnet152", "s3d"], "r").features == "resnet152,s3d"
+    monkeypatch.setattr(sync_module, "find_features", lambda *_: SimpleNamespace(origin=origin))
+    with pytest.raises(UserError, match=f"run r: its features {names[0]} cannot be extracted here"):
+        features_of_run(settings, names, "r")
 
 
 def test_features_that_read_no_texts_are_served_with_a_hint(start, videos):
