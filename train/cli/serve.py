@@ -14,7 +14,7 @@ from ...storage.common.terminal import say, show, warn
 from ...storage.dataset.folder import DatasetFolder, find_dataset
 from ..sync.settings import SyncSettings
 from .search import add_normalize, run_of
-from .sync import dataset_of
+from .sync import add_every, dataset_of, every_seconds
 
 if TYPE_CHECKING:
     from ..page.folder_sync import FolderSync
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 
 def _serve(args: argparse.Namespace) -> int:
+    every = every_seconds(args, "videos")
     if args.videos is not None:
-        return _serve_folders(args)
+        return _serve_folders(args, every)
     args.run = run_of(args)
     names = [None] if args.dataset is None else list(dict.fromkeys(args.dataset.split(",")))
     datasets = [find_dataset(args.root, name, having="features", hint="vlalign-extract") for name in names]
@@ -36,7 +37,7 @@ def _serve(args: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def _serve_folders(args: argparse.Namespace) -> int:
+def _serve_folders(args: argparse.Namespace, every: float) -> int:
     """Serve a data set, and bring it up to date with folders of videos meanwhile."""
     if args.run is not None and args.features is not None:
         raise UserError(f"--features {args.features}: the run {args.run} has its own; pass only one of both")
@@ -77,7 +78,7 @@ def _serve_folders(args: argparse.Namespace) -> int:
         return Search.open(source)
 
     shown = {folder: typed.get(folder, Path(folder).name) for folder in folders}
-    sync = FolderSync(settings, shown, name, ",".join(settings.extraction().store_names), open_search)
+    sync = FolderSync(settings, shown, name, ",".join(settings.extraction().store_names), open_search, every)
     searches: list[Search] = []
     try:
         searches += filter(None, [open_search()])
@@ -143,6 +144,7 @@ def make_parser() -> Parser:
         help="folders of your own videos: serve at once, and bring the data set up to date with them meanwhile, as "
         "vlalign-sync --watch does; they are added to those that it follows",
     )
+    add_every(parser, "--videos")
     parser.add_argument(
         "--host",
         default="127.0.0.1",

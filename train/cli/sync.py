@@ -43,14 +43,33 @@ def make_parser() -> Parser:
         add_setting(parser, SyncSettings, name)
     parser.add_argument("--json", action="store_true", help="print what was done as one line of JSON")
     parser.add_argument("--watch", action="store_true", help="repeat until Ctrl-C or SIGTERM")
+    add_every(parser, "--watch")
+    return parser
+
+
+def add_every(parser: Parser, having: str) -> None:
+    """Add the option that says how often folders are looked at; ``having`` is the option that it belongs to."""
     parser.add_argument(
         "--every",
         type=float,
-        default=EVERY_SECONDS,
         metavar="SECONDS",
-        help=f"with --watch: time from the end of a sync to the next one (default: {EVERY_SECONDS:g})",
+        help=f"with {having}: time from the end of a sync to the next one (default: {EVERY_SECONDS:g})",
     )
-    return parser
+
+
+def every_seconds(args: argparse.Namespace, having: str) -> float:
+    """Return how often folders are looked at.
+
+    Raises:
+        SettingError: It is too often, or the option that it belongs to is missing.
+    """
+    if args.every is None:
+        return EVERY_SECONDS
+    if not getattr(args, having):
+        raise SettingError("every", args.every, f"belongs to --{having}; omit it, or pass --{having} also")
+    if args.every < MIN_EVERY_SECONDS:
+        raise SettingError("every", args.every, f"expected {MIN_EVERY_SECONDS:g} or more")
+    return args.every
 
 
 def dataset_of(args: argparse.Namespace) -> str:
@@ -68,11 +87,10 @@ def sync(args: argparse.Namespace) -> int:
     from ..sync.sync import SyncResult
     from ..sync.watch import show_messages, sync_again_and_again
 
-    if args.every < MIN_EVERY_SECONDS:
-        raise SettingError("every", args.every, f"expected {MIN_EVERY_SECONDS:g} or more")
+    every = every_seconds(args, "watch")
     folder = DatasetFolder(args.root, dataset_of(args)).path
     settings = SyncSettings(dataset=folder, folders=args.folders, **given_settings(args, SyncSettings))
-    syncs = sync_again_and_again(settings, lambda: time.sleep(args.every))
+    syncs = sync_again_and_again(settings, lambda: time.sleep(every))
     result = next(syncs)
     if not isinstance(result, SyncResult):
         raise result
@@ -82,7 +100,7 @@ def sync(args: argparse.Namespace) -> int:
         return EXIT_DONE if result.complete else EXIT_INCOMPLETE
     for new in syncs:
         if not isinstance(new, SyncResult):
-            warn(f"warning: {new}; tried again in {args.every:g} s")
+            warn(f"warning: {new}; tried again in {every:g} s")
             continue
         show_messages(new, result)
         if new.changed or new.warnings != result.warnings:

@@ -65,11 +65,16 @@ def videos(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory, videos):
+def clip(tmp_path_factory) -> Path:
+    """Save a small CLIP; return its folder."""
+    tokenizer = word_tokenizer(["red ball"])
+    return save_clip(new_clip(tokenizer), tokenizer, tmp_path_factory.mktemp("weights") / "clip")
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory, videos, clip):
     """Serve the videos with the text tower of a CLIP, as the command does; return the page's address."""
     root = tmp_path_factory.mktemp("root")
-    tokenizer = word_tokenizer(["red ball"])
-    clip = save_clip(new_clip(tokenizer), tokenizer, root / "clip")
     at = ["--root", str(root), "--dataset", "mine", "--features", "clip_vit_b32", "--weights", str(clip)]
     assert extract_main([*at, "--videos", str(videos)]) == 0
     (videos / "v3.avi").unlink()
@@ -395,3 +400,24 @@ def test_near_duplicates_are_folded_and_shown(address, browser):
     assert label.split(",")[0] != name
     page.go_back()
     page.get_by_role("heading", name=name).wait_for()
+
+
+def test_a_page_that_was_opened_before_any_video_was_read_shows_them_by_itself(tmp_path, clip, browser, monkeypatch):
+    for name in ("HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+    folder = tmp_path / "Holiday"
+    folder.mkdir()
+    at = ["--root", str(tmp_path), "--dataset", "mine", "--features", "clip_vit_b32", "--weights", str(clip)]
+    with serve(*at, "--videos", str(folder), "--every", "2") as address:
+        page = browser.new_page()
+        page.goto(f"{address}&fold=false")
+        page.get_by_text("There are no videos in").wait_for()
+        assert page.get_by_text("Holiday").first.is_visible()
+        write_video(folder / "beach.mp4", 4, 3, "libx264")
+        page.locator(".card", has_text="beach").wait_for(timeout=120_000)
+        search(page)
+        write_video(folder / "sea.mp4", 4, 4, "libx264")
+        page.locator(".card", has_text="sea").wait_for(timeout=120_000)
+        (folder / "beach.mp4").unlink()
+        page.locator(".card", has_text="beach").wait_for(state="detached", timeout=120_000)
+        assert page.locator(".card").count() == 1

@@ -211,7 +211,8 @@ async function show(typed = "") {
 }
 
 async function failed(error) {
-  status.textContent = `No answer: ${error.message}`;
+  const isEmptyDataset = isEmpty(asked()) && about.datasets.every((dataset) => dataset.num_videos === 0);
+  status.textContent = isEmptyDataset && !(error instanceof Unreachable) ? `${error.message[0].toUpperCase()}${error.message.slice(1)}.` : `No answer: ${error.message}`;
   if (error instanceof Unreachable && await serverIsBack(request.signal)) start();
 }
 
