@@ -98,7 +98,9 @@ def take_search(browser: Browser, folder: Path) -> None:
     for part_of_it in taken:
         picture.paste(part_of_it, (left, 0))
         left += part_of_it.width
-    picture.quantize(256, dither=Image.Dither.NONE).save(IMAGES / "search.png", optimize=True)
+    content = io.BytesIO()
+    picture.save(content, "PNG")
+    save("search", content.getvalue())
 
 
 def take_moments(page: Any, folder: Path) -> None:

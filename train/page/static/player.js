@@ -22,7 +22,7 @@ export function player(moment, dataset, signal) {
     attributes: { "aria-label": `${moment.video_id}, from ${clock(moment.start_seconds, 1)}` },
   });
   showBest(video, "poster");
-  let clips = false, first = 0, wanted = moment.start_seconds, stopsAt = Infinity, moved = () => {}, failed = () => {};
+  let clips = false, first = 0, wanted = moment.best_seconds, stopsAt = Infinity, moved = () => {}, failed = () => {};
   const useClip = (seconds) => {
     [clips, first] = [true, seconds];
     video.src = sourceOf("clip", dataset, moment.video_id, { start: seconds, end: seconds + CLIP_SECONDS });
@@ -60,6 +60,6 @@ export function player(moment, dataset, signal) {
   });
   signal.addEventListener("abort", () => { video.pause(); video.removeAttribute("src"); });  // ends what is loading
   if (moment.shown === "file") video.src = sourceOf("video", dataset, moment.video_id);
-  else useClip(wanted);
+  else useClip(wanted - moment.start_seconds < CLIP_SECONDS - 1 ? moment.start_seconds : wanted);
   return { view: video, seek, watch(onMove, onFailure) { [moved, failed] = [onMove, onFailure]; }, remark, plays: true };
 }
