@@ -103,6 +103,12 @@ def load_text_tower(profile: Profile, used: Weights, weights: Path | None = None
             f"features {profile.name}: made with weights {used.name}, which no text tower belongs to; extract them "
             "with trained weights, or search with a run"
         )
+    if not used.sha256:
+        raise UserError(
+            f"features {profile.name}: imported without the SHA-256 of their weights, so it is not known which model "
+            "reads texts for them; extract them, import them with that SHA-256 (import_features, weights), or search "
+            "with a run that was trained on them"
+        )
     place = weights or find_weights(profile, used)
     if is_shared_with_texts(profile):
         from .hub_text import load_hub_text_tower  # transformers takes seconds to import

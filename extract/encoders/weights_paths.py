@@ -31,27 +31,27 @@ def find_weights(profile: Profile, used: Weights) -> Path:
         used: The weights that it was made with.
 
     Raises:
-        UserError: No extraction on this machine used them, and the cache does not have them.
+        UserError: No extraction on this machine used them, and the cache does not have them; or they were moved.
     """
+    moved_from = ""
     with contextlib.suppress(OSError):  # no home folder
         records = (
             state_file("weights", about) for about in (_about(used), used.sha256)
         )  # the second: of older versions
         record = next((path for path in records if path.is_file()), None)
         about = read_json(record) if record else None
-        if isinstance(about, dict) and isinstance(about.get("place"), str) and Path(about["place"]).exists():
-            return Path(about["place"])
+        if isinstance(about, dict) and isinstance(about.get("place"), str):
+            if Path(about["place"]).exists():
+                return Path(about["place"])
+            moved_from = about["place"]
+    which = f"weights {used.name}, which made the features {profile.name}"
     if is_of_hub(profile):
-        raise UserError(
-            f"weights {used.name}, which made the features {profile.name}: no extraction on this machine used them; "
-            "pass --weights with the folder of the model"
-        )
+        problem = f"{moved_from} is gone" if moved_from else "no extraction on this machine used them"
+        raise UserError(f"{which}: {problem}; pass --weights with the folder of the model, once")
     if (cached := cache_folder("weights") / profile.weights).is_file():
         return cached
-    raise UserError(
-        f"weights {used.name}, which made the features {profile.name}: not in {cached.parent}, and no extraction on "
-        "this machine used them; pass --weights with their file or folder"
-    )
+    problem = f"{moved_from} is gone" if moved_from else "no extraction on this machine used them"
+    raise UserError(f"{which}: not in {cached.parent}, and {problem}; pass --weights with their file or folder, once")
 
 
 def _about(used: Weights) -> str:

@@ -327,6 +327,7 @@ def open_store_encoder(dataset: DatasetFolder, features: str, weights: Path | No
         has_text_tower,
         load_text_tower,
     )
+    from ...extract.encoders.weights_paths import remember_weights
 
     names = split_features(features, feature_names(dataset))
     if len(names) > 1:
@@ -339,8 +340,10 @@ def open_store_encoder(dataset: DatasetFolder, features: str, weights: Path | No
     try:
         tower = load_text_tower(store.profile, store.weights, weights)
         _check_texts(store, tower)
+        if weights is not None:
+            remember_weights(store.weights, weights)
     except UserError as error:
-        if has_text_tower(store.profile) and not isinstance(error, NoTextRule):
+        if has_text_tower(store.profile) and store.weights.sha256 and not isinstance(error, NoTextRule):
             raise
         tower = error
     return StoreEncoder(dataset, store, tower)

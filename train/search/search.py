@@ -19,6 +19,7 @@ import numpy as np
 from ...storage.common.errors import SettingError, UserError
 from ...storage.common.plugins import trusted_modules
 from ...storage.common.terminal import say
+from ...storage.dataset.media_types import IMAGE_SUFFIXES
 from ...storage.stores.opening import StoreSource
 from ..data.clips import Clip
 from .caption_index import (
@@ -620,8 +621,12 @@ class Search:
 
     def _check_video(self, video_id: str) -> None:
         if video_id not in self._video_ids or not len(self.index.rows_of(video_id)):
-            name = self.encoder.dataset.name
-            raise UserError(f"video {video_id!r}: not in the index of {name}; expected one of its ids")
+            expected = ", such as ".join(["one of its ids", *map(repr, sorted(self._video_ids)[:1])])
+            if "@" in video_id:
+                expected += ", or VIDEO@START-END with times in seconds"
+            elif video_id.lower().endswith(IMAGE_SUFFIXES):
+                expected += ", or the path of an image that is there"
+            raise UserError(f"video {video_id!r}: not in the index of {self.encoder.dataset.name}; expected {expected}")
 
 
 def _examples_of(like: ExampleQuery | Sequence[ExampleQuery] | None) -> tuple[ExampleQuery, ...]:

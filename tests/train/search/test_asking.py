@@ -1,17 +1,21 @@
 """What a search can be asked for: several examples, the next moments, each video once, near-duplicates folded."""
 
+import json
+
 import numpy as np
 import pytest
 from helpers.planted_search import open_planted, plant
 from vlalign.storage import FeatureStore
 from vlalign.storage.common.errors import SettingError, UserError
 from vlalign.storage.stores.maintenance import remove
+from vlalign.train.cli.search import main as search_main
 from vlalign.train.search import search as search_module
 from vlalign.train.search.caption_scores import CaptionScores
 from vlalign.train.search.encoder import l2_normalize
 from vlalign.train.search.grouping import FOLD_AHEAD, NEAR_DUPLICATE_COSINE
 from vlalign.train.search.moments import share_time
 from vlalign.train.search.query_checks import VideoSpan
+from vlalign.train.search.search import Search
 from vlalign.train.search.video_filters import VideoFacts, VideoFilters
 
 THINGS = ["beach", "dog", "forest", "car", "snow"]
@@ -184,3 +188,66 @@ def test_an_error_that_is_no_lost_video_is_not_hidden(search, monkeypatch):
     monkeypatch.setattr(type(search.encoder), "curve", curve)
     with pytest.raises(KeyError, match="other"):
         search("dog")
+
+
+OPTIONS_OF_THE_COMMAND = [
+    (["dog", "--no-fold", "--skip", "3", "--num-results", "4"], {"offset": 3, "num_results": 4}),
+    (["dog", "--by", "video"], {"by": "video", "fold": True}),
+    (["dog", "--group", "video", "--num-results", "7"], {"group": "video", "num_results": 7, "fold": True}),
+    (["dog", "--all", "--by", "text", "--no-fold"], {"num_results": None, "by": "text"}),
+    (["dog", "--without", "beach", "--no-fold"], {"without": "beach"}),
+    (["--like", "v00@0-10", "--like", "v03", "--no-fold"], {"like": [VideoSpan("v00", 0, 10), VideoSpan("v03")]}),
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "options"), OPTIONS_OF_THE_COMMAND, ids=[" ".join(o[0]) for o in OPTIONS_OF_THE_COMMAND]
+)
+def test_the_command_asks_as_python_does(search, words, options, monkeypatch, capsys):
+    monkeypatch.setattr(Search, "open", lambda source: search)
+    text = "" if "like" in options else "dog"
+    expected = search(text, **options)
+    call = [*words, "--dataset", "planted", "--features", "clip_vit_b32", "--root", str(search.encoder.dataset.root)]
+    assert search_main([*call, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["query"], found["without"]) == (text, options.get("without", ""))
+    assert [(m["video_id"], m["score"], m["best_seconds"]) for m in found["moments"]] == [
+        (m.video_id, pytest.approx(m.score), m.best_seconds) for m in expected
+    ]
+    assert [[s["video_id"] for s in m["similar"]] for m in found["moments"]] == [
+        [s.video_id for s in m.similar] for m in expected
+    ]
+    assert [[o["start_seconds"] for o in m["occurrences"]] for m in found["moments"]] == [
+        [o.start_seconds for o in m.occurrences] for m in expected
+    ]
+    assert search_main(call) == 0
+    lines = capsys.readouterr().out.splitlines()
+    num_similar = [f"+{len(m.similar)} similar" for m in expected if m.similar]
+    assert [word for word in num_similar if not any(word in line for line in lines)] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--without", "people"], "--without people: "),
+        (["dog", "--skip", "-1"], "--skip -1: expected 0 to 100,000"),
+        (["dog", "--all", "--num-results", "3"], "--num-results 3: "),
+        (["dog", "--without", "x", "--rerank", "9"], "--rerank 9: "),
+        (["dog", "--folder", "x"], "--folder x: no video lies in it"),
+        (["dog", "--since", "x"], "--since x: expected a day"),
+        (["dog", "--caption-language", "xx"], "--caption-language xx: "),
+    ],
+)
+def test_the_command_names_its_options(search, words, message, monkeypatch, capsys):
+    monkeypatch.setattr(Search, "open", lambda source: search)
+    root = str(search.encoder.dataset.root)
+    assert search_main([*words, "--dataset", "planted", "--features", "clip_vit_b32", "--root", root]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+def test_behind_the_last_moment_is_said(search, monkeypatch, capsys):
+    monkeypatch.setattr(Search, "open", lambda source: search)
+    call = ["dog", "--skip", "9000", "--dataset", "planted", "--features", "clip_vit_b32"]
+    assert search_main([*call, "--root", str(search.encoder.dataset.root)]) == 0
+    assert "9,000" in capsys.readouterr().out

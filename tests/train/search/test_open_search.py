@@ -17,6 +17,7 @@ from vlalign.storage.common.files import sha256_of
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.profiles import PROFILES
 from vlalign.train import open_search
+from vlalign.train.cli.index import main as index_main
 from vlalign.train.cli.search import main as search_main
 from vlalign.train.cli.train import main as train_main
 from vlalign.train.data.clips import Clip
@@ -113,6 +114,49 @@ def test_the_place_of_the_weights_need_not_be_said_again(shown, clip):
         open_search(shown.path, features="clip_vit_b32")
     remember_weights(FeatureStore(shown.features("clip_vit_b32")).weights, clip)
     assert open_search(shown.path, features="clip_vit_b32")("red ball", num_results=1)
+
+
+def test_a_call_with_weights_tells_the_calls_after_it_where_they_lie(shown, clip, tmp_path, capsys):
+    at = ["--root", str(shown.root), "--dataset", "shown", "--features", "clip_vit_b32"]
+    folder = shutil.copytree(clip, tmp_path / "model")
+    assert index_main([*at, "--weights", str(folder)]) == 0 and index_main(at) == 0
+    assert search_main(["red ball", *at]) == 0
+    capsys.readouterr()
+    folder.rename(tmp_path / "moved")
+    assert search_main(["red ball", *at]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert f"{folder} is gone" in line and "--weights" in line
+    assert search_main(["red ball", *at, "--weights", str(tmp_path / "moved")]) == 0 == search_main(["red ball", *at])
+
+
+def test_imported_features_say_what_a_search_by_text_needs(tmp_path, clip):
+    """Their import named no SHA-256 of the weights, so that no text tower can be told to be theirs."""
+    dataset, rows = DatasetFolder(tmp_path, "foreign"), np.random.default_rng(0).normal(size=(8, 512))
+    times = {"start_seconds": np.arange(8.0), "end_seconds": np.arange(8.0) + 1, "valid_frames": np.ones(8, int)}
+    video = VideoFeatures(video_id="v", features=rows, duration_seconds=8.0, **times)
+    weights = Weights(name="ViT-B-32.pt", sha256="")
+    write_shard(dataset.features("clip_vit_b32"), PROFILES["clip_vit_b32"], weights, [video], made_with={})
+    for options in ({}, {"weights": clip}):
+        search = open_search(dataset.path, features="clip_vit_b32", **options)
+        assert search.like("v", 0, 2)
+        with pytest.raises(UserError, match=r"^features clip_vit_b32: imported without the SHA-256 .* run "):
+            search("red ball")
+
+
+@pytest.mark.parametrize(
+    ("like", "hint"),
+    [
+        ("v0@0:10-0:20", "VIDEO@START-END with times in seconds"),
+        ("photo.JPG", "the path of an image that is there"),
+        ("v7", "expected one of its ids, such as 'v0'"),
+        ("v0@25-24", "the video of 30.00 s"),
+        ("v0@31-40", "the video of 30.00 s"),
+    ],
+)
+def test_a_wrong_example_says_what_was_expected(shown, clip, like, hint):
+    search = open_search(shown.path, features="clip_vit_b32", weights=clip)
+    with pytest.raises(UserError, match=re.escape(hint)):
+        search(like=[VideoSpan("v1"), parse_example(like)])
 
 
 def test_a_copy_of_a_model_under_another_name_leaves_its_place_alone(tmp_path):
