@@ -257,7 +257,10 @@ def add_search(app: FastAPI, search: Search) -> None:
     """Add a data set to a page, or take another search of one. Requests that are being answered keep the old one."""
     dataset = search.encoder.dataset
     library = VideoLibrary(dataset, app.state.clips, app.state.frames)
-    app.state.datasets[dataset.name] = PageDataset(search, library)
+    added = PageDataset(search, library)
+    if app.state.sync is not None:
+        len(added.videos)  # their order takes seconds for a million videos, for which no request shall wait
+    app.state.datasets[dataset.name] = added
 
 
 def follow(app: FastAPI, sync: FolderSync) -> None:

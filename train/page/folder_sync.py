@@ -1,6 +1,7 @@
 """A thread that brings the data set of a page up to date with folders of videos, again and again."""
 
 import contextlib
+import gc
 import os
 import signal
 import threading
@@ -163,19 +164,19 @@ class FolderSync:
         """Open the search again and hand it on; return whether there was something to open."""
         started = time.monotonic()
         self._state = replace(self._state, state="working", what="opening the search", progress=None)
-        with report_progress_to(lambda _: None):
+        with report_progress_to(self._end_in_time):
             search = self._open_search()
         if search is not None:
             self._on_search(search)
             self._state = replace(self._state, version=self._state.version + 1)
+            gc.collect()  # objects that refer to each other hold files of the index that was open before
         now = time.monotonic()
         self._next_refresh = now + max(REFRESH_SECONDS, (now - started) / REFRESH_SHARE)
         return search is not None
 
     def _report(self, at: Progress) -> None:
-        """Take the progress of a sync. Raises ``Stopped`` once it shall end, as a signal does in a command."""
-        if self._ending.is_set():
-            raise Stopped(signal.SIGTERM)
+        """Take the progress of a sync."""
+        self._end_in_time(at)
         if at.what == EXTRACTING and not at.ended and time.monotonic() > self._next_refresh:
             with contextlib.suppress(UserError, OSError):  # the end of the sync says what is wrong
                 self._open()
@@ -185,6 +186,11 @@ class FolderSync:
         else:
             shown = f"{at.done:,} of {at.total:,} {at.unit}"
         self._state = replace(self._state, state="working", what=f"{doing}: {shown}", progress=at)
+
+    def _end_in_time(self, _: Progress) -> None:
+        """Raise ``Stopped`` once the sync shall end, as a signal does in a command."""
+        if self._ending.is_set():
+            raise Stopped(signal.SIGTERM)
 
     def _change(self, state: Literal["idle", "failed"], what: str, problems: Sequence[str]) -> None:
         more = [f"and {len(problems) - MAX_PROBLEMS:,} more"] if len(problems) > MAX_PROBLEMS else []

@@ -37,7 +37,9 @@ WAIT_SECONDS = 300.0
 """Generous, because the machine may be busy."""
 END_SECONDS = 15.0
 PROGRAM = """import sys
+import vlalign.extract.videos.folder_look as look
 import vlalign.train.sync.settings as settings
+look.GROWTH_SECONDS = 0.05
 settings.EVERY_SECONDS = 1.0
 from vlalign.train.cli.serve import main
 sys.exit(main(sys.argv[1:]))"""
@@ -197,6 +199,18 @@ def test_a_signal_while_videos_are_extracted_ends_all_soon(start, videos, record
     assert sorted(of.video_id for of in DatasetFolder(tmp_path / "root", "mine").read_videos()) == [
         f"{name:02}" for name in range(60)
     ]
+
+
+def test_a_sync_that_does_not_end_by_itself_is_left_behind(start, videos, model, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    slow = "import time, vlalign.train.sync.watch as watch\nwatch.sync_videos = lambda *_, **__: time.sleep(60)\n"
+    page = start("--videos", videos, "--features", f"hf:{model}", program=PROGRAM.replace(FIRST, FIRST + slow))
+    assert page.get("/api/sync")["state"] == "working"
+    assert [path.name for path in (tmp_path / "temporary").glob("vlalign-pictures-*")]
+    page.process.terminate()
+    assert page.process.wait(END_SECONDS) == 143
+    assert not list((tmp_path / "temporary").glob("vlalign-*")) and "Traceback" not in page.said.read_text()
 
 
 def test_in_a_long_extraction_the_first_videos_are_found_before_its_end(start, videos, recordings, model):
