@@ -7,7 +7,7 @@ captions (``caption_index``). ``caption_scores`` tell whether anything fits. ``w
 index that is searched. ``vlalign-search`` wraps ``open_search``.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
@@ -39,6 +39,7 @@ from .encoder import ClipScores, SearchEncoder, l2_normalize
 from .exact_search import ExactSearch
 from .grouping import fold_similar, one_of_each_video
 from .index import IndexFolder, WindowIndex
+from .listings import Listings
 from .moments import Hit, Moment, ScoreCurve, fuse_rankings, merge_hits, share_time
 from .query_checks import (
     NUM_RESULTS,
@@ -110,6 +111,7 @@ class Search:
         self.caption_scores: CaptionScores | None = None
         """How well held-out captions fit their best moments; None if that is not known (``judge``)."""
         self._video_ids = frozenset(index.video_ids)
+        self._listings = Listings()
         """Without those that the store lost meanwhile."""
 
     @classmethod
@@ -185,7 +187,10 @@ class Search:
             if num_results is None:
                 found = self._all_that_fit(asked, videos, offset, group, fold)
             else:
-                found = list(islice(self._listed(asked, videos, group, fold), offset, offset + num_results))
+                chosen = None if videos is None else frozenset(videos)
+                shown = tuple(_content_of(each) for each in examples)
+                key = (query, shown, like_weight, without, rerank, chosen, by, group, fold)
+                found = self._listings.part(key, lambda: self._listed(asked, videos, group, fold), offset, num_results)
             if group is not None and found:
                 min_score = self._min_caption_score(asked, videos)
                 found = [self._with_occurrences(asked, moment, min_score) for moment in found]
@@ -202,6 +207,7 @@ class Search:
             if there == self._video_ids:
                 raise
             self._video_ids = there
+            self._listings.close()
             return find()
 
     def _listed(
@@ -633,6 +639,17 @@ def _examples_of(like: ExampleQuery | Sequence[ExampleQuery] | None) -> tuple[Ex
     if like is None:
         return ()
     return (like,) if isinstance(like, VideoSpan | Path) else tuple(like)
+
+
+def _content_of(example: ExampleQuery) -> Hashable:
+    """Return what tells an example from others: an image is another one once its file changed."""
+    if isinstance(example, VideoSpan):
+        return example
+    try:
+        about = example.stat()
+    except OSError:  # encoding it says what is wrong
+        return example, None
+    return example, about.st_mtime_ns, about.st_size
 
 
 def _shares_time(hit: Hit, video_id: str, start_seconds: float, end_seconds: float) -> bool:
