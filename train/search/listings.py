@@ -15,12 +15,17 @@ MAX_LISTINGS = 4
 class _Listing:
     """A search that can go on."""
 
-    moments: Iterator[Moment]
+    later: Iterator[Moment]
     """The moments behind ``kept``."""
     start: int = 0
     """Number of moments before ``kept``."""
     kept: list[Moment] = field(default_factory=list)
-    """The page that was returned last, since the next one may overlap it."""
+    """The page that was asked for last, since the next one may overlap it, and what was computed behind it."""
+
+    @property
+    def end(self) -> int:
+        """Number of moments that were computed."""
+        return self.start + len(self.kept)
 
 
 class Listings:
@@ -41,20 +46,21 @@ class Listings:
         listing = self._listings.pop(search, None)  # gone if this fails, since its iterator is finished then
         if listing is None or offset < listing.start:
             listing = _Listing(begin())
-        found = list(islice(self._from(listing, offset), count))
-        listing.start, listing.kept = offset, found
+        listing.kept = listing.kept[offset - listing.start :] if offset <= listing.end else self._skip(listing, offset)
+        listing.start = offset
+        listing.kept += islice(listing.later, max(count - len(listing.kept), 0))
         self._listings[search] = listing
         while len(self._listings) > MAX_LISTINGS:
             self._listings.popitem(last=False)
-        return found
+        return listing.kept[:count]
 
     def close(self) -> None:
         """Close all searches."""
         self._listings.clear()
 
     @staticmethod
-    def _from(listing: _Listing, offset: int) -> Iterator[Moment]:
-        """Yield the moments of a listing from an offset on."""
-        skipped = offset - listing.start
-        yield from listing.kept[skipped:]
-        yield from islice(listing.moments, max(skipped - len(listing.kept), 0), None)
+    def _skip(listing: _Listing, offset: int) -> list[Moment]:
+        """Go beyond what is kept."""
+        for _ in islice(listing.later, offset - listing.end):
+            pass
+        return []

@@ -1,13 +1,13 @@
 """The page's search route: a text, examples, the next moments, groups and near-duplicates, as the search itself has."""
 
-from types import SimpleNamespace
+from io import BytesIO
 
 import pytest
 from helpers.planted_search import open_planted, plant
+from PIL import Image
 from starlette.testclient import TestClient
 from vlalign.train.page.app import make_app
 from vlalign.train.page.guard import Access
-from vlalign.train.page.library import NotFound
 from vlalign.train.search.query_checks import VideoSpan
 
 THINGS = ["beach", "dog", "forest", "car", "snow"]
@@ -79,21 +79,16 @@ def test_a_client_opens_no_file(client, tmp_path):
     assert answer.status_code == 422 and "not in the index" in answer.json()["detail"]
 
 
-def test_uploaded_pictures_are_named_by_their_ids(app, client, search, tmp_path, monkeypatch):
-    from PIL import Image
-
+def test_uploaded_pictures_are_named_by_their_ids(client, search, monkeypatch):
     for name in ("unknown", "../../etc/passwd", ""):
         assert client.get("/api/search", params={"like": f"picture:{name}"}).status_code == 404
-    Image.new("RGB", (8, 8)).save(tmp_path / "one.png")
-
-    def path(name: str):
-        if name != "one":
-            raise NotFound("no such picture")
-        return tmp_path / "one.png"
-
-    app.state.pictures = SimpleNamespace(path=path)
+    png = BytesIO()
+    Image.new("RGB", (8, 8)).save(png, "PNG")
+    picture = client.post("/api/pictures", content=png.getvalue(), headers={"Content-Type": "image/png"}).json()[
+        "picture"
+    ]
     monkeypatch.setattr(type(search.encoder), "encode_image", lambda self, file: search.encode_query("dog"))
-    found = client.get("/api/search", params={"like": "picture:one", "fold": False}).json()
+    found = client.get("/api/search", params={"like": f"picture:{picture}", "fold": False}).json()
     assert spans(found["moments"]) == as_spans(search("dog", num_results=12))
     assert client.get("/api/search", params={"like": "picture:two"}).status_code == 404
 

@@ -25,10 +25,9 @@ def counted():
 def test_parts_are_those_of_the_whole_list_in_any_order(counted):
     begin, _ = counted
     rng, listings = np.random.default_rng(0), Listings()
-    for _ in range(300):
-        key, offset, count = int(rng.integers(6)), int(rng.integers(1100)), int(rng.integers(1, 80))
+    for _ in range(3000):
+        key, offset, count = int(rng.integers(3)), int(rng.integers(60)) * 20, int(rng.choice([1, 7, 20, 21, 80, 2000]))
         assert listings.part(key, begin, offset, count) == list(islice(WHOLE, offset, offset + count))
-        assert len(listings._listings) <= MAX_LISTINGS
 
 
 def test_pages_that_follow_compute_each_moment_once(counted):
@@ -37,6 +36,18 @@ def test_pages_that_follow_compute_each_moment_once(counted):
     pages = [listings.part("q", begin, offset, 49) for offset in range(0, 1000, 48)]  # one more, to know of the next
     assert [number for page in pages for number in page[:48]] == WHOLE
     assert computed == WHOLE
+
+
+def test_few_searches_are_kept_open(counted):
+    begin, computed = counted
+    listings = Listings()
+    for key in range(MAX_LISTINGS + 1):
+        listings.part(key, begin, 0, 10)
+    assert len(computed) == 10 * (MAX_LISTINGS + 1)
+    listings.part(1, begin, 0, 10)
+    assert len(computed) == 10 * (MAX_LISTINGS + 1), "still open"
+    listings.part(0, begin, 0, 10)
+    assert len(computed) == 10 * (MAX_LISTINGS + 2), "closed"
 
 
 def test_a_search_that_failed_begins_again():
