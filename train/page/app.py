@@ -385,7 +385,7 @@ def _add_searches(app: FastAPI) -> None:
             )
             warnings = [*filters.warnings(dataset.facts), *dataset.search.warnings(q, by, without, bool(examples))]
             is_text = not examples and not without.strip() and not offset
-            reason = dataset.search.why_nothing_fits(q, moments, videos) if is_text else None
+            reason = dataset.search.why_nothing_fits(q, moments[:num_results], videos) if is_text else None
             return dataset.respond(moments, videos, num_results, warnings, reason)
 
     @app.get("/api/like", dependencies=queue)
