@@ -71,10 +71,7 @@ class CommandSignals:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Hold signals back until the block ends. Only the main thread gets them: others hold nothing back."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
+        """Hold signals back until the block ends."""
         self._num_holds += 1
         try:
             yield

@@ -32,6 +32,10 @@ STOP_SECONDS = 3.0
 """Time that a sync has to end at its next step; then the program ends without it."""
 
 
+class _Ended(Stopped):
+    """The server has ended, so the sync does."""
+
+
 @dataclass(frozen=True)
 class _State:
     """What the thread does."""
@@ -75,6 +79,8 @@ class FolderSync:
         self._names |= {str(settings.folder.path.absolute()): settings.folder.name, os.path.expanduser("~"): "~"}
         self._following = list(folders.values())
         self._state = _State("working", "looking at the folders")
+        self.held_back: Stopped | None = None
+        """A signal that came while the sync wrote files: it ends the sync, and the command has not heard of it."""
         self._ending = threading.Event()
         self._on_search: Callable[[Search], None] = lambda _: None
         self._next_refresh = time.monotonic() + REFRESH_SECONDS
@@ -128,7 +134,9 @@ class FolderSync:
     def _run(self, has_search: bool) -> None:
         try:
             self._sync(has_search)
-        except (Stopped, RuntimeError):  # the latter of pools of threads, once the program ends
+        except Stopped as error:
+            self.held_back = None if isinstance(error, _Ended) else error
+        except RuntimeError:  # of pools of threads, once the program ends
             if not self._ending.is_set():
                 raise
         finally:
@@ -190,7 +198,7 @@ class FolderSync:
     def _end_in_time(self, _: Progress) -> None:
         """Raise ``Stopped`` once the sync shall end, as a signal does in a command."""
         if self._ending.is_set():
-            raise Stopped(signal.SIGTERM)
+            raise _Ended(signal.SIGTERM)
 
     def _change(self, state: Literal["idle", "failed"], what: str, problems: Sequence[str]) -> None:
         more = [f"and {len(problems) - MAX_PROBLEMS:,} more"] if len(problems) > MAX_PROBLEMS else []

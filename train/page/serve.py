@@ -3,6 +3,7 @@
 import asyncio
 import ipaddress
 import secrets
+import signal
 import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ...storage.common.errors import SettingError
+from ...storage.common.signals import Stopped, stopping
 from ..search.search import Search
 from .app import add_search, follow, make_app
 from .folder_sync import FolderSync
@@ -80,6 +82,8 @@ def serve(
         finally:
             if sync is not None:
                 sync.stop()
+        if stopping():  # by a signal that the sync held back
+            raise (sync and sync.held_back) or Stopped(signal.SIGTERM)
 
 
 def _is_loopback(host: str) -> bool:
