@@ -217,6 +217,7 @@ async function failed(error) {
 }
 
 async function start() {
+  byId("fresh").hidden = true;
   try {
     about = await ask("/api/about", {});
     showChoices(about.datasets);
@@ -254,7 +255,12 @@ addEventListener("keydown", (event) => {
   }
 });
 await start();
-followSync(() => {
-  if (viewer.open) return;
-  start();
-});
+
+// Other videos are there. Whoever is reading, typing or far down the results is asked first.
+function otherVideos() {
+  const isTyping = byId("q").value.trim() !== (asked().get("q") ?? "");
+  if (viewer.open || isTyping || scrollY > 0) byId("fresh").hidden = false;
+  else start();
+}
+byId("fresh").addEventListener("click", () => { scrollTo(0, 0); start(); });
+followSync(otherVideos);
