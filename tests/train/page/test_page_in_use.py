@@ -201,7 +201,6 @@ def test_a_link_opens_the_viewer_and_back_and_forth_are_the_results(address, bro
     page.goto(link)
     viewer.get_by_role("heading", name="v1").wait_for()
     first = page.locator("dialog .steps span").inner_text()
-    page.locator("#viewer-name").click()
     page.keyboard.press("ArrowRight" if first.startswith("1 ") else "ArrowLeft")
     wait_until(page, "(text) => document.querySelector('dialog .steps span').textContent !== text", first)
     page.keyboard.press("Escape")
@@ -400,8 +399,9 @@ def test_near_duplicates_are_folded_and_shown(address, browser):
     other.click()
     page.get_by_role("heading", name=label.split(",")[0]).wait_for()
     assert label.split(",")[0] != name
-    page.go_back()
-    page.get_by_role("heading", name=name).wait_for()
+    page.keyboard.press("Escape")
+    page.locator("dialog").wait_for(state="hidden")
+    assert "open=" not in page.url
 
 
 def test_a_page_that_was_opened_before_any_video_was_read_shows_them_by_itself(tmp_path, clip, browser, monkeypatch):

@@ -9,7 +9,8 @@ const NAMES = {  // of the filters in use, beside their values
   by: "compared with", since: "from", until: "to", min_seconds: "at least", max_seconds: "at most", group: "shown", fold: "near duplicates", dataset: "data set",
 };
 const EXAMPLE = /^(.+)@(\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)$/s;
-let go = () => {}, fail = () => {};
+const FIRST_DATE = "1971";  // a year that is still being typed is earlier
+let go = () => {}, fail = () => {}, tell = () => {};
 
 // Reads the address. Links of older pages have an example's times beside it.
 export function asked() {
@@ -51,7 +52,7 @@ export function withOther(changes) {
 }
 
 export function addExample(example) {
-  go(withOther({ like: [...new Set([...asked().getAll("like"), example])] }));
+  go(withOther({ like: [...new Set([...asked().getAll("like"), example])], by: [] }));  // captions have no pictures
 }
 
 function exampleChip(example, parameters) {
@@ -74,18 +75,18 @@ function filterChip(name, value) {
   return make("li", {}, make("span", { textContent: `${NAMES[name]} ${shown}${unit}` }), button);
 }
 
-// Shows what the address asks for; returns what of it this page does not have.
+// Shows what the address asks for; returns the name of a data set that this page does not have.
 export function showAsked(parameters, typed = "") {
   byId("q").value = parameters.get("q") ?? typed;
   examples.replaceChildren(...parameters.getAll("like").map((example) => exampleChip(example, parameters)));
-  const unknown = [];
+  let unknown = null;
   for (const name of FILTERS) {
     const field = panel.querySelector(`[name=${name}]`), value = parameters.get(name) ?? "";
     field.value = value;
-    if (field.tagName === "SELECT" && field.selectedIndex < 0) {
-      if (value) unknown.push([name, value]);
-      field.selectedIndex = 0;
-    }
+    if (field.tagName !== "SELECT" || field.selectedIndex >= 0) continue;
+    if (name === "dataset" || !value) field.selectedIndex = 0;
+    else field.append(new Option(value, value, false, true));  // the server says what it thinks of it
+    if (name === "dataset" && value) unknown = value;
   }
   const used = FILTERS.filter((name) => parameters.has(name) && name !== "dataset");
   byId("chosen").replaceChildren(...used.map((name) => filterChip(name, parameters.get(name))));
@@ -114,17 +115,20 @@ function openPanel(isOpen) {
 }
 
 async function upload(file) {
+  tell("Sending the picture …");
   try {
     const { picture } = await ask("/api/pictures", {}, { method: "POST", body: file, headers: { "Content-Type": "application/octet-stream" } });
     addExample(`picture:${picture}`);
   } catch (error) { fail(error); }
 }
 
-// Lets people ask; ``then`` gets the parameters of what they ask for, ``failed`` an error of a picture.
-export function listen(then, failed) {
-  [go, fail] = [then, failed];
+// Lets people ask; ``then`` gets the parameters of what they ask for, ``failed`` an error of a picture, ``say`` a text.
+export function listen(then, failed, say) {
+  [go, fail, tell] = [then, failed, say];
   form.addEventListener("submit", (event) => { event.preventDefault(); go(fromForm()); });
-  panel.addEventListener("change", () => go(fromForm()));
+  panel.addEventListener("change", ({ target }) => {
+    if (target.type !== "date" || !target.value || target.value >= FIRST_DATE) go(fromForm());
+  });
   byId("more").addEventListener("click", () => openPanel(panel.hidden));
   byId("choose").addEventListener("click", () => byId("file").click());
   byId("file").addEventListener("change", () => {
@@ -134,7 +138,7 @@ export function listen(then, failed) {
   });
   addEventListener("paste", (event) => {
     const file = [...event.clipboardData?.files ?? []].find(({ type }) => type.startsWith("image/"));
-    if (file) { event.preventDefault(); upload(file); }
+    if (file && !event.clipboardData.types.includes("text/plain")) { event.preventDefault(); upload(file); }
   });
   const drop = byId("drop"), hasFiles = (event) => event.dataTransfer?.types.includes("Files");
   addEventListener("dragenter", (event) => { if (hasFiles(event)) { event.preventDefault(); drop.hidden = false; } });

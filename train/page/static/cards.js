@@ -1,5 +1,5 @@
 // A result as a card: the frame of its best second, and below it the time and one short reason.
-import { clock, make, numberOf, span, whenSeen } from "./common.js";
+import { clock, make, numberOf, span, whileSeen } from "./common.js";
 import { loadPicture, pictureAt, remarkOn, sourceOf } from "./pictures.js";
 
 const GOOD_PERCENT = 25, POSSIBLE_PERCENT = 5;  // of held-out captions that fit less well
@@ -38,7 +38,7 @@ function marks(moment) {
 function playUnderPointer(frame, moment, dataset) {
   if (moment.shown !== "file" || !matchMedia("(hover: hover)").matches || matchMedia("(prefers-reduced-motion: reduce)").matches) return;
   let timer = 0, video = null;
-  const stop = () => { clearTimeout(timer); if (video) { video.removeAttribute("src"); video.remove(); video = null; } };
+  const stop = () => { clearTimeout(timer); if (video) { video.removeAttribute("src"); video.load(); video.remove(); video = null; } };
   frame.addEventListener("pointerenter", (event) => {
     if (event.pointerType !== "mouse") return;
     timer = setTimeout(() => {
@@ -58,7 +58,7 @@ function playUnderPointer(frame, moment, dataset) {
 export function card(moment, { dataset, address, open, signal }) {
   const image = make("img", { alt: "", draggable: false });
   const frame = make("div", { className: "frame" }, image), remark = make("span", { className: "quiet" });
-  whenSeen(frame, signal, () => loadPicture(pictureAt(dataset, moment.video_id, moment.best_seconds), signal).then((picture) => {
+  const show = (seen) => loadPicture(pictureAt(dataset, moment.video_id, moment.best_seconds), seen).then((picture) => {
     image.addEventListener("load", () => {
       if (image.naturalWidth >= UPRIGHT * image.naturalHeight) return;
       frame.style.backgroundImage = `url("${picture.address}")`;
@@ -67,7 +67,11 @@ export function card(moment, { dataset, address, open, signal }) {
     image.src = picture.address;
     remark.textContent = remarkOn(picture, moment.best_seconds);
     frame.classList.add("loaded");
-  }).catch(() => frame.classList.add("without")));
+  }, (error) => {
+    if (seen.aborted) throw error;
+    frame.classList.add("without");
+  });
+  whileSeen(frame, signal, show);
   const numOccurrences = moment.occurrences?.length ?? 0, numSimilar = moment.similar?.length ?? 0;
   const badges = make("span", { className: "badges" });
   if (numSimilar) badges.append(make("span", { textContent: `+${numSimilar} similar` }));

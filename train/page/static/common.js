@@ -39,15 +39,30 @@ export function span({ start_seconds: start, end_seconds: end }) {
 
 export class Unreachable extends Error {}
 
+const unreachable = (error) => {
+  if (error.name === "AbortError") throw error;
+  throw new Unreachable("the server cannot be reached; if it has ended, start vlalign-serve again and open the address that it prints");
+};
+
 export async function ask(path, parameters, options = {}) {
-  const answer = await fetch(`${path}?${new URLSearchParams(parameters)}`, options).catch((error) => {
-    if (error.name === "AbortError") throw error;
-    throw new Unreachable("the server cannot be reached; if it has ended, start vlalign-serve again and open the address that it prints");
-  });
+  const answer = await fetch(`${path}?${new URLSearchParams(parameters)}`, options).catch(unreachable);
+  if (answer.ok) return answer.json().catch(unreachable);
   const content = await answer.json().catch(() => ({}));
-  if (answer.ok) return content;
   const detail = content.detail;
   throw new Error(typeof detail === "string" ? detail : detail?.[0]?.msg ?? `the server answered ${answer.status}`);
+}
+
+// Calls ``enter`` with a signal while an element is seen or nearly so, again each time until what it returns is done.
+export function whileSeen(element, signal, enter) {
+  let inside = null;
+  const observer = new IntersectionObserver((entries) => {
+    if (!entries.at(-1).isIntersecting) { inside?.abort(); inside = null; return; }
+    if (inside || signal.aborted) return;
+    inside = new AbortController();
+    enter(inside.signal).then(() => observer.disconnect(), () => {});
+  }, { rootMargin: "200px" });
+  observer.observe(element);
+  signal.addEventListener("abort", () => { inside?.abort(); observer.disconnect(); });
 }
 
 export function whenSeen(element, signal, then) {

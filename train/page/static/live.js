@@ -17,17 +17,15 @@ function say(state) {
   else bar.removeAttribute("value");
 }
 
-// Follows the folders of the server, if it has any; calls ``changed`` when there are other videos than before.
-export async function followSync(changed) {
-  let version = null;
+// Follows the folders of the server, if it has any; calls ``seen`` with the version of its videos.
+export async function followSync(seen) {
   for (;;) {
     let wait = IDLE_MS;
     try {
       const state = await ask("/api/sync", {});
       if (!state.following.length) return;
       say(state);
-      if (version !== null && state.version !== version) changed();
-      version = state.version;
+      seen(state.version);
       if (state.state === "working") wait = WORKING_MS;
     } catch { box.hidden = true; }  // a search says that the server is gone
     await new Promise((done) => setTimeout(done, wait));

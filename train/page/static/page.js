@@ -16,6 +16,7 @@ let moments = [];  // all that were loaded, the best first
 let hasMore = false;
 let loading = null;  // the block that is being asked for
 let shownAddress = "";  // of the results
+let isSearching = false;
 
 function videosOf(parameters, found) {
   const of = about.datasets.length > 1 ? ` of ${parameters.get("dataset") ?? about.datasets[0].name}` : "";
@@ -54,8 +55,8 @@ function showBlock(first, found, context) {
     list.style.height = "";
     list.append(...found.map((moment) => card(moment, { ...context, address: addressOf(moment), open: () => open(moment) })));
   };
-  const observer = new IntersectionObserver(([entry]) => {
-    if (entry.isIntersecting) { fill(); return; }
+  const observer = new IntersectionObserver((entries) => {
+    if (entries.at(-1).isIntersecting) { fill(); return; }
     if (!isShown || list.contains(document.activeElement)) return;
     list.style.height = `${list.getBoundingClientRect().height}px`;
     list.replaceChildren();
@@ -67,8 +68,13 @@ function showBlock(first, found, context) {
   context.signal.addEventListener("abort", () => observer.disconnect());
 }
 
+function opened() {
+  return moments.flatMap((moment) => [moment, ...(moment.similar ?? [])]).find(isOpen);
+}
+
 function open(moment) {
-  history.pushState({ opened: true }, "", addressOf(moment));
+  if (viewer.open) history.replaceState(history.state, "", addressOf(moment));
+  else history.pushState({ opened: true }, "", addressOf(moment));
   showViewer(moment);
 }
 
@@ -79,7 +85,7 @@ function showViewer(moment) {
     position: index < 0 ? null : { isFirst: index === 0, isLast: index === moments.length - 1 && !hasMore, text: `${(index + 1).toLocaleString("en")}${hasMore ? "" : ` of ${moments.length.toLocaleString("en")}`}` },
     actions: {
       close: leave,
-      like: (example) => go(withOther({ q: [], like: [example], without: [] })),
+      like: (example) => go(withOther({ q: [], like: [example], without: [], by: [] })),
       addExample,
       show: (other) => open(other),
       step: (by) => step(moment, by),
@@ -89,8 +95,8 @@ function showViewer(moment) {
 
 async function step(moment, by) {
   const index = moments.indexOf(moment) + by;
-  if (index === moments.length && hasMore) await more();
-  if (!moments[index]) return;
+  if (index === moments.length && hasMore) await more().catch(() => {});  // the button below the results says why
+  if (!moments[index] || !isOpen(moment)) return;
   history.replaceState(history.state, "", addressOf(moments[index]));
   showViewer(moments[index]);
 }
@@ -104,19 +110,22 @@ function leave() {
 }
 
 function go(parameters) {
-  history.pushState(null, "", `/?${parameters}`);
+  const address = `/?${parameters}`;
+  if (address === shownAddress && isSearching) return;  // as after Enter in a filter, which has changed and is submitted
+  if (address === shownAddress && !viewer.open) history.replaceState(null, "", address);
+  else history.pushState(null, "", address);
   show();
 }
 
 async function askForBlock(parameters, signal) {
   const page = { num_results: NUM_RESULTS, offset: moments.length };
   if (!isEmpty(parameters)) return ask("/api/search", new URLSearchParams([...parameters, ...Object.entries(page)]), { signal });
-  const { videos, num_videos: numVideos } = await ask("/api/videos", { ...datasetOf(parameters), ...page }, { signal });
+  const { videos, num_videos: numVideos, warnings = [] } = await ask("/api/videos", new URLSearchParams([...parameters, ...Object.entries(page)]), { signal });
   const found = videos.map((video) => ({
     ...video, start_seconds: 0, end_seconds: video.duration_seconds, best_seconds: video.middle_seconds,
     captions: video.caption === null ? [] : [video.caption],
   }));
-  return { moments: found, num_videos: numVideos, warnings: [], nothing_fits: null, has_more: moments.length + found.length < numVideos };
+  return { moments: found, num_videos: numVideos, warnings, nothing_fits: null, has_more: moments.length + found.length < numVideos };
 }
 
 // Asks for the next block and shows it.
@@ -128,7 +137,7 @@ function more() {
     next.textContent = "Searching …";
     try {
       const found = await askForBlock(parameters, signal);
-      for (const moment of found.moments) delete moment.curve;  // 100,000 results stay in memory
+      for (const moment of found.moments.flatMap((one) => [one, ...(one.similar ?? [])])) delete moment.curve;  // 100,000 results stay in memory
       moments.push(...found.moments);
       hasMore = found.has_more && moments.length < MAX_SKIPPED;
       if (found.moments.length) showBlock(first, found.moments, { dataset: datasetOf(parameters), signal });
@@ -139,7 +148,11 @@ function more() {
       if (first && error.name !== "AbortError") next.textContent = `No answer (${error.message}). Try again`;
       throw error;
     } finally {
-      if (!signal.aborted) [next.disabled, next.hidden, loading] = [false, !hasMore, null];
+      if (!signal.aborted) {
+        [next.disabled, next.hidden, loading] = [false, !hasMore, null];
+        atEnd.unobserve(next);  // looks again whether the end is still seen
+        atEnd.observe(next);
+      }
     }
   })();
   loading = asking;
@@ -188,25 +201,25 @@ async function show(typed = "") {
   shownAddress = `/?${parameters}`;
   byId("json").href = isEmpty(parameters) ? "/api/openapi.json" : `/api/search?${parameters}`;
   document.title = parameters.has("q") ? `${parameters.get("q")} - vlalign search` : "vlalign search";
-  const lost = about.datasets.length ? unknown.find(([name]) => name === "dataset") : null;
-  if (lost) { status.textContent = `No answer: this page has no data set ${lost[1]}; choose one in the filters.`; return; }
+  if (unknown !== null && about.datasets.length) { status.textContent = `No answer: this page has no data set ${unknown}; choose one in the filters.`; return; }
+  isSearching = true;
   if (isEmpty(parameters)) suggest(parameters);
   else status.textContent = "Searching …";
   const slow = setTimeout(() => { cancel.hidden = isEmpty(parameters); }, CANCEL_MS);
   try {
     const found = await more();
+    for (const warning of found.warnings) note(warning);
     if (!isEmpty(parameters)) {
       say(parameters, found);
-      for (const warning of found.warnings) note(warning);
       if (found.nothing_fits) showNothing(found);
     }
-    const opened = moments.find(isOpen);
-    if (opened) showViewer(opened);
+    const linked = opened();
+    if (linked) showViewer(linked);
   } catch (error) {
     if (error.name !== "AbortError") failed(error);
   } finally {
     clearTimeout(slow);
-    if (signal === request.signal) cancel.hidden = true;
+    if (signal === request.signal) [cancel.hidden, isSearching] = [true, false];
   }
 }
 
@@ -227,7 +240,7 @@ async function start() {
   await show(byId("q").value);  // what was typed in the meantime stays
 }
 
-listen(go, failed);
+listen(go, failed, (text) => { status.textContent = text; });
 cancel.addEventListener("click", () => {
   request.abort();
   cancel.hidden = true;
@@ -235,14 +248,14 @@ cancel.addEventListener("click", () => {
   byId("q").focus();
 });
 next.addEventListener("click", () => more().catch(() => {}));
-new IntersectionObserver(([entry]) => {
-  if (entry.isIntersecting && !next.hidden && !next.disabled && next.textContent === "Show more") more().catch(() => {});
-}, { rootMargin: "800px" }).observe(next);
+const atEnd = new IntersectionObserver((entries) => {
+  if (entries.at(-1).isIntersecting && !next.hidden && !next.disabled && next.textContent === "Show more") more().catch(() => {});
+}, { rootMargin: "800px" });
 viewer.addEventListener("leave", leave);
 addEventListener("popstate", () => {
-  const opened = moments.find(isOpen);
+  const linked = opened();
   if (`/?${asked()}` !== shownAddress) show();
-  else if (opened) showViewer(opened);
+  else if (linked) showViewer(linked);
   else closeViewer();
 });
 addEventListener("keydown", (event) => {
@@ -250,14 +263,15 @@ addEventListener("keydown", (event) => {
   if (event.key === "/" && !isTyping && !viewer.open) { event.preventDefault(); byId("q").focus(); }
   if (event.key === "Escape" && !cancel.hidden) cancel.click();
   if (viewer.open && !isTyping && (event.key === "ArrowLeft" || event.key === "ArrowRight")) {
-    const opened = moments.find(isOpen);
-    if (opened) step(opened, event.key === "ArrowLeft" ? -1 : 1);
+    const shown = moments.find(isOpen);
+    if (shown) step(shown, event.key === "ArrowLeft" ? -1 : 1);
   }
 });
-await start();
+start();
 
 // Other videos are there. Whoever is reading, typing or far down the results is asked first.
-function otherVideos() {
+function otherVideos(version) {
+  if (about.version === undefined || about.version === version) return;
   const isTyping = byId("q").value.trim() !== (asked().get("q") ?? "");
   if (viewer.open || isTyping || scrollY > 0) byId("fresh").hidden = false;
   else start();

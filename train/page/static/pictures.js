@@ -1,6 +1,6 @@
 // Frames and thumbnails of videos. They load a few at a time, urgent ones first; those of results that are gone are
-// dropped. A picture is asked for twice, for its headers and by the image that shows it; the second answer comes from the
-// browser's cache.
+// dropped. A picture is asked for twice, for its headers and by the image that shows it; the second answer, if it is a
+// frame, comes from the browser's cache.
 import { clock } from "./common.js";
 
 const FAR_SECONDS = 2;  // a thumbnail that is farther off is named as such

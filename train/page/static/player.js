@@ -58,7 +58,7 @@ export function player(moment, dataset, signal) {
     const next = first + CLIP_SECONDS;
     if (clips && video.duration > CLIP_SECONDS - 1 && next < moment.duration_seconds - 0.5) seek(next, stopsAt);
   });
-  signal.addEventListener("abort", () => { video.pause(); video.removeAttribute("src"); });  // ends what is loading
+  signal.addEventListener("abort", () => { video.pause(); video.removeAttribute("src"); video.load(); });  // ends what is loading
   if (moment.shown === "file") video.src = sourceOf("video", dataset, moment.video_id);
   else useClip(wanted - moment.start_seconds < CLIP_SECONDS - 1 ? moment.start_seconds : wanted);
   return { view: video, seek, watch(onMove, onFailure) { [moved, failed] = [onMove, onFailure]; }, remark, plays: true };

@@ -5,12 +5,13 @@ import { player } from "./player.js";
 import { timeline } from "./timeline.js";
 
 const FOUND_BY = { video: "the video", text: "the text of a caption", both: "the video and the text of a caption" };
+const BY_PAGE = "by the page";
 const dialog = byId("viewer");
 let showing = new AbortController();
 
 export function closeViewer() {
   showing.abort();
-  if (dialog.open) dialog.close();
+  if (dialog.open) dialog.close(BY_PAGE);
   dialog.replaceChildren();
 }
 
@@ -68,7 +69,7 @@ export function openViewer(moment, { query, dataset, position, actions }) {
   buttons.append(action("More like this", `More like ${moment.video_id}, ${part}`, () => actions.like(example)),
     action("Add as example", `Add ${moment.video_id}, ${part}, as example`, () => actions.addExample(example)));
   const about = make("div", { className: "about" },
-    make("h2", { id: "viewer-name", textContent: moment.video_id }),
+    make("h2", { id: "viewer-name", tabIndex: -1, textContent: moment.video_id }),
     make("p", {}, make("b", { textContent: part }), " ", ...why), remark, words, buttons);
   const captions = [...new Set(moment.captions)].filter((caption) => caption !== moment.caption);
   if (captions.length) about.append(make("h3", { textContent: "Captions here" }), make("ul", {}, ...captions.map((caption) => make("li", { textContent: caption }))));
@@ -92,7 +93,9 @@ export function openViewer(moment, { query, dataset, position, actions }) {
     steps.append(previous, make("span", { className: "quiet", textContent: position.text }), next);
   }
   dialog.replaceChildren(make("div", { className: "stage" }, view), line, about, make("div", { className: "top" }, steps, close));
+  dialog.returnValue = "";
   if (!dialog.open) dialog.showModal();
+  byId("viewer-name").focus();
   if (plays && moment.shown === "file") view.preload = "metadata";
   if (!query) return;
   ask("/api/word_curves", { ...dataset, q: query, video_id: moment.video_id }, { signal }).then((fits) => {
@@ -105,5 +108,5 @@ export function openViewer(moment, { query, dataset, position, actions }) {
 // The page leaves the viewer, and then closes it.
 const leave = () => dialog.dispatchEvent(new Event("leave"));
 dialog.addEventListener("cancel", (event) => { event.preventDefault(); leave(); });
-dialog.addEventListener("close", leave);  // by the browser alone, as after a second Escape
+dialog.addEventListener("close", () => { if (dialog.returnValue !== BY_PAGE) leave(); });  // as after a second Escape
 dialog.addEventListener("click", (event) => { if (event.target === dialog) leave(); });
