@@ -21,9 +21,12 @@ from ..search.query_checks import (
     SearchBy,
     SearchGroup,
     check_count,
+    check_lengths,
     check_offset,
     check_query,
+    check_split,
     parse_example,
+    read_days,
 )
 
 if TYPE_CHECKING:
@@ -171,6 +174,9 @@ def _check_query(args: argparse.Namespace, query: str) -> None:
         if args.without.strip():
             raise SettingError("rerank", args.rerank, "changes nothing with --without, which scores all; omit it")
     check_offset("skip", args.skip)
+    check_split(args.split)
+    check_lengths(args.min_seconds, args.max_seconds)
+    read_days(args.since, args.until)
     if args.like_weight is not None and (not args.like or not query.strip()):
         problem = "changes nothing without both a text and --like; omit it"
         raise SettingError("like_weight", args.like_weight, problem)

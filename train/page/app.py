@@ -18,6 +18,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from ...storage.common.errors import UserError
+from ..search.caption_index import NO_CURVE
 from ..search.moments import Moment
 from ..search.query_checks import (
     MAX_OFFSET,
@@ -26,6 +27,7 @@ from ..search.query_checks import (
     SearchBy,
     SearchGroup,
     SearchTimeout,
+    VideoSpan,
     parse_span,
     time_limit,
 )
@@ -150,51 +152,97 @@ class PageDataset:
 
     search: Search
     library: VideoLibrary
+    facts: VideoFacts
+    """What filters know of the videos; for one thread at a time."""
+    about: DatasetResponse
+
+    @classmethod
+    def of(cls, search: Search, library: VideoLibrary) -> "PageDataset":
+        """Return a data set with what the page tells about it."""
+        facts = VideoFacts(search, library.split_of, library.videos)
+        try:
+            folders = facts.folders[:MAX_FOLDERS]
+        except UserError:  # the next sync says what is wrong with its record
+            folders = []
+        about = DatasetResponse(
+            name=search.encoder.dataset.name,
+            num_videos=len(search.index.video_ids),
+            num_windows=search.index.num_windows,
+            splits=library.splits,
+            folders=folders,
+            languages=facts.languages,
+            suggestions=library.suggestions,
+        )
+        return cls(search, library, facts, about)
 
     @cached_property
     def videos(self) -> VideoList:
         """The videos that are there, for a page without a query."""
         return VideoList(self.search, self.library)
 
-    @cached_property
-    def facts(self) -> VideoFacts:
-        """What filters know of the videos."""
-        return VideoFacts(self.search, self.library.split_of)
-
     def respond(
         self,
         moments: list[Moment],
         videos: set[str] | None,
-        num_results: int,
+        has_more: bool,
         warnings: Sequence[str] = (),
         nothing_fits: str | None = None,
     ) -> SearchResponse:
         """Return moments with their clips, thumbnails and captions.
 
         Args:
-            moments: What was found; one more than ``num_results`` if there are more.
+            moments: What was found. Those whose features were removed meanwhile are skipped.
             videos: Ids of the videos that were searched; None for all.
-            num_results: Most moments to return.
+            has_more: There are more behind them.
             warnings: Sentences to show beside them.
             nothing_fits: Why none of them fits; None if one does.
         """
-        shown = [self._response(moment) for moment in moments[:num_results]]
         return SearchResponse(
-            moments=shown,
-            has_more=len(moments) > num_results,
+            moments=[shown for moment in moments if (shown := self._response(moment)) is not None],
+            has_more=has_more,
             num_videos=len(self.search.index.video_ids if videos is None else videos),
             warnings=list(warnings),
             nothing_fits=nothing_fits,
         )
 
-    def _response(self, moment: Moment) -> MomentResponse:
+    def _response(self, moment: Moment, with_curve: bool = True) -> MomentResponse | None:
+        try:
+            duration_seconds = self.search.encoder.duration_seconds(moment.video_id)
+        except KeyError:
+            return None
+        similar = (self._response(other, with_curve=False) for other in moment.similar)
         return MomentResponse.of(
             moment,
-            self.search.encoder.duration_seconds(moment.video_id),
+            duration_seconds,
             self.library.captions_at(moment.video_id, moment.start_seconds, moment.end_seconds),
             self.library.how_shown(moment.video_id),
-            [self._response(other) for other in moment.similar],
+            [other for other in similar if other is not None],
+            moment.curve if with_curve else NO_CURVE,
         )
+
+    def listed(
+        self, videos: set[str] | None, offset: int, num_results: int, warnings: Sequence[str] = ()
+    ) -> VideosResponse:
+        """Return some of the videos that are there.
+
+        Args:
+            videos: Ids of those that pass the filters; None for all.
+            offset: Videos to skip.
+            num_results: Most videos to return.
+            warnings: Sentences to show beside them.
+        """
+        found, num_videos = self.videos.part(offset, num_results, videos)
+        shown = [
+            VideoResponse(
+                video_id=video_id,
+                duration_seconds=seconds,
+                shown=self.library.how_shown(video_id),
+                middle_seconds=seconds / 2,
+                caption=self.library.first_caption(video_id),
+            )
+            for video_id, seconds in found.items()
+        ]
+        return VideosResponse(videos=shown, num_videos=num_videos, warnings=list(warnings))
 
 
 class NothingYet(Exception):
@@ -257,9 +305,9 @@ def add_search(app: FastAPI, search: Search) -> None:
     """Add a data set to a page, or take another search of one. Requests that are being answered keep the old one."""
     dataset = search.encoder.dataset
     library = VideoLibrary(dataset, app.state.clips, app.state.frames)
-    added = PageDataset(search, library)
+    added = PageDataset.of(search, library)
     if app.state.sync is not None:
-        len(added.videos)  # their order takes seconds for a million videos, for which no request shall wait
+        _ = added.videos  # their order takes seconds for a million videos, for which no request shall wait
     app.state.datasets[dataset.name] = added
 
 
@@ -300,23 +348,13 @@ def _add_about(app: FastAPI) -> None:
         datasets: list[PageDataset] = list(app.state.datasets.values())
         sync: FolderSync | None = app.state.sync
         if not datasets and sync is not None:
-            nothing = DatasetResponse(name=sync.dataset_name, num_videos=0, num_windows=0, splits=[], suggestions=[])
+            empty: dict[str, list[str]] = {"splits": [], "folders": [], "languages": [], "suggestions": []}
+            nothing = DatasetResponse(name=sync.dataset_name, num_videos=0, num_windows=0, **empty)
             return AboutResponse(model=sync.model, note=None, datasets=[nothing])
         return AboutResponse(
             model=datasets[0].search.encoder.name,
             note=datasets[0].search.encoder.note,
-            datasets=[
-                DatasetResponse(
-                    name=dataset.search.encoder.dataset.name,
-                    num_videos=len(dataset.search.index.video_ids),
-                    num_windows=dataset.search.index.num_windows,
-                    splits=dataset.library.splits,
-                    folders=dataset.facts.folders[:MAX_FOLDERS],
-                    languages=dataset.facts.languages,
-                    suggestions=dataset.library.suggestions,
-                )
-                for dataset in datasets
-            ],
+            datasets=[dataset.about for dataset in datasets],
         )
 
     @app.get("/api/sync")
@@ -327,23 +365,6 @@ def _add_about(app: FastAPI) -> None:
             return SyncResponse(following=[], state="idle", what="no folders are followed", version=0)
         return followed.state()
 
-    @app.get("/api/videos")
-    def videos(dataset: SelectedDataset, offset: VideoOffset = 0, num_results: NumResults = 12) -> VideosResponse:
-        """Return the videos that are there: the newest first where that is known, else in the order of the index."""
-        shown = []
-        for video_id in dataset.videos.part(offset, num_results):
-            seconds = dataset.search.encoder.duration_seconds(video_id)
-            shown.append(
-                VideoResponse(
-                    video_id=video_id,
-                    duration_seconds=seconds,
-                    shown=dataset.library.how_shown(video_id),
-                    middle_seconds=seconds / 2,
-                    caption=dataset.library.first_caption(video_id),
-                )
-            )
-        return VideosResponse(videos=shown, num_videos=len(dataset.videos))
-
 
 def _add_searches(app: FastAPI) -> None:
     search_lock, queue = threading.Lock(), [Depends(AddressQueue("searches"))]
@@ -353,6 +374,17 @@ def _add_searches(app: FastAPI) -> None:
         """Let one search compute at a time, since models are not made for several threads, and for a limited time."""
         with one_at_a_time(search_lock, "searches"), time_limit(SEARCH_SECONDS, client_gone()):
             yield
+
+    @app.get("/api/videos", dependencies=[Depends(AddressQueue("lists of videos"))])
+    def videos(
+        dataset: SelectedDataset, filters: Filters, offset: VideoOffset = 0, num_results: NumResults = 12
+    ) -> VideosResponse:
+        """Return the videos that are there: the newest first where that is known, else in the order of the index."""
+        if filters == VideoFilters():
+            return dataset.listed(None, offset, num_results)
+        with one_search():
+            passing, warnings = filters.videos(dataset.facts), filters.warnings(dataset.facts)
+        return dataset.listed(passing, offset, num_results, warnings)
 
     @app.get("/api/search", dependencies=queue)
     def search(
@@ -372,11 +404,11 @@ def _add_searches(app: FastAPI) -> None:
         examples = [_example(request, text) for text in like]
         with one_search():
             videos = filters.videos(dataset.facts)
-            moments = dataset.search(
+            moments, has_more = dataset.search.part(
                 q,
                 like=examples,
                 without=without,
-                num_results=num_results + 1,
+                num_results=num_results,
                 offset=offset,
                 videos=videos,
                 by=by,
@@ -385,8 +417,8 @@ def _add_searches(app: FastAPI) -> None:
             )
             warnings = [*filters.warnings(dataset.facts), *dataset.search.warnings(q, by, without, bool(examples))]
             is_text = not examples and not without.strip() and not offset
-            reason = dataset.search.why_nothing_fits(q, moments[:num_results], videos) if is_text else None
-            return dataset.respond(moments, videos, num_results, warnings, reason)
+            reason = dataset.search.why_nothing_fits(q, moments, videos) if is_text else None
+            return dataset.respond(moments, videos, has_more, warnings, reason)
 
     @app.get("/api/like", dependencies=queue)
     def like(
@@ -400,9 +432,9 @@ def _add_searches(app: FastAPI) -> None:
         """Find moments that look like a part of a video."""
         with one_search():
             videos = filters.videos(dataset.facts)
-            options = {"num_results": num_results + 1, "videos": videos}
-            moments = [] if videos == set() else dataset.search.like(video_id, start, end, **options)
-            return dataset.respond(moments, videos, num_results, filters.warnings(dataset.facts))
+            like = VideoSpan(video_id, start, end)
+            moments, has_more = dataset.search.part(like=like, num_results=num_results, videos=videos)
+            return dataset.respond(moments, videos, has_more, filters.warnings(dataset.facts))
 
     @app.get("/api/score_curve", dependencies=queue)
     def score_curve(dataset: SelectedDataset, q: QueryText, video_id: VideoId) -> CurveResponse:
@@ -422,9 +454,7 @@ def _example(request: Request, text: str) -> ExampleQuery:
     """Return what an example of a client means. It is never the path of a file."""
     if not text.startswith(UPLOADED):
         return parse_span(text)
-    pictures = getattr(request.app.state, "pictures", None)
-    if pictures is None:
-        raise NotFound("this page takes no pictures")
+    pictures: ExamplePictures = request.app.state.pictures
     return pictures.path(text.removeprefix(UPLOADED))
 
 

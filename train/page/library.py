@@ -3,6 +3,7 @@
 import os
 import threading
 from collections import defaultdict
+from collections.abc import Collection
 from itertools import chain
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from ...storage.common.errors import UserError
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.dataset.media_types import IMAGE_SUFFIXES, MEDIA_TYPES, SOUND_SUFFIXES, VIDEO_SUFFIXES, Shown, how_shown
 from ...storage.dataset.trusted_folders import AllowedFolders
-from ...storage.records import SPLITS, Caption
+from ...storage.records import SPLITS, Caption, VideoRecord
 from ...storage.stores.thumbnails import ThumbnailStore
 from ..data.clips import evenly
 from ..search.video_filters import splits_of_videos
@@ -51,6 +52,11 @@ class VideoLibrary:
         short = [text for text in every if len(text) <= MAX_SUGGESTION_CHARACTERS]
         self.suggestions = list(dict.fromkeys(short[index] for index in evenly(len(short), MAX_SUGGESTIONS)))
         """Short captions, as examples of what can be asked."""
+
+    @property
+    def videos(self) -> Collection[VideoRecord]:
+        """The list of videos."""
+        return self._videos.values()
 
     def captions_at(self, video_id: str, start_seconds: float, end_seconds: float) -> list[str]:
         """Return up to ``MAX_CAPTIONS`` captions that overlap a part of a video."""

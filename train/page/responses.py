@@ -69,7 +69,7 @@ class MomentResponse(BaseModel):
     """How browsers show it: "file" (the video's own file, ``/media/video``), "clips" (``/media/clip``), or "thumbnails"
     alone (``/media/picture``)."""
     curve: CurveResponse
-    """Over the time of the moment."""
+    """Over the time of the moment; empty for those in ``similar``."""
     similar: list["MomentResponse"]
     """Moments of other videos that look nearly the same, which are not returned themselves; empty without ``fold``."""
     occurrences: list[OccurrenceResponse]
@@ -83,6 +83,7 @@ class MomentResponse(BaseModel):
         captions: list[str],
         shown: Shown,
         similar: "list[MomentResponse]",
+        curve: ScoreCurve,
     ) -> "MomentResponse":
         """Return a moment with what the page shows beside it."""
         return cls(
@@ -99,7 +100,7 @@ class MomentResponse(BaseModel):
             stages=moment.stages,
             captions=captions,
             shown=shown,
-            curve=CurveResponse.of(moment.curve),
+            curve=CurveResponse.of(curve),
             similar=similar,
             occurrences=[OccurrenceResponse.model_validate(m, from_attributes=True) for m in moment.occurrences],
         )
@@ -163,7 +164,9 @@ class VideosResponse(BaseModel):
 
     videos: list[VideoResponse]
     num_videos: int
-    """All of them."""
+    """All of them that pass the filters."""
+    warnings: list[str]
+    """Sentences to show beside them, such as how many have no known date."""
 
 
 class PictureResponse(BaseModel):

@@ -1,6 +1,6 @@
 """The videos of a data set for a page without a query: the newest first, as far as it is known when they were made."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -15,25 +15,39 @@ class VideoList:
 
     def __init__(self, search: Search, library: VideoLibrary) -> None:
         """Order the videos: of a data set that follows folders, those whose files changed last come first."""
-        self._video_ids = search.index.video_ids
+        self._encoder, self._video_ids = search.encoder, search.index.video_ids
+        self._lost: frozenset[str] = frozenset()
+        """Those whose features are gone, as far as they were asked for."""
         try:
             time_of = read_file_times(search.encoder.dataset)
             times = [time_of.get(library.file_name(video_id), 0) for video_id in self._video_ids] if time_of else []
         except UserError:  # the next sync says what is wrong with its record
             times = []
-        self._order = np.argsort(-np.array(times, np.int64), kind="stable").astype(np.int32) if times else None
+        if times:
+            order = np.argsort(-np.array(times, np.int64), kind="stable").tolist()
+            self._video_ids = [self._video_ids[number] for number in order]
 
-    def __len__(self) -> int:
-        """Return the number of videos."""
-        return len(self._video_ids)
-
-    def part(self, offset: int, count: int) -> Sequence[str]:
-        """Return the ids of some videos.
+    def part(self, offset: int, count: int, videos: Collection[str] | None = None) -> tuple[dict[str, float], int]:
+        """Return {id: duration in seconds} of some videos, and the number of all; those without features do not count.
 
         Args:
             offset: Videos to leave out.
             count: Videos to return, at most.
+            videos: Ids of the videos to choose of; None for all.
         """
-        if self._order is None:
-            return self._video_ids[offset : offset + count]
-        return [self._video_ids[number] for number in self._order[offset : offset + count].tolist()]
+        while True:
+            found: dict[str, float] = {}
+            ids = self._chosen(videos)
+            for video_id in ids[offset : offset + count]:
+                try:
+                    found[video_id] = self._encoder.duration_seconds(video_id)
+                except KeyError:  # its features were removed meanwhile
+                    self._lost |= {video_id}
+            if self._lost.isdisjoint(ids[offset : offset + count]):
+                return found, len(ids)
+
+    def _chosen(self, videos: Collection[str] | None) -> Sequence[str]:
+        """Return the ids of some videos, in the order of the list."""
+        if videos is None and not self._lost:
+            return self._video_ids
+        return [v for v in self._video_ids if v not in self._lost and (videos is None or v in videos)]

@@ -40,11 +40,7 @@ class ExactSearch:
             count: Most rows to return.
             videos: Ids of the videos to search; None for all.
         """
-        allowed = self.index.is_live
-        if videos is not None:
-            chosen = np.array([video_id in videos for video_id in self.index.video_ids], dtype=bool)
-            allowed = allowed & chosen[self.index.video]
-        rows = np.flatnonzero(allowed)
+        rows = np.flatnonzero(self.index.is_live) if videos is None else self.index.rows_of_all(videos)
         return best_of(rows, self.scores[rows], count)
 
     def scores_of(self, vectors: np.ndarray) -> np.ndarray:
@@ -58,9 +54,17 @@ class ExactSearch:
 
 
 def best_of(rows: np.ndarray, scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return up to ``count`` rows with the highest scores, the best first, and the scores; of equal ones the first."""
+    """Return up to ``count`` rows with the highest scores, the best first, and the scores; of equal ones the first.
+
+    Args:
+        rows: Ascending.
+        scores: Of each; none is NaN.
+        count: Most rows to return.
+    """
     if count < len(rows):
-        top = np.argpartition(-scores, count - 1)[:count]
+        least = np.partition(scores, -count)[-count]
+        above = np.flatnonzero(scores > least)
+        top = np.concatenate([above, np.flatnonzero(scores == least)[: count - len(above)]])
         rows, scores = rows[top], scores[top]
     order = np.lexsort((rows, -scores))
     return rows[order], scores[order]

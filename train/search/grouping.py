@@ -11,21 +11,26 @@ from .moments import Moment
 
 NEAR_DUPLICATE_COSINE = 0.98
 """Vectors with at least this cosine look nearly the same."""
-FOLD_AHEAD = 50
+FOLD_AHEAD = 16
 """Moments behind one that are looked at for near-duplicates of it, before it is returned."""
 
 
-def one_of_each_video(moments: Iterable[Moment]) -> Iterator[Moment]:
+def one_of_each_video(moments: Iterable[Moment], num_videos: int) -> Iterator[Moment]:
     """Yield the first moment of each video.
 
     Args:
         moments: The best first.
+        num_videos: Number of videos that they can be of: once all were seen, the rest is not computed.
     """
     seen: set[str] = set()
+    if not num_videos:
+        return
     for moment in moments:
         if moment.video_id not in seen:
             seen.add(moment.video_id)
             yield moment
+            if len(seen) == num_videos:
+                return
 
 
 def fold_similar(moments: Iterable[Moment], vector_of: Callable[[Moment], np.ndarray]) -> Iterator[Moment]:
@@ -38,9 +43,8 @@ def fold_similar(moments: Iterable[Moment], vector_of: Callable[[Moment], np.nda
         moments: The best first.
         vector_of: Returns the vector of a moment [D].
     """
-    waiting: deque[tuple[int, int, list[Moment]]] = (
-        deque()
-    )  # (place, row of the vector, the moment and its similar ones)
+    waiting: deque[tuple[int, int, list[Moment]]] = deque()
+    """(place, row of the vector, the moment and its similar ones)"""
     video_ids: list[str] = []
     vectors = np.zeros((0, 0), np.float32)
     for place, moment in enumerate(moments):

@@ -9,7 +9,7 @@ import json
 import math
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -227,6 +227,14 @@ class WindowIndex:
         """Return the indices of a video's windows."""
         number = self._number_of.get(video_id)
         return np.arange(0) if number is None else np.arange(self._first_of[number], self._end_of[number])
+
+    def rows_of_all(self, video_ids: Iterable[str]) -> np.ndarray:
+        """Return the indices of the windows of some videos, ascending; unknown ids have none."""
+        known = (number for video_id in set(video_ids) if (number := self._number_of.get(video_id)) is not None)
+        numbers = np.fromiter(known, np.int64)
+        first, counts = self._first_of[numbers], (self._end_of - self._first_of)[numbers]
+        before = np.cumsum(counts) - counts
+        return np.sort(np.repeat(first - before, counts) + np.arange(counts.sum()))
 
     def _ranges(self) -> tuple[np.ndarray, np.ndarray]:
         """Return for each video the first row of its windows and the one after their last: they lie together."""

@@ -4,17 +4,24 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Generic, TypeVar
 
 from .moments import Moment
 
 MAX_LISTINGS = 4
 """Searches that are kept open; the one that was used longest ago is closed."""
+MAX_MOMENTS = 20_000
+"""Moments that they have computed, all together: an open search holds them, to know which windows overlap them. The
+latest search may have more."""
+P = TypeVar("P")
 
 
 @dataclass
-class _Listing:
+class _Listing(Generic[P]):
     """A search that can go on."""
 
+    prepared: P
+    """What was computed before its first moment."""
     later: Iterator[Moment]
     """The moments behind ``kept``."""
     start: int = 0
@@ -28,38 +35,51 @@ class _Listing:
         return self.start + len(self.kept)
 
 
-class Listings:
+class Listings(Generic[P]):
     """Keeps the latest searches open."""
 
     def __init__(self) -> None:
-        self._listings: OrderedDict[Hashable, _Listing] = OrderedDict()
+        self._listings: OrderedDict[Hashable, _Listing[P]] = OrderedDict()
 
-    def part(self, search: Hashable, begin: Callable[[], Iterator[Moment]], offset: int, count: int) -> list[Moment]:
-        """Return some moments of a search: those that its whole list would have there.
+    def part(
+        self,
+        search: Hashable,
+        prepare: Callable[[], P],
+        begin: Callable[[P], Iterator[Moment]],
+        offset: int,
+        count: int,
+    ) -> tuple[P, list[Moment]]:
+        """Return some moments of a search, those that its whole list would have there, and what was prepared for it.
 
         Args:
             search: What tells the search from others.
-            begin: Begins the search; called if it is not open, or beyond ``offset``.
+            prepare: Prepares the search; called if it is not open.
+            begin: Begins what was prepared; called if the search is not open, or beyond ``offset``.
             offset: Number of moments to skip.
             count: Number of moments to return; fewer at the end.
         """
         listing = self._listings.pop(search, None)  # gone if this fails, since its iterator is finished then
         if listing is None or offset < listing.start:
-            listing = _Listing(begin())
+            prepared = prepare() if listing is None else listing.prepared
+            listing = _Listing(prepared, begin(prepared))
         listing.kept = listing.kept[offset - listing.start :] if offset <= listing.end else self._skip(listing, offset)
         listing.start = offset
         listing.kept += islice(listing.later, max(count - len(listing.kept), 0))
         self._listings[search] = listing
-        while len(self._listings) > MAX_LISTINGS:
+        while len(self._listings) > MAX_LISTINGS or (len(self._listings) > 1 and self._num_moments > MAX_MOMENTS):
             self._listings.popitem(last=False)
-        return listing.kept[:count]
+        return listing.prepared, listing.kept[:count]
 
     def close(self) -> None:
         """Close all searches."""
         self._listings.clear()
 
+    @property
+    def _num_moments(self) -> int:
+        return sum(listing.end for listing in self._listings.values())
+
     @staticmethod
-    def _skip(listing: _Listing, offset: int) -> list[Moment]:
+    def _skip(listing: _Listing[P], offset: int) -> list[Moment]:
         """Go beyond what is kept."""
         for _ in islice(listing.later, offset - listing.end):
             pass

@@ -114,10 +114,10 @@ def merge_hits(hits: Iterable[Hit], curve_of: Callable[[str], ScoreCurve]) -> It
     moments: dict[str, list[Moment]] = {}
     curves: dict[str, ScoreCurve] = {}
     for hit in hits:
+        check_time()
         of_video = moments.setdefault(hit.video_id, [])
         if any(_overlap(moment, hit) for moment in of_video):
             continue
-        check_time()
         if hit.video_id not in curves:
             curves[hit.video_id] = curve_of(hit.video_id)
         curve = curves[hit.video_id]

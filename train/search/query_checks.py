@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Literal, get_args
 
 from ...storage.common.errors import SettingError, UserError
 from ...storage.common.validation import is_text
 from ...storage.dataset.media_types import IMAGE_SUFFIXES
+from ...storage.records import SPLITS
 
 SearchBy = Literal["both", "video", "text"]
 """The sides of a video that a text is compared with: its vectors ("video"), its captions and subtitles ("text"), or
@@ -30,6 +32,8 @@ NUM_RESULTS = 5
 """Moments that are returned, if nothing else is asked for."""
 MAX_OFFSET = 100_000
 """Moments that can be skipped."""
+FIRST_YEAR = 1971
+"""Files have no times before 1970, in any time zone."""
 SPAN = re.compile(r"(?P<video_id>.+)@(?P<start>\d+(?:\.\d+)?)-(?P<end>\d+(?:\.\d+)?)", re.DOTALL)
 _END_TIME: ContextVar[float | None] = ContextVar("_END_TIME", default=None)
 """Time limit of this thread's search, in seconds of the monotonic clock."""
@@ -150,3 +154,39 @@ def check_group(group: str | None) -> None:
     """Raise ``SettingError`` for something that moments cannot be grouped by."""
     if group is not None and group not in get_args(SearchGroup):
         raise SettingError("group", group, f"expected {' or '.join(get_args(SearchGroup))}, or omit it")
+
+
+def check_split(split: str | None) -> None:
+    """Raise ``SettingError`` for an unknown split; None is any."""
+    if split is not None and split not in SPLITS:
+        raise SettingError("split", split, f"expected one of {', '.join(SPLITS)}")
+
+
+def check_lengths(min_seconds: float, max_seconds: float) -> None:
+    """Raise ``SettingError`` for lengths that no video can have."""
+    if not 0 <= min_seconds < float("inf"):
+        raise SettingError("min_seconds", min_seconds, "expected 0 or more")
+    if not max_seconds >= min_seconds:
+        raise SettingError("max_seconds", max_seconds, f"expected {min_seconds:g}, the minimum, or more")
+
+
+def read_days(since: str | None, until: str | None) -> tuple[date | None, date | None]:
+    """Return the first and the last day, such as "2026-01-31"; None for no limit.
+
+    Raises:
+        SettingError: One is no day, or the last one comes before the first.
+    """
+    first, last = _day("since", since), _day("until", until)
+    if first is not None and last is not None and last < first:
+        raise SettingError("until", until, f"expected {first}, the first day, or later")
+    return first, last
+
+
+def _day(name: str, text: str | None) -> date | None:
+    try:
+        day = None if text is None else date.fromisoformat(text)
+    except ValueError:
+        raise SettingError(name, text, "expected a day, such as 2026-01-31") from None
+    if day is not None and not FIRST_YEAR <= day.year < date.max.year:
+        raise SettingError(name, text, f"expected a day from {FIRST_YEAR} on")
+    return day

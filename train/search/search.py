@@ -7,7 +7,7 @@ captions (``caption_index``). ``caption_scores`` tell whether anything fits. ``w
 index that is searched. ``vlalign-search`` wraps ``open_search``.
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
@@ -53,6 +53,7 @@ from .query_checks import (
     check_group,
     check_offset,
     check_query,
+    check_time,
 )
 from .search_source import SearchSource
 from .window_biases import MAX_WINDOWS_BY_SEARCH, WindowBiases, open_window_biases
@@ -71,6 +72,55 @@ MAX_ALL = 1000
 ONLY_STOP_WORDS = "no captions were searched: the text has only stop words, such as 'the'; add what is said or seen"
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Request:
+    """What a search is asked for; the fields are those of ``Search.__call__``."""
+
+    query: str = ""
+    like: ExampleQuery | Sequence[ExampleQuery] | None = None
+    like_weight: float = 0.5
+    without: str = ""
+    num_results: int | None = NUM_RESULTS
+    offset: int = 0
+    rerank: int = RERANK
+    videos: Collection[str] | None = None
+    by: SearchBy = "both"
+    group: SearchGroup | None = None
+    fold: bool = False
+
+    @property
+    def examples(self) -> tuple[ExampleQuery, ...]:
+        """The examples of ``like``."""
+        return _examples_of(self.like)
+
+    @property
+    def listing(self) -> Hashable:
+        """What tells its whole list of moments from other ones."""
+        shown = tuple(_content_of(each) for each in self.examples)
+        chosen = None if self.videos is None else frozenset(self.videos)
+        return self.query, shown, self.like_weight, self.without, self.rerank, chosen, self.by, self.group, self.fold
+
+    def check(self) -> None:
+        """Raise ``UserError`` for what cannot be asked for."""
+        if self.without.strip() and not self.examples and not self.query.strip():
+            raise SettingError("without", self.without, "needs a text or an example (like) to look for")
+        if not self.examples or self.query.strip():
+            check_query(self.query)
+        if self.without.strip():
+            check_query(self.without)
+        if self.num_results is not None:
+            check_count("num_results", self.num_results)
+        check_offset("offset", self.offset)
+        check_count("rerank", self.rerank)
+        if not 0 <= self.like_weight <= 1:
+            raise SettingError("like_weight", self.like_weight, "expected 0 to 1")
+        check_by(self.by)
+        check_group(self.group)
+        if self.examples and self.by == "text":
+            problem = "an example (like) has no text to search by; omit by, or omit like"
+            raise SettingError("by", self.by, problem)
+
+
 @dataclass(frozen=True)
 class _Query:
     """A query that was checked, and the scores of its vector."""
@@ -84,6 +134,10 @@ class _Query:
     """None if only captions are searched."""
     excluded: CaptionSpans = NO_SPANS
     """Parts of videos whose captions have a word of ``without``."""
+    videos: Collection[str] | None = None
+    """Ids of the videos to search; None for all."""
+    min_caption_score: float | None = None
+    """Least score of a caption that fits, of a search that is grouped; None if none does."""
     only_fitting: bool = False
     """True to leave out windows that score lower than captions of these videos do, where that is known."""
 
@@ -111,8 +165,9 @@ class Search:
         self.caption_scores: CaptionScores | None = None
         """How well held-out captions fit their best moments; None if that is not known (``judge``)."""
         self._video_ids = frozenset(index.video_ids)
-        self._listings = Listings()
         """Without those that the store lost meanwhile."""
+        self._listings: Listings[_Query] = Listings()
+        """The latest searches, whose next moments may be asked for."""
 
     @classmethod
     def open(cls, source: SearchSource) -> "Search":
@@ -164,37 +219,58 @@ class Search:
             UserError: There is no query, it is too long, ``like`` cannot be read, a number is impossible, or there are
                 no captions and only they are to be searched.
         """
-        examples = _examples_of(like)
-        if without.strip() and not examples and not query.strip():
-            raise SettingError("without", without, "needs a text or an example (like) to look for")
-        if not examples or query.strip():
-            check_query(query)
-        if without.strip():
-            check_query(without)
-        if num_results is not None:
-            check_count("num_results", num_results)
-        check_offset("offset", offset)
-        check_count("rerank", rerank)
-        if not 0 <= like_weight <= 1:
-            raise SettingError("like_weight", like_weight, "expected 0 to 1")
-        check_by(by)
-        check_group(group)
-        if examples and by == "text":
-            raise SettingError("by", by, "an example (like) has no text to search by; omit by, or omit like")
+        request = _Request(
+            query=query,
+            like=like,
+            like_weight=like_weight,
+            without=without,
+            num_results=num_results,
+            offset=offset,
+            rerank=rerank,
+            videos=videos,
+            by=by,
+            group=group,
+            fold=fold,
+        )
+        return self._find(request)[0]
 
-        def find() -> list[Moment]:
-            asked = self._prepare(query, examples, like_weight, without.strip(), rerank, by)
-            if num_results is None:
-                found = self._all_that_fit(asked, videos, offset, group, fold)
+    def part(self, query: str = "", *, num_results: int = NUM_RESULTS, **options: Any) -> tuple[list[Moment], bool]:
+        """Return what a call returns, and whether there is more behind it.
+
+        Args:
+            query: What to look for.
+            num_results: Number of moments to return.
+            options: The others of ``__call__``, such as ``offset``.
+
+        Raises:
+            UserError: As for ``__call__``.
+        """
+        return self._find(_Request(query=query, num_results=num_results, **options), num_behind=1)
+
+    def _find(self, request: _Request, num_behind: int = 0) -> tuple[list[Moment], bool]:
+        """Return the moments that are asked for, and whether there are more among ``num_behind`` that are looked at."""
+        request.check()
+
+        def find() -> tuple[list[Moment], bool]:
+            count = request.num_results
+            if count is None:
+                asked = self._prepare(request)
+                found, later = self._all_that_fit(asked, request), []
             else:
-                chosen = None if videos is None else frozenset(videos)
-                shown = tuple(_content_of(each) for each in examples)
-                key = (query, shown, like_weight, without, rerank, chosen, by, group, fold)
-                found = self._listings.part(key, lambda: self._listed(asked, videos, group, fold), offset, num_results)
-            if group is not None and found:
-                min_score = self._min_caption_score(asked, videos)
-                found = [self._with_occurrences(asked, moment, min_score) for moment in found]
-            return [self._judged(moment) for moment in found] if asked.has_known_scale else found
+                asked, both = self._listings.part(
+                    request.listing,
+                    lambda: self._prepare(request),
+                    lambda asked: self._listed(asked, request),
+                    request.offset,
+                    count + num_behind,
+                )
+                found, later = both[:count], both[count:]
+            for moment in found:
+                for shown in (moment, *moment.similar):  # of a listing that was kept
+                    self.encoder.duration_seconds(shown.video_id)
+            if request.group is not None:
+                found = self._with_occurrences(asked, found)
+            return [self._judged(moment) for moment in found] if asked.has_known_scale else found, bool(later)
 
         return self._without_pruned(find)
 
@@ -210,27 +286,30 @@ class Search:
             self._listings.close()
             return find()
 
-    def _listed(
-        self, asked: _Query, videos: Collection[str] | None, group: SearchGroup | None, fold: bool
-    ) -> Iterator[Moment]:
+    def _listed(self, asked: _Query, request: _Request) -> Iterator[Moment]:
         """Yield moments as they are shown: each video once, or without near-duplicates, if that is asked for."""
-        moments = self._ranked(asked, videos)
-        if group is not None:
-            moments = one_of_each_video(moments)
-        return fold_similar(moments, self._vector_of) if fold else moments
+        moments = self._ranked(asked)
+        if request.group is not None:
+            moments = one_of_each_video(moments, self._most_videos(asked))
+        return fold_similar(moments, self._vector_of) if request.fold else moments
 
-    def _all_that_fit(
-        self, asked: _Query, videos: Collection[str] | None, offset: int, group: SearchGroup | None, fold: bool
-    ) -> list[Moment]:
+    def _most_videos(self, asked: _Query) -> int:
+        """Return the number of videos that can be found at most."""
+        searched = self._video_ids if asked.videos is None else self._video_ids & frozenset(asked.videos)
+        if asked.by == "video" or self.caption_index is None:
+            searched = searched - frozenset(self.index.state.missing)
+        return len(searched)
+
+    def _all_that_fit(self, asked: _Query, request: _Request) -> list[Moment]:
         """Return all moments that fit, behind an offset; the nearest ones if nothing fits."""
         is_known = asked.candidates is None or (self.caption_scores is not None and asked.has_known_scale)
-        moments = self._listed(replace(asked, only_fitting=is_known), videos, group, fold)
+        moments, offset = self._listed(replace(asked, only_fitting=is_known), request), request.offset
         found = list(islice(moments, offset, None if is_known else offset + MAX_ALL))
         if not is_known and next(moments, None) is not None:
             say(f"note: which scores fit is not known; these are {MAX_ALL:,}, and there are more")
         if found or offset:
             return found
-        return list(islice(self._listed(asked, videos, group, fold), NUM_RESULTS))
+        return list(islice(self._listed(asked, request), NUM_RESULTS))
 
     def judge(self, folder: IndexFolder, max_windows: int | None = None) -> "Search":
         """Learn from held-out captions which scores say that nothing fits; return this search.
@@ -247,8 +326,8 @@ class Search:
 
     def best_score(self, query: str) -> float | None:
         """Return the score of the best moment of the videos for a text; None if no window has a vector."""
-        asked = self._prepare(query, (), 0.0, "", RERANK, "video")
-        return max((hit.score for hit in next(self._blocks(asked, None), [])), default=None)
+        asked = self._prepare(_Request(query=query, by="video"))
+        return max((hit.score for hit in next(self._blocks(asked), [])), default=None)
 
     def why_nothing_fits(
         self, query: str, moments: Sequence[Moment], videos: Collection[str] | None = None
@@ -388,19 +467,16 @@ class Search:
         by_video = by != "text" and (captions is None or self.encoder.reads_texts)
         return [*only_stop_words, *(self.encoder.warnings(text) if by_video else ())]
 
-    def _prepare(
-        self,
-        query: str,
-        examples: tuple[ExampleQuery, ...],
-        like_weight: float,
-        without: str,
-        rerank: int,
-        by: SearchBy,
-    ) -> _Query:
-        """Return a query with the scores of its vector."""
-        if examples:
-            query_D = self._less(self.encode_query(query, examples, like_weight), without)
-            return _Query(query, without, "video", rerank, examples, self._find_candidates(query_D, None))
+    def _prepare(self, request: _Request) -> _Query:
+        """Return a query with the scores of its vector, and with what a search that is grouped shows."""
+        asked = replace(self._scored(request, request.without.strip()), videos=request.videos)
+        return asked if request.group is None else replace(asked, min_caption_score=self._min_caption_score(asked))
+
+    def _scored(self, request: _Request, without: str) -> _Query:
+        query, by, rerank = request.query, request.by, request.rerank
+        if request.examples:
+            query_D = self._less(self.encode_query(query, request.examples, request.like_weight), without)
+            return _Query(query, without, "video", rerank, request.examples, self._find_candidates(query_D, None))
         if by == "text" and self.caption_index is None:
             problem = f"{self.encoder.dataset.name} has no captions; run vlalign-preprocess with captions or subtitles"
             raise SettingError("by", by, problem)
@@ -419,25 +495,21 @@ class Search:
         return query_D - WITHOUT_WEIGHT * np.linalg.norm(query_D) * minus_D
 
     def _ranked(
-        self,
-        asked: _Query,
-        videos: Collection[str] | None,
-        num_blocks: int | None = None,
-        min_caption_score: float | None = None,
+        self, asked: _Query, num_blocks: int | None = None, matches: Iterable[CaptionMatch] | None = None
     ) -> Iterator[Moment]:
         """Yield the moments that fit a query, the best first: by the videos, by captions, or by both.
 
         Args:
             asked: The query.
-            videos: Ids of the videos to search; None for all.
             num_blocks: Blocks of ``HITS_AT_ONCE`` windows to look at; None for all.
-            min_caption_score: Least score of a caption that fits; None: a share of the best one.
+            matches: The captions that fit, the best first; None to look for them.
         """
         captions = None if asked.by == "video" else self.caption_index
-        matches = iter(()) if captions is None else self._matches(captions, asked, videos, min_caption_score)
+        if matches is None:
+            matches = iter(()) if captions is None else self._matches(captions, asked)
         if asked.candidates is None:
             return caption_moments(matches, self.encoder)
-        blocks = islice(self._blocks(asked, videos), num_blocks)
+        blocks = islice(self._blocks(asked), num_blocks)
         by_video = merge_hits(chain.from_iterable(blocks), lambda video_id: self._curve_of(asked, video_id))
         if captions is None:
             return by_video
@@ -445,27 +517,21 @@ class Search:
         by_text = caption_moments(matches, self.encoder, score, self._text_curve, asked.candidates)
         return fuse_rankings(by_video, by_text, asked.excluded.overlap_moment)
 
-    def _matches(
-        self,
-        captions: CaptionIndex,
-        asked: _Query,
-        videos: Collection[str] | None,
-        min_score: float | None = None,
-    ) -> Iterator[CaptionMatch]:
+    def _matches(self, captions: CaptionIndex, asked: _Query, min_score: float | None = None) -> Iterator[CaptionMatch]:
         """Yield the captions that fit a text, the best first, but for those that overlap one with a word of
         ``without``."""
-        searched = self._video_ids if videos is None else self._video_ids & frozenset(videos)
+        searched = self._video_ids if asked.videos is None else self._video_ids & frozenset(asked.videos)
         return captions.matches(asked.text, searched, min_score, asked.excluded)
 
-    def _blocks(self, asked: _Query, videos: Collection[str] | None) -> Iterator[list[Hit]]:
+    def _blocks(self, asked: _Query) -> Iterator[list[Hit]]:
         """Yield blocks of windows with the scores of all stages, the best first, without the examples' own."""
         assert asked.candidates is not None
         spans = [(e.video_id, *self._span(e)) for e in asked.examples if isinstance(e, VideoSpan)]
         if asked.examples:
-            for block in self._hits(asked.candidates, HITS_AT_ONCE, videos):
+            for block in self._hits(asked.candidates, HITS_AT_ONCE, asked.videos):
                 yield [hit for hit in block if not any(_shares_time(hit, *span) for span in spans)]
             return
-        for block in self._hits(asked.candidates, max(HITS_AT_ONCE, asked.rerank), videos):
+        for block in self._hits(asked.candidates, max(HITS_AT_ONCE, asked.rerank), asked.videos):
             hits = self._rescored(asked, block)
             if asked.only_fitting and self.caption_scores is not None:
                 hits = [hit for hit in hits if self.caption_scores.fits(hit.score)]
@@ -480,19 +546,33 @@ class Search:
         query_D = asked.candidates.query_D
         return self._curve(query_D, video_id) if asked.examples else self._text_curve(query_D, video_id)
 
-    def _min_caption_score(self, asked: _Query, videos: Collection[str] | None) -> float | None:
+    def _min_caption_score(self, asked: _Query) -> float | None:
         """Return the least score of a caption that fits a text; None if no caption does."""
         if asked.by == "video" or self.caption_index is None:
             return None
-        best = next(self._matches(self.caption_index, asked, videos), None)
+        best = next(self._matches(self.caption_index, asked), None)
         return None if best is None else MIN_SCORE_SHARE * best.score
 
-    def _with_occurrences(self, asked: _Query, best: Moment, min_caption_score: float | None) -> Moment:
+    def _with_occurrences(self, asked: _Query, found: Sequence[Moment]) -> list[Moment]:
+        """Return the best moments of some videos, each with the others of its video that fit."""
+        matches: dict[str, list[CaptionMatch]] = {moment.video_id: [] for moment in found}
+        if self.caption_index is not None and asked.min_caption_score is not None:
+            shown = replace(asked, videos=matches.keys())
+            for match in self._matches(self.caption_index, shown, asked.min_caption_score):
+                matches[match.video_id].append(match)
+        return [self._with_others(asked, moment, matches[moment.video_id]) for moment in found]
+
+    def _with_others(self, asked: _Query, best: Moment, matches: Sequence[CaptionMatch]) -> Moment:
         """Return the best moment of a video with the others of it that fit, among its ``HITS_AT_ONCE`` best windows.
 
         A moment fits if a caption found it, or if it scores as captions of these videos do. If that is not known, or
         not even the best one does, its highest score over time is in the upper half of the video's: above the middle of
         maximum and median.
+
+        Args:
+            asked: The query.
+            best: The moment.
+            matches: The captions of the video that fit, the best first.
         """
         scores, limit = self._curve_of(asked, best.video_id).scores, float("inf")
         if len(scores):
@@ -507,7 +587,7 @@ class Search:
             return moment.curve.scores.max(initial=-np.inf) >= limit if known is None else known.fits(moment.score)
 
         found = [best]
-        for moment in self._ranked(asked, {best.video_id}, 1, min_caption_score):
+        for moment in self._ranked(replace(asked, videos={best.video_id}), 1, matches):
             if len(found) == MAX_OCCURRENCES:
                 break
             if fits(moment) and not any(share_time(moment, other) for other in found):
@@ -532,25 +612,38 @@ class Search:
     def _hits(
         self, candidates: CandidateSearch, hits_at_once: int, videos: Collection[str] | None
     ) -> Iterator[list[Hit]]:
-        """Yield blocks of windows, the best first."""
-        seen = np.zeros(0, np.int64)
+        """Yield blocks of windows, the best first.
+
+        Each time, twice as many candidates are asked for, since that takes a look at all windows.
+        """
+        seen, count = np.zeros(0, np.int64), hits_at_once
         while True:
-            rows, scores = candidates.best(len(seen) + hits_at_once, videos)
+            check_time()
+            rows, scores = candidates.best(count, videos)
+            is_end = len(rows) < count
             is_new = ~np.isin(rows, seen) & np.isfinite(scores)  # a window without rows has no vector
             rows, scores = rows[is_new], scores[is_new]
-            if not len(rows):
-                return
             seen = np.concatenate([seen, rows])
-            percentiles = candidates.percentiles(scores).tolist()
-            spans = self.index.spans_of(rows).tolist()
-            biases = (np.zeros(len(rows)) if candidates.biases is None else candidates.biases.bias_W[rows]).tolist()
-            hits = [
-                Hit(self.index.video_ids[self.index.video[row]], start, end, score, percentile, bias=bias)
-                for row, (start, end), score, percentile, bias in zip(
-                    rows.tolist(), spans, scores.tolist(), percentiles, biases, strict=True
-                )
-            ]
-            yield [hit for hit in hits if hit.video_id in self._video_ids]
+            for low in range(0, len(rows), hits_at_once):
+                check_time()
+                block = slice(low, low + hits_at_once)
+                yield self._block(candidates, rows[block], scores[block])
+            if is_end or not len(rows):
+                return
+            count *= 2
+
+    def _block(self, candidates: CandidateSearch, rows: np.ndarray, scores: np.ndarray) -> list[Hit]:
+        """Return windows with their scores, without those of videos that the store lost."""
+        percentiles = candidates.percentiles(scores).tolist()
+        spans = self.index.spans_of(rows).tolist()
+        biases = (np.zeros(len(rows)) if candidates.biases is None else candidates.biases.bias_W[rows]).tolist()
+        hits = [
+            Hit(self.index.video_ids[self.index.video[row]], start, end, score, percentile, bias=bias)
+            for row, (start, end), score, percentile, bias in zip(
+                rows.tolist(), spans, scores.tolist(), percentiles, biases, strict=True
+            )
+        ]
+        return [hit for hit in hits if hit.video_id in self._video_ids]
 
     def _rescored(self, asked: _Query, hits: list[Hit]) -> list[Hit]:
         """Return hits, re-ranked by the weighted sum of all stages; unchanged if the encoder has no stages."""

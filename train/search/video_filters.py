@@ -2,25 +2,25 @@
 
 import os
 from collections.abc import Collection, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import date, datetime, time, timedelta
+from datetime import datetime, time, timedelta
 from functools import cached_property
 
 from ...storage.captions.files import read_captions, read_captions_about
 from ...storage.common.errors import SettingError, UserError
 from ...storage.common.terminal import number_of
 from ...storage.dataset.folder import DatasetFolder
-from ...storage.dataset.synced import read_sync_record
+from ...storage.dataset.synced import SyncRecord, read_sync_record
 from ...storage.dataset.trusted_folders import AllowedFolders
-from ...storage.records import SPLITS, Caption, VideoRecord
+from ...storage.records import Caption, VideoRecord
 from .caption_index import CaptionIndex
+from .query_checks import check_lengths, check_split, check_time, read_days
 from .search import Search
 
-FIRST_YEAR = 1971
-"""Files have no times before 1970, in any time zone."""
 MAX_NAMED = 8
 """Folders that an error names."""
+MAX_PARTS = 2
+"""Parts that the name of a folder has at most, if it lies outside of the data set and of synchronised folders."""
 
 
 def splits_of_videos(captions: Iterable[Caption]) -> dict[str, str]:
@@ -42,6 +42,10 @@ class VideoFacts:
     search: Search
     known_splits: dict[str, str] | None = field(default=None, repr=False)
     """``splits_of_videos``, if the captions were read before."""
+    known_videos: Collection[VideoRecord] | None = field(default=None, repr=False)
+    """The list of videos, if it was read before."""
+    _looked_at: dict[str, float | None] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """``time_of`` as far as it was read; None for a video without a known time."""
 
     @cached_property
     def split_of(self) -> dict[str, str]:
@@ -53,10 +57,13 @@ class VideoFacts:
 
     @cached_property
     def folder_of(self) -> dict[str, str]:
-        """{video id: folder of its file}, such as "2025/holiday": below the data set's folder, a synchronised one, or
-        else the one that all other files share. Of an address, it is all but the last part."""
+        """{video id: folder of its file}, such as "2025/holiday": below the data set's folder, or a synchronised one.
+
+        Of other files, it is what lies below the folder that all of them share and this user's own, and no more than
+        the last ``MAX_PARTS`` parts: clients of the page see it. Of an address, it is all but the last part.
+        """
         home = str(self._dataset.path.absolute())
-        tops = [home, *(folder.path for folder in read_sync_record(self._dataset).folders)]
+        tops = [home, *(folder.path for folder in self._sync_record.folders)]
         inside, others = {}, {}
         for video in self._records:
             if video.url:
@@ -69,7 +76,7 @@ class VideoFacts:
             else:
                 inside[video.video_id] = folder[len(top) :].strip("/")
         shared = _shared_folder(others.values())
-        return inside | {video_id: folder[len(shared) :].strip("/") for video_id, folder in others.items()}
+        return inside | {video_id: _end_of(folder, shared) for video_id, folder in others.items()}
 
     @cached_property
     def folders(self) -> list[str]:
@@ -83,23 +90,32 @@ class VideoFacts:
     @cached_property
     def time_of(self) -> dict[str, float]:
         """{video id: when its file was changed, in seconds since 1970}: as the last sync saw it, else as the file says
-        that may be read."""
-        home, files = str(self._dataset.path.absolute()), read_sync_record(self._dataset).files
-        allowed, found = AllowedFolders.of(self._dataset), {}
+        that may be read.
+
+        Raises:
+            SearchTimeout: There are many files. The next time, it goes on with the others.
+        """
+        allowed, looked_at = AllowedFolders.of(self._dataset), self._looked_at
         for video in self._records:
-            if video.url:
-                continue
-            path = os.path.normpath(os.path.join(home, video.path))
-            if path in files:
-                found[video.video_id] = files[path].mtime_ns / 1e9
-                continue
-            with suppress(OSError, UserError, ValueError):
-                descriptor, _ = allowed.open(self._dataset.video_path(video))
-                try:
-                    found[video.video_id] = os.fstat(descriptor).st_mtime
-                finally:
-                    os.close(descriptor)
-        return found
+            if video.video_id not in looked_at:
+                check_time()
+                looked_at[video.video_id] = self._time_of(video, allowed)
+        return {video_id: seconds for video_id, seconds in looked_at.items() if seconds is not None}
+
+    def _time_of(self, video: VideoRecord, allowed: AllowedFolders) -> float | None:
+        if video.url:
+            return None
+        seen = self._sync_record.files.get(os.path.normpath(os.path.join(self._dataset.path.absolute(), video.path)))
+        if seen is not None:
+            return seen.mtime_ns / 1e9
+        try:
+            descriptor, _ = allowed.open(self._dataset.video_path(video))
+        except (OSError, UserError, ValueError):
+            return None
+        try:
+            return os.fstat(descriptor).st_mtime
+        finally:
+            os.close(descriptor)
 
     @cached_property
     def language_of(self) -> dict[str, str]:
@@ -125,7 +141,12 @@ class VideoFacts:
     @cached_property
     def _records(self) -> list[VideoRecord]:
         ids = set(self.search.index.video_ids)
-        return [video for video in self._dataset.read_videos() if video.video_id in ids]
+        listed = self._dataset.read_videos() if self.known_videos is None else self.known_videos
+        return [video for video in listed if video.video_id in ids]
+
+    @cached_property
+    def _sync_record(self) -> SyncRecord:
+        return read_sync_record(self._dataset)
 
 
 @dataclass(frozen=True)
@@ -152,15 +173,9 @@ class VideoFilters:
     """Only videos whose captions are in this language, such as "de"."""
 
     def __post_init__(self) -> None:
-        if self.split is not None and self.split not in SPLITS:
-            raise SettingError("split", self.split, f"expected one of {', '.join(SPLITS)}")
-        if not 0 <= self.min_seconds < float("inf"):
-            raise SettingError("min_seconds", self.min_seconds, "expected 0 or more")
-        if not self.max_seconds >= self.min_seconds:
-            raise SettingError("max_seconds", self.max_seconds, f"expected {self.min_seconds:g}, the minimum, or more")
-        since, until = _day("since", self.since), _day("until", self.until)
-        if since is not None and until is not None and until < since:
-            raise SettingError("until", self.until, f"expected {since}, the first day, or later")
+        check_split(self.split)
+        check_lengths(self.min_seconds, self.max_seconds)
+        read_days(self.since, self.until)
 
     def videos(self, facts: VideoFacts) -> set[str] | None:
         """Return the ids of the videos that pass; None for all.
@@ -220,7 +235,7 @@ class VideoFilters:
 
     def _times(self) -> tuple[float, float]:
         """Return the first second that passes, and the one after the last, in this machine's time zone."""
-        since, until = _day("since", self.since), _day("until", self.until)
+        since, until = read_days(self.since, self.until)
         first = float("-inf") if since is None else datetime.combine(since, time.min).timestamp()
         end = None if until is None else datetime.combine(until + timedelta(days=1), time.min).timestamp()
         return first, float("inf") if end is None else end
@@ -266,11 +281,8 @@ def _shared_folder(folders: Collection[str]) -> str:
         return ""
 
 
-def _day(name: str, text: str | None) -> date | None:
-    try:
-        day = None if text is None else date.fromisoformat(text)
-    except ValueError:
-        raise SettingError(name, text, "expected a day, such as 2026-01-31") from None
-    if day is not None and not FIRST_YEAR <= day.year < date.max.year:
-        raise SettingError(name, text, f"expected a day from {FIRST_YEAR} on")
-    return day
+def _end_of(folder: str, shared: str) -> str:
+    """Return the end of a folder's path that may be shown, below a folder that it lies in."""
+    own = os.path.expanduser("~").rstrip("/")
+    top = max((top for top in (shared, own) if f"{folder}/".startswith(f"{top.rstrip('/')}/")), key=len, default="")
+    return "/".join([part for part in folder[len(top) :].split("/") if part][-MAX_PARTS:])

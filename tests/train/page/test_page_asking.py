@@ -6,6 +6,8 @@ import pytest
 from helpers.planted_search import open_planted, plant
 from PIL import Image
 from starlette.testclient import TestClient
+from vlalign.storage import FeatureStore
+from vlalign.storage.stores.maintenance import remove
 from vlalign.train.page.app import make_app
 from vlalign.train.page.guard import Access
 from vlalign.train.search.query_checks import VideoSpan
@@ -53,6 +55,9 @@ def test_pages_follow_each_other_without_gap_or_repetition(client, search, optio
     times = [[(o["start_seconds"], o["best_seconds"], o["score"]) for o in m["occurrences"]] for m in found]
     assert times == [[(o.start_seconds, o.best_seconds, o.score) for o in m.occurrences] for m in every]
     assert any(m["similar"] for m in found) == ("fold" in options)
+    assert all(not s["curve"]["scores"] for m in found for s in m["similar"]) and found[0]["curve"]["scores"]
+    best = [[s["best_seconds"] for s in m["similar"]] for m in found]
+    assert best == [[s.best_seconds for s in m.similar] for m in every]
 
 
 def test_near_duplicates_are_folded_unless_told_otherwise(client, search):
@@ -110,3 +115,28 @@ def test_uploaded_pictures_are_named_by_their_ids(client, search, monkeypatch):
 def test_wrong_questions_are_answered_with_a_reason(client, parameters, word):
     answer = client.get("/api/search", params=parameters)
     assert answer.status_code == 422 and word in answer.text
+
+
+def test_videos_that_are_pruned_meanwhile_are_skipped(tmp_path, monkeypatch):
+    search = open_planted(plant(tmp_path, {f"v{n}": [(10, "dog"), (10, THINGS[n])] for n in range(5)}))
+    app = make_app([search], Access(["127.0.0.1"]))
+    client = TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False)
+    asked = {"q": "dog", "num_results": 60, "fold": True}
+    before = [client.get("/api/search", params=asked | more).json() for more in ({}, {"group": "video"})]
+    dataset = app.state.datasets["planted"]
+    shown = dataset.search("dog", num_results=60, fold=True)
+    folder = search.encoder.dataset.features("clip_vit_b32")
+    remove(folder, ["v1", "v3"])
+    monkeypatch.setattr(search.encoder, "store", FeatureStore(folder))
+    of_response = dataset.respond(shown, None, False)
+    assert {m.video_id for m in of_response.moments} <= {"v0", "v2", "v4"}
+    assert {s.video_id for m in of_response.moments for s in m.similar} <= {"v0", "v2", "v4"}
+    for page, more in zip(before, ({}, {"group": "video"}), strict=True):
+        answer = client.get("/api/search", params=asked | more)
+        assert answer.status_code == 200
+        moments = [m for m in answer.json()["moments"] for m in (m, *m["similar"])]
+        assert {m["video_id"] for m in moments} <= {"v0", "v2", "v4"} and page["moments"] and moments
+    for offset, ids in ((0, ["v0", "v2"]), (2, ["v4"])):
+        answer = client.get("/api/videos", params={"num_results": 2, "offset": offset})
+        assert answer.status_code == 200 and [v["video_id"] for v in answer.json()["videos"]] == ids
+    assert answer.json()["num_videos"] == 3

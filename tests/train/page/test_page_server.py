@@ -140,14 +140,14 @@ def test_videos_are_listed_without_a_query(client, search):
     whole = client.get("/api/videos", params={"num_results": 60}).json()
     assert [video["video_id"] for video in whole["videos"]] == list(search.index.video_ids)
     part = client.get("/api/videos", params={"offset": 20, "num_results": 60}).json()
-    assert part == {"videos": whole["videos"][20:], "num_videos": 24}
+    assert part == {"videos": whole["videos"][20:], "num_videos": 24, "warnings": []}
     first = whole["videos"][0]
     assert (first["shown"], first["caption"]) == (
         "file",
         client.app.state.datasets["toy"].library.first_caption("v000"),
     )
     assert first["duration_seconds"] == search.encoder.duration_seconds("v000") == 2 * first["middle_seconds"]
-    assert client.get("/api/videos", params={"offset": 24}).json() == {"videos": [], "num_videos": 24}
+    assert client.get("/api/videos", params={"offset": 24}).json() == {"videos": [], "num_videos": 24, "warnings": []}
     for wrong in ({"offset": -1}, {"num_results": 61}, {"offset": "x"}):
         assert client.get("/api/videos", params=wrong).status_code == 422
 

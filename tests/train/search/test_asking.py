@@ -1,6 +1,7 @@
 """What a search can be asked for: several examples, the next moments, each video once, near-duplicates folded."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from vlalign.train.cli.search import main as search_main
 from vlalign.train.search import search as search_module
 from vlalign.train.search.caption_scores import CaptionScores
 from vlalign.train.search.encoder import l2_normalize
-from vlalign.train.search.grouping import FOLD_AHEAD, NEAR_DUPLICATE_COSINE
+from vlalign.train.search.exact_search import ExactSearch
+from vlalign.train.search.grouping import FOLD_AHEAD, NEAR_DUPLICATE_COSINE, one_of_each_video
 from vlalign.train.search.moments import share_time
 from vlalign.train.search.query_checks import VideoSpan
 from vlalign.train.search.search import Search
@@ -103,6 +105,69 @@ def test_each_video_once_is_the_whole_list_grouped(search, options, is_known, mo
     assert num_all > len(grouped), "some videos show it twice"
 
 
+class Counter:
+    """Counts the calls of a method."""
+
+    def __init__(self, monkeypatch, owner, name):
+        self.calls, method = [], getattr(owner, name)
+
+        def counted(*arguments, **options):
+            self.calls.append(arguments)
+            return method(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, counted)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_a_part_is_a_slice_and_says_whether_there_is_more(search, options):
+    every = search("dog beach", num_results=10_000, **options)
+    for offset in range(0, len(every) + 7, 7):
+        found, has_more = search.part("dog beach", num_results=7, offset=offset, **options)
+        assert keys(found) == keys(every[offset : offset + 7]) and has_more == (len(every) > offset + 7)
+        assert [keys(m.occurrences) for m in found] == [keys(m.occurrences) for m in every[offset : offset + 7]]
+
+
+def test_what_follows_is_neither_encoded_nor_ranked_again(search, monkeypatch):
+    search._listings.close()
+    encoded = Counter(monkeypatch, search.encoder, "encode_text")
+    ranked = Counter(monkeypatch, search.caption_index, "_ranked")
+    others = Counter(monkeypatch, search, "_with_others")
+    for offset in (0, 4, 8):
+        search.part("dog beach", num_results=4, offset=offset, group="video")
+    assert len(encoded.calls) == 1
+    assert len(ranked.calls) == 2 + 3, "the least score, the list, and for all videos of a page together"
+    assert len(others.calls) == 3 * 4, "none for the video behind a page"
+
+
+def test_windows_are_ranked_in_blocks_however_many_are_asked_for(search, monkeypatch):
+    """Scores with many ties: of equal ones, the first window comes first."""
+    candidates = ExactSearch(search.index, search.encode_query("dog"))
+    candidates.scores = np.random.default_rng(0).integers(0, 40, len(candidates.scores)).astype(np.float32)
+    asked, videos = Counter(monkeypatch, candidates, "best"), {f"v{n:02d}" for n in range(20)}
+    video_of = [search.index.video_ids[number] for number in search.index.video]
+    for chosen in (None, videos):
+        asked.calls.clear()
+        blocks = list(search._hits(candidates, 100, chosen))
+        rows = [row for row, video_id in enumerate(video_of) if chosen is None or video_id in chosen]
+        rows = sorted(rows, key=lambda row: (-candidates.scores[row], row))
+        spans = search.index.spans_of(np.array(rows)).tolist()
+        expected = [(video_of[row], *span) for row, span in zip(rows, spans, strict=True)]
+        assert [(h.video_id, h.start_seconds, h.end_seconds) for block in blocks for h in block] == expected
+        assert {len(block) for block in blocks[:-1]} == {100} and len(blocks) == math.ceil(len(rows) / 100)
+        assert [count for count, _ in asked.calls] == [100 * 2**n for n in range(len(asked.calls))]
+        assert asked.calls[-1][0] / 2 <= len(rows)
+
+
+def test_nothing_is_read_once_all_videos_were_seen(search):
+    def moments():
+        yield from search("dog", num_results=10, by="video", videos={"v00"})[:1]
+        yield from search("dog", num_results=10, by="video", videos={"v01"})[:2]
+        raise AssertionError
+
+    assert [m.video_id for m in one_of_each_video(moments(), 2)] == ["v00", "v01"]
+    assert list(one_of_each_video(moments(), 0)) == []
+
+
 def folded_by_loops(search, moments):
     """Return [(moment, its similar ones)], as the definition says it."""
     kept = []
@@ -168,11 +233,12 @@ def test_videos_whose_features_are_removed_meanwhile_are_not_found(tmp_path, mon
     scenes = {f"v{n}": [(10, "dog"), (10, "beach")] for n in range(4)}
     search = open_planted(plant(tmp_path, scenes, {"v1": [(0, 5, "the dog")], "v2": [(0, 5, "a dog")]}))
     folder = search.encoder.dataset.features("clip_vit_b32")
+    assert len({m.video_id for m in search("dog", num_results=50)}) == 4
     remove(folder, ["v1", "v3"])
     monkeypatch.setattr(search.encoder, "store", FeatureStore(folder))  # as it reads itself anew, at a lost shard
     for options in ({}, {"by": "text"}, {"by": "video", "group": "video"}, {"like": VideoSpan("v0", 0, 10)}):
         found = {m.video_id for m in search("dog", num_results=50, **options)}
-        assert found and found <= {"v0", "v2"}
+        assert found and found <= {"v0", "v2"}, "also of a list that is kept open"
     assert VideoFilters(min_seconds=1).videos(VideoFacts(search)) == {"v0", "v2"}
     for ask in (search.score_curve, search.word_curves):
         with pytest.raises(UserError, match="'v1': not in the index"):

@@ -27,12 +27,14 @@ from vlalign.train.search.duplicates import find_duplicates
 from vlalign.train.search.exact_search import half_products
 from vlalign.train.search.index import (
     IndexFolder,
+    WindowIndex,
     clips_of,
     index_folder,
     open_index_shards,
     plan_search_windows,
     read_index_shard,
     shard_files,
+    write_index_shard,
 )
 
 SECONDS = 21
@@ -277,3 +279,13 @@ def test_values_that_are_no_numbers_come_last(shard):
 
 def test_the_store_and_its_index_stay_apart(shard):
     assert FeatureStore(shard.parents[2] / "features" / "clip_vit_b32").video_ids() == ["v0", "v1"]
+
+
+def test_the_windows_of_some_videos_are_those_of_each(tmp_path):
+    for ids in (["a", "b", "c"], ["d", "b"]):
+        vectors = [np.ones((n + 1, 4)) for n in range(len(ids))]
+        write_index_shard(tmp_path, "key", dict.fromkeys(ids, 1), [np.zeros((len(v), 2)) for v in vectors], vectors)
+    index = WindowIndex(open_index_shards(tmp_path), "key", dict.fromkeys(["b", "c", "d", "none"], 1))
+    for chosen in ([], ["c"], ["d", "b"], ["none", "a", "unknown"], ["b", "c", "d", "none"]):
+        rows = [int(row) for video_id in chosen for row in index.rows_of(video_id)]
+        assert index.rows_of_all(chosen).tolist() == sorted(rows)

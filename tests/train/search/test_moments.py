@@ -1,11 +1,15 @@
 """Hits become moments, which do not overlap."""
 
+import threading
+from dataclasses import replace
 from itertools import combinations, islice
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vlalign.train.search.moments import Hit, Moment, ScoreCurve, merge_hits
+from vlalign.train.search.query_checks import SearchTimeout, time_limit
 
 
 def hits_of(scores: np.ndarray) -> list[Hit]:
@@ -50,3 +54,20 @@ def test_the_best_second_is_the_middle_of_the_highest_window():
     nothing = curve.part(20, 30)
     assert Moment(start_seconds=0.0, end_seconds=10.0, curve=nothing, **of).best_seconds == 4.0
     assert Moment(start_seconds=5.0, end_seconds=6.0, curve=nothing, **of).best_seconds == 5.0, "within the moment"
+
+
+def test_the_time_is_looked_at_for_each_window():
+    """Also for those that belong to a moment that was found."""
+    cancelled = threading.Event()
+
+    def hits():
+        first, *others = hits_of(np.array([3.0, 2.0, 1.0]))
+        yield first
+        cancelled.set()
+        yield from (replace(hit, start_seconds=first.start_seconds, end_seconds=first.end_seconds) for hit in others)
+
+    with time_limit(60, cancelled):
+        moments = merge_hits(hits(), lambda _: curve_of(np.array([3.0, 2.0, 1.0])))
+        next(moments)
+        with pytest.raises(SearchTimeout):
+            next(moments)

@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import subprocess
+import sys
 
 import pytest
 from helpers.toy import make_toy
@@ -130,3 +132,21 @@ def test_any_text_as_an_example_is_one_line(search, text):
     assert parse_example(text) == VideoSpan(text)
     code, _, lines = search("r", "--like", text)
     assert code == 2 and re.search(r"error: video .*: .*\btoy\b", lines[-1]) and len(lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--since", "x"),
+        ("--until", "2026-02-30"),
+        ("--split", "half"),
+        ("--min-seconds", "-1"),
+        ("--max-seconds", "nan"),
+    ],
+)
+def test_a_wrong_filter_is_refused_before_torch_is_there(option, value):
+    program = "import sys; from vlalign.train.cli.search import main\n"
+    program += f"code = main(['dog', '--features', 'clip_vit_b32', '{option}', '{value}'])\n"
+    program += "sys.exit(9 if 'torch' in sys.modules else code)"
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
+    assert done.returncode == 2 and option in done.stderr

@@ -2,6 +2,7 @@
 
 import datetime
 import os
+import threading
 import time
 from dataclasses import asdict
 
@@ -9,10 +10,14 @@ import pytest
 from helpers.planted_search import open_planted, plant
 from starlette.testclient import TestClient
 from vlalign.storage.common.errors import SettingError
+from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.dataset.synced import SyncedFile, SyncedFolder, SyncRecord, write_files, write_folders
+from vlalign.storage.dataset.trusted_folders import AllowedFolders
 from vlalign.storage.records import VideoRecord
 from vlalign.train.page.app import make_app
 from vlalign.train.page.guard import Access
+from vlalign.train.search.caption_index import CaptionIndex
+from vlalign.train.search.query_checks import SearchTimeout, time_limit
 from vlalign.train.search.video_filters import VideoFacts, VideoFilters
 
 CAPTIONS = {
@@ -87,6 +92,43 @@ def test_folders_are_below_the_one_that_holds_all(search):
     for folder in ("video", "/", "", "..", "videos/2024"):
         with pytest.raises(SettingError, match=r"^folder .*: .* one of 2025, bucket, videos"):
             passing(search, folder=folder)
+
+
+def test_no_more_of_a_path_is_shown_than_two_folders(tmp_path, monkeypatch):
+    """Files on two disks share no folder but that of all files."""
+    monkeypatch.setenv("HOME", "/home/person")
+    dataset = plant(tmp_path, {name: [(8, "dog")] for name in "abcd"})
+    paths = {"a": "/mnt/disk/person/films/2025/a.mp4", "b": "/home/person/b.mp4"}
+    paths |= {"c": "/home/person/films/2024/x/c.mp4", "d": "/srv/d.mp4"}
+    dataset.write_videos([VideoRecord(video_id=video_id, path=path) for video_id, path in paths.items()])
+    search = open_planted(dataset)
+    assert VideoFacts(search).folder_of == {"a": "films/2025", "b": "", "c": "2024/x", "d": "srv"}
+    client = TestClient(make_app([search], Access(["127.0.0.1"])), base_url="http://127.0.0.1")
+    for answer in (client.get("/api/about"), client.get("/api/search", params={"q": "dog", "folder": "x"})):
+        assert "films/2025" in answer.text and "person" not in answer.text and "disk" not in answer.text
+    assert passing(search, folder="films/2025") == {"a"}
+
+
+def test_dates_that_were_read_are_kept_when_the_time_is_over(search, monkeypatch):
+    expected, facts, opened = VideoFacts(search).time_of, VideoFacts(search), []
+    assert facts.folder_of
+    cancelled, real_open = threading.Event(), AllowedFolders.open
+
+    def counted(self, path):
+        opened.append(path)
+        cancelled.set()
+        return real_open(self, path)
+
+    monkeypatch.setattr(AllowedFolders, "open", counted)
+    for _ in range(10):
+        cancelled.clear()
+        try:
+            with time_limit(60, cancelled):
+                assert facts.time_of == expected
+            break
+        except SearchTimeout:
+            continue
+    assert "time_of" in vars(facts) and len(opened) == len(set(opened)) == 4
 
 
 def test_dates_are_those_of_the_sync_or_of_files_that_may_be_read(search):
@@ -168,6 +210,8 @@ def test_the_page_filters_as_python_does(search):
     app = make_app([search], Access(["127.0.0.1"]))
     client = TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False)
     [about] = client.get("/api/about").json()["datasets"]
+    listed = [video["video_id"] for video in client.get("/api/videos").json()["videos"]]
+    assert listed[:2] == ["top", "synced"], "the newest first"
     assert about["folders"] == VideoFacts(search).folders and sorted(about["languages"]) == ["de", "en"]
     for filters in (
         {"folder": "videos"},
@@ -180,6 +224,14 @@ def test_the_page_filters_as_python_does(search):
         found = client.get("/api/search", params={"q": "dog", "group": "video", "fold": False, **filters}).json()
         assert found["num_videos"] == len(expected) and {m["video_id"] for m in found["moments"]} == expected
         assert any("known date" in line for line in found["warnings"]) == bool(filters.get("since"))
+        without_query = client.get("/api/videos", params=filters).json()
+        in_order = [video_id for video_id in listed if video_id in expected]
+        assert [v["video_id"] for v in without_query["videos"]] == in_order
+        assert without_query["num_videos"] == len(expected)
+        assert without_query["warnings"] == [line for line in found["warnings"] if "known date" in line]
+        behind = client.get("/api/videos", params={**filters, "offset": 1, "num_results": 1}).json()
+        assert [v["video_id"] for v in behind["videos"]] == in_order[1:2]
+        assert behind["num_videos"] == len(expected)
     part = {"video_id": "inside", "start": 0, "end": 4, "folder": "videos"}
     assert {m["video_id"] for m in client.get("/api/like", params=part).json()["moments"]} == {"inside", "deeper"}
     for filters, word in (
@@ -187,8 +239,9 @@ def test_the_page_filters_as_python_does(search):
         ({"caption_language": "fr"}, "expected one of de, en"),
         ({"since": "x"}, "since x"),
     ):
-        answer = client.get("/api/search", params={"q": "dog", **filters})
-        assert answer.status_code == 422 and word in answer.json()["detail"]
+        for path in ("/api/search", "/api/videos"):
+            answer = client.get(path, params={"q": "dog", **filters})
+            assert answer.status_code == 422 and word in answer.json()["detail"]
     nothing = client.get("/api/search", params={"q": "dog", "since": "2026-12-01"}).json()
     assert nothing["nothing_fits"] == "no video passes the filters" and nothing["moments"] == []
 
@@ -198,3 +251,17 @@ def test_all_filters_have_an_option(search):
 
     options = vars(make_parser().parse_args(["dog"]))
     assert {name: options[name] for name in asdict(VideoFilters())} == asdict(VideoFilters())
+
+
+def test_what_a_page_tells_about_its_videos_is_read_once(search, monkeypatch):
+    app = make_app([search], Access(["127.0.0.1"]))
+
+    def fails(*_):
+        raise AssertionError
+
+    for owner, name in ((DatasetFolder, "read_videos"), (CaptionIndex, "_refuse_damaged"), (SyncRecord, "__init__")):
+        monkeypatch.setattr(owner, name, fails)
+    client = TestClient(app, base_url="http://127.0.0.1")
+    [about] = client.get("/api/about").json()["datasets"]
+    assert "videos/2025" in about["folders"] and sorted(about["languages"]) == ["de", "en"]
+    assert client.get("/api/videos", params={"folder": "videos"}).json()["num_videos"] == 2
