@@ -30,5 +30,7 @@ def serve(*options: str, environment: Mapping[str, str] | None = None) -> Iterat
     command = [sys.executable, "-c", program, *options, "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as server:
         assert server.stdout is not None
-        yield next(line for line in server.stdout if line.startswith("http")).split()[0]
-        server.terminate()
+        try:
+            yield next(line for line in server.stdout if line.startswith("http")).split()[0]
+        finally:  # else a failed test waits for the server for ever
+            server.terminate()
