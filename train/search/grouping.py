@@ -11,8 +11,9 @@ from .moments import Moment
 
 NEAR_DUPLICATE_COSINE = 0.98
 """Vectors with at least this cosine look nearly the same."""
-FOLD_AHEAD = 16
-"""Moments behind one that are looked at for near-duplicates of it, before it is returned."""
+FOLD_AHEAD = 8
+"""Moments behind one that are looked at for near-duplicates of it, before it is returned. These have nearly the same
+score, so most of them come at once. With more, a page takes more than 1.3 times as long as without folding."""
 
 
 def one_of_each_video(moments: Iterable[Moment], num_videos: int) -> Iterator[Moment]:

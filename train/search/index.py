@@ -236,6 +236,16 @@ class WindowIndex:
         before = np.cumsum(counts) - counts
         return np.sort(np.repeat(first - before, counts) + np.arange(counts.sum()))
 
+    def of_video(self, video_id: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return spans float64 [N, 2] and vectors float16 [N, D] of a video's windows: mapped, not read, since all lie
+        in one shard."""
+        rows = self.rows_of(video_id)
+        if not len(rows):
+            return np.zeros((0, 2)), np.zeros((0, self.dim), np.float16)
+        number = int(np.searchsorted(self.first_row, rows[0], side="right")) - 1
+        first, shard = int(rows[0] - self.first_row[number]), self.shards[number]
+        return shard.spans[first : first + len(rows)], shard.vectors[first : first + len(rows)]
+
     def _ranges(self) -> tuple[np.ndarray, np.ndarray]:
         """Return for each video the first row of its windows and the one after their last: they lie together."""
         first = np.flatnonzero(np.diff(self.video, prepend=-2))

@@ -595,14 +595,17 @@ class Search:
         return replace(best, occurrences=tuple(sorted(found, key=lambda moment: moment.start_seconds)))
 
     def _vector_of(self, moment: Moment) -> np.ndarray:
-        """Return the vector of the search window that shares most time with a moment's window, float32 [D]."""
-        rows = self.index.rows_of(moment.video_id)
-        spans = self.index.spans_of(rows)
+        """Return the vector of the search window that shares most time with a moment's window, float32 [D].
+
+        Of a video that a caption found, and that is not in the index yet, it is zero, which is like no other.
+        """
+        spans, vectors = self.index.of_video(moment.video_id)
+        if not len(vectors):
+            return np.zeros(self.index.dim, np.float32)
         start, end = moment.window
         shared = np.minimum(spans[:, 1], end) - np.maximum(spans[:, 0], start)
         either = np.maximum(spans[:, 1], end) - np.minimum(spans[:, 0], start)
-        best = int((shared / np.maximum(either, 1e-9)).argmax())
-        return self.index.vectors_of(rows[best : best + 1])[0]
+        return vectors[int((shared / np.maximum(either, 1e-9)).argmax())].astype(np.float32)
 
     def _find_candidates(self, query_D: np.ndarray, biases: WindowBiases | None) -> CandidateSearch:
         if self.coded_index is None:

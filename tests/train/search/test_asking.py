@@ -247,6 +247,17 @@ def test_videos_whose_features_are_removed_meanwhile_are_not_found(tmp_path, mon
         search.like("v3")
 
 
+def test_a_caption_finds_a_video_that_is_not_in_the_index_yet(tmp_path):
+    search = open_planted(plant(tmp_path, {f"v{n}": [(10, "dog")] for n in range(3)}, {"v1": [(0, 5, "the dog")]}))
+    search.index._end_of[1] = search.index._first_of[1]
+    search.index.video[search.index.video == 1] = -1
+    search.index.is_live[:] = search.index.video >= 0
+    for group in (None, "video"):
+        found = search("dog", fold=True, group=group, num_results=50)
+        assert any(m.video_id == "v1" for m in found)
+        assert {s.video_id for m in found for s in (m, *m.similar)} == {"v0", "v1", "v2"}
+
+
 def test_an_error_that_is_no_lost_video_is_not_hidden(search, monkeypatch):
     def curve(self, query_D, video_id):
         raise KeyError("other")

@@ -282,10 +282,18 @@ def test_the_store_and_its_index_stay_apart(shard):
 
 
 def test_the_windows_of_some_videos_are_those_of_each(tmp_path):
+    rng = np.random.default_rng(0)
     for ids in (["a", "b", "c"], ["d", "b"]):
-        vectors = [np.ones((n + 1, 4)) for n in range(len(ids))]
-        write_index_shard(tmp_path, "key", dict.fromkeys(ids, 1), [np.zeros((len(v), 2)) for v in vectors], vectors)
+        vectors = [rng.normal(size=(n + 1, 4)) for n in range(len(ids))]
+        write_index_shard(
+            tmp_path, "key", dict.fromkeys(ids, 1), [np.sort(rng.random((len(v), 2))) for v in vectors], vectors
+        )
     index = WindowIndex(open_index_shards(tmp_path), "key", dict.fromkeys(["b", "c", "d", "none"], 1))
     for chosen in ([], ["c"], ["d", "b"], ["none", "a", "unknown"], ["b", "c", "d", "none"]):
         rows = [int(row) for video_id in chosen for row in index.rows_of(video_id)]
         assert index.rows_of_all(chosen).tolist() == sorted(rows)
+    for video_id in ("b", "c", "d", "none", "unknown"):
+        rows = index.rows_of(video_id)
+        spans, found = index.of_video(video_id)
+        np.testing.assert_array_equal(spans, index.spans_of(rows))
+        np.testing.assert_array_equal(found, index.halves_of(rows))
