@@ -11,7 +11,8 @@ from vlalign.train.cli.train import main as train_main
 @pytest.mark.parametrize("objective", ["taco", pytest.param("toco", marks=pytest.mark.slow)])
 def test_every_stage_is_reported_alone_and_fused(toy, objective, capsys):
     name = f"stages-{objective}"
-    assert train_main([*at(toy), *TRAIN, "--objective", objective, "--run-name", name]) == 0
+    settings = ["--objective", objective, "--stage-weights", "set"]
+    assert train_main([*at(toy), *TRAIN, *settings, "--run-name", name]) == 0
     assert evaluate_main([*at(toy), name]) == 0
     result = read_json(toy.runs / name / "metrics.json")
     stages = {"taco": ["sentence", "token", "fusion"], "toco": ["pooled", "fusion", "fusion_token"]}[objective]
