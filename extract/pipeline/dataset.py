@@ -42,6 +42,8 @@ class ExtractionResult:
     num_problems: int
     extracted: Sequence[str] = ()
     """Ids of the videos that lacked features before and have all now."""
+    failed: Sequence[str] = ()
+    """Ids of the videos that were tried now and lack features still. A message said why."""
 
     @property
     def num_failed(self) -> int:
@@ -189,11 +191,13 @@ def _summary(extraction: Extraction) -> ExtractionResult:
     if partial:
         say(f"{number_of(len(partial), 'videos')} partial or damaged; the stores say what is missing")
     _report_failed(pending, videos)
+    tried = [task.video.video_id for task in extraction.tasks]
     return ExtractionResult(
         videos=videos,
         num_tried=len(extraction.tasks),
         num_complete=num_complete,
         num_partial=len(partial),
         num_problems=extraction.problems.count,
-        extracted=[task.video.video_id for task in extraction.tasks if task.video.video_id not in failed],
+        extracted=[video_id for video_id in tried if video_id not in failed],
+        failed=[video_id for video_id in tried if video_id in failed],
     )

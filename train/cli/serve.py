@@ -46,9 +46,7 @@ def _serve_folders(args: argparse.Namespace, every: float) -> int:
     if args.dataset is not None and "," in args.dataset:
         raise SettingError("dataset", args.dataset, "expected one data set, which the videos become part of")
 
-    from ...storage.stores.opening import find_features  # torch takes seconds to import
-    from ..page.folder_sync import FolderSync
-    from ..search.search import Search
+    from ..page.folder_sync import FolderSync  # torch takes seconds to import
     from ..search.search_source import SearchSource
     from ..sync.sync import features_of_run, followed_folders, search_source, searched_features
 
@@ -71,17 +69,11 @@ def _serve_folders(args: argparse.Namespace, every: float) -> int:
     if note:
         say(f"note: {note}")
 
-    def open_search() -> Search | None:
-        """Open the search; None if no video was read yet."""
-        if any(find_features(dataset, each) is None for each in needed):
-            return None
-        return Search.open(source)
-
     shown = {folder: typed.get(folder, Path(folder).name) for folder in folders}
-    sync = FolderSync(settings, shown, name, ",".join(settings.extraction().store_names), open_search, every)
+    sync = FolderSync(settings, shown, source, needed, name, every)
     searches: list[Search] = []
     try:
-        searches += filter(None, [open_search()])
+        searches += filter(None, [sync.first_search()])
     except UserError as error:  # such as an index that the sync is about to make
         warn(f"warning: {error}")
     _run_server(searches, sync, args)

@@ -275,6 +275,7 @@ def make_app(searches: Sequence[Search], access: Access) -> FastAPI:
     app = FastAPI(title="vlalign", lifespan=_life, **urls)
     app.state.clips, app.state.frames, app.state.pictures = ClipCache(), FrameCache(), ExamplePictures()
     app.state.datasets, app.state.sync = {}, None
+    app.state.version, app.state.changing = 0, threading.Lock()
     for search in searches:
         add_search(app, search)
     app.add_middleware(Guard, access=access)
@@ -308,7 +309,18 @@ def add_search(app: FastAPI, search: Search) -> None:
     added = PageDataset.of(search, library)
     if app.state.sync is not None:
         _ = added.videos  # their order takes seconds for a million videos, for which no request shall wait
-    app.state.datasets[dataset.name] = added
+    with app.state.changing:
+        app.state.datasets[dataset.name] = added
+        app.state.version += app.state.sync is not None
+
+
+def take_search(app: FastAPI, search: Search | None) -> None:
+    """Take the search that the sync of a page opened; None if its data set has no videos any more."""
+    if search is not None:
+        add_search(app, search)
+        return
+    with app.state.changing:
+        app.state.version += app.state.datasets.pop(app.state.sync.dataset_name, None) is not None
 
 
 def follow(app: FastAPI, sync: FolderSync) -> None:
@@ -345,16 +357,19 @@ def _add_about(app: FastAPI) -> None:
     @app.get("/api/about")
     def about() -> AboutResponse:
         """Return the data sets that can be searched, and the model."""
-        datasets: list[PageDataset] = list(app.state.datasets.values())
+        with app.state.changing:
+            datasets: list[PageDataset] = list(app.state.datasets.values())
+            version: int = app.state.version
         sync: FolderSync | None = app.state.sync
         if not datasets and sync is not None:
             empty: dict[str, list[str]] = {"splits": [], "folders": [], "languages": [], "suggestions": []}
             nothing = DatasetResponse(name=sync.dataset_name, num_videos=0, num_windows=0, **empty)
-            return AboutResponse(model=sync.model, note=None, datasets=[nothing])
+            return AboutResponse(model=sync.model, note=None, datasets=[nothing], version=version)
         return AboutResponse(
             model=datasets[0].search.encoder.name,
             note=datasets[0].search.encoder.note,
             datasets=[dataset.about for dataset in datasets],
+            version=version,
         )
 
     @app.get("/api/sync")
@@ -363,7 +378,7 @@ def _add_about(app: FastAPI) -> None:
         followed: FolderSync | None = app.state.sync
         if followed is None:
             return SyncResponse(following=[], state="idle", what="no folders are followed", version=0)
-        return followed.state()
+        return followed.state(app.state.version)
 
 
 def _add_searches(app: FastAPI) -> None:

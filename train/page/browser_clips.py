@@ -1,5 +1,6 @@
 """Clips of videos that browsers cannot play: cut when they are first requested, and cached."""
 
+import contextlib
 import itertools
 import tempfile
 import threading
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from ...extract.decoding.errors import VideoError
 from ...extract.decoding.sandbox import missing_protections
+from ...storage.common.errors import reason_of
 from .concurrency import Busy, one_at_a_time
 
 MAX_CACHED_CLIPS = 40
@@ -67,14 +69,26 @@ class ClipCache:
             if key not in self._paths:
                 content = cut_clip(video, start_seconds, end_seconds, wait_seconds=CUT_SECONDS, folders=folders)
                 path = Path(self._folder.name) / f"{next(self._names)}.webm"
-                path.write_bytes(content)
+                self._write(path, content)
                 self._paths[key] = path
-        except (VideoError, OSError) as error:
+        except VideoError as error:
             raise ClipError(str(error)) from None
+        except OSError as error:
+            raise ClipError(error.strerror or reason_of(error)) from None
         self._paths.move_to_end(key)
         while len(self._paths) > MAX_CACHED_CLIPS:
             self._paths.popitem(last=False)[1].unlink(missing_ok=True)
         return self._paths[key]
+
+    @staticmethod
+    def _write(path: Path, content: bytes) -> None:
+        """Write a file, or leave none behind, which nothing would count."""
+        try:
+            path.write_bytes(content)
+        except OSError:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+            raise
 
     def close(self) -> None:
         """Remove all clips."""

@@ -1,7 +1,9 @@
 """Pictures that a person gives as examples: kept for a while in a private folder, and decoded in the sandbox only."""
 
+import contextlib
 import hashlib
 import os
+import re
 import tempfile
 import threading
 from collections import OrderedDict
@@ -10,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...extract.decoding.errors import VideoError
-from ...storage.common.errors import UserError
+from ...storage.common.errors import UserError, reason_of
 from .concurrency import one_at_a_time
 from .library import NotFound
 
@@ -51,26 +53,35 @@ class ExamplePictures:
             content: The bytes of an image file.
 
         Raises:
-            UserError: It is no image that can be decoded.
+            UserError: It is no image that can be decoded, or it cannot be kept, as on a full disk.
             Busy: Too many pictures are sent at once.
         """
         picture = hashlib.sha256(content).hexdigest()[:ID_CHARACTERS]
         with one_at_a_time(self._adding, "pictures"):
             if self._used(picture) is not None:
                 return picture
-            path = self._file(picture)
-            path.write_bytes(content)
-            try:
-                _, jpeg = self._reader.jpeg(path, 0.0, wait_seconds=DECODE_SECONDS, folders=[self._path])
-            except VideoError as error:
-                path.unlink()
-                raise UserError(f"this picture cannot be used: {error}; {EXPECTED}") from None
+            jpeg = self._kept(self._file(picture), content)
             with self._changing:
                 self._jpegs[picture] = jpeg
                 gone = [self._jpegs.popitem(last=False)[0] for _ in range(len(self._jpegs) - MAX_PICTURES)]
             for other in gone:
                 self._file(other).unlink(missing_ok=True)
         return picture
+
+    def _kept(self, path: Path, content: bytes) -> bytes:
+        """Write the file of a picture, and return it as JPEG. No file is left if that fails: nothing would count it."""
+        try:
+            path.write_bytes(content)
+            return self._reader.jpeg(path, 0.0, wait_seconds=DECODE_SECONDS, folders=[self._path])[1]
+        except BaseException as error:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+            if isinstance(error, VideoError):
+                raise UserError(f"this picture cannot be used: {error}; {EXPECTED}") from None
+            if isinstance(error, OSError):
+                why = error.strerror or reason_of(error)
+                raise UserError(f"this picture cannot be kept on the server: {why}; try again later") from None
+            raise
 
     def path(self, picture: str) -> Path:
         """Return the file of a picture, as it was sent.
@@ -93,9 +104,8 @@ class ExamplePictures:
         return jpeg
 
     def without_paths(self, message: str) -> str:
-        """Return a message in which a file of a picture is called "the picture"."""
-        before, folder, after = message.partition(f"{self._path}/")
-        return f"{before}the picture{after[ID_CHARACTERS + len('.jpg') :]}" if folder else message
+        """Return a message in which each file of a picture is called "the picture"."""
+        return re.sub(rf"{re.escape(self._path)}/[0-9a-f]{{{ID_CHARACTERS}}}\.jpg", "the picture", message)
 
     def close(self) -> None:
         """Remove all pictures."""

@@ -14,11 +14,15 @@ from ...storage.common.errors import UserError
 from ...storage.common.progress import Progress, report_progress_to
 from ...storage.common.signals import Stopped
 from ...storage.common.terminal import number_of, say, warn
+from ...storage.stores.opening import find_features
+from ..search.build import build_index
 from ..search.search import Search
+from ..search.search_source import SearchSource
 from ..sync.settings import EVERY_SECONDS, SyncSettings
 from ..sync.sync import SyncResult
 from ..sync.watch import show_messages, summary, sync_again_and_again
 from .responses import SyncResponse
+from .searched_files import SearchedFiles
 
 EXTRACTING = "extracting"
 """Name of the extraction in its progress."""
@@ -44,11 +48,11 @@ class _State:
     what: str
     progress: Progress | None = None
     problems: tuple[str, ...] = ()
-    version: int = 0
 
 
 class FolderSync:
-    """Runs a sync at once and then every minute, and opens the search again after each that changed something.
+    """Runs a sync at once and then every minute, and opens the search again if files that it was opened from are others
+    now: by this sync, by one that failed half-way, or by another process.
 
     Problems of a sync end neither it nor the server: the page shows them, and the terminal once.
     """
@@ -57,9 +61,9 @@ class FolderSync:
         self,
         settings: SyncSettings,
         folders: Mapping[str, str],
+        source: SearchSource,
+        searched: Sequence[str],
         model: str,
-        features: str,
-        open_search: Callable[[], Search | None],
         every_seconds: float = EVERY_SECONDS,
     ) -> None:
         """Start nothing yet.
@@ -67,13 +71,16 @@ class FolderSync:
         Args:
             settings: Of the syncs.
             folders: {absolute path of each folder: its name on the page}
+            source: Opens the search.
+            searched: Names of the features that it reads.
             model: Name of the features or the run that are searched.
-            features: Names of the features that are extracted.
-            open_search: Opens the search; None if no video was read yet.
             every_seconds: Time from the end of a sync to the next one.
         """
         self.model, self.dataset_name = model, settings.folder.name
-        self._settings, self._features, self._open_search = settings, features, open_search
+        self._settings, self._source, self._searched = settings, source, searched
+        self._features = ",".join(settings.extraction().store_names)
+        self._opened_from: SearchedFiles | None = None
+        """Of the search that the page has; None if it has none."""
         self._every_seconds = every_seconds
         self._names = dict(sorted(folders.items(), key=lambda item: -len(item[0])))
         self._names |= {str(settings.folder.path.absolute()): settings.folder.name, os.path.expanduser("~"): "~"}
@@ -82,20 +89,31 @@ class FolderSync:
         self.held_back: Stopped | None = None
         """A signal that came while the sync wrote files: it ends the sync, and the command has not heard of it."""
         self._ending = threading.Event()
-        self._on_search: Callable[[Search], None] = lambda _: None
+        self._on_search: Callable[[Search | None], None] = lambda _: None
         self._next_refresh = time.monotonic() + REFRESH_SECONDS
         self._thread: threading.Thread | None = None
 
-    def start(self, on_search: Callable[[Search], None], *, has_search: bool) -> None:
+    def first_search(self) -> Search | None:
+        """Open the search before the thread starts, with what is there; return None if no video was read yet.
+
+        Raises:
+            UserError: It cannot be opened, as without an index that the sync is about to make.
+        """
+        opened = self._opened() if self._has_features() else None
+        if opened is None:
+            return None
+        search, self._opened_from = opened
+        return search
+
+    def start(self, on_search: Callable[[Search | None], None]) -> None:
         """Start the thread.
 
         Args:
-            on_search: Called in it with each search that was opened.
-            has_search: True if one is open already.
+            on_search: Called in it with each search that was opened, and with None if there are no videos any more.
         """
         # It is no daemon: a stopped command waits for it for some seconds, and then ends it (``run_command``).
         self._on_search = on_search
-        self._thread = threading.Thread(target=self._run, args=(has_search,), name="sync")
+        self._thread = threading.Thread(target=self._run, name="sync")
         self._thread.start()
 
     def stop(self) -> None:
@@ -104,15 +122,19 @@ class FolderSync:
         if self._thread is not None:
             self._thread.join(STOP_SECONDS)
 
-    def state(self) -> SyncResponse:
-        """Return how far the folders are read."""
+    def state(self, version: int) -> SyncResponse:
+        """Return how far the folders are read.
+
+        Args:
+            version: Of the data sets that the page has.
+        """
         state = self._state
         response = SyncResponse(
             following=self._following,
             state=state.state,
             what=self._shown(state.what),
             problems=[self._shown(line) for line in state.problems],
-            version=state.version,
+            version=version,
         )
         if (at := state.progress) is not None:
             response.done, response.total = at.done, at.total
@@ -131,9 +153,9 @@ class FolderSync:
             return f"no videos were read yet: {self._shown(state.problems[0])}"
         return f"there are no videos in {', '.join(self._following)} yet"
 
-    def _run(self, has_search: bool) -> None:
+    def _run(self) -> None:
         try:
-            self._sync(has_search)
+            self._sync()
         except Stopped as error:
             self.held_back = None if isinstance(error, _Ended) else error
         except RuntimeError:  # of pools of threads, once the program ends
@@ -143,24 +165,32 @@ class FolderSync:
             if not self._ending.is_set():
                 self._change("failed", "the sync has ended; start vlalign-serve again", ["the terminal says why"])
 
-    def _sync(self, has_search: bool) -> None:
-        before, failure, is_stale = None, "", not has_search
+    def _sync(self) -> None:
+        before, said, again = None, set[str](), f"tried again in {self._every_seconds:g} s"
         for result in sync_again_and_again(self._settings, self._wait, self._report):
-            try:
-                if not isinstance(result, SyncResult):
-                    raise result
+            errors = []
+            if isinstance(result, SyncResult):
                 self._show(result, before)
-                before, is_stale = result, is_stale or result.changed
-                if is_stale:
-                    is_stale = not self._open()
-            except (UserError, OSError) as error:
-                if str(error) != failure:
-                    warn(f"warning: {error}; tried again in {self._every_seconds:g} s")
-                failure = str(error)
-                self._change("failed", f"the last sync failed; tried again in {self._every_seconds:g} s", [failure])
+                before = result
             else:
-                failure = ""
+                errors.append(result)
+            try:
+                if isinstance(result, SyncResult):
+                    self._refresh(with_index=self._source.run is not None)  # a sync makes the others
+                elif time.monotonic() > self._next_refresh:
+                    self._refresh(with_index=False)  # another process may be making it
+            except (UserError, OSError) as error:
+                errors.append(error)
+            failures = list(dict.fromkeys(map(str, errors)))
+            for failure in failures:
+                if failure not in said:
+                    warn(f"warning: {failure}; {again}")
+            said = set(failures)
+            if isinstance(result, SyncResult) and not failures:
                 self._change("idle", f"{number_of(result.num_videos, 'videos')}, up to date", result.warnings)
+            else:
+                warnings = result.warnings if isinstance(result, SyncResult) else []
+                self._change("failed", f"the last sync failed; {again}", [*failures, *warnings])
 
     def _show(self, result: SyncResult, before: SyncResult | None) -> None:
         """Show what is new on the terminal."""
@@ -168,26 +198,52 @@ class FolderSync:
         if result.changed:
             say(f"{self._settings.folder.path}: {summary(result)}")
 
-    def _open(self) -> bool:
-        """Open the search again and hand it on; return whether there was something to open."""
+    def _refresh(self, *, with_index: bool) -> None:
+        """Open the search again and hand it on, if it was opened from other files than those that are there.
+
+        Args:
+            with_index: Bring the index up to date before: a search itself adds only what is little.
+        """
         started = time.monotonic()
-        self._state = replace(self._state, state="working", what="opening the search", progress=None)
-        with report_progress_to(self._end_in_time):
-            search = self._open_search()
-        if search is not None:
-            self._on_search(search)
-            self._state = replace(self._state, version=self._state.version + 1)
-            gc.collect()  # objects that refer to each other hold files of the index that was open before
-        now = time.monotonic()
-        self._next_refresh = now + max(REFRESH_SECONDS, (now - started) / REFRESH_SHARE)
-        return search is not None
+        try:
+            if not self._has_features():
+                if self._opened_from is not None:
+                    self._on_search(None)
+                self._opened_from = None
+            elif self._opened_from is None or self._opened_from != self._files():
+                with report_progress_to(self._report):
+                    if with_index:
+                        build_index(self._source)
+                    self._state = replace(self._state, state="working", what="opening the search", progress=None)
+                    search, files = self._opened()
+                self._on_search(search)
+                self._opened_from = files
+                del search
+                gc.collect()  # objects that refer to each other hold files of the index that was open before
+        finally:
+            now = time.monotonic()
+            self._next_refresh = now + max(REFRESH_SECONDS, (now - started) / REFRESH_SHARE)
+
+    def _opened(self) -> tuple[Search, SearchedFiles]:
+        """Open the search; return it with the files that it was opened from."""
+        before = self._files()
+        search = Search.open(self._source)
+        if search.index.state.missing:
+            return search, before
+        return search, replace(before, index=self._files().index)  # what it added itself is nothing new to it
+
+    def _has_features(self) -> bool:
+        return all(find_features(self._settings.folder, name) is not None for name in self._searched)
+
+    def _files(self) -> SearchedFiles:
+        return SearchedFiles.of(self._settings.folder, self._searched, self.model)
 
     def _report(self, at: Progress) -> None:
         """Take the progress of a sync."""
         self._end_in_time(at)
         if at.what == EXTRACTING and not at.ended and time.monotonic() > self._next_refresh:
             with contextlib.suppress(UserError, OSError):  # the end of the sync says what is wrong
-                self._open()
+                self._refresh(with_index=True)
         doing = f"{at.what} {self._features}" if at.what == EXTRACTING else at.what
         if at.unit == "bytes":
             shown = f"{at.done >> 20:,} of {at.total >> 20:,} MiB"

@@ -1,12 +1,12 @@
 """The checks of every request, before anything is looked up, and the headers of every response."""
 
 import hmac
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 UPLOADS = {"/api/pictures": 10_000_000}
@@ -16,6 +16,7 @@ UPLOAD_TYPES = ("image/", "application/octet-stream")
 which it does not get."""
 MAX_URL_BYTES = 8192
 """Longest path and query together. A query of 2,000 characters needs fewer unless all of them are emoji."""
+SHORTEN = "shorten the text, or give fewer examples"
 WRONG_TOKEN = "the token is missing or wrong; open the address that vlalign-serve printed"
 WRONG_TOKEN_PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>vlalign search</title>
@@ -81,20 +82,21 @@ class Guard:
         headers = Headers(scope=scope)
         max_bytes = UPLOADS.get(scope["path"])
         if max_bytes is None and scope["method"] not in ("GET", "HEAD"):
-            return PlainTextResponse("only GET and HEAD are answered", 405, {"Allow": "GET, HEAD"})
+            return _refused(405, "this address only reads; expected GET or HEAD", {"Allow": "GET, HEAD"})
         if max_bytes is not None and scope["method"] != "POST":
-            return PlainTextResponse("only POST is answered here", 405, {"Allow": "POST"})
+            return _refused(405, "this address takes content; expected POST", {"Allow": "POST"})
         if len(scope.get("raw_path", b"")) + len(scope["query_string"]) > MAX_URL_BYTES:
-            return PlainTextResponse("the address is too long", 414)
+            return _refused(414, f"the request is too long; expected at most {MAX_URL_BYTES:,} bytes: {SHORTEN}")
         if max_bytes is None and (headers.get("content-length", "0") != "0" or "transfer-encoding" in headers):
-            return PlainTextResponse("a request with content is not answered", 413)
+            return _refused(413, "this address takes no content; expected a request without any")
         if self.access.hosts and _host_name(headers.get("host", "")) not in self.access.hosts:
-            return PlainTextResponse("another host was asked for", 421)
+            names = " or ".join(dict.fromkeys(self.access.hosts))
+            return _refused(421, f"this server has another name; expected {names}, as in the address that it printed")
         if self.access.token is not None and not self._knows_token(scope, headers):
             headers_401 = {"WWW-Authenticate": "Bearer"}
             if scope["path"] == "/":
                 return HTMLResponse(WRONG_TOKEN_PAGE, 401, headers_401)
-            return JSONResponse({"detail": WRONG_TOKEN}, 401, headers_401)
+            return _refused(401, WRONG_TOKEN, headers_401)
         return None if max_bytes is None else _refuse_upload(headers, max_bytes)
 
     def _exchange_token(self, scope: Scope) -> Response | None:
@@ -125,13 +127,18 @@ def _refuse_upload(headers: Headers, max_bytes: int) -> Response | None:
     origin = headers.get("origin")
     of_this_page = origin is None or origin.partition("://")[2].lower() == headers.get("host", "").lower()
     if not of_this_page or headers.get("sec-fetch-site", "same-origin") != "same-origin":
-        return JSONResponse({"detail": "only this page may send something"}, 403)
+        return _refused(403, "another site sent this; expected a request of this page")
     if not headers.get("content-type", "").lower().startswith(UPLOAD_TYPES):
-        return JSONResponse({"detail": "expected an image, with a Content-Type such as image/jpeg"}, 415)
+        return _refused(415, "expected an image, with a Content-Type such as image/jpeg")
     length = headers.get("content-length", "0")
     if not length.isdecimal() or int(length[:20]) > max_bytes:
-        return JSONResponse({"detail": too_large(max_bytes)}, 413)
+        return _refused(413, too_large(max_bytes))
     return None
+
+
+def _refused(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Return an answer as the API gives them, so that the page shows what was expected."""
+    return JSONResponse({"detail": detail}, status, headers)
 
 
 def too_large(max_bytes: int) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ...extract.decoding.errors import VideoError
+from ...storage.common.errors import reason_of
 from .concurrency import Busy, one_at_a_time
 
 if TYPE_CHECKING:
@@ -107,6 +108,8 @@ class FrameCache:
                 while len(self._failed) > MAX_FAILED:
                     self._failed.popitem(last=False)
             raise FrameError(str(error)) from None
+        except OSError as error:  # of the decoder's process: of no fault of the video, which may be asked for again
+            raise FrameError(error.strerror or reason_of(error)) from None
         picture = Picture("frame", own_seconds, jpeg)
         with self._changing:
             self._pictures[key] = picture

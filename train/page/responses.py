@@ -144,6 +144,8 @@ class AboutResponse(BaseModel):
     note: str | None
     datasets: list[DatasetResponse]
     """The first is searched if none is named."""
+    version: int
+    """Of these data sets, as ``SyncResponse.version``; 0 if the page follows no folders."""
 
 
 class VideoResponse(BaseModel):

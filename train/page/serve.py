@@ -15,7 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from ...storage.common.errors import SettingError
 from ...storage.common.signals import Stopped, stopping
 from ..search.search import Search
-from .app import add_search, follow, make_app
+from .app import follow, make_app, take_search
 from .folder_sync import FolderSync
 from .guard import Access
 
@@ -63,8 +63,6 @@ def serve(
         app = make_app(searches, Access(names, token, port))
         if sync is not None:
             follow(app, sync)
-            sync.start(partial(add_search, app), has_search=bool(searches))
-        on_ready(f"http://{shown}:{port}/" + (f"?token={token}" if token else ""))
         config = uvicorn.Config(
             app,
             log_level="critical",
@@ -78,6 +76,9 @@ def serve(
             proxy_headers=False,
         )
         try:
+            if sync is not None:
+                sync.start(partial(take_search, app))
+            on_ready(f"http://{shown}:{port}/" + (f"?token={token}" if token else ""))  # fails if nobody reads it
             uvicorn.Server(config).run(sockets=[listening])
         finally:
             if sync is not None:

@@ -4,8 +4,9 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from ...storage.common.errors import UserError
-from ...storage.dataset.synced import read_file_times
+from ...storage.common.errors import UserError, refuse_unreadable
+from ...storage.common.terminal import note_once
+from ...storage.dataset.synced import REMEDY, read_file_times, sync_folder
 from ..search.search import Search
 from .library import VideoLibrary
 
@@ -18,13 +19,16 @@ class VideoList:
         self._encoder, self._video_ids = search.encoder, search.index.video_ids
         self._lost: frozenset[str] = frozenset()
         """Those whose features are gone, as far as they were asked for."""
+        dataset, times = search.encoder.dataset, np.zeros(0, np.int64)
         try:
-            time_of = read_file_times(search.encoder.dataset)
-            times = [time_of.get(library.file_name(video_id), 0) for video_id in self._video_ids] if time_of else []
-        except UserError:  # the next sync says what is wrong with its record
-            times = []
-        if times:
-            order = np.argsort(-np.array(times, np.int64), kind="stable").tolist()
+            with refuse_unreadable(sync_folder(dataset) / "files.jsonl", "times that no file has", REMEDY):
+                if time_of := read_file_times(dataset):
+                    found = [time_of.get(library.file_name(video_id), 0) for video_id in self._video_ids]
+                    times = np.array(found, np.int64)
+        except UserError as error:  # each sync fails then, but a page needs none
+            note_once(f"note: {error}. Until then, the page shows videos in the order of the index")
+        if len(times):
+            order = np.argsort(-times, kind="stable").tolist()
             self._video_ids = [self._video_ids[number] for number in order]
 
     def part(self, offset: int, count: int, videos: Collection[str] | None = None) -> tuple[dict[str, float], int]:

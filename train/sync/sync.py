@@ -73,6 +73,8 @@ class SyncResult:
     """{path: reason} of files and folders that are no videos of the data set, and need nothing."""
     failed: Mapping[str, str] = field(default_factory=dict)
     """{id: reason} of the videos that lack features."""
+    failed_now: Sequence[str] = ()
+    """Ids of those that were tried by this call, whose extraction has said why."""
     unreachable: Mapping[str, str] = field(default_factory=dict)
     """{folder: reason} of the folders that could not be looked at. Their videos stay."""
     problems: Sequence[str] = ()
@@ -83,6 +85,8 @@ class SyncResult:
     """Videos of the data set now."""
     subtitles_changed: bool = False
     """True if subtitles beside the videos were read, or are gone."""
+    indexed: Sequence[str] = ()
+    """Names of the features whose search index was made anew, also where an earlier call ended before it."""
 
     @property
     def complete(self) -> bool:
@@ -91,16 +95,22 @@ class SyncResult:
 
     @property
     def changed(self) -> bool:
-        """True if a search that was opened before should be opened again."""
+        """True if this call changed what a search reads, so that one that was opened before should be opened again.
+
+        What another process changed, or an earlier call that failed, does not count.
+        """
         videos = self.extracted or self.renamed or self.removed or self.returned or self.pruned
-        return bool(videos) or self.subtitles_changed
+        return bool(videos or self.indexed) or self.subtitles_changed
 
     @property
     def warnings(self) -> list[str]:
         """What could not be used, one line each: unreachable folders, problems, failed videos."""
         unreachable = [f"{folder}: {why}; its videos stay" for folder, why in self.unreachable.items()]
-        failed = [f"video {video_id!r}: {why}" for video_id, why in self.failed.items()]
-        return [*unreachable, *self.problems, *failed]
+        return [*unreachable, *self.problems, *(self.failure_line(video_id) for video_id in self.failed)]
+
+    def failure_line(self, video_id: str) -> str:
+        """Return the line about a video that lacks features."""
+        return f"video {video_id!r}: {self.failed[video_id]}"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, as ``vlalign-sync --json`` prints them."""
@@ -157,11 +167,11 @@ def sync_videos(settings: SyncSettings, *, on_progress: Listener | None = None) 
         kept = kept_paths(path_of.values(), looks, record.files)
         changes = _compare(dataset, videos, path_of, record, looks, kept)
         _write_changes(dataset, record, looks, changes, videos)
-        extracted = _extract(extraction, changes, kept)
+        extracted, failed_now = _extract(extraction, changes, kept)
         subtitles_before = record.made_from.get("subtitles")
         subtitles = _read_subtitles(settings, changes, record, problems)
         pruned = _prune(dataset, record, problems) if settings.prune else []
-        _index(extraction, record, problems)
+        indexed = _index(extraction, record, problems)
         for path in changes.unreadable:
             problems.add(f"{path}: cannot be read; skipped")
         return SyncResult(
@@ -173,11 +183,13 @@ def sync_videos(settings: SyncSettings, *, on_progress: Listener | None = None) 
             num_unchanged=changes.num_unchanged,
             skipped=_skipped(looks, changes),
             failed=_failed(extraction, changes),
+            failed_now=failed_now,
             unreachable={look.folder.path: look.unreachable for look in looks if look.unreachable} | unmounted,
             problems=problems.messages,
             notes=[*_notes(dataset, looks, changes), *subtitles],
             num_videos=len(changes.videos),
             subtitles_changed=record.made_from.get("subtitles") != subtitles_before,
+            indexed=indexed,
         )
 
 
@@ -320,11 +332,14 @@ def _mount_now(look: FolderLook) -> str:
 # The steps
 
 
-def _extract(extraction: ExtractionSettings, changes: Changes, kept: Collection[str]) -> Sequence[str]:
-    """Extract what features the videos lack; return the ids."""
+def _extract(
+    extraction: ExtractionSettings, changes: Changes, kept: Collection[str]
+) -> tuple[Sequence[str], Sequence[str]]:
+    """Extract what features the videos lack; return the ids of those that have them now, and of those that failed."""
     if not _lacks_features(extraction, changes, kept):
-        return []
-    return extract_dataset(extraction).extracted
+        return [], []
+    result = extract_dataset(extraction)
+    return result.extracted, result.failed
 
 
 def _lacks_features(extraction: ExtractionSettings, changes: Changes, kept: Collection[str]) -> bool:
@@ -425,12 +440,13 @@ def _prune(dataset: DatasetFolder, record: SyncRecord, problems: Problems) -> li
     return gone
 
 
-def _index(extraction: ExtractionSettings, record: SyncRecord, problems: Problems) -> None:
-    """Make the search index of each kind of features anew where its videos or their features changed."""
+def _index(extraction: ExtractionSettings, record: SyncRecord, problems: Problems) -> list[str]:
+    """Make the search index of each kind of features anew where its videos or their features changed; return their
+    names."""
     from ..search.caption_index import open_caption_index
     from ..search.index import index_folder
 
-    dataset = extraction.folder
+    dataset, made = extraction.folder, []
     for name in extraction.store_names:
         store = None if name in FRAME_MAPS or name == LOGMEL else find_features(dataset, name)
         if store is None or not (searched := without_removed(dataset, store.video_ids())):
@@ -446,7 +462,9 @@ def _index(extraction: ExtractionSettings, record: SyncRecord, problems: Problem
             continue
         record.made_from[f"index/{name}"] = key
         write_folders(dataset, record)
+        made.append(name)
     open_caption_index(dataset)
+    return made
 
 
 def _build_index(extraction: ExtractionSettings, name: str) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ...storage.common.errors import UserError
 from ...storage.common.progress import Listener
-from ...storage.common.terminal import say, warn
+from ...storage.common.terminal import number_of, say, warn
 from .settings import SyncSettings
 from .sync import SyncResult, sync_videos
 
@@ -36,8 +36,9 @@ def sync_again_and_again(
 
 
 def show_messages(result: SyncResult, before: SyncResult | None) -> None:
-    """Show on the terminal what was not shown after the sync before."""
+    """Show on the terminal what was not shown after the sync before, or by its extraction."""
     said = set() if before is None else {*before.notes, *before.warnings}
+    said |= {result.failure_line(video_id) for video_id in result.failed_now if video_id in result.failed}
     for line in result.notes:
         if line not in said:
             say(f"note: {line}")
@@ -51,7 +52,7 @@ def summary(result: SyncResult) -> str:
     returned = f", {len(result.returned):,} returned" if result.returned else ""
     pruned = f", {len(result.pruned):,} pruned" if result.pruned else ""
     return (
-        f"{result.num_videos:,} videos; {len(result.extracted):,} extracted, "
+        f"{number_of(result.num_videos, 'videos')}; {len(result.extracted):,} extracted, "
         f"{len(result.renamed):,} renamed, {len(result.removed):,} removed{returned}{pruned}, "
         f"{result.num_unchanged:,} unchanged, {len(result.skipped):,} skipped, {len(result.failed):,} failed"
     )

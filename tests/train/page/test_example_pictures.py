@@ -1,6 +1,7 @@
 """Pictures that are sent to the page as examples: what is taken, kept and refused."""
 
 import contextlib
+import errno
 import io
 import os
 import socket
@@ -182,4 +183,28 @@ def test_what_is_said_names_no_file(client):
     path = client.app.state.pictures.path(name)
     shown = client.app.state.pictures.without_paths(f"features small: {path} cannot be encoded")
     assert shown == "features small: the picture cannot be encoded"
+    twice = client.app.state.pictures.without_paths(f"{path}: not readable ([Errno 2] No such file: '{path}')")
+    assert twice == "the picture: not readable ([Errno 2] No such file: 'the picture')"
     assert client.app.state.pictures.without_paths("no path") == "no path"
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), RuntimeError("unexpected")])
+def test_a_picture_that_cannot_be_kept_leaves_no_file(client, monkeypatch, error):
+    first = sent(client, picture(1))
+
+    def write_half(path: Path, content: bytes) -> None:
+        with path.open("wb") as file:
+            file.write(content[:100])
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", write_half)
+        if isinstance(error, OSError):
+            answer = client.post("/api/pictures", content=picture(2), headers=PNG)
+            assert answer.status_code == 422 and "No space left" in answer.json()["detail"]
+            assert str(folder_of(client)) not in answer.text
+        else:
+            with pytest.raises(RuntimeError):
+                client.post("/api/pictures", content=picture(2), headers=PNG)
+    assert [path.stem for path in folder_of(client).iterdir()] == [first]
+    sent(client, picture(2))

@@ -83,7 +83,7 @@ class Page:
             return json.load(answer)
 
     def found(self) -> set[str]:
-        moments = self.get("/api/search", q="a red ball falls", num_results=60)["moments"]
+        moments = self.get("/api/search", q="a red ball falls", num_results=60, fold=False)["moments"]
         return {moment["video_id"] for moment in moments}
 
     def wait_for(self, what: Callable[[], bool]) -> None:
@@ -157,7 +157,7 @@ def test_a_page_from_nothing_takes_in_what_comes(start, videos, recordings, mode
     os.utime(videos / "a.mp4", (1, 1))
     page.wait_for(lambda: page.found() == {"a", "b"})
     state = page.get("/api/sync")
-    assert state["following"] == [str(videos)] and state["version"] == 2 and state["problems"] == []
+    assert state["following"] == [str(videos)] and state["version"] >= 2 and state["problems"] == []
     page.wait_for(lambda: [video["video_id"] for video in page.get("/api/videos")["videos"]] == ["b", "a"])
     (videos / "a.mp4").unlink()
     page.wait_for(lambda: page.found() == {"b"})
@@ -173,7 +173,7 @@ def test_a_page_from_nothing_takes_in_what_comes(start, videos, recordings, mode
     assert page.process.wait(END_SECONDS) == 143
     said = page.said.read_text()
     assert "Traceback" not in said and f"follows {videos}" in said
-    assert said.count("warning: video 'bad': ") == 1, said
+    assert said.count("warning: video 'bad'") == 1, said
 
 
 @pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

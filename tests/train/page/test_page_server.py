@@ -1,5 +1,6 @@
 """The page's server: what it answers is what search finds, and it serves nothing else."""
 
+import errno
 import io
 import os
 import random
@@ -9,6 +10,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from pathlib import Path
 
 import av
 import numpy as np
@@ -17,6 +19,7 @@ from helpers.numbered import numbers_of
 from helpers.numbered import write_video as write_numbered
 from helpers.toy import make_toy
 from starlette.testclient import TestClient
+from vlalign.extract.videos import clips as clip_cutting
 from vlalign.storage.common.errors import SettingError
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.records import VideoRecord
@@ -294,6 +297,19 @@ def test_few_clips_are_kept(tmp_path, monkeypatch):
     assert clips.path(video, 0.5, 0.75) != others[0], "another file has come in its place"
 
 
+def test_a_clip_that_cannot_be_kept_leaves_no_file(tmp_path, monkeypatch):
+    def write_half(path: Path, content: bytes) -> None:
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(clip_cutting, "cut_clip", lambda *_, **__: b"the clip")
+    monkeypatch.setattr(Path, "write_bytes", write_half)
+    clips = ClipCache()
+    with pytest.raises(ClipError, match=r"^No space left on device$"):
+        clips.path(tmp_path, 0.0, 1.0)
+    assert not os.listdir(clips._folder.name)
+
+
 def test_a_clip_is_cut_from_what_lies_in_the_folders_when_it_is_opened(tmp_path):
     (tmp_path / "root").mkdir()
     video = write_numbered(tmp_path / "v.avi", range(12), Fraction(1, 24), container="avi", codec="mpeg4")
@@ -346,9 +362,15 @@ def test_names_of_this_machine_are_accepted(client, host):
 
 
 def test_methods_bodies_and_long_addresses_are_refused(client):
-    assert client.post("/api/search", json={}).status_code == 405
-    assert client.request("GET", "/api/about", content=b"x").status_code == 413
-    assert client.get("/api/search", params={"q": "x" * 9000}).status_code == 414
+    for answer, status, expected in (
+        (client.post("/api/search", json={}), 405, "GET"),
+        (client.get("/api/pictures"), 405, "POST"),
+        (client.request("GET", "/api/about", content=b"x"), 413, "a request without"),
+        (client.get("/api/search", params={"q": "x" * 9000}), 414, "at most 8,192"),
+        (client.get("/api/about", headers={"Host": "evil.example"}), 421, "127.0.0.1 or localhost"),
+    ):
+        detail = answer.json()["detail"]
+        assert answer.status_code == status and f"expected {expected}" in detail, detail
 
 
 @pytest.mark.parametrize(
