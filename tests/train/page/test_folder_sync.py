@@ -235,11 +235,12 @@ def test_a_damaged_record_costs_the_order_of_the_videos_only(tmp_path, caplog, l
     dataset = DatasetFolder(tmp_path / "root", "mine")
     sync_folder(dataset).mkdir(parents=True)
     (sync_folder(dataset) / "files.jsonl").write_text(line + "\n")
-    search = SimpleNamespace(encoder=SimpleNamespace(dataset=dataset), index=SimpleNamespace(video_ids=["b", "a"]))
+    encoder = SimpleNamespace(dataset=dataset, duration_seconds=lambda _: 1.0)
+    search = SimpleNamespace(encoder=encoder, index=SimpleNamespace(video_ids=["b", "a"]))
     library = SimpleNamespace(file_name=lambda _: "x")
     note_once.cache_clear()
     with caplog.at_level(logging.INFO, "vlalign"):
-        listed = [list(VideoList(search, library).part(0, 9)) for _ in range(2)]
+        listed = [list(VideoList(search, library).part(0, 9)[0]) for _ in range(2)]
     assert listed == [["b", "a"]] * 2
     [note] = [record.getMessage() for record in caplog.records]
     assert str(sync_folder(dataset) / "files.jsonl") in note and "order of the index" in note
