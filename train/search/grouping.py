@@ -15,6 +15,10 @@ FOLD_AHEAD = 8
 """Moments behind one that are looked at for near-duplicates of it, before it is returned. These have nearly the same
 score, so most of them come at once. With more, a page takes more than 1.3 times as long as without folding."""
 
+MAX_COMPARED, MAX_IN_A_ROW = 2000, 500
+"""Moments that later ones are compared with; near-duplicates after which no more are folded, if no other moment comes
+between them. Else a library of nearly the same videos is searched to its end for one page."""
+
 
 def one_of_each_video(moments: Iterable[Moment], num_videos: int) -> Iterator[Moment]:
     """Yield the first moment of each video.
@@ -38,37 +42,47 @@ def fold_similar(moments: Iterable[Moment], vector_of: Callable[[Moment], np.nda
     """Yield moments without those that look nearly the same as a better one of another video.
 
     These are in ``Moment.similar`` of the better one if they are among the ``FOLD_AHEAD`` moments behind it; later ones
-    are only skipped. So the result does not depend on how many moments are asked for.
+    are only skipped. So the result does not depend on how many moments are asked for. Each is compared with the first
+    ``MAX_COMPARED`` that stay. Behind ``MAX_IN_A_ROW`` near-duplicates, all moments stay.
 
     Args:
         moments: The best first.
         vector_of: Returns the vector of a moment [D].
     """
-    waiting: deque[tuple[int, int, list[Moment]]] = deque()
-    """(place, row of the vector, the moment and its similar ones)"""
+    waiting: deque[tuple[int, list[Moment]]] = deque()
+    """(place, the moment and its similar ones)"""
+    groups: list[list[Moment]] = []
+    """Those of the moments that others are compared with; empty once they were yielded."""
     video_ids: list[str] = []
     vectors = np.zeros((0, 0), np.float32)
+    num_in_a_row = 0
     for place, moment in enumerate(moments):
-        vector = l2_normalize(vector_of(moment))
-        cosines = vectors[: len(video_ids)] @ vector if video_ids else np.zeros(0)
-        rows = [row for row in np.flatnonzero(cosines >= NEAR_DUPLICATE_COSINE) if video_ids[row] != moment.video_id]
-        if rows:
-            for _, row, group in waiting:
-                if row == rows[0]:
-                    group.append(moment)
-        else:
-            if len(video_ids) == len(vectors):  # room for twice as many
-                more = np.zeros((len(vectors) + 1, len(vector)), np.float32)
-                vectors = np.concatenate([vectors.reshape(-1, len(vector)), more])
-            vectors[len(video_ids)] = vector
-            waiting.append((place, len(video_ids), [moment]))
-            video_ids.append(moment.video_id)
+        group = [moment]
+        if num_in_a_row < MAX_IN_A_ROW:
+            vector = l2_normalize(vector_of(moment))
+            if not video_ids:
+                vectors = np.empty((MAX_COMPARED, len(vector)), np.float32)
+            cosines = vectors[: len(video_ids)] @ vector
+            rows = [r for r in np.flatnonzero(cosines >= NEAR_DUPLICATE_COSINE) if video_ids[r] != moment.video_id]
+            num_in_a_row = num_in_a_row + 1 if rows else 0
+            if rows:
+                if groups[rows[0]]:
+                    groups[rows[0]].append(moment)
+                group = []
+            elif len(video_ids) < MAX_COMPARED:
+                vectors[len(video_ids)] = vector
+                video_ids.append(moment.video_id)
+                groups.append(group)
+        if group:
+            waiting.append((place, group))
         while waiting and place - waiting[0][0] >= FOLD_AHEAD:
-            yield _folded(waiting.popleft()[2])
-    for _, _, group in waiting:
-        yield _folded(group)
+            yield _taken(waiting.popleft()[1])
+    for _, group in waiting:
+        yield _taken(group)
 
 
-def _folded(group: list[Moment]) -> Moment:
+def _taken(group: list[Moment]) -> Moment:
+    """Empty a group; return its moment with the similar ones."""
     best, *others = group
+    group.clear()
     return replace(best, similar=tuple(others)) if others else best

@@ -10,12 +10,13 @@ from vlalign.storage import FeatureStore
 from vlalign.storage.common.errors import SettingError, UserError
 from vlalign.storage.stores.maintenance import remove
 from vlalign.train.cli.search import main as search_main
+from vlalign.train.search import grouping
 from vlalign.train.search import search as search_module
 from vlalign.train.search.caption_scores import CaptionScores
 from vlalign.train.search.encoder import l2_normalize
 from vlalign.train.search.exact_search import ExactSearch
-from vlalign.train.search.grouping import FOLD_AHEAD, NEAR_DUPLICATE_COSINE, one_of_each_video
-from vlalign.train.search.moments import share_time
+from vlalign.train.search.grouping import FOLD_AHEAD, NEAR_DUPLICATE_COSINE, fold_similar, one_of_each_video
+from vlalign.train.search.moments import Moment, ScoreCurve, share_time
 from vlalign.train.search.query_checks import VideoSpan
 from vlalign.train.search.search import Search
 from vlalign.train.search.video_filters import VideoFacts, VideoFilters
@@ -328,3 +329,26 @@ def test_behind_the_last_moment_is_said(search, monkeypatch, capsys):
     call = ["dog", "--skip", "9000", "--dataset", "planted", "--features", "clip_vit_b32"]
     assert search_main([*call, "--root", str(search.encoder.dataset.root)]) == 0
     assert "9,000" in capsys.readouterr().out
+
+
+def made_moments(num_moments):
+    empty = ScoreCurve(*np.zeros((3, 0)))
+    times = {"start_seconds": 0.0, "end_seconds": 1.0, "window": (0.0, 1.0), "percentile": None, "curve": empty}
+    return [Moment(video_id=f"v{n}", score=float(-n), **times) for n in range(num_moments)]
+
+
+def test_folding_ends_behind_many_near_duplicates(monkeypatch):
+    monkeypatch.setattr(grouping, "MAX_IN_A_ROW", 20)
+    looked_at = []
+    found = fold_similar(made_moments(60), lambda moment: looked_at.append(moment) or np.ones(4))
+    ids = [moment.video_id for moment in found]
+    assert ids == ["v0", *(f"v{n}" for n in range(21, 60))] and len(looked_at) == 21
+
+
+def test_moments_are_compared_with_a_bounded_number_of_better_ones(monkeypatch):
+    monkeypatch.setattr(grouping, "MAX_COMPARED", 3)
+    moments = made_moments(10)
+    vectors = {moment.video_id: np.eye(5)[n % 5] for n, moment in enumerate(moments)}
+    found = list(fold_similar(moments, lambda moment: vectors[moment.video_id]))
+    assert [moment.video_id for moment in found] == ["v0", "v1", "v2", "v3", "v4", "v8", "v9"]
+    assert [[other.video_id for other in moment.similar] for moment in found[:3]] == [["v5"], ["v6"], ["v7"]]
