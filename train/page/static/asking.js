@@ -5,8 +5,8 @@ import { pictureAt } from "./pictures.js";
 const form = byId("form"), panel = byId("filters"), examples = byId("examples");
 const FILTERS = [...panel.querySelectorAll("select, input")].map((field) => field.name);
 const NAMES = {  // of the filters in use, beside their values
-  without: "without", caption: "caption has", folder: "folder", caption_language: "captions in", split: "split", has_caption: "captions",
-  by: "compared with", since: "from", until: "to", min_seconds: "at least", max_seconds: "at most", group: "shown", fold: "near duplicates", dataset: "data set",
+  without: "without", caption: "caption has", folder: "folder", caption_language: "captions in", split: "split", has_caption: "videos",
+  by: "look in", since: "from", until: "to", min_seconds: "at least", max_seconds: "at most", group: "shown", fold: "near duplicates", dataset: "data set",
 };
 const EXAMPLE = /^(.+)@(\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)$/s;
 const FIRST_DATE = "1971";  // a year that is still being typed is earlier
@@ -62,7 +62,7 @@ function exampleChip(example, parameters) {
     : pictureAt(datasetOf(parameters), videoId, (Number(start) + Number(end)) / 2);
   const name = isPicture ? "your picture" : videoId;
   const button = make("button", { type: "button", textContent: "×", attributes: { "aria-label": `Remove the example ${name}` } });
-  button.addEventListener("click", () => go(withOther({ like: parameters.getAll("like").filter((other) => other !== example) })));
+  button.addEventListener("click", () => { go(withOther({ like: parameters.getAll("like").filter((other) => other !== example) })); byId("q").focus(); });
   return make("li", { title: example }, image, make("span", { textContent: name }), button);
 }
 
@@ -71,7 +71,7 @@ function filterChip(name, value) {
   const shown = field.tagName === "SELECT" ? field.selectedOptions[0]?.textContent ?? value : value;
   const unit = name.endsWith("_seconds") ? " s" : "";
   const button = make("button", { type: "button", textContent: "×", attributes: { "aria-label": `Remove the filter ${NAMES[name]} ${shown}` } });
-  button.addEventListener("click", () => go(withOther({ [name]: [] })));
+  button.addEventListener("click", () => { go(withOther({ [name]: [] })); byId("q").focus(); });
   return make("li", {}, make("span", { textContent: `${NAMES[name]} ${shown}${unit}` }), button);
 }
 
@@ -122,6 +122,11 @@ async function upload(file) {
   } catch (error) { fail(error); }
 }
 
+function uploadPicture(file) {
+  if (file.type.startsWith("image/")) upload(file);
+  else fail(new Error(`${file.name} is no picture; expected a photo, such as a JPEG or PNG`));
+}
+
 // Lets people ask; ``then`` gets the parameters of what they ask for, ``failed`` an error of a picture, ``say`` a text.
 export function listen(then, failed, say) {
   [go, fail, tell] = [then, failed, say];
@@ -133,8 +138,8 @@ export function listen(then, failed, say) {
   byId("choose").addEventListener("click", () => byId("file").click());
   byId("file").addEventListener("change", () => {
     const [file] = byId("file").files;
+    if (file) uploadPicture(file);
     byId("file").value = "";
-    if (file) upload(file);
   });
   addEventListener("paste", (event) => {
     const file = [...event.clipboardData?.files ?? []].find(({ type }) => type.startsWith("image/"));
@@ -148,8 +153,7 @@ export function listen(then, failed, say) {
     if (!hasFiles(event)) return;
     event.preventDefault();
     drop.hidden = true;
-    const file = [...event.dataTransfer.files].find(({ type }) => type.startsWith("image/"));
-    if (file) upload(file);
-    else failed(new Error("this is no picture; drop a photo, such as a JPEG or PNG"));
+    const files = [...event.dataTransfer.files];
+    uploadPicture(files.find(({ type }) => type.startsWith("image/")) ?? files[0]);
   });
 }

@@ -13,12 +13,11 @@ export function match({ percent_of_captions: percent }) {
   return percent >= GOOD_PERCENT ? "good match" : percent >= POSSIBLE_PERCENT ? "possible match" : "weak match";
 }
 
-// Why a moment is a result: how good a match it is, as a dot of a colour, and the caption that has the words.
+// Why a moment is a result: the caption that has the words, or how good a match the video is, with a dot of a colour.
 export function reason(moment) {
-  const fits = match(moment), caption = moment.found_by !== "video" && moment.caption ? `“${moment.caption}”` : "";
-  if (!fits) return caption ? [caption] : [];
-  const dot = make("span", { className: `dot ${fits.split(" ")[0]}` });
-  return caption ? [dot, make("span", { className: "hidden", textContent: `${fits}: ` }), caption] : [dot, fits];
+  if (moment.found_by !== "video" && moment.caption) return [`“${moment.caption}”`];
+  const fits = match(moment);
+  return fits ? [make("span", { className: `dot ${fits.split(" ")[0]}` }), fits] : [];
 }
 
 // Where in its video a moment lies, or all moments of a video.
@@ -80,7 +79,7 @@ export function card(moment, { dataset, address, open, signal }) {
   if (moment.found_by) frame.append(marks(moment));
   const words = make("span", { className: "why" });
   const why = moment.found_by ? reason(moment) : moment.captions.slice(0, 1);
-  words.append(make("b", { textContent: moment.found_by ? span(moment) : clock(moment.duration_seconds) }));
+  words.append(make("b", { textContent: moment.found_by ? span(moment) : `${clock(moment.duration_seconds)} long` }));
   words.append(" ", ...why);
   const link = make("a", { className: "card", href: address }, frame, words, make("span", { className: "name quiet", textContent: moment.video_id, title: moment.video_id }), remark);
   link.addEventListener("click", (event) => {

@@ -1,7 +1,7 @@
 // What the server does meanwhile: the progress of reading folders, and whether it can be reached at all.
 import { ask, byId, clock } from "./common.js";
 
-const WORKING_MS = 2000, IDLE_MS = 10000;
+const WORKING_MS = 2000, IDLE_MS = 5000;
 const box = byId("sync");
 
 function say(state) {
@@ -27,7 +27,10 @@ export async function followSync(seen) {
       say(state);
       seen(state.version);
       if (state.state === "working") wait = WORKING_MS;
-    } catch { box.hidden = true; }  // a search says that the server is gone
+    } catch (error) {
+      box.hidden = false;
+      [box.children[0].textContent, box.children[1].hidden] = [`No answer: ${error.message}`, true];
+    }
     await new Promise((done) => setTimeout(done, wait));
   }
 }
@@ -37,6 +40,9 @@ export async function serverIsBack(signal) {
   for (;;) {
     await new Promise((done) => setTimeout(done, WORKING_MS));
     if (signal.aborted) return false;
-    try { return (await fetch("/api/about", { signal })).ok; } catch { if (signal.aborted) return false; }
+    try {
+      await fetch("/api/about", { signal });
+      return true;  // also if it wants another token, which the next request says
+    } catch { if (signal.aborted) return false; }
   }
 }

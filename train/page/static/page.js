@@ -8,6 +8,7 @@ import { closeViewer, openViewer } from "./viewer.js";
 const NUM_RESULTS = 48;  // of a block
 const MAX_SKIPPED = 100000;  // as the server allows
 const FAR_PX = 4000;  // blocks beyond are emptied, so that 100,000 results scroll
+const MAX_SHOWN = 100;  // characters of a query in a sentence
 const CANCEL_MS = 400;  // of a search, before it can be cancelled
 const results = byId("results"), status = byId("status"), notes = byId("notes"), next = byId("next"), viewer = byId("viewer"), cancel = byId("cancel");
 let request = new AbortController();
@@ -27,7 +28,11 @@ function say(parameters, found) {
   const query = parameters.get("q"), what = parameters.get("group") === "video" ? "Videos" : "Moments";
   const example = parameters.has("like") ? `${query ? "and " : ""}like ${parameters.getAll("like").length === 1 ? "the example" : "the examples"}` : "";
   const without = parameters.has("without") ? `, without “${parameters.get("without")}”` : "";
-  status.textContent = `${found.moments.length ? what : "Nothing"} ${[...(query ? [`for “${query}”`] : []), example].filter(Boolean).join(" ")}${without} among ${videosOf(parameters, found)}`;
+  status.textContent = `${found.moments.length ? what : "Nothing"} ${[...(query ? [`for “${shortened(query)}”`] : []), example].filter(Boolean).join(" ")}${without} among ${videosOf(parameters, found)}`;
+}
+
+function shortened(text) {
+  return text.length > MAX_SHOWN ? `${text.slice(0, MAX_SHOWN)} …` : text;
 }
 
 function note(text) {
@@ -150,6 +155,8 @@ function more() {
     } finally {
       if (!signal.aborted) {
         [next.disabled, next.hidden, loading] = [false, !hasMore, null];
+        byId("end").hidden = hasMore || moments.length === 0 || results.hidden;
+        byId("end").textContent = `That is all: ${numberOf(moments.length, "result")}.`;
         atEnd.unobserve(next);  // looks again whether the end is still seen
         atEnd.observe(next);
       }
@@ -161,6 +168,7 @@ function more() {
 
 // Before the first query: captions of the data set as examples of what can be asked, and the videos.
 function suggest(parameters) {
+  if (parameters.has("without")) note("“But without” needs a text or an example beside it.");
   const name = parameters.get("dataset"), dataset = about.datasets.find((one) => one.name === name) ?? about.datasets[0];
   const texts = dataset?.suggestions ?? [];
   status.textContent = texts.length ? "Type what you look for, such as" : "Type what you look for.";
@@ -173,9 +181,17 @@ function suggest(parameters) {
 
 function showNothing(found) {
   const parameters = asked();
-  status.textContent = `Nothing fits “${parameters.get("q")}” among ${videosOf(parameters, found)}: ${found.nothing_fits}.`;
+  if (found.num_videos === 0) {
+    status.textContent = "No video passes the filters.";
+    const all = make("button", { type: "button", textContent: "Remove all filters" });
+    all.addEventListener("click", () => go(new URLSearchParams([...parameters].filter(([name]) => ["q", "like", "dataset"].includes(name)))));
+    notes.append(make("li", {}, all));
+    return;
+  }
+  status.textContent = `Nothing fits “${shortened(parameters.get("q"))}” among ${videosOf(parameters, found)}: ${found.nothing_fits}.`;
   if (!found.moments.length) return;
   next.hidden = true;
+  byId("end").hidden = true;
   results.hidden = true;
   const nearest = make("button", { type: "button", textContent: "Show the nearest moments" });
   nearest.addEventListener("click", () => {
@@ -197,6 +213,7 @@ async function show(typed = "") {
   results.hidden = false;
   notes.replaceChildren();
   next.hidden = true;
+  byId("end").hidden = true;
   cancel.hidden = true;
   shownAddress = `/?${parameters}`;
   byId("json").href = isEmpty(parameters) ? "/api/openapi.json" : `/api/search?${parameters}`;
@@ -215,6 +232,10 @@ async function show(typed = "") {
     }
     const linked = opened();
     if (linked) showViewer(linked);
+    else if (new URLSearchParams(location.search).has("open")) {
+      note("The moment of this link is not among the first results.");
+      history.replaceState(null, "", `/?${asked()}`);
+    }
   } catch (error) {
     if (error.name !== "AbortError") failed(error);
   } finally {

@@ -57,11 +57,13 @@ export function timeline(moment, dataset, seek, signal) {
   line.addEventListener("pointermove", (event) => choose(secondAt(event)));
   line.addEventListener("pointerleave", hide);
   line.addEventListener("blur", hide);
-  line.addEventListener("click", (event) => { choose(secondAt(event)); seek(second); });
+  const seekTo = (event) => { choose(secondAt(event)); seek(second); hide(); };
+  line.addEventListener("click", seekTo);
+  line.addEventListener("pointerup", (event) => { if (event.pointerType === "touch") seekTo(event); });  // after a drag
   line.addEventListener("keydown", (event) => {
     const moves = { ArrowLeft: -step, ArrowRight: step, ArrowDown: -step, ArrowUp: step, PageDown: -10 * step, PageUp: 10 * step, Home: -Infinity, End: Infinity };
     if (event.key in moves) { event.preventDefault(); event.stopPropagation(); choose(second + moves[event.key]); }
-    else if (event.key === "Enter" || event.key === " ") { event.preventDefault(); seek(second); }
+    else if (event.key === "Enter" || event.key === " ") { event.preventDefault(); seek(second); hide(); }
   });
   line.moveTo = (seconds) => { now.style.left = percent(seconds); };
   line.showScores = (curve) => {

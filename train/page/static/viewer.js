@@ -71,7 +71,7 @@ export function openViewer(moment, { query, dataset, position, actions }) {
   const about = make("div", { className: "about" },
     make("h2", { id: "viewer-name", tabIndex: -1, textContent: moment.video_id }),
     make("p", {}, make("b", { textContent: part }), " ", ...why), remark, words, buttons);
-  const captions = [...new Set(moment.captions)].filter((caption) => caption !== moment.caption);
+  const captions = [...new Set(moment.captions)].filter((caption) => !moment.found_by || caption !== moment.caption);
   if (captions.length) about.append(make("h3", { textContent: "Captions here" }), make("ul", {}, ...captions.map((caption) => make("li", { textContent: caption }))));
   if (moment.occurrences?.length > 1) {
     about.append(make("h3", { textContent: numberOf(moment.occurrences.length, "moment") }), make("div", { className: "buttons" },
