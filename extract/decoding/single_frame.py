@@ -103,7 +103,7 @@ def _frame_at(path: Path, seconds: float, heartbeat: Heartbeat) -> _Decoded:
 
 @dataclass(frozen=True)
 class _Start:
-    """Where decoding starts."""
+    """The place in a file at which decoding starts."""
 
     back: float = math.inf
     """Seconds before the wanted one at which a key frame is sought; ``inf``: the start of the file."""

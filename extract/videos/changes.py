@@ -1,4 +1,4 @@
-"""What changed in synchronised folders: pure functions from the list of videos and a look at the files to a new list.
+"""Changes of synchronised folders: pure functions from the list of videos and a look at the files to a new list.
 
 A video is its content. It keeps its id, and so its features and captions, wherever its file is moved and however it is
 renamed. A file whose content is new keeps the id that its path had, or gets one of its own.
@@ -53,7 +53,7 @@ class Changes:
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """What a data set knows of its videos."""
+    """The videos that a data set knows, and their files."""
 
     videos: Sequence[VideoRecord]
     path_of: Mapping[str, str]

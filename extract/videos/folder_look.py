@@ -41,7 +41,7 @@ class FoundFile:
 
 @dataclass(kw_only=True)
 class FolderLook:
-    """What is in a folder now."""
+    """The videos of a folder now, and what was left out."""
 
     folder: SyncedFolder
     unreachable: str = ""

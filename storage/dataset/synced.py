@@ -1,4 +1,4 @@
-"""What a data set remembers of its synchronised folders (``vlalign-sync``): the folders, their files, removed videos.
+"""The memory that a data set has of its synchronised folders (``vlalign-sync``): folders, their files, removed videos.
 
 The files are a memory, not a permission: a folder that one of them names is read only if the user allowed it on this
 machine (``trusted_folders``).

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import torch
-from transformers import CLIPConfig, CLIPModel, CLIPTokenizer
+from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel, CLIPProcessor, CLIPTokenizer
 
 START, END = "<|startoftext|>", "<|endoftext|>"
 
@@ -40,6 +40,14 @@ def save_clip(model: CLIPModel, tokenizer: CLIPTokenizer, folder: Path) -> Path:
     """Write the model as its publisher would; return the folder."""
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    return folder
+
+
+def save_clip_with_processor(folder: Path) -> Path:
+    """Write a small CLIP with random weights and its processor, as a hub has it; return the folder."""
+    tokenizer = word_tokenizer(["a red ball falls", "a blue box"])
+    save_clip(new_clip(tokenizer), tokenizer, folder)
+    CLIPProcessor(image_processor=CLIPImageProcessor(), tokenizer=tokenizer).save_pretrained(folder)
     return folder
 
 

@@ -15,6 +15,7 @@ from vlalign.extract.videos.demo import render_video
 from vlalign.preprocess.datasets.demo import plan_scenes
 from vlalign.storage.dataset.folder import DatasetFolder
 
+SHAPES, VERBS = ("circle", "square", "triangle", "star", "cross"), ("fall", "rise", "spin", "grow")
 STILL = {"width": 240, "height": 180, "variable_rate": False, "rotation_degrees": 0}
 RECORDINGS = {
     "24000/1001": {"fps": "24000/1001"},
@@ -32,6 +33,15 @@ UPRIGHT = {"rotated 90": "25", "rotated 180": "25", "rotated 270": "25"}
 
 def scene(seconds: float = 0.8, **recording) -> dict:
     return plan_scenes(0, {"train": 1})[0][1] | STILL | {"fps": "25", "duration_seconds": seconds} | recording
+
+
+def record_scenes(folder: Path, count: int) -> list[Path]:
+    """Write short videos of different content; return their paths."""
+    paths = [folder / f"{number:02}.mp4" for number in range(count)]
+    for number, path in enumerate(paths):
+        moving = {"shape": SHAPES[number % len(SHAPES)], "verb": VERBS[number % len(VERBS)]}
+        render_video(scene(0.7, **moving, noise_seed=number), path)
+    return paths
 
 
 def encode_frames(path: Path, frames: Iterable[np.ndarray], fps: int, codec: str = "libx264") -> None:

@@ -42,7 +42,7 @@ class _Ended(Stopped):
 
 @dataclass(frozen=True)
 class _State:
-    """What the thread does."""
+    """The work of the thread, and what went wrong."""
 
     state: Literal["idle", "working", "failed"]
     what: str

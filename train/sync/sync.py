@@ -55,7 +55,7 @@ MAX_EXAMPLES = 3
 
 @dataclass(frozen=True, kw_only=True)
 class SyncResult:
-    """What a sync found and did."""
+    """The result of a sync: what it found and did."""
 
     extracted: Sequence[str] = ()
     """Ids of the videos whose features were extracted: new and changed ones, and those that an earlier call left."""

@@ -10,12 +10,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from helpers.clips_of_text import new_clip, save_clip, word_tokenizer
-from helpers.videos import scene
+from helpers.clips_of_text import save_clip_with_processor
+from helpers.videos import record_scenes
 from starlette.testclient import TestClient
-from transformers import CLIPImageProcessor, CLIPProcessor
 from vlalign.extract.videos import folder_look
-from vlalign.extract.videos.demo import render_video
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.progress import Progress
 from vlalign.storage.common.terminal import note_once
@@ -38,19 +36,12 @@ EXTRACTING = Progress(what="extracting", unit="videos", done=1, total=9, earlier
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
     """A CLIP of a few weights, with a text tower."""
-    tokenizer = word_tokenizer(["a red ball falls", "a blue box"])
-    folder = save_clip(new_clip(tokenizer), tokenizer, tmp_path_factory.mktemp("models") / "small")
-    CLIPProcessor(image_processor=CLIPImageProcessor(), tokenizer=tokenizer).save_pretrained(folder)
-    return folder
+    return save_clip_with_processor(tmp_path_factory.mktemp("models") / "small")
 
 
 @pytest.fixture(scope="module")
 def recordings(tmp_path_factory) -> list[Path]:
-    folder = tmp_path_factory.mktemp("recordings")
-    paths = [folder / f"{number}.mp4" for number in range(3)]
-    for number, path in enumerate(paths):
-        render_video(scene(0.7, shape=("circle", "square", "star")[number], noise_seed=number), path)
-    return paths
+    return record_scenes(tmp_path_factory.mktemp("recordings"), 3)
 
 
 class Followed:

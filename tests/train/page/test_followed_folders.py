@@ -17,10 +17,8 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
-from helpers.clips_of_text import new_clip, save_clip, word_tokenizer
-from helpers.videos import scene
-from transformers import CLIPImageProcessor, CLIPProcessor
-from vlalign.extract.videos.demo import render_video
+from helpers.clips_of_text import save_clip_with_processor
+from helpers.videos import record_scenes
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.locks import folder_lock
 from vlalign.storage.dataset.folder import DatasetFolder
@@ -32,7 +30,6 @@ from vlalign.train.page.example_pictures import ExamplePictures
 from vlalign.train.sync import sync as sync_module
 from vlalign.train.sync.sync import features_of_run
 
-SHAPES, VERBS = ("circle", "square", "triangle", "star", "cross"), ("fall", "rise", "spin", "grow")
 WAIT_SECONDS = 300.0
 """Generous, because the machine may be busy."""
 END_SECONDS = 15.0
@@ -54,19 +51,12 @@ writing.SHARD_SECONDS, sync.REFRESH_SECONDS = 0.0, 0.1
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
     """A CLIP of a few weights, with a text tower."""
-    tokenizer = word_tokenizer(["a red ball falls", "a blue box"])
-    folder = save_clip(new_clip(tokenizer), tokenizer, tmp_path_factory.mktemp("models") / "small")
-    CLIPProcessor(image_processor=CLIPImageProcessor(), tokenizer=tokenizer).save_pretrained(folder)
-    return folder
+    return save_clip_with_processor(tmp_path_factory.mktemp("models") / "small")
 
 
 @pytest.fixture(scope="module")
 def recordings(tmp_path_factory) -> list[Path]:
-    folder = tmp_path_factory.mktemp("recordings")
-    paths = [folder / f"{number}.mp4" for number in range(4)]
-    for number, path in enumerate(paths):
-        render_video(scene(0.7, shape=SHAPES[number], verb=VERBS[number], noise_seed=number), path)
-    return paths
+    return record_scenes(tmp_path_factory.mktemp("recordings"), 4)
 
 
 class Page:

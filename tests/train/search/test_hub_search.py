@@ -5,12 +5,12 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from helpers.clips_of_text import new_clip, save_clip, word_tokenizer
+from helpers.clips_of_text import save_clip_with_processor
 from helpers.hub_models import SMALL
 from helpers.toy import make_toy
 from helpers.videos import extract_two_shapes
 from PIL import Image
-from transformers import AutoModel, Blip2Config, CLIPImageProcessor, CLIPProcessor
+from transformers import AutoModel, Blip2Config, CLIPProcessor
 from vlalign.storage import FeatureStore, UserError
 from vlalign.train import open_search
 from vlalign.train.cli.search import main as search_main
@@ -19,11 +19,7 @@ from vlalign.train.search.query_checks import parse_example
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    tokenizer = word_tokenizer(["a red ball falls", "a blue box"])
-    folder = save_clip(new_clip(tokenizer), tokenizer, tmp_path_factory.mktemp("models") / "small")
-    processor = CLIPProcessor(image_processor=CLIPImageProcessor(), tokenizer=tokenizer)
-    processor.save_pretrained(folder)
-    return folder
+    return save_clip_with_processor(tmp_path_factory.mktemp("models") / "small")
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers.clips_of_text import new_clip, save_clip, word_tokenizer
-from helpers.videos import scene
-from transformers import CLIPImageProcessor, CLIPProcessor
+from helpers.clips_of_text import save_clip_with_processor
+from helpers.videos import record_scenes
 from vlalign.extract.cli.extract import main as extract_main
 from vlalign.extract.videos import folder_look
-from vlalign.extract.videos.demo import render_video
 from vlalign.storage import FeatureStore
 from vlalign.storage.common.locks import folder_lock
 from vlalign.storage.dataset import trusted_folders
@@ -27,7 +25,6 @@ from vlalign.train import SyncSettings, open_search, sync_videos
 from vlalign.train.cli.search import main as search_main
 from vlalign.train.cli.sync import main as sync_main
 
-SHAPES, VERBS = ("circle", "square", "triangle", "star", "cross"), ("fall", "rise", "spin", "grow")
 WAIT_SECONDS = 300.0
 """Generous, because the machine may be busy."""
 
@@ -40,20 +37,13 @@ def _short_pause(monkeypatch):
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
     """A CLIP of a few weights, with a text tower."""
-    tokenizer = word_tokenizer(["a red ball falls", "a blue box"])
-    folder = save_clip(new_clip(tokenizer), tokenizer, tmp_path_factory.mktemp("models") / "small")
-    CLIPProcessor(image_processor=CLIPImageProcessor(), tokenizer=tokenizer).save_pretrained(folder)
-    return folder
+    return save_clip_with_processor(tmp_path_factory.mktemp("models") / "small")
 
 
 @pytest.fixture(scope="module")
 def recordings(tmp_path_factory) -> list[Path]:
     """Twenty videos of different content."""
-    folder = tmp_path_factory.mktemp("recordings")
-    paths = [folder / f"{number:02}.mp4" for number in range(20)]
-    for number, path in enumerate(paths):
-        render_video(scene(0.7, shape=SHAPES[number % 5], verb=VERBS[number % 4], noise_seed=number), path)
-    return paths
+    return record_scenes(tmp_path_factory.mktemp("recordings"), 20)
 
 
 class Home:

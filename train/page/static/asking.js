@@ -55,24 +55,28 @@ export function addExample(example) {
   go(withOther({ like: [...new Set([...asked().getAll("like"), example])], by: [] }));  // captions have no pictures
 }
 
+// A button that removes a part of what is asked, and leads back to the text.
+function removeButton(name, changes) {
+  const button = make("button", { type: "button", textContent: "×", attributes: { "aria-label": `Remove the ${name}` } });
+  button.addEventListener("click", () => { go(withOther(changes)); byId("q").focus(); });
+  return button;
+}
+
 function exampleChip(example, parameters) {
   const isPicture = example.startsWith("picture:"), [, videoId, start, end] = EXAMPLE.exec(example) ?? [null, example, "0", "0"];
   const image = make("img", { alt: "" });
   image.src = isPicture ? `/media/example?picture=${encodeURIComponent(example.slice("picture:".length))}`
     : pictureAt(datasetOf(parameters), videoId, (Number(start) + Number(end)) / 2);
   const name = isPicture ? "your picture" : videoId;
-  const button = make("button", { type: "button", textContent: "×", attributes: { "aria-label": `Remove the example ${name}` } });
-  button.addEventListener("click", () => { go(withOther({ like: parameters.getAll("like").filter((other) => other !== example) })); byId("q").focus(); });
-  return make("li", { title: example }, image, make("span", { textContent: name }), button);
+  const others = parameters.getAll("like").filter((other) => other !== example);
+  return make("li", { title: example }, image, make("span", { textContent: name }), removeButton(`example ${name}`, { like: others }));
 }
 
 function filterChip(name, value) {
   const field = panel.querySelector(`[name=${name}]`);
   const shown = field.tagName === "SELECT" ? field.selectedOptions[0]?.textContent ?? value : value;
   const unit = name.endsWith("_seconds") ? " s" : "";
-  const button = make("button", { type: "button", textContent: "×", attributes: { "aria-label": `Remove the filter ${NAMES[name]} ${shown}` } });
-  button.addEventListener("click", () => { go(withOther({ [name]: [] })); byId("q").focus(); });
-  return make("li", {}, make("span", { textContent: `${NAMES[name]} ${shown}${unit}` }), button);
+  return make("li", {}, make("span", { textContent: `${NAMES[name]} ${shown}${unit}` }), removeButton(`filter ${NAMES[name]} ${shown}`, { [name]: [] }));
 }
 
 // Shows what the address asks for; returns the name of a data set that this page does not have.
