@@ -209,9 +209,10 @@ class _Comparison:
         return was or self.is_copy(path, original)
 
     def _remove(self, missing: Sequence[str], kept: Collection[str]) -> None:
-        followed = set(self.id_of.values())
-        for video_id in missing:
-            path = self.known.path_of[video_id]
+        followed, path_of = set(self.id_of.values()), self.known.path_of
+        replaced = [video_id for video_id, path in path_of.items() if self.id_of.get(path, video_id) != video_id]
+        for video_id in [*missing, *replaced]:
+            path = path_of[video_id]
             if video_id not in followed and path not in kept:
                 removed = RemovedVideo(video_id=video_id, path=path, source=self.before[video_id])
                 self.changes.removed.append(removed)

@@ -14,7 +14,7 @@ from ..common.files import numbered_jsonl, read_json, read_jsonl, write_json, wr
 from ..common.validation import check_text
 from .folder import DatasetFolder
 
-REMEDY = "remove it, and the next vlalign-sync reads the folders again"
+REMEDY = "remove it, and pass all folders to the next vlalign-sync again"
 
 
 @dataclass(frozen=True, kw_only=True)

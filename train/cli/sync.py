@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 DEFAULT_DATASET = "mine"
 """Name of the data set if none follows folders yet."""
-MIN_EVERY_SECONDS = 1.0
+MIN_EVERY_SECONDS, MAX_EVERY_SECONDS = 1.0, 7 * 86400.0
 
 
 def make_parser() -> Parser:
@@ -67,8 +67,9 @@ def every_seconds(args: argparse.Namespace, having: str) -> float:
         return EVERY_SECONDS
     if not getattr(args, having):
         raise SettingError("every", args.every, f"belongs to --{having}; omit it, or pass --{having} also")
-    if args.every < MIN_EVERY_SECONDS:
-        raise SettingError("every", args.every, f"expected {MIN_EVERY_SECONDS:g} or more")
+    if not MIN_EVERY_SECONDS <= args.every <= MAX_EVERY_SECONDS:
+        expected = f"expected {MIN_EVERY_SECONDS:g} to {MAX_EVERY_SECONDS:g} seconds"
+        raise SettingError("every", args.every, expected)
     return args.every
 
 
@@ -112,7 +113,7 @@ def sync(args: argparse.Namespace) -> int:
 def _show_result(folder: Path, result: "SyncResult", *, as_json: bool) -> None:
     from ..sync.watch import summary
 
-    show(json.dumps(result.to_json(), ensure_ascii=False) if as_json else f"{folder}: {summary(result)}")
+    show(json.dumps(result.to_json()) if as_json else f"{folder}: {summary(result)}")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -219,3 +219,19 @@ def test_after_any_changes_each_content_is_listed_once_and_keeps_its_id(seed):
         assert set(contents) == set(made.files.values()), "each content is listed"
         id_of = dict(zip(contents, listed, strict=True))
         assert {content: before[content] for content in before.keys() & id_of.keys()}.items() <= id_of.items()
+
+
+@pytest.mark.parametrize("moves", [[("b", "a")], [("b", "a"), ("c", "b")]])
+def test_a_file_moved_over_another_replaces_it(moves):
+    made = disk(a="A", b="B", c="C")
+    for old, new in moves:
+        made.files[f"/v/{new}.mp4"] = made.files.pop(f"/v/{old}.mp4")
+        made.times[f"/v/{new}.mp4"] = 1
+    changes = made.sync()
+    assert [video.video_id for video in changes.removed] == ["a"]
+    assert sorted(video.video_id for video in changes.renamed) == sorted(old for old, _ in moves)
+    assert (changes.new, changes.changed) == ([], [])
+    assert sorted(video.video_id for video in made.videos) == ["b", "c"]
+    assert {video_id: made.content_of(video_id) for video_id in ("b", "c")} == {"b": "B", "c": "C"}
+    changes = made.sync()
+    assert not (changes.new or changes.changed or changes.renamed or changes.removed)
