@@ -148,7 +148,7 @@ class _OpenVideo:
 
 @dataclass(frozen=True)
 class _Survey:
-    """What the packets up to a second say about the frame of that second."""
+    """The facts about the frame of a second that the packets up to it give."""
 
     is_late: bool = False
     """The packets begin after it."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from fractions import Fraction
+from itertools import cycle
 from pathlib import Path
 
 import av
@@ -12,10 +13,9 @@ from vlalign.extract.decoding.frames import DecodePass
 from vlalign.extract.decoding.kernels import Size
 from vlalign.extract.decoding.probe import probe_video
 from vlalign.extract.videos.demo import render_video
-from vlalign.preprocess.datasets.demo import plan_scenes
+from vlalign.preprocess.datasets.demo import SHAPES, VERBS, plan_scenes
 from vlalign.storage.dataset.folder import DatasetFolder
 
-SHAPES, VERBS = ("circle", "square", "triangle", "star", "cross"), ("fall", "rise", "spin", "grow")
 STILL = {"width": 240, "height": 180, "variable_rate": False, "rotation_degrees": 0}
 RECORDINGS = {
     "24000/1001": {"fps": "24000/1001"},
@@ -38,9 +38,8 @@ def scene(seconds: float = 0.8, **recording) -> dict:
 def record_scenes(folder: Path, count: int) -> list[Path]:
     """Write short videos of different content; return their paths."""
     paths = [folder / f"{number:02}.mp4" for number in range(count)]
-    for number, path in enumerate(paths):
-        moving = {"shape": SHAPES[number % len(SHAPES)], "verb": VERBS[number % len(VERBS)]}
-        render_video(scene(0.7, **moving, noise_seed=number), path)
+    for number, (path, shape, verb) in enumerate(zip(paths, cycle(SHAPES), cycle(VERBS), strict=False)):
+        render_video(scene(0.7, shape=shape, verb=verb, noise_seed=number), path)
     return paths
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ...storage.cli.command import run_command
 from ...storage.cli.parser import Parser, add_setting, command_parser, given_settings
 from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, SettingError, UserError
-from ...storage.common.settings import names_of_options
+from ...storage.common.settings import SettingInfo, names_of_options
 from ...storage.common.terminal import show, warn
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.dataset.synced import is_synced
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 DEFAULT_DATASET = "mine"
 """Name of the data set if none follows folders yet."""
-MIN_EVERY_SECONDS, MAX_EVERY_SECONDS = 1.0, 7 * 86400.0
+EVERY = SettingInfo(ge=1, le=7 * 86400)
+"""Seconds between two syncs."""
 
 
 def make_parser() -> Parser:
@@ -67,9 +68,8 @@ def every_seconds(args: argparse.Namespace, having: str) -> float:
         return EVERY_SECONDS
     if not getattr(args, having):
         raise SettingError("every", args.every, f"belongs to --{having}; omit it, or pass --{having} also")
-    if not MIN_EVERY_SECONDS <= args.every <= MAX_EVERY_SECONDS:
-        expected = f"expected {MIN_EVERY_SECONDS:g} to {MAX_EVERY_SECONDS:g} seconds"
-        raise SettingError("every", args.every, expected)
+    if (problem := EVERY.problem(args.every)) is not None:
+        raise SettingError("every", args.every, problem)
     return args.every
 
 

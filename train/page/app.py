@@ -153,7 +153,7 @@ class PageDataset:
     search: Search
     library: VideoLibrary
     facts: VideoFacts
-    """What filters know of the videos; for one thread at a time."""
+    """The facts that filters use; for one thread at a time."""
     about: DatasetResponse
 
     @classmethod

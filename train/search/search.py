@@ -74,7 +74,7 @@ ONLY_STOP_WORDS = "no captions were searched: the text has only stop words, such
 
 @dataclass(frozen=True, kw_only=True)
 class _Request:
-    """What a search is asked for; the fields are those of ``Search.__call__``."""
+    """One call of a search; the fields are the arguments of ``Search.__call__``."""
 
     query: str = ""
     like: ExampleQuery | Sequence[ExampleQuery] | None = None
@@ -95,7 +95,7 @@ class _Request:
 
     @property
     def listing(self) -> Hashable:
-        """What tells its whole list of moments from other ones."""
+        """The key of its whole list of moments: all but which part of the list is asked for."""
         shown = tuple(_content_of(each) for each in self.examples)
         chosen = None if self.videos is None else frozenset(self.videos)
         return self.query, shown, self.like_weight, self.without, self.rerank, chosen, self.by, self.group, self.fold

@@ -37,7 +37,7 @@ def splits_of_videos(captions: Iterable[Caption]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class VideoFacts:
-    """What filters know of the videos of a search. Each fact is read when a filter needs it first."""
+    """The facts about a search's videos that filters use. Each fact is read when a filter needs it first."""
 
     search: Search
     known_splits: dict[str, str] | None = field(default=None, repr=False)

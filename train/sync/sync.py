@@ -104,7 +104,7 @@ class SyncResult:
 
     @property
     def warnings(self) -> list[str]:
-        """What could not be used, one line each: unreachable folders, problems, failed videos."""
+        """Unreachable folders, problems and failed videos, one line each."""
         unreachable = [f"{folder}: {why}; its videos stay" for folder, why in self.unreachable.items()]
         return [*unreachable, *self.problems, *(self.failure_line(video_id) for video_id in self.failed)]
 

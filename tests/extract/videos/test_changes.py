@@ -198,7 +198,7 @@ def test_after_any_changes_each_content_is_listed_once_and_keeps_its_id(seed):
             if action == "add" and target not in made.files:
                 num_made += 1
                 made.files[target] = f"content {num_made}"
-            elif path and action == "move" and target not in made.files:
+            elif path and action == "move":
                 made.files[target] = made.files.pop(path)
             elif path and action == "copy" and target not in made.files:
                 made.files[target] = made.files[path]
@@ -216,6 +216,7 @@ def test_after_any_changes_each_content_is_listed_once_and_keeps_its_id(seed):
         listed = [video.video_id for video in made.videos]
         contents = [made.content_of(video_id) for video_id in listed]
         assert len(set(listed)) == len(listed)
+        assert len({video.path for video in made.videos}) == len(listed), "each path is listed once"
         assert set(contents) == set(made.files.values()), "each content is listed"
         id_of = dict(zip(contents, listed, strict=True))
         assert {content: before[content] for content in before.keys() & id_of.keys()}.items() <= id_of.items()

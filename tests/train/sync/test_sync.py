@@ -325,6 +325,15 @@ def test_odd_names_are_named_in_one_line_each(home):
     assert len(lines) == 2 and r"a\nb.mp4" in "".join(lines) and r"b\udcff.mp4" in "".join(lines)
 
 
+def test_names_with_invisible_characters_are_valid_json(home):
+    home.put(0, "a.mp4")
+    (home.videos / "so\xadft.mp4.part").touch()
+    result = home.first()
+    assert result["extracted"] == ["a"] and [Path(each["path"]).name for each in result["skipped"]] == [
+        "so\xadft.mp4.part"
+    ]
+
+
 def test_a_damaged_video_fails_alone_and_is_tried_again_when_it_changes(home):
     home.put(0, "a.mp4")
     (home.videos / "b.mp4").write_bytes(b"no video at all" * 100)
@@ -397,8 +406,9 @@ def test_captions_of_ones_own_are_not_replaced_by_subtitles(home):
 def test_one_sync_at_a_time_and_mistakes_are_one_line(home):
     home.put(0, "a.mp4")
     assert home.call() == 2 and home.call(home.top / "none") == 2 and home.call(home.videos, "--every", 0) == 2
+    assert [home.call(home.videos, "--watch", "--every", every) for every in (0, "nan", "inf", 1e10)] == [2] * 4
     assert not home.dataset.path.exists()
-    assert home.capsys.readouterr().err.count("\n") == 3
+    assert home.capsys.readouterr().err.count("\n") == 7
     with folder_lock(sync_folder(home.dataset) / "sync.lock", "syncs videos"):
         assert home.call(home.videos, "--features", f"hf:{home.model}") == 2
     [error] = home.capsys.readouterr().err.splitlines()
