@@ -213,6 +213,7 @@ class PageDataset:
         similar = (self._response(other, with_curve=False) for other in moment.similar)
         return MomentResponse.of(
             moment,
+            self.library.other_file_name(moment.video_id),
             duration_seconds,
             self.library.captions_at(moment.video_id, moment.start_seconds, moment.end_seconds),
             self.library.how_shown(moment.video_id),
@@ -235,6 +236,7 @@ class PageDataset:
         shown = [
             VideoResponse(
                 video_id=video_id,
+                file_name=self.library.other_file_name(video_id),
                 duration_seconds=seconds,
                 shown=self.library.how_shown(video_id),
                 middle_seconds=seconds / 2,

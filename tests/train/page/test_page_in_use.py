@@ -423,3 +423,7 @@ def test_a_page_that_was_opened_before_any_video_was_read_shows_them_by_itself(t
         (folder / "beach.mp4").unlink()
         page.locator(".card", has_text="beach").wait_for(state="detached", timeout=120_000)
         assert page.locator(".card").count() == 1
+        (folder / "sea.mp4").rename(folder / "ocean.mp4")
+        page.locator(".card .name", has_text="ocean.mp4").wait_for(timeout=120_000)
+        viewer = open_card(page, "ocean.mp4")
+        assert viewer.get_by_text("Video sea", exact=True).is_visible(), "the id, which captions and runs have"

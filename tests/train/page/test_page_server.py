@@ -149,6 +149,8 @@ def test_videos_are_listed_without_a_query(client, search):
         "file",
         client.app.state.datasets["toy"].library.first_caption("v000"),
     )
+    names = {video["video_id"]: video["file_name"] for video in whole["videos"]}
+    assert [names[video_id] for video_id in ("v000", "v001", "v005", "v008")] == [None, "secret.mp4", "old.avi", None]
     assert first["duration_seconds"] == search.encoder.duration_seconds("v000") == 2 * first["middle_seconds"]
     assert client.get("/api/videos", params={"offset": 24}).json() == {"videos": [], "num_videos": 24, "warnings": []}
     for wrong in ({"offset": -1}, {"num_results": 61}, {"offset": "x"}):

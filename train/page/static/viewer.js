@@ -1,5 +1,5 @@
 // The viewer of a result: its video at the second, the time line, what found it, and what to ask next.
-import { ask, byId, clock, make, numberOf, span } from "./common.js";
+import { ask, byId, clock, make, nameOf, numberOf, span } from "./common.js";
 import { reason } from "./cards.js";
 import { player } from "./player.js";
 import { timeline } from "./timeline.js";
@@ -69,7 +69,8 @@ export function openViewer(moment, { query, dataset, position, actions }) {
   buttons.append(action("More like this", `More like ${moment.video_id}, ${part}`, () => actions.like(example)),
     action("Add as example", `Add ${moment.video_id}, ${part}, as example`, () => actions.addExample(example)));
   const about = make("div", { className: "about" },
-    make("h2", { id: "viewer-name", tabIndex: -1, textContent: moment.video_id }),
+    make("h2", { id: "viewer-name", tabIndex: -1, textContent: nameOf(moment) }),
+    make("p", { className: "quiet", textContent: moment.file_name ? `Video ${moment.video_id}` : "" }),
     make("p", {}, make("b", { textContent: part }), " ", ...why), remark, words, buttons);
   const captions = [...new Set(moment.captions)].filter((caption) => !moment.found_by || caption !== moment.caption);
   if (captions.length) about.append(make("h3", { textContent: "Captions here" }), make("ul", {}, ...captions.map((caption) => make("li", { textContent: caption }))));
@@ -80,7 +81,7 @@ export function openViewer(moment, { query, dataset, position, actions }) {
   if (moment.similar?.length) {
     about.append(make("h3", { textContent: "Nearly the same" }), make("ul", {}, ...moment.similar.map((other) => {
       const item = make("li");
-      item.append(action(`${other.video_id}, ${span(other)}`, `Show ${other.video_id}, ${span(other)}`, () => actions.show(other)));
+      item.append(action(`${nameOf(other)}, ${span(other)}`, `Show ${nameOf(other)}, ${span(other)}`, () => actions.show(other)));
       return item;
     })));
   }
