@@ -75,6 +75,9 @@ UPLOAD_BODY = {"requestBody": {"required": True, "content": {"image/*": {}, "app
 
 QueryText = Annotated[str, Query(min_length=1, max_length=2000)]
 VideoId = Annotated[str, Query(min_length=1, max_length=MAX_ID_CHARACTERS)]
+OneVideo = Annotated[
+    str | None, Query(max_length=MAX_ID_CHARACTERS, description="only this video, whatever the filters are")
+]
 OptionalText = Annotated[str, Query(max_length=MAX_QUERY_CHARACTERS)]
 Examples = Annotated[
     list[Annotated[str, Query(min_length=1, max_length=MAX_EXAMPLE_CHARACTERS)]],
@@ -337,9 +340,12 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(NothingYet)
     async def nothing_yet(request: Request, error: Exception) -> JSONResponse:
+        warnings = [str(error)]
+        if request.url.path == "/api/videos":
+            return JSONResponse(VideosResponse(videos=[], num_videos=0, warnings=warnings).model_dump())
         if request.url.path not in SEARCHES:
             return JSONResponse({"detail": str(error)}, 404)
-        nothing = SearchResponse(moments=[], has_more=False, num_videos=0, warnings=[str(error)], nothing_fits=None)
+        nothing = SearchResponse(moments=[], has_more=False, num_videos=0, warnings=warnings, nothing_fits=None)
         return JSONResponse(nothing.model_dump())
 
     @app.exception_handler(SearchTimeout)
@@ -394,9 +400,15 @@ def _add_searches(app: FastAPI) -> None:
 
     @app.get("/api/videos", dependencies=[Depends(AddressQueue("lists of videos"))])
     def videos(
-        dataset: SelectedDataset, filters: Filters, offset: VideoOffset = 0, num_results: NumResults = 12
+        dataset: SelectedDataset,
+        filters: Filters,
+        video_id: OneVideo = None,
+        offset: VideoOffset = 0,
+        num_results: NumResults = 12,
     ) -> VideosResponse:
         """Return the videos that are there: the newest first where that is known, else in the order of the index."""
+        if video_id is not None:
+            return dataset.listed({video_id}, offset, num_results)
         if filters == VideoFilters():
             return dataset.listed(None, offset, num_results)
         with one_search():

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import re
 import time
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -100,7 +101,7 @@ def search(page, words: str = "red ball") -> None:
     page.route("**/api/search?*", lambda route: route.continue_(url=f"{route.request.url}&fold=false"))
     page.fill("input[type=search]", words)
     page.keyboard.press("Enter")
-    page.get_by_text(f"moments for “{words}”").wait_for()
+    page.get_by_text(re.compile(f"moments? for “{words}”")).wait_for()
     page.wait_for_load_state("networkidle")
 
 
@@ -376,14 +377,18 @@ def test_a_search_is_cancelled_and_a_server_that_is_back_is_noticed(address, bro
     page.route("**/api/search*", lambda route: held.append(route))
     page.fill("input[type=search]", "red ball")
     page.keyboard.press("Enter")
+    page.get_by_role("button", name="Cancel").wait_for()
+    assert page.locator("#results[inert] .card").count() == 4, "what was there stays until the answer"
     page.get_by_role("button", name="Cancel").click()
     page.get_by_text("The search was cancelled.").wait_for()
+    assert page.locator(".card").count() == 0
     page.unroute("**/api/search*")
     page.route("**/api/*", lambda route: route.abort())
     page.keyboard.press("Enter")
     page.get_by_text("the server cannot be reached").wait_for()
     page.unroute("**/api/*")
     page.get_by_text("moments for “red ball”").wait_for()
+    assert page.locator("#results:not([inert]) .card").count() > 0
 
 
 def test_near_duplicates_are_folded_and_shown(address, browser):
@@ -411,9 +416,11 @@ def test_a_page_that_was_opened_before_any_video_was_read_shows_them_by_itself(t
     folder.mkdir()
     at = ["--root", str(tmp_path), "--dataset", "mine", "--features", "clip_vit_b32", "--weights", str(clip)]
     with serve(*at, "--videos", str(folder), "--every", "2") as address:
-        page = browser.new_page()
+        page, errors = browser.new_page(), []
+        page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
         page.goto(f"{address}&fold=false")
         page.get_by_text("There are no videos in").wait_for()
+        assert not errors
         assert page.get_by_text("Holiday").first.is_visible()
         write_video(folder / "beach.mp4", 4, 3, "libx264")
         page.locator(".card", has_text="beach").wait_for(timeout=120_000)

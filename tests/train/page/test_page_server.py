@@ -152,6 +152,9 @@ def test_videos_are_listed_without_a_query(client, search):
     names = {video["video_id"]: video["file_name"] for video in whole["videos"]}
     assert [names[video_id] for video_id in ("v000", "v001", "v005", "v008")] == [None, "secret.mp4", "old.avi", None]
     assert first["duration_seconds"] == search.encoder.duration_seconds("v000") == 2 * first["middle_seconds"]
+    for video_id, found in (("v003", whole["videos"][3:4]), ("nobody", [])):
+        answer = client.get("/api/videos", params={"video_id": video_id, "min_seconds": 1e6}).json()
+        assert answer["videos"] == found
     assert client.get("/api/videos", params={"offset": 24}).json() == {"videos": [], "num_videos": 24, "warnings": []}
     for wrong in ({"offset": -1}, {"num_results": 61}, {"offset": "x"}):
         assert client.get("/api/videos", params=wrong).status_code == 422
