@@ -69,12 +69,3 @@ export function whileSeen(element, signal, enter) {
   observer.observe(element);
   signal.addEventListener("abort", () => { inside?.abort(); observer.disconnect(); });
 }
-
-export function whenSeen(element, signal, then) {
-  const observer = new IntersectionObserver((entries) => {
-    if (!entries.some((entry) => entry.isIntersecting)) return;
-    observer.disconnect();
-    if (!signal.aborted) then();
-  }, { rootMargin: "200px" });
-  observer.observe(element);
-}
