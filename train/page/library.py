@@ -81,7 +81,7 @@ class VideoLibrary:
         """Return the name of a video's file, without its folder, where the id is not made of it, as after the file was
         renamed; else None."""
         video = self._videos.get(video_id)
-        if video is None or video.url:
+        if video is None or video.url or video.scene is not None:  # files of the demo have names of their own
             return None
         name, own = os.path.basename(video.path), os.path.basename(video_id)
         return None if own in (name, os.path.splitext(name)[0]) else name
