@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from ...storage.common.errors import UserError
 from ..search.caption_index import NO_CURVE
+from ..search.caption_terms import CaptionTerms
 from ..search.moments import Moment
 from ..search.query_checks import (
     MAX_OFFSET,
@@ -182,6 +183,11 @@ class PageDataset:
     def videos(self) -> VideoList:
         """The videos that are there, for a page without a query."""
         return VideoList(self.search, self.library)
+
+    def is_content_word(self, word: str) -> bool:
+        """Return whether a word is no stop word of the captions' languages; of English without captions."""
+        captions = self.search.caption_index
+        return bool(CaptionTerms([]).of_query(word)) if captions is None else captions.has_content_words(word)
 
     def respond(
         self,
@@ -473,10 +479,12 @@ def _add_searches(app: FastAPI) -> None:
 
     @app.get("/api/word_curves", dependencies=queue)
     def word_curves(dataset: SelectedDataset, q: QueryText, video_id: VideoId) -> list[WordCurveResponse]:
-        """Return how well each word fits a video over its time; nothing if the run has no such scores."""
+        """Return how well each word fits a video over its time, without stop words if there are others; nothing if the
+        run has no such scores."""
         with one_search():
             curves = dataset.search.word_curves(q, video_id)
-            return [WordCurveResponse(word=word, curve=CurveResponse.of(curve)) for word, curve in curves.items()]
+            words = [word for word in curves if dataset.is_content_word(word)] or curves
+            return [WordCurveResponse(word=word, curve=CurveResponse.of(curves[word])) for word in words]
 
 
 def _example(request: Request, text: str) -> ExampleQuery:

@@ -188,7 +188,9 @@ def test_json_says_where_words_fit(client, search):
     asked = {"q": "cut the onion", "video_id": "v000"}
     words = client.get("/api/word_curves", params=asked).json()
     curves = search.word_curves("cut the onion", "v000")
-    assert [of["word"] for of in words] == list(curves) and "onion" in curves
+    assert [of["word"] for of in words] == ["cut", "onion"] and "the" in curves
+    only_stop_words = client.get("/api/word_curves", params=asked | {"q": "the"}).json()
+    assert [of["word"] for of in only_stop_words] == ["the"]
     assert np.allclose(words[0]["curve"]["scores"], curves[words[0]["word"]].scores)
     assert client.get("/api/word_curves", params=asked | {"video_id": "nobody"}).status_code == 422
 
