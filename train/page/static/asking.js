@@ -139,6 +139,11 @@ export function listen(then, failed, say) {
     if (target.type !== "date" || !target.value || target.value >= FIRST_DATE) go(fromForm());
   });
   byId("more").addEventListener("click", () => openPanel(panel.hidden));
+  byId("done").addEventListener("click", () => {
+    openPanel(false);
+    byId("more").focus({ preventScroll: true });
+    byId("line").scrollIntoView();
+  });
   byId("choose").addEventListener("click", () => byId("file").click());
   byId("file").addEventListener("change", () => {
     const [file] = byId("file").files;
