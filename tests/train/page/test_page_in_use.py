@@ -341,6 +341,44 @@ def test_the_time_line_shows_the_frame_of_a_second_and_plays_from_there(address,
     assert abs(play(page, clicked=lambda: page.keyboard.press("Enter")) - later) < 4
 
 
+def test_a_link_is_copied_and_a_file_that_is_there_is_downloaded(address, browser):
+    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+    page = context.new_page()
+    page.goto(address)
+    search(page)
+    viewer = open_card(page, "v0")
+    viewer.get_by_role("button", name="Copy link").click()
+    viewer.get_by_role("button", name="Copied").wait_for()
+    link = page.evaluate("navigator.clipboard.readText()")
+    assert link == page.url and "open=v0%40" in link and "token" not in link
+    with page.expect_download() as download:
+        viewer.get_by_role("link", name="Download video").click()
+    assert download.value.suggested_filename == "v0.mp4"
+    page.keyboard.press("Escape")
+    viewer = open_card(page, "v1")
+    assert viewer.get_by_role("link", name="Download video").count() == 0, "only clips of it are served"
+    context.close()
+
+
+def test_a_small_screen_shows_filters_and_the_viewer_without_hiding_the_rest(address, browser):
+    page = browser.new_page(viewport={"width": 400, "height": 800})
+    page.goto(address)
+    search(page)
+    page.get_by_role("button", name="Filters").click()
+    assert page.locator("#filters").bounding_box()["height"] <= 400
+    done = page.get_by_role("button", name="Show results")
+    boxes = page.locator("#status").bounding_box(), done.bounding_box()
+    assert all(box["y"] + box["height"] <= 800 for box in boxes)
+    done.click()
+    assert page.locator("#filters").is_hidden() and page.locator("#status").bounding_box()["y"] >= 0
+    page.set_viewport_size({"width": 800, "height": 360})
+    viewer = open_card(page, "v0")
+    for part in (viewer.locator("video"), viewer.locator(".timeline"), viewer.get_by_role("button", name="Close")):
+        box = part.bounding_box()
+        assert box["y"] >= 0 and box["y"] + box["height"] <= 360
+    assert viewer.locator("video").bounding_box()["height"] > 180
+
+
 def test_a_picture_is_chosen_pasted_or_dropped(address, browser, tmp_path):
     page = browser.new_page()
     page.goto(address)
