@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from ...storage.common.errors import UserError
 from ..search.caption_index import NO_CURVE
+from ..search.caption_terms import CaptionTerms
 from ..search.moments import Moment
 from ..search.query_checks import (
     MAX_OFFSET,
@@ -75,6 +76,9 @@ UPLOAD_BODY = {"requestBody": {"required": True, "content": {"image/*": {}, "app
 
 QueryText = Annotated[str, Query(min_length=1, max_length=2000)]
 VideoId = Annotated[str, Query(min_length=1, max_length=MAX_ID_CHARACTERS)]
+OneVideo = Annotated[
+    str | None, Query(max_length=MAX_ID_CHARACTERS, description="only this video, whatever the filters are")
+]
 OptionalText = Annotated[str, Query(max_length=MAX_QUERY_CHARACTERS)]
 Examples = Annotated[
     list[Annotated[str, Query(min_length=1, max_length=MAX_EXAMPLE_CHARACTERS)]],
@@ -180,6 +184,11 @@ class PageDataset:
         """The videos that are there, for a page without a query."""
         return VideoList(self.search, self.library)
 
+    def is_content_word(self, word: str) -> bool:
+        """Return whether a word is no stop word of the captions' languages; of English without captions."""
+        captions = self.search.caption_index
+        return bool(CaptionTerms([]).of_query(word)) if captions is None else captions.has_content_words(word)
+
     def respond(
         self,
         moments: list[Moment],
@@ -213,6 +222,7 @@ class PageDataset:
         similar = (self._response(other, with_curve=False) for other in moment.similar)
         return MomentResponse.of(
             moment,
+            self.library.other_file_name(moment.video_id),
             duration_seconds,
             self.library.captions_at(moment.video_id, moment.start_seconds, moment.end_seconds),
             self.library.how_shown(moment.video_id),
@@ -235,6 +245,7 @@ class PageDataset:
         shown = [
             VideoResponse(
                 video_id=video_id,
+                file_name=self.library.other_file_name(video_id),
                 duration_seconds=seconds,
                 shown=self.library.how_shown(video_id),
                 middle_seconds=seconds / 2,
@@ -335,9 +346,12 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(NothingYet)
     async def nothing_yet(request: Request, error: Exception) -> JSONResponse:
+        warnings = [str(error)]
+        if request.url.path == "/api/videos":
+            return JSONResponse(VideosResponse(videos=[], num_videos=0, warnings=warnings).model_dump())
         if request.url.path not in SEARCHES:
             return JSONResponse({"detail": str(error)}, 404)
-        nothing = SearchResponse(moments=[], has_more=False, num_videos=0, warnings=[str(error)], nothing_fits=None)
+        nothing = SearchResponse(moments=[], has_more=False, num_videos=0, warnings=warnings, nothing_fits=None)
         return JSONResponse(nothing.model_dump())
 
     @app.exception_handler(SearchTimeout)
@@ -392,9 +406,15 @@ def _add_searches(app: FastAPI) -> None:
 
     @app.get("/api/videos", dependencies=[Depends(AddressQueue("lists of videos"))])
     def videos(
-        dataset: SelectedDataset, filters: Filters, offset: VideoOffset = 0, num_results: NumResults = 12
+        dataset: SelectedDataset,
+        filters: Filters,
+        video_id: OneVideo = None,
+        offset: VideoOffset = 0,
+        num_results: NumResults = 12,
     ) -> VideosResponse:
         """Return the videos that are there: the newest first where that is known, else in the order of the index."""
+        if video_id is not None:
+            return dataset.listed({video_id}, offset, num_results)
         if filters == VideoFilters():
             return dataset.listed(None, offset, num_results)
         with one_search():
@@ -459,10 +479,12 @@ def _add_searches(app: FastAPI) -> None:
 
     @app.get("/api/word_curves", dependencies=queue)
     def word_curves(dataset: SelectedDataset, q: QueryText, video_id: VideoId) -> list[WordCurveResponse]:
-        """Return how well each word fits a video over its time; nothing if the run has no such scores."""
+        """Return how well each word fits a video over its time, without stop words if there are others; nothing if the
+        run has no such scores."""
         with one_search():
             curves = dataset.search.word_curves(q, video_id)
-            return [WordCurveResponse(word=word, curve=CurveResponse.of(curve)) for word, curve in curves.items()]
+            words = [word for word in curves if dataset.is_content_word(word)] or curves
+            return [WordCurveResponse(word=word, curve=CurveResponse.of(curves[word])) for word in words]
 
 
 def _example(request: Request, text: str) -> ExampleQuery:

@@ -72,10 +72,19 @@ class VideoLibrary:
         """Return the first caption of a video; None without one."""
         return next((caption.caption for caption in self._captions.get(video_id, [])), None)
 
-    def file_name(self, video_id: str) -> str:
+    def file_path(self, video_id: str) -> str:
         """Return the absolute path of a video's file as the list names it; empty if there is none on this machine."""
         video = self._videos.get(video_id)
         return "" if video is None or video.url else self.dataset.video_file(video)
+
+    def other_file_name(self, video_id: str) -> str | None:
+        """Return the name of a video's file, without its folder, where the id is not made of it, as after the file was
+        renamed; else None."""
+        video = self._videos.get(video_id)
+        if video is None or video.url or video.scene is not None:  # files of the demo have names of their own
+            return None
+        name, own = os.path.basename(video.path), os.path.basename(video_id)
+        return None if own in (name, os.path.splitext(name)[0]) else name
 
     def how_shown(self, video_id: str) -> Shown:
         """Return how browsers show a video."""

@@ -46,6 +46,8 @@ class MomentResponse(BaseModel):
     """A part of a video that was found."""
 
     video_id: str
+    file_name: str | None
+    """Name of the video's file, without its folder, where the id is another one, as after it was renamed; else null."""
     start_seconds: float
     end_seconds: float
     best_seconds: float
@@ -79,6 +81,7 @@ class MomentResponse(BaseModel):
     def of(
         cls,
         moment: Moment,
+        file_name: str | None,
         duration_seconds: float,
         captions: list[str],
         shown: Shown,
@@ -88,6 +91,7 @@ class MomentResponse(BaseModel):
         """Return a moment with what the page shows beside it."""
         return cls(
             video_id=moment.video_id,
+            file_name=file_name,
             start_seconds=moment.start_seconds,
             end_seconds=moment.end_seconds,
             best_seconds=moment.best_seconds,
@@ -152,6 +156,8 @@ class VideoResponse(BaseModel):
     """A video that is there."""
 
     video_id: str
+    file_name: str | None
+    """As ``MomentResponse.file_name``."""
     duration_seconds: float
     shown: Shown
     """As ``MomentResponse.shown``."""

@@ -23,7 +23,7 @@ class VideoList:
         try:
             with refuse_unreadable(sync_folder(dataset) / "files.jsonl", "times that no file has", REMEDY):
                 if time_of := read_file_times(dataset):
-                    found = [time_of.get(library.file_name(video_id), 0) for video_id in self._video_ids]
+                    found = [time_of.get(library.file_path(video_id), 0) for video_id in self._video_ids]
                     times = np.array(found, np.int64)
         except UserError as error:  # each sync fails then, but a page needs none
             note_once(f"note: {error}. Until then, the page shows videos in the order of the index")

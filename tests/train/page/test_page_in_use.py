@@ -2,6 +2,7 @@
 
 import base64
 import io
+import re
 import time
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -100,7 +101,7 @@ def search(page, words: str = "red ball") -> None:
     page.route("**/api/search?*", lambda route: route.continue_(url=f"{route.request.url}&fold=false"))
     page.fill("input[type=search]", words)
     page.keyboard.press("Enter")
-    page.get_by_text(f"moments for “{words}”").wait_for()
+    page.get_by_text(re.compile(f"moments? for “{words}”")).wait_for()
     page.wait_for_load_state("networkidle")
 
 
@@ -340,6 +341,44 @@ def test_the_time_line_shows_the_frame_of_a_second_and_plays_from_there(address,
     assert abs(play(page, clicked=lambda: page.keyboard.press("Enter")) - later) < 4
 
 
+def test_a_link_is_copied_and_a_file_that_is_there_is_downloaded(address, browser):
+    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+    page = context.new_page()
+    page.goto(address)
+    search(page)
+    viewer = open_card(page, "v0")
+    viewer.get_by_role("button", name="Copy link").click()
+    viewer.get_by_role("button", name="Copied").wait_for()
+    link = page.evaluate("navigator.clipboard.readText()")
+    assert link == page.url and "open=v0%40" in link and "token" not in link
+    with page.expect_download() as download:
+        viewer.get_by_role("link", name="Download video").click()
+    assert download.value.suggested_filename == "v0.mp4"
+    page.keyboard.press("Escape")
+    viewer = open_card(page, "v1")
+    assert viewer.get_by_role("link", name="Download video").count() == 0, "only clips of it are served"
+    context.close()
+
+
+def test_a_small_screen_shows_filters_and_the_viewer_without_hiding_the_rest(address, browser):
+    page = browser.new_page(viewport={"width": 400, "height": 800})
+    page.goto(address)
+    search(page)
+    page.get_by_role("button", name="Filters").click()
+    assert page.locator("#filters").bounding_box()["height"] <= 400
+    done = page.get_by_role("button", name="Show results")
+    boxes = page.locator("#status").bounding_box(), done.bounding_box()
+    assert all(box["y"] + box["height"] <= 800 for box in boxes)
+    done.click()
+    assert page.locator("#filters").is_hidden() and page.locator("#status").bounding_box()["y"] >= 0
+    page.set_viewport_size({"width": 800, "height": 360})
+    viewer = open_card(page, "v0")
+    for part in (viewer.locator("video"), viewer.locator(".timeline"), viewer.get_by_role("button", name="Close")):
+        box = part.bounding_box()
+        assert box["y"] >= 0 and box["y"] + box["height"] <= 360
+    assert viewer.locator("video").bounding_box()["height"] > 180
+
+
 def test_a_picture_is_chosen_pasted_or_dropped(address, browser, tmp_path):
     page = browser.new_page()
     page.goto(address)
@@ -376,14 +415,18 @@ def test_a_search_is_cancelled_and_a_server_that_is_back_is_noticed(address, bro
     page.route("**/api/search*", lambda route: held.append(route))
     page.fill("input[type=search]", "red ball")
     page.keyboard.press("Enter")
+    page.get_by_role("button", name="Cancel").wait_for()
+    assert page.locator("#results[inert] .card").count() == 4, "what was there stays until the answer"
     page.get_by_role("button", name="Cancel").click()
     page.get_by_text("The search was cancelled.").wait_for()
+    assert page.locator(".card").count() == 0
     page.unroute("**/api/search*")
     page.route("**/api/*", lambda route: route.abort())
     page.keyboard.press("Enter")
     page.get_by_text("the server cannot be reached").wait_for()
     page.unroute("**/api/*")
     page.get_by_text("moments for “red ball”").wait_for()
+    assert page.locator("#results:not([inert]) .card").count() > 0
 
 
 def test_near_duplicates_are_folded_and_shown(address, browser):
@@ -411,9 +454,11 @@ def test_a_page_that_was_opened_before_any_video_was_read_shows_them_by_itself(t
     folder.mkdir()
     at = ["--root", str(tmp_path), "--dataset", "mine", "--features", "clip_vit_b32", "--weights", str(clip)]
     with serve(*at, "--videos", str(folder), "--every", "2") as address:
-        page = browser.new_page()
+        page, errors = browser.new_page(), []
+        page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
         page.goto(f"{address}&fold=false")
         page.get_by_text("There are no videos in").wait_for()
+        assert not errors
         assert page.get_by_text("Holiday").first.is_visible()
         write_video(folder / "beach.mp4", 4, 3, "libx264")
         page.locator(".card", has_text="beach").wait_for(timeout=120_000)
@@ -423,3 +468,7 @@ def test_a_page_that_was_opened_before_any_video_was_read_shows_them_by_itself(t
         (folder / "beach.mp4").unlink()
         page.locator(".card", has_text="beach").wait_for(state="detached", timeout=120_000)
         assert page.locator(".card").count() == 1
+        (folder / "sea.mp4").rename(folder / "ocean.mp4")
+        page.locator(".card .name", has_text="ocean.mp4").wait_for(timeout=120_000)
+        viewer = open_card(page, "ocean.mp4")
+        assert viewer.get_by_text("Video sea", exact=True).is_visible(), "the id, which captions and runs have"

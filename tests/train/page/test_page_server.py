@@ -149,7 +149,12 @@ def test_videos_are_listed_without_a_query(client, search):
         "file",
         client.app.state.datasets["toy"].library.first_caption("v000"),
     )
+    names = {video["video_id"]: video["file_name"] for video in whole["videos"]}
+    assert [names[video_id] for video_id in ("v000", "v001", "v005", "v008")] == [None, "secret.mp4", "old.avi", None]
     assert first["duration_seconds"] == search.encoder.duration_seconds("v000") == 2 * first["middle_seconds"]
+    for video_id, found in (("v003", whole["videos"][3:4]), ("nobody", [])):
+        answer = client.get("/api/videos", params={"video_id": video_id, "min_seconds": 1e6}).json()
+        assert answer["videos"] == found
     assert client.get("/api/videos", params={"offset": 24}).json() == {"videos": [], "num_videos": 24, "warnings": []}
     for wrong in ({"offset": -1}, {"num_results": 61}, {"offset": "x"}):
         assert client.get("/api/videos", params=wrong).status_code == 422
@@ -183,7 +188,9 @@ def test_json_says_where_words_fit(client, search):
     asked = {"q": "cut the onion", "video_id": "v000"}
     words = client.get("/api/word_curves", params=asked).json()
     curves = search.word_curves("cut the onion", "v000")
-    assert [of["word"] for of in words] == list(curves) and "onion" in curves
+    assert [of["word"] for of in words] == ["cut", "onion"] and "the" in curves
+    only_stop_words = client.get("/api/word_curves", params=asked | {"q": "the"}).json()
+    assert [of["word"] for of in only_stop_words] == ["the"]
     assert np.allclose(words[0]["curve"]["scores"], curves[words[0]["word"]].scores)
     assert client.get("/api/word_curves", params=asked | {"video_id": "nobody"}).status_code == 422
 

@@ -74,7 +74,7 @@ function exampleChip(example, parameters) {
 
 function filterChip(name, value) {
   const field = panel.querySelector(`[name=${name}]`);
-  const shown = field.tagName === "SELECT" ? field.selectedOptions[0]?.textContent ?? value : value;
+  const shown = field.tagName === "SELECT" && name !== "dataset" ? field.selectedOptions[0]?.textContent ?? value : value;
   const unit = name.endsWith("_seconds") ? " s" : "";
   return make("li", {}, make("span", { textContent: `${NAMES[name]} ${shown}${unit}` }), removeButton(`filter ${NAMES[name]} ${shown}`, { [name]: [] }));
 }
@@ -90,9 +90,9 @@ export function showAsked(parameters, typed = "") {
     if (field.tagName !== "SELECT" || field.selectedIndex >= 0) continue;
     if (name === "dataset" || !value) field.selectedIndex = 0;
     else field.append(new Option(value, value, false, true));  // the server says what it thinks of it
-    if (name === "dataset" && value) unknown = value;
+    if (name === "dataset" && value && field.length) unknown = value;
   }
-  const used = FILTERS.filter((name) => parameters.has(name) && name !== "dataset");
+  const used = FILTERS.filter((name) => parameters.has(name) && (name !== "dataset" || unknown));
   byId("chosen").replaceChildren(...used.map((name) => filterChip(name, parameters.get(name))));
   byId("more").classList.toggle("used", used.length > 0);
   return unknown;
@@ -139,6 +139,11 @@ export function listen(then, failed, say) {
     if (target.type !== "date" || !target.value || target.value >= FIRST_DATE) go(fromForm());
   });
   byId("more").addEventListener("click", () => openPanel(panel.hidden));
+  byId("done").addEventListener("click", () => {
+    openPanel(false);
+    byId("more").focus({ preventScroll: true });
+    byId("line").scrollIntoView();
+  });
   byId("choose").addEventListener("click", () => byId("file").click());
   byId("file").addEventListener("change", () => {
     const [file] = byId("file").files;

@@ -1,5 +1,5 @@
 // A result as a card: the frame of its best second, and below it the time and one short reason.
-import { clock, make, numberOf, span, whileSeen } from "./common.js";
+import { clock, make, nameOf, numberOf, span, whileSeen } from "./common.js";
 import { loadPicture, pictureAt, remarkOn, sourceOf } from "./pictures.js";
 
 const GOOD_PERCENT = 25, POSSIBLE_PERCENT = 5;  // of held-out captions that fit less well
@@ -81,7 +81,7 @@ export function card(moment, { dataset, address, open, signal }) {
   const why = moment.found_by ? reason(moment) : moment.captions.slice(0, 1);
   words.append(make("b", { textContent: moment.found_by ? span(moment) : `${clock(moment.duration_seconds)} long` }));
   words.append(" ", ...why);
-  const link = make("a", { className: "card", href: address }, frame, words, make("span", { className: "name quiet", textContent: moment.video_id, title: moment.video_id }), remark);
+  const link = make("a", { className: "card", href: address }, frame, words, make("span", { className: "name quiet", textContent: nameOf(moment), title: moment.file_name ? `${moment.file_name} (${moment.video_id})` : moment.video_id }), remark);
   link.addEventListener("click", (event) => {
     if (event.ctrlKey || event.metaKey || event.shiftKey || event.button !== 0) return;
     event.preventDefault();

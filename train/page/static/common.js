@@ -37,6 +37,11 @@ export function span({ start_seconds: start, end_seconds: end }) {
   return `${clock(start, digits)} – ${clock(end, digits)}`;
 }
 
+// What people call a video: its file, where that was renamed, else its id.
+export function nameOf({ video_id: id, file_name: name }) {
+  return name ?? id;
+}
+
 export class Unreachable extends Error {}
 
 const unreachable = (error) => {
@@ -63,13 +68,4 @@ export function whileSeen(element, signal, enter) {
   }, { rootMargin: "200px" });
   observer.observe(element);
   signal.addEventListener("abort", () => { inside?.abort(); observer.disconnect(); });
-}
-
-export function whenSeen(element, signal, then) {
-  const observer = new IntersectionObserver((entries) => {
-    if (!entries.some((entry) => entry.isIntersecting)) return;
-    observer.disconnect();
-    if (!signal.aborted) then();
-  }, { rootMargin: "200px" });
-  observer.observe(element);
 }

@@ -8,12 +8,15 @@ import { closeViewer, openViewer } from "./viewer.js";
 const NUM_RESULTS = 48;  // of a block
 const MAX_SKIPPED = 100000;  // as the server allows
 const FAR_PX = 4000;  // blocks beyond are emptied, so that 100,000 results scroll
+const LINK = /^(.+)@(\d+(?:\.\d+)?)$/s;
 const MAX_SHOWN = 100;  // characters of a query in a sentence
 const CANCEL_MS = 400;  // of a search, before it can be cancelled
 const results = byId("results"), status = byId("status"), notes = byId("notes"), next = byId("next"), viewer = byId("viewer"), cancel = byId("cancel");
 let request = new AbortController();
 let about = { datasets: [] };
 let moments = [];  // all that were loaded, the best first
+let linked = null;  // the moment of a link that was not among them
+let isCounted = false;  // whether the status says how many there are
 let hasMore = false;
 let loading = null;  // the block that is being asked for
 let shownAddress = "";  // of the results
@@ -25,14 +28,23 @@ function videosOf(parameters, found) {
 }
 
 function say(parameters, found) {
-  const query = parameters.get("q"), what = parameters.get("group") === "video" ? "Videos" : "Moments";
+  const query = parameters.get("q"), what = `${found.has_more ? "More than " : ""}${numberOf(moments.length, parameters.get("group") === "video" ? "video" : "moment")}`;
   const example = parameters.has("like") ? `${query ? "and " : ""}like ${parameters.getAll("like").length === 1 ? "the example" : "the examples"}` : "";
   const without = parameters.has("without") ? `, without “${parameters.get("without")}”` : "";
-  status.textContent = `${found.moments.length ? what : "Nothing"} ${[...(query ? [`for “${shortened(query)}”`] : []), example].filter(Boolean).join(" ")}${without} among ${videosOf(parameters, found)}`;
+  status.textContent = `${moments.length ? what : "Nothing"} ${[...(query ? [`for “${shortened(query)}”`] : []), example].filter(Boolean).join(" ")}${without} among ${videosOf(parameters, found)}`;
 }
 
 function shortened(text) {
   return text.length > MAX_SHOWN ? `${text.slice(0, MAX_SHOWN)} …` : text;
+}
+
+// Whether no video of the data set was read yet; then the answer's warning says how far it is.
+function isUnread(found) {
+  return found.num_videos === 0 && about.datasets.every((dataset) => dataset.num_videos === 0);
+}
+
+function sentence(text) {
+  return `${text[0].toUpperCase()}${text.slice(1)}.`;
 }
 
 function note(text) {
@@ -70,11 +82,28 @@ function showBlock(first, found, context) {
   fill();
   results.append(list);
   observer.observe(list);
-  context.signal.addEventListener("abort", () => observer.disconnect());
 }
 
 function opened() {
-  return moments.flatMap((moment) => [moment, ...(moment.similar ?? [])]).find(isOpen);
+  return [...moments.flatMap((moment) => [moment, ...(moment.similar ?? [])]), ...(linked ? [linked] : [])].find(isOpen);
+}
+
+// Opens what a link says. Of what is not among the first results, the video is shown at that second.
+async function followLink(parameters, signal) {
+  const link = new URLSearchParams(location.search).get("open");
+  if (!link) return;
+  const [, videoId, seconds] = LINK.exec(link) ?? [null, link, "0"];
+  if (!opened()) {
+    const { videos: [video] } = await ask("/api/videos", { ...datasetOf(parameters), video_id: videoId }, { signal });
+    if (!video) {
+      note(`The video of this link, ${videoId}, is not there.`);
+      history.replaceState(null, "", `/?${asked()}`);
+      return;
+    }
+    linked = { ...asMoment(video), best_seconds: Math.min(Number(seconds), video.duration_seconds) };
+    history.replaceState(history.state, "", addressOf(linked));
+  }
+  showViewer(opened());
 }
 
 function open(moment) {
@@ -122,15 +151,24 @@ function go(parameters) {
   show();
 }
 
+// A video of the list, as a moment.
+function asMoment(video) {
+  const { duration_seconds: length, middle_seconds: middle, caption } = video;
+  return { ...video, start_seconds: 0, end_seconds: length, best_seconds: middle, captions: caption === null ? [] : [caption] };
+}
+
 async function askForBlock(parameters, signal) {
   const page = { num_results: NUM_RESULTS, offset: moments.length };
   if (!isEmpty(parameters)) return ask("/api/search", new URLSearchParams([...parameters, ...Object.entries(page)]), { signal });
   const { videos, num_videos: numVideos, warnings = [] } = await ask("/api/videos", new URLSearchParams([...parameters, ...Object.entries(page)]), { signal });
-  const found = videos.map((video) => ({
-    ...video, start_seconds: 0, end_seconds: video.duration_seconds, best_seconds: video.middle_seconds,
-    captions: video.caption === null ? [] : [video.caption],
-  }));
+  const found = videos.map(asMoment);
   return { moments: found, num_videos: numVideos, warnings, nothing_fits: null, has_more: moments.length + found.length < numVideos };
+}
+
+// Removes the results, which stay, dimmed, while others are searched.
+function clear() {
+  results.replaceChildren();
+  [results.hidden, results.inert] = [false, false];
 }
 
 // Asks for the next block and shows it.
@@ -143,11 +181,16 @@ function more() {
     try {
       const found = await askForBlock(parameters, signal);
       for (const moment of found.moments.flatMap((one) => [one, ...(one.similar ?? [])])) delete moment.curve;  // 100,000 results stay in memory
+      if (!first) clear();
       moments.push(...found.moments);
       hasMore = found.has_more && moments.length < MAX_SKIPPED;
       if (found.moments.length) showBlock(first, found.moments, { dataset: datasetOf(parameters), signal });
       if (found.has_more && !hasMore) note(`The first ${numberOf(moments.length, "result")} are shown; ask for something narrower.`);
       next.textContent = "Show more";
+      if (isCounted) {
+        status.setAttribute("aria-live", "off");  // a number that grows while one scrolls is not read out
+        say(parameters, found);
+      }
       return found;
     } catch (error) {
       if (first && error.name !== "AbortError") next.textContent = `No answer (${error.message}). Try again`;
@@ -206,38 +249,42 @@ async function show(typed = "") {
   request.abort();
   request = new AbortController();
   const { signal } = request;
-  [moments, hasMore, loading, next.disabled] = [[], false, null, false];
+  [moments, linked, hasMore, isCounted, loading, next.disabled, results.inert] = [[], null, false, false, null, false, true];
   closeViewer();
   const parameters = asked(), unknown = showAsked(parameters, typed);
-  results.replaceChildren();
-  results.hidden = false;
+  scrollTo(0, 0);
   notes.replaceChildren();
+  status.setAttribute("aria-live", "polite");
   next.hidden = true;
   byId("end").hidden = true;
   cancel.hidden = true;
   shownAddress = `/?${parameters}`;
   byId("json").href = isEmpty(parameters) ? "/api/openapi.json" : `/api/search?${parameters}`;
   document.title = parameters.has("q") ? `${parameters.get("q")} - vlalign search` : "vlalign search";
-  if (unknown !== null && about.datasets.length) { status.textContent = `No answer: this page has no data set ${unknown}; choose one in the filters.`; return; }
+  if (unknown !== null && about.datasets.length) {
+    clear();
+    status.textContent = `No answer: this page has no data set ${unknown}. It has ${about.datasets.map(({ name }) => name).join(", ")}.`;
+    return;
+  }
   isSearching = true;
   if (isEmpty(parameters)) suggest(parameters);
   else status.textContent = "Searching …";
   const slow = setTimeout(() => { cancel.hidden = isEmpty(parameters); }, CANCEL_MS);
   try {
     const found = await more();
-    for (const warning of found.warnings) note(warning);
+    if (isEmpty(parameters) && isUnread(found)) status.textContent = found.warnings.map(sentence).join(" ");
+    else for (const warning of found.warnings) note(warning);
+    if (isEmpty(parameters) && found.num_videos && [...parameters].length) status.textContent = `${numberOf(found.num_videos, "video")}. ${status.textContent}`;
     if (!isEmpty(parameters)) {
       say(parameters, found);
       if (found.nothing_fits) showNothing(found);
+      else isCounted = true;
     }
-    const linked = opened();
-    if (linked) showViewer(linked);
-    else if (new URLSearchParams(location.search).has("open")) {
-      note("The moment of this link is not among the first results.");
-      history.replaceState(null, "", `/?${asked()}`);
-    }
+    await followLink(parameters, signal);
   } catch (error) {
-    if (error.name !== "AbortError") failed(error);
+    if (error.name === "AbortError") return;
+    if (!moments.length) clear();
+    failed(error);
   } finally {
     clearTimeout(slow);
     if (signal === request.signal) [cancel.hidden, isSearching] = [true, false];
@@ -245,8 +292,7 @@ async function show(typed = "") {
 }
 
 async function failed(error) {
-  const isEmptyDataset = isEmpty(asked()) && about.datasets.every((dataset) => dataset.num_videos === 0);
-  status.textContent = isEmptyDataset && !(error instanceof Unreachable) ? `${error.message[0].toUpperCase()}${error.message.slice(1)}.` : `No answer: ${error.message}`;
+  status.textContent = `No answer: ${error.message}`;
   if (error instanceof Unreachable && await serverIsBack(request.signal)) start();
 }
 
@@ -264,6 +310,7 @@ async function start() {
 listen(go, failed, (text) => { status.textContent = text; });
 cancel.addEventListener("click", () => {
   request.abort();
+  clear();
   cancel.hidden = true;
   status.textContent = "The search was cancelled.";
   byId("q").focus();
@@ -274,9 +321,9 @@ const atEnd = new IntersectionObserver((entries) => {
 }, { rootMargin: "800px" });
 viewer.addEventListener("leave", leave);
 addEventListener("popstate", () => {
-  const linked = opened();
+  const moment = opened();
   if (`/?${asked()}` !== shownAddress) show();
-  else if (linked) showViewer(linked);
+  else if (moment) showViewer(moment);
   else closeViewer();
 });
 addEventListener("keydown", (event) => {

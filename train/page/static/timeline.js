@@ -1,6 +1,6 @@
 // The time line of a video: small frames, the score of the query over them, and the moment. The pointer or the arrow keys
 // choose a second, whose frame is shown above it; a click or Enter plays from there.
-import { clock, drawn, make, whenSeen } from "./common.js";
+import { clock, drawn, make, whileSeen } from "./common.js";
 import { loadPicture, pictureAt, remarkOn } from "./pictures.js";
 
 const NUM_FRAMES = 10;
@@ -75,9 +75,8 @@ export function timeline(moment, dataset, seek, signal) {
   line.moveTo(moment.best_seconds);
   const images = Array.from({ length: NUM_FRAMES }, () => make("img", { alt: "" }));
   frames.append(...images);
-  whenSeen(line, signal, () => images.forEach((image, index) => {
-    loadPicture(at((index + 0.5) / NUM_FRAMES * length), signal).then((picture) => { image.src = picture.address; }).catch(() => {});
-  }));
+  whileSeen(line, signal, (seen) => Promise.all(images.map((image, index) => loadPicture(at((index + 0.5) / NUM_FRAMES * length), seen)
+    .then((picture) => { image.src = picture.address; }, (error) => { if (seen.aborted) throw error; }))));
   return line;
 }
 

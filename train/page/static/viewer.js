@@ -1,6 +1,7 @@
 // The viewer of a result: its video at the second, the time line, what found it, and what to ask next.
-import { ask, byId, clock, make, numberOf, span } from "./common.js";
+import { ask, byId, clock, make, nameOf, numberOf, span } from "./common.js";
 import { reason } from "./cards.js";
+import { sourceOf } from "./pictures.js";
 import { player } from "./player.js";
 import { timeline } from "./timeline.js";
 
@@ -42,6 +43,14 @@ function facts(moment) {
   return list;
 }
 
+// Copies the address of the page, which is that of the result. Browsers allow it on this machine, and where there is HTTPS.
+function copyLink() {
+  const button = make("button", { type: "button", textContent: "Copy link", attributes: { "aria-live": "polite" } });
+  const say = (text) => () => { button.textContent = text; };
+  button.addEventListener("click", () => navigator.clipboard.writeText(location.href).then(say("Copied"), say("Not copied")));
+  return button;
+}
+
 function action(label, name, then) {
   const button = make("button", { type: "button", textContent: label, attributes: { "aria-label": name } });
   button.addEventListener("click", then);
@@ -60,16 +69,21 @@ export function openViewer(moment, { query, dataset, position, actions }) {
   const part = span(moment), why = moment.found_by ? reason(moment) : [];
   const close = action("×", "Close", actions.close), buttons = make("div", { className: "buttons" });
   close.className = "close";
+  const download = make("a", { className: "button", textContent: "Download video", download: moment.file_name ?? moment.video_id.split("/").at(-1) });
+  download.href = sourceOf("video", dataset, moment.video_id);
   if (plays) {
-    const play = action("Play moment", `Play ${moment.video_id} from ${part}`, () => seek(moment.start_seconds, moment.end_seconds));
-    watch((seconds) => { line.moveTo(seconds); light(seconds); }, () => play.replaceWith("This video cannot be played here."));
+    const play = action(moment.found_by ? "Play moment" : "Play from the start", `Play ${moment.video_id} from ${part}`, () => seek(moment.start_seconds, moment.end_seconds));
+    watch((seconds) => { line.moveTo(seconds); light(seconds); }, () => { play.replaceWith("This video cannot be played here."); download.remove(); });
     buttons.append(play);
   }
   const example = `${moment.video_id}@${moment.start_seconds}-${moment.end_seconds}`;
   buttons.append(action("More like this", `More like ${moment.video_id}, ${part}`, () => actions.like(example)),
     action("Add as example", `Add ${moment.video_id}, ${part}, as example`, () => actions.addExample(example)));
+  if (navigator.clipboard) buttons.append(copyLink());
+  if (moment.shown === "file") buttons.append(download);
   const about = make("div", { className: "about" },
-    make("h2", { id: "viewer-name", tabIndex: -1, textContent: moment.video_id }),
+    make("h2", { id: "viewer-name", tabIndex: -1, textContent: nameOf(moment) }),
+    make("p", { className: "quiet", textContent: moment.file_name ? `Video ${moment.video_id}` : "" }),
     make("p", {}, make("b", { textContent: part }), " ", ...why), remark, words, buttons);
   const captions = [...new Set(moment.captions)].filter((caption) => !moment.found_by || caption !== moment.caption);
   if (captions.length) about.append(make("h3", { textContent: "Captions here" }), make("ul", {}, ...captions.map((caption) => make("li", { textContent: caption }))));
@@ -80,7 +94,7 @@ export function openViewer(moment, { query, dataset, position, actions }) {
   if (moment.similar?.length) {
     about.append(make("h3", { textContent: "Nearly the same" }), make("ul", {}, ...moment.similar.map((other) => {
       const item = make("li");
-      item.append(action(`${other.video_id}, ${span(other)}`, `Show ${other.video_id}, ${span(other)}`, () => actions.show(other)));
+      item.append(action(`${nameOf(other)}, ${span(other)}`, `Show ${nameOf(other)}, ${span(other)}`, () => actions.show(other)));
       return item;
     })));
   }
@@ -99,6 +113,7 @@ export function openViewer(moment, { query, dataset, position, actions }) {
   if (plays && moment.shown === "file") view.preload = "metadata";
   if (!query) return;
   ask("/api/word_curves", { ...dataset, q: query, video_id: moment.video_id }, { signal }).then((fits) => {
+    if (fits.length) words.before(make("h3", { textContent: "Words of the query; highlighted where they match" }));
     words.append(...fits.map(({ word, curve }) => wordButton(word, curve, seek)));
     light(moment.best_seconds);
   }).catch(() => {});  // the moment is shown without them
