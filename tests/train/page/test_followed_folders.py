@@ -138,9 +138,9 @@ def test_a_page_from_nothing_takes_in_what_comes(start, videos, recordings, mode
     assert [(of["name"], of["num_videos"]) for of in about["datasets"]] == [("mine", 0)]
     first = page.get("/api/search", q="a red ball falls")
     assert first["moments"] == [] and "being read" in first["warnings"][0]
-    for path in ("/api/videos", "/media/picture"):
+    for path, parameters in (("/api/videos", {}), ("/media/picture", {"video_id": "a"})):
         with pytest.raises(urllib.error.HTTPError, match="404"):
-            page.get(path, video_id="a")
+            page.get(path, **parameters)
     page.wait_for(lambda: page.get("/api/sync")["version"] == 1)
     assert page.found() == {"a"} and page.get("/api/about")["datasets"][0]["num_videos"] == 1
     shutil.copy(recordings[1], videos / "b.mp4")
