@@ -455,12 +455,15 @@ def _add_searches(app: FastAPI) -> None:
         end: Seconds,
         filters: Filters,
         num_results: NumResults = 12,
+        offset: Offset = 0,
+        fold: Fold = False,
     ) -> SearchResponse:
         """Find moments that look like a part of a video."""
         with one_search():
             videos = filters.videos(dataset.facts)
             like = VideoSpan(video_id, start, end)
-            moments, has_more = dataset.search.part(like=like, num_results=num_results, videos=videos)
+            shown = {"num_results": num_results, "offset": offset, "fold": fold}
+            moments, has_more = dataset.search.part(like=like, videos=videos, **shown)
             return dataset.respond(moments, videos, has_more, filters.warnings(dataset.facts))
 
     @app.get("/api/score_curve", dependencies=queue)
