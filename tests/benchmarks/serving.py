@@ -88,7 +88,8 @@ def hostile_request(rng: random.Random, video_id: str, known: dict[str, str]) ->
         name = "".join(rng.choices(names, k=rng.choice([1, 1, 2, 5])))
         seconds = rng.choice(["0", "-1", "nan", "1e999", "x"])
         kind, end = rng.choice(["video", "picture", "clip"]), rng.choice(["1", "1", "9e6", "nan", "0"])
-        path = f"/media/{kind}?video_id={name}&seconds={seconds}&start={seconds}&end={end}"
+        of_kind = {"video": "", "picture": f"&seconds={seconds}", "clip": f"&start={seconds}&end={end}"}
+        path = f"/media/{kind}?video_id={name}{of_kind[kind]}"
     if rng.random() < 0.1:
         query, count = rng.choice(["", "%00", "x" * 3000]), rng.choice(["0", "-5", "99999999999", "x"])
         path = f"/api/search?q={query}&num_results={count}"

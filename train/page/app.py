@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from ...storage.common.errors import UserError
+from ...storage.common.terminal import one_line
+from ...storage.records import SPLITS
 from ..search.caption_index import NO_CURVE
 from ..search.caption_terms import CaptionTerms
 from ..search.moments import Moment
@@ -40,6 +43,7 @@ from .example_pictures import ExamplePictures
 from .folder_sync import FolderSync
 from .guard import UPLOADS, Access, Guard, too_large
 from .library import NotFound, VideoLibrary
+from .parameters import PROBLEM_RESPONSE, check_parameters, wrong_value
 from .pictures import FrameCache
 from .responses import (
     AboutResponse,
@@ -96,9 +100,12 @@ VideoOffset = Annotated[int, Query(ge=0, le=10**9, description="videos to skip")
 PictureId = Annotated[str, Query(min_length=1, max_length=100)]
 Seconds = Annotated[float, Query(ge=0, le=1e7, allow_inf_nan=False)]
 MaxSeconds = Annotated[float | None, Query(ge=0, le=1e7, allow_inf_nan=False)]
-Split = Annotated[str | None, Query(pattern="^(train|validation|test)$")]
+Split = Annotated[str | None, Query(max_length=100, json_schema_extra={"enum": list(SPLITS)})]
 DatasetName = Annotated[
-    str | None, Query(alias="dataset", max_length=255, description="name of a data set of this page; the first if none")
+    str | None,
+    Query(
+        alias="dataset", min_length=1, max_length=255, description="name of a data set of this page; the first if none"
+    ),
 ]
 HasCaption = Annotated[bool | None, Query(description="only videos with (true) or without (false) a known caption")]
 
@@ -106,11 +113,11 @@ HasCaption = Annotated[bool | None, Query(description="only videos with (true) o
 FolderName = Annotated[
     str | None, Query(max_length=MAX_FOLDER_CHARACTERS, description="only videos whose files lie in this folder")
 ]
-Day = Annotated[str | None, Query(max_length=10, description="a day, such as 2026-01-31, when a file was changed")]
+Day = Annotated[str | None, Query(max_length=100, description="a day, such as 2026-01-31, when a file was changed")]
 CaptionText = Annotated[
     str | None, Query(max_length=MAX_QUERY_CHARACTERS, description="only videos of which a caption has these words")
 ]
-Language = Annotated[str | None, Query(max_length=10, description="only videos whose captions are in this language")]
+Language = Annotated[str | None, Query(max_length=100, description="only videos whose captions are in this language")]
 
 
 def video_filters(
@@ -127,7 +134,7 @@ def video_filters(
     """Return the filters of videos, which are parameters of several addresses; an empty text is none."""
     longest = math.inf if max_seconds is None else max_seconds
     texts = (text or None for text in (folder, since, until, caption, caption_language))
-    return VideoFilters(split, has_caption, min_seconds, longest, *texts)
+    return VideoFilters(split or None, has_caption, min_seconds, longest, *texts)
 
 
 Filters = Annotated[VideoFilters, Depends(video_filters)]
@@ -268,7 +275,7 @@ def selected_dataset(request: Request, name: DatasetName = None) -> PageDataset:
         raise NothingYet(sync.why_nothing_yet)
     found = next(iter(datasets.values())) if name is None else datasets.get(name)
     if found is None:
-        raise NotFound(f"no such data set on this page; expected one of {', '.join(datasets)}")
+        raise NotFound(f"dataset {one_line(str(name))}: not on this page; expected one of {', '.join(datasets)}")
     return found
 
 
@@ -283,7 +290,8 @@ def make_app(searches: Sequence[Search], access: Access) -> FastAPI:
         access: Who may send requests.
     """
     urls = {"openapi_url": "/api/openapi.json", "docs_url": None, "redoc_url": None}
-    app = FastAPI(title="vlalign", lifespan=_life, **urls)
+    every = {"dependencies": [Depends(check_parameters)], "responses": {422: PROBLEM_RESPONSE}}
+    app = FastAPI(title="vlalign", lifespan=_life, **every, **urls)
     app.state.clips, app.state.frames, app.state.pictures = ClipCache(), FrameCache(), ExamplePictures()
     app.state.datasets, app.state.sync = {}, None
     app.state.version, app.state.changing = 0, threading.Lock()
@@ -343,6 +351,10 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(UserError)
     async def user_error(_: Request, error: Exception) -> JSONResponse:
         return JSONResponse({"detail": app.state.pictures.without_paths(str(error))}, 422)
+
+    @app.exception_handler(RequestValidationError)
+    async def wrong_request(_: Request, error: Any) -> JSONResponse:
+        return JSONResponse({"detail": str(wrong_value(error.errors()[0]))}, 422)
 
     @app.exception_handler(NothingYet)
     async def nothing_yet(request: Request, error: Exception) -> JSONResponse:
@@ -463,12 +475,15 @@ def _add_searches(app: FastAPI) -> None:
         end: Seconds,
         filters: Filters,
         num_results: NumResults = 12,
+        offset: Offset = 0,
+        fold: Fold = False,
     ) -> SearchResponse:
         """Find moments that look like a part of a video."""
         with one_search():
             videos = filters.videos(dataset.facts)
             like = VideoSpan(video_id, start, end)
-            moments, has_more = dataset.search.part(like=like, num_results=num_results, videos=videos)
+            shown = {"num_results": num_results, "offset": offset, "fold": fold}
+            moments, has_more = dataset.search.part(like=like, videos=videos, **shown)
             return dataset.respond(moments, videos, has_more, filters.warnings(dataset.facts))
 
     @app.get("/api/score_curve", dependencies=queue)

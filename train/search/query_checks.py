@@ -188,5 +188,5 @@ def _day(name: str, text: str | None) -> date | None:
     except ValueError:
         raise SettingError(name, text, "expected a day, such as 2026-01-31") from None
     if day is not None and not FIRST_YEAR <= day.year < date.max.year:
-        raise SettingError(name, text, f"expected a day from {FIRST_YEAR} on")
+        raise SettingError(name, text, f"expected a day of the years {FIRST_YEAR} to {date.max.year - 1}")
     return day

@@ -246,7 +246,7 @@ class VideoFilters:
         found = {video_id for video_id, of in facts.folder_of.items() if f"{of}/".startswith(f"{wanted}/")}
         if not found or not wanted:
             raise SettingError(
-                "folder", folder, _expected("no video lies in it", facts.folders, "there are no folders")
+                "folder", folder, _expected("no video lies in it", facts.folders, "there are no folders; omit it")
             )
         return found
 

@@ -73,9 +73,10 @@ def test_several_examples_and_a_text(client, search):
     expected = search("snow", like=[VideoSpan("v0", 0, 10), VideoSpan("v2")], num_results=9)
     found = client.get("/api/search", params={"q": "snow", "like": like, "num_results": 9, "fold": False}).json()
     assert spans(found["moments"]) == as_spans(expected) and found["nothing_fits"] is None
-    alone = client.get("/api/search", params={"like": "v0@0-10", "fold": False}).json()
-    part = client.get("/api/like", params={"video_id": "v0", "start": 0, "end": 10}).json()
-    assert alone["moments"] == part["moments"] and alone["has_more"] == part["has_more"]
+    for more in ({"fold": False}, {"fold": True, "offset": 2, "num_results": 3}):
+        alone = client.get("/api/search", params={"like": "v0@0-10", **more}).json()
+        part = client.get("/api/like", params={"video_id": "v0", "start": 0, "end": 10, **more}).json()
+        assert alone["moments"] == part["moments"] and alone["has_more"] == part["has_more"]
 
 
 def test_a_client_opens_no_file(client, tmp_path):
