@@ -81,7 +81,8 @@ UPLOAD_BODY = {"requestBody": {"required": True, "content": {"image/*": {}, "app
 QueryText = Annotated[str, Query(min_length=1, max_length=2000)]
 VideoId = Annotated[str, Query(min_length=1, max_length=MAX_ID_CHARACTERS)]
 OneVideo = Annotated[
-    str | None, Query(max_length=MAX_ID_CHARACTERS, description="only this video, whatever the filters are")
+    str | None,
+    Query(min_length=1, max_length=MAX_ID_CHARACTERS, description="only this video, whatever the filters are"),
 ]
 OptionalText = Annotated[str, Query(max_length=MAX_QUERY_CHARACTERS)]
 Examples = Annotated[

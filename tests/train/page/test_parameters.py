@@ -7,6 +7,8 @@ from vlalign.train.page.app import make_app
 from vlalign.train.page.guard import Access
 
 NEEDED = {"q": "dog", "video_id": "v0", "start": "0", "end": "5", "picture": "x"}
+ONE_VIDEO = ("/api/videos", "video_id")
+"""With it, the address ignores the filters."""
 NO_NUMBERS = ["-1", "nan", "inf", "abc", "", "9" * 400]
 WRONG = {
     "num_results": [*NO_NUMBERS, "0", "61", "1.5"],
@@ -68,7 +70,7 @@ def test_each_wrong_value_of_each_address_is_named(client):
     for path, names in parameters_of(client).items():
         for name in names:
             for value in WRONG[name]:
-                right = {each: NEEDED[each] for each in names if each in NEEDED}
+                right = {each: NEEDED[each] for each in names if each in NEEDED and (path, each) != ONE_VIDEO}
                 assert refused(client, path, right | {name: value}).startswith(name), (path, name)
                 asked += 1
     assert asked > 250
