@@ -34,6 +34,7 @@ from .caption_index import (
 )
 from .caption_scores import MAX_WINDOWS_BY_SEARCH as MAX_WINDOWS_OF_SCORES
 from .caption_scores import CaptionScores, open_caption_scores
+from .caption_terms import has_words
 from .coded_search import CandidateSearch, CodedIndex
 from .encoder import ClipScores, SearchEncoder, l2_normalize
 from .exact_search import ExactSearch
@@ -69,7 +70,7 @@ MAX_OCCURRENCES = 20
 """Moments of a video in a search that is grouped by video."""
 MAX_ALL = 1000
 """Moments, or videos, that are returned if all are asked for, and it is not known which scores fit."""
-ONLY_STOP_WORDS = "no captions were searched: the text has only stop words, such as 'the'; add what is said or seen"
+NO_CAPTION_WORDS = "no captions were searched: the text has {}; add what is said or seen"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -463,9 +464,12 @@ class Search:
     def _unread(self, text: str, by: SearchBy) -> list[str]:
         """Return what of a text was compared with nothing: stop words with captions, unknown words with videos."""
         captions = None if by == "video" else self.caption_index
-        only_stop_words = [ONLY_STOP_WORDS] if captions is not None and not captions.has_content_words(text) else []
+        lines = []
+        if captions is not None and not captions.has_content_words(text):
+            what = "only stop words, such as 'the'" if has_words(text) else "no words"
+            lines.append(NO_CAPTION_WORDS.format(what))
         by_video = by != "text" and (captions is None or self.encoder.reads_texts)
-        return [*only_stop_words, *(self.encoder.warnings(text) if by_video else ())]
+        return [*lines, *(self.encoder.warnings(text) if by_video else ())]
 
     def _prepare(self, request: _Request) -> _Query:
         """Return a query with the scores of its vector, and with what a search that is grouped shows."""

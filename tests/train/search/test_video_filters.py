@@ -187,6 +187,9 @@ def test_a_caption_has_all_words_in_any_form(search):
     assert passing(search, caption="katzen auf dem sofa") == {"synced"}
     with pytest.raises(SettingError, match=r"^caption the: .*stop words"):
         passing(search, caption="the")
+    for text in ("", "(", "*", "😀", "\0"):
+        with pytest.raises(SettingError, match=r"^caption .*: has no words; expected some, such as 'red roses'$"):
+            passing(search, caption=text)
 
 
 def test_captions_have_the_language_that_their_words_were_compared_in(search):
