@@ -26,6 +26,8 @@ from ...storage.captions.languages import (
 DEFAULT_LANGUAGE = "en"
 MIN_SHARE, MIN_CAPTIONS = 0.05, 2
 """A language counts if it has this share of the captions of a sample, and this many."""
+MIN_STOP_WORDS, MIN_OTHER_STOP_WORDS = 2, 3
+"""Different stop words by which most captions' language is told, and another one: "dog" alone is not Danish."""
 MAX_CACHED_WORDS = 1 << 18
 """Words whose terms are kept in memory, for each language: about 50 MB."""
 
@@ -232,14 +234,17 @@ class CaptionTerms:
         Args:
             samples: Texts of each file of captions.
         """
-        votes: Counter[str] = Counter()
-        for texts in samples:
-            votes.update(count_stop_words(word for text in texts for word in text.lower().split()))
-        expected = max(votes, key=lambda language: votes[language], default=DEFAULT_LANGUAGE)
+        words = [word for texts in samples for text in texts for word in text.lower().split()]
+        votes, evidence = count_stop_words(words), count_stop_words(set(words))
+        known = [language for language in votes if evidence[language] >= MIN_STOP_WORDS]
+        expected = max(known, key=lambda language: votes[language], default=DEFAULT_LANGUAGE)
+        others = count_stop_words(set(words) - stop_words(expected))
         counts: Counter[str] = Counter()
         for texts in samples:
             counts.update(languages_among(texts, expected))
-        del counts[""]
+        for language in ("", *(code for codes in BY_STOP_WORDS.values() for code in codes)):
+            if language != expected and others[language] < MIN_OTHER_STOP_WORDS:
+                del counts[language]
         min_count = max(MIN_SHARE * counts.total(), MIN_CAPTIONS)
         return cls([language for language, count in counts.most_common() if count >= min_count] or [expected])
 

@@ -186,6 +186,12 @@ def test_stop_words_are_those_of_the_captions_languages(tmp_path, languages, que
             index.videos_with(query)
 
 
+def test_a_word_that_is_a_stop_word_elsewhere_makes_no_language():
+    """Danish has "dog" as a stop word, French "car"."""
+    terms = CaptionTerms.detect([["dog snow", "car dog", "snow forest", "red car"] * 10])
+    assert terms.languages == ("en",) and terms.of_query("dog car") == ["dog", "car"]
+
+
 def test_stop_words_in_chinese_characters_are_those_of_the_captions_language():
     assert CaptionTerms(["ja"]).of_query("先生") and not CaptionTerms(["zh"]).of_query("先生")
 
