@@ -25,6 +25,7 @@ from ..search.query_checks import (
     check_offset,
     check_query,
     check_split,
+    check_text,
     parse_example,
     read_days,
 )
@@ -165,6 +166,7 @@ def _check_query(args: argparse.Namespace, query: str) -> None:
         raise SettingError("without", args.without, "needs a text or --like to look for")
     if not args.like or query.strip():
         check_query(query)
+    check_text("without", args.without)
     if args.all and args.num_results is not None:
         raise SettingError("num_results", args.num_results, "limits what --all asks for; pass only one of both")
     if args.num_results is not None:
@@ -177,6 +179,7 @@ def _check_query(args: argparse.Namespace, query: str) -> None:
     check_split(args.split)
     check_lengths(args.min_seconds, args.max_seconds)
     read_days(args.since, args.until)
+    check_text("caption", args.caption or "")
     if args.like_weight is not None and (not args.like or not query.strip()):
         problem = "changes nothing without both a text and --like; omit it"
         raise SettingError("like_weight", args.like_weight, problem)

@@ -132,6 +132,14 @@ def check_query(query: str) -> None:
         raise UserError(f"the query {query[:100]!r} is not valid Unicode; expected UTF-8")
 
 
+def check_text(name: str, text: str) -> None:
+    """Raise ``SettingError`` for a text beside the query that is too long, or no text."""
+    if len(text) > MAX_QUERY_CHARACTERS:
+        raise SettingError(name, text, f"{len(text):,} characters; expected at most {MAX_QUERY_CHARACTERS:,}")
+    if not is_text(text):
+        raise SettingError(name, text, "not valid Unicode; expected UTF-8")
+
+
 def check_count(name: str, value: int) -> None:
     """Raise ``SettingError`` for a number below 1."""
     if value < 1:

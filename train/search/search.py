@@ -54,6 +54,7 @@ from .query_checks import (
     check_group,
     check_offset,
     check_query,
+    check_text,
     check_time,
 )
 from .search_source import SearchSource
@@ -107,8 +108,7 @@ class _Request:
             raise SettingError("without", self.without, "needs a text or an example (like) to look for")
         if not self.examples or self.query.strip():
             check_query(self.query)
-        if self.without.strip():
-            check_query(self.without)
+        check_text("without", self.without)
         if self.num_results is not None:
             check_count("num_results", self.num_results)
         check_offset("offset", self.offset)

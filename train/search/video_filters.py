@@ -14,7 +14,7 @@ from ...storage.dataset.synced import SyncRecord, read_sync_record
 from ...storage.dataset.trusted_folders import AllowedFolders
 from ...storage.records import Caption, VideoRecord
 from .caption_index import CaptionIndex
-from .query_checks import check_lengths, check_split, check_time, read_days
+from .query_checks import check_lengths, check_split, check_text, check_time, read_days
 from .search import Search
 
 MAX_NAMED = 8
@@ -176,6 +176,7 @@ class VideoFilters:
         check_split(self.split)
         check_lengths(self.min_seconds, self.max_seconds)
         read_days(self.since, self.until)
+        check_text("caption", self.caption or "")
 
     def videos(self, facts: VideoFacts) -> set[str] | None:
         """Return the ids of the videos that pass; None for all.
