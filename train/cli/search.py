@@ -219,7 +219,7 @@ def _search(args: argparse.Namespace) -> int:
     videos = filters.videos(facts)
     moments = search(
         query,
-        like=[parse_example(text) for text in args.like],
+        like=[parse_example(text, search.has_video) for text in args.like],
         like_weight=LIKE_WEIGHT if args.like_weight is None else args.like_weight,
         without=args.without,
         num_results=None if args.all else NUM_RESULTS if args.num_results is None else args.num_results,

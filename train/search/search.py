@@ -7,6 +7,7 @@ captions (``caption_index``). ``caption_scores`` tell whether anything fits. ``w
 index that is searched. ``vlalign-search`` wraps ``open_search``.
 """
 
+import unicodedata
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -407,8 +408,7 @@ class Search:
         check_query(query)
 
         def find() -> ScoreCurve:
-            self._check_video(video_id)
-            return self._text_curve(self.encode_query(query), video_id)
+            return self._text_curve(self.encode_query(query), self._known_id(video_id))
 
         return self._without_pruned(find)
 
@@ -427,8 +427,7 @@ class Search:
         check_query(query)
 
         def find() -> dict[str, ScoreCurve]:
-            self._check_video(video_id)
-            return self.encoder.word_curves(query, video_id)
+            return self.encoder.word_curves(query, self._known_id(video_id))
 
         return self._without_pruned(find)
 
@@ -530,7 +529,7 @@ class Search:
     def _blocks(self, asked: _Query) -> Iterator[list[Hit]]:
         """Yield blocks of windows with the scores of all stages, the best first, without the examples' own."""
         assert asked.candidates is not None
-        spans = [(e.video_id, *self._span(e)) for e in asked.examples if isinstance(e, VideoSpan)]
+        spans = [self._span(e) for e in asked.examples if isinstance(e, VideoSpan)]
         if asked.examples:
             for block in self._hits(asked.candidates, HITS_AT_ONCE, asked.videos):
                 yield [hit for hit in block if not any(_shares_time(hit, *span) for span in spans)]
@@ -705,27 +704,41 @@ class Search:
 
     def _encode_span(self, like: VideoSpan) -> np.ndarray:
         """Return the vector of a part of a video."""
-        start, end = self._span(like)
-        whole = start == 0 and end >= self.encoder.duration_seconds(like.video_id)
-        clip = Clip(like.video_id, None, None) if whole else Clip(like.video_id, start, end)
+        video_id, start, end = self._span(like)
+        whole = start == 0 and end >= self.encoder.duration_seconds(video_id)
+        clip = Clip(video_id, None, None) if whole else Clip(video_id, start, end)
         vector = self.encoder.encode_clips([clip])[0]
         if not np.isfinite(vector).all():
-            raise UserError(f"{like.video_id}@{start:g}-{end:g}: this part has no feature rows; pass another part")
+            raise UserError(f"{video_id}@{start:g}-{end:g}: this part has no feature rows; pass another part")
         return vector
 
-    def _span(self, like: VideoSpan) -> tuple[float, float]:
-        """Return start and end of a part of a video, in seconds."""
-        self._check_video(like.video_id)
-        duration = self.encoder.duration_seconds(like.video_id)
+    def _span(self, like: VideoSpan) -> tuple[str, float, float]:
+        """Return the id of a part's video, and its start and end in seconds."""
+        video_id = self._known_id(like.video_id)
+        duration = self.encoder.duration_seconds(video_id)
         start, end = like.start_seconds or 0.0, duration if like.end_seconds is None else like.end_seconds
         if not 0 <= start < min(end, duration):
             raise UserError(
-                f"{like.video_id}@{start:g}-{end:g}: empty, or outside the video of {duration:.2f} s; "
+                f"{video_id}@{start:g}-{end:g}: empty, or outside the video of {duration:.2f} s; "
                 "expected 0 <= start < end, and start before the end of the video"
             )
-        return start, end
+        return video_id, start, end
 
-    def _check_video(self, video_id: str) -> None:
+    def id_of(self, video_id: str) -> str:
+        """Return the id of a video as the index has it: with composed accents (NFC), if it is none as it is given.
+
+        Args:
+            video_id: As somebody typed it; of a video that is there, or not.
+        """
+        return video_id if video_id in self._video_ids else unicodedata.normalize("NFC", video_id)
+
+    def has_video(self, video_id: str) -> bool:
+        """Return whether a text is the id of a video, however its accents are written."""
+        return self.id_of(video_id) in self._video_ids
+
+    def _known_id(self, video_id: str) -> str:
+        """Return the id of a video that can be an example; raise ``UserError`` for another one."""
+        video_id = self.id_of(video_id)
         if video_id not in self._video_ids or not len(self.index.rows_of(video_id)):
             expected = ", such as ".join(["one of its ids", *map(repr, sorted(self._video_ids)[:1])])
             if "@" in video_id:
@@ -733,6 +746,7 @@ class Search:
             elif video_id.lower().endswith(IMAGE_SUFFIXES):
                 expected += ", or the path of an image that is there"
             raise UserError(f"video {video_id!r}: not in the index of {self.encoder.dataset.name}; expected {expected}")
+        return video_id
 
 
 def _examples_of(like: ExampleQuery | Sequence[ExampleQuery] | None) -> tuple[ExampleQuery, ...]:
