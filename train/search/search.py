@@ -166,6 +166,8 @@ class Search:
         """NCL's biases, which are added to the scores of a text; not to those of an example, which is no text."""
         self.caption_scores: CaptionScores | None = None
         """How well held-out captions fit their best moments; None if that is not known (``judge``)."""
+        self.why_not_judged = ""
+        """Why that is not known, as ``judge`` found out."""
         self._video_ids = frozenset(index.video_ids)
         """Without those that the store lost meanwhile."""
         self._listings: Listings[_Query] = Listings()
@@ -321,9 +323,10 @@ class Search:
             max_windows: Search for captions only among up to so many windows; None: among any number.
         """
         is_normalised = self.biases is not None
-        self.caption_scores = open_caption_scores(
+        found = open_caption_scores(
             folder, self.index, self.best_score, is_normalised=is_normalised, max_windows=max_windows
         )
+        self.caption_scores, self.why_not_judged = (None, found) if isinstance(found, str) else (found, "")
         return self
 
     def best_score(self, query: str) -> float | None:
@@ -445,7 +448,9 @@ class Search:
         warnings = [f"without {without.strip()!r}: {line}" for line in minus]
         if has_example:
             return [*(self._unread(query, side) if query.strip() else ()), *warnings]
-        return [*self._warnings(query, by), *warnings]
+        is_judged = by == "text" or without.strip() or not self.encoder.knows(query)
+        not_judged = [] if is_judged or not self.why_not_judged else [self.why_not_judged]
+        return [*self._warnings(query, by), *warnings, *not_judged]
 
     def _warnings(self, query: str, by: SearchBy) -> list[str]:
         warnings = self._unread(query, by)
