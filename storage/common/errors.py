@@ -18,7 +18,7 @@ READ_ERRORS: tuple[type[Exception], ...] = (
     MemoryError,
 )
 """Errors that libraries raise for a file whose content does not match its name."""
-MAX_REASON_CHARACTERS = 300
+MAX_REASON_CHARACTERS, MAX_VALUE_CHARACTERS = 300, 200
 EXIT_DONE, EXIT_INCOMPLETE, EXIT_MISTAKE, EXIT_SIGNAL = 0, 1, 2, 128
 """Exit codes of all commands. ``EXIT_SIGNAL`` is added to the signal's number: 130 after Ctrl-C, 143 after SIGTERM."""
 
@@ -55,11 +55,18 @@ class SettingError(UserError):
         self.problem = problem
 
     def __str__(self) -> str:
-        return f"{self.setting} {one_line(str(self.value))}: {self.problem}"
+        return f"{self.setting} {self._shown}: {self.problem}"
 
     def of_command(self) -> str:
         """Return the message with the name of the command's option."""
-        return f"--{self.setting.replace('_', '-')} {one_line(str(self.value))}: {self.problem}"
+        return f"--{self.setting.replace('_', '-')} {self._shown}: {self.problem}"
+
+    @property
+    def _shown(self) -> str:
+        """The value as a message shows it: in one line, without the rest of a long one."""
+        value = str(self.value)
+        more = "..." if len(value) > MAX_VALUE_CHARACTERS else ""
+        return one_line(value[:MAX_VALUE_CHARACTERS]) + more or "(empty)"
 
 
 def reason_of(error: BaseException) -> str:

@@ -25,6 +25,7 @@ from ..search.query_checks import (
     check_offset,
     check_query,
     check_split,
+    check_text,
     parse_example,
     read_days,
 )
@@ -165,6 +166,7 @@ def _check_query(args: argparse.Namespace, query: str) -> None:
         raise SettingError("without", args.without, "needs a text or --like to look for")
     if not args.like or query.strip():
         check_query(query)
+    check_text("without", args.without)
     if args.all and args.num_results is not None:
         raise SettingError("num_results", args.num_results, "limits what --all asks for; pass only one of both")
     if args.num_results is not None:
@@ -177,6 +179,7 @@ def _check_query(args: argparse.Namespace, query: str) -> None:
     check_split(args.split)
     check_lengths(args.min_seconds, args.max_seconds)
     read_days(args.since, args.until)
+    check_text("caption", args.caption or "")
     if args.like_weight is not None and (not args.like or not query.strip()):
         problem = "changes nothing without both a text and --like; omit it"
         raise SettingError("like_weight", args.like_weight, problem)
@@ -216,7 +219,7 @@ def _search(args: argparse.Namespace) -> int:
     videos = filters.videos(facts)
     moments = search(
         query,
-        like=[parse_example(text) for text in args.like],
+        like=[parse_example(text, search.has_video) for text in args.like],
         like_weight=LIKE_WEIGHT if args.like_weight is None else args.like_weight,
         without=args.without,
         num_results=None if args.all else NUM_RESULTS if args.num_results is None else args.num_results,

@@ -283,6 +283,14 @@ def selected_dataset(request: Request, name: DatasetName = None) -> PageDataset:
 SelectedDataset = Annotated[PageDataset, Depends(selected_dataset)]
 
 
+def known_id(dataset: SelectedDataset, video_id: VideoId) -> str:
+    """Return the id of a video as the data set has it."""
+    return dataset.search.id_of(video_id)
+
+
+KnownId = Annotated[str, Depends(known_id)]
+
+
 def make_app(searches: Sequence[Search], access: Access) -> FastAPI:
     """Return the application of a page.
 
@@ -427,7 +435,7 @@ def _add_searches(app: FastAPI) -> None:
     ) -> VideosResponse:
         """Return the videos that are there: the newest first where that is known, else in the order of the index."""
         if video_id is not None:
-            return dataset.listed({video_id}, offset, num_results)
+            return dataset.listed({dataset.search.id_of(video_id)}, offset, num_results)
         if filters == VideoFilters():
             return dataset.listed(None, offset, num_results)
         with one_search():
@@ -449,7 +457,7 @@ def _add_searches(app: FastAPI) -> None:
         fold: Fold = True,
     ) -> SearchResponse:
         """Find moments that fit a text, look like examples, or both, and do not show what another text names."""
-        examples = [_example(request, text) for text in like]
+        examples = [_example(request, dataset.search, text) for text in like]
         with one_search():
             videos = filters.videos(dataset.facts)
             moments, has_more = dataset.search.part(
@@ -471,7 +479,7 @@ def _add_searches(app: FastAPI) -> None:
     @app.get("/api/like", dependencies=queue)
     def like(
         dataset: SelectedDataset,
-        video_id: VideoId,
+        video_id: KnownId,
         start: Seconds,
         end: Seconds,
         filters: Filters,
@@ -488,13 +496,13 @@ def _add_searches(app: FastAPI) -> None:
             return dataset.respond(moments, videos, has_more, filters.warnings(dataset.facts))
 
     @app.get("/api/score_curve", dependencies=queue)
-    def score_curve(dataset: SelectedDataset, q: QueryText, video_id: VideoId) -> CurveResponse:
+    def score_curve(dataset: SelectedDataset, q: QueryText, video_id: KnownId) -> CurveResponse:
         """Return how well a text fits a video over its whole time."""
         with one_search():
             return CurveResponse.of(dataset.search.score_curve(q, video_id))
 
     @app.get("/api/word_curves", dependencies=queue)
-    def word_curves(dataset: SelectedDataset, q: QueryText, video_id: VideoId) -> list[WordCurveResponse]:
+    def word_curves(dataset: SelectedDataset, q: QueryText, video_id: KnownId) -> list[WordCurveResponse]:
         """Return how well each word fits a video over its time, without stop words if there are others; nothing if the
         run has no such scores."""
         with one_search():
@@ -503,10 +511,11 @@ def _add_searches(app: FastAPI) -> None:
             return [WordCurveResponse(word=word, curve=CurveResponse.of(curves[word])) for word in words]
 
 
-def _example(request: Request, text: str) -> ExampleQuery:
+def _example(request: Request, search: Search, text: str) -> ExampleQuery:
     """Return what an example of a client means. It is never the path of a file."""
-    if not text.startswith(UPLOADED):
-        return parse_span(text)
+    span = parse_span(text, search.has_video)
+    if not text.startswith(UPLOADED) or search.has_video(span.video_id):
+        return span
     pictures: ExamplePictures = request.app.state.pictures
     return pictures.path(text.removeprefix(UPLOADED))
 
@@ -523,12 +532,12 @@ def _add_media(app: FastAPI) -> None:
     in_ranges = {"response_class": FileResponse, "responses": {206: {"description": "a range of bytes"}}}
 
     @app.get("/media/video", dependencies=[Depends(check_range)], **in_ranges)
-    def video(dataset: SelectedDataset, video_id: VideoId) -> Any:
+    def video(dataset: SelectedDataset, video_id: KnownId) -> Any:
         """Return the file of a video, or one range of its bytes."""
         return OpenFileResponse(*dataset.library.file(video_id), caching)
 
     @app.get("/media/clip", dependencies=[Depends(check_range), Depends(AddressQueue("clips"))], **in_ranges)
-    def clip(dataset: SelectedDataset, video_id: VideoId, start: Seconds, end: Seconds) -> Any:
+    def clip(dataset: SelectedDataset, video_id: KnownId, start: Seconds, end: Seconds) -> Any:
         """Return a part of a video as WebM, or one range of its bytes: at most 30 seconds and 640 px a side."""
         return FileResponse(dataset.library.clip(video_id, start, end), media_type="video/webm", headers=caching)
 
@@ -544,7 +553,7 @@ def _add_media(app: FastAPI) -> None:
         response_class=Response,
         responses={200: jpeg},
     )
-    def picture(dataset: SelectedDataset, video_id: VideoId, seconds: Seconds = 0) -> Response:
+    def picture(dataset: SelectedDataset, video_id: KnownId, seconds: Seconds = 0) -> Response:
         """Return the frame that a video shows at a second, or, where its file cannot be read, the nearest thumbnail."""
         found = dataset.library.picture(video_id, seconds)
         headers = {SOURCE_HEADER: found.source, SECONDS_HEADER: f"{found.seconds:.3f}"}

@@ -26,7 +26,7 @@ from ...storage.common.terminal import number_of, say
 from ...storage.common.writing import atomic_write
 from ...storage.dataset.folder import DatasetFolder
 from ..data.clips import Clip
-from .caption_terms import CaptionTerms
+from .caption_terms import CaptionTerms, has_words
 from .coded_search import CandidateSearch
 from .encoder import ClipScores, SearchEncoder
 from .moments import Moment, ScoreCurve
@@ -34,7 +34,7 @@ from .query_checks import check_time, is_timed_out
 
 FILE_NAME = "said.sqlite"
 """The file and its table have the names of earlier versions, so that they are not made again."""
-FORMAT = 2
+FORMAT = 3
 TABLE = (
     "CREATE VIRTUAL TABLE said USING fts5("
     "terms, text UNINDEXED, video_id UNINDEXED, start_seconds UNINDEXED, end_seconds UNINDEXED, tokenize='ascii')"
@@ -136,8 +136,15 @@ class CaptionIndex:
         return CaptionTerms(self.languages)
 
     def has_content_words(self, query: str) -> bool:
-        """Return whether a query has more than stop words, which find no captions."""
-        return bool(self._terms.of_query(query))
+        """Return whether a query has more than stop words, which find no captions.
+
+        What is a stop word in one language of the captions only, counts as a content word if captions have it.
+        """
+        of_languages = self._terms.of_words(query).values()
+        if not any(of_languages) or all(of_languages):
+            return any(of_languages)
+        with self._refuse_damaged(), self._until_timeout():
+            return next(self._ranked(self._terms.of_query(query)), None) is not None
 
     def find(self, query: str, num_results: int, videos: Collection[str]) -> list[CaptionMatch]:
         """Return the captions that fit a query best, the best first.
@@ -184,8 +191,6 @@ class CaptionIndex:
         Args:
             text: Any text.
         """
-        if not self.has_content_words(text):
-            return CaptionSpans({})
         spans: dict[str, list[tuple[float, float]]] = {}
         with self._refuse_damaged(), self._until_timeout():
             for match in self._ranked(self._terms.of_query(text)):
@@ -200,14 +205,18 @@ class CaptionIndex:
             text: Any text.
 
         Raises:
-            SettingError: It has only stop words.
+            SettingError: It has no words, or only stop words.
         """
-        words = self._terms.of_words(text)[:MAX_QUERY_TERMS]
-        if not words:
-            raise SettingError("caption", text, "has only stop words, which no caption is found by; add other words")
-        every = " AND ".join(f"({_any_of(terms)})" for terms in words)
+        if not self.has_content_words(text):
+            problem = "has only stop words, which no caption is found by; add other words"
+            raise SettingError(
+                "caption", text, problem if has_words(text) else "has no words; expected some, such as 'red roses'"
+            )
+        of_languages = [words[:MAX_QUERY_TERMS] for words in self._terms.of_words(text).values() if words]
+        every = (" AND ".join(f"({_any_of(terms)})" for terms in words) for words in of_languages)
+        in_any_language = " OR ".join(f"({words})" for words in dict.fromkeys(every))
         with self._refuse_damaged(), self._until_timeout():
-            rows = self._database.execute("SELECT DISTINCT video_id FROM said WHERE said MATCH ?", (every,))
+            rows = self._database.execute("SELECT DISTINCT video_id FROM said WHERE said MATCH ?", (in_any_language,))
             return {str(video_id) for (video_id,) in rows}
 
     def languages_of_videos(self) -> dict[str, str]:

@@ -17,7 +17,6 @@ from ...storage.captions.table import CaptionTable
 from ...storage.common.errors import refuse_unreadable
 from ...storage.common.files import read_object, write_json
 from ...storage.common.progress import progress
-from ...storage.common.terminal import say
 from ...storage.common.writing import check_folders
 from ..data.clips import evenly
 from .encoder import SearchEncoder
@@ -34,6 +33,10 @@ LOST_PERCENT = 5.0
 FORMAT = 1
 FILE_NAME = "caption_scores.json"
 MAX_BYTES = 1 << 20
+TOO_FEW_CAPTIONS = (
+    "whether anything fits the text is not known: these videos have fewer than "
+    f"{MIN_CAPTIONS} captions of what is seen that the model was not trained with"
+)
 DAMAGE, REMEDY = "not the scores of captions", "remove it; the next search makes it again"
 
 BestScore = Callable[[str], float | None]
@@ -62,7 +65,7 @@ class CaptionScores:
 
 def open_caption_scores(
     folder: IndexFolder, index: WindowIndex, best_score: BestScore, *, is_normalised: bool, max_windows: int | None
-) -> CaptionScores | None:
+) -> CaptionScores | str:
     """Open the best scores of held-out captions, after searching for them if anything changed.
 
     Args:
@@ -70,18 +73,19 @@ def open_caption_scores(
         index: Its windows.
         best_score: Searches them.
         is_normalised: Scores have the windows' biases.
-        max_windows: Search among up to so many windows; among more, a line says what is missing. None: among any
-            number.
+        max_windows: Search among up to so many windows; None: among any number.
 
     Returns:
-        None if there are too few captions, or too many windows.
+        Why they are not known, if there are too few captions or too many windows; "" for a model that reads no texts.
 
     Raises:
         UserError: The file is damaged, or the captions are.
     """
+    if not folder.encoder.reads_texts:
+        return ""
     about_captions = read_captions_about(folder.encoder.dataset.captions)
-    if about_captions is None or about_captions.get("speech") or not folder.encoder.reads_texts:
-        return None  # what is spoken does not say what is seen
+    if about_captions is None or about_captions.get("speech"):  # what is spoken does not say what is seen
+        return TOO_FEW_CAPTIONS
     captions = read_captions(folder.encoder.dataset.captions)
     about = [folder.key, is_normalised, captions.key, [shard.path.name for shard in index.shards]]
     digest = hashlib.sha256(json.dumps(about).encode() + index.is_live.tobytes()).hexdigest()
@@ -96,15 +100,15 @@ def open_caption_scores(
                 return CaptionScores(np.sort(scores))
     held_out = _held_out(captions, folder.encoder, index)
     if held_out is None:
-        return None
+        return TOO_FEW_CAPTIONS
     if max_windows is not None and index.num_windows > max_windows:
         todo = f"run vlalign-index --dataset {folder.encoder.dataset.name}"
-        say(f"note: whether anything fits a text is not known among {index.num_windows:,} windows; {todo}")
-        return None
+        return f"whether anything fits the text is not known among {index.num_windows:,} windows; {todo}"
     scores_of = search_for_captions(best_score, list(held_out.texts()))
-    if scores_of is not None:
-        check_folders(path.parent)
-        write_json(path, {"format": FORMAT, "of": digest, "scores": scores_of.scores.tolist()})
+    if scores_of is None:
+        return TOO_FEW_CAPTIONS
+    check_folders(path.parent)
+    write_json(path, {"format": FORMAT, "of": digest, "scores": scores_of.scores.tolist()})
     return scores_of
 
 

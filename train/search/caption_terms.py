@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from functools import cache, lru_cache
 from importlib import import_module
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, pairwise, zip_longest
 
 from ...storage.captions.languages import (
     BY_STOP_WORDS,
@@ -26,8 +26,8 @@ from ...storage.captions.languages import (
 DEFAULT_LANGUAGE = "en"
 MIN_SHARE, MIN_CAPTIONS = 0.05, 2
 """A language counts if it has this share of the captions of a sample, and this many."""
-MIN_STOP_WORDS = 3
-"""A query is in a language other than the captions' only if it has this many stop words of it."""
+MIN_STOP_WORDS, MIN_OTHER_STOP_WORDS = 2, 3
+"""Different stop words by which most captions' language is told, and another one: "dog" alone is not Danish."""
 MAX_CACHED_WORDS = 1 << 18
 """Words whose terms are kept in memory, for each language: about 50 MB."""
 
@@ -196,7 +196,10 @@ def _language_of_word(word: str, language: str) -> str:
 
 
 class _WordTerms(dict[str, str]):
-    """{word: its term in a language; empty for a stop word}, made when a word is asked for."""
+    """{word: its terms in a language, with a space between; empty for a stop word}, made when a word is asked for.
+
+    A word with accents has the stems with and without them, where these differ: "café" has "cafe" and "caf" in German.
+    """
 
     def __init__(self, language: str) -> None:
         super().__init__()
@@ -204,11 +207,12 @@ class _WordTerms(dict[str, str]):
 
     def __missing__(self, word: str) -> str:
         language = _language_of_word(word, self.language)
-        term = "" if word in _stop_words(language) else fold(_stemmer(language)(word)) or fold(word)
+        forms = () if word in _stop_words(language) else (word, fold(word))
+        terms = " ".join(dict.fromkeys(fold(_stemmer(language)(form)) or fold(form) for form in forms))
         if len(self) >= MAX_CACHED_WORDS:
             self.clear()
-        self[word] = term
-        return term
+        self[word] = terms
+        return terms
 
 
 class CaptionTerms:
@@ -230,14 +234,17 @@ class CaptionTerms:
         Args:
             samples: Texts of each file of captions.
         """
-        votes: Counter[str] = Counter()
-        for texts in samples:
-            votes.update(count_stop_words(word for text in texts for word in text.lower().split()))
-        expected = max(votes, key=lambda language: votes[language], default=DEFAULT_LANGUAGE)
+        words = [word for texts in samples for text in texts for word in text.lower().split()]
+        votes, evidence = count_stop_words(words), count_stop_words(set(words))
+        known = [language for language in votes if evidence[language] >= MIN_STOP_WORDS]
+        expected = max(known, key=lambda language: votes[language], default=DEFAULT_LANGUAGE)
+        others = count_stop_words(set(words) - stop_words(expected))
         counts: Counter[str] = Counter()
         for texts in samples:
             counts.update(languages_among(texts, expected))
-        del counts[""]
+        for language in ("", *(code for codes in BY_STOP_WORDS.values() for code in codes)):
+            if language != expected and others[language] < MIN_OTHER_STOP_WORDS:
+                del counts[language]
         min_count = max(MIN_SHARE * counts.total(), MIN_CAPTIONS)
         return cls([language for language, count in counts.most_common() if count >= min_count] or [expected])
 
@@ -279,41 +286,44 @@ class CaptionTerms:
         Args:
             query: Any text.
         """
-        return [term for term in dict.fromkeys(chain.from_iterable(self.of_words(query))) if term]
+        words = zip_longest(*self.of_words(query).values(), fillvalue=())
+        return list(dict.fromkeys(chain.from_iterable(chain.from_iterable(words))))
 
-    def of_words(self, query: str) -> list[list[str]]:
-        """Return the terms of each content word of a query, in all languages of the captions: a caption that has the
-        word has one of them.
+    def of_words(self, query: str) -> dict[str, list[list[str]]]:
+        """Return the terms of each content word of a query, in each language of the captions: a caption in the language
+        that has the word has one of them.
 
-        >>> CaptionTerms(["en", "de"]).of_words("The roses of Berlin")
-        [['rose', 'ros'], ['berlin', 'berlin']]
+        Which words are stop words depends on the captions' language: "die" is one in German, and none in English.
+
+        >>> CaptionTerms(["en", "de"]).of_words("the roses die")
+        {'en': [['rose'], ['die']], 'de': [['the'], ['ros']]}
 
         Args:
             query: Any text. In scripts without spaces, each pair of letters counts as a word.
         """
         matches = list(_patterns()[1].finditer(normalize(query)))
         kinds = {match.lastgroup for match in matches}
-        language = _language_of_query([match[0] for match in matches if match.lastgroup == "word"], self.languages)
-        words: list[list[str]] = []
-        for match in matches:
-            kind, run = match.lastgroup or "", match[0]
-            if kind == "word":
-                if run not in _stop_words(_language_of_word(run, language)):
-                    words.append([self._terms[each][run] for each in self.languages])
-                continue
-            is_japanese = kind == "han" and kinds & {"hiragana", "katakana"}
-            stops = _stop_words("ja" if is_japanese else KINDS[kind])
-            words.extend([term] for term in _query_terms_of_run(kind, _without_edges(match, stops), stops))
-        return [terms for word in words if (terms := [term for term in word if term])]
+        of_han = (
+            "ja"
+            if kinds & {"hiragana", "katakana"} or ("ja" in self._terms and "zh" not in self._terms)
+            else KINDS["han"]
+        )
+        found: dict[str, list[list[str]]] = {}
+        for language, term_of in self._terms.items():
+            words = found.setdefault(language, [])
+            for match in matches:
+                kind, run = match.lastgroup or "", match[0]
+                if kind == "word":
+                    words.append(term_of[run].split())
+                    continue
+                stops = _stop_words(of_han if kind == "han" else KINDS[kind])
+                words.extend([term] for term in _query_terms_of_run(kind, _without_edges(match, stops), stops))
+        return {language: [terms for terms in words if terms] for language, words in found.items()}
 
 
-def _language_of_query(words: Sequence[str], languages: Sequence[str]) -> str:
-    """Return the language that has most of a query's words as stop words: in case of doubt, one of the captions'."""
-    counts = count_stop_words(words)
-    own = max(languages, key=lambda language: counts[language])
-    other = max(counts, key=lambda language: counts[language], default=own)
-    # One or two words tell nothing: "cat" is a stop word in Romanian.
-    return other if counts[other] >= MIN_STOP_WORDS and counts[other] > 2 * counts[own] else own
+def has_words(text: str) -> bool:
+    """Return whether a text has words, and not only punctuation, symbols or emoji."""
+    return _patterns()[1].search(normalize(text)) is not None
 
 
 def _stands_alone(kind: str, unit: str) -> bool:

@@ -7,7 +7,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -56,30 +56,34 @@ ExampleQuery = VideoSpan | Path
 """A part of a video, or the path of an image."""
 
 
-def parse_example(text: str) -> ExampleQuery:
+def parse_example(text: str, has_video: Callable[[str], bool] = lambda _: False) -> ExampleQuery:
     """Return what ``--like`` means.
 
-    >>> parse_example("cat@12.5-18")
+    >>> parse_example("cat@12.5-18", {"cat"}.__contains__)
     VideoSpan(video_id='cat', start_seconds=12.5, end_seconds=18.0)
 
     Args:
         text: ``VIDEO@START-END`` in seconds, ``VIDEO``, or the path of an image.
+        has_video: Returns whether a text is the id of a video.
     """
-    if text.lower().endswith(IMAGE_SUFFIXES) and os.path.isfile(text):  # False for any text, however long
+    if (
+        not has_video(text) and text.lower().endswith(IMAGE_SUFFIXES) and os.path.isfile(text)
+    ):  # False for any text, however long
         return Path(text)
-    return parse_span(text)
+    return parse_span(text, has_video)
 
 
-def parse_span(text: str) -> VideoSpan:
+def parse_span(text: str, has_video: Callable[[str], bool] = lambda _: False) -> VideoSpan:
     """Return the part of a video that a text names; no file is looked for.
 
-    >>> parse_span("cat")
-    VideoSpan(video_id='cat', start_seconds=None, end_seconds=None)
+    >>> parse_span("clip@1-2", {"clip@1-2"}.__contains__)
+    VideoSpan(video_id='clip@1-2', start_seconds=None, end_seconds=None)
 
     Args:
-        text: ``VIDEO@START-END`` in seconds, or ``VIDEO``.
+        text: ``VIDEO@START-END`` in seconds, or ``VIDEO``, which goes first where it is the id of a video.
+        has_video: Returns whether a text is the id of a video.
     """
-    if match := SPAN.fullmatch(text):
+    if not has_video(text) and (match := SPAN.fullmatch(text)):
         return VideoSpan(match["video_id"], float(match["start"]), float(match["end"]))
     return VideoSpan(text)
 
@@ -130,6 +134,14 @@ def check_query(query: str) -> None:
         )
     if not is_text(query):
         raise UserError(f"the query {query[:100]!r} is not valid Unicode; expected UTF-8")
+
+
+def check_text(name: str, text: str) -> None:
+    """Raise ``SettingError`` for a text beside the query that is too long, or no text."""
+    if len(text) > MAX_QUERY_CHARACTERS:
+        raise SettingError(name, text, f"{len(text):,} characters; expected at most {MAX_QUERY_CHARACTERS:,}")
+    if not is_text(text):
+        raise SettingError(name, text, "not valid Unicode; expected UTF-8")
 
 
 def check_count(name: str, value: int) -> None:

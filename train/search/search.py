@@ -7,6 +7,7 @@ captions (``caption_index``). ``caption_scores`` tell whether anything fits. ``w
 index that is searched. ``vlalign-search`` wraps ``open_search``.
 """
 
+import unicodedata
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,6 +35,7 @@ from .caption_index import (
 )
 from .caption_scores import MAX_WINDOWS_BY_SEARCH as MAX_WINDOWS_OF_SCORES
 from .caption_scores import CaptionScores, open_caption_scores
+from .caption_terms import has_words
 from .coded_search import CandidateSearch, CodedIndex
 from .encoder import ClipScores, SearchEncoder, l2_normalize
 from .exact_search import ExactSearch
@@ -53,6 +55,7 @@ from .query_checks import (
     check_group,
     check_offset,
     check_query,
+    check_text,
     check_time,
 )
 from .search_source import SearchSource
@@ -69,7 +72,7 @@ MAX_OCCURRENCES = 20
 """Moments of a video in a search that is grouped by video."""
 MAX_ALL = 1000
 """Moments, or videos, that are returned if all are asked for, and it is not known which scores fit."""
-ONLY_STOP_WORDS = "no captions were searched: the text has only stop words, such as 'the'; add what is said or seen"
+NO_CAPTION_WORDS = "no captions were searched: the text has {}; add what is said or seen"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,8 +109,7 @@ class _Request:
             raise SettingError("without", self.without, "needs a text or an example (like) to look for")
         if not self.examples or self.query.strip():
             check_query(self.query)
-        if self.without.strip():
-            check_query(self.without)
+        check_text("without", self.without)
         if self.num_results is not None:
             check_count("num_results", self.num_results)
         check_offset("offset", self.offset)
@@ -164,6 +166,8 @@ class Search:
         """NCL's biases, which are added to the scores of a text; not to those of an example, which is no text."""
         self.caption_scores: CaptionScores | None = None
         """How well held-out captions fit their best moments; None if that is not known (``judge``)."""
+        self.why_not_judged = ""
+        """Why that is not known, as ``judge`` found out."""
         self._video_ids = frozenset(index.video_ids)
         """Without those that the store lost meanwhile."""
         self._listings: Listings[_Query] = Listings()
@@ -319,9 +323,10 @@ class Search:
             max_windows: Search for captions only among up to so many windows; None: among any number.
         """
         is_normalised = self.biases is not None
-        self.caption_scores = open_caption_scores(
+        found = open_caption_scores(
             folder, self.index, self.best_score, is_normalised=is_normalised, max_windows=max_windows
         )
+        self.caption_scores, self.why_not_judged = (None, found) if isinstance(found, str) else (found, "")
         return self
 
     def best_score(self, query: str) -> float | None:
@@ -406,8 +411,7 @@ class Search:
         check_query(query)
 
         def find() -> ScoreCurve:
-            self._check_video(video_id)
-            return self._text_curve(self.encode_query(query), video_id)
+            return self._text_curve(self.encode_query(query), self._known_id(video_id))
 
         return self._without_pruned(find)
 
@@ -426,8 +430,7 @@ class Search:
         check_query(query)
 
         def find() -> dict[str, ScoreCurve]:
-            self._check_video(video_id)
-            return self.encoder.word_curves(query, video_id)
+            return self.encoder.word_curves(query, self._known_id(video_id))
 
         return self._without_pruned(find)
 
@@ -445,7 +448,9 @@ class Search:
         warnings = [f"without {without.strip()!r}: {line}" for line in minus]
         if has_example:
             return [*(self._unread(query, side) if query.strip() else ()), *warnings]
-        return [*self._warnings(query, by), *warnings]
+        is_judged = by == "text" or without.strip() or not self.encoder.knows(query)
+        not_judged = [] if is_judged or not self.why_not_judged else [self.why_not_judged]
+        return [*self._warnings(query, by), *warnings, *not_judged]
 
     def _warnings(self, query: str, by: SearchBy) -> list[str]:
         warnings = self._unread(query, by)
@@ -463,9 +468,12 @@ class Search:
     def _unread(self, text: str, by: SearchBy) -> list[str]:
         """Return what of a text was compared with nothing: stop words with captions, unknown words with videos."""
         captions = None if by == "video" else self.caption_index
-        only_stop_words = [ONLY_STOP_WORDS] if captions is not None and not captions.has_content_words(text) else []
+        lines = []
+        if captions is not None and not captions.has_content_words(text):
+            what = "only stop words, such as 'the'" if has_words(text) else "no words"
+            lines.append(NO_CAPTION_WORDS.format(what))
         by_video = by != "text" and (captions is None or self.encoder.reads_texts)
-        return [*only_stop_words, *(self.encoder.warnings(text) if by_video else ())]
+        return [*lines, *(self.encoder.warnings(text) if by_video else ())]
 
     def _prepare(self, request: _Request) -> _Query:
         """Return a query with the scores of its vector, and with what a search that is grouped shows."""
@@ -526,7 +534,7 @@ class Search:
     def _blocks(self, asked: _Query) -> Iterator[list[Hit]]:
         """Yield blocks of windows with the scores of all stages, the best first, without the examples' own."""
         assert asked.candidates is not None
-        spans = [(e.video_id, *self._span(e)) for e in asked.examples if isinstance(e, VideoSpan)]
+        spans = [self._span(e) for e in asked.examples if isinstance(e, VideoSpan)]
         if asked.examples:
             for block in self._hits(asked.candidates, HITS_AT_ONCE, asked.videos):
                 yield [hit for hit in block if not any(_shares_time(hit, *span) for span in spans)]
@@ -701,27 +709,41 @@ class Search:
 
     def _encode_span(self, like: VideoSpan) -> np.ndarray:
         """Return the vector of a part of a video."""
-        start, end = self._span(like)
-        whole = start == 0 and end >= self.encoder.duration_seconds(like.video_id)
-        clip = Clip(like.video_id, None, None) if whole else Clip(like.video_id, start, end)
+        video_id, start, end = self._span(like)
+        whole = start == 0 and end >= self.encoder.duration_seconds(video_id)
+        clip = Clip(video_id, None, None) if whole else Clip(video_id, start, end)
         vector = self.encoder.encode_clips([clip])[0]
         if not np.isfinite(vector).all():
-            raise UserError(f"{like.video_id}@{start:g}-{end:g}: this part has no feature rows; pass another part")
+            raise UserError(f"{video_id}@{start:g}-{end:g}: this part has no feature rows; pass another part")
         return vector
 
-    def _span(self, like: VideoSpan) -> tuple[float, float]:
-        """Return start and end of a part of a video, in seconds."""
-        self._check_video(like.video_id)
-        duration = self.encoder.duration_seconds(like.video_id)
+    def _span(self, like: VideoSpan) -> tuple[str, float, float]:
+        """Return the id of a part's video, and its start and end in seconds."""
+        video_id = self._known_id(like.video_id)
+        duration = self.encoder.duration_seconds(video_id)
         start, end = like.start_seconds or 0.0, duration if like.end_seconds is None else like.end_seconds
         if not 0 <= start < min(end, duration):
             raise UserError(
-                f"{like.video_id}@{start:g}-{end:g}: empty, or outside the video of {duration:.2f} s; "
+                f"{video_id}@{start:g}-{end:g}: empty, or outside the video of {duration:.2f} s; "
                 "expected 0 <= start < end, and start before the end of the video"
             )
-        return start, end
+        return video_id, start, end
 
-    def _check_video(self, video_id: str) -> None:
+    def id_of(self, video_id: str) -> str:
+        """Return the id of a video as the index has it: with composed accents (NFC), if it is none as it is given.
+
+        Args:
+            video_id: As somebody typed it; of a video that is there, or not.
+        """
+        return video_id if video_id in self._video_ids else unicodedata.normalize("NFC", video_id)
+
+    def has_video(self, video_id: str) -> bool:
+        """Return whether a text is the id of a video, however its accents are written."""
+        return self.id_of(video_id) in self._video_ids
+
+    def _known_id(self, video_id: str) -> str:
+        """Return the id of a video that can be an example; raise ``UserError`` for another one."""
+        video_id = self.id_of(video_id)
         if video_id not in self._video_ids or not len(self.index.rows_of(video_id)):
             expected = ", such as ".join(["one of its ids", *map(repr, sorted(self._video_ids)[:1])])
             if "@" in video_id:
@@ -729,6 +751,7 @@ class Search:
             elif video_id.lower().endswith(IMAGE_SUFFIXES):
                 expected += ", or the path of an image that is there"
             raise UserError(f"video {video_id!r}: not in the index of {self.encoder.dataset.name}; expected {expected}")
+        return video_id
 
 
 def _examples_of(like: ExampleQuery | Sequence[ExampleQuery] | None) -> tuple[ExampleQuery, ...]:

@@ -1,6 +1,7 @@
 """Filters of the videos that are searched: by split, length, folder, date and captions."""
 
 import os
+import unicodedata
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, time, timedelta
@@ -14,7 +15,7 @@ from ...storage.dataset.synced import SyncRecord, read_sync_record
 from ...storage.dataset.trusted_folders import AllowedFolders
 from ...storage.records import Caption, VideoRecord
 from .caption_index import CaptionIndex
-from .query_checks import check_lengths, check_split, check_time, read_days
+from .query_checks import check_lengths, check_split, check_text, check_time, read_days
 from .search import Search
 
 MAX_NAMED = 8
@@ -76,7 +77,8 @@ class VideoFacts:
             else:
                 inside[video.video_id] = folder[len(top) :].strip("/")
         shared = _shared_folder(others.values())
-        return inside | {video_id: _end_of(folder, shared) for video_id, folder in others.items()}
+        folders = inside | {video_id: _end_of(folder, shared) for video_id, folder in others.items()}
+        return {video_id: unicodedata.normalize("NFC", folder) for video_id, folder in folders.items()}
 
     @cached_property
     def folders(self) -> list[str]:
@@ -176,6 +178,7 @@ class VideoFilters:
         check_split(self.split)
         check_lengths(self.min_seconds, self.max_seconds)
         read_days(self.since, self.until)
+        check_text("caption", self.caption or "")
 
     def videos(self, facts: VideoFacts) -> set[str] | None:
         """Return the ids of the videos that pass; None for all.
@@ -242,7 +245,8 @@ class VideoFilters:
 
     @staticmethod
     def _in_folder(folder: str, facts: VideoFacts) -> set[str]:
-        wanted = "/".join(part for part in folder.split("/") if part not in ("", "."))
+        composed = unicodedata.normalize("NFC", folder)
+        wanted = "/".join(part for part in composed.split("/") if part not in ("", "."))
         found = {video_id for video_id, of in facts.folder_of.items() if f"{of}/".startswith(f"{wanted}/")}
         if not found or not wanted:
             raise SettingError(

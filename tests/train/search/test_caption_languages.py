@@ -72,6 +72,9 @@ def test_a_query_of_stop_words_finds_no_caption_and_says_so(tmp_path, capsys):
         assert search(query) == [] and search(query, by="text") == []
         for by in ("both", "text"):
             assert any("stop words" in warning for warning in search.warnings(query, by)), query
+    for query in ("😀", "(", "♥ ★"):
+        [line] = search.warnings(query, "text")
+        assert "the text has no words;" in line and search(query) == []
     assert search.warnings("the oven", "text") == [] and not any("stop" in w for w in search.warnings("the oven"))
     call = ["--root", str(tmp_path), "--dataset", "mine", "--features", "s3d"]
     assert search_main([*call, "where is it"]) == 0
@@ -112,6 +115,93 @@ def test_words_are_found_in_any_script(tmp_path, text, queries, others):
         assert found(dataset, query) == [text], query
     for query in others:
         assert found(dataset, query) == [], query
+
+
+SAME_WORDS = {
+    "en": "cafe café Cafe CAFÉ|resume résumé resumé|fiancee fiancée",
+    "de": "cafe café Cafe|resume Résumé|Löffel Loeffel loffel|Straße strasse|Äpfel Aepfel",
+    "fr": "fiancée fiancee FIANCÉE|élève eleve|œuf oeuf|cafe café",
+    "cs": "pánev panev|dítě dite|sýrový syrovy",
+    "es": "jamón jamon|canción cancion|corazón corazon",
+    "pt": "coração coracao|limões limoes",
+    "pl": "łódka lodka|gotowała gotowala",
+    "hu": "almát almat|könyvből konyvbol",
+    "ro": "mașină masina|brânză branza",
+    "tr": "çocuğu cocugu|ekmeğin ekmegin",
+    "fi": "pöydällä poydalla",
+    "sv": "smörgåsar smorgasar",
+    "lt": "žuvėmis zuvemis",
+}
+
+
+@pytest.mark.parametrize("language", SAME_WORDS)
+def test_accents_do_not_count(language):
+    terms = CaptionTerms([language])
+    for words in SAME_WORDS[language].split("|"):
+        for word in words.split():
+            for other in words.split():
+                assert set(terms.of_caption(word, language).split()) & set(terms.of_query(other)), (word, other)
+
+
+def test_a_german_caption_is_found_without_its_accent(tmp_path):
+    dataset = write_lines(DatasetFolder(tmp_path, "mine"), {"v": ["wir sitzen im Café", *LINES["de"]]})
+    assert [found(dataset, word) for word in ("cafe", "Café", "das CAFE")] == [["wir sitzen im Café"]] * 3
+    assert open_caption_index(dataset).videos_with("cafe") == {"v"}
+
+
+IN_TWO_LANGUAGES = {
+    "en": ["the roses die in the winter", "a man in a red hat", "they go to the war", *LINES["en"][:4]],
+    "de": ["die Katze hat einen Ball", "was ist das für ein Hut", "der Mann war in der Küche", *LINES["de"][:4]],
+}
+
+
+@pytest.mark.parametrize(
+    ("languages", "query", "expected"),
+    [
+        ("en", "die", ["en0"]),
+        ("en", "man in hat", ["en1"]),
+        ("de", "die", []),
+        ("de", "was hat der Mann", ["de2"]),
+        ("en de", "die", ["en0"]),
+        ("en de", "red hat", ["en1"]),
+        ("en de", "man in hat", ["en1"]),
+        ("en de", "die Katze", ["de0"]),
+        ("en de", "the war", ["en2"]),
+        ("en de", "a", []),
+        ("en de", "was ist das", []),
+    ],
+)
+def test_stop_words_are_those_of_the_captions_languages(tmp_path, languages, query, expected):
+    lines = {language: IN_TWO_LANGUAGES[language] for language in languages.split()}
+    dataset = write_lines(DatasetFolder(tmp_path, "mine"), lines)
+    index = open_caption_index(dataset)
+    assert set(index.languages) == set(lines)
+    match = next(iter(index.find(query, 1, set(lines))), None)
+    assert [f"{match.video_id}{lines[match.video_id].index(match.text)}"] == expected if match else expected == []
+    assert index.has_content_words(query) == bool(expected)
+    if expected:
+        assert expected[0][:2] in index.videos_with(query)
+    else:
+        with pytest.raises(UserError, match="only stop words"):
+            index.videos_with(query)
+
+
+def test_a_word_that_is_a_stop_word_elsewhere_makes_no_language():
+    """Danish has "dog" as a stop word, French "car"."""
+    terms = CaptionTerms.detect([["dog snow", "car dog", "snow forest", "red car"] * 10])
+    assert terms.languages == ("en",) and terms.of_query("dog car") == ["dog", "car"]
+
+
+def test_stop_words_in_chinese_characters_are_those_of_the_captions_language():
+    assert CaptionTerms(["ja"]).of_query("先生") and not CaptionTerms(["zh"]).of_query("先生")
+
+
+def test_long_texts_are_asked_for_in_all_languages(tmp_path):
+    index = open_caption_index(write_lines(DatasetFolder(tmp_path, "mine"), LINES))
+    text = " ".join([*(f"word{n}" for n in range(40)), "Ofen"])
+    assert next(iter(index.find(text, 1, set(LINES)))).video_id == "de"
+    assert index.videos_with(text) == set() and index.videos_with("Ofen " * 100) == {"de"}
+    assert index.videos_with(" ".join(f"{n}é" for n in range(10**3))) == set()
 
 
 def test_a_text_of_any_bytes_becomes_terms():

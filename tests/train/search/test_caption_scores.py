@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 from helpers.toy import make_toy
 from helpers.training import at
+from starlette.testclient import TestClient
 from vlalign.storage.captions.files import read_captions, read_captions_about, write_captions_about
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.train import build_index, open_search
 from vlalign.train.cli.search import main as search_main
 from vlalign.train.cli.train import main as train_main
+from vlalign.train.page.app import make_app
+from vlalign.train.page.guard import Access
 from vlalign.train.search import caption_scores
 from vlalign.train.search.caption_scores import CaptionScores, search_for_captions
 from vlalign.train.search.search_source import SearchSource
@@ -86,25 +89,41 @@ def test_a_damaged_file_is_one_line(toy, content):
         path.write_text(whole)
 
 
-def test_speech_and_few_captions_say_nothing(toy, monkeypatch):
+NOT_KNOWN = "whether anything fits the text is not known"
+
+
+def test_with_speech_or_few_captions_it_is_said_that_nothing_is_known(toy, monkeypatch, capsys):
     about = read_captions_about(toy.captions)
     assert about is not None
     write_captions_about(toy.captions, about | {"speech": True})
     try:
-        assert open_search(run=toy.runs / "r").caption_scores is None
+        search = open_search(run=toy.runs / "r")
+        assert search.caption_scores is None
+        for options, num_notes in (({}, 1), ({"by": "video"}, 1), ({"by": "text"}, 0), ({"has_example": True}, 0)):
+            notes = [line for line in search.warnings("onion", **options) if NOT_KNOWN in line]
+            assert len(notes) == num_notes and all("fewer than 20 captions" in note for note in notes)
+        assert not any(NOT_KNOWN in line for line in search.warnings("zzgrk")), "no word is known"
+        capsys.readouterr()
+        assert search_main([*at(toy), "r", "the onion"]) == 0
+        assert capsys.readouterr().out.count(f"note: {NOT_KNOWN}") == 1
+        client = TestClient(make_app([search], Access(["127.0.0.1"])), base_url="http://127.0.0.1")
+        warnings = client.get("/api/search", params={"q": "onion"}).json()["warnings"]
+        assert len([line for line in warnings if NOT_KNOWN in line]) == 1
     finally:
         write_captions_about(toy.captions, about)
     assert search_for_captions(lambda _: 1.0, ["a"] * 19) is None
     assert search_for_captions(lambda _: None, ["a"] * 40) is None
 
 
-def test_among_many_windows_only_vlalign_index_searches_for_captions(toy, monkeypatch, capsys):
+def test_among_many_windows_only_vlalign_index_searches_for_captions(toy, monkeypatch):
     monkeypatch.setattr("vlalign.train.search.search.MAX_WINDOWS_OF_SCORES", 1)
     (toy.path / "index" / "r" / caption_scores.FILE_NAME).unlink(missing_ok=True)
-    assert open_search(run=toy.runs / "r").caption_scores is None
-    assert "whether anything fits a text is not known" in capsys.readouterr().err
+    search = open_search(run=toy.runs / "r")
+    assert search.caption_scores is None
+    assert "windows; run vlalign-index --dataset toy" in search.warnings("the onion")[-1]
     build_index(SearchSource(toy.path, run=toy.runs / "r"))
-    assert open_search(run=toy.runs / "r").caption_scores is not None
+    search = open_search(run=toy.runs / "r")
+    assert search.caption_scores is not None and not any(NOT_KNOWN in line for line in search.warnings("the onion"))
 
 
 def test_a_search_of_some_videos_as_json(toy, capsys):

@@ -17,7 +17,7 @@ from vlalign.storage.records import VideoRecord
 from vlalign.train.page.app import make_app
 from vlalign.train.page.guard import Access
 from vlalign.train.search.caption_index import CaptionIndex
-from vlalign.train.search.query_checks import SearchTimeout, time_limit
+from vlalign.train.search.query_checks import SearchTimeout, VideoSpan, parse_example, time_limit
 from vlalign.train.search.video_filters import VideoFacts, VideoFilters
 
 CAPTIONS = {
@@ -109,6 +109,41 @@ def test_no_more_of_a_path_is_shown_than_two_folders(tmp_path, monkeypatch):
     assert passing(search, folder="films/2025") == {"a"}
 
 
+COMPOSED, DECOMPOSED = "Caf\u00e9s", "Cafe\u0301s"
+
+
+@pytest.mark.parametrize("on_disk", [COMPOSED, DECOMPOSED])
+def test_accents_of_folders_and_ids_are_composed_or_not(tmp_path, on_disk):
+    """macOS writes names decomposed; ids of videos are composed."""
+    dataset = plant(tmp_path, {name: [(8, "dog")] for name in (COMPOSED, "b")})
+    paths = {COMPOSED: f"{on_disk}/a.mp4", "b": "b/b.mp4"}
+    dataset.write_videos([VideoRecord(video_id=video_id, path=path) for video_id, path in paths.items()])
+    search = open_planted(dataset)
+    client = TestClient(make_app([search], Access(["127.0.0.1"])), base_url="http://127.0.0.1")
+    for typed in (COMPOSED, DECOMPOSED):
+        assert passing(search, folder=typed) == {COMPOSED}
+        assert search.like(typed)[0].video_id != COMPOSED
+        assert len(search.score_curve("dog", typed).scores)
+        for part in ("", "@0-4"):
+            assert parse_example(typed + part, search.has_video).video_id == typed
+            assert client.get("/api/search", params={"like": typed + part}).status_code == 200
+        assert client.get("/api/videos", params={"video_id": typed}).json()["num_videos"] == 1
+        assert client.get("/api/score_curve", params={"q": "dog", "video_id": typed}).status_code == 200
+        assert "no frame of this video" in client.get("/media/picture", params={"video_id": typed}).text
+
+
+def test_ids_go_before_what_they_look_like(tmp_path):
+    names = ("clip@1-2", "picture:abc", "photo.jpg", "b")
+    search = open_planted(plant(tmp_path, {name: [(8, "dog")] for name in names}))
+    client = TestClient(make_app([search], Access(["127.0.0.1"])), base_url="http://127.0.0.1")
+    for name in names:
+        for text, span in ((name, VideoSpan(name)), (f"{name}@0-4.5", VideoSpan(name, 0, 4.5))):
+            assert parse_example(text, search.has_video) == span
+            found = client.get("/api/search", params={"like": text, "fold": False, "num_results": 60}).json()
+            assert {m["video_id"] for m in found["moments"]} >= set(names) - {name}
+    assert client.get("/api/search", params={"like": "picture:other"}).status_code == 404
+
+
 def test_dates_that_were_read_are_kept_when_the_time_is_over(search, monkeypatch):
     expected, facts, opened = VideoFacts(search).time_of, VideoFacts(search), []
     assert facts.folder_of
@@ -187,6 +222,9 @@ def test_a_caption_has_all_words_in_any_form(search):
     assert passing(search, caption="katzen auf dem sofa") == {"synced"}
     with pytest.raises(SettingError, match=r"^caption the: .*stop words"):
         passing(search, caption="the")
+    for text in ("", "(", "*", "😀", "\0"):
+        with pytest.raises(SettingError, match=r"^caption .*: has no words; expected some, such as 'red roses'$"):
+            passing(search, caption=text)
 
 
 def test_captions_have_the_language_that_their_words_were_compared_in(search):

@@ -63,7 +63,7 @@ function removeButton(name, changes) {
 }
 
 function exampleChip(example, parameters) {
-  const isPicture = example.startsWith("picture:"), [, videoId, start, end] = EXAMPLE.exec(example) ?? [null, example, "0", "0"];
+  const isPicture = /^picture:[0-9a-f]{32}$/.test(example), [, videoId, start, end] = EXAMPLE.exec(example) ?? [null, example, "0", "0"];
   const image = make("img", { alt: "" });
   image.src = isPicture ? `/media/example?picture=${encodeURIComponent(example.slice("picture:".length))}`
     : pictureAt(datasetOf(parameters), videoId, (Number(start) + Number(end)) / 2);
