@@ -82,7 +82,9 @@ def main() -> int:
     is_real, seconds_taken, sources, wrong = [], [], [], []
     with TestClient(make_app([search], Access(HOSTS)), base_url="http://127.0.0.1") as client:
         for query in QUERIES:
-            for moment in client.get("/api/search", params={"q": query, "num_results": 60}).json()["moments"]:
+            for moment in client.get("/api/search", params={"q": query, "num_results": 60, "fold": False}).json()[
+                "moments"
+            ]:
                 video_id, second = moment["video_id"], moment["best_seconds"]
                 expected = frames[video_id].at(second)
                 for name, store in stores.items():

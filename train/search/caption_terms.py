@@ -60,31 +60,40 @@ STEMMERS = {
 }
 """{language: module of snowballstemmer, without its end}. Words of other languages stay whole."""
 CONTENT_WORDS = {
-    "en": "back bottom call empty front full move name side top two three four five six eight nine ten "
-    "eleven twelve fifteen twenty forty fifty sixty hundred",
-    "de": "groß große großen großer großes gross grosse grossen grosser grosses jahr jahre jahren klein "
-    "kleine kleinen kleiner kleines kurz lang lange leicht offen satt tag tage tagen uhr zeit zwei "
-    "drei vier fünf sechs sieben acht neun zehn elf zwanzig",
-    "cs": "článek články článku dobrý email strana večer den dva dvě tři čtyři pět šest sedm osm devět deset "
-    "jedenáct dvanáct třináct čtrnáct patnáct šestnáct sedmnáct osmnáct devatenáct dvacet sto tisíc "
-    "tisíce",
+    "en": "alone back bottom call empty first front full move name serious side third top two three four five "
+    "six eight nine ten eleven twelve fifteen twenty forty fifty sixty hundred",
+    "de": "allein ende geht gehen ging groß große großen großer großes gross grosse grossen grosser grosses "
+    "hoch jahr jahre jahren klein kleine kleinen kleiner kleines kurz lang lange leicht morgen neue neuen offen "
+    "rechte rechten rechter rechtes rund satt schlecht tag tage tagen uhr zeit erste ersten erster erstes "
+    "zweite zweiten zweiter zweites dritte dritten dritter drittes vierte vierten vierter viertes fünfte "
+    "fünften fünfter fünftes sechste siebte achte neunte zehnte zwei drei vier fünf sechs sieben acht neun zehn "
+    "elf zwanzig",
+    "cs": "článek články článku dobrý email chuť chuti jde jdou nové noví nový pravé první strana večer den "
+    "nula dva dvě tři čtyři pět šest sedm osm devět deset jedenáct dvanáct třináct čtrnáct patnáct šestnáct "
+    "sedmnáct osmnáct devatenáct dvacet sto tisíc tisíce",
     "fr": "debout gens ouvert ouverte ouverts stop tente deux trois quatre cinq six sept huit dix onze douze "
     "treize quatorze quinze seize vingt trente quarante cinquante soixante cent mille",
     "es": "dia dias día días grande grandes largo nueva nuevas nuevo nuevos dos tres cuatro cinco seis siete "
     "ocho nueve diez doce",
+    "zh": "先生 马上 成年 加入 准备 眨眼 练习 移动 转动 战斗 高兴 安全 背靠背 并肩 并排 独自 巨大 第二",
+    "ja": "ひと うち おけ",
 }
 """{language: words of spaCy's list that a search looks for}: numbers, and what is seen or named."""
 MORE_STOP_WORDS = {
-    "cs": "dělat dělá dělám děláš děláme děláte dělají dělal dělala dělali",
-    "zh": "的 了 吗 呢 吧 啊 呀 嘛 着 在 是 把 被 和 与 或 但 也 就 还 又 很 不 没 有 我 你 他 她 它 您 们 "
-    "这 那 哪 谁 么 个 从 给 以 于 之 其 什么 怎么 怎样 怎么做 做什么 哪里 哪儿 哪个 多少 为什么 这个 "
-    "那个 这里 那里 是不是 有没有",
-    "ja": "何 誰 何処 此処 どこ だれ なに いつ どれ どの どんな いくつ いくら では には とは のは のが のを "
-    "のか のです でも にも へは からは って った した して している しています ている ています でいる "
-    "でいます いる います ある あります ました ません でした でしょう ですか ますか ください それは "
-    "これは あれは",
-    "ko": "은 는 이 가 을 를 의 에 에서 으로 로 와 과 도 만 어디 어디에 누구 무엇 무엇을 언제 어떻게 왜 "
-    "있어요 있나요 있습니까 있다 있는 하는 합니까 합니다 입니까 입니다 그는 그녀는 그녀가",
+    "en": "gonna let oh okay yeah",
+    "de": "ans aufs euer eure eurem euren eurer eures fürs hab mal tue tut unserem unseren unseres wieso wofür "
+    "woher wohin womit",
+    "cs": "bych bychom dělat dělá dělám děláš děláme děláte dělají dělal dělala dělali jaká jaké jaký kterého "
+    "kterém nějaký nyní odkud sem ta tato toho tou tá té těch těchto vše všechny",
+    "zh": "的 了 吗 呢 吧 啊 呀 嘛 着 在 是 把 被 和 与 或 但 也 就 还 又 很 不 没 有 我 你 他 她 它 您 们 这 "
+    "那 哪 谁 么 个 从 给 以 于 之 其 什么 怎么 怎样 怎么做 做什么 哪里 哪儿 哪个 多少 为什么 这个 那个 这里 "
+    "那里 是不是 有没有",
+    "ja": "あそこ あなた こちら どうして どちら なぜ わたし 私 彼 彼女 何 誰 何処 此処 どこ だれ なに いつ どれ "
+    "どの どんな いくつ いくら では には とは のは のが のを のか のです でも にも へは からは って った した "
+    "して している しています ている ています でいる でいます いる います ある あります ました ません でした "
+    "でしょう ですか ますか ください それは これは あれは",
+    "ko": "은 는 이 가 을 를 의 에 에서 으로 로 와 과 도 만 어디 어디에 누구 무엇 무엇을 언제 어떻게 왜 있어요 "
+    "있나요 있습니까 있다 있는 하는 합니까 합니다 입니까 입니다 그는 그녀는 그녀가",
     "th": "ไหน ที่ไหน อยู่ที่ไหน อะไร ใคร เมื่อไร เมื่อไหร่ อย่างไร ทำไม",
 }
 """{language: words that spaCy's list lacks}: forms of "to do", particles, endings and question words. Of spaCy's lists
