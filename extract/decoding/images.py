@@ -2,9 +2,9 @@
 
 Pillow decodes them, as the loaders of image-caption data do (dharwath/DAVEnet-pytorch,
 dataloaders/image_caption_dataset.py). FFmpeg never does: its image reader takes a name such as ``img%03d.jpg`` for a
-whole sequence of files. EXIF orientation is applied, as rotation is for videos; transparency is dropped. Of a file with
-several images (an animated PNG or WebP, a camera's multi-picture JPEG), the first is taken. A file that is cut off is
-rejected; damage that libjpeg conceals goes unreported.
+whole sequence of files. EXIF orientation is applied, as rotation is for videos; what is transparent is laid over white,
+as viewers show it. Of a file with several images (an animated PNG or WebP, a camera's multi-picture JPEG), the first is
+taken. A file that is cut off is rejected; damage that libjpeg conceals goes unreported.
 """
 
 import struct
@@ -28,6 +28,7 @@ from .scaling import Scaler
 
 FORMATS = ("JPEG", "PNG", "WEBP", "AVIF")
 """Pillow's names of the formats that are read."""
+KINDS = "JPEG, PNG, WebP or AVIF image"
 IMAGE = "image"
 """Stands for the name of a container."""
 TIME_BASE = Fraction(1, 25)
@@ -88,9 +89,9 @@ def read_image(path: Path) -> np.ndarray:
             upright = _upright(image)
             if upright.mode.startswith("I"):  # 16-bit grey: Pillow's own conversion makes all values above 255 white
                 upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
-            return np.asarray(upright.convert("RGB"))
+            return np.asarray(_over_white(upright) if upright.has_transparency_data else upright.convert("RGB"))
         except DAMAGED as error:
-            raise VideoError("unreadable", short_reason(error)) from None
+            raise _unreadable(error) from None
 
 
 def decode_with_pillow(decoding: DecodePass, wanted: np.ndarray) -> Iterator[tuple[int, Images]]:
@@ -112,6 +113,20 @@ def _upright(image: Image.Image) -> Image.Image:
     return image if turn is None else image.transpose(turn)
 
 
+def _over_white(image: Image.Image) -> Image.Image:
+    image = image.convert("RGBA")
+    page = Image.new("RGB", image.size, "white")
+    page.paste(image, mask=image)
+    return page
+
+
+def _unreadable(error: Exception) -> VideoError:
+    """Return what is said of an image that Pillow opened or decoded in vain; its own words are for programmers."""
+    is_of_system = isinstance(error, OSError) and error.errno is not None
+    damaged = "the image is damaged or cut off; copy or save it again"
+    return VideoError("unreadable", short_reason(error) if is_of_system else damaged)
+
+
 def _open_image(path: Path) -> Image.Image:
     try:
         file = open_file(path)
@@ -126,11 +141,11 @@ def _open_image(path: Path) -> Image.Image:
             "too_large", f"it has over {Image.MAX_IMAGE_PIXELS:,} pixels; expected at most {MAX_PIXELS:,}"
         ) from None
     except Image.UnidentifiedImageError:
-        raise VideoError(
-            "unreadable", f"its name is that of an image, but it is none of {', '.join(FORMATS)}"
-        ) from None
+        is_empty = not num_bytes_of(file.fileno())
+        problem = f"the file is empty; expected a {KINDS}" if is_empty else f"not a {KINDS}; convert it to one"
+        raise VideoError("unreadable", problem) from None
     except DAMAGED as error:
-        raise VideoError("unreadable", short_reason(error)) from None
+        raise _unreadable(error) from None
     try:
         check_size(image.width, image.height)
     except VideoError:

@@ -13,6 +13,7 @@ from ...storage.cli.parser import DEVICE_HELP, Parser, add_stores, add_trust, co
 from ...storage.common.errors import EXIT_DONE, SettingError, UserError
 from ...storage.common.terminal import number_of, say, show
 from ...storage.dataset.folder import DatasetFolder, find_dataset
+from ...storage.dataset.media_types import IMAGE_SUFFIXES
 from ...storage.records import SPLITS
 from ..search.moments import moment_table
 from ..search.query_checks import (
@@ -20,6 +21,7 @@ from ..search.query_checks import (
     RERANK,
     SearchBy,
     SearchGroup,
+    UnknownVideo,
     check_count,
     check_lengths,
     check_offset,
@@ -217,19 +219,7 @@ def _search(args: argparse.Namespace) -> int:
     search = Search.open(source_of(args))
     facts = VideoFacts(search)
     videos = filters.videos(facts)
-    moments = search(
-        query,
-        like=[parse_example(text, search.has_video) for text in args.like],
-        like_weight=LIKE_WEIGHT if args.like_weight is None else args.like_weight,
-        without=args.without,
-        num_results=None if args.all else NUM_RESULTS if args.num_results is None else args.num_results,
-        offset=args.skip,
-        rerank=RERANK if args.rerank is None else args.rerank,
-        videos=videos,
-        by=args.by,
-        group=args.group,
-        fold=args.fold,
-    )
+    moments = _moments(args, search, query, videos)
     is_text = not args.like and not args.without.strip() and not args.skip
     reason = search.why_nothing_fits(query, moments, videos) if is_text else None
     warnings = [*filters.warnings(facts), *search.warnings(query, args.by, args.without, bool(args.like))]
@@ -248,6 +238,26 @@ def _search(args: argparse.Namespace) -> int:
         if note:
             show(f"note: {note}")
     return EXIT_DONE
+
+
+def _moments(args: argparse.Namespace, search: "Search", query: str, videos: set[str] | None) -> "list[Moment]":
+    try:
+        return search(
+            query,
+            like=[parse_example(text, search.has_video) for text in args.like],
+            like_weight=LIKE_WEIGHT if args.like_weight is None else args.like_weight,
+            without=args.without,
+            num_results=None if args.all else NUM_RESULTS if args.num_results is None else args.num_results,
+            offset=args.skip,
+            rerank=RERANK if args.rerank is None else args.rerank,
+            videos=videos,
+            by=args.by,
+            group=args.group,
+            fold=args.fold,
+        )
+    except UnknownVideo as error:
+        suffixes = f"{', '.join(IMAGE_SUFFIXES[:-1])} or {IMAGE_SUFFIXES[-1]}"
+        raise UserError(f"{error}, or the path of an image file that is there: {suffixes}") from None
 
 
 def _filters(args: argparse.Namespace) -> "VideoFilters":

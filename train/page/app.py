@@ -14,7 +14,6 @@ from typing import Annotated, Any
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
-from starlette.concurrency import run_in_threadpool
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
@@ -67,8 +66,9 @@ SOURCE_HEADER, SECONDS_HEADER = "Picture-Source", "Picture-Seconds"
 """Headers of a picture."""
 UPLOAD_SECONDS = 30.0
 """Time limit for the content of a request to arrive."""
-MAX_UPLOADS = 8
-"""More of them at once are refused, since each is held in memory."""
+MAX_UPLOADS, MAX_UPLOADS_OF_ADDRESS = 16, 2
+"""More of them at once are refused, since each is held in memory; those of one address wait for each other. It has two,
+so that a slow one leaves the way free for others."""
 MAX_RESULTS, MAX_ID_CHARACTERS, MAX_RANGE_CHARACTERS = 60, 1024, 100
 MAX_FOLDERS, MAX_FOLDER_CHARACTERS = 200, 4096
 MAX_EXAMPLES, MAX_EXAMPLE_CHARACTERS = 20, MAX_ID_CHARACTERS + 50
@@ -565,14 +565,20 @@ def _add_examples(app: FastAPI) -> None:
     pictures: ExamplePictures = app.state.pictures
     places = asyncio.Semaphore(MAX_UPLOADS)
 
-    @app.post("/api/pictures", dependencies=[Depends(AddressQueue("pictures"))], openapi_extra=UPLOAD_BODY)
-    async def add_picture(request: Request) -> PictureResponse:
-        """Take a picture as an example for a search; return its id."""
+    async def content_in_memory(request: Request) -> AsyncIterator[bytes]:
         if places.locked():
             raise Busy("pictures")
         async with places:
-            content = await _content(request, UPLOADS["/api/pictures"])
-            return PictureResponse(picture=await run_in_threadpool(pictures.add, content))
+            yield await _content(request, UPLOADS["/api/pictures"])
+
+    in_order = [AddressQueue("pictures", MAX_UPLOADS_OF_ADDRESS), content_in_memory, AddressQueue("pictures")]
+
+    @app.post("/api/pictures", dependencies=[Depends(each) for each in in_order], openapi_extra=UPLOAD_BODY)
+    def add_picture(content: Annotated[bytes, Depends(content_in_memory)]) -> PictureResponse:
+        """Take a picture as an example for a search; return its id."""
+        if not content:
+            raise UserError("the request has no content; send the bytes of a JPEG, PNG, WebP or AVIF image")
+        return PictureResponse(picture=pictures.add(content))
 
     @app.get("/media/example", response_class=Response, responses={200: {"content": {"image/jpeg": {}}}})
     def example(picture: PictureId) -> Response:

@@ -38,15 +38,15 @@ def client_gone() -> threading.Event | None:
 
 
 class AddressQueue:
-    """A dependency of routes that lets each address do one thing at a time. Requests that wait occupy no thread.
+    """A dependency of routes that lets each address do few things at a time. Requests that wait occupy no thread.
 
     A request whose client closes its connection leaves the queue. If it is being answered, ``client_gone`` is set.
     """
 
-    def __init__(self, requests: str) -> None:
-        """Take what the requests are called, such as "searches"."""
-        self._requests = requests
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+    def __init__(self, requests: str, at_once: int = 1) -> None:
+        """Take what the requests are called, such as "searches", and how many of an address are answered at once."""
+        self._requests, self._at_once = requests, at_once
+        self._places: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._num_waiting: Counter[str] = Counter()
 
     async def __call__(self, request: Request) -> AsyncIterator[None]:
@@ -56,7 +56,7 @@ class AddressQueue:
             Busy: Too many of them wait, or one waited for too long.
         """
         address = request.client.host if request.client else ""
-        lock = self._locks.setdefault(address, asyncio.Lock())
+        places = self._places.setdefault(address, asyncio.Semaphore(self._at_once))
         if self._num_waiting[address] >= MAX_WAITING:
             raise Busy(self._requests)
         gone = threading.Event()
@@ -65,25 +65,27 @@ class AddressQueue:
         try:
             self._num_waiting[address] += 1
             try:
-                await self._acquire(lock, watching, gone)
+                await self._acquire(places, watching, gone)
             finally:
                 self._num_waiting -= Counter([address])  # keeps no zeros
             try:
                 yield
             finally:
-                lock.release()
+                places.release()
         finally:
             watching.cancel()
 
-    async def _acquire(self, lock: asyncio.Lock, watching: "asyncio.Future[None]", gone: threading.Event) -> None:
-        """Acquire a lock, unless that takes too long or the client is gone."""
-        acquiring, is_held = asyncio.ensure_future(lock.acquire()), False
+    async def _acquire(
+        self, places: asyncio.Semaphore, watching: "asyncio.Future[None]", gone: threading.Event
+    ) -> None:
+        """Acquire a place, unless that takes too long or the client is gone."""
+        acquiring, is_held = asyncio.ensure_future(places.acquire()), False
         try:
             await asyncio.wait([acquiring, watching], timeout=WAIT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             is_held = acquiring.done() and not gone.is_set()
         finally:
             if not is_held and not acquiring.cancel():
-                lock.release()
+                places.release()
         if gone.is_set():
             raise HTTPException(GONE_STATUS)
         if not is_held:

@@ -24,7 +24,6 @@ MAX_PICTURES = 32
 DECODE_SECONDS = 10.0
 """Time limit for decoding a picture."""
 ID_CHARACTERS = 32
-EXPECTED = "expected a JPEG, PNG, WebP or AVIF image"
 
 
 class ExamplePictures:
@@ -77,7 +76,7 @@ class ExamplePictures:
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
             if isinstance(error, VideoError):
-                raise UserError(f"this picture cannot be used: {error}; {EXPECTED}") from None
+                raise UserError(f"this picture cannot be used: {error}") from None
             if isinstance(error, OSError):
                 why = error.strerror or reason_of(error)
                 raise UserError(f"this picture cannot be kept on the server: {why}; try again later") from None

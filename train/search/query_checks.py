@@ -88,6 +88,10 @@ def parse_span(text: str, has_video: Callable[[str], bool] = lambda _: False) ->
     return VideoSpan(text)
 
 
+class UnknownVideo(UserError):
+    """No video that is searched has this id. The message ends with what was expected in its place."""
+
+
 class SearchTimeout(UserError):
     """A search took longer than it may, or nobody waits for it any more."""
 

@@ -20,7 +20,6 @@ import numpy as np
 from ...storage.common.errors import SettingError, UserError
 from ...storage.common.plugins import trusted_modules
 from ...storage.common.terminal import say
-from ...storage.dataset.media_types import IMAGE_SUFFIXES
 from ...storage.stores.opening import StoreSource
 from ..data.clips import Clip
 from .caption_index import (
@@ -49,6 +48,7 @@ from .query_checks import (
     ExampleQuery,
     SearchBy,
     SearchGroup,
+    UnknownVideo,
     VideoSpan,
     check_by,
     check_count,
@@ -748,9 +748,9 @@ class Search:
             expected = ", such as ".join(["one of its ids", *map(repr, sorted(self._video_ids)[:1])])
             if "@" in video_id:
                 expected += ", or VIDEO@START-END with times in seconds"
-            elif video_id.lower().endswith(IMAGE_SUFFIXES):
-                expected += ", or the path of an image that is there"
-            raise UserError(f"video {video_id!r}: not in the index of {self.encoder.dataset.name}; expected {expected}")
+            raise UnknownVideo(
+                f"video {video_id!r}: not in the index of {self.encoder.dataset.name}; expected {expected}"
+            )
         return video_id
 
 

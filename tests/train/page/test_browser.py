@@ -12,6 +12,11 @@ SETTINGS = ["--features", "s3d", "--num-steps", "4", "--batch-size", "8", "--val
 
 
 NUM_MANY = 200
+SMALL = """[...document.querySelectorAll("button, a, input, select, summary")]
+    .map((each) => [each, each.getBoundingClientRect()])
+    .filter(([each, { width, height }]) => each.checkVisibility() && width && Math.min(width, height) < 44)
+    .map(([each]) => each.outerHTML)"""
+"""What is hard to touch with a finger."""
 AT_END = "document.getElementById('next').hidden && scrollY + innerHeight >= document.body.scrollHeight - 1"
 
 
@@ -64,6 +69,7 @@ def test_a_query_shows_moments_that_a_link_shows_again(address, width, colours):
         page.get_by_text("Details").click()
         assert page.get_by_text("Search windows that fit less").is_visible()
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert width > 400 or page.evaluate(SMALL) == []
         page.keyboard.press("Escape")
         page.locator("dialog").wait_for(state="hidden")
         again = context.new_page()  # which has the cookie

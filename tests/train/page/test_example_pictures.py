@@ -4,9 +4,11 @@ import contextlib
 import errno
 import io
 import os
+import re
 import socket
 import stat
 import time
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +17,15 @@ from helpers.page_server import serving
 from PIL import Image
 from starlette.testclient import TestClient
 from vlalign.train.page import app as page_app
-from vlalign.train.page import example_pictures
+from vlalign.train.page import concurrency, example_pictures
 from vlalign.train.page.app import make_app
 from vlalign.train.page.guard import UPLOADS, Access
 from vlalign.train.page.library import NotFound
 
 HERE, PNG = "http://127.0.0.1:8377", {"Content-Type": "image/png"}
 SIZE = UPLOADS["/api/pictures"]
+NO_IMAGE = "this picture cannot be used: not a JPEG, PNG, WebP or AVIF image; convert it to one"
+HEAD = b"POST /api/pictures HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: image/png\r\nContent-Length: 5000\r\n\r\n"
 
 
 def picture(number: int, kind: str = "PNG", size: tuple[int, int] = (900, 600)) -> bytes:
@@ -87,13 +91,21 @@ def test_other_names_are_no_pictures(client, name):
 
 
 @pytest.mark.parametrize(
-    "content",
-    [b"", b"no image", b"<svg/>", b"GIF89a" + bytes(99), picture(1)[:300], picture(1, "BMP")],
-    ids=["empty", "text", "svg", "gif", "cut", "bmp"],
+    "content, problem",
+    [
+        (b"", "the request has no content; send .* JPEG, .*"),
+        (b"no image", NO_IMAGE),
+        (b"<svg/>", NO_IMAGE),
+        (b"GIF89a" + bytes(99), NO_IMAGE),
+        (picture(1)[:300], "this picture cannot be used: the image is damaged or cut off; .*again"),
+        (picture(1, "JPEG")[:900], "this picture cannot be used: the image is damaged or cut off; .*again"),
+        (picture(1, "BMP"), NO_IMAGE),
+    ],
+    ids=["empty", "text", "svg", "gif", "cut", "cut JPEG", "bmp"],
 )
-def test_what_is_no_image_is_refused_and_not_kept(client, content):
+def test_what_is_no_image_is_refused_and_not_kept(client, content, problem):
     answer = client.post("/api/pictures", content=content, headers=PNG)
-    assert answer.status_code == 422 and "JPEG" in answer.json()["detail"]
+    assert answer.status_code == 422 and re.fullmatch(problem, answer.json()["detail"])
     assert str(folder_of(client)) not in answer.text and not list(folder_of(client).iterdir())
 
 
@@ -158,22 +170,32 @@ def test_a_picture_needs_the_token_and_other_addresses_take_nothing():
 def test_a_picture_that_does_not_arrive_is_given_up(monkeypatch):
     monkeypatch.setattr(page_app, "UPLOAD_SECONDS", 1.0)
     app = make_app([], Access(["127.0.0.1"]))
-    head = b"POST /api/pictures HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: image/png\r\nContent-Length: 5000\r\n\r\n"
     with serving(app) as port, socket.create_connection(("127.0.0.1", port), 10) as slow:
-        slow.sendall(head + b"x")
+        slow.sendall(HEAD + b"x")
         time.sleep(0.3)
         slow.sendall(b"y")
         assert slow.recv(12) == b"HTTP/1.1 408"
 
 
+def test_a_slow_picture_lets_others_of_its_address_pass(monkeypatch):
+    monkeypatch.setattr(concurrency, "WAIT_SECONDS", 3.0)
+    app = make_app([], Access(["127.0.0.1"]))
+    with serving(app) as port, socket.create_connection(("127.0.0.1", port), 10) as slow:
+        slow.sendall(HEAD + b"xy")
+        time.sleep(0.3)
+        for number in range(2):
+            asked = urllib.request.Request(f"http://127.0.0.1:{port}/api/pictures", picture(number), PNG)
+            with urllib.request.urlopen(asked, timeout=10) as answer:
+                assert answer.status == 200
+
+
 def test_too_many_pictures_at_once_are_refused(monkeypatch):
     monkeypatch.setattr(page_app, "MAX_UPLOADS", 2)
     app = make_app([], Access(["127.0.0.1"]))
-    head = b"POST /api/pictures HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: image/png\r\nContent-Length: 5000\r\n\r\n"
     with serving(app) as port, contextlib.ExitStack() as stack:
-        for address in ("127.0.0.1", "127.0.0.2", "127.0.0.3"):  # those of one address wait for each other
+        for address in ("127.0.0.1", "127.0.0.2", "127.0.0.3"):  # two of one address arrive at once, others wait
             last = stack.enter_context(socket.create_connection(("127.0.0.1", port), 10, (address, 0)))
-            last.sendall(head)
+            last.sendall(HEAD)
             time.sleep(0.5)
         assert last.recv(12) == b"HTTP/1.1 503"
 

@@ -81,8 +81,9 @@ def test_several_examples_and_a_text(client, search):
 
 def test_a_client_opens_no_file(client, tmp_path):
     (tmp_path / "photo.jpg").write_bytes(b"no picture")
-    answer = client.get("/api/search", params={"like": str(tmp_path / "photo.jpg")})
-    assert answer.status_code == 422 and "not in the index" in answer.json()["detail"]
+    for like in (str(tmp_path / "photo.jpg"), "http://127.0.0.1:9/photo.jpg"):
+        answer = client.get("/api/search", params={"like": like})
+        assert answer.status_code == 422 and answer.json()["detail"].endswith("one of its ids, such as 'copy'")
 
 
 def test_uploaded_pictures_are_named_by_their_ids(client, search, monkeypatch):

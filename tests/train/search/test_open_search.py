@@ -147,7 +147,6 @@ def test_imported_features_say_what_a_search_by_text_needs(tmp_path, clip):
     ("like", "hint"),
     [
         ("v0@0:10-0:20", "VIDEO@START-END with times in seconds"),
-        ("photo.JPG", "the path of an image that is there"),
         ("v7", "expected one of its ids, such as 'v0'"),
         ("v0@25-24", "the video of 30.00 s"),
         ("v0@31-40", "the video of 30.00 s"),
@@ -316,9 +315,13 @@ def test_a_picture_is_searched_by_the_model_that_made_the_features(shown, clip, 
     np.testing.assert_allclose(found, expected / np.linalg.norm(expected), atol=1e-4)
     assert parse_example(str(tmp_path / "picture.png")) == tmp_path / "picture.png"
     assert len(search(like=tmp_path / "picture.png", num_results=2)) == 2
-    (tmp_path / "broken.png").write_bytes(b"no picture")
-    with pytest.raises(UserError, match=r"broken.png: "):
-        search(like=tmp_path / "broken.png")
+    for content, problem in (
+        (b"no picture", "not a JPEG, .*; convert it"),
+        (b"", "the file is empty; expected"),
+    ):
+        (tmp_path / "broken.png").write_bytes(content)
+        with pytest.raises(UserError, match=rf"broken.png: {problem}"):
+            search(like=tmp_path / "broken.png")
 
 
 def test_a_run_searches_a_picture(small_demo, tmp_path):

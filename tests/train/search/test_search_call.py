@@ -1,5 +1,6 @@
 """Which run and which text a call of vlalign-search means, and what it says if that is not clear."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -7,6 +8,7 @@ import sys
 
 import pytest
 from helpers.toy import make_toy
+from PIL import Image
 from vlalign.storage import UserError
 from vlalign.train import open_search
 from vlalign.train.cli.evaluate import main as evaluate_main
@@ -132,6 +134,18 @@ def test_any_text_as_an_example_is_one_line(search, text):
     assert parse_example(text) == VideoSpan(text)
     code, _, lines = search("r", "--like", text)
     assert code == 2 and re.search(r"error: video .*: .*\btoy\b", lines[-1]) and len(lines) == 1
+
+
+@pytest.mark.parametrize("name", ["a.bmp", "a.tiff", "noext", "folder/", "pipe.jpg", "missing.jpg"])
+def test_a_file_that_is_no_image_as_an_example_says_which_are_taken(search, tmp_path, name):
+    if name == "folder/":
+        (tmp_path / name).mkdir()
+    elif name == "pipe.jpg":
+        os.mkfifo(tmp_path / name)
+    elif name != "missing.jpg":
+        Image.new("RGB", (30, 30)).save(tmp_path / name, {"a.tiff": "TIFF"}.get(name, "BMP"))
+    code, _, [line] = search("r", "--like", f"{tmp_path}/{name}")
+    assert code == 2 and re.search(r"its ids, .*, or the path of an image file .*: \.jpg, .*\.png, .* or \.avif$", line)
 
 
 @pytest.mark.parametrize(

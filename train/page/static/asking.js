@@ -6,7 +6,7 @@ const form = byId("form"), panel = byId("filters"), examples = byId("examples");
 const FILTERS = [...panel.querySelectorAll("select, input")].map((field) => field.name);
 const NAMES = {  // of the filters in use, beside their values
   without: "without", caption: "caption has", folder: "folder", caption_language: "captions in", split: "split", has_caption: "videos",
-  by: "look in", since: "from", until: "to", min_seconds: "at least", max_seconds: "at most", group: "shown", fold: "near duplicates", dataset: "data set",
+  by: "look in", since: "from", until: "to", min_seconds: "at least", max_seconds: "at most", group: "show", fold: "near duplicates", dataset: "data set",
 };
 const EXAMPLE = /^(.+)@(\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)$/s;
 const FIRST_DATE = "1971";  // a year that is still being typed is earlier

@@ -75,12 +75,11 @@ export function card(moment, { dataset, address, open, signal }) {
   const badges = make("span", { className: "badges" });
   if (numSimilar) badges.append(make("span", { textContent: `+${numSimilar} similar` }));
   if (numOccurrences > 1) badges.append(make("span", { textContent: numberOf(numOccurrences, "moment") }));
-  frame.append(badges);
+  frame.append(badges, make("span", { className: "time", textContent: moment.found_by ? span(moment) : clock(moment.duration_seconds) }));
   if (moment.found_by) frame.append(marks(moment));
   const words = make("span", { className: "why" });
   const why = moment.found_by ? reason(moment) : moment.captions.slice(0, 1);
-  words.append(make("b", { textContent: moment.found_by ? span(moment) : `${clock(moment.duration_seconds)} long` }));
-  words.append(" ", ...why);
+  words.append(...why);
   const link = make("a", { className: "card", href: address }, frame, words, make("span", { className: "name quiet", textContent: nameOf(moment), title: moment.file_name ? `${moment.file_name} (${moment.video_id})` : moment.video_id }), remark);
   link.addEventListener("click", (event) => {
     if (event.ctrlKey || event.metaKey || event.shiftKey || event.button !== 0) return;

@@ -116,7 +116,7 @@ function showViewer(moment) {
   const parameters = asked(), index = moments.indexOf(moment);
   openViewer(moment, {
     query: parameters.get("q"), dataset: datasetOf(parameters),
-    position: index < 0 ? null : { isFirst: index === 0, isLast: index === moments.length - 1 && !hasMore, text: `${(index + 1).toLocaleString("en")}${hasMore ? "" : ` of ${moments.length.toLocaleString("en")}`}` },
+    position: index < 0 ? null : { isFirst: index === 0, isLast: index === moments.length - 1 && !hasMore, text: `${(index + 1).toLocaleString("en")} of ${moments.length.toLocaleString("en")}${hasMore ? "+" : ""}` },
     actions: {
       close: leave,
       like: (example) => go(withOther({ q: [], like: [example], without: [], by: [] })),
@@ -218,7 +218,7 @@ function suggest(parameters) {
   notes.append(...texts.map((text) => {
     const button = make("button", { type: "button", textContent: text });
     button.addEventListener("click", () => go(withOther({ q: [text] })));
-    return make("li", {}, button);
+    return make("li", { className: "suggestion" }, button);
   }));
 }
 
@@ -273,7 +273,7 @@ async function show(typed = "") {
   try {
     const found = await more();
     if (isEmpty(parameters) && isUnread(found)) status.textContent = found.warnings.map(sentence).join(" ");
-    else for (const warning of found.warnings) note(warning);
+    else for (const warning of found.warnings) note(sentence(warning));
     if (isEmpty(parameters) && found.num_videos && [...parameters].length) status.textContent = `${numberOf(found.num_videos, "video")}. ${status.textContent}`;
     if (!isEmpty(parameters)) {
       say(parameters, found);

@@ -74,6 +74,7 @@ export function openViewer(moment, { query, dataset, position, actions }) {
   if (plays) {
     const play = action(moment.found_by ? "Play moment" : "Play from the start", `Play ${moment.video_id} from ${part}`, () => seek(moment.start_seconds, moment.end_seconds));
     watch((seconds) => { line.moveTo(seconds); light(seconds); }, () => { play.replaceWith("This video cannot be played here."); download.remove(); });
+    play.className = "main";
     buttons.append(play);
   }
   const example = `${moment.video_id}@${moment.start_seconds}-${moment.end_seconds}`;
