@@ -201,6 +201,34 @@ def test_a_disk_inside_of_a_folder_that_is_not_mounted_is_no_deletion(home, monk
     assert home.found() == {"a", "usb/b"}
 
 
+@pytest.mark.parametrize("trouble", ["missing", "empty"])
+def test_a_followed_folder_in_another_one_that_is_away_is_no_deletion(home, trouble):
+    home.put(0, "a.mp4")
+    home.put(1, "sub/b.mp4")
+    home.first()
+    home.sync(home.videos / "sub")
+    (home.videos / "sub").rename(home.top / "aside")
+    if trouble == "empty":
+        (home.videos / "sub").mkdir()
+    result = home.sync("--prune", code=1)
+    assert [row["folder"] for row in result["unreachable"]] == [str(home.videos / "sub")] and result["removed"] == []
+    assert home.stored == {"a", "sub/b"} == home.found()
+    assert home.sync("--forget", home.videos / "sub")["removed"] == ["sub/b"], "it lies in Videos, too"
+
+
+def test_videos_of_a_folder_that_is_not_followed_any_more_stay_until_it_is_forgotten(home):
+    home.put(0, "a.mp4")
+    home.put(1, "../Phone/b.mp4")
+    home.first()
+    home.sync(home.top / "Phone")
+    (sync_folder(home.dataset) / "folders.json").unlink()
+    result = home.sync(home.top / "Phone", "--prune")
+    assert result["removed"] == result["pruned"] == [] and home.stored == {"a", "b"} == home.found()
+    assert f"--forget {home.videos}" in home.said
+    result = home.sync("--forget", home.videos, "--prune")
+    assert result["removed"] == result["pruned"] == ["a"] and home.stored == {"b"}
+
+
 def test_hidden_and_unfinished_files_are_skipped_and_said(home):
     home.put(0, "a.mp4")
     hidden = [".hidden.mp4", ".Trash-1000/b.mp4", "$RECYCLE.BIN/c.mp4", "@eaDir/d.mp4", "sub/.cache/e.mp4"]
