@@ -87,10 +87,10 @@ def look_at(
         listed: Files of the data set's videos.
         problems: Receives names that cannot be used, and links that lead nowhere or out.
     """
-    look = FolderLook(folder=folder, unreachable=_obstacle(dataset, folder))
+    allowed = AllowedFolders.named(dataset)
+    look = FolderLook(folder=folder, unreachable=_obstacle(folder, allowed))
     if look.unreachable:
         return look
-    allowed = AllowedFolders.of(dataset)
     scan = scan_folder(Path(folder.path), VIDEO_SUFFIXES, problems, is_allowed=allowed.have)
     look.unlisted, look.note = scan.unlisted, scan.skipped()
     look.skipped = {os.path.join(folder.path, name): "hidden or trash" for name in scan.hidden}
@@ -106,8 +106,10 @@ def look_at(
     return look
 
 
-def _obstacle(dataset: DatasetFolder, folder: SyncedFolder) -> str:
+def _obstacle(folder: SyncedFolder, allowed: AllowedFolders) -> str:
     """Return why a folder cannot be read; empty if it can."""
+    if not allowed.have(os.path.realpath(folder.path)):
+        return f"you have not named this folder on this machine; if it is yours, pass {shlex.quote(folder.path)} once"
     if folder.mount and not os.path.ismount(folder.mount):
         return f"nothing is mounted at {folder.mount}; mount it"
     try:
@@ -115,8 +117,6 @@ def _obstacle(dataset: DatasetFolder, folder: SyncedFolder) -> str:
             pass
     except OSError as error:
         return f"it cannot be listed ({error.strerror}); connect the disk or the share"
-    if not AllowedFolders.of(dataset).have(os.path.realpath(folder.path)):
-        return f"you have not named this folder on this machine; if it is yours, pass {shlex.quote(folder.path)} once"
     return ""
 
 
