@@ -20,7 +20,7 @@ from ..search.search import Search
 from ..search.search_source import SearchSource
 from ..sync.settings import EVERY_SECONDS, SyncSettings
 from ..sync.sync import SyncResult
-from ..sync.watch import show_messages, summary, sync_again_and_again
+from ..sync.watch import show_messages, summary, sync_again_and_again, why_failed
 from .responses import SyncResponse
 from .searched_files import SearchedFiles
 
@@ -158,9 +158,6 @@ class FolderSync:
             self._sync()
         except Stopped as error:
             self.held_back = None if isinstance(error, _Ended) else error
-        except RuntimeError:  # of pools of threads, once the program ends
-            if not self._ending.is_set():
-                raise
         finally:
             if not self._ending.is_set():
                 self._change("failed", "the sync has ended; start vlalign-serve again", ["the terminal says why"])
@@ -179,15 +176,19 @@ class FolderSync:
                     self._refresh(with_index=self._source.run is not None)  # a sync makes the others
                 elif time.monotonic() > self._next_refresh:
                     self._refresh(with_index=False)  # another process may be making it
-            except (UserError, OSError) as error:
+            except Exception as error:  # as of a sync: the next round tries again
                 errors.append(error)
-            failures = list(dict.fromkeys(map(str, errors)))
+            if self._ending.is_set():  # then pools of threads fail
+                return
+            failures = list(dict.fromkeys(map(why_failed, errors)))
             for failure in failures:
                 if failure not in said:
                     warn(f"warning: {failure}; {again}")
             said = set(failures)
             if isinstance(result, SyncResult) and not failures:
-                self._change("idle", f"{number_of(result.num_videos, 'videos')}, up to date", result.warnings)
+                num_problems = number_of(len(result.warnings), "problems")
+                how = ", up to date" if result.complete else f"; {num_problems}"
+                self._change("idle", f"{number_of(result.num_videos, 'videos')}{how}", result.warnings)
             else:
                 warnings = result.warnings if isinstance(result, SyncResult) else []
                 self._change("failed", f"the last sync failed; {again}", [*failures, *warnings])
