@@ -188,6 +188,44 @@ def test_a_folder_that_is_away_is_not_called_up_to_date(followed):
     assert followed.sync.state(0).what == "2 videos; 1 problem"
 
 
+@pytest.mark.parametrize(
+    "text, shown",
+    [
+        (
+            "TOP/Videos/a b/c.mp4: a link to /root/my secret/plan, where nothing is; skipped",
+            "Videos/a b/c.mp4: a link to",
+        ),
+        ("TOP/Videos/a.mp4: a link to ../secret/plan, where nothing is", "Videos/a.mp4: a link to"),
+        ("TOP/Videos/a: a link to TOP/Videos2/plan, where nothing is", "Videos/a: a link to"),
+        (
+            "TOP/Videos: 1 folder skipped, such as TOP/Videos/etc (a link to /etc)",
+            "Videos: 1 folder skipped, such as Videos/etc (a link to",
+        ),
+        ("[Errno 13] Permission denied: '/root/x'", "[Errno 13] Permission denied:"),
+        ("error:/root/x, file:///root/x", "error:"),
+        ("open('C:\\secret\\x')", "open"),
+    ],
+)
+def test_the_page_shows_no_path_elsewhere(followed, text, shown):
+    text = text.replace("TOP", str(followed.videos.parent))
+    assert followed.sync._shown(text) == f"{shown} ... (the terminal has the whole line)"
+
+
+def test_the_page_shows_what_lies_in_its_folders(followed):
+    text = f"{followed.videos}: no videos; pass --forget {followed.videos}; {followed.dataset.path}/sync/sync.lock, 1/2"
+    assert followed.sync._shown(text) == "Videos: no videos; pass --forget Videos; mine/sync/sync.lock, 1/2"
+
+
+def test_the_page_shows_no_target_of_a_link(followed):
+    secret = followed.videos.parent / "secret place"
+    secret.mkdir()
+    (followed.videos / "gone.mp4").symlink_to(secret / "plan.mp4")
+    (followed.videos / "out").symlink_to(secret)
+    followed.step()
+    problems = followed.sync.state(0).problems
+    assert len(problems) == 2 and "secret" not in str(problems) and "Videos/gone.mp4: a link to" in str(problems)
+
+
 def test_a_refresh_that_fails_is_not_tried_again_at_once(followed, monkeypatch):
     sync_videos(followed.settings)
     num_opened = 0
