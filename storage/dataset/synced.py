@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common.errors import refuse_unreadable
-from ..common.files import numbered_jsonl, read_json, read_jsonl, write_json, write_jsonl
+from ..common.files import MAX_JSON_BYTES, numbered_jsonl, read_jsonl, read_object, write_json, write_jsonl
 from ..common.validation import check_text
 from .folder import DatasetFolder
 
@@ -117,11 +117,11 @@ def read_sync_record(dataset: DatasetFolder) -> SyncRecord:
     Raises:
         UserError: A file of it is damaged.
     """
-    folder, about = sync_folder(dataset), {}
+    folder = sync_folder(dataset)
     path = folder / "folders.json"
     if path.exists():
         with refuse_unreadable(path, "not a list of synchronised folders", REMEDY):
-            about = dict(read_json(path))
+            about = read_object(path, MAX_JSON_BYTES)
             record = SyncRecord(
                 folders=[SyncedFolder(**row) for row in about["folders"]],
                 made_from={str(name): str(value) for name, value in about["made_from"].items()},

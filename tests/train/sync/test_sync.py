@@ -473,6 +473,7 @@ def test_a_damaged_record_is_refused_in_one_line(tmp_path, capsys, name, content
     assert sync_main(["--root", str(dataset.root), "--dataset", "mine", str(tmp_path / "Videos")]) == 2
     [error] = capsys.readouterr().err.splitlines()
     assert str(path) in error and ("remove it" in error or "expected" in error)
+    assert name != "folders.json" or "remove it, and pass all folders to the next vlalign-sync again" in error
 
 
 def write_record(dataset: DatasetFolder, folders: Sequence[object]) -> None:
