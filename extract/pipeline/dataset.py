@@ -172,7 +172,8 @@ def _report_failed(pending: PendingWork, videos: Sequence[VideoRecord]) -> None:
             "same command again"
         )
     if num_failed:
-        say(f"{number_of(num_failed, 'videos')} failed; {where[False]} says why; --retry-failed tries again")
+        todo = "vlalign-extract --retry-failed tries again"
+        say(f"{number_of(num_failed, 'videos')} failed; {where[False]} says why; {todo}")
 
 
 def _summary(extraction: Extraction) -> ExtractionResult:

@@ -110,11 +110,11 @@ class _Comparison:
         self.id_of: dict[str, str] = {}
         """{path: id}, as it is decided."""
         self._keep_what_is_the_same(kept)
-        missing = self._missing(looks, kept)
-        self._follow_renamed(missing)
+        not_at_their_paths = [*self._missing(looks, kept), *self._replaced()]
+        self._follow_renamed(not_at_their_paths)
         self._keep_changed()
         self._add_new()
-        self._remove(missing, kept)
+        self._remove(not_at_their_paths, kept)
         self._list()
 
     def _source_before(self, video_id: str) -> str:
@@ -149,18 +149,25 @@ class _Comparison:
             if path not in self.found and (path in self.known.files or path in kept or path.startswith(tops))
         ]
 
+    def _replaced(self) -> list[str]:
+        """Return the ids of the videos whose files have another content now."""
+        return [
+            video_id
+            for video_id, path in self.known.path_of.items()
+            if path in self.now and path not in self.changes.copies and self.id_of.get(path) != video_id
+        ]
+
     def _undecided(self) -> list[str]:
         return [path for path in self.now if path not in self.id_of and path not in self.changes.copies]
 
-    def _follow_renamed(self, missing: Sequence[str]) -> None:
+    def _follow_renamed(self, not_at_their_paths: Sequence[str]) -> None:
         """Give files whose content a video had elsewhere the id of that video."""
         changes, known = self.changes, self.known
         old_path = {video_id: video.path for video_id, video in known.removed.items()} | dict(known.path_of)
         source_of = {video_id: video.source for video_id, video in known.removed.items()} | self.before
-        altered = [self.id_at[path] for path in self._undecided() if path in self.id_at]
         removed = [video_id for video_id in known.removed if video_id not in known.path_of]
         lost: dict[str, list[str]] = defaultdict(list)
-        for video_id in [*missing, *altered, *removed]:
+        for video_id in [*not_at_their_paths, *removed]:
             lost[source_of[video_id]].append(video_id)
         lost.pop("", None)  # those that were never read
         for path in self._undecided():
@@ -208,11 +215,10 @@ class _Comparison:
         was = before is not None and before.source == self.now[path] and before.copy_of == original
         return was or self.is_copy(path, original)
 
-    def _remove(self, missing: Sequence[str], kept: Collection[str]) -> None:
-        followed, path_of = set(self.id_of.values()), self.known.path_of
-        replaced = [video_id for video_id, path in path_of.items() if self.id_of.get(path, video_id) != video_id]
-        for video_id in [*missing, *replaced]:
-            path = path_of[video_id]
+    def _remove(self, not_at_their_paths: Sequence[str], kept: Collection[str]) -> None:
+        followed = set(self.id_of.values())
+        for video_id in not_at_their_paths:
+            path = self.known.path_of[video_id]
             if video_id not in followed and path not in kept:
                 removed = RemovedVideo(video_id=video_id, path=path, source=self.before[video_id])
                 self.changes.removed.append(removed)

@@ -87,17 +87,15 @@ def look_at(
         listed: Files of the data set's videos.
         problems: Receives names that cannot be used, and links that lead nowhere or out.
     """
-    look = FolderLook(folder=folder, unreachable=_obstacle(dataset, folder))
+    allowed = AllowedFolders.named(dataset)
+    look = FolderLook(folder=folder, unreachable=_obstacle(folder, allowed))
     if look.unreachable:
         return look
-    allowed = AllowedFolders.of(dataset)
     scan = scan_folder(Path(folder.path), VIDEO_SUFFIXES, problems, is_allowed=allowed.have)
     look.unlisted, look.note = scan.unlisted, scan.skipped()
     look.skipped = {os.path.join(folder.path, name): "hidden or trash" for name in scan.hidden}
     look.skipped |= {os.path.join(folder.path, name): "unfinished download" for name in scan.unfinished}
-    of_list = {path for path in listed if path not in known and _is_in(path, look)}
-    num_known = len(of_list) + sum(file.folder == folder.path for file in known.values())
-    if not scan.files and num_known:
+    if not scan.files and (num_known := len(paths_of([folder], {*listed, *known}, known))):
         look.unreachable = (
             f"no videos are in it, though {number_of(num_known, 'videos')} were; if they are deleted, pass "
             f"--forget {shlex.quote(folder.path)}"
@@ -108,8 +106,10 @@ def look_at(
     return look
 
 
-def _obstacle(dataset: DatasetFolder, folder: SyncedFolder) -> str:
+def _obstacle(folder: SyncedFolder, allowed: AllowedFolders) -> str:
     """Return why a folder cannot be read; empty if it can."""
+    if not allowed.have(os.path.realpath(folder.path)):
+        return f"you have not named this folder on this machine; if it is yours, pass {shlex.quote(folder.path)} once"
     if folder.mount and not os.path.ismount(folder.mount):
         return f"nothing is mounted at {folder.mount}; mount it"
     try:
@@ -117,8 +117,6 @@ def _obstacle(dataset: DatasetFolder, folder: SyncedFolder) -> str:
             pass
     except OSError as error:
         return f"it cannot be listed ({error.strerror}); connect the disk or the share"
-    if not AllowedFolders.of(dataset).have(os.path.realpath(folder.path)):
-        return f"you have not named this folder on this machine; if it is yours, pass {shlex.quote(folder.path)} once"
     return ""
 
 
@@ -186,27 +184,33 @@ def _is_recent(file: FoundFile) -> bool:
     return file.changed_ns > time.time_ns() - RECENT_SECONDS * 1e9
 
 
-def kept_paths(paths: Collection[str], looks: Sequence[FolderLook], files: Mapping[str, SyncedFile]) -> set[str]:
+def kept_paths(
+    paths: Collection[str],
+    looks: Sequence[FolderLook],
+    forgotten: Collection[SyncedFolder],
+    files: Mapping[str, SyncedFile],
+) -> set[str]:
     """Return the paths of videos that may be there although no look found them.
 
-    Their folder is unreachable or cannot be listed, a disk inside of it is not mounted, or they are being written.
+    A folder that they lie in is unreachable or cannot be listed, a disk inside of it is not mounted, or nobody follows
+    it any more; or they are being written.
 
     Args:
         paths: Files of the data set's videos.
         looks: What is in the folders.
+        forgotten: Folders that the user asked to forget: what lies only in these is gone.
         files: Files as they were seen before, by path.
     """
     unmounted, found = unmounted_disks(looks, files), {file.path for look in looks for file in look.files}
-    of_folder = {look.folder.path: look for look in looks}
+    not_found, folders = set(paths) - found, [look.folder for look in looks]
     closed = tuple(folder.rstrip("/") + "/" for look in looks for folder in look.unlisted)
-    kept = {path for look in looks for path in look.unfinished}
-    for path in set(paths) - found:
-        file = files.get(path)
-        look = of_folder.get(file.folder) if file else next((look for look in looks if _is_in(path, look)), None)
-        is_away = file is not None and file.mount in unmounted
-        if look is not None and (look.unreachable or is_away or path.startswith(closed)):
+    kept = paths_of([look.folder for look in looks if look.unreachable], not_found, files)
+    for path in paths_of(folders, not_found, files):
+        is_away = path in files and files[path].mount in unmounted
+        if is_away or path.startswith(closed):
             kept.add(path)
-    return kept
+    kept |= (not_found & files.keys()) - paths_of([*folders, *forgotten], not_found, files)
+    return kept.union(*(look.unfinished for look in looks))
 
 
 def unmounted_disks(looks: Sequence[FolderLook], files: Mapping[str, SyncedFile]) -> dict[str, str]:
@@ -218,5 +222,14 @@ def unmounted_disks(looks: Sequence[FolderLook], files: Mapping[str, SyncedFile]
     return {mount: todo for mount in sorted(mounts) if mount and not os.path.ismount(mount)}
 
 
-def _is_in(path: str, look: FolderLook) -> bool:
-    return path.startswith(look.folder.path.rstrip("/") + "/")
+def paths_of(folders: Collection[SyncedFolder], paths: Collection[str], files: Mapping[str, SyncedFile]) -> set[str]:
+    """Return those of some paths that belong to any of some folders: they lie in it, or were found by a link in it.
+
+    Args:
+        folders: Synchronised folders, which may lie in one another.
+        paths: Absolute paths of files.
+        files: Files as they were seen before, by path.
+    """
+    names = {folder.path for folder in folders}
+    tops = tuple(name.rstrip("/") + "/" for name in names)
+    return {path for path in paths if path.startswith(tops) or (path in files and files[path].folder in names)}

@@ -15,7 +15,7 @@ from typing import TextIO
 from .errors import UserError
 from .system import IS_WINDOWS, try_lock
 from .terminal import one_line, say
-from .writing import make_folder, open_to_write, remove_empty_folder, remove_file
+from .writing import NOT_WRITABLE, make_folder, open_to_write, remove_empty_folder, remove_file
 
 TURN_SECONDS, POLL_SECONDS = 10.0, 0.02
 """Longest wait for a lock, and time between attempts. Locks are held for much less; after this time something else is
@@ -63,11 +63,20 @@ def folder_lock(path: Path, doing: str, todo: str = "") -> Iterator[None]:
         todo: What the user can do besides waiting, if another process has the lock.
 
     Raises:
-        UserError: Another process has the lock; the message names it. Or ``path`` is a link, or no regular file.
+        UserError: Another process has the lock; the message names it. Or ``path`` is a link, or no regular file; or
+            nothing may be written there.
     """
     made = [folder for folder in path.parents if not folder.exists()]
-    while (file := _lock(path, doing, todo)) is None:
-        pass
+    try:
+        while (file := _lock(path, doing, todo)) is None:
+            pass
+    except OSError as error:
+        if error.errno not in NOT_WRITABLE:
+            raise
+        raise UserError(
+            f"{path.parent}: nothing can be written there ({error.strerror}); make this folder writable, or pass "
+            "another --root"
+        ) from None
     with file:
         file.truncate(0)
         file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))

@@ -4,7 +4,6 @@ They are safetensors files. Processes that map the same file share its pages.
 """
 
 import contextlib
-import errno
 import json
 import math
 import mmap
@@ -20,7 +19,7 @@ from .files import check_regular, remove_unfinished
 from .locks import file_lock
 from .system import advise
 from .terminal import say
-from .writing import atomic_write
+from .writing import NOT_WRITABLE, atomic_write
 
 SUFFIX = ".safetensors"
 DTYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "I32": "<i4", "I64": "<i8", "U8": "<u1"}
@@ -31,7 +30,6 @@ FIRST_BYTE = 1 << 13
 """Offset of the tensors in a file that is written here; the header is padded, because it is written last."""
 COPIED_BYTES = 1 << 24
 """Bytes that are copied at a time."""
-NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class TensorWriter:

@@ -23,6 +23,8 @@ from .system import BINARY_CLOEXEC, IS_WINDOWS, NOFOLLOW, NONBLOCK, flush_file, 
 
 SAFE_FLAGS = NOFOLLOW | NONBLOCK | BINARY_CLOEXEC
 FOLDER_FLAGS = os.O_RDONLY | BINARY_CLOEXEC | getattr(os, "O_DIRECTORY", 0)
+NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
+"""What a system says where nothing may be written."""
 OPEN_FOLDERS = "/proc/self/fd/"
 """Folder in which Linux shows the open folders of this process."""
 HAS_DIR_FD = not IS_WINDOWS and {os.open, os.unlink, os.rmdir, os.rename} <= os.supports_dir_fd
@@ -74,7 +76,8 @@ def _in_folder_of(path: Path) -> Iterator[tuple[str, int | None]]:
             yield path.name, folder
         except OSError as error:
             if str(error.filename).startswith((path.name, f".{path.name}.")):
-                error.filename, error.filename2 = str(path), None
+                error.filename = str(path)
+                del error.filename2  # None would be shown as "-> None"
             raise
     finally:
         os.close(folder)

@@ -4,13 +4,14 @@ The files are a memory, not a permission: a folder that one of them names is rea
 machine (``trusted_folders``).
 """
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..common.errors import refuse_unreadable
-from ..common.files import numbered_jsonl, read_json, read_jsonl, write_json, write_jsonl
+from ..common.files import MAX_JSON_BYTES, numbered_jsonl, read_jsonl, read_object, write_json, write_jsonl
 from ..common.validation import check_text
 from .folder import DatasetFolder
 
@@ -27,8 +28,9 @@ class SyncedFolder:
     """Where the file system that it lies on was mounted; empty for the root of all."""
 
     def __post_init__(self) -> None:
-        for text in (self.path, self.mount):
-            check_text(text)
+        _check_path(self.path)
+        if self.mount != "":
+            _check_path(self.mount)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +51,11 @@ class SyncedFile:
     """Where its file system was mounted, if that is another one than its folder's."""
 
     def __post_init__(self) -> None:
-        for text in (self.path, self.folder, self.source, self.copy_of, self.mount):
-            check_text(text)
+        for path in (self.path, self.folder, *(path for path in (self.copy_of, self.mount) if path != "")):
+            _check_path(path)
+        check_text(self.source)
         for number in (self.size, self.mtime_ns):
-            if not isinstance(number, int):
-                raise ValueError(f"{number!r}: expected a whole number")
+            _check_number(number)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +69,23 @@ class RemovedVideo:
     """Identity of its content; empty if it was never read."""
 
     def __post_init__(self) -> None:
-        for text in (self.video_id, self.path, self.source):
+        for text in (self.video_id, self.source):
             check_text(text)
+        _check_path(self.path)
+
+
+def _check_path(path: Any) -> None:
+    """Raise ``ValueError`` for anything but an absolute path: where a relative one leads depends on the caller."""
+    check_text(path)
+    if not os.path.isabs(path) or "\0" in path:
+        raise ValueError(f"{path!r}: expected an absolute path")
+
+
+def _check_number(number: Any) -> int:
+    """Return a size or a time; raise ``ValueError`` for what no file system has."""
+    if isinstance(number, bool) or not isinstance(number, int) or not -(1 << 63) <= number < 1 << 63:
+        raise ValueError("a size or a time that is no whole number of 64 bits")
+    return number
 
 
 @dataclass(kw_only=True)
@@ -100,11 +117,11 @@ def read_sync_record(dataset: DatasetFolder) -> SyncRecord:
     Raises:
         UserError: A file of it is damaged.
     """
-    folder, about = sync_folder(dataset), {}
+    folder = sync_folder(dataset)
     path = folder / "folders.json"
     if path.exists():
         with refuse_unreadable(path, "not a list of synchronised folders", REMEDY):
-            about = dict(read_json(path))
+            about = read_object(path, MAX_JSON_BYTES)
             record = SyncRecord(
                 folders=[SyncedFolder(**row) for row in about["folders"]],
                 made_from={str(name): str(value) for name, value in about["made_from"].items()},
@@ -127,7 +144,7 @@ def read_file_times(dataset: DatasetFolder) -> dict[str, int]:
     path = sync_folder(dataset) / "files.jsonl"
     with refuse_unreadable(path, "not a list of synchronised files", REMEDY):
         rows = numbered_jsonl(path) if path.exists() else ()
-        return {str(row["path"]): int(row["mtime_ns"]) for _, row in rows}
+        return {str(row["path"]): _check_number(row["mtime_ns"]) for _, row in rows}
 
 
 def _read_removed(dataset: DatasetFolder) -> dict[str, RemovedVideo]:

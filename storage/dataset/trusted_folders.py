@@ -71,6 +71,12 @@ class AllowedFolders:
         """Return the folders of a data set: the root, the data set's own and those that the user allowed."""
         return cls([dataset.root, dataset.path, *_recorded(str(dataset.path.resolve()))])
 
+    @classmethod
+    def named(cls, dataset: "DatasetFolder") -> "AllowedFolders":
+        """Return the folders of a data set without the root, where other data sets lie: its own and those that the user
+        allowed."""
+        return cls([dataset.path, *_recorded(str(dataset.path.resolve()))])
+
     def have(self, real_path: str) -> bool:
         """Return whether a real path, without links in it, is one of the folders or lies in one."""
         return f"{real_path}/".startswith(self._prefixes)

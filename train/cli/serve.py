@@ -64,12 +64,13 @@ def _serve_folders(args: argparse.Namespace, every: float) -> int:
         source = SearchSource(dataset.path, None, run, None, args.device, None, tuple(args.trust), args.normalize)
         name, note = run.name, ""
     folders = followed_folders(settings)
-    typed = {os.path.abspath(folder): str(folder) for folder in args.videos}
+    below = [folder for folder in args.videos if not folder.is_absolute() and ".." not in folder.parts]
+    typed = {os.path.abspath(folder): str(folder) for folder in below}
     say(f"note: {dataset.path} follows {', '.join(folders)}")
     if note:
         say(f"note: {note}")
 
-    shown = {folder: typed.get(folder, Path(folder).name) for folder in folders}
+    shown = {folder: typed.get(folder, Path(folder).name or folder) for folder in folders}
     sync = FolderSync(settings, shown, source, needed, name, every)
     searches: list[Search] = []
     try:

@@ -86,7 +86,7 @@ def dataset_of(args: argparse.Namespace) -> str:
 def sync(args: argparse.Namespace) -> int:
     """Run the command, once or again and again; return the exit code."""
     from ..sync.sync import SyncResult
-    from ..sync.watch import show_messages, sync_again_and_again
+    from ..sync.watch import show_messages, sync_again_and_again, why_failed
 
     every = every_seconds(args, "watch")
     folder = DatasetFolder(args.root, dataset_of(args)).path
@@ -101,7 +101,7 @@ def sync(args: argparse.Namespace) -> int:
         return EXIT_DONE if result.complete else EXIT_INCOMPLETE
     for new in syncs:
         if not isinstance(new, SyncResult):
-            warn(f"warning: {new}; tried again in {every:g} s")
+            warn(f"warning: {why_failed(new)}; tried again in {every:g} s")
             continue
         show_messages(new, result)
         if new.changed or new.warnings != result.warnings:

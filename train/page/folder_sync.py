@@ -2,7 +2,7 @@
 
 import contextlib
 import gc
-import os
+import re
 import signal
 import threading
 import time
@@ -20,7 +20,7 @@ from ..search.search import Search
 from ..search.search_source import SearchSource
 from ..sync.settings import EVERY_SECONDS, SyncSettings
 from ..sync.sync import SyncResult
-from ..sync.watch import show_messages, summary, sync_again_and_again
+from ..sync.watch import show_messages, summary, sync_again_and_again, why_failed
 from .responses import SyncResponse
 from .searched_files import SearchedFiles
 
@@ -28,6 +28,11 @@ EXTRACTING = "extracting"
 """Name of the extraction in its progress."""
 MAX_PROBLEMS = 20
 """Lines on the page; the terminal has all."""
+
+END_OF_NAME = r"[/:;,'\")]|$"
+"""What may follow the path of a folder, so that it is not the beginning of another one."""
+PATH = re.compile(r"""(?<![^\s"'(\[=,;])(?:/(?=\S)|\.\./|~/|[A-Za-z]:\\)|(?<=:)/(?=[^/\s])|file:/""")
+"""Where a path begins that is none in a folder which the page names."""
 
 REFRESH_SECONDS, REFRESH_SHARE = 120.0, 0.05
 """In a long extraction, the search is opened again with what is there so far: no more often than this, and in no more
@@ -82,8 +87,9 @@ class FolderSync:
         self._opened_from: SearchedFiles | None = None
         """Of the search that the page has; None if it has none."""
         self._every_seconds = every_seconds
-        self._names = dict(sorted(folders.items(), key=lambda item: -len(item[0])))
-        self._names |= {str(settings.folder.path.absolute()): settings.folder.name, os.path.expanduser("~"): "~"}
+        self._names = {**folders, str(settings.folder.path.absolute()): settings.folder.name}
+        longest_first = sorted(self._names, key=len, reverse=True)
+        self._named = re.compile(f"({'|'.join(map(re.escape, longest_first))})(?={END_OF_NAME})")
         self._following = list(folders.values())
         self._state = _State("working", "looking at the folders")
         self.held_back: Stopped | None = None
@@ -158,9 +164,6 @@ class FolderSync:
             self._sync()
         except Stopped as error:
             self.held_back = None if isinstance(error, _Ended) else error
-        except RuntimeError:  # of pools of threads, once the program ends
-            if not self._ending.is_set():
-                raise
         finally:
             if not self._ending.is_set():
                 self._change("failed", "the sync has ended; start vlalign-serve again", ["the terminal says why"])
@@ -179,15 +182,19 @@ class FolderSync:
                     self._refresh(with_index=self._source.run is not None)  # a sync makes the others
                 elif time.monotonic() > self._next_refresh:
                     self._refresh(with_index=False)  # another process may be making it
-            except (UserError, OSError) as error:
+            except Exception as error:  # as of a sync: the next round tries again
                 errors.append(error)
-            failures = list(dict.fromkeys(map(str, errors)))
+            if self._ending.is_set():  # then pools of threads fail
+                return
+            failures = list(dict.fromkeys(map(why_failed, errors)))
             for failure in failures:
                 if failure not in said:
                     warn(f"warning: {failure}; {again}")
             said = set(failures)
             if isinstance(result, SyncResult) and not failures:
-                self._change("idle", f"{number_of(result.num_videos, 'videos')}, up to date", result.warnings)
+                num_problems = number_of(len(result.warnings), "problems")
+                how = ", up to date" if result.complete else f"; {num_problems}"
+                self._change("idle", f"{number_of(result.num_videos, 'videos')}{how}", result.warnings)
             else:
                 warnings = result.warnings if isinstance(result, SyncResult) else []
                 self._change("failed", f"the last sync failed; {again}", [*failures, *warnings])
@@ -262,10 +269,11 @@ class FolderSync:
         self._state = replace(self._state, state=state, what=what, progress=None, problems=shown)
 
     def _shown(self, text: str) -> str:
-        """Return a text for the page, in which folders have their names there."""
-        for path, name in self._names.items():
-            text = text.replace(path, name) if path != os.sep else text
-        return text
+        """Return a text for the page: folders have their names there, and it ends before the path of anything else."""
+        text = self._named.sub(lambda found: self._names[found[0]], text)
+        if (elsewhere := PATH.search(text)) is None:
+            return text
+        return text[: elsewhere.start()].rstrip(" \"'([") + " ... (the terminal has the whole line)"
 
     def _wait(self) -> bool:
         return self._ending.wait(self._every_seconds)

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import shlex
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from ...extract.pipeline.dataset import extract_dataset
 from ...extract.pipeline.pending_work import PendingWork, is_transient
 from ...extract.settings import ExtractionSettings
 from ...extract.videos.changes import Changes, Known, Renamed, find_changes
-from ...extract.videos.folder_look import FolderLook, kept_paths, look_at, mount_of, unmounted_disks
+from ...extract.videos.folder_look import FolderLook, kept_paths, look_at, mount_of, paths_of, unmounted_disks
 from ...storage.common.errors import UserError
 from ...storage.common.files import file_identity, has_same_samples
 from ...storage.common.locks import folder_lock
@@ -164,7 +165,8 @@ def sync_videos(settings: SyncSettings, *, on_progress: Listener | None = None) 
         path_of = {v.video_id: dataset.video_file(v) for v in videos if not v.url and v.scene is None}
         looks = [look_at(dataset, folder, record.files, path_of.values(), problems) for folder in folders]
         unmounted = unmounted_disks(looks, record.files)
-        kept = kept_paths(path_of.values(), looks, record.files)
+        forgotten = [SyncedFolder(path=os.path.abspath(folder)) for folder in settings.forget]
+        kept = kept_paths(path_of.values(), looks, forgotten, record.files)
         changes = _compare(dataset, videos, path_of, record, looks, kept)
         _write_changes(dataset, record, looks, changes, videos)
         extracted, failed_now = _extract(extraction, changes, kept)
@@ -256,11 +258,12 @@ def search_source(extraction: ExtractionSettings, name: str) -> SearchSource:
 def _choose_folders(settings: SyncSettings, record: SyncRecord) -> list[SyncedFolder]:
     """Return the folders to follow from now on."""
     dataset, known = settings.folder, {folder.path: folder for folder in record.folders}
+    followed = sorted({*known, *(file.folder for file in record.files.values())})
     for folder in settings.forget:
-        if (path := os.path.abspath(folder)) not in known:
-            followed = ", ".join(known) or "none"
-            raise UserError(f"{path}: not a folder that {dataset.name} follows; expected one of {followed}")
-        del known[path]
+        if (path := os.path.abspath(folder)) not in followed:
+            expected = ", ".join(followed) or "none"
+            raise UserError(f"{path}: not a folder that {dataset.name} follows; expected one of {expected}")
+        known.pop(path, None)
     for folder in settings.folders:
         path = os.path.abspath(folder)
         if not path.isprintable():
@@ -488,6 +491,13 @@ def _notes(dataset: DatasetFolder, looks: Sequence[FolderLook], changes: Changes
         if look.unfinished:
             named = [f"{path} ({reason})" for path, reason in look.unfinished.items()]
             notes.append(f"{look.folder.path}: {number_of(len(named), 'files')} left for the next sync: {_some(named)}")
+    folders, not_followed = [look.folder for look in looks], Counter[str]()
+    for path in changes.files.keys() - paths_of(folders, changes.files, changes.files):
+        not_followed[changes.files[path].folder] += 1
+    for folder, count in sorted(not_followed.items()):
+        quoted = shlex.quote(folder)
+        todo = f"vlalign-sync {quoted} follows it again, --forget {quoted} leaves them out"
+        notes.append(f"{folder}: not followed; its {number_of(count, 'videos')} stay as they were; {todo}")
     if changes.renamed:
         named = [f"{r.old_path} is {r.new_path}, id {r.video_id!r}" for r in changes.renamed]
         notes.append(f"{number_of(len(named), 'videos')} renamed, with the ids that they had: {_some(named)}")

@@ -1,20 +1,21 @@
 """Syncs again and again: the loop of ``vlalign-sync --watch`` and of ``vlalign-serve --videos``."""
 
 import gc
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from ...storage.common.errors import UserError
+from ...storage.common.errors import UserError, reason_of
 from ...storage.common.progress import Listener
-from ...storage.common.terminal import number_of, say, warn
+from ...storage.common.terminal import logger, number_of, say, warn
 from .settings import SyncSettings
 from .sync import SyncResult, sync_videos
 
 
 def sync_again_and_again(
     settings: SyncSettings, wait: Callable[[], object], on_progress: Listener | None = None
-) -> Iterator[SyncResult | UserError | OSError]:
-    """Yield the result of each sync, or why it failed: another sync, or a full disk; the next one may succeed.
+) -> Iterator[SyncResult | Exception]:
+    """Yield the result of each sync, or why it failed: another sync, a full disk, or a fault; the next one may succeed.
 
     Args:
         settings: Of all syncs; folders are forgotten once.
@@ -24,7 +25,7 @@ def sync_again_and_again(
     while True:
         try:
             result = sync_videos(settings, on_progress=on_progress)
-        except (UserError, OSError) as error:
+        except Exception as error:  # whatever one sync meets, those after it go on
             yield error
         else:
             yield result
@@ -33,6 +34,14 @@ def sync_again_and_again(
         settings = replace(settings, forget=())
         if wait():
             return
+
+
+def why_failed(error: Exception) -> str:
+    """Return why a sync failed. Where a fault of the program is, ``--verbose`` shows."""
+    if isinstance(error, UserError | OSError):
+        return str(error)
+    logger.debug("%s", "".join(traceback.format_exception(error)).rstrip())
+    return f"{reason_of(error)} (a fault of vlalign; --verbose shows where)"
 
 
 def show_messages(result: SyncResult, before: SyncResult | None) -> None:

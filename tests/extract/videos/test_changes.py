@@ -20,6 +20,7 @@ class Disk:
     times: dict[str, int] = field(default_factory=dict)
     away: set[str] = field(default_factory=set)
     """Folders that cannot be reached."""
+    forgotten: set[str] = field(default_factory=set)
     videos: list[VideoRecord] = field(default_factory=list)
     known: dict = field(default_factory=dict)
     removed: dict[str, RemovedVideo] = field(default_factory=dict)
@@ -54,7 +55,7 @@ class Disk:
         known = Known(
             videos=self.videos, path_of=path_of, files=self.known, removed=self.removed, source_of=lambda _: ""
         )
-        kept = kept_paths(path_of.values(), looks, self.known)
+        kept = kept_paths(path_of.values(), looks, [SyncedFolder(path=path) for path in self.forgotten], self.known)
         changes = find_changes(known, looks, kept, identity=self.read, is_copy=lambda *_: True)
         listed = {video.video_id for video in changes.videos}
         self.videos, self.known = changes.videos, changes.files
@@ -163,6 +164,35 @@ def test_a_folder_that_is_away_keeps_its_videos():
     made.files["/w/moved.mp4"] = made.files.pop("/v/a.mp4")
     made.files.pop("/w/copy.mp4")
     assert ids(made.sync())["a"] == "/w/moved.mp4", "but a video that comes up elsewhere is"
+
+
+@pytest.mark.parametrize("folders", [("/v", "/v/sub"), ("/v/sub", "/v")])
+def test_a_followed_folder_in_another_one_that_is_away_keeps_its_videos(folders):
+    made = Disk(folders=folders, files={"/v/a.mp4": "aa", "/v/sub/b.mp4": "bb"})
+    made.sync()
+    made.away = {"/v/sub"}
+    del made.files["/v/sub/b.mp4"]
+    changes = made.sync()
+    assert set(ids(changes).values()) == {"/v/a.mp4", "/v/sub/b.mp4"} and not changes.removed
+
+
+def test_videos_of_a_folder_that_is_not_followed_any_more_stay():
+    made = Disk(folders=("/v", "/w"), files={"/v/a.mp4": "aa", "/w/b.mp4": "bb"})
+    made.sync()
+    made.folders = ("/v",)
+    for _ in range(2):
+        changes = made.sync()
+        assert ids(changes) == {"a": "/v/a.mp4", "b": "/w/b.mp4"} and not changes.removed
+    made.files["/v/c.mp4"] = made.files.pop("/w/b.mp4")
+    assert ids(made.sync())["b"] == "/v/c.mp4", "but a video that comes up elsewhere is followed"
+
+
+def test_what_lies_only_in_a_forgotten_folder_is_removed():
+    made = Disk(folders=("/v", "/w", "/w/sub"), files={"/v/a.mp4": "a", "/w/b.mp4": "b", "/w/sub/c.mp4": "c"})
+    made.sync()
+    made.folders, made.forgotten, made.away = ("/v", "/w/sub"), {"/w"}, {"/w/sub"}
+    changes = made.sync()
+    assert [video.video_id for video in changes.removed] == ["b"], "the other one lies in a followed folder, too"
 
 
 def test_files_of_the_same_name_have_ids_of_their_own():

@@ -5,9 +5,11 @@ import json
 import logging
 import os
 import shutil
+import signal
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from helpers.clips_of_text import save_clip_with_processor
@@ -16,6 +18,7 @@ from starlette.testclient import TestClient
 from vlalign.extract.videos import folder_look
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.progress import Progress
+from vlalign.storage.common.signals import Stopped
 from vlalign.storage.common.terminal import note_once
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.dataset.synced import sync_folder
@@ -147,6 +150,80 @@ def test_a_search_that_the_page_could_not_take_is_opened_again(followed):
     assert followed.step() == [] and followed.sync.state(0).state == "failed"
     followed.sync._on_search = take
     assert followed.step() == [["a", "b"]]
+
+
+@pytest.mark.parametrize("step", ["_index", "read_sync_record"])
+def test_a_fault_in_one_round_is_said_once_and_the_next_round_goes_on(followed, monkeypatch, caplog, step):
+    rounds = iter([False, False, True])
+    followed.sync._wait = lambda: next(rounds)
+    real, num_calls = getattr(sync_module, step), 0
+
+    def faulty(*arguments: Any) -> Any:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls <= 2:
+            raise KeyError("odd")
+        return real(*arguments)
+
+    monkeypatch.setattr(sync_module, step, faulty)
+    with caplog.at_level(logging.WARNING, "vlalign"):
+        assert followed.step() == [["a", "b"]] and followed.sync.state(0).state == "idle"
+    assert [record.getMessage().count("KeyError 'odd'") for record in caplog.records] == [1]
+
+
+def test_a_signal_in_a_round_ends_the_sync(followed, monkeypatch):
+    def stopped(*_: object) -> None:
+        raise Stopped(signal.SIGTERM)
+
+    monkeypatch.setattr(sync_module, "_index", stopped)
+    followed.sync._run()
+    assert followed.sync.held_back is not None
+
+
+def test_a_folder_that_is_away_is_not_called_up_to_date(followed):
+    followed.step()
+    assert followed.sync.state(0).what == "2 videos, up to date"
+    followed.videos.rename(followed.videos.with_name("aside"))
+    followed.step()
+    assert followed.sync.state(0).what == "2 videos; 1 problem"
+
+
+@pytest.mark.parametrize(
+    "text, shown",
+    [
+        (
+            "TOP/Videos/a b/c.mp4: a link to /root/my secret/plan, where nothing is; skipped",
+            "Videos/a b/c.mp4: a link to",
+        ),
+        ("TOP/Videos/a.mp4: a link to ../secret/plan, where nothing is", "Videos/a.mp4: a link to"),
+        ("TOP/Videos/a: a link to TOP/Videos2/plan, where nothing is", "Videos/a: a link to"),
+        (
+            "TOP/Videos: 1 folder skipped, such as TOP/Videos/etc (a link to /etc)",
+            "Videos: 1 folder skipped, such as Videos/etc (a link to",
+        ),
+        ("[Errno 13] Permission denied: '/root/x'", "[Errno 13] Permission denied:"),
+        ("error:/root/x, file:///root/x", "error:"),
+        ("open('C:\\secret\\x')", "open"),
+    ],
+)
+def test_the_page_shows_no_path_elsewhere(followed, text, shown):
+    text = text.replace("TOP", str(followed.videos.parent))
+    assert followed.sync._shown(text) == f"{shown} ... (the terminal has the whole line)"
+
+
+def test_the_page_shows_what_lies_in_its_folders(followed):
+    text = f"{followed.videos}: no videos; pass --forget {followed.videos}; {followed.dataset.path}/sync/sync.lock, 1/2"
+    assert followed.sync._shown(text) == "Videos: no videos; pass --forget Videos; mine/sync/sync.lock, 1/2"
+
+
+def test_the_page_shows_no_target_of_a_link(followed):
+    secret = followed.videos.parent / "secret place"
+    secret.mkdir()
+    (followed.videos / "gone.mp4").symlink_to(secret / "plan.mp4")
+    (followed.videos / "out").symlink_to(secret)
+    followed.step()
+    problems = followed.sync.state(0).problems
+    assert len(problems) == 2 and "secret" not in str(problems) and "Videos/gone.mp4: a link to" in str(problems)
 
 
 def test_a_refresh_that_fails_is_not_tried_again_at_once(followed, monkeypatch):

@@ -35,13 +35,10 @@ WAIT_SECONDS = 300.0
 END_SECONDS = 15.0
 PROGRAM = """import sys
 import vlalign.extract.videos.folder_look as look
-import vlalign.train.sync.settings as settings
 look.GROWTH_SECONDS = 0.05
-settings.EVERY_SECONDS = 1.0
 from vlalign.train.cli.serve import main
 sys.exit(main(sys.argv[1:]))"""
 
-FIRST = "settings.EVERY_SECONDS = 1.0\n"
 OFTEN = """import vlalign.extract.pipeline.shard_writing as writing
 import vlalign.train.page.folder_sync as sync
 writing.SHARD_SECONDS, sync.REFRESH_SECONDS = 0.0, 0.1
@@ -100,9 +97,20 @@ def start(tmp_path, model) -> Iterator[Callable[..., Page]]:
     """Return what starts a server; it is ended after the test."""
     processes = []
 
-    def start(*options: object, program: str = PROGRAM) -> Page:
+    def start(*options: object, before: str = "") -> Page:
         said = tmp_path / "said.txt"
-        call = [sys.executable, "-c", program, "--root", tmp_path / "root", "--port", 0, *options]
+        call = [
+            sys.executable,
+            "-c",
+            before + PROGRAM,
+            "--root",
+            tmp_path / "root",
+            "--port",
+            0,
+            "--every",
+            1,
+            *options,
+        ]
         with said.open("w") as file:
             process = subprocess.Popen(
                 list(map(str, call)),
@@ -148,7 +156,7 @@ def test_a_page_from_nothing_takes_in_what_comes(start, videos, recordings, mode
     os.utime(videos / "a.mp4", (1, 1))
     page.wait_for(lambda: page.found() == {"a", "b"})
     state = page.get("/api/sync")
-    assert state["following"] == [str(videos)] and state["version"] >= 2 and state["problems"] == []
+    assert state["following"] == ["Videos"] and state["version"] >= 2 and state["problems"] == []
     page.wait_for(lambda: [video["video_id"] for video in page.get("/api/videos")["videos"]] == ["b", "a"])
     (videos / "a.mp4").unlink()
     page.wait_for(lambda: page.found() == {"b"})
@@ -196,7 +204,7 @@ def test_a_sync_that_does_not_end_by_itself_is_left_behind(start, videos, model,
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     slow = "import time, vlalign.train.sync.watch as watch\nwatch.sync_videos = lambda *_, **__: time.sleep(60)\n"
-    page = start("--videos", videos, "--features", f"hf:{model}", program=PROGRAM.replace(FIRST, FIRST + slow))
+    page = start("--videos", videos, "--features", f"hf:{model}", before=slow)
     assert page.get("/api/sync")["state"] == "working"
     assert [path.name for path in (tmp_path / "temporary").glob("vlalign-pictures-*")]
     page.process.terminate()
@@ -208,7 +216,7 @@ def test_in_a_long_extraction_the_first_videos_are_found_before_its_end(start, v
     for name in range(40):
         path = videos / f"{name:02}.mp4"
         path.write_bytes(recordings[name % 4].read_bytes() + bytes(name))
-    page = start("--videos", videos, "--features", f"hf:{model}", program=PROGRAM.replace(FIRST, FIRST + OFTEN))
+    page = start("--videos", videos, "--features", f"hf:{model}", before=OFTEN)
     page.wait_for(lambda: page.get("/api/sync")["version"] == 1)
     about = page.get("/api/about")["datasets"][0]
     assert 0 < about["num_videos"] < 40 and page.found()
@@ -226,7 +234,7 @@ def test_a_second_folder_adds_and_what_is_away_is_said(start, videos, recordings
     assert f"follows {videos}, {other}" in page.said.read_text()
     assert page.found() >= {"a"}, "what is there is found at once"
     page.wait_for(lambda: page.found() == {"a", "b"})
-    assert page.get("/api/sync")["following"] == ["Videos", str(other)]
+    assert page.get("/api/sync")["following"] == ["Videos", "Phone"]
     videos.rename(aside)
     page.wait_for(lambda: bool(page.get("/api/sync")["problems"]))
     [problem] = page.get("/api/sync")["problems"]
@@ -274,7 +282,7 @@ def test_features_that_read_no_texts_are_served_with_a_hint(start, videos):
     [line] = [line for line in page.said.read_text().splitlines() if "s3d" in line]
     assert "--features clip_vit_b32" in line
     page.wait_for(lambda: page.get("/api/sync")["state"] == "idle")
-    assert page.get("/api/search", q="a red ball")["warnings"] == [f"there are no videos in {videos} yet"]
+    assert page.get("/api/search", q="a red ball")["warnings"] == ["there are no videos in Videos yet"]
 
 
 @pytest.mark.parametrize(

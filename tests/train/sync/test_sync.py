@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,11 @@ from helpers.videos import record_scenes
 from vlalign.extract.cli.extract import main as extract_main
 from vlalign.extract.videos import folder_look
 from vlalign.storage import FeatureStore
+from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.locks import folder_lock
 from vlalign.storage.dataset import trusted_folders
 from vlalign.storage.dataset.folder import DatasetFolder
-from vlalign.storage.dataset.synced import sync_folder
+from vlalign.storage.dataset.synced import read_sync_record, sync_folder
 from vlalign.storage.stores.thumbnails import ThumbnailStore
 from vlalign.train import SyncSettings, open_search, sync_videos
 from vlalign.train.cli.search import main as search_main
@@ -201,6 +203,34 @@ def test_a_disk_inside_of_a_folder_that_is_not_mounted_is_no_deletion(home, monk
     assert home.found() == {"a", "usb/b"}
 
 
+@pytest.mark.parametrize("trouble", ["missing", "empty"])
+def test_a_followed_folder_in_another_one_that_is_away_is_no_deletion(home, trouble):
+    home.put(0, "a.mp4")
+    home.put(1, "sub/b.mp4")
+    home.first()
+    home.sync(home.videos / "sub")
+    (home.videos / "sub").rename(home.top / "aside")
+    if trouble == "empty":
+        (home.videos / "sub").mkdir()
+    result = home.sync("--prune", code=1)
+    assert [row["folder"] for row in result["unreachable"]] == [str(home.videos / "sub")] and result["removed"] == []
+    assert home.stored == {"a", "sub/b"} == home.found()
+    assert home.sync("--forget", home.videos / "sub")["removed"] == ["sub/b"], "it lies in Videos, too"
+
+
+def test_videos_of_a_folder_that_is_not_followed_any_more_stay_until_it_is_forgotten(home):
+    home.put(0, "a.mp4")
+    home.put(1, "../Phone/b.mp4")
+    home.first()
+    home.sync(home.top / "Phone")
+    (sync_folder(home.dataset) / "folders.json").unlink()
+    result = home.sync(home.top / "Phone", "--prune")
+    assert result["removed"] == result["pruned"] == [] and home.stored == {"a", "b"} == home.found()
+    assert f"--forget {home.videos}" in home.said
+    result = home.sync("--forget", home.videos, "--prune")
+    assert result["removed"] == result["pruned"] == ["a"] and home.stored == {"b"}
+
+
 def test_hidden_and_unfinished_files_are_skipped_and_said(home):
     home.put(0, "a.mp4")
     hidden = [".hidden.mp4", ".Trash-1000/b.mp4", "$RECYCLE.BIN/c.mp4", "@eaDir/d.mp4", "sub/.cache/e.mp4"]
@@ -315,6 +345,19 @@ def test_a_data_set_from_elsewhere_names_no_folder_that_is_read(home, monkeypatc
     assert set(home.first()["extracted"]) <= {"a", "b"} and set(home.listed) == {"a", "b"}
 
 
+def test_a_data_set_from_elsewhere_names_no_other_data_set_beside_it(home):
+    home.put(0, "../root/other/videos/secret.mp4")
+    home.put(1, "../root/mine/videos/own.mp4")
+    write_record(home.dataset, [home.dataset.root / "other", home.dataset.path / "videos"])
+    (home.dataset.path / "videos" / "link").symlink_to(home.dataset.root / "other")
+    result = home.sync("--features", f"hf:{home.model}", code=1)
+    assert [row["folder"] for row in result["unreachable"]] == [str(home.dataset.root / "other")]
+    [problem] = result["problems"]
+    assert f"{home.dataset.path}/videos/link (a link to {home.dataset.root}/other)" in problem
+    assert set(home.listed) == {"own"}
+    assert home.sync(home.dataset.root / "other")["extracted"] == ["videos/secret"], "named on this machine"
+
+
 def test_odd_names_are_named_in_one_line_each(home):
     home.put(0, "größe 視頻 'x' & y.mp4")
     for name in (b"a\nb.mp4", b"b\xff.mp4"):
@@ -339,6 +382,9 @@ def test_a_damaged_video_fails_alone_and_is_tried_again_when_it_changes(home):
     (home.videos / "b.mp4").write_bytes(b"no video at all" * 100)
     result = home.first(code=1)
     assert result["extracted"] == ["a"] and ids(result["failed"]) == ["b"]
+    assert "vlalign-extract --retry-failed tries again" in home.said
+    call = ["--root", home.dataset.root, "--dataset", "mine", "--features", f"hf:{home.model}", "--retry-failed"]
+    assert extract_main(list(map(str, call))) == 1 and "1 video tried" in home.capsys.readouterr().err
     result = home.sync(code=1)
     assert result["extracted"] == [] and ids(result["failed"]) == ["b"]
     home.put(1, "b.mp4")
@@ -427,6 +473,35 @@ def test_a_damaged_record_is_refused_in_one_line(tmp_path, capsys, name, content
     assert sync_main(["--root", str(dataset.root), "--dataset", "mine", str(tmp_path / "Videos")]) == 2
     [error] = capsys.readouterr().err.splitlines()
     assert str(path) in error and ("remove it" in error or "expected" in error)
+    assert name != "folders.json" or "remove it, and pass all folders to the next vlalign-sync again" in error
+
+
+def write_record(dataset: DatasetFolder, folders: Sequence[object]) -> None:
+    """Write the followed folders as somebody else may do."""
+    record = sync_folder(dataset)
+    record.mkdir(parents=True, exist_ok=True)
+    rows = [{"path": str(folder)} for folder in folders]
+    (record / "folders.json").write_text(json.dumps({"folders": rows, "made_from": {}}))
+
+
+@pytest.mark.parametrize("folder", ["vlalign_data", "../other", "", "/a\0b"])
+def test_a_record_with_a_folder_that_is_no_absolute_path_is_refused_in_one_line(tmp_path, capsys, folder):
+    dataset = DatasetFolder(tmp_path / "root", "mine")
+    write_record(dataset, [folder])
+    assert sync_main(["--root", str(dataset.root), "--dataset", "mine"]) == 2
+    [error] = capsys.readouterr().err.splitlines()
+    assert str(sync_folder(dataset) / "folders.json") in error and "expected an absolute path" in error
+
+
+@pytest.mark.parametrize("number", [1 << 63, -(1 << 63) - 1, True, 1.5, "1"])
+@pytest.mark.parametrize("key", ["size", "mtime_ns"])
+def test_a_record_with_an_impossible_size_or_time_is_refused_in_one_line(tmp_path, key, number):
+    dataset = DatasetFolder(tmp_path / "root", "mine")
+    sync_folder(dataset).mkdir(parents=True)
+    row = {"path": "/v/a.mp4", "folder": "/v", "size": 1, "mtime_ns": 1, "source": "", key: number}
+    (sync_folder(dataset) / "files.jsonl").write_text(json.dumps(row))
+    with pytest.raises(UserError, match=r"files\.jsonl: .*64 bits"):
+        read_sync_record(dataset)
 
 
 def test_a_record_that_is_a_pipe_keeps_nothing_waiting(tmp_path, capsys):
