@@ -48,19 +48,23 @@ class Scan:
     unlisted: list[str] = field(default_factory=list)
     """Paths of folders that cannot be listed."""
 
-    def skipped(self) -> str:
-        """Return the skipped files in words, such as "312 files with other names (310 .srt, 2 .txt)"; empty if none."""
+    def skipped(self, used: Counter[str] | None = None) -> str:
+        """Return the skipped files in words, such as "312 files with other names (310 .srt, 2 .txt)"; empty if none.
+
+        Args:
+            used: Number of the others that are not skipped, by suffix.
+        """
         reasons = []
-        if self.others:
-            common = self.others.most_common(MAX_SUFFIXES)
+        if others := self.others - (used or Counter()):
+            common = others.most_common(MAX_SUFFIXES)
             named = [f"{count:,} {suffix or 'without a suffix'}" for suffix, count in common]
-            more = ", ..." if len(self.others) > MAX_SUFFIXES else ""
-            reasons.append(f"{number_of(self.others.total(), 'files')} with other names ({', '.join(named)}{more})")
+            more = ", ..." if len(others) > MAX_SUFFIXES else ""
+            reasons.append(f"{number_of(others.total(), 'files')} with other names ({', '.join(named)}{more})")
         for names, what in ((self.hidden, "hidden or trash"), (self.unfinished, "unfinished downloads")):
             if names:
                 examples = [name if name.isprintable() else ascii(name) for name in sorted(names)[:MAX_EXAMPLES]]
                 more = ", ..." if len(names) > MAX_EXAMPLES else ""
-                reasons.append(f"{len(names):,} {what} ({', '.join(examples)}{more})")
+                reasons.append(f"{number_of(len(names), what)} ({', '.join(examples)}{more})")
         if self.num_repeated:
             reasons.append(f"{number_of(self.num_repeated, 'links')} to folders that are scanned by another path")
         return "; ".join(reasons)

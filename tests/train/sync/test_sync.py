@@ -394,6 +394,39 @@ def test_subtitles_beside_the_videos_follow_them(home):
     assert not (home.dataset.path / "captions" / "cues").exists()
 
 
+CUE = "1\n00:00:00,000 --> 00:00:00,600\n{}\n"
+
+
+def test_links_to_subtitles_elsewhere_need_permission(home):
+    home.put(0, "a.mp4")
+    secret = home.top / "secret" / "diary.srt"
+    secret.parent.mkdir()
+    secret.write_text(CUE.format("an onion is cut"))
+    (home.videos / "a.srt").symlink_to(secret)
+    for sync in (home.first, home.sync):
+        [problem] = sync(code=1)["problems"]
+        assert str(home.videos / "a.srt") in problem and f"--allow-folder {secret.parent} " in problem
+        assert not home.dataset.captions.exists()
+    assert home.sync("--allow-folder", secret.parent, "--dataset", "mine")["problems"] == []
+    assert (home.dataset.path / "captions" / "cues").is_dir()
+
+
+def test_bad_subtitles_are_said_once_in_each_sync_and_read_ones_are_not_skipped(home):
+    for number, name in enumerate(("a.mp4", "b.mp4", "c.mp4")):
+        home.put(number, name)
+    (home.videos / "a.srt").write_text(CUE.format("an onion is cut"))
+    (home.videos / "b.srt").write_text("no cue")
+    (home.videos / "other.srt").write_text(CUE.format("of no video"))
+    os.mkfifo(home.videos / "c.srt")
+    for sync in (home.first, home.sync):
+        pipe, bad = sync(code=1)["problems"]
+        assert "c.srt: a pipe" in pipe and "b.srt: no cue" in bad and home.said.count("b.srt: no cue") == 1
+        assert "skipped: 2 files with other names (2 .srt)" in home.said
+    (home.videos / "b.srt").write_text(CUE.format("the oven is hot"))
+    (home.videos / "c.srt").unlink()
+    assert home.sync()["problems"] == []
+
+
 def test_captions_of_ones_own_are_not_replaced_by_subtitles(home):
     home.put(0, "a.mp4")
     (home.videos / "a.srt").write_text("1\n00:00:00,000 --> 00:00:00,600\nan onion\n")
