@@ -110,21 +110,26 @@ def scan_folder(
             continue
         for entry in found:
             name = prefix + entry.name
-            if _skips(scan, entry, name, suffixes):
+            try:
+                if _skips(scan, entry, name, suffixes):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    if (real_entry := os.path.join(real, entry.name)) in seen:
+                        scan.num_repeated += 1
+                    else:
+                        seen.add(real_entry)
+                        folders.append((f"{name}/", entry.path, real_entry))
+                elif entry.is_symlink() and os.path.isdir(target := os.path.realpath(entry.path)):
+                    if is_allowed(target):
+                        heapq.heappush(linked, (f"{name}/", target))
+                    else:
+                        outside.append((entry.path, target))
+                else:
+                    _take_file(scan, entry, name, suffixes, problems, is_allowed)
+            except FileNotFoundError:  # it was removed or renamed meanwhile
                 continue
-            if entry.is_dir(follow_symlinks=False):
-                if (real_entry := os.path.join(real, entry.name)) in seen:
-                    scan.num_repeated += 1
-                else:
-                    seen.add(real_entry)
-                    folders.append((f"{name}/", entry.path, real_entry))
-            elif entry.is_symlink() and os.path.isdir(target := os.path.realpath(entry.path)):
-                if is_allowed(target):
-                    heapq.heappush(linked, (f"{name}/", target))
-                else:
-                    outside.append((entry.path, target))
-            else:
-                _take_file(scan, entry, name, suffixes, problems, is_allowed)
+            except OSError as error:
+                problems.add(f"{entry.path}: cannot be looked at ({error.strerror}); skipped")
     if outside:
         path, target = outside[0]
         common = os.path.commonpath([target for _, target in outside])
@@ -144,7 +149,7 @@ def _skips(scan: Scan, entry: os.DirEntry[str], path: str, suffixes: Collection[
         scan.unfinished.append(path)
         return True
     is_hidden_video = name.startswith(".") and os.path.splitext(name)[1].lower() in suffixes
-    if is_hidden_video or ((name.startswith(".") or name.lower() in SYSTEM_FOLDERS) and entry.is_dir()):
+    if is_hidden_video or ((name.startswith(".") or name.lower() in SYSTEM_FOLDERS) and os.path.isdir(entry.path)):
         scan.hidden.append(path)
         return True
     return False

@@ -108,9 +108,9 @@ def find_beside(
             if name not in id_of and match is not None:
                 name, language = match["name"], match["language"]
             if name in id_of:
-                if path.is_file():
+                if os.path.isfile(path):
                     of_video[id_of[name]].append(SubtitleFile(path, id_of[name], language))
-                elif path.exists():
+                elif os.path.exists(path) and not os.path.isdir(path):
                     problems.add(f"{path}: {_kind_of(path)}, expected a file of subtitles; skipped")
     outside = _outside(dataset, [file.path for files in of_video.values() for file in files], problems)
     inside = {
@@ -137,10 +137,10 @@ def _composed(name: str) -> str:
 
 
 def _named_as_subtitles(folder: Path) -> list[Path]:
-    """Return what is named like subtitles in a folder itself, without folders; none if it cannot be listed."""
+    """Return what is named like subtitles in a folder itself; nothing if it cannot be listed."""
     try:
         with os.scandir(folder) as entries:
-            names = [entry.name for entry in entries if entry.name.lower().endswith(SUFFIXES) and not entry.is_dir()]
+            names = [entry.name for entry in entries if entry.name.lower().endswith(SUFFIXES)]
     except OSError:
         return []
     return [folder / name for name in sorted(names) if not name.startswith(".") and name.isprintable()]

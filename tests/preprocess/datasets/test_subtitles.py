@@ -400,6 +400,8 @@ def test_subtitles_beside_videos_are_found_by_the_names_of_the_files(tmp_path):
     for name in (*found, "one/.a.srt", "one/c.srt", "one/a.ass", "two/b.srt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")
+    (tmp_path / "one" / "b.srt").symlink_to("b.srt")
+    (tmp_path / "one" / "b.vtt").mkdir()
     problems = Problems()
     of_video = subtitles.find_beside(dataset, videos, None, problems)
     assert {files[0].video_id: [str(file.path.relative_to(tmp_path)) for file in files] for files in of_video} == {
