@@ -40,7 +40,7 @@ from ...storage.dataset.synced import (
     write_folders,
     write_removed,
 )
-from ...storage.dataset.trusted_folders import allow_folder, refuse_other_folders
+from ...storage.dataset.trusted_folders import AllowedFolders, allow_folder, refuse_other_folders
 from ...storage.hub.names import is_hub_name
 from ...storage.profiles import FRAME_MAPS, LOGMEL, PROFILES
 from ...storage.records import VideoRecord
@@ -294,11 +294,16 @@ def _compare(
     def source_of(video_id: str) -> str:
         return next((store.source(video_id) for store in stores if video_id in store), "")
 
+    allowed = AllowedFolders.of(dataset)
+
+    def open_file(path: Path) -> int:
+        return allowed.open(path)[0]
+
     def identity(path: str) -> str:
-        return file_identity(Path(path))
+        return file_identity(Path(path), open_file)
 
     def is_copy(path: str, other: str) -> bool:
-        return has_same_samples(Path(path), Path(other))
+        return has_same_samples(Path(path), Path(other), open_file)
 
     known = Known(videos=videos, path_of=path_of, files=record.files, removed=record.removed, source_of=source_of)
     return find_changes(known, looks, kept, identity=identity, is_copy=is_copy)

@@ -302,6 +302,20 @@ def test_links_lead_to_no_other_folder(home):
     assert result["extracted"] == ["b"] and home.listed["b"] == str(secret)
 
 
+def test_a_link_that_is_put_in_while_a_folder_is_looked_at_is_not_followed(home, monkeypatch):
+    home.put(0, "a.mp4")
+    video, secret = home.put(1, "b.mp4"), home.put(1, "../secret/b.mp4")
+    shutil.copystat(video, secret)
+
+    def replace(_: float) -> None:
+        video.unlink()
+        video.symlink_to(secret)
+
+    monkeypatch.setattr(folder_look.time, "sleep", replace)
+    [problem] = home.first(code=1)["problems"]
+    assert str(video) in problem and list(home.listed) == ["a"]
+
+
 def test_a_data_set_from_elsewhere_names_no_folder_that_is_read(home, monkeypatch):
     home.put(0, "a.mp4")
     home.first()
