@@ -530,9 +530,7 @@ def test_watching_finds_new_videos_until_a_signal_comes(home, number, code):
     said = home.top / "said.txt"
     with said.open("w") as file:
         call = [sys.executable, "-c", program, *map(str, options), "--json"]
-        process = subprocess.Popen(
-            call, stdout=file, stderr=subprocess.STDOUT, preexec_fn=lambda: signal.signal(2, signal.default_int_handler)
-        )
+        process = subprocess.Popen(call, stdout=file, stderr=subprocess.STDOUT)
     try:
         rows = wait_for_rows(said, process, 1)
         assert rows[0]["extracted"] == ["a"]
