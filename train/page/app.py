@@ -69,7 +69,9 @@ UPLOAD_SECONDS = 30.0
 """Time limit for the content of a request to arrive."""
 MAX_UPLOADS = 8
 """More of them at once are refused, since each is held in memory."""
-MAX_RESULTS, MAX_ID_CHARACTERS, MAX_RANGE_CHARACTERS = 60, 1024, 100
+MAX_RESULTS, MAX_RANGE_CHARACTERS = 60, 100
+MAX_ID_CHARACTERS = 4096
+"""The longest path on Linux, since ids of a user's own videos are paths."""
 MAX_FOLDERS, MAX_FOLDER_CHARACTERS = 200, 4096
 MAX_EXAMPLES, MAX_EXAMPLE_CHARACTERS = 20, MAX_ID_CHARACTERS + 50
 UPLOADED = "picture:"
