@@ -74,11 +74,15 @@ def prepare_captions(
     Raises:
         UserError: The data set, its files or a setting cannot be used. The message says what to do.
     """
-    return _prepare(settings, lambda: choose_source(settings), num_processes, parallel_map, on_progress)
+    return _prepare(settings, lambda: choose_source(settings), num_processes, parallel_map, on_progress, None)
 
 
 def prepare_subtitles(
-    settings: PreprocessingSettings, *, num_processes: int | None = None, on_progress: Listener | None = None
+    settings: PreprocessingSettings,
+    *,
+    num_processes: int | None = None,
+    on_progress: Listener | None = None,
+    problems: Problems | None = None,
 ) -> PreparedCaptions:
     """Prepare the subtitles that lie beside the videos that a data set lists, as captions of the protocol ``cues``.
 
@@ -90,11 +94,12 @@ def prepare_subtitles(
         settings: The data set, and how to prepare them; ``annotations`` and ``protocol`` do not count.
         num_processes: As for ``prepare_captions``.
         on_progress: As for ``prepare_captions``.
+        problems: Receives what is skipped, which is logged otherwise.
 
     Raises:
         UserError: There are no subtitles, or a setting cannot be used.
     """
-    return _prepare(settings, lambda: subtitles_beside(settings), num_processes, None, on_progress)
+    return _prepare(settings, lambda: subtitles_beside(settings), num_processes, None, on_progress, problems)
 
 
 def _prepare(
@@ -103,6 +108,7 @@ def _prepare(
     num_processes: int | None,
     parallel_map: OrderedMap | None,
     on_progress: Listener | None,
+    problems: Problems | None,
 ) -> PreparedCaptions:
     if num_processes is None:
         num_processes = available_cores()
@@ -111,7 +117,9 @@ def _prepare(
     spacy_model = settings.spacy_model if settings.language is None else model_of_language(settings.language)
     with report_progress_to(on_progress):
         source = open_source()
-        with Problems(strict=settings.strict, file=source.dataset.problems("preprocess")) as problems:
+        if problems is None:
+            problems = Problems(strict=settings.strict, file=source.dataset.problems("preprocess"))
+        with problems:
             preparation = Preparation(
                 dataset=source.dataset,
                 chunks=source.chunks,

@@ -5,6 +5,7 @@ import gc
 import itertools
 import os
 import random
+import signal
 import sys
 from pathlib import Path
 
@@ -33,6 +34,10 @@ from vlalign.storage.dataset.folder import DatasetFolder
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 """How long an example takes depends on what else the machine does."""
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+"""Shells let background jobs ignore Ctrl-C, and the programs that tests start and interrupt would inherit that."""
 
 TESTS = Path(__file__).parent
 IMPORT_PATH = [str(TESTS), os.environ.get("PYTHONPATH", "")]

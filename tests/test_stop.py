@@ -8,7 +8,6 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -36,9 +35,7 @@ class Process:
         self.file = folder / f"said-{time.monotonic_ns()}.txt"
         with self.file.open("w") as file:
             call = list(map(str, command))
-            # The parent may ignore Ctrl-C, as a shell does for background jobs; the command would inherit that.
-            heed = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
-            self.process = subprocess.Popen(call, stdout=file, stderr=file, start_new_session=True, preexec_fn=heed)
+            self.process = subprocess.Popen(call, stdout=file, stderr=file, start_new_session=True)
 
     @property
     def said(self) -> str:

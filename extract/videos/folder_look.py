@@ -15,7 +15,7 @@ from ...storage.dataset.media_types import VIDEO_SUFFIXES
 from ...storage.dataset.synced import SyncedFile, SyncedFolder
 from ...storage.dataset.trusted_folders import AllowedFolders, outside_of_folders
 from ...storage.records import VideoRecord
-from .scan import scan_folder
+from .scan import Scan, scan_folder
 
 RECENT_SECONDS = 60.0
 """A file that was written within this time may still be written."""
@@ -53,8 +53,8 @@ class FolderLook:
     """Folders in it that cannot be listed."""
     skipped: dict[str, str] = field(default_factory=dict)
     """{path: why it is no video of the data set}: hidden, trash, unfinished downloads."""
-    note: str = ""
-    """The skipped files in words."""
+    scan: Scan = field(default_factory=Scan)
+    """All that is in it; nothing if it could not be listed."""
 
 
 def mount_of(path: str) -> str:
@@ -92,7 +92,7 @@ def look_at(
     if look.unreachable:
         return look
     scan = scan_folder(Path(folder.path), VIDEO_SUFFIXES, problems, is_allowed=allowed.have)
-    look.unlisted, look.note = scan.unlisted, scan.skipped()
+    look.unlisted, look.scan = scan.unlisted, scan
     look.skipped = {os.path.join(folder.path, name): "hidden or trash" for name in scan.hidden}
     look.skipped |= {os.path.join(folder.path, name): "unfinished download" for name in scan.unfinished}
     if not scan.files and (num_known := len(paths_of([folder], {*listed, *known}, known))):

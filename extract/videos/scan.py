@@ -48,19 +48,23 @@ class Scan:
     unlisted: list[str] = field(default_factory=list)
     """Paths of folders that cannot be listed."""
 
-    def skipped(self) -> str:
-        """Return the skipped files in words, such as "312 files with other names (310 .srt, 2 .txt)"; empty if none."""
+    def skipped(self, used: Counter[str] | None = None) -> str:
+        """Return the skipped files in words, such as "312 files with other names (310 .srt, 2 .txt)"; empty if none.
+
+        Args:
+            used: Number of the others that are not skipped, by suffix.
+        """
         reasons = []
-        if self.others:
-            common = self.others.most_common(MAX_SUFFIXES)
+        if others := self.others - (used or Counter()):
+            common = others.most_common(MAX_SUFFIXES)
             named = [f"{count:,} {suffix or 'without a suffix'}" for suffix, count in common]
-            more = ", ..." if len(self.others) > MAX_SUFFIXES else ""
-            reasons.append(f"{number_of(self.others.total(), 'files')} with other names ({', '.join(named)}{more})")
+            more = ", ..." if len(others) > MAX_SUFFIXES else ""
+            reasons.append(f"{number_of(others.total(), 'files')} with other names ({', '.join(named)}{more})")
         for names, what in ((self.hidden, "hidden or trash"), (self.unfinished, "unfinished downloads")):
             if names:
                 examples = [name if name.isprintable() else ascii(name) for name in sorted(names)[:MAX_EXAMPLES]]
                 more = ", ..." if len(names) > MAX_EXAMPLES else ""
-                reasons.append(f"{len(names):,} {what} ({', '.join(examples)}{more})")
+                reasons.append(f"{number_of(len(names), what)} ({', '.join(examples)}{more})")
         if self.num_repeated:
             reasons.append(f"{number_of(self.num_repeated, 'links')} to folders that are scanned by another path")
         return "; ".join(reasons)
@@ -106,21 +110,26 @@ def scan_folder(
             continue
         for entry in found:
             name = prefix + entry.name
-            if _skips(scan, entry, name, suffixes):
+            try:
+                if _skips(scan, entry, name, suffixes):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    if (real_entry := os.path.join(real, entry.name)) in seen:
+                        scan.num_repeated += 1
+                    else:
+                        seen.add(real_entry)
+                        folders.append((f"{name}/", entry.path, real_entry))
+                elif entry.is_symlink() and os.path.isdir(target := os.path.realpath(entry.path)):
+                    if is_allowed(target):
+                        heapq.heappush(linked, (f"{name}/", target))
+                    else:
+                        outside.append((entry.path, target))
+                else:
+                    _take_file(scan, entry, name, suffixes, problems, is_allowed)
+            except FileNotFoundError:  # it was removed or renamed meanwhile
                 continue
-            if entry.is_dir(follow_symlinks=False):
-                if (real_entry := os.path.join(real, entry.name)) in seen:
-                    scan.num_repeated += 1
-                else:
-                    seen.add(real_entry)
-                    folders.append((f"{name}/", entry.path, real_entry))
-            elif entry.is_symlink() and os.path.isdir(target := os.path.realpath(entry.path)):
-                if is_allowed(target):
-                    heapq.heappush(linked, (f"{name}/", target))
-                else:
-                    outside.append((entry.path, target))
-            else:
-                _take_file(scan, entry, name, suffixes, problems, is_allowed)
+            except OSError as error:
+                problems.add(f"{entry.path}: cannot be looked at ({error.strerror}); skipped")
     if outside:
         path, target = outside[0]
         common = os.path.commonpath([target for _, target in outside])
@@ -140,7 +149,7 @@ def _skips(scan: Scan, entry: os.DirEntry[str], path: str, suffixes: Collection[
         scan.unfinished.append(path)
         return True
     is_hidden_video = name.startswith(".") and os.path.splitext(name)[1].lower() in suffixes
-    if is_hidden_video or ((name.startswith(".") or name.lower() in SYSTEM_FOLDERS) and entry.is_dir()):
+    if is_hidden_video or ((name.startswith(".") or name.lower() in SYSTEM_FOLDERS) and os.path.isdir(entry.path)):
         scan.hidden.append(path)
         return True
     return False

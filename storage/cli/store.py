@@ -94,7 +94,7 @@ def _ls(args: argparse.Namespace) -> int:
         store = open_store(folder)
         for video in map(store.about, store.video_ids()):
             values = (video.video_id, video.num_rows, f"{video.duration_seconds:.2f}", video.decoder, video.partial)
-            show("\t".join(escape_controls(str(value)).replace("\t", "\\t").replace("\n", "\\n") for value in values))
+            show("\t".join(escape_controls(str(value)) for value in values))
     return EXIT_DONE
 
 

@@ -1,16 +1,19 @@
 """Small files of text and JSON: written whole or not at all, and read up to a limit; hashes of files."""
 
 import contextlib
+import errno
 import glob
 import hashlib
 import json
+import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from .errors import UserError, refuse_unreadable
 from .progress import progress
+from .system import BINARY_CLOEXEC, NONBLOCK
 from .writing import atomic_write, remove_file
 
 IDENTITY_BYTES = 1 << 16
@@ -136,18 +139,41 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def has_same_samples(path: Path, other: Path) -> bool:
+Open = Callable[[Path], int]
+"""Opens a file to read it, and returns its descriptor; raises ``OSError``."""
+
+
+def open_regular(path: Path) -> int:
+    """Open a regular file to read it, or a link to one; return its descriptor. A pipe put there meanwhile is refused.
+
+    Raises:
+        OSError: There is none.
+    """
+    if stat.S_ISREG(os.stat(path).st_mode):
+        descriptor = os.open(path, os.O_RDONLY | NONBLOCK | BINARY_CLOEXEC)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return descriptor
+        os.close(descriptor)
+    raise FileNotFoundError(errno.ENOENT, "not a regular file", str(path))
+
+
+def has_same_samples(path: Path, other: Path, open_file: Open = open_regular) -> bool:
     """Return whether two files have the same size and the same bytes at ``NUM_SAMPLES`` places from start to end.
 
     ``file_identity`` reads two places, which is enough to notice that a file changed. It is not always enough to say
     that two files are copies: recordings of a fixed size may begin and end with the same bytes.
+
+    Args:
+        path: A file.
+        other: Another one.
+        open_file: Opens them. The default follows links.
     """
     try:
-        size = path.stat().st_size
-        if size != other.stat().st_size:
-            return False
-        step = max((size - IDENTITY_BYTES) // (NUM_SAMPLES - 1), IDENTITY_BYTES)
-        with path.open("rb") as one, other.open("rb") as two:
+        with open(open_file(path), "rb") as one, open(open_file(other), "rb") as two:
+            size = os.fstat(one.fileno()).st_size
+            if size != os.fstat(two.fileno()).st_size:
+                return False
+            step = max((size - IDENTITY_BYTES) // (NUM_SAMPLES - 1), IDENTITY_BYTES)
             for start in range(0, size, step):
                 one.seek(start)
                 two.seek(start)
@@ -158,17 +184,18 @@ def has_same_samples(path: Path, other: Path) -> bool:
     return True
 
 
-def file_identity(path: Path) -> str:
+def file_identity(path: Path, open_file: Open = open_regular) -> str:
     """Return a text that changes when a file changes: its size, and a hash of its first and last 64 KiB.
 
     It is empty if the file cannot be read or is not a regular file.
+
+    Args:
+        path: A file.
+        open_file: Opens it. The default follows links.
     """
     try:
-        about = path.stat()
-        if not stat.S_ISREG(about.st_mode):
-            return ""
-        size = about.st_size
-        with path.open("rb") as file:
+        with open(open_file(path), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
             digest = hashlib.sha256(file.read(IDENTITY_BYTES))
             file.seek(max(size - IDENTITY_BYTES, 0))
             digest.update(file.read(IDENTITY_BYTES))

@@ -37,22 +37,25 @@ class Problems:
         """Inputs that were used in a changed form: {the change: number of inputs}."""
 
     def add(self, message: str) -> None:
-        """Count a problem and log it, or list it in the file: the first ``MAX_CHARACTERS`` of it."""
+        """Count a problem and log it, or list it in the file: one line, the first ``MAX_CHARACTERS`` of it."""
         message = message if len(message) <= self.MAX_CHARACTERS else f"{message[: self.MAX_CHARACTERS]} ..."
+        message = escape_controls(message)
         if self.strict:
             raise UserError(f"{message} (--strict stops here)")
         self.count += 1
         if self.count <= self.MAX_KEPT:
             self.messages.append(message)
-        if self.quiet:
-            return
+        if not self.quiet:
+            self._log(message)
+
+    def _log(self, message: str) -> None:
         lines = None
         if self.count > self.MAX_LINES and self.file is not None:
             lines = self._lines or self._begin_list(self.file)
         if lines is None:
             warn(f"warning: {message}")
         else:
-            _write_line(lines, message)
+            lines.write(f"{message}\n")
 
     def _begin_list(self, file: Path) -> TextIO | None:
         """Open ``file`` and list the problems so far; return None if it cannot be written."""
@@ -66,7 +69,7 @@ class Problems:
             self.file = None
             return None
         for message in self.messages[: self.MAX_LINES]:
-            _write_line(lines, message)
+            lines.write(f"{message}\n")
         warn(f"warning: more problems follow; they are only listed in {file}")
         self._lines = lines
         return lines
@@ -90,5 +93,14 @@ class Problems:
         return EXIT_INCOMPLETE if self.count else EXIT_DONE
 
 
-def _write_line(lines: TextIO, message: str) -> None:
-    lines.write(escape_controls(" ".join(message.splitlines())) + "\n")
+class KeptProblems(Problems):
+    """Problems that are only kept, for the caller to report. Unlike with quiet ones, notes are logged."""
+
+    @property
+    def where(self) -> str:
+        """The place where all problems can be read, for messages."""
+        return "named at the end"
+
+    def _log(self, message: str) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...

@@ -23,15 +23,17 @@ JOINERS = "\u200c\u200d"
 """Invisible characters that some scripts and emoji need."""
 
 
-def escape_controls(text: str) -> str:
-    """Return ``text`` with control characters and marks of writing direction escaped, such as ``\\x1b``.
+def escape_controls(text: str, *, kept: str = "") -> str:
+    """Return ``text`` in one line, with control characters and marks of writing direction escaped, such as ``\\x1b``.
 
-    Newlines and tabs stay.
+    Args:
+        text: A text.
+        kept: Control characters that stay, such as newlines.
     """
     if text.isprintable():
         return text
     return "".join(
-        c if c.isprintable() or c in "\n\t" or c in JOINERS or unicodedata.category(c) == "Zs" else repr(c)[1:-1]
+        c if c.isprintable() or c in kept or c in JOINERS or unicodedata.category(c) == "Zs" else repr(c)[1:-1]
         for c in text
     )
 
@@ -53,7 +55,7 @@ def warn(message: str) -> None:
 
 def show(result: str) -> None:
     """Print a result on standard output."""
-    print(escape_controls(result))
+    print(escape_controls(result, kept="\n\t"))
 
 
 @lru_cache(maxsize=1024)
@@ -134,6 +136,7 @@ def number_of(count: int, things: str) -> str:
 
     Args:
         count: How many.
-        things: What is counted: a regular plural, which may have words before it, such as "training clips".
+        things: What is counted: a plural in "s" or "ies", which may have words before it, such as "training clips".
     """
-    return f"{count:,} {things.removesuffix('s') if count == 1 else things}"
+    one = f"{things[:-3]}y" if things.endswith("ies") else things.removesuffix("s")
+    return f"{count:,} {one if count == 1 else things}"

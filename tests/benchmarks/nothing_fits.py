@@ -6,18 +6,17 @@ though their video is there, and the share of three kinds of queries that get "n
 is taken out (other videos may fit it too); as many known words, drawn at random; and words that nobody uses.
 """
 
-import argparse
 import random
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
+from named_runs import searches
 from vlalign.storage.captions.files import read_captions
 from vlalign.storage.captions.word_vectors import split_words
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.records import Caption
 from vlalign.train.search.caption_scores import search_for_captions
-from vlalign.train.search.search import Search, open_search
+from vlalign.train.search.search import Search
 
 NUM_QUERIES = 100
 LOST_PERCENTS = (1, 2, 5, 10, 20)
@@ -37,10 +36,9 @@ def some(captions: Sequence[Caption], split: str, rng: random.Random) -> list[Ca
     return rng.sample(of_split, min(NUM_QUERIES, len(of_split)))
 
 
-def curves(root: Path, name: str, run: str) -> None:
+def curves(run: str, dataset: DatasetFolder, search: Search) -> None:
     """Print the curve of a run."""
-    dataset, rng = DatasetFolder(root, name), random.Random(0)
-    search = open_search(dataset.path, run=run)
+    rng = random.Random(0)
     captions = list(read_captions(dataset.captions))
     everything = set(search.index.video_ids)
     limits = search_for_captions(search.best_score, [c.caption for c in some(captions, "validation", rng)])
@@ -65,18 +63,9 @@ def curves(root: Path, name: str, run: str) -> None:
         limit = float(np.quantile(limits.scores, percent / 100))
         shares = ", ".join(f"{what} {100 * np.mean(np.array(of) < limit):.0f}" for what, of in absent.items())
         lost = 100 * np.mean(tested.scores < limit)
-        print(f"{name} {run}: limit at {percent} %: captions lost {lost:.1f}; {shares}", flush=True)
-
-
-def main() -> None:
-    """Print the curves of all runs."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--runs", required=True, help="such as demo:words-s3d-seed0,made-one:default-planted-0")
-    args = parser.parse_args()
-    for name, run in [of.split(":") for of in args.runs.split(",")]:
-        curves(args.folder, name, run)
+        print(f"{run}: limit at {percent} %: captions lost {lost:.1f}; {shares}", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    for run, dataset, search in searches():
+        curves(run, dataset, search)

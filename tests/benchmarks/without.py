@@ -6,16 +6,15 @@ video is right if a caption has the first word and none has the second, and name
 each is counted among as many videos as are right, and among the first five.
 """
 
-import argparse
 import random
 from collections import defaultdict
-from pathlib import Path
 
 import numpy as np
+from named_runs import searches
 from vlalign.storage.captions.files import read_captions
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.train.search import search as search_module
-from vlalign.train.search.search import open_search
+from vlalign.train.search.search import Search
 
 NUM_PAIRS = 60
 WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -35,10 +34,8 @@ def pairs_of(videos_of: dict[str, set[str]]) -> list[tuple[str, str]]:
     return random.Random(0).sample(found, min(NUM_PAIRS, len(found)))
 
 
-def measure(root: Path, name: str, run: str) -> None:
+def measure(run: str, dataset: DatasetFolder, search: Search) -> None:
     """Print the shares of a run for each weight."""
-    dataset = DatasetFolder(root, name)
-    search = open_search(dataset.path, run=run)
     videos_of: dict[str, set[str]] = defaultdict(set)
     for caption in read_captions(dataset.captions):
         if caption.split == "test":
@@ -57,21 +54,12 @@ def measure(root: Path, name: str, run: str) -> None:
             shares.append([100 * len(kind.intersection(top)) / len(top) for top in tops for kind in (right, named)])
         all_right, all_named, five_right, five_named = np.mean(shares, axis=0)
         print(
-            f"{name} {run}, {len(pairs)} pairs, weight {weight}: right {all_right:.0f} %, named {all_named:.0f} %; "
+            f"{run}, {len(pairs)} pairs, weight {weight}: right {all_right:.0f} %, named {all_named:.0f} %; "
             f"of the first five: right {five_right:.0f} %, named {five_named:.0f} %",
             flush=True,
         )
 
 
-def main() -> None:
-    """Print the figures of all runs."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--runs", required=True, help="such as demo:words-s3d-seed0,made-one:default-planted-0")
-    args = parser.parse_args()
-    for name, run in [of.split(":") for of in args.runs.split(",")]:
-        measure(args.folder, name, run)
-
-
 if __name__ == "__main__":
-    main()
+    for run, dataset, search in searches():
+        measure(run, dataset, search)

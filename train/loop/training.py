@@ -173,7 +173,8 @@ def _features_of(recipe: str | None) -> str:
 
 
 def _say_settings(config: TrainConfig, given: Mapping[str, Any], also_given: Sequence[str]) -> None:
-    say("\n".join(["settings:", *describe(config, {*given, *also_given})]))
+    for line in ("settings:", *describe(config, {*given, *also_given})):
+        say(line)
 
 
 def is_first_process() -> bool:

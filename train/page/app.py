@@ -69,7 +69,9 @@ UPLOAD_SECONDS = 30.0
 MAX_UPLOADS, MAX_UPLOADS_OF_ADDRESS = 16, 2
 """More of them at once are refused, since each is held in memory; those of one address wait for each other. It has two,
 so that a slow one leaves the way free for others."""
-MAX_RESULTS, MAX_ID_CHARACTERS, MAX_RANGE_CHARACTERS = 60, 1024, 100
+MAX_RESULTS, MAX_RANGE_CHARACTERS = 60, 100
+MAX_ID_CHARACTERS = 4096
+"""The longest path on Linux, since ids of a user's own videos are paths."""
 MAX_FOLDERS, MAX_FOLDER_CHARACTERS = 200, 4096
 MAX_EXAMPLES, MAX_EXAMPLE_CHARACTERS = 20, MAX_ID_CHARACTERS + 50
 UPLOADED = "picture:"

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...extract.encoders.text_tower import WITH_TEXT_TOWER
 from ...extract.pipeline.dataset import extract_dataset
@@ -25,7 +25,7 @@ from ...storage.common.errors import UserError
 from ...storage.common.files import file_identity, has_same_samples
 from ...storage.common.locks import folder_lock
 from ...storage.common.packages import package_version
-from ...storage.common.problems import Problems
+from ...storage.common.problems import KeptProblems, Problems
 from ...storage.common.progress import Listener, report_progress_to
 from ...storage.common.terminal import number_of
 from ...storage.common.writing import remove_tree
@@ -40,7 +40,7 @@ from ...storage.dataset.synced import (
     write_folders,
     write_removed,
 )
-from ...storage.dataset.trusted_folders import allow_folder, refuse_other_folders
+from ...storage.dataset.trusted_folders import AllowedFolders, allow_folder, refuse_other_folders
 from ...storage.hub.names import is_hub_name
 from ...storage.profiles import FRAME_MAPS, LOGMEL, PROFILES
 from ...storage.records import VideoRecord
@@ -50,8 +50,13 @@ from ...storage.stores.thumbnails import remove_thumbnails
 from ..search.search_source import SearchSource
 from .settings import SyncSettings
 
+if TYPE_CHECKING:
+    from ...preprocess.datasets.subtitles import SubtitleFile
+
 MAX_EXAMPLES = 3
 """Examples in a note."""
+SUBTITLE_PROBLEMS = "subtitles/problems"
+"""What ``made_from`` names the problems with subtitles, one a line: each sync says them, until the subtitles change."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +176,8 @@ def sync_videos(settings: SyncSettings, *, on_progress: Listener | None = None) 
         _write_changes(dataset, record, looks, changes, videos)
         extracted, failed_now = _extract(extraction, changes, kept)
         subtitles_before = record.made_from.get("subtitles")
-        subtitles = _read_subtitles(settings, changes, record, problems)
+        subtitles = _find_subtitles(settings, changes.videos, problems)
+        notes = [*_notes(dataset, looks, changes, subtitles), *_read_subtitles(settings, subtitles, record, problems)]
         pruned = _prune(dataset, record, problems) if settings.prune else []
         indexed = _index(extraction, record, problems)
         for path in changes.unreadable:
@@ -188,7 +194,7 @@ def sync_videos(settings: SyncSettings, *, on_progress: Listener | None = None) 
             failed_now=failed_now,
             unreachable={look.folder.path: look.unreachable for look in looks if look.unreachable} | unmounted,
             problems=problems.messages,
-            notes=[*_notes(dataset, looks, changes), *subtitles],
+            notes=notes,
             num_videos=len(changes.videos),
             subtitles_changed=record.made_from.get("subtitles") != subtitles_before,
             indexed=indexed,
@@ -290,11 +296,16 @@ def _compare(
     def source_of(video_id: str) -> str:
         return next((store.source(video_id) for store in stores if video_id in store), "")
 
+    allowed = AllowedFolders.of(dataset)
+
+    def open_file(path: Path) -> int:
+        return allowed.open(path)[0]
+
     def identity(path: str) -> str:
-        return file_identity(Path(path))
+        return file_identity(Path(path), open_file)
 
     def is_copy(path: str, other: str) -> bool:
-        return has_same_samples(Path(path), Path(other))
+        return has_same_samples(Path(path), Path(other), open_file)
 
     known = Known(videos=videos, path_of=path_of, files=record.files, removed=record.removed, source_of=source_of)
     return find_changes(known, looks, kept, identity=identity, is_copy=is_copy)
@@ -379,32 +390,47 @@ def _failed(extraction: ExtractionSettings, changes: Changes) -> dict[str, str]:
     return failed
 
 
-def _read_subtitles(settings: SyncSettings, changes: Changes, record: SyncRecord, problems: Problems) -> list[str]:
-    """Prepare the subtitles beside the videos, if they changed; return notes."""
+def _find_subtitles(settings: SyncSettings, videos: Sequence[VideoRecord], problems: Problems) -> list["SubtitleFile"]:
+    """Return the subtitles beside the videos."""
     from ...preprocess.datasets.subtitles import find_beside
+
+    found = find_beside(settings.folder, videos, settings.language, problems)
+    return [file for of_video in found for file in of_video]
+
+
+def _read_subtitles(
+    settings: SyncSettings, files: Sequence["SubtitleFile"], record: SyncRecord, problems: Problems
+) -> list[str]:
+    """Prepare the subtitles beside the videos, if they changed; return notes.
+
+    What is wrong with subtitles that did not change is recorded, so that each sync can say it.
+    """
     from ...preprocess.prepare import prepare_subtitles
     from ...preprocess.settings import PreprocessingSettings
 
     dataset = settings.folder
-    files = [file for of_video in find_beside(dataset, changes.videos, settings.language) for file in of_video]
     about = [(file.video_id, str(file.path), *_size_and_time(file.path)) for file in files]
     key = hashlib.sha256(json.dumps([settings.language, about]).encode()).hexdigest()
     made_from, captions = record.made_from.get("subtitles"), replace(dataset, protocol="cues").captions
     if made_from == key and captions.is_dir():
+        for message in record.made_from.get(SUBTITLE_PROBLEMS, "").splitlines():
+            problems.add(message)
         return []
     if files and made_from is None and captions.is_dir():
         return [f"{captions}: captions of your own; subtitles beside the videos are not read, as long as it is there"]
     if files:
+        found = KeptProblems()
         try:
-            prepared = prepare_subtitles(PreprocessingSettings(dataset.path, language=settings.language))
+            prepare_subtitles(PreprocessingSettings(dataset.path, language=settings.language), problems=found)
         except UserError as error:
-            problems.add(f"subtitles beside the videos are not read: {error}")
-            return []
-        for message in prepared.problems:
+            found.add(f"subtitles beside the videos are not read: {error}")
+        else:
+            record.made_from |= {"subtitles": key, SUBTITLE_PROBLEMS: "\n".join(found.messages)}
+        for message in found.messages:
             problems.add(message)
-        record.made_from["subtitles"] = key
     elif made_from is not None:
-        record.made_from.pop("subtitles")
+        del record.made_from["subtitles"]
+        record.made_from.pop(SUBTITLE_PROBLEMS, None)
         if captions.is_dir():
             remove_tree(captions)
     else:
@@ -484,9 +510,16 @@ def _skipped(looks: Sequence[FolderLook], changes: Changes) -> dict[str, str]:
     return skipped | {path: f"has the same content as {original}" for path, original in changes.copies.items()}
 
 
-def _notes(dataset: DatasetFolder, looks: Sequence[FolderLook], changes: Changes) -> list[str]:
+def _notes(
+    dataset: DatasetFolder, looks: Sequence[FolderLook], changes: Changes, subtitles: Sequence["SubtitleFile"]
+) -> list[str]:
     """Return lines about what is not an error, with examples."""
-    notes = [f"{look.folder.path}: skipped: {look.note}" for look in looks if look.note]
+    notes = []
+    for look in looks:
+        folders = {os.path.dirname(file.path) for file in look.files}
+        used = Counter(file.path.suffix.lower() for file in subtitles if str(file.path.parent) in folders)
+        if skipped := look.scan.skipped(used):
+            notes.append(f"{look.folder.path}: skipped: {skipped}")
     for look in looks:
         if look.unfinished:
             named = [f"{path} ({reason})" for path, reason in look.unfinished.items()]
@@ -508,7 +541,7 @@ def _notes(dataset: DatasetFolder, looks: Sequence[FolderLook], changes: Changes
         )
     if changes.copies:
         named = [f"{path} of {original}" for path, original in changes.copies.items()]
-        notes.append(f"{number_of(len(named), 'copies')} of listed videos are not listed again: {_some(named)}")
+        notes.append(f"{number_of(len(named), 'copies')} of listed videos, not listed again: {_some(named)}")
     if changes.removed:
         named = [video.video_id for video in changes.removed]
         todo = f"vlalign-sync --dataset {shlex.quote(dataset.name)} --prune removes their features"

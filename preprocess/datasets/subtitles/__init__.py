@@ -11,6 +11,7 @@ Protocols:
 - ``merged``: neighbouring cues are joined until they have at least 10 words (TACo, section 4.3).
 """
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ from ....storage.common.files import check_regular
 from ....storage.common.problems import Problems
 from ....storage.common.terminal import number_of, say
 from ....storage.dataset.folder import DatasetFolder
+from ....storage.dataset.trusted_folders import AllowedFolders
 from ....storage.records import Caption, VideoRecord
 from ..custom import draw_splits
 from ..encodings import Note, decode
@@ -70,7 +72,8 @@ def read(
             say(f"note: {annotations}: {message}")
 
     of_video = find_files(annotations, videos, language, problems, note)
-    yield from _captions(of_video, protocol, seed, problems, note, is_only_one=not annotations.is_dir())
+    reader = _FileReader(problems, note, is_only_one=not annotations.is_dir())
+    yield from _captions(of_video, protocol, seed, reader)
 
 
 def read_beside(
@@ -82,7 +85,8 @@ def read_beside(
         dataset: A data set that lists its videos.
         protocol: One of ``PROTOCOLS``.
         seed: Decides the splits.
-        problems: Receives what is skipped. If it is quiet, nothing else is logged either.
+        problems: Receives what is skipped, except what ``find_beside`` reports. If it is quiet, nothing else is logged
+            either.
         language: Of several files of a video, the one that is named as in this language is read.
     """
 
@@ -90,20 +94,18 @@ def read_beside(
         if not problems.quiet:
             say(f"note: {dataset.name}: {message}")
 
-    of_video = find_beside(dataset, dataset.read_videos(), language)
-    yield from _captions(of_video, protocol, seed, problems, note, is_only_one=False)
+    of_video = find_beside(dataset, dataset.read_videos(), language, Problems(quiet=True))
+    reader = _FileReader(problems, note, allowed=AllowedFolders.of(dataset))
+    yield from _captions(of_video, protocol, seed, reader)
 
 
-def _captions(
-    of_video: list[list[SubtitleFile]], protocol: str, seed: int, problems: Problems, note: Note, *, is_only_one: bool
-) -> Iterator[Caption]:
+def _captions(of_video: list[list[SubtitleFile]], protocol: str, seed: int, reader: "_FileReader") -> Iterator[Caption]:
     """Yield the captions in the files of each video."""
-    reader = _FileReader(problems, note, is_only_one=is_only_one)
     clips_of = {files[0].video_id: clips for files in of_video if (clips := reader.first_readable(files))}
     reader.report()
     if not clips_of:
         return
-    splits = draw_splits(list(clips_of), seed, note, "subtitles have no split")
+    splits = draw_splits(list(clips_of), seed, reader.note, "subtitles have no split")
     for video_id, clips in clips_of.items():
         for start, end, text in _shaped(clips, protocol):
             yield Caption(video_id=video_id, caption=text, split=splits[video_id], start_seconds=start, end_seconds=end)
@@ -116,8 +118,10 @@ def _shaped(clips: list[TimedText], protocol: str) -> list[TimedText]:
 class _FileReader:
     """Reads files, and counts what it does to their cues."""
 
-    def __init__(self, problems: Problems, note: Note, *, is_only_one: bool) -> None:
-        self.problems, self.note, self.is_only_one = problems, note, is_only_one
+    def __init__(
+        self, problems: Problems, note: Note, *, is_only_one: bool = False, allowed: AllowedFolders | None = None
+    ) -> None:
+        self.problems, self.note, self.is_only_one, self.allowed = problems, note, is_only_one, allowed
         self.changes: Counter[str] = Counter()
         """The number of cues by what was done to them."""
         self.several: list[list[SubtitleFile]] = []
@@ -146,7 +150,8 @@ class _FileReader:
         except (UserError, OSError) as error:
             if self.is_only_one:
                 raise
-            self.problems.add(f"{error}; skipped" if isinstance(error, UserError) else f"{path}: {error.strerror}")
+            reason = error if isinstance(error, UserError) else f"{path}: {error.strerror}"
+            self.problems.add(f"{reason}; skipped")
             return []
         if not cues:
             self.problems.add(f"{path}: no cue in it, expected lines such as 00:00:01,000 --> 00:00:02,500; skipped")
@@ -160,9 +165,10 @@ class _FileReader:
 
     def _cues(self, path: Path) -> list[Cue]:
         check_regular(path)
-        if (size := path.stat().st_size) > MAX_BYTES:
-            raise UserError(f"{path}: has {size >> 20:,} MB, expected subtitles of at most {MAX_BYTES >> 20} MB")
-        data, suffix = path.read_bytes(), path.suffix.lower()
+        with open(path if self.allowed is None else self.allowed.open(path)[0], "rb") as file:
+            if (size := os.fstat(file.fileno()).st_size) > MAX_BYTES:
+                raise UserError(f"{path}: has {size >> 20:,} MB, expected subtitles of at most {MAX_BYTES >> 20} MB")
+            data, suffix = file.read(), path.suffix.lower()
         content = declared_text(data) if suffix in TTML_SUFFIXES else None
         if content is None:
             content = decode(data, path, lambda text: self.note(f"{path.name}: {text}"), save_as="save it as UTF-8")

@@ -2,9 +2,10 @@
 
 import os
 import re
+import shlex
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from ....storage.common.files import check_regular
 from ....storage.common.problems import Problems
 from ....storage.common.terminal import number_of
 from ....storage.dataset.folder import DatasetFolder
+from ....storage.dataset.trusted_folders import outside_of_folders
 from ....storage.records import VideoRecord
 from ..custom.ids import MEDIA_SUFFIXES, match_ids
 from ..encodings import Note
@@ -76,7 +78,9 @@ def find_files(
     return [sorted(of_video[video_id], key=lambda file: file.rank(wanted)) for video_id in sorted(of_video)]
 
 
-def find_beside(dataset: DatasetFolder, videos: Sequence[VideoRecord], wanted: str | None) -> list[list[SubtitleFile]]:
+def find_beside(
+    dataset: DatasetFolder, videos: Sequence[VideoRecord], wanted: str | None, problems: Problems
+) -> list[list[SubtitleFile]]:
     """Return the subtitle files that lie beside videos, as ``find_files`` does, whatever the ids of the videos are.
 
     A file belongs to the video whose name it has, with or without the video's suffix and a language: ``onion.srt``,
@@ -86,6 +90,8 @@ def find_beside(dataset: DatasetFolder, videos: Sequence[VideoRecord], wanted: s
         dataset: The data set of the videos.
         videos: Its videos; those on servers have nothing beside them.
         wanted: The language that is preferred, such as "de".
+        problems: Receives links to files that the data set may not read, and what is named like subtitles and is no
+            file.
     """
     in_folder: dict[Path, dict[str, str]] = defaultdict(dict)
     for video in videos:
@@ -95,26 +101,46 @@ def find_beside(dataset: DatasetFolder, videos: Sequence[VideoRecord], wanted: s
     of_video: dict[str, list[SubtitleFile]] = defaultdict(list)
     for folder, id_of_file in in_folder.items():
         id_of = {os.path.splitext(name)[0]: video_id for name, video_id in reversed(id_of_file.items())} | id_of_file
-        for path in _subtitles_in(folder):
+        for path in _named_as_subtitles(folder):
             name = _composed(path.stem)
             match = LANGUAGE.fullmatch(name)
+            language = ""
+            if name not in id_of and match is not None:
+                name, language = match["name"], match["language"]
             if name in id_of:
-                of_video[id_of[name]].append(SubtitleFile(path, id_of[name], ""))
-            elif match is not None and match["name"] in id_of:
-                video_id = id_of[match["name"]]
-                of_video[video_id].append(SubtitleFile(path, video_id, match["language"]))
-    return [sorted(of_video[video_id], key=lambda file: file.rank(wanted)) for video_id in sorted(of_video)]
+                if os.path.isfile(path):
+                    of_video[id_of[name]].append(SubtitleFile(path, id_of[name], language))
+                elif os.path.exists(path) and not os.path.isdir(path):
+                    problems.add(f"{path}: {_kind_of(path)}, expected a file of subtitles; skipped")
+    outside = _outside(dataset, [file.path for files in of_video.values() for file in files], problems)
+    inside = {
+        video_id: [file for file in files if str(file.path) not in outside] for video_id, files in of_video.items()
+    }
+    return [sorted(files, key=lambda file: file.rank(wanted)) for _, files in sorted(inside.items()) if files]
+
+
+def _outside(dataset: DatasetFolder, paths: Sequence[Path], problems: Problems) -> Collection[str]:
+    """Return which files the data set may not read, since links lead out to them; report them in one line."""
+    outside = outside_of_folders(dataset, [VideoRecord(video_id=str(path), path=str(path)) for path in paths])
+    if outside:
+        path, real_path = next(iter(outside.items()))
+        common = os.path.commonpath([os.path.dirname(target) for target in outside.values()])
+        problems.add(
+            f"{number_of(len(outside), 'subtitle files')} skipped, since links lead out to them, such as {path} "
+            f"(a link to {real_path}); if you trust these links, pass --allow-folder {shlex.quote(common)} once"
+        )
+    return outside
 
 
 def _composed(name: str) -> str:
     return unicodedata.normalize("NFC", name)
 
 
-def _subtitles_in(folder: Path) -> list[Path]:
-    """Return the subtitle files in a folder itself; none if it cannot be listed."""
+def _named_as_subtitles(folder: Path) -> list[Path]:
+    """Return what is named like subtitles in a folder itself; nothing if it cannot be listed."""
     try:
         with os.scandir(folder) as entries:
-            names = [entry.name for entry in entries if entry.name.lower().endswith(SUFFIXES) and entry.is_file()]
+            names = [entry.name for entry in entries if entry.name.lower().endswith(SUFFIXES)]
     except OSError:
         return []
     return [folder / name for name in sorted(names) if not name.startswith(".") and name.isprintable()]

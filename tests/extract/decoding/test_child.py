@@ -116,7 +116,6 @@ def run_parent(lines: str, *arguments: object) -> subprocess.Popen:
         "from vlalign.extract.decoding.sampling import FrameSpec\n"
         "from vlalign.extract.decoding.messages import Request\n"
         "from vlalign.extract.decoding.process import DecodeProcess\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # where tests run in the background, it is ignored
         "def answer(process):\n"
         "    while (answer := type(process.receive()).__name__) == 'Heartbeat': pass\n"
         "    return answer\n"

@@ -179,6 +179,27 @@ def test_pipes_and_folders_that_cannot_be_listed_are_named(tmp_path, monkeypatch
     ]
 
 
+def test_links_that_vanish_or_lead_to_themselves_end_no_scan(tmp_path, monkeypatch):
+    touch(tmp_path, "a.mp4")
+    (tmp_path / ".loop").symlink_to(".loop")
+    (tmp_path / "gone.mp4").symlink_to("nothing.mp4")
+    (tmp_path / "odd.mp4").symlink_to("nothing.mp4")
+
+    errors = {"gone.mp4": FileNotFoundError(2, "No such file"), "odd.mp4": OSError(5, "Input/output error")}
+    readlink = os.readlink
+
+    def failing(path):
+        if error := errors.get(os.path.basename(path)):
+            raise error
+        return readlink(path)
+
+    monkeypatch.setattr(os, "readlink", failing)
+    problems = Problems()
+    assert ids(tmp_path, problems) == ["a"]
+    [problem] = problems.messages
+    assert f"{tmp_path}/odd.mp4: " in problem and "Input/output error" in problem
+
+
 def test_names_of_macos_give_composed_ids(tmp_path):
     name = "größe"
     decomposed = unicodedata.normalize("NFD", name)

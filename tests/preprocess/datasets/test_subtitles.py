@@ -391,7 +391,7 @@ def test_of_several_files_the_one_in_the_language_asked_for_is_read(tmp_path):
 
 
 def test_subtitles_beside_videos_are_found_by_the_names_of_the_files(tmp_path):
-    dataset = DatasetFolder(tmp_path / "root", "mine")
+    dataset = DatasetFolder(tmp_path, "mine")
     names = ["one/a.mp4", "one/b.webm", "two/a.mp4", "two/é.mp4"]
     videos = [VideoRecord(video_id=f"id {n}", path=str(tmp_path / name)) for n, name in enumerate(names)]
     videos.append(VideoRecord(video_id="far", path="https://example.org/a.mp4"))
@@ -400,12 +400,15 @@ def test_subtitles_beside_videos_are_found_by_the_names_of_the_files(tmp_path):
     for name in (*found, "one/.a.srt", "one/c.srt", "one/a.ass", "two/b.srt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")
-    of_video = subtitles.find_beside(dataset, videos, None)
+    (tmp_path / "one" / "b.srt").symlink_to("b.srt")
+    (tmp_path / "one" / "b.vtt").mkdir()
+    problems = Problems()
+    of_video = subtitles.find_beside(dataset, videos, None, problems)
     assert {files[0].video_id: [str(file.path.relative_to(tmp_path)) for file in files] for files in of_video} == {
         "id 0": ["one/a.srt", "one/a.en.vtt"],
         "id 1": ["one/b.webm.json"],
         "id 2": ["two/a.de.SRT"],
         "id 3": ["two/e\u0301.srt"],
     }
-    [first, *_] = subtitles.find_beside(dataset, videos, "en")
-    assert first[0].path.name == "a.en.vtt"
+    [first, *_] = subtitles.find_beside(dataset, videos, "en", problems)
+    assert first[0].path.name == "a.en.vtt" and not problems.count

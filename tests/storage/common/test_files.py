@@ -5,6 +5,7 @@ import json
 import os
 
 import pytest
+from helpers.deadlines import in_time
 from vlalign.storage.common import files
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.files import (
@@ -195,6 +196,24 @@ def test_a_longer_file_has_another_identity_and_a_copy_the_same(tmp_path):
 def test_an_unreadable_file_has_no_identity(tmp_path):
     assert file_identity(tmp_path / "missing.mp4") == ""
     assert file_identity(tmp_path) == ""
+
+
+@pytest.mark.parametrize("read", [file_identity, lambda path: has_same_samples(path, path.with_name("b.mp4"))])
+def test_a_pipe_that_takes_the_place_of_a_file_keeps_nobody_waiting(tmp_path, monkeypatch, read):
+    for name in ("a.mp4", "b.mp4"):
+        (tmp_path / name).write_bytes(b"content")
+    os.mkfifo(tmp_path / "pipe")
+    look = os.stat
+
+    def look_and_replace(path, **options):
+        about = look(path, **options)
+        if os.path.lexists(tmp_path / "pipe"):
+            os.replace(tmp_path / "pipe", tmp_path / "a.mp4")
+        return about
+
+    monkeypatch.setattr(os, "stat", look_and_replace)
+    with in_time(20):
+        assert not read(tmp_path / "a.mp4")
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def test_problems_are_counted_whatever_ends_the_command(tmp_path, capsys):
         raise OSError("disk")
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("30 ") and str(file) in last
-    assert file.read_text().splitlines()[-1] == "row 29"
+    assert file.read_text().splitlines()[-1] == r"row\n29"
 
 
 def test_all_problems_are_printed_if_they_cannot_be_listed(tmp_path, capsys):

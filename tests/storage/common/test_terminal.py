@@ -20,7 +20,7 @@ OBEYED = {
     "turns the direction": ("\u202egpj.exe\u2066", "\\u202egpj.exe\\u2066"),
     "is no character": ("\ud800", "\\ud800"),
     "is seen": ("naïve 東京\u3000👩\u200d🍳 a\u00a0b", "naïve 東京\u3000👩\u200d🍳 a\u00a0b"),
-    "is a table": ("a\tb\nc", "a\tb\nc"),
+    "is a line": ("a\tb\nc", "a\\tb\\nc"),
 }
 
 
@@ -28,16 +28,21 @@ OBEYED = {
 def test_control_characters_are_escaped(text, shown):
     assert escape_controls(text) == shown
     shown.encode()
+    assert escape_controls("a\tb\n\x1b", kept="\n\t") == "a\tb\n\\x1b"
 
 
 def test_messages_have_no_control_characters(tmp_path, capsys):
-    say("\x1b[2J")
+    say("\x1b[2J\nwarning: forged")
     with Problems(file=tmp_path / "problems.txt") as problems:
         for number in range(30):
-            problems.add(f"video '\x1b]0;{number}\x07': broken")
+            problems.add(f"video '\x1b]0;{number}\x07': broken\nwarning: forged")
     err = capsys.readouterr().err
-    assert err.startswith("\\x1b[2J\n") and "video '\\x1b]0;3\\x07': broken" in err and "\x1b" not in err
-    assert "\x1b" not in (tmp_path / "problems.txt").read_text()
+    assert (
+        err.startswith("\\x1b[2J\\nwarning: forged\n") and "video '\\x1b]0;3\\x07': broken" in err and "\x1b" not in err
+    )
+    listed = (tmp_path / "problems.txt").read_text()
+    assert "\x1b" not in listed and len(listed.splitlines()) == 30
+    assert "\x1b" not in err and "\nwarning: forged" not in err
 
 
 def test_a_progress_bar_has_no_control_characters(monkeypatch, capsys):
@@ -90,6 +95,8 @@ say("after")
         (1, "videos", "1 video"),
         (1, "training clips", "1 training clip"),
         (2345, "rows", "2,345 rows"),
+        (1, "copies", "1 copy"),
+        (2, "copies", "2 copies"),
     ],
 )
 def test_one_thing_is_said_as_one(count, things, shown):

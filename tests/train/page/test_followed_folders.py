@@ -116,7 +116,6 @@ def start(tmp_path, model) -> Iterator[Callable[..., Page]]:
                 list(map(str, call)),
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                preexec_fn=lambda: signal.signal(2, signal.default_int_handler),
             )
         processes.append(process)
         deadline = time.monotonic() + WAIT_SECONDS

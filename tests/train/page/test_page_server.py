@@ -11,12 +11,15 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
+from urllib.parse import quote
+from urllib.request import urlopen
 
 import av
 import numpy as np
 import pytest
 from helpers.numbered import numbers_of
 from helpers.numbered import write_video as write_numbered
+from helpers.page_server import serving
 from helpers.toy import make_toy
 from starlette.testclient import TestClient
 from vlalign.extract.videos import clips as clip_cutting
@@ -39,6 +42,8 @@ from vlalign.train.page.serve import serve
 TRAIN = ["--objective", "taco", "--features", "s3d", "--num-steps", "2", "--batch-size", "4", "--num-negatives", "2"]
 HOSTS = ["127.0.0.1", "localhost"]
 CONTENT = bytes(range(256)) * 40
+LONG_ID = "/".join(["x" * 240] * 17)[:4090]
+"""About as long as a path may be."""
 SECRET = b"the secret of another folder"
 LINKS = {
     "videos/out.mp4": "../../../secret.mp4",
@@ -72,6 +77,7 @@ def toy(tmp_path_factory):
             VideoRecord(video_id="v005", path="videos/old.avi"),
             VideoRecord(video_id="v006", path="videos/page.avi"),
             VideoRecord(video_id="v007", path="videos/photo.jpg"),
+            VideoRecord(video_id=LONG_ID, path="videos/v000.mp4"),
             VideoRecord(video_id="v008", path="https://127.0.0.1:9/v008.avi"),
             *(VideoRecord(video_id=f"v{number:03d}", path=path) for number, path in enumerate(LINKS, start=10)),
         ]
@@ -204,6 +210,12 @@ def test_a_search_that_takes_too_long_is_ended(client, monkeypatch):
     assert client.get("/api/search", params={"q": "one onion"}).status_code == 200
     monkeypatch.setattr(page_app, "SEARCH_SECONDS", 0.0)
     assert client.get("/api/search", params={"q": "one onion"}).status_code == 200, "what was found takes no time"
+
+
+def test_an_id_may_be_as_long_as_a_path(search):
+    with serving(make_app([search], Access(HOSTS))) as port:
+        address = f"http://127.0.0.1:{port}/media/video?video_id={quote(LONG_ID, safe='')}"
+        assert urlopen(address).read() == CONTENT
 
 
 def test_a_file_is_served_by_id_with_ranges(client):

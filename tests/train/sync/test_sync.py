@@ -332,6 +332,20 @@ def test_links_lead_to_no_other_folder(home):
     assert result["extracted"] == ["b"] and home.listed["b"] == str(secret)
 
 
+def test_a_link_that_is_put_in_while_a_folder_is_looked_at_is_not_followed(home, monkeypatch):
+    home.put(0, "a.mp4")
+    video, secret = home.put(1, "b.mp4"), home.put(1, "../secret/b.mp4")
+    shutil.copystat(video, secret)
+
+    def replace(_: float) -> None:
+        video.unlink()
+        video.symlink_to(secret)
+
+    monkeypatch.setattr(folder_look.time, "sleep", replace)
+    [problem] = home.first(code=1)["problems"]
+    assert str(video) in problem and list(home.listed) == ["a"]
+
+
 def test_a_data_set_from_elsewhere_names_no_folder_that_is_read(home, monkeypatch):
     home.put(0, "a.mp4")
     home.first()
@@ -438,6 +452,39 @@ def test_subtitles_beside_the_videos_follow_them(home):
         (home.videos / name).unlink()
     home.sync()
     assert not (home.dataset.path / "captions" / "cues").exists()
+
+
+CUE = "1\n00:00:00,000 --> 00:00:00,600\n{}\n"
+
+
+def test_links_to_subtitles_elsewhere_need_permission(home):
+    home.put(0, "a.mp4")
+    secret = home.top / "secret" / "diary.srt"
+    secret.parent.mkdir()
+    secret.write_text(CUE.format("an onion is cut"))
+    (home.videos / "a.srt").symlink_to(secret)
+    for sync in (home.first, home.sync):
+        [problem] = sync(code=1)["problems"]
+        assert str(home.videos / "a.srt") in problem and f"--allow-folder {secret.parent} " in problem
+        assert not home.dataset.captions.exists()
+    assert home.sync("--allow-folder", secret.parent, "--dataset", "mine")["problems"] == []
+    assert (home.dataset.path / "captions" / "cues").is_dir()
+
+
+def test_bad_subtitles_are_said_once_in_each_sync_and_read_ones_are_not_skipped(home):
+    for number, name in enumerate(("a.mp4", "b.mp4", "c.mp4")):
+        home.put(number, name)
+    (home.videos / "a.srt").write_text(CUE.format("an onion is cut"))
+    (home.videos / "b.srt").write_text("no cue")
+    (home.videos / "other.srt").write_text(CUE.format("of no video"))
+    os.mkfifo(home.videos / "c.srt")
+    for sync in (home.first, home.sync):
+        pipe, bad = sync(code=1)["problems"]
+        assert "c.srt: a pipe" in pipe and "b.srt: no cue" in bad and home.said.count("b.srt: no cue") == 1
+        assert "skipped: 2 files with other names (2 .srt)" in home.said
+    (home.videos / "b.srt").write_text(CUE.format("the oven is hot"))
+    (home.videos / "c.srt").unlink()
+    assert home.sync()["problems"] == []
 
 
 def test_captions_of_ones_own_are_not_replaced_by_subtitles(home):
@@ -558,9 +605,7 @@ def test_watching_finds_new_videos_until_a_signal_comes(home, number, code):
     said = home.top / "said.txt"
     with said.open("w") as file:
         call = [sys.executable, "-c", program, *map(str, options), "--json"]
-        process = subprocess.Popen(
-            call, stdout=file, stderr=subprocess.STDOUT, preexec_fn=lambda: signal.signal(2, signal.default_int_handler)
-        )
+        process = subprocess.Popen(call, stdout=file, stderr=subprocess.STDOUT)
     try:
         rows = wait_for_rows(said, process, 1)
         assert rows[0]["extracted"] == ["a"]
