@@ -176,6 +176,8 @@ class ExtractionWorker:
         self._settings, self._shard_seconds = settings, shard_seconds
         self._extractors: dict[str, Extractor] = {}
         self._stopwatch = _Stopwatch()
+        self._loading = threading.Lock()
+        """Held while the extractors are loaded: a driver that comes meanwhile waits for them."""
         self._changed = threading.Condition()
         """Guards all that follows."""
         self._state, self._videos, self._clock = State.NEW, _Videos(), _Clock()
@@ -191,13 +193,14 @@ class ExtractionWorker:
         Raises:
             UserError: Weights cannot be loaded, or differ from those of an existing store.
         """
-        if self._state is State.NEW:
-            self._state = State.LOADING
-            try:
-                self._load(store_urls or {})
-            finally:
-                self._clock.last_call = time.monotonic()
-                self._state = State.IDLE if self._extractors else State.NEW
+        with self._loading:
+            if self._state is State.NEW:
+                self._state = State.LOADING
+                try:
+                    self._load(store_urls or {})
+                finally:
+                    self._clock.last_call = time.monotonic()
+                    self._state = State.IDLE if self._extractors else State.NEW
         return {name: (e.profile, e.weights) for name, e in self._extractors.items()}
 
     def _load(self, store_urls: Mapping[str, str]) -> None:

@@ -1,8 +1,10 @@
 """One extraction worker without Ray: what it accepts and reports, and what it does if no driver calls."""
 
 import re
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import replace
 
@@ -11,6 +13,7 @@ import pytest
 from helpers import stores
 from helpers.extractors import stub
 from helpers.videos import scene
+from vlalign.extract.extractor import Extractor
 from vlalign.extract.pipeline.pending_work import PendingWork, VideoTask
 from vlalign.extract.pipeline.shard_writing import ShardsWritten, VideoOutcome
 from vlalign.extract.pipeline.video_jobs import VideoJob
@@ -180,6 +183,29 @@ def test_the_watcher_sees_new_shards_of_any_writer(tmp_path):
     stores.write(dataset.features("resnet152"), stores.video("b", 3), profile=profiles["resnet152"])
     assert watcher.poll() == {"b": {"s3d", "resnet152"}}
     assert watcher.poll() == {}
+
+
+def test_a_driver_that_comes_while_it_loads_waits_for_it(tmp_path, films, monkeypatch):
+    """The driver that had it load was killed. Videos that came too early would wait for ever."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def load(_: object) -> dict[str, Extractor]:
+        begun.set()
+        assert go_on.wait(60)
+        return {"s3d": stub()}
+
+    monkeypatch.setattr(module, "make_extractors", load)
+    made = ExtractionWorker(settings_in(tmp_path, 2), shard_seconds=0.0)
+    with ThreadPoolExecutor() as pool:
+        drivers = [pool.submit(made.load)]
+        assert begun.wait(60)
+        drivers.append(pool.submit(made.load))
+        assert wait(drivers, 0.5).done == set()
+        go_on.set()
+        assert [list(driver.result(60)) for driver in drivers] == [FEATURES] * 2
+    made.exchange(tasks_of(films[:1]), None)
+    exchange_until(made, is_idle)
+    assert made.report_for_takeover().written == ["v0"]
 
 
 def test_missing_weights_are_a_user_error(tmp_path):
