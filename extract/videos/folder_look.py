@@ -50,7 +50,7 @@ class FolderLook:
     unfinished: dict[str, str] = field(default_factory=dict)
     """{path: why the file is not read yet}"""
     unlisted: list[str] = field(default_factory=list)
-    """Folders in it that cannot be listed."""
+    """Paths of which nothing is known, as in a scan: their videos are kept."""
     skipped: dict[str, str] = field(default_factory=dict)
     """{path: why it is no video of the data set}: hidden, trash, unfinished downloads."""
     scan: Scan = field(default_factory=Scan)
@@ -133,6 +133,7 @@ def _take_files(dataset: DatasetFolder, look: FolderLook, found: Mapping[str, st
     mounts = lru_cache(maxsize=None)(mount_of)
     for path, name in names.items():
         if path in outside:
+            look.unlisted.append(path)
             folder = shlex.quote(os.path.dirname(outside[path]))
             problems.add(
                 f"{path}: a link to {outside[path]}; skipped; if you trust this link, pass --allow-folder {folder} once"
@@ -203,11 +204,12 @@ def kept_paths(
     """
     unmounted, found = unmounted_disks(looks, files), {file.path for look in looks for file in look.files}
     not_found, folders = set(paths) - found, [look.folder for look in looks]
-    closed = tuple(folder.rstrip("/") + "/" for look in looks for folder in look.unlisted)
+    unlisted = {path for look in looks for path in look.unlisted}
+    closed = tuple(path.rstrip("/") + "/" for path in unlisted)
     kept = paths_of([look.folder for look in looks if look.unreachable], not_found, files)
     for path in paths_of(folders, not_found, files):
         is_away = path in files and files[path].mount in unmounted
-        if is_away or path.startswith(closed):
+        if is_away or path in unlisted or path.startswith(closed):
             kept.add(path)
     kept |= (not_found & files.keys()) - paths_of([*folders, *forgotten], not_found, files)
     return kept.union(*(look.unfinished for look in looks))

@@ -46,7 +46,8 @@ class Scan:
     unfinished: list[str] = field(default_factory=list)
     """Downloads that are not finished, by their names; paths in the folder."""
     unlisted: list[str] = field(default_factory=list)
-    """Paths of folders that cannot be listed."""
+    """Paths of which nothing is known: folders that cannot be listed, or that links lead out to, and files that cannot
+    be looked at."""
 
     def skipped(self, used: Counter[str] | None = None) -> str:
         """Return the skipped files in words, such as "312 files with other names (310 .srt, 2 .txt)"; empty if none.
@@ -124,11 +125,13 @@ def scan_folder(
                         heapq.heappush(linked, (f"{name}/", target))
                     else:
                         outside.append((entry.path, target))
+                        scan.unlisted.append(target)
                 else:
                     _take_file(scan, entry, name, suffixes, problems, is_allowed)
             except FileNotFoundError:  # it was removed or renamed meanwhile
                 continue
             except OSError as error:
+                scan.unlisted.append(entry.path)
                 problems.add(f"{entry.path}: cannot be looked at ({error.strerror}); skipped")
     if outside:
         path, target = outside[0]

@@ -1,5 +1,6 @@
 """Folders of real videos, synchronised again and again: what is extracted, followed, left out, and said."""
 
+import errno
 import json
 import os
 import shutil
@@ -15,7 +16,7 @@ import pytest
 from helpers.clips_of_text import save_clip_with_processor
 from helpers.videos import record_scenes
 from vlalign.extract.cli.extract import main as extract_main
-from vlalign.extract.videos import folder_look
+from vlalign.extract.videos import folder_look, scan
 from vlalign.storage import FeatureStore
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.locks import folder_lock
@@ -330,6 +331,28 @@ def test_links_lead_to_no_other_folder(home):
     (home.videos / "folder").unlink()
     result = home.sync("--allow-folder", secret.parent, "--dataset", "mine")
     assert result["extracted"] == ["b"] and home.listed["b"] == str(secret)
+
+
+def test_videos_that_cannot_be_looked_at_for_now_are_not_deleted(home, monkeypatch):
+    for number, name in enumerate(("a.mp4", "b.mp4", "../clips/c.mp4")):
+        home.put(number, name)
+    (home.videos / "more").symlink_to(home.top / "clips")
+    home.first("--allow-folder", home.top / "clips", "--dataset", "mine")
+    listed = home.listed
+    assert len(listed) == 3
+    take_file = scan._take_file
+
+    def broken(found, entry, *rest: object) -> None:
+        if entry.name == "b.mp4":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        take_file(found, entry, *rest)
+
+    monkeypatch.setattr(scan, "_take_file", broken)
+    only = trusted_folders.AllowedFolders([home.videos, home.dataset.path])
+    monkeypatch.setattr(folder_look.AllowedFolders, "named", lambda _: only)
+    result = home.sync("--prune", code=1)
+    assert result["removed"] == [] and home.listed == listed and home.stored == set(listed)
+    assert any("b.mp4" in problem for problem in result["problems"])
 
 
 def test_a_link_that_is_put_in_while_a_folder_is_looked_at_is_not_followed(home, monkeypatch):
