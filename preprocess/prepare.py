@@ -79,22 +79,22 @@ def prepare_captions(
 
 def prepare_subtitles(
     settings: PreprocessingSettings,
+    problems: Problems,
     *,
     num_processes: int | None = None,
     on_progress: Listener | None = None,
-    problems: Problems | None = None,
 ) -> PreparedCaptions:
     """Prepare the subtitles that lie beside the videos that a data set lists, as captions of the protocol ``cues``.
 
     Other captions of the data set stay.
 
-    >>> prepare_subtitles(PreprocessingSettings("vlalign_data/mine"))  # doctest: +SKIP
+    >>> prepare_subtitles(PreprocessingSettings("vlalign_data/mine"), Problems())  # doctest: +SKIP
 
     Args:
         settings: The data set, and how to prepare them; ``annotations`` and ``protocol`` do not count.
+        problems: Receives what is skipped, except links that lead out: ``find_beside`` reports them.
         num_processes: As for ``prepare_captions``.
         on_progress: As for ``prepare_captions``.
-        problems: Receives what is skipped, which is logged otherwise.
 
     Raises:
         UserError: There are no subtitles, or a setting cannot be used.

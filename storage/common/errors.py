@@ -63,10 +63,12 @@ class SettingError(UserError):
 
     @property
     def _shown(self) -> str:
-        """The value as a message shows it: in one line, without the rest of a long one."""
+        """The value as a message shows it: in one line, without the middle of a long one."""
         value = str(self.value)
-        more = "..." if len(value) > MAX_VALUE_CHARACTERS else ""
-        return one_line(value[:MAX_VALUE_CHARACTERS]) + more or "(empty)"
+        if len(value) > MAX_VALUE_CHARACTERS:
+            half = MAX_VALUE_CHARACTERS // 2
+            value = f"{value[:half]}...{value[-half:]}"
+        return one_line(value) or "(empty)"
 
 
 def reason_of(error: BaseException) -> str:

@@ -18,16 +18,19 @@ class Problems:
 
     MAX_LINES, MAX_KEPT, MAX_CHARACTERS = 20, 1000, 2000
 
-    def __init__(self, *, strict: bool = False, quiet: bool = False, file: Path | None = None) -> None:
+    def __init__(
+        self, *, strict: bool = False, quiet: bool = False, deferred: bool = False, file: Path | None = None
+    ) -> None:
         """Start with no problems.
 
         Args:
             strict: Raise ``UserError`` at the first problem.
             quiet: Count only, because another caller logs the same problems.
+            deferred: The caller logs the problems at its end. Unlike with ``quiet``, notes are logged.
             file: File that lists all problems if there are more than ``MAX_LINES``; replaces the list of an earlier
                 call. Without a file, or if it or its folder is a link, all are logged.
         """
-        self.strict, self.quiet, self.file = strict, quiet, file
+        self.strict, self.quiet, self.deferred, self.file = strict, quiet, deferred, file
         self._lines: TextIO | None = None
         self.count = 0
         """Number of problems so far."""
@@ -45,7 +48,7 @@ class Problems:
         self.count += 1
         if self.count <= self.MAX_KEPT:
             self.messages.append(message)
-        if not self.quiet:
+        if not (self.quiet or self.deferred):
             self._log(message)
 
     def _log(self, message: str) -> None:
@@ -77,13 +80,15 @@ class Problems:
     @property
     def where(self) -> str:
         """The place where all problems can be read, for messages."""
+        if self.deferred:
+            return "named at the end"
         return f"all listed in {self.file}" if self._lines is not None else "see above"
 
     def __enter__(self) -> "Problems":
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.count > self.MAX_LINES and not self.quiet:
+        if self.count > self.MAX_LINES and not (self.quiet or self.deferred):
             warn(f"{self.count:,} problems, {self.where}")
         if self._lines is not None:
             self._lines.close()
@@ -91,16 +96,3 @@ class Problems:
     def exit_code(self) -> int:
         """Return the exit code of a command with these problems."""
         return EXIT_INCOMPLETE if self.count else EXIT_DONE
-
-
-class KeptProblems(Problems):
-    """Problems that are only kept, for the caller to report. Unlike with quiet ones, notes are logged."""
-
-    @property
-    def where(self) -> str:
-        """The place where all problems can be read, for messages."""
-        return "named at the end"
-
-    def _log(self, message: str) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...

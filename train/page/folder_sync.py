@@ -29,10 +29,14 @@ EXTRACTING = "extracting"
 MAX_PROBLEMS = 20
 """Lines on the page; the terminal has all."""
 
+BEGIN_OF_PATH = r"(?<![\w/.)~-])"
+"""What may precede a path."""
 END_OF_NAME = r"[/:;,'\")]|$"
 """What may follow the path of a folder, so that it is not the beginning of another one."""
-PATH = re.compile(r"""(?<![^\s"'(\[=,;])(?:/(?=\S)|\.\./|~/|[A-Za-z]:\\)|(?<=:)/(?=[^/\s])|file:/""")
+PATH = re.compile(BEGIN_OF_PATH + r"""(?:/(?=\S)|\.\./|~/|[A-Za-z]:\\)|(?<=:)/(?=[^/\s])|file:/""")
 """Where a path begins that is none in a folder which the page names."""
+
+ELSEWHERE = "a problem outside of these folders; the terminal says which"
 
 REFRESH_SECONDS, REFRESH_SHARE = 120.0, 0.05
 """In a long extraction, the search is opened again with what is there so far: no more often than this, and in no more
@@ -89,7 +93,7 @@ class FolderSync:
         self._every_seconds = every_seconds
         self._names = {**folders, str(settings.folder.path.absolute()): settings.folder.name}
         longest_first = sorted(self._names, key=len, reverse=True)
-        self._named = re.compile(f"({'|'.join(map(re.escape, longest_first))})(?={END_OF_NAME})")
+        self._named = re.compile(f"{BEGIN_OF_PATH}({'|'.join(map(re.escape, longest_first))})(?={END_OF_NAME})")
         self._following = list(folders.values())
         self._state = _State("working", "looking at the folders")
         self.held_back: Stopped | None = None
@@ -273,7 +277,8 @@ class FolderSync:
         text = self._named.sub(lambda found: self._names[found[0]], text)
         if (elsewhere := PATH.search(text)) is None:
             return text
-        return text[: elsewhere.start()].rstrip(" \"'([") + " ... (the terminal has the whole line)"
+        shown = text[: elsewhere.start()].rstrip(" \"'([`{")
+        return f"{shown} ... (the terminal has the whole line)" if shown else ELSEWHERE
 
     def _wait(self) -> bool:
         return self._ending.wait(self._every_seconds)

@@ -2,6 +2,7 @@
 
 import os
 import threading
+import unicodedata
 from collections import defaultdict
 from collections.abc import Collection
 from itertools import chain
@@ -83,7 +84,7 @@ class VideoLibrary:
         video = self._videos.get(video_id)
         if video is None or video.url or video.scene is not None:  # files of the demo have names of their own
             return None
-        name, own = os.path.basename(video.path), os.path.basename(video_id)
+        name, own = unicodedata.normalize("NFC", os.path.basename(video.path)), os.path.basename(video_id)
         return None if own in (name, os.path.splitext(name)[0]) else name
 
     def how_shown(self, video_id: str) -> Shown:

@@ -28,8 +28,7 @@ PROBLEMS = {
 }
 """{kind of pydantic's error: what is said of it}"""
 MAX_SHOWN_CHARACTERS = 100
-"""Of a value, in a message."""
-EMPTY = "(empty)"
+"""Of an unknown name, in a message."""
 PROBLEM_RESPONSE = {
     "description": "what is wrong",
     "content": {"application/json": {"schema": {"type": "object", "properties": {"detail": {"type": "string"}}}}},
@@ -50,7 +49,7 @@ def wrong_value(error: Mapping[str, Any]) -> UserError:
     name, value = str(error["loc"][1]), error["input"]
     if error["type"] == "missing":
         return UserError(f"{name}: missing; pass it")
-    shown = f"({len(value)} values)" if isinstance(value, list) else str(value)[:MAX_SHOWN_CHARACTERS] or EMPTY
+    shown = f"({len(value)} values)" if isinstance(value, list) else value
     problem = PROBLEMS.get(error["type"], "expected another value, as /api/openapi.json describes it")
     return SettingError(name, shown, problem.format(**error.get("ctx", {})))
 
@@ -68,11 +67,10 @@ async def check_parameters(request: Request) -> None:
         if name not in is_list and name != TOKEN:
             near = difflib.get_close_matches(name.lower(), is_list, n=1)
             expected = f"did you mean {near[0]}?" if near else f"expected {', '.join(is_list) or 'none'}"
-            shown = one_line(name[:MAX_SHOWN_CHARACTERS]) or EMPTY
+            shown = one_line(name[:MAX_SHOWN_CHARACTERS]) or "(empty)"
             raise UserError(f"{shown}: no parameter of {request.url.path}; {expected}")
         if len(values := dict.fromkeys(given.getlist(name))) > 1 and not is_list.get(name, True):
-            shown = ", ".join(values)[:MAX_SHOWN_CHARACTERS]
-            raise SettingError(name, shown, "several values; pass one")
+            raise SettingError(name, ", ".join(values), "several values; pass one")
 
 
 def _parameters(request: Request, path: str) -> dict[str, bool] | None:

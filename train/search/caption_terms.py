@@ -27,7 +27,8 @@ DEFAULT_LANGUAGE = "en"
 MIN_SHARE, MIN_CAPTIONS = 0.05, 2
 """A language counts if it has this share of the captions of a sample, and this many."""
 MIN_STOP_WORDS, MIN_OTHER_STOP_WORDS = 2, 3
-"""Different stop words by which most captions' language is told, and another one: "dog" alone is not Danish."""
+"""Different stop words by which most captions' language is told, and another one: "dog" alone is not Danish. Words of
+one letter tell nothing, since many languages have them."""
 MAX_CACHED_WORDS = 1 << 18
 """Words whose terms are kept in memory, for each language: about 50 MB."""
 
@@ -244,7 +245,7 @@ class CaptionTerms:
             samples: Texts of each file of captions.
         """
         words = [word for texts in samples for text in texts for word in text.lower().split()]
-        votes, evidence = count_stop_words(words), count_stop_words(set(words))
+        votes, evidence = count_stop_words(words), count_stop_words({word for word in words if len(word) > 1})
         known = [language for language in votes if evidence[language] >= MIN_STOP_WORDS]
         expected = max(known, key=lambda language: votes[language], default=DEFAULT_LANGUAGE)
         others = count_stop_words(set(words) - stop_words(expected))

@@ -66,9 +66,8 @@ def parse_example(text: str, has_video: Callable[[str], bool] = lambda _: False)
         text: ``VIDEO@START-END`` in seconds, ``VIDEO``, or the path of an image.
         has_video: Returns whether a text is the id of a video.
     """
-    if (
-        not has_video(text) and text.lower().endswith(IMAGE_SUFFIXES) and os.path.isfile(text)
-    ):  # False for any text, however long
+    is_video = has_video(text)
+    if not is_video and text.lower().endswith(IMAGE_SUFFIXES) and os.path.isfile(text):  # whatever text it is
         return Path(text)
     return parse_span(text, has_video)
 

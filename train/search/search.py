@@ -448,8 +448,8 @@ class Search:
         warnings = [f"without {without.strip()!r}: {line}" for line in minus]
         if has_example:
             return [*(self._unread(query, side) if query.strip() else ()), *warnings]
-        is_judged = by == "text" or without.strip() or not self.encoder.knows(query)
-        not_judged = [] if is_judged or not self.why_not_judged else [self.why_not_judged]
+        can_be_judged = by != "text" and not without.strip() and self.encoder.knows(query)
+        not_judged = [self.why_not_judged] if can_be_judged and self.why_not_judged else []
         return [*self._warnings(query, by), *warnings, *not_judged]
 
     def _warnings(self, query: str, by: SearchBy) -> list[str]:

@@ -25,7 +25,7 @@ from ...storage.common.errors import UserError
 from ...storage.common.files import file_identity, has_same_samples
 from ...storage.common.locks import folder_lock
 from ...storage.common.packages import package_version
-from ...storage.common.problems import KeptProblems, Problems
+from ...storage.common.problems import Problems
 from ...storage.common.progress import Listener, report_progress_to
 from ...storage.common.terminal import number_of
 from ...storage.common.writing import remove_tree
@@ -176,7 +176,8 @@ def sync_videos(settings: SyncSettings, *, on_progress: Listener | None = None) 
         _write_changes(dataset, record, looks, changes, videos)
         extracted, failed_now = _extract(extraction, changes, kept)
         subtitles_before = record.made_from.get("subtitles")
-        subtitles = _find_subtitles(settings, changes.videos, problems)
+        are_read = not _has_own_captions(dataset, record)
+        subtitles = _find_subtitles(settings, changes.videos, problems if are_read else Problems(quiet=True))
         notes = [*_notes(dataset, looks, changes, subtitles), *_read_subtitles(settings, subtitles, record, problems)]
         pruned = _prune(dataset, record, problems) if settings.prune else []
         indexed = _index(extraction, record, problems)
@@ -278,7 +279,8 @@ def _choose_folders(settings: SyncSettings, record: SyncRecord) -> list[SyncedFo
             allow_folder(dataset, Path(path))
         known.setdefault(path, SyncedFolder(path=path, mount=mount_of(os.path.realpath(path))))
     if not known and not settings.forget:
-        raise UserError(f"{dataset.path}: follows no folder of videos yet; expected vlalign-sync FOLDER")
+        before = f", such as {shlex.quote(followed[0])}, which it followed before" if followed else ""
+        raise UserError(f"{dataset.path}: follows no folder of videos; expected vlalign-sync FOLDER{before}")
     return list(known.values())
 
 
@@ -390,6 +392,11 @@ def _failed(extraction: ExtractionSettings, changes: Changes) -> dict[str, str]:
     return failed
 
 
+def _has_own_captions(dataset: DatasetFolder, record: SyncRecord) -> bool:
+    """Return whether there are captions of the protocol of subtitles that no sync made."""
+    return "subtitles" not in record.made_from and replace(dataset, protocol="cues").captions.is_dir()
+
+
 def _find_subtitles(settings: SyncSettings, videos: Sequence[VideoRecord], problems: Problems) -> list["SubtitleFile"]:
     """Return the subtitles beside the videos."""
     from ...preprocess.datasets.subtitles import find_beside
@@ -416,12 +423,12 @@ def _read_subtitles(
         for message in record.made_from.get(SUBTITLE_PROBLEMS, "").splitlines():
             problems.add(message)
         return []
-    if files and made_from is None and captions.is_dir():
+    if files and _has_own_captions(dataset, record):
         return [f"{captions}: captions of your own; subtitles beside the videos are not read, as long as it is there"]
     if files:
-        found = KeptProblems()
+        found = Problems(deferred=True)
         try:
-            prepare_subtitles(PreprocessingSettings(dataset.path, language=settings.language), problems=found)
+            prepare_subtitles(PreprocessingSettings(dataset.path, language=settings.language), found)
         except UserError as error:
             found.add(f"subtitles beside the videos are not read: {error}")
         else:
@@ -529,7 +536,8 @@ def _notes(
         not_followed[changes.files[path].folder] += 1
     for folder, count in sorted(not_followed.items()):
         quoted = shlex.quote(folder)
-        todo = f"vlalign-sync {quoted} follows it again, --forget {quoted} leaves them out"
+        command = f"vlalign-sync --dataset {shlex.quote(dataset.name)}"
+        todo = f"{command} {quoted} follows it again, {command} --forget {quoted} leaves them out"
         notes.append(f"{folder}: not followed; its {number_of(count, 'videos')} stay as they were; {todo}")
     if changes.renamed:
         named = [f"{r.old_path} is {r.new_path}, id {r.video_id!r}" for r in changes.renamed]

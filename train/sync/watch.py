@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from ...storage.common.errors import UserError, reason_of
+from ...storage.common.packages import missing_package_message
+from ...storage.common.plugins import message_of_plugin
 from ...storage.common.progress import Listener
 from ...storage.common.terminal import logger, number_of, say, warn
 from .settings import SyncSettings
@@ -40,8 +42,11 @@ def why_failed(error: Exception) -> str:
     """Return why a sync failed. Where a fault of the program is, ``--verbose`` shows."""
     if isinstance(error, UserError | OSError):
         return str(error)
+    if said := missing_package_message(error) or message_of_plugin(error):
+        return said
     logger.debug("%s", "".join(traceback.format_exception(error)).rstrip())
-    return f"{reason_of(error)} (a fault of vlalign; --verbose shows where)"
+    what = "not enough memory" if isinstance(error, MemoryError) else "a fault of vlalign"
+    return f"{reason_of(error)} ({what}; --verbose shows where)"
 
 
 def show_messages(result: SyncResult, before: SyncResult | None) -> None:

@@ -204,11 +204,18 @@ def test_a_folder_that_is_away_is_not_called_up_to_date(followed):
         ("[Errno 13] Permission denied: '/root/x'", "[Errno 13] Permission denied:"),
         ("error:/root/x, file:///root/x", "error:"),
         ("open('C:\\secret\\x')", "open"),
+        ("file=`/etc/passwd`", "file="),
+        ("a“/home/u/secret” path", "a“"),
+        ("clips/v: bad; /TOP/Videos/x: bad", "clips/v: bad;"),
     ],
 )
 def test_the_page_shows_no_path_elsewhere(followed, text, shown):
     text = text.replace("TOP", str(followed.videos.parent))
     assert followed.sync._shown(text) == f"{shown} ... (the terminal has the whole line)"
+
+
+def test_a_line_about_another_place_says_so(followed):
+    assert followed.sync._shown("/mnt/usb: nothing is mounted there now") == folder_sync.ELSEWHERE
 
 
 def test_the_page_shows_what_lies_in_its_folders(followed):

@@ -30,8 +30,8 @@ WRONG = {
     "caption_language": ["xx", "german", "EN", "-1", "x" * 101],
     "q": ["x" * 2001],
     "without": ["x" * 2001],
-    "like": ["", "x" * 2000],
-    "video_id": ["", "x" * 2000],
+    "like": ["", "x" * 5000],
+    "video_id": ["", "x" * 5000],
     "dataset": ["", "x" * 256],
     "picture": ["", "x" * 101],
 }

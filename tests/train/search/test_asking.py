@@ -314,10 +314,16 @@ def test_the_command_asks_as_python_does(search, words, options, monkeypatch, ca
         (["dog", "--folder", "x"], "--folder x: no video lies in it"),
         (["dog", "--since", "x"], "--since x: expected a day"),
         (["dog", "--caption-language", "xx"], "--caption-language xx: "),
-        (["dog", "--without", "x" * 2001], f"--without {'x' * 200}...: 2,001 characters; expected at most 2,000"),
-        (["dog", "--caption", "x" * 2001], f"--caption {'x' * 200}...: 2,001 characters; expected at most 2,000"),
-        (["dog", "--folder", "x" * 5000], f"--folder {'x' * 200}...: no video lies in it"),
-        (["dog", "--caption-language", "x" * 5000], f"--caption-language {'x' * 200}...: "),
+        (
+            ["dog", "--without", "x" * 2001],
+            f"--without {'x' * 100}...{'x' * 100}: 2,001 characters; expected at most 2,000",
+        ),
+        (
+            ["dog", "--caption", "x" * 2001],
+            f"--caption {'x' * 100}...{'x' * 100}: 2,001 characters; expected at most 2,000",
+        ),
+        (["dog", "--folder", "x" * 5000], f"--folder {'x' * 100}...{'x' * 100}: no video lies in it"),
+        (["dog", "--caption-language", "x" * 5000], f"--caption-language {'x' * 100}...{'x' * 100}: "),
         (["dog", "--folder", ""], "--folder (empty): no video lies in it"),
     ],
 )

@@ -190,6 +190,8 @@ def test_a_word_that_is_a_stop_word_elsewhere_makes_no_language():
     """Danish has "dog" as a stop word, French "car"."""
     terms = CaptionTerms.detect([["dog snow", "car dog", "snow forest", "red car"] * 10])
     assert terms.languages == ("en",) and terms.of_query("dog car") == ["dog", "car"]
+    few = CaptionTerms.detect([["a woman cooks pasta", "a cat eats fish", "a boy kicks ball"]])
+    assert few.languages == ("en",) and few.of_query("a cat") == ["cat"]
 
 
 def test_stop_words_in_chinese_characters_are_those_of_the_captions_language():
