@@ -53,7 +53,7 @@ def videos(tmp_path) -> DatasetFolder:
 def client_of(dataset: DatasetFolder) -> TestClient:
     """A client of a page that searches nothing."""
     index = SimpleNamespace(video_ids=[], num_windows=0)
-    search = SimpleNamespace(encoder=SimpleNamespace(dataset=dataset), index=index, caption_index=None)
+    search = SimpleNamespace(encoder=SimpleNamespace(dataset=dataset), index=index, caption_index=None, id_of=str)
     return TestClient(make_app([search], Access(["127.0.0.1"])), base_url="http://127.0.0.1")
 
 
