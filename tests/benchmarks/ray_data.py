@@ -8,7 +8,7 @@ FOLDER is empty or from an earlier call. Three raylets of one core each extract 
   returned and not written.
 
 Scenarios: ``calm``; ``workers`` (a worker is killed every few seconds); ``driver`` (the driver is killed twice, and the
-same call is repeated); ``killer`` (one video kills each worker that begins it). README.md has earlier results.
+same call is repeated); ``killer`` (one video kills each worker that begins it).
 """
 
 import argparse
