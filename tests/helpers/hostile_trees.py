@@ -26,6 +26,7 @@ import tempfile
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -676,6 +677,7 @@ class Grounds:
             for thread in threading.enumerate():
                 if not thread.daemon and thread is not threading.current_thread():
                     thread.join()
+            weakref.finalize._exitfunc()  # temporary folders are removed, as at the end of each Python
             grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - resident
             watch.write("grown", str(grown * 1024))
             sys.stdout.flush()
