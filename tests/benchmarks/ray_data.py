@@ -31,8 +31,9 @@ TESTS = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TESTS))
 
 import numpy as np
-from helpers.clusters import PORT, SCRIPTS, Cluster, descendants, kill_all
+from helpers.clusters import IMPORT_HOOK, PORT, SCRIPTS, Cluster, descendants, kill_all
 from helpers.videos import scene
+from howto100m.local_ray import proportional_bytes
 from vlalign.extract.videos.demo import render_video
 from vlalign.preprocess.datasets.demo import SHAPES, VERBS
 from vlalign.storage.dataset.folder import DatasetFolder
@@ -50,20 +51,10 @@ KILL_EVERY_SECONDS, DRIVER_KILLS = 10.0, 2
 LIMIT_SECONDS = 420.0
 """A run that takes longer is ended: it would not end by itself, or is far too slow."""
 KILLER = "killer"
-# Every Python of the cluster runs this first. It counts rows that networks compute, and kills a worker that begins a
-# video with a certain name.
-HOOKS = """
-import importlib.util, os, signal, sys
-
-def count_rows(module):
-    features = module.Extractor.features
-    def counted(self, frames):
-        found = features(self, frames)
-        with open({rows!r}, "a") as file:
-            file.write(f"{{len(found)}}\\n")
-        return found
-    module.Extractor.features = counted
-
+# Every Python of the cluster runs this first, too: it kills a worker that begins a video with a certain name.
+HOOKS = (
+    IMPORT_HOOK
+    + """
 def kill_worker(module):
     start = module._Engine._start
     def watched(self, video):
@@ -72,23 +63,9 @@ def kill_worker(module):
         return start(self, video)
     module._Engine._start = watched
 
-PATCHES = {{"vlalign.extract.extractor": count_rows, "vlalign.extract.pipeline.engine": kill_worker}}
-
-class AfterImport:
-    def find_spec(self, name, path=None, target=None):
-        if name not in PATCHES:
-            return None
-        patch = PATCHES.pop(name)
-        spec = importlib.util.find_spec(name)
-        run = spec.loader.exec_module
-        def run_and_patch(module):
-            run(module)
-            patch(module)
-        spec.loader.exec_module = run_and_patch
-        return spec
-
-sys.meta_path.insert(0, AfterImport())
+PATCHES["vlalign.extract.pipeline.engine"] = kill_worker
 """
+)
 
 
 # The engines of Ray Data, in the driver's process
@@ -213,15 +190,6 @@ class Memory(threading.Thread):
     def run(self) -> None:
         while not self.ended.wait(2.0):
             self.peak = max(self.peak, sum(map(proportional_bytes, self.cluster._processes())))
-
-
-def proportional_bytes(pid: int) -> int:
-    """Return the memory of a process; what several share is divided among them."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0
-    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 
 
 def workers(cluster: Cluster) -> list[int]:

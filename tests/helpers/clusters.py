@@ -25,31 +25,40 @@ APART = ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--ki
 """Begins the command of a program that shall see no network, mount or process but its own."""
 STARTS, START_TIMED_OUT = 3, "timed out during startup"
 """How often a machine that did not start in time is started again."""
-# Every Python of the cluster runs this first. It counts the rows that networks compute. In decoders, it counts videos,
-# and makes some of them crash, hang or fill the memory, by their names.
-HOOKS = """
+# Every Python of the cluster runs these first. They count the rows that networks compute. In decoders, they count
+# videos, and make some of them crash, hang or fill the memory, by their names.
+IMPORT_HOOK = """
 import importlib.util, os, signal, sys, time
+
+def count_rows(module):
+    features = module.Extractor.features
+    def counted(self, frames):
+        found = features(self, frames)
+        with open({rows!r}, "a") as file:
+            file.write(f"{{len(found)}}\\n")
+        return found
+    module.Extractor.features = counted
+
+PATCHES = {{"vlalign.extract.extractor": count_rows}}
 
 class AfterImport:
     def find_spec(self, name, path=None, target=None):
-        if name != "vlalign.extract.extractor":
+        if name not in PATCHES:
             return None
-        sys.meta_path.remove(self)
+        patch = PATCHES.pop(name)
         spec = importlib.util.find_spec(name)
         run = spec.loader.exec_module
         def run_and_patch(module):
             run(module)
-            features = module.Extractor.features
-            def counted(self, frames):
-                found = features(self, frames)
-                with open({rows!r}, "a") as file:
-                    file.write(f"{{len(found)}}\\n")
-                return found
-            module.Extractor.features = counted
+            patch(module)
         spec.loader.exec_module = run_and_patch
         return spec
 
 sys.meta_path.insert(0, AfterImport())
+"""
+HOOKS = (
+    IMPORT_HOOK
+    + """
 if any("decoding.child" in word for word in sys.orig_argv):
     from vlalign.extract.decoding import input_file, request_handler
     open_regular, handle_request = input_file.open_regular, request_handler.handle_request
@@ -70,6 +79,7 @@ if any("decoding.child" in word for word in sys.orig_argv):
         handle_request(request, responder)
     request_handler.handle_request, input_file.open_regular = watched, logged
 """
+)
 
 
 @pytest.fixture(scope="module")

@@ -67,8 +67,7 @@ SOURCE_HEADER, SECONDS_HEADER = "Picture-Source", "Picture-Seconds"
 UPLOAD_SECONDS = 30.0
 """Time limit for the content of a request to arrive."""
 MAX_UPLOADS, MAX_UPLOADS_OF_ADDRESS = 16, 2
-"""More of them at once are refused, since each is held in memory; those of one address wait for each other. It has two,
-so that a slow one leaves the way free for others."""
+"""Uploads that are held in memory at once, of all addresses and of one. More of them wait, and are then refused."""
 MAX_RESULTS, MAX_RANGE_CHARACTERS = 60, 100
 MAX_ID_CHARACTERS = 4096
 """The longest path on Linux, since ids of a user's own videos are paths."""

@@ -66,10 +66,11 @@ def parse_example(text: str, has_video: Callable[[str], bool] = lambda _: False)
         text: ``VIDEO@START-END`` in seconds, ``VIDEO``, or the path of an image.
         has_video: Returns whether a text is the id of a video.
     """
-    is_video = has_video(text)
-    if not is_video and text.lower().endswith(IMAGE_SUFFIXES) and os.path.isfile(text):  # whatever text it is
+    if has_video(text):
+        return VideoSpan(text)
+    if text.lower().endswith(IMAGE_SUFFIXES) and os.path.isfile(text):  # False for any text, however long
         return Path(text)
-    return parse_span(text, has_video)
+    return parse_span(text)
 
 
 def parse_span(text: str, has_video: Callable[[str], bool] = lambda _: False) -> VideoSpan:
