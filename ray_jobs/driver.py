@@ -24,8 +24,7 @@ from ..extract.settings import WorkerSettings
 from ..storage.common.errors import SettingError, UserError
 from ..storage.common.files import file_identity
 from ..storage.common.progress import Listener
-from ..storage.dataset.folder import DatasetFolder
-from ..storage.records import Failure, Profile, VideoRecord, Weights
+from ..storage.records import Failure, Profile, Weights
 from ..storage.remote.addresses import without_secrets
 from ..storage.remote.store import remote_store
 from ..storage.shards import read_shard
@@ -84,7 +83,7 @@ class ExtractionDriver:
         self.extraction, self.worker, self.share = extraction, worker, share
         self.shard_seconds = shard_seconds
         self.task_index = {task.video.video_id: index for index, task in enumerate(tasks)}
-        self.sizes = [_size(settings.folder, task.video) for task in tasks]
+        self.sizes = [task.size for task in tasks]
         self.scheduler = VideoScheduler(self.sizes)
         self._stores = StoreWatcher(extraction.pending, extraction.weights)
         log = settings.folder.path / "jobs" / f"extract-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
@@ -266,7 +265,7 @@ class ExtractionDriver:
             raise UserError(f"{self._ends_in_a_row} workers in a row ended with nothing done; the last: {reason}")
 
     def _give_up(self, number: int, reason: str) -> None:
-        video, features = self.extraction.tasks[number]
+        video, features, _ = self.extraction.tasks[number]
         if video.url:
             path, source = without_secrets(video.url), ""
         else:
@@ -311,14 +310,6 @@ class StoreWatcher:
                             self._features.setdefault(video_id.decode(), set()).add(name)
                     self._known[name].add(path)
             return {video_id: self._features[video_id] for video_id in new}
-
-
-def _size(dataset: DatasetFolder, video: VideoRecord) -> int:
-    """Return the size of a video file in bytes; 0 if that would need a request to a server."""
-    try:
-        return 0 if video.url else dataset.video_path(video).stat().st_size
-    except OSError:
-        return 0
 
 
 def _worker_prefix(extraction: Extraction, worker: WorkerSettings) -> str:

@@ -21,7 +21,7 @@ from ...storage.remote.store import RemoteStore, link_store, remote_store
 from ..decoding import sandbox
 from ..settings import ExtractionSettings
 from ..videos.selection import choose_videos, render_missing
-from .pending_work import Extraction, PendingWork, VideoTask, is_transient
+from .pending_work import Extraction, PendingWork, is_transient
 from .runner import LocalRunner, Runner
 
 SAME_SECONDS = 1e-6
@@ -111,11 +111,7 @@ def prepare_extraction(settings: ExtractionSettings, problems: Problems, *, dry_
     if not dry_run:
         render_missing(dataset, videos)
     pending = PendingWork(dataset, names)
-    tasks = [
-        VideoTask(video, missing)
-        for video in videos
-        if (missing := pending.missing_features(video, only_failed=settings.retry_failed))
-    ]
+    tasks = list(pending.tasks(videos, only_failed=settings.retry_failed))
     tasks.sort(key=lambda task: any(task.video.video_id in pending.failures[name] for name in task.features))
     needed = {name for task in tasks for name in task.features}
     weights = {name: settings.weights_of(name) for name in names if name in needed}

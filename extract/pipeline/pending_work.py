@@ -4,7 +4,7 @@ Imports nothing heavy: if nothing is left, this is all that runs.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,7 @@ from ...storage.common.errors import UserError
 from ...storage.common.files import file_identity, read_jsonl, write_jsonl
 from ...storage.common.locks import file_lock
 from ...storage.common.problems import Problems
+from ...storage.common.threads import map_in_threads
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.records import Failure, VideoRecord
 from ...storage.stores.opening import find_features
@@ -33,6 +34,8 @@ class VideoTask(NamedTuple):
     video: VideoRecord
     features: list[str]
     """Names of the features that it needs."""
+    size: int = 0
+    """Size of its file in bytes; 0 if it is not known."""
 
 
 class _File:
@@ -49,25 +52,33 @@ class _File:
         except OSError:
             self.stat = None
 
+    @property
+    def size(self) -> int:
+        """Size in bytes; 0 if it is not known."""
+        return self.stat.st_size if self.stat else 0
+
     @cached_property
     def identity(self) -> str:
         return file_identity(Path(self._path)) if self._path else ""
+
+    def has_same_size_and_time(self, source: str, since_ns: int) -> bool:
+        """Return whether the file is as large as when features were made from it, and older; or gone.
+
+        Args:
+            source: Identity of the file that the features were made from.
+            since_ns: When the features were written.
+        """
+        if self.stat is None:
+            return True
+        return self.stat.st_mtime_ns < since_ns - OLDER_NS and source.startswith(f"{self.stat.st_size}-")
 
     def is_unchanged(self, source: str, since_ns: int) -> bool:
         """Return whether the file is unchanged since features were made from it.
 
         It is if it has the same size and is older, or else the same content. A file that is gone needs no features
         either.
-
-        Args:
-            source: Identity of the file that the features were made from.
-            since_ns: When the features were written.
         """
-        if self.stat is None or (
-            self.stat.st_mtime_ns < since_ns - OLDER_NS and source.startswith(f"{self.stat.st_size}-")
-        ):
-            return True
-        return self.identity in ("", source)
+        return self.has_same_size_and_time(source, since_ns) or self.identity in ("", source)
 
 
 class PendingWork:
@@ -84,15 +95,41 @@ class PendingWork:
         """Return the list of the videos that failed."""
         return self.dataset.features(features) / "failures.jsonl"
 
-    def missing_features(self, video: VideoRecord, *, only_failed: bool) -> list[str]:
-        """Return the features that a video still needs.
+    def tasks(self, videos: Iterable[VideoRecord], *, only_failed: bool) -> Iterator[VideoTask]:
+        """Yield the videos that still need features.
 
         These are the features that no store has from this very file and that did not fail on it for a reason of its
-        own; with ``only_failed``, only those that did fail, for whatever reason.
+        own; with ``only_failed``, only those that did fail, for whatever reason. Each file is looked at once, many at
+        the same time.
         """
         if only_failed:
-            return [features for features in self.features if video.video_id in self.failures[features]]
-        file = _File(None if video.url else self.dataset.video_file(video))
+            videos = (video for video in videos if any(video.video_id in self.failures[name] for name in self.features))
+        seen = ((video, None if video.url else self.dataset.video_file(video)) for video in videos)
+        files = map_in_threads(lambda each: (each[0], _File(each[1])), seen)
+        if not only_failed:
+            must_read = ((video, file, self._must_read(video, file)) for video, file in files)
+            files = map_in_threads(_read_if_needed, must_read)
+        for video, file in files:
+            failed = [name for name in self.features if video.video_id in self.failures[name]]
+            if missing := failed if only_failed else self._missing(video, file):
+                yield VideoTask(video, missing, file.size)
+
+    def missing_features(self, video: VideoRecord, *, only_failed: bool) -> list[str]:
+        """Return the features that a video still needs, as ``tasks`` does."""
+        return next((task.features for task in self.tasks([video], only_failed=only_failed)), [])
+
+    def _must_read(self, video: VideoRecord, file: _File) -> bool:
+        """Return whether size and time of a file do not tell whether it is unchanged."""
+        for name in self.features:
+            store, failure = self.stores.get(name), self.failures[name].get(video.video_id)
+            if store is not None and video.video_id in store:
+                if not file.has_same_size_and_time(store.source(video.video_id), store.written_at_ns(video.video_id)):
+                    return True
+            elif failure and not is_transient(failure):
+                return True
+        return False
+
+    def _missing(self, video: VideoRecord, file: _File) -> list[str]:
         missing = []
         for features in self.features:
             store, failure = self.stores.get(features), self.failures[features].get(video.video_id)
@@ -102,8 +139,8 @@ class PendingWork:
                 and file.is_unchanged(store.source(video.video_id), store.written_at_ns(video.video_id))
             ):
                 continue
-            is_same = failure and (video.url or (failure.source == file.identity and file.identity))
-            if failure and is_same and not is_transient(failure):
+            is_own = failure and not is_transient(failure)
+            if failure and is_own and (video.url or (failure.source == file.identity and file.identity)):
                 continue
             missing.append(features)
         return missing
@@ -143,6 +180,13 @@ class Extraction:
     """The stores, and the failures, of which it takes new ones."""
     problems: Problems
     """Receives videos that failed or are damaged."""
+
+
+def _read_if_needed(each: tuple[VideoRecord, _File, bool]) -> tuple[VideoRecord, _File]:
+    video, file, must_read = each
+    if must_read:
+        _ = file.identity  # is kept
+    return video, file
 
 
 def is_transient(failure: Failure) -> bool:

@@ -74,7 +74,7 @@ def plan_extraction(
             _report(video_id, paths[video_id], answer, problems)
         probed = [answer for _, answer in answers if not isinstance(answer, VideoError)]
         needed = {
-            p.name: {video.video_id for video, features in extraction.tasks if p.name in features} for p in profiles
+            p.name: {task.video.video_id for task in extraction.tasks if p.name in task.features} for p in profiles
         }
         return ExtractionPlan(
             num_probed=len(paths),
@@ -89,7 +89,7 @@ def plan_extraction(
 def _paths_to_probe(extraction: Extraction) -> dict[str, Path]:
     """Return {video id: path} of the videos that exist on this machine."""
     dataset = extraction.settings.folder
-    videos = [video for video, _ in extraction.tasks]
+    videos = [task.video for task in extraction.tasks]
     to_render = {video.video_id for video in videos if video.scene and not dataset.video_path(video).exists()}
     if to_render:
         say(f"note: {len(to_render):,} videos are rendered only when they are extracted, and not counted here")

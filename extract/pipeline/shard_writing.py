@@ -179,9 +179,9 @@ def extract_into_stores(
 
 
 def _job_of(worker: WorkerSettings, task: VideoTask, extractors: Mapping[str, Extractor]) -> VideoJob:
-    video, features = task
+    video = task.video
     path = Path() if video.url else worker.dataset.video_path(video)
-    wanted = [extractors[name] for name in features]
+    wanted = [extractors[name] for name in task.features]
     return VideoJob(video.video_id, path, wanted, url=video.url, thumbnails_every=worker.thumbnails_every)
 
 

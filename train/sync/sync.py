@@ -365,12 +365,12 @@ def _lacks_features(extraction: ExtractionSettings, changes: Changes, kept: Coll
     """
     dataset, names = extraction.folder, extraction.store_names
     pending = PendingWork(dataset, names)
+    unseen = []
     for video in changes.videos:
         path = "" if video.url else dataset.video_file(video)
         file = changes.files.get(path)
         if file is None:
-            if path not in kept and pending.missing_features(video, only_failed=False):
-                return True
+            unseen += [video] if path not in kept else []
             continue
         for name in names:
             store, failure = pending.stores.get(name), pending.failures[name].get(video.video_id)
@@ -378,7 +378,7 @@ def _lacks_features(extraction: ExtractionSettings, changes: Changes, kept: Coll
             has_failed = failure is not None and failure.source == file.source and not is_transient(failure)
             if not (is_there or has_failed or path in kept):
                 return True
-    return False
+    return any(pending.tasks(unseen, only_failed=False))
 
 
 def _failed(extraction: ExtractionSettings, changes: Changes) -> dict[str, str]:

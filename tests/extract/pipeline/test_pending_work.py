@@ -72,3 +72,20 @@ def test_a_failed_video_is_skipped_unless_failed_ones_are_asked_for(tmp_path):
     video = VideoRecord(video_id="a", path="https://example.org/a.mp4")
     assert PendingWork(dataset, ["s3d"]).missing_features(video, only_failed=False) == []
     assert PendingWork(dataset, ["s3d"]).missing_features(video, only_failed=True) == ["s3d"]
+
+
+@pytest.mark.parametrize("only_failed", [False, True])
+def test_what_is_left_has_sizes_and_keeps_its_order(tmp_path, only_failed):
+    dataset = DatasetFolder(tmp_path, "mine")
+    dataset.path.mkdir()
+    videos = [VideoRecord(video_id=f"{number:05d}", path=f"{number}.mp4") for number in range(10_000)]
+    for number in range(0, 10_000, 1000):
+        (dataset.path / f"{number}.mp4").write_bytes(b"x" * (number + 1))
+    remote = VideoRecord(video_id="remote", path="https://example.org/a.mp4")
+    work = PendingWork(dataset, ["s3d"])
+    if only_failed:
+        for video in (*videos, remote):
+            work.note_failure("s3d", video.video_id, failure(video.video_id))
+    tasks = list(work.tasks([*videos, remote], only_failed=only_failed))
+    assert [task.video for task in tasks] == [*videos, remote]
+    assert [task.size for task in tasks] == [0 if n % 1000 else n + 1 for n in range(10_000)] + [0]
