@@ -6,19 +6,17 @@ Workers outlive their driver for a minute, in which another driver can take them
 """
 
 import asyncio
-import contextlib
 import hashlib
 import os
-import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
 
 import ray
 from ray.exceptions import RayError
 
-from ..extract.pipeline.pending_work import Extraction, PendingWork
+from ..extract.pipeline.pending_work import Extraction
 from ..extract.pipeline.shard_writing import ShardsWritten, VideoOutcome, report_outcome
 from ..extract.settings import WorkerSettings
 from ..storage.common.errors import SettingError, UserError
@@ -27,12 +25,11 @@ from ..storage.common.progress import Listener
 from ..storage.records import Failure, Profile, Weights
 from ..storage.remote.addresses import without_secrets
 from ..storage.remote.store import remote_store
-from ..storage.shards import read_shard
-from ..storage.stores.feature_store import FeatureStore, current_shards
 from .actors import WorkerHandle, existing_workers, kill_worker, start_worker
 from .cluster import NAMESPACE, Share, cause_of, draining_nodes, reason_of
 from .scheduler import MAX_ENDS, VideoScheduler
 from .status import Status
+from .store_watcher import StoreWatcher
 from .worker import TakeoverReport, WorkerReport
 
 POLL_SECONDS = 5.0
@@ -274,42 +271,6 @@ class ExtractionDriver:
         message = f"{MAX_ENDS} workers ended while they were extracting it; the last: {reason}"
         failure = Failure(video_id=video.video_id, path=path, kind="worker_ended", message=message, source=source)
         self._record_outcome(VideoOutcome(video.video_id, path, features, failure))
-
-
-class StoreWatcher:
-    """Watches the stores of a data set while workers write to them: one that ended may not have reported all."""
-
-    def __init__(self, pending: PendingWork, features: Iterable[str]) -> None:
-        """Remember the shards that exist now.
-
-        Args:
-            pending: The data set and its stores.
-            features: Names of the stores to watch.
-        """
-        self._folders = {name: pending.dataset.features(name) for name in features}
-        stores = {name: pending.stores.get(name) for name in self._folders}
-        self._known = {
-            name: {shard.path for shard in store.shards} if isinstance(store, FeatureStore) else set()
-            for name, store in stores.items()
-        }
-        self._features: dict[str, set[str]] = {}
-        self._lock = threading.Lock()
-
-    def poll(self) -> dict[str, set[str]]:
-        """Return all features of each video that got some since the last call.
-
-        Features that were in the stores at the beginning do not count.
-        """
-        new: set[str] = set()
-        with self._lock:
-            for name, folder in self._folders.items():
-                for path in set(current_shards(folder)) - self._known[name]:
-                    with contextlib.suppress(FileNotFoundError):  # compacted in the meantime
-                        for video_id in read_shard(path).videos["video_id"].tolist():
-                            new.add(video_id.decode())
-                            self._features.setdefault(video_id.decode(), set()).add(name)
-                    self._known[name].add(path)
-            return {video_id: self._features[video_id] for video_id in new}
 
 
 def _worker_prefix(extraction: Extraction, worker: WorkerSettings) -> str:

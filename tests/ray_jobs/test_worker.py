@@ -20,7 +20,7 @@ from vlalign.extract.pipeline.video_jobs import VideoJob
 from vlalign.extract.settings import WorkerSettings
 from vlalign.extract.videos.demo import render_video
 from vlalign.ray_jobs import worker as module
-from vlalign.ray_jobs.driver import StoreWatcher
+from vlalign.ray_jobs.store_watcher import StoreWatcher
 from vlalign.ray_jobs.worker import ExtractionWorker, State, WorkerReport
 from vlalign.storage import FeatureStore, VideoRecord
 from vlalign.storage.common.errors import UserError
