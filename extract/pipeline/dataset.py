@@ -111,6 +111,8 @@ def prepare_extraction(settings: ExtractionSettings, problems: Problems, *, dry_
     if not dry_run:
         render_missing(dataset, videos)
     pending = PendingWork(dataset, names)
+    if not dry_run:
+        pending.compact_failures()
     tasks = list(pending.tasks(videos, only_failed=settings.retry_failed))
     tasks.sort(key=lambda task: any(task.video.video_id in pending.failures[name] for name in task.features))
     needed = {name for task in tasks for name in task.features}

@@ -5,20 +5,19 @@ Imports nothing heavy: if nothing is left, this is all that runs.
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from ...storage.common.errors import UserError
-from ...storage.common.files import file_identity, read_jsonl, write_jsonl
-from ...storage.common.locks import file_lock
+from ...storage.common.files import file_identity
 from ...storage.common.problems import Problems
 from ...storage.common.threads import map_in_threads
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.records import Failure, VideoRecord
 from ...storage.stores.opening import find_features
 from ..settings import ExtractionSettings
+from .failure_log import FailureLog, set_failure
 
 OLDER_NS = 3600 * 10**9
 """An hour: the clocks of machines differ, and a video is read some time before its shard is written."""
@@ -87,7 +86,8 @@ class PendingWork:
     def __init__(self, dataset: DatasetFolder, features: Sequence[str]) -> None:
         self.dataset = dataset
         self.stores = {f: store for f in features if (store := find_features(dataset, f)) is not None}
-        self.failures = {f: read_failures(self.failures_file(f)) for f in features}
+        self._logs = {f: FailureLog(self.failures_file(f)) for f in features}
+        self.failures = {f: log.failures for f, log in self._logs.items()}
         self.features = list(features)
         self._changed: dict[str, dict[str, Failure | None]] = {}
 
@@ -149,20 +149,19 @@ class PendingWork:
         """Note that a video failed, or, with None, that it no longer fails."""
         failures = self.failures[features]
         if failures.get(video_id) != failure:
-            _set(failures, video_id, failure)
+            set_failure(failures, video_id, failure)
             self._changed.setdefault(features, {})[video_id] = failure
 
     def write_failures(self) -> None:
-        """Apply what was noted to the files as they are now: another extraction may have written to them meanwhile."""
+        """Append what was noted to the files. What other extractions appended meanwhile is known afterwards."""
         for features, changed in self._changed.items():
-            path = self.failures_file(features)
-            with file_lock(path):
-                failures = read_failures(path)
-                for video_id, failure in changed.items():
-                    _set(failures, video_id, failure)
-                write_jsonl(path, [asdict(failure) for failure in failures.values()])
-            self.failures[features] = failures
+            self._logs[features].append(changed)
         self._changed.clear()
+
+    def compact_failures(self) -> None:
+        """Write lists of failures anew most of whose lines are superseded."""
+        for log in self._logs.values():
+            log.compact()
 
 
 @dataclass(frozen=True)
@@ -195,23 +194,3 @@ def is_transient(failure: Failure) -> bool:
     A web server that has no such file is believed. A file may be missing because a disk is not mounted.
     """
     return failure.kind in TRANSIENT or (failure.kind == "missing" and "://" not in failure.path)
-
-
-def read_failures(path: Path) -> dict[str, Failure]:
-    """Read a list of failures, {video id: failure}.
-
-    Raises:
-        UserError: The file is not such a list.
-    """
-    try:
-        return {row["video_id"]: Failure(**row) for row in read_jsonl(path)}
-    except (TypeError, KeyError) as error:
-        raise UserError(
-            f"{path}: not a list of failures ({error}); remove it, and those videos are tried again"
-        ) from None
-
-
-def _set(failures: dict[str, Failure], video_id: str, failure: Failure | None) -> None:
-    failures.pop(video_id, None)
-    if failure is not None:
-        failures[video_id] = failure

@@ -17,6 +17,7 @@ from ...storage.dataset.folder import DatasetFolder
 from ...storage.records import Failure, VideoFeatures
 from ...storage.remote.addresses import without_secrets
 from ...storage.shards import TEXTS, Provenance, check_storable
+from ...storage.shards.names import NewShardNames
 from ...storage.stores.opening import open_features_writer
 from ...storage.stores.thumbnails import Thumbnail, ThumbnailStore, write_thumbnails
 from ..decoding.errors import VideoError
@@ -77,6 +78,7 @@ class _PendingShards:
         self._writers = {name: open_features_writer(dataset, name) for name in self.extractors}
         self._thumbnails: list[Thumbnail] = []
         self._known_thumbnails = ThumbnailStore(dataset.thumbnails)
+        self._thumbnail_names = NewShardNames(dataset.thumbnails)
         self._made_with = {"vlalign": package_version()} | {name: version(name) for name in ("torch", "av")}
         self._begin()
 
@@ -111,7 +113,7 @@ class _PendingShards:
                 self._writers[name].write(videos, self._provenance(self.extractors[name]))
                 videos.clear()
         if self._thumbnails:
-            write_thumbnails(self._dataset.thumbnails, self._thumbnails)
+            write_thumbnails(self._dataset.thumbnails, self._thumbnails, self._thumbnail_names)
             self._thumbnails.clear()
         for writer in self._writers.values():
             writer.flush()

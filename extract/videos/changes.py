@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
+from ...storage.common.threads import map_in_threads
 from ...storage.dataset.synced import RemovedVideo, SyncedFile
 from ...storage.records import VideoRecord
 from .folder_look import FolderLook, FoundFile
@@ -80,7 +81,7 @@ def find_changes(
         looks: What is in each folder. Of a file that two folders have, the first look counts.
         kept: Paths that stay listed although they are not among the files.
         identity: Returns the identity of a file's content; empty if it cannot be read. Called for files only whose size
-            or time is new.
+            or time is new, in threads.
         is_copy: Returns whether two files of the same identity have the same content.
     """
     return _Comparison(known, looks, kept, identity, is_copy).changes
@@ -122,11 +123,15 @@ class _Comparison:
         return file.source if file is not None else self.known.source_of(video_id)
 
     def _read(self, identity: Callable[[str], str]) -> None:
+        sources: dict[str, str] = {}
         for path, (_, file) in self.found.items():
             before = self.known.files.get(path)
-            is_same = before is not None and (before.size, before.mtime_ns) == (file.size, file.mtime_ns)
-            source = before.source if before is not None and is_same else identity(path)
-            if source:
+            if before is not None and (before.size, before.mtime_ns) == (file.size, file.mtime_ns):
+                sources[path] = before.source
+        unread = [path for path in self.found if path not in sources]
+        sources |= zip(unread, map_in_threads(identity, unread), strict=True)
+        for path in self.found:
+            if source := sources[path]:
                 self.now[path] = source
             else:
                 self.changes.unreadable.append(path)

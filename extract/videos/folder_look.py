@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ...storage.common.problems import Problems
 from ...storage.common.terminal import number_of
+from ...storage.common.threads import map_in_threads
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.dataset.media_types import VIDEO_SUFFIXES
 from ...storage.dataset.synced import SyncedFile, SyncedFolder
@@ -131,30 +132,37 @@ def _take_files(dataset: DatasetFolder, look: FolderLook, found: Mapping[str, st
             problems.add(f"{path!a}: a file name with characters that are not printable; skipped; rename it")
     outside = outside_of_folders(dataset, [VideoRecord(video_id=path, path=path) for path in names])
     mounts = lru_cache(maxsize=None)(mount_of)
+    inside = [path for path in names if path not in outside]
+    looks = dict(zip(inside, map_in_threads(_stat, inside), strict=True))
     for path, name in names.items():
-        if path in outside:
+        about = looks.get(path)
+        if about is None:
             look.unlisted.append(path)
             folder = shlex.quote(os.path.dirname(outside[path]))
             problems.add(
                 f"{path}: a link to {outside[path]}; skipped; if you trust this link, pass --allow-folder {folder} once"
             )
-            continue
-        try:
-            about = os.stat(path)
-        except OSError as error:
-            look.unfinished[path] = f"cannot be read ({error.strerror})"
+        elif isinstance(about, OSError):
+            look.unfinished[path] = f"cannot be read ({about.strerror})"
             problems.add(f"{path}: {look.unfinished[path]}; skipped")
-            continue
-        look.files.append(
-            FoundFile(
-                path=path,
-                name=name,
-                size=about.st_size,
-                mtime_ns=about.st_mtime_ns,
-                changed_ns=max(about.st_mtime_ns, about.st_ctime_ns),
-                mount=mounts(os.path.dirname(path)),
+        else:
+            look.files.append(
+                FoundFile(
+                    path=path,
+                    name=name,
+                    size=about.st_size,
+                    mtime_ns=about.st_mtime_ns,
+                    changed_ns=max(about.st_mtime_ns, about.st_ctime_ns),
+                    mount=mounts(os.path.dirname(path)),
+                )
             )
-        )
+
+
+def _stat(path: str) -> os.stat_result | OSError:
+    try:
+        return os.stat(path)
+    except OSError as error:
+        return error
 
 
 def _find_unfinished(look: FolderLook, known: Mapping[str, SyncedFile]) -> None:
@@ -165,13 +173,9 @@ def _find_unfinished(look: FolderLook, known: Mapping[str, SyncedFile]) -> None:
     for file in look.files:
         if not file.size:
             look.unfinished[file.path] = "empty"
-    for file in recent:
-        try:
-            about = os.stat(file.path)
-        except OSError:  # it was a temporary file
-            look.unfinished[file.path] = "still written"
-            continue
-        if (about.st_size, about.st_mtime_ns) != (file.size, file.mtime_ns):
+    for file, about in zip(recent, map_in_threads(_stat, [file.path for file in recent]), strict=True):
+        # one that is gone was a temporary file
+        if isinstance(about, OSError) or (about.st_size, about.st_mtime_ns) != (file.size, file.mtime_ns):
             look.unfinished[file.path] = "still written"
     look.files = [file for file in look.files if file.path not in look.unfinished]
 

@@ -3,13 +3,16 @@
 import heapq
 import os
 import shlex
+import stat
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from ...storage.common.problems import Problems
 from ...storage.common.terminal import number_of
+from ...storage.common.threads import map_in_threads
 
 MAX_SUFFIXES = 5
 """Suffixes that are named in a line about files that are skipped."""
@@ -76,9 +79,9 @@ def scan_folder(
 ) -> Scan:
     """Return the files in ``folder`` and below whose names end in one of ``suffixes``, in upper or lower case.
 
-    Links are followed. Each real folder is scanned once, by its own path if it has one in ``folder``, so rings of links
-    end. No link that leads out of the allowed folders is entered. Hidden files and folders, trash and unfinished
-    downloads are skipped.
+    Many folders are listed at once. Links are followed. Each real folder is scanned once, by its own path if it has
+    one in ``folder``, so rings of links end. No link that leads out of the allowed folders is entered. Hidden files and
+    folders, trash and unfinished downloads are skipped.
 
     Args:
         folder: A folder.
@@ -101,15 +104,8 @@ def scan_folder(
                 continue
             seen.add(real)
             folders.append((name, real, real))
-        prefix, path, real = folders.pop()
-        try:
-            with os.scandir(path) as entries:
-                found = sorted(entries, key=lambda entry: entry.name, reverse=True)  # the last one is popped first
-        except OSError as error:
-            scan.unlisted.append(path)
-            problems.add(f"{path}: a folder that cannot be listed ({error.strerror}); skipped")
-            continue
-        for entry in found:
+        level, folders = folders, []
+        for prefix, real, entry, link in _entries_of(level, scan, problems):
             name = prefix + entry.name
             try:
                 if _skips(scan, entry, name, suffixes):
@@ -120,14 +116,14 @@ def scan_folder(
                     else:
                         seen.add(real_entry)
                         folders.append((f"{name}/", entry.path, real_entry))
-                elif entry.is_symlink() and os.path.isdir(target := os.path.realpath(entry.path)):
-                    if is_allowed(target):
-                        heapq.heappush(linked, (f"{name}/", target))
+                elif link is not None and stat.S_ISDIR(link.mode):
+                    if is_allowed(link.real):
+                        heapq.heappush(linked, (f"{name}/", link.real))
                     else:
-                        outside.append((entry.path, target))
-                        scan.unlisted.append(target)
+                        outside.append((entry.path, link.real))
+                        scan.unlisted.append(link.real)
                 else:
-                    _take_file(scan, entry, name, suffixes, problems, is_allowed)
+                    _take_file(scan, entry, link, name, suffixes, problems, is_allowed)
             except FileNotFoundError:  # it was removed or renamed meanwhile
                 continue
             except OSError as error:
@@ -141,6 +137,53 @@ def scan_folder(
             f"(a link to {target}); if you trust these links, pass --allow-folder {shlex.quote(common)} once"
         )
     return scan
+
+
+class _Link(NamedTuple):
+    """Where a link leads."""
+
+    real: str
+    mode: int
+    """Type and rights of what is there; 0 if nothing is."""
+
+
+def _entries_of(
+    folders: Sequence[tuple[str, str, str]], scan: Scan, problems: Problems
+) -> Iterator[tuple[str, str, os.DirEntry[str], _Link | None]]:
+    """Yield what is in folders, with the folder's prefix of names and its real path; and where it leads, if a link.
+
+    Args:
+        folders: Prefix, path and real path of each; all are listed at once.
+        scan: Receives folders that cannot be listed.
+        problems: Receives them, too.
+    """
+    listed = map_in_threads(_list_folder, [path for _, path, _ in folders], calls_per_part=1)
+    for (prefix, path, real), found in zip(folders, listed, strict=True):
+        if isinstance(found, OSError):
+            scan.unlisted.append(path)
+            problems.add(f"{path}: a folder that cannot be listed ({found.strerror}); skipped")
+            continue
+        links = dict(map_in_threads(_look_at_link, (entry for entry, is_link in found if is_link)))
+        for entry, _ in found:
+            yield prefix, real, entry, links.get(entry.name)
+
+
+def _look_at_link(entry: os.DirEntry[str]) -> tuple[str, _Link]:
+    """Return the name of a link, and where it leads."""
+    real = os.path.realpath(entry.path)
+    try:
+        return entry.name, _Link(real, os.stat(entry.path).st_mode)
+    except OSError:
+        return entry.name, _Link(real, 0)
+
+
+def _list_folder(path: str) -> list[tuple[os.DirEntry[str], bool]] | OSError:
+    """Return what is in a folder, by name, with whether it is a link; or why it cannot be listed."""
+    try:
+        with os.scandir(path) as entries:
+            return [(entry, entry.is_symlink()) for entry in sorted(entries, key=lambda entry: entry.name)]
+    except OSError as error:
+        return error
 
 
 def _skips(scan: Scan, entry: os.DirEntry[str], path: str, suffixes: Collection[str]) -> bool:
@@ -161,6 +204,7 @@ def _skips(scan: Scan, entry: os.DirEntry[str], path: str, suffixes: Collection[
 def _take_file(
     scan: Scan,
     entry: os.DirEntry[str],
+    link: _Link | None,
     name: str,
     suffixes: Collection[str],
     problems: Problems,
@@ -168,20 +212,18 @@ def _take_file(
 ) -> None:
     """Add a file to the scan, or report why it is skipped."""
     suffix = os.path.splitext(entry.name)[1].lower()
-    is_link = entry.is_symlink()
     if entry.name.startswith(APPLE_DOUBLE):
         return
-    if is_link and not os.path.exists(entry.path):
+    if link is not None and not link.mode:
         if not entry.name.startswith("."):
             target = os.readlink(entry.path)
             problems.add(f"{entry.path}: a link to {target}, where nothing is; skipped; remove it or mend it")
     elif suffix not in suffixes:
         if not entry.name.startswith("."):
             scan.others[suffix] += 1
-    elif not entry.is_file():
+    elif not (entry.is_file() if link is None else stat.S_ISREG(link.mode)):
         problems.add(f"{entry.path}: a pipe, a socket or a device, expected a video file; skipped")
     else:
-        real = os.path.realpath(entry.path) if is_link else entry.path
         # A real name may say less, as in caches that name files by their hash.
-        is_kept = is_link and is_allowed(real) and real.lower().endswith(tuple(suffixes))
-        scan.files[name] = real if is_kept else entry.path
+        is_kept = link is not None and is_allowed(link.real) and link.real.lower().endswith(tuple(suffixes))
+        scan.files[name] = link.real if link is not None and is_kept else entry.path

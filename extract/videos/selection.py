@@ -12,6 +12,7 @@ from ...storage.common.process_pool import worker_processes
 from ...storage.common.progress import progress
 from ...storage.common.system import available_cores
 from ...storage.common.terminal import number_of, say
+from ...storage.common.threads import map_in_threads
 from ...storage.common.writing import make_folder
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.dataset.media_types import IMAGE_SUFFIXES, SOUND_SUFFIXES, VIDEO_SUFFIXES
@@ -80,14 +81,19 @@ def _refuse_replaced(
     home = dataset.path.absolute()
     path_of = {video.video_id: os.path.join(home, video.path) for video in listed if not video.url}
     changed = [video for video in videos if path_of.get(video.video_id, video.path) != video.path]
-    before = [(video, path_of[video.video_id]) for video in changed if os.path.exists(path_of[video.video_id])]
-    if replaced := [(video, path) for video, path in before if not os.path.samefile(video.path, path)]:
+    is_replaced = map_in_threads(lambda video: _is_other_file(video.path, path_of[video.video_id]), changed)
+    if replaced := [(v, path_of[v.video_id]) for v, is_other in zip(changed, is_replaced, strict=True) if is_other]:
         video, path = replaced[0]
         raise UserError(
             f"{folder}: {number_of(len(replaced), 'videos')} with ids that other files have, such as {video.path}, "
             f"{video.video_id!r} as {path}; to have both, run vlalign-sync {shlex.quote(str(folder))} "
             f"--dataset {dataset.name}, which gives them ids of their own, or remove the others"
         )
+
+
+def _is_other_file(path: str, before: str) -> bool:
+    """Return whether another file than ``path`` is at the path of before."""
+    return os.path.exists(before) and not os.path.samefile(path, before)
 
 
 def _videos_with_features(settings: ExtractionSettings, folder: Path, videos: list[VideoRecord]) -> list[VideoRecord]:

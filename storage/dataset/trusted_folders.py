@@ -18,6 +18,7 @@ from ..common.errors import UserError
 from ..common.files import write_json
 from ..common.locks import file_lock
 from ..common.terminal import note_once
+from ..common.threads import map_in_threads
 from ..common.user_state import state_file, writable_state_file
 from ..common.writing import SAFE_FLAGS
 from ..records import VideoRecord
@@ -129,18 +130,27 @@ def outside_of_folders(dataset: "DatasetFolder", videos: Sequence[VideoRecord]) 
         if not video.url:
             folder, _, name = os.path.join(home, video.path).rpartition("/")
             by_folder[folder].append((name, video.path))
-    outside = {}
-    for folder, files in by_folder.items():
-        real_folder, links = os.path.realpath(folder or "/"), _links_among(folder or "/", [name for name, _ in files])
-        inside = allowed.have(real_folder)
+    # Following each folder's whole path would take a call for each part of it.
+    parents = {parent for folder in by_folder if (parent := folder.rpartition("/")[0])}
+    real_parents = dict(zip(parents, map_in_threads(os.path.realpath, parents), strict=True))
+
+    def look(folder: str) -> tuple[str, set[str]]:
+        parent, _, name = folder.rpartition("/")
+        is_plain = parent and name not in ("", ".", "..") and not os.path.islink(folder)
+        real_folder = os.path.join(real_parents[parent], name) if is_plain else os.path.realpath(folder or "/")
+        return real_folder, _links_among(folder or "/", [name for name, _ in by_folder[folder]])
+
+    real_paths: dict[str, str] = {}
+    links: dict[str, str] = {}
+    looks = map_in_threads(look, by_folder, calls_per_part=4)
+    for (folder, files), (real_folder, names) in zip(by_folder.items(), looks, strict=True):
         for name, path in files:
-            if name in links or name in ("", ".", ".."):
-                real_path = os.path.realpath(f"{folder}/{name}")
-                if not allowed.have(real_path):
-                    outside[path] = real_path
-            elif not inside:
-                outside[path] = os.path.join(real_folder, name)
-    return outside
+            if name in names or name in ("", ".", ".."):
+                links[path] = f"{folder}/{name}"
+            elif not allowed.have(real_folder):
+                real_paths[path] = os.path.join(real_folder, name)
+    real_paths |= zip(links, map_in_threads(os.path.realpath, links.values()), strict=True)
+    return {path: real_path for path, real_path in real_paths.items() if not allowed.have(real_path)}
 
 
 def _links_among(folder: str, names: Sequence[str]) -> set[str]:

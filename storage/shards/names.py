@@ -28,21 +28,43 @@ def sort_shard_names(names: Iterable[str]) -> list[str]:
     return sorted(names, key=lambda name: (stamp_of(name) > 0, name))
 
 
-def shard_path(folder: Path, *, in_place_of: Path | None = None) -> Path:
-    """Return a path for a new shard that no other writer uses.
+class NewShardNames:
+    """Names for the shards that one writer adds to a folder, which no other writer uses.
 
-    Args:
-        folder: Folder of the store.
-        in_place_of: Shard that the new one follows directly, before any later shard. By default the new shard follows
-            all shards in the folder, even if a clock was set back.
+    They follow all shards that were in the folder at the first of them, even if a clock was set back. The folder is
+    listed only then: it may have many thousands.
     """
-    stamps = [stamp for name in (os.listdir(folder) if folder.exists() else ()) if (stamp := stamp_of(name))]
-    if in_place_of is None:
-        stamp = max([time.time_ns(), *(stamp + 1 for stamp in stamps)])
-    elif replaced := stamp_of(in_place_of.name):
-        stamp = replaced + 1
-    else:
-        stamp = max((stamp for stamp in stamps if stamp < UNDATED_NS), default=0) + 1
+
+    def __init__(self, folder: Path) -> None:
+        """Take the folder, which need not exist yet."""
+        self.folder = folder
+        self._latest: int | None = None
+
+    def next(self) -> Path:
+        """Return the path of a new shard."""
+        latest = max(_stamps_in(self.folder), default=0) if self._latest is None else self._latest
+        self._latest = max(time.time_ns(), latest + 1)
+        return _named(self.folder, self._latest)
+
+
+def shard_path(folder: Path) -> Path:
+    """Return a path for a new shard that follows all in the folder, and that no other writer uses."""
+    return NewShardNames(folder).next()
+
+
+def path_after(shard: Path) -> Path:
+    """Return a path for a new shard that follows ``shard`` directly, before any later one."""
+    if replaced := stamp_of(shard.name):
+        return _named(shard.parent, replaced + 1)
+    undated = (stamp for stamp in _stamps_in(shard.parent) if stamp < UNDATED_NS)
+    return _named(shard.parent, max(undated, default=0) + 1)
+
+
+def _stamps_in(folder: Path) -> list[int]:
+    return [stamp for name in (os.listdir(folder) if folder.exists() else ()) if (stamp := stamp_of(name))]
+
+
+def _named(folder: Path, stamp: int) -> Path:
     return folder / f"{stamp:020d}-{uuid.uuid4().hex[:8]}.h5"
 
 

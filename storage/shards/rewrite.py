@@ -8,7 +8,7 @@ import numpy as np
 
 from ..common.errors import UserError
 from .format import Shard
-from .names import shard_path
+from .names import path_after
 from .read import ShardRows
 from .write import VideoRows, write_rows
 
@@ -69,7 +69,7 @@ def rewrite(folder: Path, parts: Sequence[ShardPart]) -> Path | None:
         return VideoRows(rows.rows_of(row), int(rows.shard.videos["checksum"][row]))
 
     first, last = parts[0].shard, parts[-1].shard
-    return write_rows(shard_path(folder, in_place_of=last.path), first, first.dtype.str, table, rows_of)
+    return write_rows(path_after(folder / last.path.name), first, first.dtype.str, table, rows_of)
 
 
 def _widest(tables: Sequence[np.ndarray]) -> np.dtype:

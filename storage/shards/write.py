@@ -34,7 +34,7 @@ from .format import (
     crc32,
     rest_crc32,
 )
-from .names import shard_path
+from .names import NewShardNames
 from .read import read_shard
 
 ALIGNMENT = 4096
@@ -87,6 +87,7 @@ def write_shard(
     made_with: dict[str, str],
     origin: str = EXTRACTED,
     dtype: str = "float16",
+    names: NewShardNames | None = None,
 ) -> Path:
     """Write one shard that holds ``videos``: under a temporary name first, then flushed, checked and renamed.
 
@@ -98,6 +99,7 @@ def write_shard(
         made_with: Versions of the programs that made the features, and what else ``Provenance.made_with`` has.
         origin: ``EXTRACTED``, or who stated the profile.
         dtype: Type that the features are stored in, float16 or float32.
+        names: Names for the shards of one writer in ``folder``; None to list the folder for this one.
 
     Returns:
         The path of the shard. Its name begins with the time of writing: if two shards have the same video, the later
@@ -115,9 +117,8 @@ def write_shard(
         return VideoRows(columns, checksum(columns))
 
     provenance = Provenance(profile=profile, weights=weights, origin=origin, made_with=made_with)
-    return write_rows(
-        shard_path(Path(folder)), provenance, dtype, make_index([video.about for video in videos]), rows_of
-    )
+    path = (names or NewShardNames(Path(folder))).next()
+    return write_rows(path, provenance, dtype, make_index([video.about for video in videos]), rows_of)
 
 
 def stored_columns(video: VideoFeatures, dtype: DTypeLike) -> list[np.ndarray]:

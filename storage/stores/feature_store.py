@@ -16,6 +16,7 @@ from numpy.typing import DTypeLike
 
 from ..common.errors import UserError
 from ..common.terminal import note_once
+from ..common.threads import map_in_threads
 from ..profiles import PROFILES
 from ..records import StoredVideo, VideoFeatures
 from ..remote.store import RemoteStore, is_stub, remote_store
@@ -35,6 +36,8 @@ again when they are read. Asking takes half as long as copying.
 NO_ROWS, NO_TIMES = np.empty((0, 0)), np.empty(0)
 TIMES_AT_ONCE = 32
 """Shards on another machine whose times are asked for at the same time."""
+SHARDS_PER_THREAD = 16
+"""Indexes that a thread reads in a row when a store is opened. Most stores have fewer shards."""
 
 
 def shard_files(folder: Path) -> list[Path]:
@@ -410,7 +413,8 @@ def _read_shards(folder: Path, remote: RemoteStore | None) -> list[Shard]:
     missing = None
     while True:
         try:
-            shards = [read_shard(path) for path in (remote.update() if remote else shard_files(folder))]
+            paths = remote.update() if remote else shard_files(folder)
+            shards = list(map_in_threads(read_shard, paths, calls_per_part=SHARDS_PER_THREAD))
         except FileNotFoundError as error:
             if error.filename == missing:
                 raise UserError(f"{missing}: a symlink without a target; remove it") from None

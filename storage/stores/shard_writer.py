@@ -1,5 +1,6 @@
 """The writer of a folder of shards, here or on a server."""
 
+import contextlib
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from ..common.writing import remove_file
 from ..records import VideoFeatures
 from ..remote.store import RemoteStore, refuse_remote, remote_store
 from ..shards.format import Provenance
+from ..shards.names import NewShardNames
 from ..shards.read import read_shard
 from ..shards.rewrite import ShardPart, rewrite
 from ..shards.write import write_shard
@@ -27,6 +29,8 @@ class ShardWriter(StoreWriter):
         """Prepare to write into a folder, which is created when it is needed."""
         self.folder = Path(folder)
         self._unsent: list[tuple[RemoteStore, Path]] = []
+        self._names: NewShardNames | None = None
+        self._some_shard: Path | None = None
 
     @property
     def where(self) -> str:
@@ -35,20 +39,28 @@ class ShardWriter(StoreWriter):
 
     def provenance(self) -> Provenance | None:
         """Return what one shard says of all; None without any."""
-        return next(map(read_shard, shard_files(self.folder)), None)
+        with contextlib.suppress(FileNotFoundError):  # it was compacted
+            if self._some_shard is not None:
+                return read_shard(self._some_shard)
+        self._some_shard = next(iter(shard_files(self.folder)), None)  # lists the folder: not for each new shard
+        return None if self._some_shard is None else read_shard(self._some_shard)
 
     def write(self, videos: Sequence[VideoFeatures], provenance: Provenance, *, dtype: str = "float16") -> None:
         """Write a shard; for a remote store, into the folder ``outgoing``, until ``flush`` sends it."""
         refuse_mixed(self, provenance)
         remote = remote_store(self.folder)
+        folder = remote.outgoing if remote else self.folder
+        if self._names is None or self._names.folder != folder:
+            self._names = NewShardNames(folder)
         shard = write_shard(
-            remote.outgoing if remote else self.folder,
+            folder,
             provenance.profile,
             provenance.weights,
             videos,
             made_with=provenance.made_with,
             origin=provenance.origin,
             dtype=dtype,
+            names=self._names,
         )
         if remote:
             self._unsent.append((remote, shard))

@@ -15,7 +15,7 @@ from PIL import Image
 from ..common.errors import refuse_unreadable
 from ..common.terminal import warn
 from ..common.writing import atomic_write, check_folders, open_to_read, remove_file
-from ..shards.names import shard_path, sort_shard_names
+from ..shards.names import NewShardNames, sort_shard_names
 from ..untrusted.hdf5 import MAX_HEAP_BYTES, VlenReader, check_size, inner_dataset, new_hdf5
 
 THUMBNAIL_ROW = np.dtype([("video_id", h5py.string_dtype()), ("seconds", "f8"), ("source", h5py.string_dtype())])
@@ -41,9 +41,15 @@ class Thumbnail:
     """Identity of the file that it shows."""
 
 
-def write_thumbnails(folder: Path, thumbnails: list[Thumbnail]) -> None:
-    """Write a shard of thumbnails."""
-    with atomic_write(shard_path(folder)) as partial, new_hdf5(partial) as file:
+def write_thumbnails(folder: Path, thumbnails: list[Thumbnail], names: NewShardNames | None = None) -> None:
+    """Write a shard of thumbnails.
+
+    Args:
+        folder: The folder of thumbnails.
+        thumbnails: What to write.
+        names: Names for the shards of one writer in ``folder``; None to list the folder for this one.
+    """
+    with atomic_write((names or NewShardNames(folder)).next()) as partial, new_hdf5(partial) as file:
         rows = [(thumbnail.video_id, thumbnail.seconds, thumbnail.source) for thumbnail in thumbnails]
         file.create_dataset("thumbnails", data=np.array(rows, dtype=THUMBNAIL_ROW))
         jpegs = file.create_dataset("jpegs", shape=len(thumbnails), dtype=h5py.vlen_dtype(np.uint8))

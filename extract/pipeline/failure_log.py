@@ -1,0 +1,150 @@
+"""``failures.jsonl``: the videos that failed, as a log to which any number of extractions append.
+
+Each line is about a video, and a later line replaces an earlier one. A line is a ``Failure``, or says that the video no
+longer fails: ``{"video_id": "a", "failed": false}``.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ...storage.common.errors import UserError
+from ...storage.common.files import MAX_LINE_BYTES, check_regular, write_jsonl
+from ...storage.common.locks import file_lock
+from ...storage.common.terminal import note_once
+from ...storage.common.writing import errors_naming, open_to_write
+from ...storage.records import Failure
+
+MAX_SUPERSEDED = 1000
+"""A log with more superseded lines than this, and than others, is written anew when an extraction begins."""
+
+
+class FailureLog:
+    """The videos that failed, read from a log and kept up to date with it.
+
+    Example:
+        >>> log = FailureLog(Path("features/s3d/failures.jsonl"))
+        >>> log.append({"a": Failure(video_id="a", path="a.mp4", kind="unreadable", message="no frames")})
+        >>> log.append({"a": None})
+        >>> log.failures
+        {}
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Read a log; one that is missing is empty.
+
+        Raises:
+            UserError: The file is not such a log.
+        """
+        self.path = path
+        self.failures: dict[str, Failure] = {}
+        """{video id: failure}"""
+        self._begin(None)
+        self._read()
+
+    def append(self, changes: Mapping[str, Failure | None]) -> None:
+        """Append what changed, {video id: failure or, if it no longer fails, None}, and read what others appended.
+
+        Raises:
+            UserError: The file is no log, or lies where nothing may be written.
+            OSError: It cannot be written.
+        """
+        with file_lock(self.path):
+            self._read()
+            if self._is_shared:
+                write_jsonl(self.path, map(asdict, self.failures.values()))
+            lines = "".join(_line(video_id, failure) for video_id, failure in changes.items())
+            with open_to_write(self.path, "ab") as file, errors_naming(self.path):
+                file.write((("\n" if self._is_cut else "") + lines).encode())
+                file.flush()
+                os.fsync(file.fileno())
+            self._read()
+
+    def compact(self) -> None:
+        """Write the log anew if most of its lines are superseded. Nothing else is ever rewritten."""
+        if self._num_superseded <= max(MAX_SUPERSEDED, len(self.failures)):
+            return
+        with file_lock(self.path):
+            self._read()
+            write_jsonl(self.path, map(asdict, self.failures.values()))
+            self._read()
+
+    def _begin(self, file: tuple[int, int] | None) -> None:
+        self._file = file
+        """Device and number of the file that was read; None if there is none."""
+        self._num_lines = self._num_bytes = self._num_superseded = 0
+        self._is_cut = self._is_shared = False
+        self.failures.clear()
+
+    def _read(self) -> None:
+        """Read the lines that are new since the last time; all, if the file is another one."""
+        check_regular(self.path)
+        try:
+            file = self.path.open("rb")
+        except FileNotFoundError:
+            self._begin(None)
+            return
+        with file:
+            about = os.fstat(file.fileno())
+            if (about.st_dev, about.st_ino) != self._file or about.st_size < self._num_bytes:
+                self._begin((about.st_dev, about.st_ino))
+            self._is_shared = about.st_nlink > 1 or self.path.is_symlink()  # a copy made of hard links
+            self._is_cut = False
+            file.seek(self._num_bytes)
+            while line := file.readline(MAX_LINE_BYTES + 1):
+                self._take(line)
+                if not line.endswith(b"\n"):  # it may still be written: it is read again
+                    self._is_cut = True
+                    break
+                self._num_lines += 1
+                self._num_bytes += len(line)
+
+    def _take(self, line: bytes) -> None:
+        where = f"{self.path}, line {self._num_lines + 1:,}"
+        if not line.strip():
+            return
+        try:
+            row = json.loads(line.decode("utf-8-sig" if not self._num_lines else "utf-8"))
+        except (ValueError, RecursionError) as error:
+            if not line.startswith(b"{") or len(line) > MAX_LINE_BYTES:
+                raise _no_log(where, error) from None
+            note_once(f"note: {where}: cut short, as by a machine that stopped; it is ignored")
+            self._num_superseded += 1
+            return
+        try:
+            failure = None if row.get("failed") is False else Failure(**row)
+            video_id = row["video_id"]
+            self._num_superseded += (video_id in self.failures) + (failure is None)
+        except (TypeError, KeyError, AttributeError) as error:
+            raise _no_log(where, error) from None
+        set_failure(self.failures, video_id, failure)
+
+
+def set_failure(failures: dict[str, Failure], video_id: str, failure: Failure | None) -> None:
+    """Put the failure of a video last; with None, the video no longer fails."""
+    failures.pop(video_id, None)
+    if failure is not None:
+        failures[video_id] = failure
+
+
+def read_failures(path: Path) -> dict[str, Failure]:
+    """Read a log of failures, {video id: failure}, as it is now.
+
+    Raises:
+        UserError: The file is not such a log.
+    """
+    return FailureLog(path).failures
+
+
+def _line(video_id: str, failure: Failure | None) -> str:
+    row: dict[str, Any] = {"video_id": video_id, "failed": False} if failure is None else asdict(failure)
+    return json.dumps(row, ensure_ascii=False) + "\n"
+
+
+def _no_log(where: str, error: Exception) -> UserError:
+    return UserError(
+        f"{where}: not a line of a list of failures ({error}); remove it, and those videos are tried again"
+    )
