@@ -8,14 +8,14 @@ from ...storage.cli.command import run_command
 from ...storage.cli.parser import Parser, add_setting, command_parser, given_settings, next_call
 from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, UserError
 from ...storage.common.settings import names_of_options
-from ...storage.common.terminal import say, show
+from ...storage.common.terminal import number_of, say, show
 from ...storage.dataset.folder import DatasetFolder
 from ..pipeline.dataset import extract_dataset
 from ..pipeline.runner import Runner
 from ..settings import ExtractionSettings
 
 if TYPE_CHECKING:
-    from ..pipeline.plan import ExtractionPlan
+    from ..pipeline.plan import ExtractionPlan, PlannedAddresses
     from ..verification.verify import VideoVerdict
 
 
@@ -59,21 +59,39 @@ def run(args: argparse.Namespace, runner: Runner | None = None) -> int:
 
 def show_plan(settings: ExtractionSettings, plan: "ExtractionPlan") -> None:
     """Print what an extraction would do."""
-    if not plan.num_probed:
+    if not plan.num_left:
         show(f"{settings.folder.path}: nothing is left to extract of {','.join(settings.store_names)}")
         return
-    width = max([16, *(len(row.name) for row in plan.features)])
-    show(f"{'features':<{width}}{'videos':>10}{'hours':>10}{'rows':>14}{'MB':>12}")
-    for row in plan.features:
-        show(f"{row.name:<{width}}{row.num_videos:>10,}{row.hours:>10,.2f}{row.num_rows:>14,}{row.megabytes:>12,.1f}")
-    show(f"{plan.num_unreadable:,} of {plan.num_probed:,} videos cannot be read")
+    if plan.num_probed:
+        width = max([16, *(len(row.name) for row in plan.features)])
+        show(f"{'features':<{width}}{'videos':>10}{'hours':>10}{'rows':>14}{'MB':>12}")
+        for row in plan.features:
+            show(
+                f"{row.name:<{width}}{row.num_videos:>10,}{row.hours:>10,.2f}{row.num_rows:>14,}{row.megabytes:>12,.1f}"
+            )
+        show(f"{plan.num_unreadable:,} of {plan.num_probed:,} videos cannot be read")
+    hours = plan.hours
+    if plan.addresses is not None:
+        show(describe_addresses(plan.addresses))
+        hours += plan.addresses.hours or 0.0
     if plan.speed is not None:
         rate = plan.speed.video_seconds_per_second
-        duration = timedelta(seconds=round(3600 * plan.hours / rate))
+        duration = timedelta(seconds=round(3600 * hours / rate))
         show(
-            f"{plan.hours:,.2f} hours of video, {rate:.2f} times as fast as they play on {plan.speed.where}: "
+            f"{hours:,.2f} hours of video, {rate:.2f} times as fast as they play on {plan.speed.where}: "
             f"{duration} (h:mm:ss)"
         )
+
+
+def describe_addresses(addresses: "PlannedAddresses") -> str:
+    """Return a line about the videos on servers."""
+    unsized = f", without {addresses.num_unsized:,} whose size is not known" if addresses.num_unsized else ""
+    line = f"{number_of(addresses.num_videos, 'videos')} to download: {addresses.num_bytes / 1e9:,.2f} GB{unsized}"
+    if addresses.hours is None:
+        return f"{line}; how long they play is not known, since none of them could be probed"
+    fetched = f"{number_of(addresses.num_fetched, 'videos')} downloaded now"
+    source = fetched if addresses.num_fetched else "the videos on this machine"
+    return f"{line}; about {addresses.hours:,.2f} hours, extrapolated from {source}"
 
 
 class VerdictTable:

@@ -21,6 +21,7 @@ from ...storage.remote.store import RemoteStore, link_store, remote_store
 from ..decoding import sandbox
 from ..settings import ExtractionSettings
 from ..videos.selection import choose_videos, render_missing
+from .address_sizes import with_sizes
 from .pending_work import Extraction, PendingWork, is_transient
 from .runner import LocalRunner, Runner
 
@@ -113,7 +114,7 @@ def prepare_extraction(settings: ExtractionSettings, problems: Problems, *, dry_
     pending = PendingWork(dataset, names)
     if not dry_run:
         pending.compact_failures()
-    tasks = list(pending.tasks(videos, only_failed=settings.retry_failed))
+    tasks = with_sizes(list(pending.tasks(videos, only_failed=settings.retry_failed)))
     tasks.sort(key=lambda task: any(task.video.video_id in pending.failures[name] for name in task.features))
     needed = {name for task in tasks for name in task.features}
     weights = {name: settings.weights_of(name) for name in names if name in needed}

@@ -38,6 +38,7 @@ TRIES, PAUSE_SECONDS = 3, 2.0
 GONE = (404, 410)
 """Answers of a web server that has no such file."""
 BLOCK_BYTES = 1 << 20
+POLL_SECONDS = 0.05
 PREFIX = "vlalign-fetched-"
 
 
@@ -213,6 +214,15 @@ class Fetcher:
             self._room.notify_all()
         if "_downloads" in vars(self):
             self._downloads.close()
+
+
+def fetch_now(fetcher: Fetcher, job: VideoJob) -> VideoJob:
+    """Return a job when its video is on disk, or cannot be downloaded, as ``Fetcher.done`` then says."""
+    for fetched in fetcher.jobs([job]):
+        if fetched is not None:
+            return fetched
+        time.sleep(POLL_SECONDS)
+    return job
 
 
 def _cause_of(error: Exception) -> BaseException:

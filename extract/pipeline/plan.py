@@ -1,21 +1,28 @@
 """The plan of an extraction, made without extracting: the Python call behind ``vlalign-extract --plan``."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ...storage.common.problems import Problems
 from ...storage.common.progress import Listener, progress, report_progress_to
 from ...storage.common.terminal import say
 from ...storage.records import Profile
+from ...storage.remote.addresses import without_secrets
 from ..decoding.errors import VideoError
 from ..extractor import profile_of
 from ..settings import ExtractionSettings
 from .dataset import prepare_extraction
-from .pending_work import Extraction
-from .probing import ProbedVideo
+from .download import Fetcher, fetch_now
+from .pending_work import TRANSIENT, Extraction, VideoTask
+from .probing import ProbedVideo, probe_videos
 from .runner import LocalRunner, Runner, Speed
+from .video_jobs import VideoJob
 
+NUM_FETCHED = 8
+"""Videos on servers that are downloaded at most, to extrapolate from them."""
 ROW_OVERHEAD_BYTES = 8 + 8 + 4
 """Start, end and valid frames of a row, beside its float16 features."""
 
@@ -32,11 +39,28 @@ class PlannedFeatures:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PlannedAddresses:
+    """The videos on servers, which are downloaded only when they are extracted."""
+
+    num_videos: int
+    num_bytes: int
+    """Size of all whose size is known."""
+    num_unsized: int
+    """Videos whose size is not known."""
+    hours: float | None
+    """Hours of video, extrapolated; None if no video could be probed."""
+    num_fetched: int
+    """Videos that were downloaded and probed to extrapolate from them; 0 if videos on this machine served for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExtractionPlan:
     """The plan of an extraction."""
 
+    num_left: int
+    """Videos that lack features."""
     num_probed: int
-    """Videos that were probed; those that are yet to be rendered or downloaded are not."""
+    """Videos on this machine, which were probed; those that are yet to be rendered or downloaded are not."""
     num_unreadable: int
     features: list[PlannedFeatures]
     hours: float
@@ -44,6 +68,8 @@ class ExtractionPlan:
     speed: Speed | None
     """None if there is nothing to measure it on."""
     num_problems: int
+    addresses: PlannedAddresses | None = None
+    """None if all videos are on this machine."""
 
 
 def plan_extraction(
@@ -65,24 +91,38 @@ def plan_extraction(
     with report_progress_to(on_progress), Problems() as problems:
         extraction = prepare_extraction(settings, problems, dry_run=True)
         paths = _paths_to_probe(extraction)
-        profiles = [profile_of(name, weights) for name, weights in extraction.weights.items()] if paths else []
+        remote = [task for task in extraction.tasks if task.video.url]
+        needs_profiles = paths or remote
+        profiles = [profile_of(name, weights) for name, weights in extraction.weights.items()] if needs_profiles else []
         answers = []
         if paths:
             probing = runner.probe(list(paths.items()), profiles)
             answers = list(progress(probing, total=len(paths), what="probing", unit="videos"))
         for video_id, answer in answers:
-            _report(video_id, paths[video_id], answer, problems)
+            _report(video_id, str(paths[video_id]), answer, problems)
         probed = [answer for _, answer in answers if not isinstance(answer, VideoError)]
         needed = {
             p.name: {task.video.video_id for task in extraction.tasks if p.name in task.features} for p in profiles
         }
+        speed = runner.measure_speed(extraction, probed) if probed else None
+        addresses = None
+        if remote:
+            sizes = {task.video.video_id: task.size for task in extraction.tasks}
+            sample = [Sample(sizes[video.video_id], video.duration_seconds / 3600) for video in probed]
+            num_fetched = 0
+            if not sample:
+                sample, speed = fetch_sample(extraction, remote, profiles, problems)
+                num_fetched = len(sample)
+            addresses = planned_addresses(remote, sample, num_fetched)
         return ExtractionPlan(
+            num_left=len(extraction.tasks),
             num_probed=len(paths),
             num_unreadable=len(paths) - len(probed),
             features=[planned_features(profile, probed, needed[profile.name]) for profile in profiles],
             hours=sum(video.duration_seconds for video in probed) / 3600,
-            speed=runner.measure_speed(extraction, probed) if probed else None,
+            speed=speed,
             num_problems=problems.count,
+            addresses=addresses,
         )
 
 
@@ -93,12 +133,10 @@ def _paths_to_probe(extraction: Extraction) -> dict[str, Path]:
     to_render = {video.video_id for video in videos if video.scene and not dataset.video_path(video).exists()}
     if to_render:
         say(f"note: {len(to_render):,} videos are rendered only when they are extracted, and not counted here")
-    if num_remote := sum(bool(video.url) for video in videos):
-        say(f"note: {num_remote:,} videos are downloaded only when they are extracted, and not counted here")
     return {v.video_id: dataset.video_path(v) for v in videos if v.video_id not in to_render and not v.url}
 
 
-def _report(video_id: str, path: Path, answer: ProbedVideo | VideoError, problems: Problems) -> None:
+def _report(video_id: str, path: str, answer: ProbedVideo | VideoError, problems: Problems) -> None:
     where = f"video {video_id!r}, {path}"
     if isinstance(answer, VideoError):
         problems.add(f"{where}: {answer.kind}: {answer}")
@@ -107,6 +145,65 @@ def _report(video_id: str, path: Path, answer: ProbedVideo | VideoError, problem
         problems.add(f"{where}: {name}: {error.kind}: {error}")
     if answer.missing:
         problems.add(f"{where}: partial: {answer.missing}")
+
+
+class Sample(NamedTuple):
+    """A video that was probed."""
+
+    num_bytes: int
+    hours: float
+
+
+def fetch_sample(
+    extraction: Extraction, remote: Sequence[VideoTask], profiles: Sequence[Profile], problems: Problems
+) -> tuple[list[Sample], Speed | None]:
+    """Download a few videos, one after the other, probe them here, and measure the speed on the first.
+
+    If one cannot be reached, no other is tried.
+
+    Args:
+        extraction: What is planned.
+        remote: The videos on servers that are left.
+        profiles: The profiles of the features.
+        problems: Receives those that cannot be downloaded or read.
+    """
+    sample: list[Sample] = []
+    speed = None
+    fetcher = Fetcher(allowed_hosts=extraction.settings.allow_host)
+    some = remote[:: math.ceil(len(remote) / NUM_FETCHED)]
+    try:
+        for task in progress(some, total=len(some), what="downloading a sample", unit="videos"):
+            job = fetch_now(fetcher, VideoJob(task.video.video_id, Path(), [], url=task.video.url))
+            answer = next(probe_videos([(job.video_id, job.path)], profiles, 1))[1]
+            num_bytes = job.path.stat().st_size if job.path.exists() else 0
+            if speed is None and not isinstance(answer, VideoError):
+                speed = LocalRunner().measure_speed(extraction, [answer])
+            failure = fetcher.done(job)
+            answer = failure or answer
+            _report(job.video_id, without_secrets(job.url), answer, problems)
+            if not isinstance(answer, VideoError):
+                sample.append(Sample(num_bytes, answer.duration_seconds / 3600))
+            elif answer.kind in TRANSIENT:
+                break
+    finally:
+        fetcher.close()
+    return sample, speed
+
+
+def planned_addresses(remote: Sequence[VideoTask], sample: Sequence[Sample], num_fetched: int) -> PlannedAddresses:
+    """Extrapolate from a sample: by bytes where the size is known, or else by the mean length.
+
+    Args:
+        remote: The videos on servers that are left.
+        sample: Videos whose length is known.
+        num_fetched: How many of the sample were downloaded for it.
+    """
+    num_bytes, num_unsized = sum(task.size for task in remote), sum(not task.size for task in remote)
+    of_sample, hours = sum(each.num_bytes for each in sample), sum(each.hours for each in sample)
+    total = num_bytes * hours / of_sample + num_unsized * hours / len(sample) if of_sample else None
+    return PlannedAddresses(
+        num_videos=len(remote), num_bytes=num_bytes, num_unsized=num_unsized, hours=total, num_fetched=num_fetched
+    )
 
 
 def planned_features(profile: Profile, probed: Sequence[ProbedVideo], needed: set[str]) -> PlannedFeatures:

@@ -1,0 +1,95 @@
+"""Sizes of videos on S3, from pages of their buckets' listings: one request for a thousand of them."""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ...storage.common.terminal import number_of, say
+from ...storage.common.threads import map_in_threads
+from ...storage.remote.addresses import hide_secrets, scheme_of
+from ...storage.remote.file_systems import file_system
+from .pending_work import VideoTask
+
+PAGE_KEYS = 1000
+"""Objects on a page of S3."""
+MAX_PAGES = 8
+"""Pages that are read for as many videos as fit on one: other objects may lie between them."""
+MAX_SECONDS = 60.0
+"""Longest time for all sizes together. Extraction needs none of them, so a server that does not answer is not waited
+for."""
+
+
+def with_sizes(tasks: Sequence[VideoTask]) -> list[VideoTask]:
+    """Return tasks with the sizes of those videos that are objects on S3. Other addresses keep 0: not known.
+
+    A server that cannot be reached or listed, or takes longer than ``MAX_SECONDS``, leaves sizes at 0; a note says so.
+    """
+    urls = [task.video.url for task in tasks if scheme_of(task.video.url) == "s3" and "?" not in task.video.url]
+    sizes = sizes_on_s3(urls) if urls else {}
+    return [task._replace(size=sizes.get(task.video.url, task.size)) for task in tasks]
+
+
+def sizes_on_s3(urls: Sequence[str]) -> dict[str, int]:
+    """Return {address: bytes} of the objects that are there."""
+    sizes: dict[str, int] = {}
+    try:
+        listing = _Listing(urls[0])
+        parts = list(_parts(urls))
+        sizes |= listing.sizes(parts[0])  # alone: a server that does not answer is asked once
+        for found in map_in_threads(listing.sizes, parts[1:], calls_per_part=1):
+            sizes |= found
+    except Exception as error:  # s3fs, botocore and aiohttp raise errors of their own, which have no common base
+        reason = " ".join(hide_secrets(str(error)).split())[:200] or type(error).__name__
+        unknown = number_of(len(urls) - len(sizes), "videos")
+        say(f"note: the sizes of {unknown} on S3 are not known, since their bucket cannot be listed ({reason})")
+    return sizes
+
+
+def _parts(urls: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield buckets with keys in the order of S3, no more than a page has."""
+    keys = defaultdict(set)
+    for url in urls:
+        bucket, _, key = url.partition("://")[2].partition("/")
+        keys[bucket].add(key)
+    for bucket, of_bucket in keys.items():
+        ordered = sorted(of_bucket, key=str.encode)
+        for first in range(0, len(ordered), PAGE_KEYS):
+            yield bucket, ordered[first : first + PAGE_KEYS]
+
+
+class _Listing:
+    """The listings of buckets, until a time."""
+
+    def __init__(self, url: str) -> None:
+        self._files, _ = file_system(url)
+        self._until = time.monotonic() + MAX_SECONDS
+
+    def sizes(self, part: tuple[str, list[str]]) -> dict[str, int]:
+        """Return {address: bytes} of the keys of a bucket.
+
+        What lies between two keys is skipped if it fills a page.
+        """
+        bucket, keys = part
+        wanted, sizes, last = set(keys), {}, ""
+        left = keys[::-1]
+        for _ in range(MAX_PAGES):
+            # Keys come in the order of their bytes. One that has a character less comes before all that begin with it.
+            page = self._page(bucket, max(last, left[-1][:-1], key=str.encode))
+            objects = page.get("Contents", [])
+            sizes |= {f"s3://{bucket}/{each['Key']}": each["Size"] for each in objects if each["Key"] in wanted}
+            if not page.get("IsTruncated") or not objects:
+                break
+            last = objects[-1]["Key"]
+            while left and left[-1].encode() <= last.encode():
+                left.pop()
+            if not left:
+                break
+        return sizes
+
+    def _page(self, bucket: str, after: str) -> dict[str, Any]:
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"it takes longer than {MAX_SECONDS:.0f} s")
+        start = {"StartAfter": after} if after else {}
+        return self._files.call_s3("list_objects_v2", Bucket=bucket, MaxKeys=PAGE_KEYS, **start, timeout=left)
