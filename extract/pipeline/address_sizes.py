@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ...storage.common.terminal import number_of, say
@@ -31,53 +31,47 @@ def with_sizes(tasks: Sequence[VideoTask]) -> list[VideoTask]:
 
 
 def sizes_on_s3(urls: Sequence[str]) -> dict[str, int]:
-    """Return {address: bytes} of the objects that are there."""
-    sizes: dict[str, int] = {}
-    try:
-        listing = _Listing(urls[0])
-        parts = list(_parts(urls))
-        sizes |= listing.sizes(parts[0])  # alone: a server that does not answer is asked once
-        for found in map_in_threads(listing.sizes, parts[1:], calls_per_part=1):
-            sizes |= found
-    except Exception as error:  # s3fs, botocore and aiohttp raise errors of their own, which have no common base
-        reason = " ".join(hide_secrets(str(error)).split())[:200] or type(error).__name__
-        unknown = number_of(len(urls) - len(sizes), "videos")
-        say(f"note: the sizes of {unknown} on S3 are not known, since their bucket cannot be listed ({reason})")
-    return sizes
-
-
-def _parts(urls: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield buckets with keys in the order of S3, no more than a page has."""
-    keys = defaultdict(set)
+    """Return {address: bytes} of the objects that are there; a note names buckets that cannot be listed."""
+    keys: dict[str, set[str]] = defaultdict(set)
     for url in urls:
         bucket, _, key = url.partition("://")[2].partition("/")
         keys[bucket].add(key)
+    sizes: dict[str, int] = {}
+    reasons: dict[str, str] = {}
+    until = time.monotonic() + MAX_SECONDS
     for bucket, of_bucket in keys.items():
-        ordered = sorted(of_bucket, key=str.encode)
-        for first in range(0, len(ordered), PAGE_KEYS):
-            yield bucket, ordered[first : first + PAGE_KEYS]
+        try:
+            listing, ordered = _Listing(bucket, until), sorted(of_bucket, key=str.encode)
+            parts = [ordered[first : first + PAGE_KEYS] for first in range(0, len(ordered), PAGE_KEYS)]
+            sizes |= listing.sizes(parts[0])  # alone: a server that does not answer is asked once
+            for found in map_in_threads(listing.sizes, parts[1:], calls_per_part=1):
+                sizes |= found
+        except Exception as error:  # s3fs, botocore and aiohttp raise errors of their own, which have no common base
+            reasons[bucket] = " ".join(hide_secrets(str(error)).split())[:200] or type(error).__name__
+    if reasons:
+        unknown = number_of(sum(len(keys[bucket]) for bucket in reasons), "videos")
+        bucket, reason = next(iter(reasons.items()))
+        say(f"note: the sizes of {unknown} on S3 are not known: s3://{bucket} cannot be listed ({reason})")
+    return sizes
 
 
 class _Listing:
-    """The listings of buckets, until a time."""
+    """The listing of a bucket, until a time."""
 
-    def __init__(self, url: str) -> None:
-        self._files, _ = file_system(url)
-        self._until = time.monotonic() + MAX_SECONDS
+    def __init__(self, bucket: str, until: float) -> None:
+        self._files, _ = file_system(f"s3://{bucket}")
+        self._bucket, self._until = bucket, until
 
-    def sizes(self, part: tuple[str, list[str]]) -> dict[str, int]:
-        """Return {address: bytes} of the keys of a bucket.
-
-        What lies between two keys is skipped if it fills a page.
-        """
-        bucket, keys = part
+    def sizes(self, keys: Sequence[str]) -> dict[str, int]:
+        """Return {address: bytes} of keys in the order of S3. What lies between two keys is skipped if it fills a
+        page."""
         wanted, sizes, last = set(keys), {}, ""
         left = keys[::-1]
         for _ in range(MAX_PAGES):
             # Keys come in the order of their bytes. One that has a character less comes before all that begin with it.
-            page = self._page(bucket, max(last, left[-1][:-1], key=str.encode))
+            page = self._page(max(last, left[-1][:-1], key=str.encode))
             objects = page.get("Contents", [])
-            sizes |= {f"s3://{bucket}/{each['Key']}": each["Size"] for each in objects if each["Key"] in wanted}
+            sizes |= {f"s3://{self._bucket}/{each['Key']}": each["Size"] for each in objects if each["Key"] in wanted}
             if not page.get("IsTruncated") or not objects:
                 break
             last = objects[-1]["Key"]
@@ -87,9 +81,9 @@ class _Listing:
                 break
         return sizes
 
-    def _page(self, bucket: str, after: str) -> dict[str, Any]:
+    def _page(self, after: str) -> dict[str, Any]:
         left = self._until - time.monotonic()
         if left <= 0:
             raise TimeoutError(f"it takes longer than {MAX_SECONDS:.0f} s")
         start = {"StartAfter": after} if after else {}
-        return self._files.call_s3("list_objects_v2", Bucket=bucket, MaxKeys=PAGE_KEYS, **start, timeout=left)
+        return self._files.call_s3("list_objects_v2", Bucket=self._bucket, MaxKeys=PAGE_KEYS, **start, timeout=left)

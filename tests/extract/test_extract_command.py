@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from helpers.videos import scene, touch
 from vlalign.extract.cli.extract import main
+from vlalign.extract.pipeline.failure_log import read_failures
 from vlalign.extract.pipeline.store_extractor import make_extractor
 from vlalign.extract.settings import ExtractionSettings, WorkerSettings, parse_weights
 from vlalign.extract.videos.demo import render_video
@@ -206,7 +207,7 @@ def test_a_broken_video_is_recorded_skipped_and_retried_on_request(tmp_path, cap
     shutil.copy(short_video, folder / "broken.mp4")
     assert main([*call, "--retry-failed"]) == 0
     assert re.search(r": 1 video .*\b0 ", capsys.readouterr().err)
-    assert read_jsonl(failures_file) == []
+    assert read_failures(failures_file) == {}
     assert stored() == good | {"broken": file_identity(short_video)}
 
 

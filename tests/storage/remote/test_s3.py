@@ -18,9 +18,12 @@ from helpers.stores import video, write
 from helpers.toy import make_toy
 from helpers.training import TWO_STEPS
 from s3fs import S3FileSystem
+from vlalign.extract import ExtractionSettings
 from vlalign.extract.cli.extract import main as extract_main
+from vlalign.extract.pipeline import address_sizes, plan
 from vlalign.extract.pipeline import download as fetch
 from vlalign.extract.pipeline import shard_writing as run
+from vlalign.extract.pipeline.address_sizes import sizes_on_s3
 from vlalign.storage import FeatureStore, VideoRecord
 from vlalign.storage.cli.store import main as store_main
 from vlalign.storage.common.files import read_jsonl
@@ -247,6 +250,72 @@ def test_videos_in_a_bucket_that_fails_for_a_while_are_extracted_by_the_same_com
     assert sorted(FeatureStore(dataset.features("logmel")).video_ids()) == ["v0", "v1", "v2"]
     [failure] = read_jsonl(dataset.features("logmel") / "failures.jsonl")
     assert (failure["video_id"], failure["kind"]) == ("gone", "missing")
+
+
+def bucket_of_videos(num_videos: int) -> list[str]:
+    """Objects of different sizes, beside many others."""
+    files_there = S3FileSystem()
+    for number in range(num_videos):
+        files_there.pipe_file(f"films/all/{number:03}.wav", bytes(number + 1))
+        files_there.pipe_file(f"films/between/{number:03}.txt", b"x")
+    files_there.pipe_file("films/z.wav", bytes(7))
+    return ["s3://films/z.wav", *(f"s3://films/all/{number:03}.wav" for number in range(num_videos))]
+
+
+def test_sizes_of_videos_come_from_pages_of_the_listing(s3, monkeypatch):
+    monkeypatch.setattr(address_sizes, "PAGE_KEYS", 20)
+    urls = [*bucket_of_videos(50), "s3://films/all/gone.wav"]
+    before = len(s3.seen())
+    sizes = sizes_on_s3(urls)
+    assert sizes == {"s3://films/z.wav": 7} | {f"s3://films/all/{number:03}.wav": number + 1 for number in range(50)}
+    assert len(s3.seen()) - before <= 8
+
+
+@pytest.mark.parametrize("trouble", REFUSED_VIDEOS)
+@pytest.mark.usefixtures("hasty")
+def test_sizes_are_unknown_if_the_bucket_cannot_be_listed(s3, capsys, trouble):
+    urls, (what, status) = bucket_of_videos(3), REFUSED_VIDEOS[trouble]
+    s3.fail(Fault(what=what, status=status))
+    assert sizes_on_s3(urls) == {}
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("note: the sizes of 4 videos on S3 are not known") and "secret" not in line
+
+
+def test_a_bucket_that_never_answers_is_waited_for_no_longer_than_stated(s3, capsys, monkeypatch):
+    urls = bucket_of_videos(3)
+    monkeypatch.setattr(address_sizes, "MAX_SECONDS", 1.0)
+    s3.fail(Fault(what="hang"))
+    started = time.monotonic()
+    assert sizes_on_s3(urls) == {} and time.monotonic() - started < 10
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_plan_counts_videos_in_a_bucket_and_extrapolates_from_a_few(tmp_path, s3, capsys, monkeypatch):
+    monkeypatch.setattr(plan, "NUM_FETCHED", 2)
+    dataset, sound = DatasetFolder(tmp_path / "root", "mine"), sound_of_one_second()
+    for number in range(6):
+        S3FileSystem().pipe_file(f"films/{number}.wav", sound)
+    dataset.write_videos([VideoRecord(video_id=f"v{n}", path=f"s3://films/{n}.wav") for n in range(6)])
+    call = ["--root", str(dataset.root), "--dataset", "mine", "--features", "logmel"]
+    made = plan.plan_extraction(ExtractionSettings(dataset=dataset.path, features="logmel"))
+    assert made.addresses is not None and made.speed is not None
+    assert (made.addresses.num_videos, made.addresses.num_bytes) == (6, 6 * len(sound))
+    assert made.addresses.hours == pytest.approx(6 / 3600, rel=0.05) and made.addresses.num_fetched == 2
+    assert extract_main([*call, "--plan"]) == 0
+    out = capsys.readouterr().out
+    assert "6 videos to download: 0.00 GB; about 0.00 hours, extrapolated from 2 videos" in out and "(h:mm:ss)" in out
+    assert [path.name for path in dataset.path.iterdir()] == ["videos.jsonl"]
+
+    s3.fail(Fault(what="AccessDenied", status=403))
+    monkeypatch.setattr(fetch, "PAUSE_SECONDS", 0.01)
+    assert extract_main([*call, "--plan"]) == 1
+    printed = capsys.readouterr()
+    assert "without 6 whose size is not known; how long they play is not known" in printed.out
+    assert printed.err.count("s3://films/") == 1 and "sizes of 6 videos" in printed.err
+
+    s3.fail()
+    assert extract_main(call) == 0 and extract_main([*call, "--plan"]) == 0
+    assert "nothing is left to extract" in capsys.readouterr().out
 
 
 def test_a_shard_is_kept_here_until_the_bucket_has_the_same_bytes(tmp_path, s3, capsys):

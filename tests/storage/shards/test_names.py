@@ -1,16 +1,20 @@
 """Which of two shards with the same video counts: the one that was written later, as its name says, if that can be."""
 
+import os
 import re
 import time
+from pathlib import Path
 
 import pytest
-from helpers.stores import video, write
+from helpers.stores import PROFILE, WEIGHTS, video, write
 from hypothesis import given
 from hypothesis import strategies as st
 from vlalign.storage import FeatureStore
 from vlalign.storage.cli.store import main
-from vlalign.storage.shards.names import AHEAD_NS, shard_path, sort_shard_names, stamp_of, written_at_ns
+from vlalign.storage.shards.format import Provenance
+from vlalign.storage.shards.names import AHEAD_NS, NewShardNames, shard_path, sort_shard_names, stamp_of, written_at_ns
 from vlalign.storage.stores import maintenance
+from vlalign.storage.stores.shard_writer import ShardWriter
 from vlalign.storage.stores.thumbnails import Thumbnail, ThumbnailStore, write_thumbnails
 
 DAY_NS = 24 * 3600 * 10**9
@@ -74,3 +78,17 @@ def test_a_new_name_follows_all_that_are_there(tmp_path_factory, stamps):
         (folder / name).touch()
     new = shard_path(folder).name
     assert sort_shard_names([new, *names])[-1] == new and stamp_of(new) > 0
+
+
+def test_a_writer_lists_its_folder_once(tmp_path, monkeypatch):
+    profile = Provenance(profile=PROFILE, weights=WEIGHTS)
+    write(tmp_path / "store", video("v", 3))
+    writer, names, listed = ShardWriter(tmp_path / "store"), NewShardNames(tmp_path / "thumbnails"), []
+    for name in ("listdir", "scandir"):
+        real = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda path, real=real: listed.append(Path(path).name) or real(path))
+    for number in range(5):
+        writer.write([video(f"v{number}", 3)], profile)
+        write_thumbnails(names.folder, [Thumbnail("a", 0.0, b"x", str(number))], names)
+    assert listed.count("store") <= 2 and listed.count("thumbnails") <= 1
+    assert len(FeatureStore(tmp_path / "store")) == 6 and ThumbnailStore(names.folder).source("a") == "4"
