@@ -145,6 +145,4 @@ def _line(video_id: str, failure: Failure | None) -> str:
 
 
 def _no_log(where: str, error: Exception) -> UserError:
-    return UserError(
-        f"{where}: not a line of a list of failures ({error}); remove it, and those videos are tried again"
-    )
+    return UserError(f"{where}: not a failure of a video ({error}); remove that line, and the video is tried again")

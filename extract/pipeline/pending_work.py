@@ -6,7 +6,6 @@ Imports nothing heavy: if nothing is left, this is all that runs.
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,6 +45,7 @@ class _File:
     def __init__(self, path: str | None) -> None:
         """Take the path of a file; None for a remote video, which is not fetched only to be compared."""
         self._path = path
+        self._identity: str | None = None
         try:
             self.stat: os.stat_result | None = os.stat(path) if path else None
         except OSError:
@@ -56,9 +56,11 @@ class _File:
         """Size in bytes; 0 if it is not known."""
         return self.stat.st_size if self.stat else 0
 
-    @cached_property
+    @property
     def identity(self) -> str:
-        return file_identity(Path(self._path)) if self._path else ""
+        if self._identity is None:  # a cached_property would let one thread wait for the other before Python 3.12
+            self._identity = file_identity(Path(self._path)) if self._path else ""
+        return self._identity
 
     def has_same_size_and_time(self, source: str, since_ns: int) -> bool:
         """Return whether the file is as large as when features were made from it, and older; or gone.

@@ -110,6 +110,8 @@ def scan_folder(
             try:
                 if _skips(scan, entry, name, suffixes):
                     continue
+                if isinstance(link, OSError):
+                    raise link
                 if entry.is_dir(follow_symlinks=False):
                     if (real_entry := os.path.join(real, entry.name)) in seen:
                         scan.num_repeated += 1
@@ -149,8 +151,9 @@ class _Link(NamedTuple):
 
 def _entries_of(
     folders: Sequence[tuple[str, str, str]], scan: Scan, problems: Problems
-) -> Iterator[tuple[str, str, os.DirEntry[str], _Link | None]]:
-    """Yield what is in folders, with the folder's prefix of names and its real path; and where it leads, if a link.
+) -> Iterator[tuple[str, str, os.DirEntry[str], _Link | OSError | None]]:
+    """Yield what is in folders, with the folder's prefix of names and its real path; and where it leads, if a link,
+    or why that cannot be told.
 
     Args:
         folders: Prefix, path and real path of each; all are listed at once.
@@ -168,9 +171,12 @@ def _entries_of(
             yield prefix, real, entry, links.get(entry.name)
 
 
-def _look_at_link(entry: os.DirEntry[str]) -> tuple[str, _Link]:
-    """Return the name of a link, and where it leads."""
-    real = os.path.realpath(entry.path)
+def _look_at_link(entry: os.DirEntry[str]) -> tuple[str, _Link | OSError]:
+    """Return the name of a link, and where it leads, or why that cannot be told."""
+    try:
+        real = os.path.realpath(entry.path)
+    except OSError as error:
+        return entry.name, error
     try:
         return entry.name, _Link(real, os.stat(entry.path).st_mode)
     except OSError:

@@ -135,7 +135,7 @@ def test_many_processes_at_once_lose_no_line(tmp_path):
 def test_a_failure_list_with_wrong_fields_is_refused(tmp_path, row):
     dataset = DatasetFolder(tmp_path, "mine")
     write_jsonl(dataset.features("s3d") / "failures.jsonl", [row])
-    with pytest.raises(UserError, match=rf"{re.escape(str(dataset.features('s3d') / 'failures.jsonl'))}: "):
+    with pytest.raises(UserError, match=rf"^{re.escape(str(log_of(dataset)))}, line 1: "):
         PendingWork(dataset, ["s3d"])
 
 

@@ -3,7 +3,6 @@
 import os
 import re
 import time
-from pathlib import Path
 
 import pytest
 from helpers.stores import PROFILE, WEIGHTS, video, write
@@ -86,7 +85,7 @@ def test_a_writer_lists_its_folder_once(tmp_path, monkeypatch):
     writer, names, listed = ShardWriter(tmp_path / "store"), NewShardNames(tmp_path / "thumbnails"), []
     for name in ("listdir", "scandir"):
         real = getattr(os, name)
-        monkeypatch.setattr(os, name, lambda path, real=real: listed.append(Path(path).name) or real(path))
+        monkeypatch.setattr(os, name, lambda path, real=real: listed.append(os.path.basename(str(path))) or real(path))
     for number in range(5):
         writer.write([video(f"v{number}", 3)], profile)
         write_thumbnails(names.folder, [Thumbnail("a", 0.0, b"x", str(number))], names)
