@@ -66,7 +66,7 @@ class _Listing:
         """Return {address: bytes} of keys in the order of S3. What lies between two keys is skipped if it fills a
         page."""
         wanted, sizes, last = set(keys), {}, ""
-        left = keys[::-1]
+        left = list(reversed(keys))
         for _ in range(MAX_PAGES):
             # Keys come in the order of their bytes. One that has a character less comes before all that begin with it.
             page = self._page(max(last, left[-1][:-1], key=str.encode))

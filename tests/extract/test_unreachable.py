@@ -25,10 +25,11 @@ from vlalign.extract.extractor import load_extractor
 from vlalign.extract.pipeline import download as fetch
 from vlalign.extract.pipeline.download import Fetcher
 from vlalign.extract.pipeline.engine import extract_videos
+from vlalign.extract.pipeline.failure_log import read_failures
 from vlalign.extract.pipeline.pending_work import PendingWork
 from vlalign.extract.pipeline.video_jobs import VideoJob
 from vlalign.storage import FeatureStore, VideoRecord
-from vlalign.storage.common.files import file_identity, read_jsonl, write_jsonl
+from vlalign.storage.common.files import file_identity, write_jsonl
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.remote import http_client as web
 from vlalign.storage.remote.addresses import hide_secrets, without_secrets
@@ -99,7 +100,8 @@ def listed(tmp_path: Path, paths: dict[str, str]) -> tuple[DatasetFolder, list[s
 
 
 def kinds(dataset: DatasetFolder) -> dict[str, str]:
-    return {row["video_id"]: row["kind"] for row in read_jsonl(dataset.features("logmel") / "failures.jsonl")}
+    failed = read_failures(dataset.features("logmel") / "failures.jsonl")
+    return {video_id: failure.kind for video_id, failure in failed.items()}
 
 
 def at(server: http.server.ThreadingHTTPServer, path: str) -> str:

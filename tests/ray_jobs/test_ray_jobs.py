@@ -33,6 +33,7 @@ from helpers.clusters import (
 from helpers.needs import PROGRAM, SYSTEM, missing_programs, missing_rights, need
 from helpers.sounds import sound_of_one_second
 from vlalign.extract.cli.extract import main as extract_main
+from vlalign.extract.pipeline.failure_log import read_failures
 from vlalign.extract.videos.selection import render_missing
 from vlalign.preprocess.cli import main as preprocess_main
 from vlalign.preprocess.datasets import demo
@@ -67,6 +68,10 @@ def compare(found: Path, expected: Path, video_ids: list[str] | None = None) -> 
         np.testing.assert_array_equal(a.valid_frames, b.valid_frames)
         np.testing.assert_allclose(a.features, b.features, rtol=0.01, atol=0.002 * np.abs(b.features).max())
         assert (a.source, a.partial) == (b.source, b.partial)
+
+
+def kinds_in(failures: Path) -> dict[str, str]:
+    return {video_id: failure.kind for video_id, failure in read_failures(failures).items()}
 
 
 def without_features(dataset: DatasetFolder, root: Path) -> DatasetFolder:
@@ -192,7 +197,7 @@ def test_videos_that_crash_hang_or_fill_memory_fail_and_a_hundred_others_are_don
     code = wait_for(job(network, environment, "extract_howto100m.py", *options, log=log), log, 900)
     assert code == 1, log.read_text()
     assert sorted(FeatureStore(dataset.features("s3d")).video_ids()) == names[:100]
-    kinds = {failure["video_id"]: failure["kind"] for failure in read_jsonl(dataset.features("s3d") / "failures.jsonl")}
+    kinds = kinds_in(dataset.features("s3d") / "failures.jsonl")
     assert kinds == {"crash": "crashed", "hang": "timeout", "greedy": "out_of_memory"}
 
 
@@ -213,8 +218,8 @@ def test_videos_that_could_not_be_reached_are_extracted_by_the_same_call(tmp_pat
         code = wait_for(job(network, environment, "extract_howto100m.py", *options, log=log), log, 900)
         assert code == 1, log.read_text()
         *_, events = sorted((dataset.path / "jobs").glob("extract-*.jsonl"))
-        rows = read_jsonl(dataset.features("logmel") / "failures.jsonl")
-        return log.read_text(), {row["video_id"]: row["kind"] for row in rows}, read_jsonl(events)[-1]
+        kinds = kinds_in(dataset.features("logmel") / "failures.jsonl")
+        return log.read_text(), kinds, read_jsonl(events)[-1]
 
     printed, kinds, last = call(tmp_path / "first.txt")
     assert kinds == dict.fromkeys(["v0", "v1", "v2", "v3"], "unreachable")
