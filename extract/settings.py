@@ -15,6 +15,7 @@ from ..storage.hub.names import is_hub_name, read_hub_name
 from ..storage.profiles import ALIASES, LOGMEL, PROFILES, split_encoders
 from ..storage.records import EXACT, NVDEC
 from ..storage.remote.addresses import host_named
+from .decoding.errors import FAILURE_KINDS
 from .encoders.custom import find_custom_encoder, is_custom_encoder
 from .encoders.profile_checks import PRECISIONS
 
@@ -92,6 +93,29 @@ class WorkerSettings:
     """Hosts in private networks that videos may be fetched from."""
     thumbnails_every: float | None = None
     """Seconds between thumbnails; None: three of each video."""
+
+
+PARTIAL, ALL = "partial", "all"
+"""Values of ``accept_failures`` besides the kinds of failures."""
+
+
+def parse_max_failures(text: str) -> tuple[float, int | None]:
+    """Return the largest share of videos that may fail, and the largest number; one of them is no limit.
+
+    >>> parse_max_failures("2%"), parse_max_failures("100")
+    ((0.02, None), (1.0, 100))
+
+    Raises:
+        SettingError: The text is neither a number nor a percentage.
+    """
+    number, percent = text.strip().removesuffix("%").strip(), text.strip().endswith("%")
+    try:
+        value = float(number) if percent else int(number)
+    except ValueError:
+        value = -1
+    if not 0 <= value <= (100 if percent else float("inf")):
+        raise SettingError("max_failures", text, "expected a percentage such as 2%, or a number such as 100")
+    return (value / 100, None) if percent else (1.0, int(value))
 
 
 def parse_weights(values: Sequence[str], features: Sequence[str]) -> dict[str, str]:
@@ -189,6 +213,18 @@ class ExtractionSettings(Settings):
         metavar="SECONDS",
     )
     retry_failed: bool = setting(False, "extract only the videos that failed before")
+    max_failures: str = setting(
+        "20%",
+        "stop once more videos have failed: a percentage of those tried (of 50 failures or more), or a number; those "
+        "that failed in an earlier call do not count",
+        metavar="N|N%",
+    )
+    accept_failures: Sequence[str] = setting(
+        (),
+        "kinds of failures, as listed in failures.jsonl, or 'partial', that do not change the exit code, such as "
+        "unreadable; 'all' accepts every kind that another call would not change",
+        metavar="KIND",
+    )
     verify_against: Path | None = setting(
         None,
         "compare with other people's features (.npy, .npz or .h5 files, named by video id), vector by vector",
@@ -216,6 +252,11 @@ class ExtractionSettings(Settings):
         for name in ("allow_host", "allow_folder"):
             if isinstance(given := getattr(self, name), str | Path):
                 raise SettingError(name, given, "expected a list")
+        parse_max_failures(self.max_failures)
+        kinds = (*FAILURE_KINDS, PARTIAL, ALL)
+        for kind in self.accept_failures:
+            if kind not in kinds:
+                raise SettingError("accept_failures", kind, f"expected one of {', '.join(kinds)}")
         self._set("allow_folder", [Path(folder) for folder in self.allow_folder])
         self._set("allow_host", [host_named(host) for host in self.allow_host])
         text = self.features if isinstance(self.features, str) else ",".join(self.features)
@@ -230,6 +271,15 @@ class ExtractionSettings(Settings):
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
+
+    def accepts(self, kind: str, *, transient: bool = False) -> bool:
+        """Return whether a failure does not count against the exit code.
+
+        Args:
+            kind: Its kind, or ``PARTIAL``.
+            transient: True if another call may succeed.
+        """
+        return kind in self.accept_failures or (ALL in self.accept_failures and not transient)
 
     def check(self) -> None:
         """Refuse trusted modules that nothing runs."""

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,9 @@ from ray.exceptions import RayError
 from ..extract.settings import WorkerSettings
 from .cluster import NAMESPACE, Share
 from .worker import ExtractionWorker
+
+NODE_LABEL = "ray.io/node-id"
+"""The label in which Ray has the id of each machine."""
 
 
 class ExtractionActor(ExtractionWorker):
@@ -37,11 +40,21 @@ class WorkerHandle:
     number: int
     actor: ActorHandle
     node: str = ""
+    """Id of its machine in the cluster."""
+    machine: str = ""
+    """Name of its machine, for people."""
     loaded: bool = False
     """False while it waits for room on the cluster."""
 
 
-def start_worker(name: str, number: int, settings: WorkerSettings, share: Share, shard_seconds: float) -> WorkerHandle:
+def start_worker(
+    name: str,
+    number: int,
+    settings: WorkerSettings,
+    share: Share,
+    shard_seconds: float,
+    excluded: Collection[str] = (),
+) -> WorkerHandle:
     """Ask the cluster for a worker that outlives this process.
 
     Args:
@@ -50,6 +63,7 @@ def start_worker(name: str, number: int, settings: WorkerSettings, share: Share,
         settings: Data set, features, device and cores.
         share: What it uses of a machine.
         shard_seconds: Longest time that finished features wait to be written.
+        excluded: Ids of machines on which it shall not run.
     """
     actor_class = ray.remote(ExtractionActor).options(
         name=name,
@@ -60,6 +74,7 @@ def start_worker(name: str, number: int, settings: WorkerSettings, share: Share,
         num_gpus=share.num_gpus,
         max_restarts=0,
         max_task_retries=0,
+        label_selector={NODE_LABEL: f"!in({','.join(sorted(excluded))})"} if excluded else {},
     )
     handle = actor_class.remote(settings, shard_seconds)
     actor: ActorHandle = handle  # pyright: ignore[reportAssignmentType] # Ray declares the actor's own type

@@ -6,7 +6,7 @@ import logging
 import os
 import secrets
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -164,9 +164,9 @@ class Share:
         """Number of whole cores, at least 1."""
         return max(int(self.num_cpus), 1)
 
-    def num_workers(self) -> int:
-        """Return how many workers there should be on the cluster as it is now."""
-        return self.max_workers or max(sum(self.fit(node) for node in nodes()), 1)
+    def num_workers(self, excluded: Collection[str] = ()) -> int:
+        """Return how many workers there should be on the cluster as it is now, without machines with excluded ids."""
+        return self.max_workers or max(sum(self.fit(node) for node in nodes(excluded)), 1)
 
     def fit(self, resources: Mapping[str, float]) -> int:
         """Return how many workers fit on a machine with these resources."""
@@ -174,9 +174,14 @@ class Share:
         return min(on_cpus, int(resources.get("GPU", 0) / self.num_gpus + 1e-6)) if self.num_gpus else on_cpus
 
 
-def nodes() -> list[dict[str, float]]:
-    """Return the resources of each machine that is up."""
-    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+def nodes(excluded: Collection[str] = ()) -> list[dict[str, float]]:
+    """Return the resources of each machine that is up, without those with excluded ids."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"] and node["NodeID"] not in excluded]
+
+
+def is_up(node: str) -> bool:
+    """Return whether the machine with an id is up."""
+    return any(each["NodeID"] == node and each["Alive"] for each in ray.nodes())
 
 
 def device_of_workers(name: str) -> str:
@@ -284,3 +289,26 @@ def reason_of(error: Exception) -> str:
 def draining_nodes() -> set[str]:
     """Return the ids of machines that will be gone soon: idle, reclaimed by a spot market, or shutting down."""
     return set(state.get_draining_nodes())
+
+
+class MachineNames:
+    """The names of machines, as a person knows them."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+
+    def name(self, node: str) -> str:
+        """Return the name of a machine: its host's, with a part of the id if another one that is up has that name.
+
+        A machine keeps its name, and one that comes back under the same host name is the same machine.
+
+        Args:
+            node: Id of the machine in the cluster.
+        """
+        if node not in self._names:
+            known = {each["NodeID"]: each for each in ray.nodes()}
+            about = known.get(node, {})
+            host = about.get("NodeManagerHostname") or about.get("NodeManagerAddress") or node[:8]
+            others = {self._names[other] for other, each in known.items() if each["Alive"] and other in self._names}
+            self._names[node] = f"{host}-{node[:4]}" if host in others else host
+        return self._names[node]

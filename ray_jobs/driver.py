@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import os
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
@@ -16,18 +17,19 @@ from itertools import count
 import ray
 from ray.exceptions import RayError
 
+from ..extract.pipeline.dispatch import Check, Dispatch
 from ..extract.pipeline.pending_work import Extraction
+from ..extract.pipeline.scheduler import MAX_ENDS
 from ..extract.pipeline.shard_writing import ShardsWritten, VideoOutcome, report_outcome
 from ..extract.settings import WorkerSettings
-from ..storage.common.errors import SettingError, UserError
+from ..storage.common.errors import SettingError, Unfinished, UserError
 from ..storage.common.files import file_identity
 from ..storage.common.progress import Listener
 from ..storage.records import Failure, Profile, Weights
 from ..storage.remote.addresses import without_secrets
 from ..storage.remote.store import remote_store
 from .actors import WorkerHandle, existing_workers, kill_worker, start_worker
-from .cluster import NAMESPACE, Share, cause_of, draining_nodes, reason_of
-from .scheduler import MAX_ENDS, VideoScheduler
+from .cluster import NAMESPACE, MachineNames, Share, cause_of, draining_nodes, is_up, reason_of
 from .status import Status
 from .store_watcher import StoreWatcher
 from .worker import TakeoverReport, WorkerReport
@@ -37,8 +39,9 @@ POLL_SECONDS = 5.0
 PAUSE_SECONDS = 2.0
 """Time before a worker that ended is replaced."""
 MAX_ENDS_IN_A_ROW = 3
-"""If this many workers in a row end with nothing done, the run stops with the message of the last one. For other
-causes than ``UserError`` and ``OSError``, such as a lost machine, the limit is this many per worker slot."""
+"""If this many workers in a row end with a ``UserError`` or ``OSError`` and nothing done, the run stops with the last
+message. For other causes, such as a lost machine, it stops after ``MAX_ENDS`` for each worker that fits on the cluster.
+If others work, only their machine is not used any more; for other causes, after twice as many."""
 STALLED_SECONDS = 2 * 3600.0
 """A worker without an outcome for this long hangs. Decoding has its own, shorter limits."""
 REPORT_WITHIN_SECONDS = 300.0
@@ -79,9 +82,9 @@ class ExtractionDriver:
             raise SettingError("stores", settings.stores, problem)
         self.extraction, self.worker, self.share = extraction, worker, share
         self.shard_seconds = shard_seconds
-        self.task_index = {task.video.video_id: index for index, task in enumerate(tasks)}
+        self.dispatch = Dispatch(extraction, self._record_outcome, say=lambda message: self.status.say(message))
+        self.task_index, self.scheduler = self.dispatch.index, self.dispatch.scheduler
         self.sizes = [task.size for task in tasks]
-        self.scheduler = VideoScheduler(self.sizes)
         self._stores = StoreWatcher(extraction.pending, extraction.weights)
         log = settings.folder.path / "jobs" / f"extract-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
         self.status = Status(len(tasks), sum(self.sizes), log, on_progress)
@@ -94,7 +97,13 @@ class ExtractionDriver:
         remote = {name: remote_store(settings.folder.features(name)) for name in extraction.weights}
         self._store_urls = {name: store.url for name, store in remote.items() if store}
         self._ends_in_a_row = 0
+        self._ends_on: Counter[str] = Counter()
+        """{id of a machine: workers in a row that ended there with nothing done}"""
         self._draining: set[str] = set()
+        self._excluded: set[str] = set()
+        """Ids of machines that get no more videos."""
+        self._machines = MachineNames()
+        self._checks: set[asyncio.Task[None]] = set()
         self._prefix = _worker_prefix(extraction, worker)
 
     async def run(self) -> None:
@@ -102,8 +111,10 @@ class ExtractionDriver:
 
         Raises:
             UserError: Several workers in a row ended with nothing done, or another call is extracting this data set.
+            Unfinished: Too many videos failed, or a place with videos could not be read for long.
         """
         slots: set[asyncio.Task[None]] = set()
+        self.status.show(self.scheduler.num_left, 0)  # makes the log, by which machines know the folder
         try:
             taken_over = [worker for name in existing_workers(self._prefix) if (worker := await self._take_over(name))]
             await self._sync_with_stores()  # workers may have written and ended since the stores were read
@@ -111,15 +122,17 @@ class ExtractionDriver:
             slots = {asyncio.create_task(self._run_slot(worker)) for worker in taken_over}
             while self.scheduler.num_left:
                 self._draining = draining_nodes()
-                while len(slots) < min(self.share.num_workers(), self.scheduler.num_left):
+                while len(slots) < min(self.share.num_workers(self._excluded), self.scheduler.num_left):
                     slots.add(asyncio.create_task(self._run_slot()))
                 done, slots = await asyncio.wait(slots, timeout=POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
-                self.extraction.pending.write_failures()
+                self._check_places()
+                await asyncio.to_thread(self.extraction.pending.write_failures)
                 self.status.show(self.scheduler.num_left, sum(worker.loaded for worker in self._workers.values()))
+            self.dispatch.raise_if_left()
         finally:
-            for task in slots:
+            for task in (*slots, *self._checks):
                 task.cancel()
             await asyncio.gather(*slots, return_exceptions=True)
             for worker in self._workers.values():
@@ -166,6 +179,8 @@ class ExtractionDriver:
             self._workers[worker.name] = worker
             try:
                 await self._serve(worker)
+            except Unfinished:
+                raise
             except (RayError, UserError, OSError, asyncio.TimeoutError) as error:
                 self._release(worker)
                 await self._sync_with_stores()  # it may not have reported what it wrote last
@@ -194,26 +209,33 @@ class ExtractionDriver:
 
     def _start(self) -> WorkerHandle:
         name = f"{self._prefix}{os.urandom(4).hex()}"
-        return start_worker(name, next(self._worker_numbers), self.worker, self.share, self.shard_seconds)
+        number = next(self._worker_numbers)
+        return start_worker(name, number, self.worker, self.share, self.shard_seconds, self._excluded)
 
     async def _serve(self, worker: WorkerHandle) -> None:
         """Give a worker videos and record their outcomes, until nothing is left or its machine will be gone soon."""
-        loaded = await worker.actor.load.remote(self._store_urls)  # waits for room on the cluster, however long
+        # This waits for room on the cluster, however long.
         worker.node = await worker.actor.__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id())
+        worker.machine = self._machines.name(worker.node)
+        loaded = await worker.actor.load.remote(self._store_urls, self.status.log)
         worker.loaded = True
         self._check_weights(worker, loaded)
         report = WorkerReport([], 0, True, 0.0, 0.0, 0.0)
         while self.scheduler.num_left:
-            draining = worker.node in self._draining
+            draining = worker.node in self._draining or worker.node in self._excluded
             if draining and report.idle:
                 self.scheduler.worker_ended(worker.number, blame_videos=False)
+                self.dispatch.return_failures(worker.machine)
                 return
-            assigned, refill_at = ([], None) if draining else self.scheduler.next(worker.number, report.num_waiting)
-            if report.idle and not assigned:
+            tasks, refill_at = [], None
+            if not draining:
+                num_waiting, idle = report.num_waiting, report.idle
+                tasks, refill_at = self.dispatch.next(worker.number, worker.machine, num_waiting, idle=idle)
+            if report.idle and not tasks:
                 await asyncio.sleep(IDLE_SECONDS)
-            call = worker.actor.exchange.remote(
-                [self.extraction.tasks[number] for number in assigned], refill_at, draining
-            )
+            superfluous = self.scheduler.take_superfluous(worker.number)
+            dropped = [self.extraction.tasks[number].video.video_id for number in superfluous]
+            call = worker.actor.exchange.remote(tasks, refill_at, draining, dropped)
             report = await asyncio.wait_for(call, REPORT_WITHIN_SECONDS)
             self._handle_report(worker, report)
 
@@ -221,18 +243,41 @@ class ExtractionDriver:
         self.status.note_times(worker.number, report)
         for event in report.events:
             if isinstance(event, ShardsWritten):
-                for number in self._known(event.video_ids):
-                    self.scheduler.mark_completed(worker.number, number)
-            elif (number := self.task_index.get(event.video_id)) is not None:
+                self.dispatch.written(worker.number, event.video_ids)
+            else:
                 self._ends_in_a_row = 0
-                self._record_outcome(event)
-                (self.scheduler.mark_completed if event.failure else self.scheduler.mark_computed)(
-                    worker.number, number
-                )
+                self._ends_on.pop(worker.node, None)
+                self.dispatch.outcome(worker.number, worker.machine, event)
         if report.quiet_seconds > STALLED_SECONDS:
             raise TimeoutError(f"no outcome for {report.quiet_seconds / 60:.0f} minutes")
 
-    def _record_outcome(self, outcome: VideoOutcome) -> None:
+    def _check_places(self) -> None:
+        """Let machines check the places from which videos failed there, and note which are not used any more."""
+        by_machine = {
+            worker.machine: worker
+            for worker in self._workers.values()
+            if worker.loaded and worker.node not in self._draining | self._excluded
+        }
+        for check in self.dispatch.due_checks(list(by_machine)):
+            task = asyncio.create_task(self._make_check(by_machine[check.machine], check))
+            self._checks.add(task)
+            task.add_done_callback(self._checks.discard)
+        self.dispatch.give_up_places(list(by_machine))
+        excluded = {worker.node for worker in self._workers.values() if worker.machine in self.dispatch.excluded}
+        self._excluded |= excluded - {""}
+
+    async def _make_check(self, worker: WorkerHandle, check: Check) -> None:
+        try:
+            call = worker.actor.first_readable.remote(check.tasks)
+            readable, problem = await asyncio.wait_for(call, REPORT_WITHIN_SECONDS)
+        except (RayError, asyncio.TimeoutError) as error:
+            self.dispatch.cancel_check(check)
+            if isinstance(error, asyncio.TimeoutError):
+                self.dispatch.checked(check, "", "no answer")
+        else:
+            self.dispatch.checked(check, readable, problem)
+
+    def _record_outcome(self, outcome: VideoOutcome, machine: str) -> None:
         self.status.outcome(outcome, self.sizes[self.task_index[outcome.video_id]])
         report_outcome(outcome, self.extraction)
 
@@ -254,14 +299,23 @@ class ExtractionDriver:
         self._ends_in_a_row += 1
         self.status.say(f"note: a worker ended ({reason}); its videos go to other workers")
         by_the_disk = isinstance(getattr(error, "cause", None), UserError | OSError)  # or by a remote store
-        blame_videos = not (by_the_disk or getattr(error, "preempted", False))
-        for number in self.scheduler.worker_ended(worker.number, blame_videos=blame_videos):
-            self._give_up(number, reason)
-        num_slots = 1 if isinstance(cause_of(error), UserError | OSError) else self.share.num_workers()
-        if self._ends_in_a_row >= MAX_ENDS_IN_A_ROW * num_slots:
+        is_lost = getattr(error, "preempted", False) or not (worker.node and is_up(worker.node))
+        for number in self.scheduler.worker_ended(worker.number, blame_videos=not (by_the_disk or is_lost)):
+            self._give_up(number, reason, worker.machine)
+        others = {other.machine for other in self._workers.values() if other.loaded} - {"", worker.machine}
+        if worker.machine not in others:
+            self.dispatch.return_failures(worker.machine)
+        is_told = isinstance(cause_of(error), UserError | OSError)
+        self._ends_on[worker.node] += not is_lost
+        num_ends = self._ends_on[worker.node]
+        if num_ends >= MAX_ENDS_IN_A_ROW * (1 if is_told else 2) and others:
+            self.dispatch.exclude(worker.machine, f"{num_ends} workers in a row ended there ({reason})")
+            self._excluded.add(worker.node)
+            self._ends_in_a_row = 0
+        if self._ends_in_a_row >= (MAX_ENDS_IN_A_ROW if is_told else MAX_ENDS * self.share.num_workers()):
             raise UserError(f"{self._ends_in_a_row} workers in a row ended with nothing done; the last: {reason}")
 
-    def _give_up(self, number: int, reason: str) -> None:
+    def _give_up(self, number: int, reason: str, machine: str) -> None:
         video, features, _ = self.extraction.tasks[number]
         if video.url:
             path, source = without_secrets(video.url), ""
@@ -270,7 +324,7 @@ class ExtractionDriver:
             path, source = str(file), file_identity(file)
         message = f"{MAX_ENDS} workers ended while they were extracting it; the last: {reason}"
         failure = Failure(video_id=video.video_id, path=path, kind="worker_ended", message=message, source=source)
-        self._record_outcome(VideoOutcome(video.video_id, path, features, failure))
+        self.dispatch.fail(VideoOutcome(video.video_id, path, features, failure), machine)
 
 
 def _worker_prefix(extraction: Extraction, worker: WorkerSettings) -> str:

@@ -11,17 +11,20 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..extract.extractor import Extractor
+from ..extract.pipeline.canary import first_readable
 from ..extract.pipeline.pending_work import VideoTask
 from ..extract.pipeline.shard_writing import ShardsWritten, VideoOutcome, extract_into_stores
 from ..extract.pipeline.store_extractor import make_extractors
 from ..extract.settings import WorkerSettings
 from ..storage.common.device import use_tf32
+from ..storage.common.errors import UserError
 from ..storage.common.terminal import show_messages
 from ..storage.records import Profile, Weights
 from ..storage.remote.store import link_store
@@ -33,6 +36,10 @@ the worker ends."""
 DRIVER_SECONDS = 60.0
 """A worker that no driver calls for this long finishes its videos and ends. Until then another driver can take it
 over."""
+
+
+MARKER_SECONDS = 10.0
+"""Longest time until a machine sees a file that the driver has made."""
 
 
 class State(Enum):
@@ -131,7 +138,18 @@ class _Videos:
     events: list[VideoOutcome | ShardsWritten] = field(default_factory=list)
     """Events that the driver does not know yet."""
 
+    dropped: set[str] = field(default_factory=set)
+    """Ids of videos that are not wanted any more."""
+
+    def drop(self, video_ids: Sequence[str]) -> None:
+        self.dropped.update(video_ids)
+        for video_id in video_ids:
+            self.unwritten.pop(video_id, None)
+        if video_ids:
+            self.waiting = deque(task for task in self.waiting if task.video.video_id not in self.dropped)
+
     def add(self, tasks: Sequence[VideoTask]) -> None:
+        self.dropped.difference_update(task.video.video_id for task in tasks)
         self.waiting.extend(tasks)
         self.unwritten |= dict.fromkeys(task.video.video_id for task in tasks)
 
@@ -162,6 +180,22 @@ class _Clock:
     last_progress: float = field(default_factory=time.monotonic)
 
 
+def _await_file(marker: Path) -> None:
+    """Wait until this machine sees a file that was just made; a network disk may show it later.
+
+    Raises:
+        UserError: It does not.
+    """
+    deadline = time.monotonic() + MARKER_SECONDS
+    while not marker.exists():
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"{marker.parent.parent}: not the folder that the driver works in, which has {marker.name}; mount the "
+                "shared folder on this machine"
+            )
+        time.sleep(0.5)
+
+
 class ExtractionWorker:
     """Extracts the videos that drivers give it."""
 
@@ -184,15 +218,21 @@ class ExtractionWorker:
         self._error: BaseException | None = None
         """The error that ended the thread."""
 
-    def load(self, store_urls: Mapping[str, str] | None = None) -> dict[str, tuple[Profile, Weights]]:
+    def load(
+        self, store_urls: Mapping[str, str] | None = None, marker: Path | None = None
+    ) -> dict[str, tuple[Profile, Weights]]:
         """Load the extractors, unless they are loaded already. Return the profile and weights of each.
 
         Args:
             store_urls: {features: address} of remote stores.
+            marker: A file that the driver has made in the data set's folder: this machine must see it, too.
 
         Raises:
-            UserError: Weights cannot be loaded, or differ from those of an existing store.
+            UserError: Weights cannot be loaded, or differ from those of an existing store; or the data set's folder is
+                another one than the driver's.
         """
+        if marker is not None:
+            _await_file(marker)
         with self._loading:
             if self._state is State.NEW:
                 self._state = State.LOADING
@@ -212,6 +252,10 @@ class ExtractionWorker:
         made = make_extractors(self._settings)
         self._extractors = {name: _Timed(**vars(made[name]), stopwatch=self._stopwatch) for name in made}
 
+    def first_readable(self, tasks: Sequence[VideoTask]) -> tuple[str, str]:
+        """Check whether this machine can read videos; see ``canary.first_readable``."""
+        return first_readable(self._settings, tasks)
+
     def report_for_takeover(self) -> TakeoverReport:
         """Report to a driver that may take this worker over."""
         with self._changed:
@@ -227,7 +271,13 @@ class ExtractionWorker:
         ):
             time.sleep(1.0)
 
-    def exchange(self, tasks: Sequence[VideoTask], refill_at: int | None, draining: bool = False) -> WorkerReport:
+    def exchange(
+        self,
+        tasks: Sequence[VideoTask],
+        refill_at: int | None,
+        draining: bool = False,
+        dropped: Sequence[str] = (),
+    ) -> WorkerReport:
         """Accept videos, and report what became of earlier ones.
 
         Args:
@@ -235,12 +285,14 @@ class ExtractionWorker:
             refill_at: Report as soon as no more than this many videos are waiting to begin. None: no more videos follow
                 for now; finish and write everything.
             draining: The machine will be gone soon. Write what is finished at once, and begin nothing more.
+            dropped: Ids of videos that another worker has computed. They need not be extracted or written.
 
         Raises:
             Exception: Whatever ended the thread that extracts.
         """
         with self._changed:
             videos, self._clock.last_call = self._videos, time.monotonic()
+            videos.drop(dropped)
             if draining and self._state.accepts_videos and self._state is not State.FAILED:
                 self._state = State.STOPPING if self._state.has_thread else State.STOPPED
             if self._state.accepts_videos:
@@ -296,6 +348,7 @@ class ExtractionWorker:
                     self._extractors,
                     self._tasks(),
                     shard_seconds=lambda: self._shard_seconds if self._state.accepts_videos else 0.0,
+                    is_wanted=lambda video_id: video_id not in self._videos.dropped,
                 ):
                     self._record(event)
             except BaseException as raised:  # whatever it is, the driver must hear of it

@@ -2,12 +2,33 @@
 
 from ...storage.common.errors import VlalignError
 
+TRANSIENT = ("unreachable", "no_room")
+"""Kinds of failures that are not the video's own, but its server's, the network's or the disk's. Failures of these
+kinds in lists of earlier versions are also tried again."""
+FAILURE_KINDS = (
+    *TRANSIENT,
+    "missing",
+    "refused",
+    "unreadable",
+    "no_video",
+    "no_sound",
+    "bad_times",
+    "too_long",
+    "too_large",
+    "timeout",
+    "out_of_memory",
+    "crashed",
+    "changed",
+    "not_storable",
+    "worker_ended",
+)
+"""All kinds of failures in ``failures.jsonl``."""
+
 
 class VideoError(VlalignError):
     """A file gives no features, or not with this decoder.
 
-    ``kind`` is one of: missing, unreachable, no_room, refused, unreadable, no_video, no_sound, bad_times, too_long,
-    too_large, timeout, out_of_memory, crashed, changed.
+    ``kind`` is one of ``FAILURE_KINDS`` but the last two.
     """
 
     def __init__(self, kind: str, message: str) -> None:

@@ -19,7 +19,7 @@ from ...storage.records import VideoRecord
 from ...storage.remote.links import checked_address
 from ...storage.remote.store import RemoteStore, link_store, remote_store
 from ..decoding import sandbox
-from ..settings import ExtractionSettings
+from ..settings import PARTIAL, ExtractionSettings
 from ..videos.selection import choose_videos, render_missing
 from .address_sizes import with_sizes
 from .pending_work import Extraction, PendingWork, is_transient
@@ -41,6 +41,8 @@ class ExtractionResult:
     num_partial: int
     """Videos that are damaged or incomplete; their features are those of what remains."""
     num_problems: int
+    num_accepted: int = 0
+    """Failed and partial videos that ``accept_failures`` accepts."""
     extracted: Sequence[str] = ()
     """Ids of the videos that lacked features before and have all now."""
     failed: Sequence[str] = ()
@@ -53,8 +55,8 @@ class ExtractionResult:
 
     @property
     def complete(self) -> bool:
-        """True if all features of all videos exist, with no problems."""
-        return not (self.num_failed or self.num_partial or self.num_problems)
+        """True if all features of all videos exist, with no problems but those that ``accept_failures`` accepts."""
+        return self.num_failed + self.num_partial == self.num_accepted and not self.num_problems
 
 
 def extract_dataset(
@@ -77,6 +79,7 @@ def extract_dataset(
 
     Raises:
         UserError: A setting, the list of videos, or the weights cannot be used.
+        Unfinished: Too many videos failed, or a place with videos could not be read for long; the same call continues.
         OSError: A file cannot be written.
     """
     with report_progress_to(on_progress), Problems(file=settings.folder.problems("extract")) as problems:
@@ -191,6 +194,11 @@ def _summary(extraction: Extraction) -> ExtractionResult:
     if partial:
         say(f"{number_of(len(partial), 'videos')} partial or damaged; the stores say what is missing")
     _report_failed(pending, videos)
+    num_accepted = sum(_is_accepted(extraction, video_id) for video_id in failed)
+    num_accepted += len(partial) if extraction.settings.accepts(PARTIAL) else 0
+    if num_accepted:
+        kinds = " ".join(extraction.settings.accept_failures)
+        say(f"note: {number_of(num_accepted, 'failed or partial videos')} accepted (--accept-failures {kinds})")
     tried = [task.video.video_id for task in extraction.tasks]
     return ExtractionResult(
         videos=videos,
@@ -198,6 +206,13 @@ def _summary(extraction: Extraction) -> ExtractionResult:
         num_complete=num_complete,
         num_partial=len(partial),
         num_problems=extraction.problems.count,
+        num_accepted=num_accepted,
         extracted=[video_id for video_id in tried if video_id not in failed],
         failed=[video_id for video_id in tried if video_id in failed],
     )
+
+
+def _is_accepted(extraction: Extraction, video_id: str) -> bool:
+    """Return whether all failures of a video are of kinds that do not count."""
+    failures = [found for its in extraction.pending.failures.values() if (found := its.get(video_id))]
+    return all(extraction.settings.accepts(failure.kind, transient=is_transient(failure)) for failure in failures)

@@ -17,9 +17,14 @@ from ...storage.common.device import find_device, use_tf32
 from ...storage.common.signals import uninterrupted
 from ...storage.common.system import available_cores
 from ..settings import WorkerSettings
+from .local_tasks import LocalTasks
 from .pending_work import Extraction, VideoTask
 from .shard_writing import ShardsWritten, VideoOutcome, extract_into_stores
 from .store_extractor import make_extractors
+from .video_jobs import END
+
+PAUSE_SECONDS = 1.0
+"""Time after which a process asks again, if there was no video for it."""
 
 
 class _Signal(Enum):
@@ -27,17 +32,18 @@ class _Signal(Enum):
 
     LOADED = "loaded"
     NEXT = "next"
-    """Asks for the next video. The answer is None if there is none."""
+    """Asks for the next video. The answer is None if there is none at the moment, and ``END`` after the last one."""
 
 
 def extract_on_devices(
-    extraction: Extraction, devices: Sequence[str]
+    extraction: Extraction, devices: Sequence[str], tasks: LocalTasks
 ) -> Generator[VideoOutcome | ShardsWritten, None, None]:
     """Yield what ``extract_into_stores`` yields, from a process for each device.
 
     Args:
         extraction: What to extract, and how.
         devices: Names of the devices; one may come several times.
+        tasks: The videos.
 
     Raises:
         UserError: Weights cannot be used, or a process has ended before its time.
@@ -45,7 +51,6 @@ def extract_on_devices(
     """
     num_cores = max(available_cores() // len(devices), 1)
     workers = [extraction.settings.for_worker(extraction.weights, device, num_cores) for device in devices]
-    left = iter(extraction.tasks)
     children: list[Child] = []
     try:
         children += (Child(f"the process on {device}", __name__) for device in devices)
@@ -55,7 +60,7 @@ def extract_on_devices(
             for child in wait_for_any(running):
                 message = child.receive()
                 if message is _Signal.NEXT:
-                    child.send(next(left, None))
+                    child.send(tasks.next())
                 elif isinstance(message, Ended):
                     running.remove(child)
                 elif message is _Signal.LOADED and child is children[0]:
@@ -85,12 +90,18 @@ def _work(connection: Connection, worker: WorkerSettings) -> None:
     extractors = make_extractors(worker)
     connection.send(_Signal.LOADED)
 
-    def tasks() -> Iterator[VideoTask]:
+    def tasks() -> Iterator[VideoTask | None]:
+        asked = float("-inf")
         while True:
+            if time.monotonic() - asked < PAUSE_SECONDS:
+                yield None
+                continue
             connection.send(_Signal.NEXT)
             task = connection.recv()
-            if task is None:
+            if task is END:
                 return
+            if task is None:
+                asked = time.monotonic()
             yield task
 
     for event in extract_into_stores(worker, extractors, tasks()):

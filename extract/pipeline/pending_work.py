@@ -15,15 +15,12 @@ from ...storage.common.threads import map_in_threads
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.records import Failure, VideoRecord
 from ...storage.stores.opening import find_features
+from ..decoding.errors import TRANSIENT
 from ..settings import ExtractionSettings
 from .failure_log import FailureLog, set_failure
 
 OLDER_NS = 3600 * 10**9
 """An hour: the clocks of machines differ, and a video is read some time before its shard is written."""
-
-TRANSIENT = ("unreachable", "no_room")
-"""Kinds of failures that are not the video's own, but its server's, the network's or the disk's. Failures of these
-kinds in lists of earlier versions are also tried again."""
 
 
 class VideoTask(NamedTuple):

@@ -49,22 +49,25 @@ class LocalRunner:
         """Extract each video's missing features; see ``Runner``."""
         from ...storage.common.device import describe_devices, use_tf32  # imports torch
         from .device_workers import extract_on_devices
-        from .shard_writing import extract_into_stores, record_outcomes
+        from .local_tasks import LocalTasks, record_outcomes
+        from .shard_writing import extract_into_stores
         from .store_extractor import choose_devices, make_extractors
 
-        settings, tasks = extraction.settings, extraction.tasks
+        settings = extraction.settings
         use_tf32(settings.tf32)
-        devices = choose_devices(settings, extraction.weights)[: len(tasks)]
+        devices = choose_devices(settings, extraction.weights)[: len(extraction.tasks)]
         if len(devices) > 1 and settings.stores and not isinstance(settings.stores, str):
             say(f"note: the stores of your own are objects of this process, which extracts alone, on {devices[0]}")
             devices = devices[:1]
+        worker = settings.for_worker(extraction.weights, devices[0])
+        tasks = LocalTasks(extraction, worker)
         if len(devices) == 1:
-            worker = settings.for_worker(extraction.weights, devices[0])
             events = extract_into_stores(worker, make_extractors(worker), tasks)
         else:
-            events = extract_on_devices(extraction, devices)
+            events = extract_on_devices(extraction, devices, tasks)
         say(f"{settings.folder.path}: computes on {describe_devices(devices)}")
-        record_outcomes(events, extraction)
+        record_outcomes(events, extraction, tasks)
+        tasks.dispatch.raise_if_left()
 
     def probe(
         self, videos: Sequence[tuple[str, Path]], profiles: Sequence[Profile]

@@ -1,7 +1,7 @@
 """Videos -> features in the stores of a data set, written a shard at a time."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -10,8 +10,7 @@ from ...storage.common.device import device_title, tf32_in_use
 from ...storage.common.files import file_identity
 from ...storage.common.packages import package_version
 from ...storage.common.problems import Problems
-from ...storage.common.progress import progress
-from ...storage.common.signals import report_saved_work, uninterrupted
+from ...storage.common.signals import uninterrupted
 from ...storage.common.terminal import one_line, say
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.records import Failure, VideoFeatures
@@ -22,7 +21,7 @@ from ...storage.stores.opening import open_features_writer
 from ...storage.stores.thumbnails import Thumbnail, ThumbnailStore, write_thumbnails
 from ..decoding.errors import VideoError
 from ..extractor import Extractor
-from ..settings import WorkerSettings
+from ..settings import PARTIAL, WorkerSettings
 from .download import Fetcher
 from .engine import Result, extract_with_pauses
 from .pending_work import Extraction, VideoTask, is_transient
@@ -71,8 +70,10 @@ class ShardsWritten:
 class _PendingShards:
     """Finished videos that are not on disk yet."""
 
-    def __init__(self, dataset: DatasetFolder, extractors: Sequence[Extractor]) -> None:
-        self._dataset = dataset
+    def __init__(
+        self, dataset: DatasetFolder, extractors: Sequence[Extractor], is_wanted: Callable[[str], bool]
+    ) -> None:
+        self._dataset, self._is_wanted = dataset, is_wanted
         self.extractors = {e.profile.name: e for e in extractors}
         self._features: dict[str, list[VideoFeatures]] = {name: [] for name in self.extractors}
         self._writers = {name: open_features_writer(dataset, name) for name in self.extractors}
@@ -108,16 +109,16 @@ class _PendingShards:
 
     def write(self) -> ShardsWritten:
         """Write what was finished. If it cannot be sent to a server, it is on disk and the next call sends it."""
-        for name, videos in self._features.items():
-            if videos:
+        for name, finished in self._features.items():
+            if videos := [video for video in finished if self._is_wanted(video.video_id)]:
                 self._writers[name].write(videos, self._provenance(self.extractors[name]))
-                videos.clear()
+            finished.clear()
         if self._thumbnails:
             write_thumbnails(self._dataset.thumbnails, self._thumbnails, self._thumbnail_names)
             self._thumbnails.clear()
         for writer in self._writers.values():
             writer.flush()
-        written = ShardsWritten(self.video_ids)
+        written = ShardsWritten(list(filter(self._is_wanted, self.video_ids)))
         self._begin()
         return written
 
@@ -144,6 +145,7 @@ def extract_into_stores(
     tasks: Iterable[VideoTask | None],
     *,
     shard_seconds: Callable[[], float] = lambda: SHARD_SECONDS,
+    is_wanted: Callable[[str], bool] = lambda _: True,
 ) -> ClosableIterator[VideoOutcome | ShardsWritten]:
     """Yield each video's ``VideoOutcome`` when it is computed, and ``ShardsWritten`` whenever shards were written.
 
@@ -155,9 +157,10 @@ def extract_into_stores(
         extractors: {features: extractor} of all features that the tasks need.
         tasks: The videos. A None among them means "none at the moment": videos already begun continue meanwhile.
         shard_seconds: Returns the longest time between shards.
+        is_wanted: Returns whether the video with an id shall be written, and its outcome be yielded.
     """
     used = list(extractors.values())
-    unwritten, fetcher = _PendingShards(worker.dataset, used), Fetcher(allowed_hosts=worker.allowed_hosts)
+    unwritten, fetcher = _PendingShards(worker.dataset, used, is_wanted), Fetcher(allowed_hosts=worker.allowed_hosts)
     jobs = (task and _job_of(worker, task, extractors) for task in tasks)
     results = extract_with_pauses(fetcher.jobs(jobs), used, num_cores=worker.num_cores)
     try:
@@ -167,7 +170,9 @@ def extract_into_stores(
                     yield unwritten.write()
                 continue
             unwritten.has_news = True
-            yield _store_result(result, unwritten, fetcher)
+            outcome = _store_result(result, unwritten, fetcher)
+            if is_wanted(outcome.video_id):
+                yield outcome
             if len(unwritten.video_ids) >= SHARD_VIDEOS or unwritten.num_bytes > SHARD_BYTES:
                 yield unwritten.write()
     finally:
@@ -225,34 +230,6 @@ def _failure(job: VideoJob, path: str, source: str, error: VideoError | ValueErr
     return Failure(video_id=job.video_id, path=path, kind=kind, message=str(error), source=source)
 
 
-def record_outcomes(events: ClosableIterator[VideoOutcome | ShardsWritten], extraction: Extraction) -> None:
-    """Carry out an extraction and show its progress. A video that fails is recorded, and the others continue.
-
-    Args:
-        events: What ``extract_into_stores`` yields.
-        extraction: Receives the failures and problems.
-    """
-    pending = extraction.pending
-
-    def outcomes() -> Iterator[VideoOutcome]:
-        for event in events:
-            if isinstance(event, ShardsWritten):
-                pending.write_failures()
-            else:
-                yield event
-
-    num_made = 0
-    with report_saved_work(lambda: f"{num_made:,} videos of this call are kept" if num_made else ""):
-        try:
-            for outcome in progress(outcomes(), total=len(extraction.tasks), what="extracting", unit="videos"):
-                num_made += outcome.failure is None
-                report_outcome(outcome, extraction)
-        finally:
-            with uninterrupted():
-                events.close()
-                pending.write_failures()
-
-
 def _note(words: str, kind: str, more: str, problems: Problems) -> None:
     """Say it, or that there are more, once there were many of a kind."""
     problems.changed[kind] += 1
@@ -267,16 +244,27 @@ def report_outcome(outcome: VideoOutcome, extraction: Extraction) -> None:
     problems = extraction.problems
     where = f"video {outcome.video_id!r}, {outcome.path}"
     failure = outcome.failure
+
+    def add(kind: str, message: str, *, transient: bool = False) -> None:
+        if extraction.settings.accepts(kind, transient=transient):
+            _note(f"{where}: {message}", kind, f"more videos are {kind}, which --accept-failures accepts", problems)
+        else:
+            problems.add(f"{where}: {message}")
+
     if failure:
         then = "the same command tries it again" if is_transient(failure) else "the others continue"
-        problems.add(f"{where}: {failure.kind}: {failure.message}; recorded in failures.jsonl, {then}")
+        add(
+            failure.kind,
+            f"{failure.kind}: {failure.message}; recorded in failures.jsonl, {then}",
+            transient=is_transient(failure),
+        )
     for name, missing in outcome.failures.items():
-        problems.add(
-            f"{where}: {name}: {missing.kind}: {missing.message}; recorded in failures.jsonl, its other features are "
-            "there"
+        add(
+            missing.kind,
+            f"{name}: {missing.kind}: {missing.message}; recorded in failures.jsonl, its other features are there",
         )
     if outcome.partial:
-        problems.add(f"{where}: partial: {outcome.partial}; its features are those of what is left of it")
+        add(PARTIAL, f"partial: {outcome.partial}; its features are those of what is left of it")
     if outcome.remark:
         more = "more videos are decoded on the CPU; vlalign-store info says how many"
         _note(f"{where}: {ON_CPU}: {one_line(outcome.remark)}", ON_CPU, more, problems)

@@ -120,7 +120,7 @@ def _run(command: Command, args: argparse.Namespace, parser: Parser) -> int:
             return EXIT_SIGNAL + SIGPIPE
         if isinstance(error, UserError):
             warn(f"{prog}: error: {parser.message(error)}")
-            error_code = EXIT_MISTAKE
+            error_code = error.exit_code
         elif isinstance(error, OSError) and not (stop_code and isinstance(error, ConnectionError)):
             warn(f"{prog}: error: {_system_message(error)}")
             error_code = EXIT_INCOMPLETE

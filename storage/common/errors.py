@@ -33,6 +33,15 @@ class UserError(VlalignError):
     The message is one line: what happened, where, what was expected and what to do.
     """
 
+    exit_code = EXIT_MISTAKE
+    """Exit code of a command that it ends."""
+
+
+class Unfinished(UserError):
+    """Work stopped before its end for a reason outside of the call; the same call continues."""
+
+    exit_code = EXIT_INCOMPLETE
+
 
 class SettingError(UserError):
     """A setting has a value that cannot be used here.

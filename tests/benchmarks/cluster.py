@@ -24,7 +24,7 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
-from vlalign.ray_jobs.scheduler import VideoScheduler
+from vlalign.extract.pipeline.scheduler import VideoScheduler
 
 HOURS, NUM_VIDEOS = 134_000, 1_200_000
 """HowTo100M."""

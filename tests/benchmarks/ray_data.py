@@ -273,16 +273,8 @@ def run(engine: str, scenario: str, films: DatasetFolder, folder: Path) -> None:
     print(f"{engine:<8}{scenario:<9}" + "".join(f"{figure:>11}" for figure in figures), flush=True)
 
 
-def main() -> None:
-    if sys.argv[1] == "turn":
-        turn(sys.argv[2], Path(sys.argv[3]))
-        return
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("scenarios", nargs="*", default=SCENARIOS)
-    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES)
-    args = parser.parse_args()
-    folder = args.folder.absolute()
+def make_films(folder: Path) -> DatasetFolder:
+    """Make the videos, if they are not there."""
     films = DatasetFolder(folder, "films")
     films.path.mkdir(parents=True, exist_ok=True)
     videos = [VideoRecord(video_id=f"film{number:03}", path=f"film{number:03}.mp4") for number in range(NUM_VIDEOS)]
@@ -295,6 +287,20 @@ def main() -> None:
             }
             render_video(scene(VIDEO_SECONDS, **about), films.video_path(video))
     films.write_videos(videos)
+    return films
+
+
+def main() -> None:
+    if sys.argv[1] == "turn":
+        turn(sys.argv[2], Path(sys.argv[3]))
+        return
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("scenarios", nargs="*", default=SCENARIOS)
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES)
+    args = parser.parse_args()
+    folder = args.folder.absolute()
+    films = make_films(folder)
     columns = ("kills", "exit", "seconds", "videos", "rows", "computed", "GiB")
     print(f"{'engine':<8}{'scenario':<9}" + "".join(f"{column:>11}" for column in columns))
     for scenario in args.scenarios:

@@ -13,7 +13,7 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -170,8 +170,9 @@ class Cluster:
         for _ in range(num_machines - 1):
             self.add_machine()
 
-    def add_machine(self) -> None:
-        self._start([f"--address=127.0.0.1:{PORT}"])
+    def add_machine(self, prefix: Sequence[str] = (), **environment: str) -> None:
+        """Add a machine, whose processes a command begins, with more in their environment."""
+        self._start([f"--address=127.0.0.1:{PORT}"], prefix, environment)
 
     def _raylets(self) -> set[int]:
         known = processes()
@@ -187,11 +188,12 @@ class Cluster:
                     found.append(pid)
         return list({below for pid in found for below in descendants(pid)})
 
-    def _start(self, about: list[str]) -> None:
+    def _start(self, about: list[str], prefix: Sequence[str] = (), more: Mapping[str, str] | None = None) -> None:
         before = self._raylets()
         ray = str(Path(sys.executable).with_name("ray"))
         command = [
             *self.network,
+            *prefix,
             ray,
             "start",
             *about,
@@ -201,7 +203,7 @@ class Cluster:
         ]
         for attempt in range(STARTS):
             done = subprocess.run(
-                command, env=self.environment, capture_output=True, text=True, timeout=300, check=False
+                command, env=self.environment | (more or {}), capture_output=True, text=True, timeout=300, check=False
             )
             if done.returncode == 0 or attempt == STARTS - 1 or START_TIMED_OUT not in done.stderr:
                 break

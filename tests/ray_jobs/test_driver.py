@@ -3,10 +3,12 @@
 import pytest
 from ray.exceptions import RayTaskError
 from vlalign.extract.pipeline.pending_work import Extraction, PendingWork, VideoTask
+from vlalign.extract.pipeline.scheduler import MAX_ENDS
 from vlalign.extract.settings import ExtractionSettings
+from vlalign.ray_jobs import driver as module
 from vlalign.ray_jobs.actors import WorkerHandle
 from vlalign.ray_jobs.cluster import Share
-from vlalign.ray_jobs.driver import ExtractionDriver
+from vlalign.ray_jobs.driver import MAX_ENDS_IN_A_ROW, ExtractionDriver
 from vlalign.storage import VideoRecord
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
@@ -16,7 +18,8 @@ from vlalign.storage.dataset.folder import DatasetFolder
 @pytest.mark.parametrize(
     "cause, failed", [(OSError("s3://films/s3d: refused (Access Denied)"), set()), (ZeroDivisionError(), {"a"})]
 )
-def test_videos_are_not_blamed_for_a_store_that_cannot_be_written(tmp_path, cause, failed):
+def test_videos_are_not_blamed_for_a_store_that_cannot_be_written(tmp_path, monkeypatch, cause, failed):
+    monkeypatch.setattr(module, "is_up", lambda node: True)
     dataset = DatasetFolder(tmp_path, "mine")
     dataset.path.mkdir()
     (dataset.path / "a.mp4").write_bytes(b"video")
@@ -27,11 +30,13 @@ def test_videos_are_not_blamed_for_a_store_that_cannot_be_written(tmp_path, caus
     share = Share(num_cpus=1, num_gpus=0, max_workers=1)
     driver = ExtractionDriver(extraction, settings.for_worker({"s3d": "random"}, "cpu", 1), share, shard_seconds=1.0)
     error = RayTaskError("exchange", "Traceback ...", cause)
-    for number in range(3):
+    most = MAX_ENDS_IN_A_ROW if isinstance(cause, OSError) else MAX_ENDS
+    for number in range(most):
         assert driver.scheduler.next(number, 0)[0] == [0]
-        if number < 2:
-            driver._return_videos(WorkerHandle("worker", number, None), error)
+        worker = WorkerHandle("worker", number, None, node="node", machine="machine")
+        if number < most - 1:
+            driver._return_videos(worker, error)
         else:
-            with pytest.raises(UserError, match=r"^3 "):
-                driver._return_videos(WorkerHandle("worker", number, None), error)
+            with pytest.raises(UserError, match=rf"^{most} "):
+                driver._return_videos(worker, error)
     assert set(pending.failures["s3d"]) == failed

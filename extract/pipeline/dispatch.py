@@ -1,0 +1,346 @@
+"""Who extracts which video, and whose fault a failure is: the video's own, its place's, or the machine's.
+
+A place is where videos come from: a bucket, a server, or a folder. Several failures in a row on one machine at one
+place are a suspicion. A check tells: can this machine read a video there that is known to be good? If it can, the
+videos themselves are at fault. If it cannot, no more videos of the place go to this machine until a later check
+succeeds (a circuit breaker). A machine that cannot read what others can is excluded. A place that nobody can read is
+given up after a while, and its videos are left for the next call.
+
+This is bookkeeping only, without Ray or files, and with the clock of the caller.
+"""
+
+import os
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from ...storage.common.errors import Unfinished
+from ...storage.common.terminal import number_of, say
+from ...storage.dataset.folder import DatasetFolder
+from ...storage.dataset.trusted_folders import AllowedFolders
+from ...storage.records import VideoRecord
+from .failure_budget import FailureBudget
+from .pending_work import Extraction, VideoTask, is_transient
+from .scheduler import MAX_WAITING, VideoScheduler
+from .shard_writing import VideoOutcome
+
+MANY_FAILURES = 5
+"""After so many failures in a row, a check tells whose fault they are."""
+CANDIDATES = 4
+"""Number of videos that a check tries if none of the place is known to be good."""
+FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 5.0, 60.0
+"""Time between the checks of a place that cannot be read. It doubles with each."""
+CHECKS_OF_A_MACHINE = 3
+"""A machine that fails so many checks at a place that others can read is excluded."""
+PATIENCE_SECONDS = 300.0
+"""A place that no machine can read for this long is given up for this call."""
+SLOW_SECONDS = 60.0
+"""An idle worker also gets a video that another one has had for longer than this."""
+
+
+@dataclass
+class Check:
+    """A question to a machine: can it read any of these videos?"""
+
+    machine: str
+    place: int
+    tasks: list[VideoTask]
+    is_known_good: bool
+    """True if the video was read before, so that a failure is not its own."""
+
+
+@dataclass
+class _Link:
+    """What is known of one machine and one place."""
+
+    failures: list[VideoOutcome] = field(default_factory=list)
+    """Failures since the last success, whose fault is not known yet."""
+    is_checked: bool = False
+    """True while a check is under way."""
+    problem: str = ""
+    """Why the place cannot be read; empty while it can."""
+    opened: float = 0.0
+    """Time at which it was found that it cannot be read."""
+    next_check: float = 0.0
+    num_checks: int = 0
+    last_success: float = float("-inf")
+
+
+class Dispatch:
+    """Assigns videos to workers, and decides what becomes of those that fail."""
+
+    def __init__(
+        self,
+        extraction: Extraction,
+        report: Callable[[VideoOutcome, str], None],
+        *,
+        in_order_of_size: bool = True,
+        say: Callable[[str], None] = say,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin with all videos new.
+
+        Args:
+            extraction: What to extract.
+            report: Called once with the final outcome of each video, and the machine.
+            in_order_of_size: Begin with the largest videos, else with the first. Those that failed in an earlier call
+                come last.
+            say: Shows a message about a place or a machine.
+            clock: Returns the time in seconds.
+        """
+        self.extraction, self._report, self._say, self._clock = extraction, report, say, clock
+        self.tasks = extraction.tasks
+        self.index = {task.video.video_id: number for number, task in enumerate(self.tasks)}
+        self.place_names, places = places_of(extraction.settings.folder, [task.video for task in self.tasks])
+        known = {video_id for failures in extraction.pending.failures.values() for video_id in failures}
+        sizes = [task.size if in_order_of_size and task.video.video_id not in known else -1 for task in self.tasks]
+        self.scheduler = VideoScheduler(sizes, places)
+        self.budget = FailureBudget(extraction)
+        self.excluded: dict[str, str] = {}
+        """{machine: why it gets no more videos}"""
+        self.given_up: dict[str, str] = {}
+        """{place: why it cannot be read} of the places that were given up."""
+        self._links: defaultdict[tuple[str, int], _Link] = defaultdict(_Link)
+        self._good: dict[int, int] = {}
+        """{place: a video that could be read}"""
+        self._tried_twice: set[int] = set()
+        self._given_at: dict[int, float] = {}
+        self._random = random.Random(0)
+
+    # Videos
+
+    @property
+    def is_done(self) -> bool:
+        """True if nothing is left that can be tried."""
+        return not self.scheduler.num_left
+
+    def may_read(self, machine: str, place: int) -> bool:
+        """Return whether a machine may be given videos of a place."""
+        link = self._links.get((machine, place))
+        is_open = link is not None and (link.problem or link.is_checked)
+        return not (is_open or machine in self.excluded or self.place_names[place] in self.given_up)
+
+    def next(
+        self, worker: int, machine: str, num_waiting: int = 0, *, max_waiting: int = MAX_WAITING, idle: bool = False
+    ) -> tuple[list[VideoTask], int | None]:
+        """Assign videos to a worker; see ``VideoScheduler.next``.
+
+        Args:
+            worker: The worker.
+            machine: Its machine.
+            num_waiting: Videos that it was given and has not begun.
+            max_waiting: Largest number of videos that wait at it.
+            idle: True if it has no video. At the end, it is then also given one that a slow worker has.
+        """
+
+        def may_read(place: int) -> bool:
+            return self.may_read(machine, place)
+
+        given, refill_at = self.scheduler.next(worker, num_waiting, may_read, max_waiting)
+        now = self._clock()
+        if not given and idle and not self._settle_all(machine):
+            slow = self.scheduler.copy(worker, may_read, lambda video: now - self._given_at[video] > SLOW_SECONDS)
+            given = [] if slow is None else [slow]
+        self._given_at |= dict.fromkeys(given, now)
+        return [self.tasks[number] for number in given], refill_at
+
+    def outcome(self, worker: int, machine: str, outcome: VideoOutcome) -> None:
+        """Take the outcome of a video.
+
+        Raises:
+            TooManyFailures: More videos have failed than may.
+        """
+        number = self.index.get(outcome.video_id)
+        if number is None or not self.scheduler.has(worker, number):  # of an earlier call; or another had it first
+            return
+        place = self.scheduler.places[number]
+        if outcome.failure and self.place_names[place] in self.given_up:
+            self.scheduler.hold(worker, number)
+            self.scheduler.abandon(place)
+            return
+        link = self._links[machine, place]
+        if outcome.failure is None:
+            self.scheduler.mark_computed(worker, number)
+            self._succeeded(machine, place, number)
+            self._finish(outcome, machine)
+            return
+        self.scheduler.hold(worker, number)
+        link.failures.append(outcome)
+        if link.problem or self.excluded.get(machine):
+            self._try_again(link)
+        elif len(link.failures) >= MANY_FAILURES:
+            link.next_check = min(link.next_check, self._clock())
+
+    def _succeeded(self, machine: str, place: int, number: int | None) -> None:
+        """Note that a machine can read a place: the failures before are the videos' own."""
+        link = self._links[machine, place]
+        link.last_success = self._clock()
+        if number is not None:
+            self._good[place] = number
+        if link.problem:
+            self._say(f"note: {self.place_names[place]} can be read again{_on(machine)}")
+            link.problem, link.num_checks = "", 0
+            self._try_again(link)
+        else:
+            self._settle(machine, link)
+
+    def _settle(self, machine: str, link: _Link) -> None:
+        failures, link.failures = link.failures, []
+        for outcome in failures:
+            number = self.index[outcome.video_id]
+            if _may_succeed(outcome) and number not in self._tried_twice:
+                self._tried_twice.add(number)
+                self.scheduler.defer(number)
+            else:
+                self.scheduler.mark_completed(-1, number)
+                self._finish(outcome, machine)
+
+    def _settle_all(self, machine: str) -> bool:
+        """Settle the few failures of a machine that has nothing else to do; return whether there were any."""
+        links = [link for (its_machine, _), link in self._links.items() if its_machine == machine]
+        few = [link for link in links if 0 < len(link.failures) < MANY_FAILURES and not link.is_checked]
+        for link in few:
+            self._settle(machine, link)
+        return bool(few)
+
+    def _try_again(self, link: _Link) -> None:
+        for outcome in link.failures:
+            self.scheduler.defer(self.index[outcome.video_id])
+        link.failures.clear()
+
+    def _finish(self, outcome: VideoOutcome, machine: str) -> None:
+        self._report(outcome, machine)
+        self.budget.note(outcome, machine)
+
+    def fail(self, outcome: VideoOutcome, machine: str) -> None:
+        """Take the outcome of a video that is given up."""
+        self._finish(outcome, machine)
+
+    def written(self, worker: int, video_ids: Sequence[str]) -> None:
+        """Note that the features of videos are on disk."""
+        for video_id in video_ids:
+            if (number := self.index.get(video_id)) is not None:
+                self.scheduler.mark_completed(worker, number)
+
+    # Places and machines
+
+    def due_checks(self, machines: Sequence[str]) -> list[Check]:
+        """Return the checks to make now on some machines; ``checked`` takes the answers."""
+        now, checks = self._clock(), []
+        for (machine, place), link in self._links.items():
+            is_suspect = link.problem or len(link.failures) >= MANY_FAILURES
+            if machine in machines and is_suspect and not link.is_checked and now >= link.next_check:
+                link.is_checked = True
+                checks.append(self._check(machine, place, link))
+        return checks
+
+    def _check(self, machine: str, place: int, link: _Link) -> Check:
+        if place in self._good:
+            return Check(machine, place, [self.tasks[self._good[place]]], True)
+        others = self.scheduler.untried(place)
+        numbers = self._random.sample(others, min(CANDIDATES, len(others)))
+        numbers += [self.index[outcome.video_id] for outcome in link.failures[-1:]]
+        return Check(machine, place, [self.tasks[number] for number in numbers], False)
+
+    def checked(self, check: Check, readable: str, problem: str) -> None:
+        """Take the answer to a check.
+
+        Args:
+            check: The question.
+            readable: Id of a video that could be read; empty if there is none.
+            problem: Why the last one could not.
+        """
+        machine, place, now = check.machine, check.place, self._clock()
+        link = self._links[machine, place]
+        link.is_checked = False
+        if readable:
+            self._succeeded(machine, place, self.index.get(readable))
+            return
+        if not check.is_known_good:
+            others = [outcome for outcome in link.failures if _may_succeed(outcome)]
+            link.failures = [outcome for outcome in link.failures if not _may_succeed(outcome)]
+            self._settle(machine, link)
+            link.failures = others
+            if not others and not link.problem:
+                return
+        if not link.problem:
+            link.opened, link.num_checks = now, 0
+            self._say(
+                f"note: {self.place_names[place]} cannot be read{_on(machine)} ({problem}); its videos wait, and it is "
+                "tried again and again"
+            )
+        link.problem, link.num_checks = problem, link.num_checks + 1
+        link.next_check = now + min(FIRST_PAUSE_SECONDS * 2 ** (link.num_checks - 1), MAX_PAUSE_SECONDS)
+        self._try_again(link)
+        others = [its for (other, its_place), its in self._links.items() if its_place == place and other != machine]
+        if link.num_checks >= CHECKS_OF_A_MACHINE and any(its.last_success >= link.opened for its in others):
+            self.exclude(machine, f"{self.place_names[place]}: {problem}; other machines can read it")
+
+    def cancel_check(self, check: Check) -> None:
+        """Note that a check was not made."""
+        self._links[check.machine, check.place].is_checked = False
+
+    def return_failures(self, machine: str) -> None:
+        """Let other machines try the videos whose failures on this machine are not explained yet, because it ends."""
+        for (its_machine, _), link in self._links.items():
+            if its_machine == machine:
+                self._try_again(link)
+
+    def exclude(self, machine: str, reason: str) -> None:
+        """Give a machine no more videos."""
+        if machine not in self.excluded:
+            self.excluded[machine] = reason
+            self._say(f"warning: machine {machine} is not used any more: {reason}; its videos go to other machines")
+
+    def give_up_places(self, machines: Sequence[str]) -> None:
+        """Give up the places that none of the machines has been able to read for long."""
+        now = self._clock()
+        for place in {place for (_, place), link in self._links.items() if link.problem}:
+            links = [self._links.get((machine, place)) for machine in machines if machine not in self.excluded]
+            broken = [link for link in links if link and link.problem]
+            if broken and len(broken) == len(links) and now - max(its.opened for its in broken) > PATIENCE_SECONDS:
+                self.given_up[self.place_names[place]] = broken[-1].problem
+                self.scheduler.abandon(place)
+                for link in broken:
+                    link.problem = ""
+
+    def raise_if_left(self) -> None:
+        """Raise ``Unfinished`` if videos were left because their place could not be read."""
+        if self.given_up:
+            whys = "; ".join(f"{place}: {problem}" for place, problem in self.given_up.items())
+            raise Unfinished(
+                f"{whys}; {number_of(self.scheduler.num_abandoned, 'videos')} are left, none counts as failed; "
+                "run the same command again once it can be read"
+            )
+
+
+def places_of(dataset: DatasetFolder, videos: Sequence[VideoRecord]) -> tuple[list[str], list[int]]:
+    """Return the names of all places, and the number of each video's place."""
+    folders = sorted(AllowedFolders.named(dataset).folders, key=len, reverse=True)
+    prefixes = [folder.rstrip("/") + "/" for folder in folders]
+    numbers: dict[str, int] = {}
+    places = []
+    for video in videos:
+        name = _server_of(video.url) if video.url else _folder_of(dataset.video_file(video), prefixes)
+        places.append(numbers.setdefault(name, len(numbers)))
+    return list(numbers), places
+
+
+def _may_succeed(outcome: VideoOutcome) -> bool:
+    return outcome.failure is not None and is_transient(outcome.failure)
+
+
+def _on(machine: str) -> str:
+    return f" on machine {machine}" if machine else ""
+
+
+def _server_of(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
+def _folder_of(file: str, prefixes: Sequence[str]) -> str:
+    return next((prefix for prefix in prefixes if file.startswith(prefix)), os.path.dirname(file)).rstrip("/") or "/"

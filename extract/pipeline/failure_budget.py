@@ -1,0 +1,81 @@
+"""The number of videos that may fail before an extraction stops."""
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+from ...storage.common.errors import Unfinished
+from ...storage.common.terminal import number_of
+from ..settings import parse_max_failures
+from .pending_work import Extraction
+from .shard_writing import VideoOutcome
+
+MIN_FAILURES = 50
+"""A share is too uncertain to stop at before so many videos have failed."""
+NUM_REASONS = 5
+
+
+@dataclass
+class _Reason:
+    """The failures of one kind."""
+
+    count: int = 0
+    example: str = ""
+    machines: Counter[str] = field(default_factory=Counter)
+
+
+class FailureBudget:
+    """Counts failures, and stops the run when there are too many."""
+
+    def __init__(self, extraction: Extraction) -> None:
+        """Begin with none."""
+        self._limit = extraction.settings.max_failures
+        self._share, self._number = parse_max_failures(self._limit)
+        pending = extraction.pending
+        self._known = {video_id for failures in pending.failures.values() for video_id in failures}
+        """Videos that failed in an earlier call. They may fail again."""
+        self.num_tried = self.num_failed = 0
+        self.reasons: defaultdict[str, _Reason] = defaultdict(_Reason)
+
+    def note(self, outcome: VideoOutcome, machine: str) -> None:
+        """Count a video.
+
+        Raises:
+            TooManyFailures: More videos have failed than may.
+        """
+        if outcome.video_id in self._known:
+            return
+        self.num_tried += 1
+        if outcome.failure is None:
+            return
+        self.num_failed += 1
+        reason = self.reasons[outcome.failure.kind]
+        reason.count += 1
+        reason.example = reason.example or f"{outcome.path}: {outcome.failure.message}"
+        reason.machines[machine] += 1
+        if self._number is not None:
+            exceeded = self.num_failed > self._number
+        else:
+            exceeded = self.num_failed >= MIN_FAILURES and self.num_failed > self._share * self.num_tried
+        if exceeded:
+            raise TooManyFailures(
+                f"{number_of(self.num_failed, 'videos')} of {self.num_tried:,} failed, more than --max-failures "
+                f"{self._limit} allows; mend the cause and run the same command again, or raise --max-failures",
+                self.commonest(),
+            )
+
+    def commonest(self) -> list[str]:
+        """Return the commonest reasons of failures: kind, number, an example, and machines."""
+        lines = []
+        for kind, reason in sorted(self.reasons.items(), key=lambda item: -item[1].count)[:NUM_REASONS]:
+            machines = ", ".join(f"{name} {count:,}" for name, count in reason.machines.most_common(3) if name)
+            where = f" (machines: {machines})" if machines else ""
+            lines.append(f"{kind}: {number_of(reason.count, 'videos')}, such as {reason.example}{where}")
+        return lines
+
+
+class TooManyFailures(Unfinished):
+    """More videos have failed than may."""
+
+    def __init__(self, message: str, reasons: list[str]) -> None:
+        super().__init__(message)
+        self.reasons = reasons
