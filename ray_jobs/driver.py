@@ -2,7 +2,8 @@
 
 Workers decode, compute and write shards themselves; only paths and outcomes pass through Ray, never frames. The
 stores say what is done: whatever ends a worker, a machine, the driver or the cluster, the same call continues.
-Workers outlive their driver for a minute, in which another driver can take them over.
+Workers outlive a driver that was killed for ten minutes, in which another driver can take them over. A driver that
+ends in any other way ends its workers.
 """
 
 import asyncio
@@ -30,14 +31,14 @@ from ..storage.remote.addresses import without_secrets
 from ..storage.remote.store import remote_store
 from ..storage.shards import read_shard
 from ..storage.stores.feature_store import FeatureStore, current_shards
-from .actors import WorkerHandle, existing_workers, kill_worker, start_worker
-from .cluster import NAMESPACE, Share, cause_of, draining_nodes, reason_of
+from .actors import WorkerHandle, ask_to_leave, existing_workers, kill_worker, start_worker
+from .cluster import NAMESPACE, Share, cause_of, reason_of
 from .scheduler import MAX_ENDS, VideoScheduler
 from .status import Status
 from .worker import TakeoverReport, WorkerReport
 
 POLL_SECONDS = 5.0
-"""Time between checks whether the cluster has grown, and whether machines will be gone soon."""
+"""Time between checks whether the cluster has grown."""
 PAUSE_SECONDS = 2.0
 """Time before a worker that ended is replaced."""
 MAX_ENDS_IN_A_ROW = 3
@@ -98,7 +99,6 @@ class ExtractionDriver:
         remote = {name: remote_store(settings.folder.features(name)) for name in extraction.weights}
         self._store_urls = {name: store.url for name, store in remote.items() if store}
         self._ends_in_a_row = 0
-        self._draining: set[str] = set()
         self._prefix = _worker_prefix(extraction, worker)
 
     async def run(self) -> None:
@@ -114,7 +114,6 @@ class ExtractionDriver:
             # Only now, because no video may be assigned before all earlier workers are known.
             slots = {asyncio.create_task(self._run_slot(worker)) for worker in taken_over}
             while self.scheduler.num_left:
-                self._draining = draining_nodes()
                 while len(slots) < min(self.share.num_workers(), self.scheduler.num_left):
                     slots.add(asyncio.create_task(self._run_slot()))
                 done, slots = await asyncio.wait(slots, timeout=POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
@@ -126,10 +125,10 @@ class ExtractionDriver:
             for task in slots:
                 task.cancel()
             await asyncio.gather(*slots, return_exceptions=True)
-            for worker in self._workers.values():
-                # If videos are left, a loaded worker finishes what it has and waits for another driver.
-                if not (worker.loaded and self.scheduler.num_left):
-                    kill_worker(worker)
+            loaded = {name for name, worker in self._workers.items() if worker.loaded and self.scheduler.num_left}
+            await ask_to_leave(self._workers[name] for name in loaded)
+            for name in self._workers.keys() - loaded:
+                kill_worker(self._workers[name])
             self.extraction.pending.write_failures()
 
     async def _take_over(self, name: str) -> WorkerHandle | None:
@@ -143,18 +142,13 @@ class ExtractionDriver:
         except ValueError:  # it has ended since it was listed
             return None
         try:
-            for _ in range(MAX_DRIVER_CHECKS):
-                call = worker.actor.report_for_takeover.remote()
-                report: TakeoverReport = await asyncio.wait_for(call, 2 * DRIVER_AT_WORK_SECONDS)
-                if report.since_driver_seconds > DRIVER_AT_WORK_SECONDS:
-                    break
-                await asyncio.sleep(DRIVER_AT_WORK_SECONDS)
-            else:
-                path = self.extraction.settings.folder.path
-                raise UserError(f"{path}: another call is extracting it now; wait until it ends, or stop it first")
+            report = await _report_without_driver(worker)
         except (RayError, asyncio.TimeoutError):
             kill_worker(worker)
             return None
+        if report is None:
+            path = self.extraction.settings.folder.path
+            raise UserError(f"{path}: another call is extracting it now; wait until it ends, or stop it first")
         self.scheduler.take_over(worker.number, self._known(report.unwritten), self._known(report.written))
         self._workers[name] = worker
         return worker
@@ -201,25 +195,22 @@ class ExtractionDriver:
         return start_worker(name, next(self._worker_numbers), self.worker, self.share, self.shard_seconds)
 
     async def _serve(self, worker: WorkerHandle) -> None:
-        """Give a worker videos and record their outcomes, until nothing is left or its machine will be gone soon."""
+        """Give a worker videos and record their outcomes, until nothing is left or it leaves."""
         loaded = await worker.actor.load.remote(self._store_urls)  # waits for room on the cluster, however long
         worker.node = await worker.actor.__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id())
         worker.loaded = True
         self._check_weights(worker, loaded)
         report = WorkerReport([], 0, True, 0.0, 0.0, 0.0)
         while self.scheduler.num_left:
-            draining = worker.node in self._draining
-            if draining and report.idle:
-                self.scheduler.worker_ended(worker.number, blame_videos=False)
-                return
-            assigned, refill_at = ([], None) if draining else self.scheduler.next(worker.number, report.num_waiting)
+            assigned, refill_at = self.scheduler.next(worker.number, report.num_waiting)
             if report.idle and not assigned:
                 await asyncio.sleep(IDLE_SECONDS)
-            call = worker.actor.exchange.remote(
-                [self.extraction.tasks[number] for number in assigned], refill_at, draining
-            )
+            call = worker.actor.exchange.remote([self.extraction.tasks[number] for number in assigned], refill_at)
             report = await asyncio.wait_for(call, REPORT_WITHIN_SECONDS)
             self._handle_report(worker, report)
+            if report.left:
+                self.scheduler.worker_ended(worker.number, blame_videos=False)
+                return
 
     def _handle_report(self, worker: WorkerHandle, report: WorkerReport) -> None:
         self.status.note_times(worker.number, report)
@@ -319,6 +310,17 @@ def _size(dataset: DatasetFolder, video: VideoRecord) -> int:
         return 0 if video.url else dataset.video_path(video).stat().st_size
     except OSError:
         return 0
+
+
+async def _report_without_driver(worker: WorkerHandle) -> TakeoverReport | None:
+    """Return a worker's report, or None if a driver is calling it."""
+    for _ in range(MAX_DRIVER_CHECKS):
+        call = worker.actor.report_for_takeover.remote()
+        report: TakeoverReport = await asyncio.wait_for(call, 2 * DRIVER_AT_WORK_SECONDS)
+        if report.since_driver_seconds > DRIVER_AT_WORK_SECONDS:
+            return report
+        await asyncio.sleep(DRIVER_AT_WORK_SECONDS)
+    return None
 
 
 def _worker_prefix(extraction: Extraction, worker: WorkerSettings) -> str:
