@@ -99,7 +99,8 @@ class ExtractionDriver:
         remote = {name: remote_store(settings.folder.features(name)) for name in extraction.weights}
         self._store_urls = {name: store.url for name, store in remote.items() if store}
         self._ends_in_a_row = 0
-        self._prefix = _worker_prefix(extraction, worker)
+        self._prefix_of_dataset = f"extract-{_digest(str(settings.folder.path))}-"
+        self._prefix = f"{self._prefix_of_dataset}{_settings_digest(extraction, worker)}-"
 
     async def run(self) -> None:
         """Extract until nothing is left.
@@ -110,6 +111,7 @@ class ExtractionDriver:
         slots: set[asyncio.Task[None]] = set()
         try:
             taken_over = [worker for name in existing_workers(self._prefix) if (worker := await self._take_over(name))]
+            await self._end_workers_with_other_settings()
             await self._sync_with_stores()  # workers may have written and ended since the stores were read
             # Only now, because no video may be assigned before all earlier workers are known.
             slots = {asyncio.create_task(self._run_slot(worker)) for worker in taken_over}
@@ -152,6 +154,21 @@ class ExtractionDriver:
         self.scheduler.take_over(worker.number, self._known(report.unwritten), self._known(report.written))
         self._workers[name] = worker
         return worker
+
+    async def _end_workers_with_other_settings(self) -> None:
+        """Wait until workers of earlier calls for other features have written what they finished, and have ended."""
+
+        async def end(name: str) -> None:
+            with contextlib.suppress(RayError, ValueError, asyncio.TimeoutError):  # it has ended, or waits for room
+                worker = WorkerHandle(name, next(self._worker_numbers), ray.get_actor(name, NAMESPACE))
+                if await _report_without_driver(worker):
+                    await ask_to_leave([worker])
+                    while True:  # until this raises an error
+                        await asyncio.wait_for(worker.actor.report_for_takeover.remote(), REPORT_WITHIN_SECONDS)
+                        await asyncio.sleep(1.0)
+
+        names = set(existing_workers(self._prefix_of_dataset)) - set(existing_workers(self._prefix))
+        await asyncio.gather(*map(end, names))
 
     def _known(self, video_ids: Sequence[str]) -> list[int]:
         """Return the indices of the videos that belong to this call."""
@@ -323,10 +340,12 @@ async def _report_without_driver(worker: WorkerHandle) -> TakeoverReport | None:
     return None
 
 
-def _worker_prefix(extraction: Extraction, worker: WorkerSettings) -> str:
-    """Return how the names of a call's workers begin. Workers of calls with other settings are not taken over."""
+def _settings_digest(extraction: Extraction, worker: WorkerSettings) -> str:
+    """Return what the names of workers with the same settings have in common. Only those are taken over."""
     settings = extraction.settings
     chosen = [(name, settings.weights_of(name)) for name in settings.store_names]
-    common_settings = replace(worker, weights={}, num_cores=None)  # these two may differ when a call is repeated
-    digest = hashlib.sha256(repr([str(settings.folder.path), chosen, common_settings]).encode()).hexdigest()
-    return f"extract-{digest[:16]}-"
+    return _digest([chosen, replace(worker, weights={}, num_cores=None)])  # these two may differ in a repeated call
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()[:16]
