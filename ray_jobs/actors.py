@@ -1,9 +1,12 @@
 """Extraction workers as Ray actors: start, find and kill them."""
 
+import asyncio
 import contextlib
 import os
+import signal
 import threading
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,23 +15,34 @@ from ray.actor import ActorHandle
 from ray.exceptions import RayError
 
 from ..extract.settings import WorkerSettings
-from .cluster import NAMESPACE, Share
+from .cluster import NAMESPACE, Share, draining_nodes
 from .worker import ExtractionWorker
 
 NODE_LABEL = "ray.io/node-id"
 """The label in which Ray has the id of each machine."""
+POLL_SECONDS = 2.0
+"""Time between a worker's checks whether its machine is drained, and whether it may end."""
+
+ASK_SECONDS = 5.0
+"""Longest time to wait until workers have heard that they shall leave; a worker that is loading hears later."""
 
 
 class ExtractionActor(ExtractionWorker):
-    """A worker that ends its process when it is left alone."""
+    """A worker that leaves on SIGTERM or when its machine is drained, and ends its process when it is left alone."""
 
     def __init__(self, settings: WorkerSettings, shard_seconds: float) -> None:
         """Start the thread that waits for the end. The arguments are those of ``ExtractionWorker``."""
         super().__init__(settings, shard_seconds)
-        threading.Thread(target=self._end_when_left_alone, daemon=True).start()
+        # Ray makes actors in the main thread, which lets Python handle signals every few milliseconds.
+        signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=self.leave, daemon=True).start())
+        node = ray.get_runtime_context().get_node_id()
+        threading.Thread(target=self._end_when_left_alone, args=(node,), daemon=True).start()
 
-    def _end_when_left_alone(self) -> None:
-        self.wait_until_left_alone()
+    def _end_when_left_alone(self, node: str) -> None:
+        while not self.may_end():
+            if node in draining_nodes():
+                self.leave()
+            time.sleep(POLL_SECONDS)
         os._exit(0)
 
 
@@ -69,7 +83,7 @@ def start_worker(
         name=name,
         namespace=NAMESPACE,
         lifetime="detached",
-        max_concurrency=4,
+        max_concurrency=6,
         num_cpus=share.num_cpus,
         num_gpus=share.num_gpus,
         max_restarts=0,
@@ -90,6 +104,13 @@ def existing_workers(prefix: str) -> list[str]:
 def _names_in_namespace(actors: Sequence[Any]) -> list[str]:
     """Return the names of our actors. Each of ``actors`` is a dict, though Ray declares it as a string."""
     return [actor["name"] for actor in actors if actor["namespace"] == NAMESPACE]
+
+
+async def ask_to_leave(workers: Iterable[WorkerHandle]) -> None:
+    """Ask workers to write what they finished, hand back the rest, and end. Returns before they do."""
+    calls = [worker.actor.leave.remote() for worker in workers]
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), ASK_SECONDS)
 
 
 def kill_worker(worker: WorkerHandle) -> None:

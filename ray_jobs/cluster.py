@@ -73,13 +73,7 @@ def connect(address: str | None = None) -> None:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     if os.environ.get("NO_COLOR"):
         os.environ.setdefault("RAY_COLOR_PREFIX", "0")
-    address = address or os.environ.get("RAY_ADDRESS") or None
-    found = _address_here() if address in (None, "auto") else None
-    if address == "auto" and not found:
-        raise UserError("no Ray cluster of yours runs on this machine; start one with ray start --head")
-    if found and "RAY_AUTH_MODE" not in os.environ and AuthenticationTokenLoader.instance().has_token(True):
-        _send_token()
-    address = found or address or "local"
+    address = running_cluster(address) or "local"
     own: dict[str, Any] = _settings_of_local_ray() if address == "local" else {}
     try:
         ray.init(
@@ -99,6 +93,24 @@ def connect(address: str | None = None) -> None:
             ) from None
         raise UserError(f"no Ray cluster {address} answers ({reason}); start one with ray start --head") from None
     take_signals_again()  # a Ray in this process replaces the handler of SIGTERM
+
+
+def running_cluster(address: str | None) -> str | None:
+    """Return the address of a running cluster, whose token is sent from now on; None without any.
+
+    Args:
+        address: As for ``connect``.
+
+    Raises:
+        UserError: The address is "auto", and no cluster of this user runs on this machine.
+    """
+    address = address or os.environ.get("RAY_ADDRESS") or None
+    found = _address_here() if address in (None, "auto") else None
+    if address == "auto" and not found:
+        raise UserError("no Ray cluster of yours runs on this machine; start one with ray start --head")
+    if found and "RAY_AUTH_MODE" not in os.environ and AuthenticationTokenLoader.instance().has_token(True):
+        _send_token()
+    return found or address
 
 
 def _address_here() -> str | None:

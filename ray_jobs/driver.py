@@ -2,10 +2,12 @@
 
 Workers decode, compute and write shards themselves; only paths and outcomes pass through Ray, never frames. The
 stores say what is done: whatever ends a worker, a machine, the driver or the cluster, the same call continues.
-Workers outlive their driver for a minute, in which another driver can take them over.
+Workers outlive a driver that was killed for ten minutes, in which another driver can take them over. A driver that
+ends in any other way ends its workers.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import time
@@ -28,14 +30,14 @@ from ..storage.common.progress import Listener
 from ..storage.records import Failure, Profile, Weights
 from ..storage.remote.addresses import without_secrets
 from ..storage.remote.store import remote_store
-from .actors import WorkerHandle, existing_workers, kill_worker, start_worker
-from .cluster import NAMESPACE, MachineNames, Share, cause_of, draining_nodes, is_up, reason_of
+from .actors import WorkerHandle, ask_to_leave, existing_workers, kill_worker, start_worker
+from .cluster import NAMESPACE, MachineNames, Share, cause_of, is_up, reason_of
 from .status import Status
 from .store_watcher import StoreWatcher
 from .worker import TakeoverReport, WorkerReport
 
 POLL_SECONDS = 5.0
-"""Time between checks whether the cluster has grown, and whether machines will be gone soon."""
+"""Time between checks whether the cluster has grown."""
 PAUSE_SECONDS = 2.0
 """Time before a worker that ended is replaced."""
 MAX_ENDS_IN_A_ROW = 3
@@ -99,12 +101,12 @@ class ExtractionDriver:
         self._ends_in_a_row = 0
         self._ends_on: Counter[str] = Counter()
         """{id of a machine: workers in a row that ended there with nothing done}"""
-        self._draining: set[str] = set()
         self._excluded: set[str] = set()
         """Ids of machines that get no more videos."""
         self._machines = MachineNames()
         self._checks: set[asyncio.Task[None]] = set()
-        self._prefix = _worker_prefix(extraction, worker)
+        self._prefix_of_dataset = f"extract-{_digest(str(settings.folder.path))}-"
+        self._prefix = f"{self._prefix_of_dataset}{_settings_digest(extraction, worker)}-"
 
     async def run(self) -> None:
         """Extract until nothing is left.
@@ -117,17 +119,17 @@ class ExtractionDriver:
         self.status.show(self.scheduler.num_left, 0)  # makes the log, by which machines know the folder
         try:
             taken_over = [worker for name in existing_workers(self._prefix) if (worker := await self._take_over(name))]
+            await self._end_workers_with_other_settings()
             await self._sync_with_stores()  # workers may have written and ended since the stores were read
             # Only now, because no video may be assigned before all earlier workers are known.
             slots = {asyncio.create_task(self._run_slot(worker)) for worker in taken_over}
             while self.scheduler.num_left:
-                self._draining = draining_nodes()
                 while len(slots) < min(self.share.num_workers(self._excluded), self.scheduler.num_left):
                     slots.add(asyncio.create_task(self._run_slot()))
                 done, slots = await asyncio.wait(slots, timeout=POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
-                self._check_places()
+                await self._check_places()
                 await asyncio.to_thread(self.extraction.pending.write_failures)
                 self.status.show(self.scheduler.num_left, sum(worker.loaded for worker in self._workers.values()))
             self.dispatch.raise_if_left()
@@ -135,10 +137,10 @@ class ExtractionDriver:
             for task in (*slots, *self._checks):
                 task.cancel()
             await asyncio.gather(*slots, return_exceptions=True)
-            for worker in self._workers.values():
-                # If videos are left, a loaded worker finishes what it has and waits for another driver.
-                if not (worker.loaded and self.scheduler.num_left):
-                    kill_worker(worker)
+            loaded = {name for name, worker in self._workers.items() if worker.loaded and self.scheduler.num_left}
+            await ask_to_leave(self._workers[name] for name in loaded)
+            for name in self._workers.keys() - loaded:
+                kill_worker(self._workers[name])
             self.extraction.pending.write_failures()
 
     async def _take_over(self, name: str) -> WorkerHandle | None:
@@ -152,21 +154,31 @@ class ExtractionDriver:
         except ValueError:  # it has ended since it was listed
             return None
         try:
-            for _ in range(MAX_DRIVER_CHECKS):
-                call = worker.actor.report_for_takeover.remote()
-                report: TakeoverReport = await asyncio.wait_for(call, 2 * DRIVER_AT_WORK_SECONDS)
-                if report.since_driver_seconds > DRIVER_AT_WORK_SECONDS:
-                    break
-                await asyncio.sleep(DRIVER_AT_WORK_SECONDS)
-            else:
-                path = self.extraction.settings.folder.path
-                raise UserError(f"{path}: another call is extracting it now; wait until it ends, or stop it first")
+            report = await _report_without_driver(worker)
         except (RayError, asyncio.TimeoutError):
             kill_worker(worker)
             return None
+        if report is None:
+            path = self.extraction.settings.folder.path
+            raise UserError(f"{path}: another call is extracting it now; wait until it ends, or stop it first")
         self.scheduler.take_over(worker.number, self._known(report.unwritten), self._known(report.written))
         self._workers[name] = worker
         return worker
+
+    async def _end_workers_with_other_settings(self) -> None:
+        """Wait until workers of earlier calls for other features have written what they finished, and have ended."""
+
+        async def end(name: str) -> None:
+            with contextlib.suppress(RayError, ValueError, asyncio.TimeoutError):  # it has ended, or waits for room
+                worker = WorkerHandle(name, next(self._worker_numbers), ray.get_actor(name, NAMESPACE))
+                if await _report_without_driver(worker):
+                    await ask_to_leave([worker])
+                    while True:  # until this raises an error
+                        await asyncio.wait_for(worker.actor.report_for_takeover.remote(), REPORT_WITHIN_SECONDS)
+                        await asyncio.sleep(1.0)
+
+        names = set(existing_workers(self._prefix_of_dataset)) - set(existing_workers(self._prefix))
+        await asyncio.gather(*map(end, names))
 
     def _known(self, video_ids: Sequence[str]) -> list[int]:
         """Return the indices of the videos that belong to this call."""
@@ -213,7 +225,7 @@ class ExtractionDriver:
         return start_worker(name, number, self.worker, self.share, self.shard_seconds, self._excluded)
 
     async def _serve(self, worker: WorkerHandle) -> None:
-        """Give a worker videos and record their outcomes, until nothing is left or its machine will be gone soon."""
+        """Give a worker videos and record their outcomes, until nothing is left or it leaves."""
         # This waits for room on the cluster, however long.
         worker.node = await worker.actor.__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id())
         worker.machine = self._machines.name(worker.node)
@@ -222,22 +234,19 @@ class ExtractionDriver:
         self._check_weights(worker, loaded)
         report = WorkerReport([], 0, True, 0.0, 0.0, 0.0)
         while self.scheduler.num_left:
-            draining = worker.node in self._draining or worker.node in self._excluded
-            if draining and report.idle:
-                self.scheduler.worker_ended(worker.number, blame_videos=False)
-                self.dispatch.return_failures(worker.machine)
-                return
-            tasks, refill_at = [], None
-            if not draining:
-                num_waiting, idle = report.num_waiting, report.idle
-                tasks, refill_at = self.dispatch.next(worker.number, worker.machine, num_waiting, idle=idle)
-            if report.idle and not tasks:
+            num_waiting, idle = report.num_waiting, report.idle
+            tasks, refill_at = self.dispatch.next(worker.number, worker.machine, num_waiting, idle=idle)
+            if idle and not tasks:
                 await asyncio.sleep(IDLE_SECONDS)
             superfluous = self.scheduler.take_superfluous(worker.number)
             dropped = [self.extraction.tasks[number].video.video_id for number in superfluous]
-            call = worker.actor.exchange.remote(tasks, refill_at, draining, dropped)
+            call = worker.actor.exchange.remote(tasks, refill_at, dropped)
             report = await asyncio.wait_for(call, REPORT_WITHIN_SECONDS)
             self._handle_report(worker, report)
+            if report.left:
+                self.scheduler.worker_ended(worker.number, blame_videos=False)
+                self.dispatch.return_failures(worker.machine)
+                return
 
     def _handle_report(self, worker: WorkerHandle, report: WorkerReport) -> None:
         self.status.note_times(worker.number, report)
@@ -251,20 +260,21 @@ class ExtractionDriver:
         if report.quiet_seconds > STALLED_SECONDS:
             raise TimeoutError(f"no outcome for {report.quiet_seconds / 60:.0f} minutes")
 
-    def _check_places(self) -> None:
-        """Let machines check the places from which videos failed there, and note which are not used any more."""
+    async def _check_places(self) -> None:
+        """Let machines check the places from which videos failed there, and end the workers of those that cannot."""
         by_machine = {
             worker.machine: worker
             for worker in self._workers.values()
-            if worker.loaded and worker.node not in self._draining | self._excluded
+            if worker.loaded and worker.node not in self._excluded
         }
         for check in self.dispatch.due_checks(list(by_machine)):
             task = asyncio.create_task(self._make_check(by_machine[check.machine], check))
             self._checks.add(task)
             task.add_done_callback(self._checks.discard)
         self.dispatch.give_up_places(list(by_machine))
-        excluded = {worker.node for worker in self._workers.values() if worker.machine in self.dispatch.excluded}
-        self._excluded |= excluded - {""}
+        useless = [worker for worker in self._workers.values() if worker.machine in self.dispatch.excluded]
+        self._excluded |= {worker.node for worker in useless}
+        await ask_to_leave(useless)
 
     async def _make_check(self, worker: WorkerHandle, check: Check) -> None:
         try:
@@ -327,10 +337,23 @@ class ExtractionDriver:
         self.dispatch.fail(VideoOutcome(video.video_id, path, features, failure), machine)
 
 
-def _worker_prefix(extraction: Extraction, worker: WorkerSettings) -> str:
-    """Return how the names of a call's workers begin. Workers of calls with other settings are not taken over."""
+async def _report_without_driver(worker: WorkerHandle) -> TakeoverReport | None:
+    """Return a worker's report, or None if a driver is calling it."""
+    for _ in range(MAX_DRIVER_CHECKS):
+        call = worker.actor.report_for_takeover.remote()
+        report: TakeoverReport = await asyncio.wait_for(call, 2 * DRIVER_AT_WORK_SECONDS)
+        if report.since_driver_seconds > DRIVER_AT_WORK_SECONDS:
+            return report
+        await asyncio.sleep(DRIVER_AT_WORK_SECONDS)
+    return None
+
+
+def _settings_digest(extraction: Extraction, worker: WorkerSettings) -> str:
+    """Return what the names of workers with the same settings have in common. Only those are taken over."""
     settings = extraction.settings
     chosen = [(name, settings.weights_of(name)) for name in settings.store_names]
-    common_settings = replace(worker, weights={}, num_cores=None)  # these two may differ when a call is repeated
-    digest = hashlib.sha256(repr([str(settings.folder.path), chosen, common_settings]).encode()).hexdigest()
-    return f"extract-{digest[:16]}-"
+    return _digest([chosen, replace(worker, weights={}, num_cores=None)])  # these two may differ in a repeated call
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()[:16]

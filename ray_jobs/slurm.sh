@@ -7,11 +7,13 @@
 #
 # Options before the file are sbatch's, such as --partition and --account; those after the script are the script's. The
 # data is in $VLALIGN_ROOT, or else in vlalign_data of this folder. If time runs out or a node fails, submit the same again.
+# Two minutes before the time limit, the script is stopped, and workers write the videos that they have finished.
 #SBATCH --job-name=vlalign
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
 #SBATCH --exclusive
 #SBATCH --requeue
+#SBATCH --signal=B:TERM@120
 #SBATCH --open-mode=append
 #SBATCH --output=%x-%j.log
 set -euo pipefail
@@ -47,4 +49,17 @@ if [ "$others" -gt 0 ]; then  # --cpus-per-task, because a step gets one core by
         bash -c "$(declare -f start_ray end_ray); umask 077; mkdir -p $folder; trap end_ray EXIT
             start_ray --address $ip:6379 --block" &
 fi
-RAY_ADDRESS="$ip:6379" python "$@"  # the end of this file ends the other nodes' steps, too
+export RAY_ADDRESS="$ip:6379"
+python "$@" &
+script=$!
+
+leave() {
+    trap "" TERM
+    kill -TERM "$script" 2> /dev/null || true
+    wait "$script" || true
+    python -m vlalign.ray_jobs.drain --all --seconds 90 || true
+    exit 143
+}
+
+trap leave TERM
+wait "$script"  # the end of this file ends the other nodes' steps, too

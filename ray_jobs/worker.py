@@ -33,9 +33,11 @@ REPORT_SECONDS = 5.0
 """Longest time that a driver waits for a report. More frequent reports of a thousand workers would keep it busy.
 Videos that are on disk are reported at once, because those that the driver does not know of are extracted again if
 the worker ends."""
-DRIVER_SECONDS = 60.0
+DRIVER_SECONDS = 600.0
 """A worker that no driver calls for this long finishes its videos and ends. Until then another driver can take it
-over."""
+over. Drivers call at least every few seconds."""
+LEAVE_SECONDS = 10.0
+"""The same of a worker that has stopped: the driver that called it last may need this long to call again."""
 
 
 MARKER_SECONDS = 10.0
@@ -46,9 +48,9 @@ class State(Enum):
     """The state of a worker.
 
     NEW -> LOADING -> IDLE <-> WORKING      videos come; all of them are on disk or failed
-    IDLE -> STOPPED, WORKING -> STOPPING    the machine will be gone soon: nothing more is begun
-    STOPPING -> STOPPED                     what was finished is on disk
-    WORKING or STOPPING -> FAILED           the thread ended with an error, which the driver gets
+    NEW or IDLE -> STOPPED                  the worker was asked to leave
+    WORKING -> STOPPING -> STOPPED          it was asked to leave; what was finished is on disk
+    WORKING or STOPPING -> STOPPED          the thread ended with an error, which the driver gets
     """
 
     NEW = auto()
@@ -57,7 +59,6 @@ class State(Enum):
     WORKING = auto()
     STOPPING = auto()
     STOPPED = auto()
-    FAILED = auto()
 
     @property
     def has_thread(self) -> bool:
@@ -66,7 +67,7 @@ class State(Enum):
 
     @property
     def accepts_videos(self) -> bool:
-        """False once the machine will be gone soon."""
+        """False once the worker was asked to leave, or failed."""
         return self not in (State.STOPPING, State.STOPPED)
 
 
@@ -78,13 +79,15 @@ class WorkerReport:
     num_waiting: int
     """Videos that it was given and has not begun."""
     idle: bool
-    """True if all videos that it was given are on disk or failed."""
+    """True if all videos that it was given are on disk or failed, or it has left."""
     compute_seconds: float
     """Total time in which networks computed; on a CPU, the mean over its cores."""
     seconds: float
     """Age of the worker."""
     quiet_seconds: float
     """Time since the last outcome, while there are videos to extract."""
+    left: bool = False
+    """True if it was asked to leave and has written what was finished. Videos that are not on disk are for others."""
 
 
 @dataclass
@@ -262,29 +265,30 @@ class ExtractionWorker:
             videos, since_driver = self._videos, time.monotonic() - self._clock.last_call
             return TakeoverReport(list(videos.unwritten), list(videos.written), since_driver)
 
-    def wait_until_left_alone(self) -> None:
-        """Return once no driver has called for a minute and all videos are on disk."""
-        while (
-            self._state.has_thread
-            or self._state is State.LOADING
-            or time.monotonic() - self._clock.last_call < DRIVER_SECONDS
-        ):
-            time.sleep(1.0)
+    def may_end(self) -> bool:
+        """Return True once all videos are on disk or handed back, and no driver has called for a while."""
+        seconds = LEAVE_SECONDS if self._state is State.STOPPED else DRIVER_SECONDS
+        is_busy = self._state.has_thread or self._state is State.LOADING
+        return not is_busy and time.monotonic() - self._clock.last_call >= seconds
 
-    def exchange(
-        self,
-        tasks: Sequence[VideoTask],
-        refill_at: int | None,
-        draining: bool = False,
-        dropped: Sequence[str] = (),
-    ) -> WorkerReport:
-        """Accept videos, and report what became of earlier ones.
+    def leave(self) -> None:
+        """Write finished videos and hand back the others, also those that are begun: the machine will be gone soon.
+
+        Returns at once, or once the extractors are loaded. ``exchange`` reports what was written.
+        """
+        with self._loading, self._changed:
+            self._state = State.STOPPING if self._state.has_thread else State.STOPPED
+            self._videos.refill_at = None
+            self._videos.waiting.clear()
+            self._changed.notify_all()
+
+    def exchange(self, tasks: Sequence[VideoTask], refill_at: int | None, dropped: Sequence[str] = ()) -> WorkerReport:
+        """Accept videos, unless the worker was asked to leave, and report what became of earlier ones.
 
         Args:
             tasks: Videos to extract.
             refill_at: Report as soon as no more than this many videos are waiting to begin. None: no more videos follow
                 for now; finish and write everything.
-            draining: The machine will be gone soon. Write what is finished at once, and begin nothing more.
             dropped: Ids of videos that another worker has computed. They need not be extracted or written.
 
         Raises:
@@ -293,14 +297,9 @@ class ExtractionWorker:
         with self._changed:
             videos, self._clock.last_call = self._videos, time.monotonic()
             videos.drop(dropped)
-            if draining and self._state.accepts_videos and self._state is not State.FAILED:
-                self._state = State.STOPPING if self._state.has_thread else State.STOPPED
             if self._state.accepts_videos:
                 videos.refill_at = refill_at
                 self._accept(tasks)
-            else:
-                videos.refill_at = None
-                videos.waiting.clear()  # other workers have the time
             self._changed.wait_for(lambda: not self._state.has_thread or videos.has_news, REPORT_SECONDS)
             self._clock.last_call = time.monotonic()
             events, videos.events = videos.events, []
@@ -324,6 +323,7 @@ class ExtractionWorker:
             compute_seconds=self._stopwatch.seconds / ((on_cpu and self._settings.num_cores) or 1),
             seconds=now - self._clock.made,
             quiet_seconds=now - self._clock.last_progress if is_working else 0.0,
+            left=self._state is State.STOPPED and self._error is None,
         )
 
     def _tasks(self) -> Iterator[VideoTask | None]:
@@ -347,7 +347,8 @@ class ExtractionWorker:
                     self._settings,
                     self._extractors,
                     self._tasks(),
-                    shard_seconds=lambda: self._shard_seconds if self._state.accepts_videos else 0.0,
+                    shard_seconds=self._shard_seconds,
+                    is_stopped=lambda: not self._state.accepts_videos,
                     is_wanted=lambda video_id: video_id not in self._videos.dropped,
                 ):
                     self._record(event)
@@ -355,7 +356,7 @@ class ExtractionWorker:
                 error = raised
             with self._changed:
                 if error is not None:
-                    self._state, self._error = State.FAILED, error
+                    self._state, self._error = State.STOPPED, error
                 elif not self._videos.waiting:
                     self._state = State.IDLE if self._state is State.WORKING else State.STOPPED
                 else:

@@ -11,19 +11,21 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TextIO
+
+from fsspec.callbacks import Callback
 
 from ...storage.common.errors import UserError
 from ...storage.common.retry import RetriesFailed, retry
 from ...storage.common.signals import stopping
 from ...storage.common.system import try_lock, wait_for_lock
 from ...storage.common.writing import open_to_write
-from ...storage.remote.addresses import HTTP, AddressRefused, hide_secrets, scheme_of, without_secrets
+from ...storage.remote.addresses import AddressRefused, hide_secrets, scheme_of, without_secrets
 from ...storage.remote.file_systems import file_system, package_to_install
 from ..decoding.errors import VideoError
 from .video_jobs import END, VideoJob
@@ -68,6 +70,19 @@ class _Downloads:
         shutil.rmtree(self.folder, ignore_errors=True)
         self._lock.close()
         shutil.rmtree(self.folder, ignore_errors=True)  # Windows removes no open file
+
+
+class _EachPiece(Callback):
+    """Calls a function with the bytes that were received so far, and the seconds, whenever some have come."""
+
+    def __init__(self, check: Callable[[int, float], None]) -> None:
+        super().__init__()
+        self._check, self._started = check, time.monotonic()
+
+    def relative_update(self, inc: int = 1) -> None:
+        """Count ``inc`` more bytes."""
+        super().relative_update(inc)
+        self._check(self.value, time.monotonic() - self._started)
 
 
 class Fetcher:
@@ -156,25 +171,22 @@ class Fetcher:
         except ImportError as error:
             reason, todo, shown = " ".join(str(error).split()), package_to_install(url), without_secrets(url)
             raise UserError(f"{shown}: cannot be read without another package ({reason}); {todo}") from None
-        declared = files.info(path).get("size")
+        declared = files.info(path, **({"timeout": PATIENCE_SECONDS} if files.async_impl else {})).get("size")
         size = declared if isinstance(declared, int) and declared >= 0 else None
         self._reserve(local, size)
-        # As a stream: only a part is in memory at a time, whatever the server does. With a size, fsspec does not ask
-        # again.
-        options = {"block_size": 0, "size": 1} if scheme_of(url) in HTTP else {}
-        with files.open(path, "rb", **options) as theirs, local.open("wb") as ours:
-            received, started = 0, time.monotonic()
-            while (block := theirs.read(BLOCK_BYTES)) and not self._closing:
-                received += len(block)
-                self._check_limits(received, size, time.monotonic() - started)
-                ours.write(block)
-        if size not in (None, received) and not self._closing:
+        # As a stream, each piece of which is checked: s3fs would otherwise wait for large parts, however slow they are.
+        options = {"max_concurrency": 1} if scheme_of(url) == "s3" else {}
+        files.get_file(path, str(local), callback=_EachPiece(partial(self._check_limits, size)), **options)
+        received = local.stat().st_size
+        if size not in (None, received):
             raise OSError(f"{received:,} of {size:,} bytes came")
         with self._room:
             self._sizes[local] = received
             self._room.notify_all()
 
-    def _check_limits(self, received: int, size: int | None, seconds: float) -> None:
+    def _check_limits(self, size: int | None, received: int, seconds: float) -> None:
+        if self._closing:
+            raise OSError("the download was stopped")
         if received > (self._max_bytes if size is None else size):
             room = f"{self._max_bytes:,}, for which there is room"
             limit = room if size is None else f"the {size:,} that it declared"

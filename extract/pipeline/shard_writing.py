@@ -144,19 +144,21 @@ def extract_into_stores(
     extractors: Mapping[str, Extractor],
     tasks: Iterable[VideoTask | None],
     *,
-    shard_seconds: Callable[[], float] = lambda: SHARD_SECONDS,
+    shard_seconds: float = SHARD_SECONDS,
+    is_stopped: Callable[[], bool] = lambda: False,
     is_wanted: Callable[[str], bool] = lambda _: True,
 ) -> ClosableIterator[VideoOutcome | ShardsWritten]:
     """Yield each video's ``VideoOutcome`` when it is computed, and ``ShardsWritten`` whenever shards were written.
 
-    Shards are written every ``SHARD_VIDEOS`` videos, ``SHARD_BYTES`` or ``shard_seconds()``. Finished videos are
+    Shards are written every ``SHARD_VIDEOS`` videos, ``SHARD_BYTES`` or ``shard_seconds``. Finished videos are
     written whatever ends the run.
 
     Args:
         worker: Data set, cores, and hosts that videos may be fetched from.
         extractors: {features: extractor} of all features that the tasks need.
         tasks: The videos. A None among them means "none at the moment": videos already begun continue meanwhile.
-        shard_seconds: Returns the longest time between shards.
+        shard_seconds: Longest time between shards.
+        is_stopped: Called often; once it returns True, no more videos are finished, also of those that are begun.
         is_wanted: Returns whether the video with an id shall be written, and its outcome be yielded.
     """
     used = list(extractors.values())
@@ -166,7 +168,9 @@ def extract_into_stores(
     try:
         for result in results:
             if result is None:  # only now, so that videos that finish together lie in one shard
-                if unwritten.has_news and time.monotonic() - unwritten.since > shard_seconds():
+                if is_stopped():
+                    break
+                if unwritten.has_news and time.monotonic() - unwritten.since > shard_seconds:
                     yield unwritten.write()
                 continue
             unwritten.has_news = True

@@ -22,8 +22,8 @@ OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", 
 """Schemes of servers without folders, on which an object is there whole or not at all."""
 TRIES, PAUSE_SECONDS = 3, 2.0
 ANSWER_SECONDS, SLOWEST_BYTES_PER_SECOND = 60.0, 250_000
-"""A copy of a file may take ``ANSWER_SECONDS``, and longer the larger it is. No other limit ends a request whose server
-stops reading in the middle.
+"""A request may take ``ANSWER_SECONDS``, and longer the more bytes it copies. No other limit ends a request whose
+server stops reading in the middle, or sends a byte now and then.
 """
 
 
@@ -67,7 +67,7 @@ class RemoteFiles:
             self.names()
             step = "written"
             self._make_folder()
-            _retried(lambda: self._files.pipe_file(path, b"check"), self.url)
+            _retried(lambda: self._files.pipe_file(path, b"check", **self._time_limit()), self.url)
             step = "read"
             self.read(name, 0, 1)
         except Refused as error:
@@ -75,7 +75,7 @@ class RemoteFiles:
         finally:
             if step == "read":
                 with contextlib.suppress(OSError):  # nothing else needs the right to remove files
-                    _retried(lambda: self._files.rm_file(path), self.url)
+                    _retried(lambda: self._files.rm_file(path, **self._time_limit()), self.url)
 
     def names(self) -> list[str]:
         """Return the names of all files in the folder; none if the folder is missing. A missing bucket is ``Refused``
@@ -85,7 +85,7 @@ class RemoteFiles:
         def list_names() -> list[str]:
             self._files.invalidate_cache()
             try:
-                paths = self._files.ls(self._path, detail=False)
+                paths = self._files.ls(self._path, detail=False, **self._time_limit())
             except FileNotFoundError as error:
                 if error.__cause__:  # the server's answer about the bucket
                     raise
@@ -96,8 +96,9 @@ class RemoteFiles:
 
     def read(self, name: str, first: int, last: int) -> bytes:
         """Return bytes [first, last) of a file; fewer at its end."""
+        limit = self._time_limit(last - first)
         content = _retried(
-            lambda: self._files.cat_file(self._in_folder(name), start=first, end=last), f"{self.url}/{name}"
+            lambda: self._files.cat_file(self._in_folder(name), start=first, end=last, **limit), f"{self.url}/{name}"
         )
         return content[first:last] if len(content) > last - first else content  # a server without partial requests
 
@@ -118,7 +119,7 @@ class RemoteFiles:
 
         def look() -> bool:
             self._files.invalidate_cache()
-            return self._files.exists(self._in_folder(name))
+            return self._files.exists(self._in_folder(name), **self._time_limit())
 
         return _retried(look, f"{self.url}/{name}")
 
@@ -131,7 +132,7 @@ class RemoteFiles:
 
         def look() -> dict[str, Any]:
             self._files.invalidate_cache()
-            return self._files.info(self._in_folder(name))
+            return self._files.info(self._in_folder(name), **self._time_limit())
 
         known = _retried(look, f"{self.url}/{name}")
         if known["size"] != num_bytes:
@@ -172,7 +173,7 @@ class RemoteFiles:
         if not self._holds_objects:  # there it would make a missing bucket
             self._files.makedirs(self._path, exist_ok=True)
 
-    def _time_limit(self, num_bytes: int) -> dict[str, Any]:
+    def _time_limit(self, num_bytes: int = 0) -> dict[str, Any]:
         seconds = ANSWER_SECONDS + num_bytes / SLOWEST_BYTES_PER_SECOND
         return {"timeout": seconds} if self._files.async_impl else {}
 

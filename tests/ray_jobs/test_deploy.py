@@ -15,6 +15,7 @@ from helpers.needs import package
 from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
 from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.scripts.scripts import submit
+from vlalign.ray_jobs.drain import main as drain_main
 from vlalign.ray_jobs.extract_howto100m import main as extract_main
 from vlalign.ray_jobs.index import main as index_main
 from vlalign.ray_jobs.preprocess import main as preprocess_main
@@ -199,6 +200,15 @@ def test_pods_and_claim_follow_the_schema_of_kubernetes():
         described = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, **pod}
         kubernetes_validate.validate(described, "1.34", strict=True)
     kubernetes_validate.validate(CLAIM, "1.34", strict=True)
+
+
+def test_pods_have_time_to_hand_back_their_work(capsys):
+    pod = PODS[1]["spec"]
+    python, flag, module, *options = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+    assert (python, flag, module) == ("python", "-m", "vlalign.ray_jobs.drain")
+    assert options[0] == "--seconds" and int(options[1]) + 20 <= pod["terminationGracePeriodSeconds"]
+    assert drain_main([*options, "--address", "nowhere"]) == 2
+    assert "nowhere" in capsys.readouterr().err
 
 
 def test_ray_can_grow_the_cluster_that_the_job_describes():

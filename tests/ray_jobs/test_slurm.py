@@ -8,8 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.slurm import slurm
-from vlalign.storage import FeatureStore
+from vlalign.extract.videos.selection import render_missing
+from vlalign.preprocess.datasets import demo
+from vlalign.storage import FeatureStore, VideoRecord
 from vlalign.storage.common.files import read_jsonl
+from vlalign.storage.dataset.folder import DatasetFolder
 
 __all__ = ["slurm"]  # a fixture
 
@@ -55,6 +58,30 @@ def test_an_extraction_on_two_nodes_equals_that_of_one_machine(slurm, checkout, 
     for video_id in one.video_ids():
         a, b = one.get(video_id).features, other.get(video_id).features
         np.testing.assert_allclose(a, b, rtol=0.01, atol=0.002 * np.abs(b).max())  # as many cores add in another order
+
+
+@pytest.mark.slow
+def test_a_job_that_is_signalled_before_its_time_limit_writes_finished_videos(slurm, checkout, tmp_path):
+    dataset, log = DatasetFolder(tmp_path / "root", "demo"), tmp_path / "log.txt"
+    videos = [record for record in demo.records(demo.plan_scenes(0)) if isinstance(record, VideoRecord)][:100]
+    dataset.write_videos(videos)
+    render_missing(dataset, videos)
+    script = "ray_jobs/slurm.sh ray_jobs/extract_howto100m.py --dataset demo --features s3d --weights random"
+    printed = slurm.run(
+        f"""
+        export VLALIGN_ROOT={dataset.root}
+        job=$(sbatch --parsable --nodes 2 --output {log} {script} --shard-seconds 1000)
+        runs() {{ squeue --noheader --jobs $job | grep --quiet .; }}
+        while runs && ! grep --quiet "extracting: [1-9]" {log}; do sleep 1; done
+        scancel --batch --signal=TERM $job
+        while runs; do sleep 1; done
+        scontrol show job $job
+        """,
+        checkout,
+        1000,
+    )
+    assert "drained in" in log.read_text() and "ExitCode=143:0" in printed, printed + log.read_text()
+    assert 0 < len(FeatureStore(dataset.features("s3d")).video_ids()) < len(videos)
 
 
 @pytest.mark.slow

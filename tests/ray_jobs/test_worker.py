@@ -1,6 +1,7 @@
 """One extraction worker without Ray: what it accepts and reports, and what it does if no driver calls."""
 
 import re
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from vlalign.ray_jobs.worker import ExtractionWorker, State, WorkerReport
 from vlalign.storage import FeatureStore, VideoRecord
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.storage.remote import http_client as web
 
 FEATURES = ["s3d"]
 
@@ -125,15 +127,47 @@ def test_a_broken_video_is_reported_as_a_failure(worker, films, tmp_path):
     assert worker.report_for_takeover().unwritten == []
 
 
-def test_in_a_hurry_it_finishes_begun_videos_and_accepts_no_more(worker, films):
-    worker.exchange(tasks_of(films), 5)
-    events = worker.exchange([], 0, draining=True).events
-    events += exchange_until(worker, is_idle, refill_at=0)
-    done = kept(events)
-    assert len(done) < len(films), "those that had not begun are left to others"
-    assert not done or set(FeatureStore(worker._settings.dataset.features("s3d")).video_ids()) == set(done)
+def test_a_worker_that_leaves_writes_finished_videos_and_hands_back_the_others(worker, films, tmp_path, monkeypatch):
+    """The third video is downloaded from a silent server, so that it is begun for ever."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}/silent.mp4"
+        monkeypatch.setattr(worker, "_settings", replace(worker._settings, allowed_hosts=("127.0.0.1",)))
+        monkeypatch.setattr(web, "SILENT_SECONDS", 5.0)
+        begun = VideoRecord(video_id="begun", path=address)
+        events = worker.exchange(tasks_of([*films[:2], begun]), -1).events
+        events += exchange_until(worker, lambda _, more: len(outcomes(events + more)) == 2, refill_at=-1)
+        assert kept(events) == [], "a shard takes longer to fill"
+        worker.leave()
+        assert not worker.may_end()
+        events = exchange_until(worker, lambda answer, _: answer.left)
+    assert sorted(kept(events)) == sorted(FeatureStore(worker._settings.dataset.features("s3d")).video_ids())
+    assert worker.report_for_takeover().unwritten == ["begun"]
     answer = worker.exchange(tasks_of([films[5]]), 0)
-    assert answer.idle and answer.events == []
+    assert answer.left and answer.events == []
+    monkeypatch.setattr(module, "LEAVE_SECONDS", 0.0)
+    assert worker.may_end()
+
+
+@pytest.mark.parametrize("loads", [True, False], ids=["loading", "not loaded"])
+def test_a_worker_that_is_asked_to_leave_before_it_has_videos_takes_none(tmp_path, films, monkeypatch, loads):
+    begun, go_on = threading.Event(), threading.Event()
+
+    def load(_: object) -> dict[str, Extractor]:
+        begun.set()
+        assert go_on.wait(60)
+        return {"s3d": stub()}
+
+    monkeypatch.setattr(module, "make_extractors", load)
+    made = ExtractionWorker(settings_in(tmp_path, 2), shard_seconds=0.0)
+    with ThreadPoolExecutor() as pool:
+        loading = pool.submit(made.load if loads else begun.set)
+        assert begun.wait(60)
+        leaving = pool.submit(made.leave)
+        go_on.set()
+        wait([loading, leaving], 60)
+    made.load()
+    answer = made.exchange(tasks_of(films[:1]), 0)
+    assert answer.left and made.report_for_takeover().unwritten == []
 
 
 def test_it_answers_as_soon_as_few_enough_videos_wait(worker, films):
@@ -155,7 +189,11 @@ def test_an_error_in_its_thread_reaches_the_driver(worker, films, monkeypatch):
 def test_without_a_driver_it_finishes_and_may_end(worker, films, monkeypatch):
     monkeypatch.setattr(module, "DRIVER_SECONDS", 1.0)
     worker.exchange(tasks_of(films), 0)
-    worker.wait_until_left_alone()
+    assert not worker.may_end()
+    until = time.monotonic() + 300
+    while not worker.may_end():
+        assert time.monotonic() < until
+        time.sleep(0.1)
     assert sorted(FeatureStore(worker._settings.dataset.features("s3d")).video_ids()) == [v.video_id for v in films]
     assert worker.report_for_takeover().unwritten == [] and worker.report_for_takeover().since_driver_seconds > 1.0
 
