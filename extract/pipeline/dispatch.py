@@ -107,7 +107,7 @@ class Dispatch:
         self._good: dict[int, int] = {}
         """{place: a video that could be read}"""
         self._tried_twice: set[int] = set()
-        self._given_at: dict[int, float] = {}
+        self._started, self._times_given = clock(), dict[int, float]()
         self._random = random.Random(0)
 
     # Videos
@@ -142,10 +142,14 @@ class Dispatch:
         given, refill_at = self.scheduler.next(worker, num_waiting, may_read, max_waiting)
         now = self._clock()
         if not given and idle and not self._settle_all(machine):
-            slow = self.scheduler.copy(worker, may_read, lambda video: now - self._given_at[video] > SLOW_SECONDS)
+            slow = self.scheduler.copy(worker, may_read, lambda video: now - self._given_at(video) > SLOW_SECONDS)
             given = [] if slow is None else [slow]
-        self._given_at |= dict.fromkeys(given, now)
+        self._times_given |= dict.fromkeys(given, now)
         return [self.tasks[number] for number in given], refill_at
+
+    def _given_at(self, video: int) -> float:
+        """Return when a worker was given a video; one of an earlier call had it when this one began."""
+        return self._times_given.get(video, self._started)
 
     def outcome(self, worker: int, machine: str, outcome: VideoOutcome) -> None:
         """Take the outcome of a video.

@@ -16,6 +16,8 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 import numpy as np
 from helpers.clusters import IMPORT_HOOK, PORT, SCRIPTS, Cluster, descendants
 from ray_data import FEATURES, kill_all, make_films, workers

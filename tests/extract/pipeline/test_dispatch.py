@@ -183,6 +183,13 @@ def test_idle_workers_also_do_what_a_slow_one_has_and_the_first_result_counts(wo
     made.dispatch.outcome(1, "b", late)  # reports nothing a second time
 
 
+def test_an_idle_worker_does_what_a_worker_of_an_earlier_call_does_not_finish(world):
+    made = world(urls(3), lambda _, url, now: "")
+    made.dispatch.scheduler.take_over(7, unwritten=[0, 1], written=[])
+    made.run()
+    assert len(made.done) == 3 and made.seconds > SLOW_SECONDS
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_in_random_histories_each_video_has_one_final_outcome(world, seed):
     rng = random.Random(seed)
