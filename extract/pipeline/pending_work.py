@@ -108,7 +108,7 @@ class PendingWork:
             videos = (video for video in videos if any(video.video_id in self.failures[name] for name in self.features))
         seen = ((video, None if video.url else self.dataset.video_file(video)) for video in videos)
         files = map_in_threads(lambda each: (each[0], _File(each[1])), seen)
-        if not only_failed:
+        if not only_failed and (self.stores or any(self.failures.values())):
             must_read = ((video, file, self._must_read(video, file)) for video, file in files)
             files = map_in_threads(_read_if_needed, must_read)
         for video, file in files:
