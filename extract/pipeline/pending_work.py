@@ -6,6 +6,7 @@ Imports nothing heavy: if nothing is left, this is all that runs.
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +22,9 @@ from .failure_log import FailureLog, set_failure
 
 OLDER_NS = 3600 * 10**9
 """An hour: the clocks of machines differ, and a video is read some time before its shard is written."""
+
+BATCH_VIDEOS = 4096
+"""Videos whose files are read together, where size and time do not tell whether they are unchanged."""
 
 
 class VideoTask(NamedTuple):
@@ -42,7 +46,8 @@ class _File:
     def __init__(self, path: str | None) -> None:
         """Take the path of a file; None for a remote video, which is not fetched only to be compared."""
         self._path = path
-        self._identity: str | None = None
+        self.identity = None if path else ""
+        """Identity of its content; None until it is read."""
         try:
             self.stat: os.stat_result | None = os.stat(path) if path else None
         except OSError:
@@ -53,14 +58,13 @@ class _File:
         """Size in bytes; 0 if it is not known."""
         return self.stat.st_size if self.stat else 0
 
-    @property
-    def identity(self) -> str:
-        if self._identity is None:  # a cached_property would let one thread wait for the other before Python 3.12
-            self._identity = file_identity(Path(self._path)) if self._path else ""
-        return self._identity
+    def read(self) -> None:
+        """Read its identity."""
+        self.identity = file_identity(Path(self._path)) if self._path else ""
 
     def has_same_size_and_time(self, source: str, since_ns: int) -> bool:
-        """Return whether the file is as large as when features were made from it, and older; or gone.
+        """Return whether the file is as large as when features were made from it, and older; or gone: it needs no
+        features then either.
 
         Args:
             source: Identity of the file that the features were made from.
@@ -69,14 +73,6 @@ class _File:
         if self.stat is None:
             return True
         return self.stat.st_mtime_ns < since_ns - OLDER_NS and source.startswith(f"{self.stat.st_size}-")
-
-    def is_unchanged(self, source: str, since_ns: int) -> bool:
-        """Return whether the file is unchanged since features were made from it.
-
-        It is if it has the same size and is older, or else the same content. A file that is gone needs no features
-        either.
-        """
-        return self.has_same_size_and_time(source, since_ns) or self.identity in ("", source)
 
 
 class PendingWork:
@@ -105,42 +101,41 @@ class PendingWork:
             videos = (video for video in videos if any(video.video_id in self.failures[name] for name in self.features))
         seen = ((video, None if video.url else self.dataset.video_file(video)) for video in videos)
         files = map_in_threads(lambda each: (each[0], _File(each[1])), seen)
-        if not only_failed:
-            must_read = ((video, file, self._must_read(video, file)) for video, file in files)
-            files = map_in_threads(_read_if_needed, must_read)
-        for video, file in files:
-            failed = [name for name in self.features if video.video_id in self.failures[name]]
-            if missing := failed if only_failed else self._missing(video, file):
-                yield VideoTask(video, missing, file.size)
+        find_missing = self._failed if only_failed else self._missing
+        while batch := list(islice(files, BATCH_VIDEOS)):
+            missing = [find_missing(video, file) for video, file in batch]
+            unread = [file for (_, file), known in zip(batch, missing, strict=True) if known is None]
+            for _ in map_in_threads(_File.read, unread):
+                pass
+            for (video, file), known in zip(batch, missing, strict=True):
+                if left := find_missing(video, file) if known is None else known:
+                    yield VideoTask(video, left, file.size)
 
     def missing_features(self, video: VideoRecord, *, only_failed: bool) -> list[str]:
         """Return the features that a video still needs, as ``tasks`` does."""
         return next((task.features for task in self.tasks([video], only_failed=only_failed)), [])
 
-    def _must_read(self, video: VideoRecord, file: _File) -> bool:
-        """Return whether size and time of a file do not tell whether it is unchanged."""
-        for name in self.features:
-            store, failure = self.stores.get(name), self.failures[name].get(video.video_id)
-            if store is not None and video.video_id in store:
-                if not file.has_same_size_and_time(store.source(video.video_id), store.written_at_ns(video.video_id)):
-                    return True
-            elif failure and not is_transient(failure):
-                return True
-        return False
+    def _failed(self, video: VideoRecord, _: _File) -> list[str]:
+        return [name for name in self.features if video.video_id in self.failures[name]]
 
-    def _missing(self, video: VideoRecord, file: _File) -> list[str]:
+    def _missing(self, video: VideoRecord, file: _File) -> list[str] | None:
+        """Return the features that a video needs; None if its file must be read to tell."""
         missing = []
         for features in self.features:
             store, failure = self.stores.get(features), self.failures[features].get(video.video_id)
-            if (
-                store is not None
-                and video.video_id in store
-                and file.is_unchanged(store.source(video.video_id), store.written_at_ns(video.video_id))
-            ):
-                continue
-            is_own = failure and not is_transient(failure)
-            if failure and is_own and (video.url or (failure.source == file.identity and file.identity)):
-                continue
+            if store is not None and video.video_id in store:
+                source = store.source(video.video_id)
+                if file.has_same_size_and_time(source, store.written_at_ns(video.video_id)):
+                    continue
+                if file.identity is None:
+                    return None
+                if file.identity in ("", source):
+                    continue
+            if failure and not is_transient(failure):
+                if file.identity is None:
+                    return None
+                if video.url or (file.identity and file.identity == failure.source):
+                    continue
             missing.append(features)
         return missing
 
@@ -178,13 +173,6 @@ class Extraction:
     """The stores, and the failures, of which it takes new ones."""
     problems: Problems
     """Receives videos that failed or are damaged."""
-
-
-def _read_if_needed(each: tuple[VideoRecord, _File, bool]) -> tuple[VideoRecord, _File]:
-    video, file, must_read = each
-    if must_read:
-        _ = file.identity  # is kept
-    return video, file
 
 
 def is_transient(failure: Failure) -> bool:
