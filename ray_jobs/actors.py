@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import platform
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +23,12 @@ class ExtractionActor(ExtractionWorker):
     def __init__(self, settings: WorkerSettings, shard_seconds: float) -> None:
         """Start the thread that waits for the end. The arguments are those of ``ExtractionWorker``."""
         super().__init__(settings, shard_seconds)
+        self._label = f"extract {settings.dataset.name} on {platform.node()}"
         threading.Thread(target=self._end_when_left_alone, daemon=True).start()
+
+    def __repr__(self) -> str:
+        """Return what Ray writes before each message of this worker, and shows in its dashboard."""
+        return self._label
 
     def _end_when_left_alone(self) -> None:
         self.wait_until_left_alone()
@@ -37,6 +43,9 @@ class WorkerHandle:
     number: int
     actor: ActorHandle
     node: str = ""
+    """Id of its machine in the cluster."""
+    machine: str = ""
+    """Name of its machine, for people."""
     loaded: bool = False
     """False while it waits for room on the cluster."""
 

@@ -236,7 +236,7 @@ def spread(call: Callable[[T], R], items: Iterable[T], *, doing: str, preserve_o
     Args:
         call: Function to run; it must be picklable.
         items: Read lazily, ``ITEMS_PER_CORE`` per core.
-        doing: What the function does, for messages, such as "tagging captions".
+        doing: What the function does, for messages and the dashboard, such as "tagging captions".
         preserve_order: Yield the results in the order of the items, instead of as they are done.
 
     Raises:
@@ -254,9 +254,10 @@ def spread(call: Callable[[T], R], items: Iterable[T], *, doing: str, preserve_o
         done, waiting[:] = (waiting[:1], waiting[1:]) if preserve_order else ray.wait(waiting)
         return ray.get(done)
 
+    named = remote.options(name=doing)  # as the dashboard shows it
     try:
         for item in items:
-            waiting.append(remote.remote(item))
+            waiting.append(named.remote(item))
             if len(waiting) >= ITEMS_PER_CORE * max(sum(node.get("CPU", 0) for node in nodes()), 1):
                 yield from next_results()
         while waiting:
@@ -284,3 +285,26 @@ def reason_of(error: Exception) -> str:
 def draining_nodes() -> set[str]:
     """Return the ids of machines that will be gone soon: idle, reclaimed by a spot market, or shutting down."""
     return set(state.get_draining_nodes())
+
+
+class MachineNames:
+    """The names of machines, as a person knows them."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+
+    def name(self, node: str) -> str:
+        """Return the name of a machine: its host's, with a part of the id if another one that is up has that name.
+
+        A machine keeps its name, and one that comes back under the same host name is the same machine.
+
+        Args:
+            node: Id of the machine in the cluster.
+        """
+        if node not in self._names:
+            known = {each["NodeID"]: each for each in ray.nodes()}
+            about = known.get(node, {})
+            host = about.get("NodeManagerHostname") or about.get("NodeManagerAddress") or node[:8]
+            others = {self._names[other] for other, each in known.items() if each["Alive"] and other in self._names}
+            self._names[node] = f"{host}-{node[:4]}" if host in others else host
+        return self._names[node]

@@ -43,6 +43,16 @@ class VideoScheduler:
         """True for each video that is on disk, has failed or is given up; it is not assigned again."""
         self.num_left = len(self._new)
 
+    @property
+    def completed(self) -> np.ndarray:
+        """Whether each video is on disk, has failed or is given up, as bool [num_videos]."""
+        return np.frombuffer(self._completed, np.bool_)
+
+    @property
+    def num_computed(self) -> int:
+        """Number of videos that are computed and not on disk yet."""
+        return sum(map(len, self._computed.values()))
+
     def next(self, worker: int, num_waiting: int) -> tuple[list[int], int | None]:
         """Assign videos to a worker.
 

@@ -222,7 +222,9 @@ class Cluster:
     def workers(self) -> list[int]:
         """Return the ids of extraction workers."""
         below = {pid for raylet in self.machines for pid in descendants(raylet)}
-        return [pid for pid, (_, args) in processes().items() if pid in below and args.startswith("ray::Actor")]
+        return [
+            pid for pid, (_, args) in processes().items() if pid in below and args.startswith("ray::ExtractionActor")
+        ]
 
     def stop(self) -> None:
         for _ in range(2):  # some start others as they end
