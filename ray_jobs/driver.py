@@ -9,6 +9,8 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import platform
+import re
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -31,7 +33,7 @@ from ..storage.remote.store import remote_store
 from ..storage.shards import read_shard
 from ..storage.stores.feature_store import FeatureStore, current_shards
 from .actors import WorkerHandle, existing_workers, kill_worker, start_worker
-from .cluster import NAMESPACE, Share, cause_of, draining_nodes, reason_of
+from .cluster import NAMESPACE, MachineNames, Share, cause_of, draining_nodes, reason_of
 from .scheduler import MAX_ENDS, VideoScheduler
 from .status import Status
 from .worker import TakeoverReport, WorkerReport
@@ -52,6 +54,8 @@ DRIVER_AT_WORK_SECONDS = 5.0
 MAX_DRIVER_CHECKS = 4
 """After this many checks that driver counts as alive: a busy worker may still be executing calls of a killed driver,
 which look like those of a live one."""
+MAX_READABLE = 60
+"""Characters of the data set and the features in the name of a worker."""
 IDLE_SECONDS = 0.5
 """Time between offers of work to an idle worker."""
 
@@ -88,7 +92,9 @@ class ExtractionDriver:
         self.scheduler = VideoScheduler(self.sizes)
         self._stores = StoreWatcher(extraction.pending, extraction.weights)
         log = settings.folder.path / "jobs" / f"extract-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
-        self.status = Status(len(tasks), sum(self.sizes), log, on_progress)
+        self.status = Status(
+            self.scheduler, self.sizes, log, call=_call_of(extraction, worker, share), on_progress=on_progress
+        )
         self._workers: dict[str, WorkerHandle] = {}
         self._worker_numbers = count()
         self._expected_weights = {
@@ -99,6 +105,7 @@ class ExtractionDriver:
         self._store_urls = {name: store.url for name, store in remote.items() if store}
         self._ends_in_a_row = 0
         self._draining: set[str] = set()
+        self._machines = MachineNames()
         self._prefix = _worker_prefix(extraction, worker)
 
     async def run(self) -> None:
@@ -115,13 +122,15 @@ class ExtractionDriver:
             slots = {asyncio.create_task(self._run_slot(worker)) for worker in taken_over}
             while self.scheduler.num_left:
                 self._draining = draining_nodes()
+                for node in self._draining:
+                    self.status.note_machine(self._machines.name(node), "draining", "will be gone soon")
                 while len(slots) < min(self.share.num_workers(), self.scheduler.num_left):
                     slots.add(asyncio.create_task(self._run_slot()))
                 done, slots = await asyncio.wait(slots, timeout=POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
                 self.extraction.pending.write_failures()
-                self.status.show(self.scheduler.num_left, sum(worker.loaded for worker in self._workers.values()))
+                self.status.show([worker.number for worker in self._workers.values() if worker.loaded])
         finally:
             for task in slots:
                 task.cancel()
@@ -204,6 +213,7 @@ class ExtractionDriver:
         """Give a worker videos and record their outcomes, until nothing is left or its machine will be gone soon."""
         loaded = await worker.actor.load.remote(self._store_urls)  # waits for room on the cluster, however long
         worker.node = await worker.actor.__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id())
+        worker.machine = self._machines.name(worker.node)
         worker.loaded = True
         self._check_weights(worker, loaded)
         report = WorkerReport([], 0, True, 0.0, 0.0, 0.0)
@@ -222,23 +232,23 @@ class ExtractionDriver:
             self._handle_report(worker, report)
 
     def _handle_report(self, worker: WorkerHandle, report: WorkerReport) -> None:
-        self.status.note_times(worker.number, report)
+        self.status.note_times(worker.number, report, worker.machine)
         for event in report.events:
             if isinstance(event, ShardsWritten):
                 for number in self._known(event.video_ids):
                     self.scheduler.mark_completed(worker.number, number)
             elif (number := self.task_index.get(event.video_id)) is not None:
                 self._ends_in_a_row = 0
-                self._record_outcome(event)
+                self._record_outcome(event, worker)
                 (self.scheduler.mark_completed if event.failure else self.scheduler.mark_computed)(
                     worker.number, number
                 )
         if report.quiet_seconds > STALLED_SECONDS:
             raise TimeoutError(f"no outcome for {report.quiet_seconds / 60:.0f} minutes")
 
-    def _record_outcome(self, outcome: VideoOutcome) -> None:
-        self.status.outcome(outcome, self.sizes[self.task_index[outcome.video_id]])
-        report_outcome(outcome, self.extraction)
+    def _record_outcome(self, outcome: VideoOutcome, worker: WorkerHandle) -> None:
+        self.status.outcome(self.task_index[outcome.video_id], outcome, worker.machine)
+        report_outcome(outcome, self.extraction, f"machine {worker.machine}, worker {worker.name}")
 
     def _check_weights(self, worker: WorkerHandle, loaded: dict[str, tuple[Profile, Weights]]) -> None:
         """Raise a ``UserError`` if a worker's profile or weights differ from those of the store: it can hold only
@@ -247,7 +257,7 @@ class ExtractionDriver:
             expected = self._expected_weights.setdefault(name, (profile, weights))
             if (profile, weights) != expected:
                 raise UserError(
-                    f"machine {worker.node[:8]}: has the weights {weights.name} ({weights.sha256[:12]}) for {name}, "
+                    f"machine {worker.machine}: has the weights {weights.name} ({weights.sha256[:12]}) for {name}, "
                     f"the others {expected[1].name} ({expected[1].sha256[:12]}); put the same file on all machines"
                 )
 
@@ -256,16 +266,17 @@ class ExtractionDriver:
         reason = reason_of(error)
         self.status.num_ended += 1
         self._ends_in_a_row += 1
-        self.status.say(f"note: a worker ended ({reason}); its videos go to other workers")
+        where = f" on {worker.machine}" if worker.machine else ""
+        self.status.say(f"note: a worker{where} ended ({reason}); its videos go to other workers")
         by_the_disk = isinstance(getattr(error, "cause", None), UserError | OSError)  # or by a remote store
         blame_videos = not (by_the_disk or getattr(error, "preempted", False))
         for number in self.scheduler.worker_ended(worker.number, blame_videos=blame_videos):
-            self._give_up(number, reason)
+            self._give_up(number, reason, worker)
         num_slots = 1 if isinstance(cause_of(error), UserError | OSError) else self.share.num_workers()
         if self._ends_in_a_row >= MAX_ENDS_IN_A_ROW * num_slots:
             raise UserError(f"{self._ends_in_a_row} workers in a row ended with nothing done; the last: {reason}")
 
-    def _give_up(self, number: int, reason: str) -> None:
+    def _give_up(self, number: int, reason: str, worker: WorkerHandle) -> None:
         video, features = self.extraction.tasks[number]
         if video.url:
             path, source = without_secrets(video.url), ""
@@ -274,7 +285,7 @@ class ExtractionDriver:
             path, source = str(file), file_identity(file)
         message = f"{MAX_ENDS} workers ended while they were extracting it; the last: {reason}"
         failure = Failure(video_id=video.video_id, path=path, kind="worker_ended", message=message, source=source)
-        self._record_outcome(VideoOutcome(video.video_id, path, features, failure))
+        self._record_outcome(VideoOutcome(video.video_id, path, features, failure), worker)
 
 
 class StoreWatcher:
@@ -327,4 +338,18 @@ def _worker_prefix(extraction: Extraction, worker: WorkerSettings) -> str:
     chosen = [(name, settings.weights_of(name)) for name in settings.store_names]
     common_settings = replace(worker, weights={}, num_cores=None)  # these two may differ when a call is repeated
     digest = hashlib.sha256(repr([str(settings.folder.path), chosen, common_settings]).encode()).hexdigest()
-    return f"extract-{digest[:16]}-"
+    readable = re.sub(r"[^\w.+-]+", "-", f"{settings.folder.name}-{'+'.join(settings.store_names)}")[:MAX_READABLE]
+    return f"extract-{readable}-{digest[:16]}-"
+
+
+def _call_of(extraction: Extraction, worker: WorkerSettings, share: Share) -> dict[str, str]:
+    """Return what people are told of a call: its options, and where its driver runs."""
+    about = {
+        "features": ",".join(extraction.settings.store_names),
+        "device": worker.device,
+        "workers": share.max_workers and str(share.max_workers),
+        "cpus-per-worker": f"{share.num_cpus:g}",
+        "gpus-per-worker": share.num_gpus and f"{share.num_gpus:g}",
+        "driver": f"{platform.node()}, process {os.getpid()}",
+    }
+    return {name: str(value) for name, value in about.items() if value}

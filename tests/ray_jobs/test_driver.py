@@ -29,9 +29,13 @@ def test_videos_are_not_blamed_for_a_store_that_cannot_be_written(tmp_path, caus
     error = RayTaskError("exchange", "Traceback ...", cause)
     for number in range(3):
         assert driver.scheduler.next(number, 0)[0] == [0]
+        worker = WorkerHandle("worker", number, None, machine="node7")
         if number < 2:
-            driver._return_videos(WorkerHandle("worker", number, None), error)
+            driver._return_videos(worker, error)
         else:
             with pytest.raises(UserError, match=r"^3 "):
-                driver._return_videos(WorkerHandle("worker", number, None), error)
+                driver._return_videos(worker, error)
     assert set(pending.failures["s3d"]) == failed
+    assert all("(machine node7, worker worker)" in message for message in extraction.problems.messages)
+    assert len(extraction.problems.messages) == len(failed)
+    assert driver._prefix.startswith("extract-mine-s3d-"), "as people read it in Ray's dashboard"
