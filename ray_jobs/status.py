@@ -217,7 +217,7 @@ class Status:
             f"{'cost':<16}{state.worker_hours:,.2f} worker hours, {hours:,.2f} hours of video in each",
             f"{'log':<16}{self.log}",
             f"{'page':<16}{self._page.path}",
-            *machine_table(state.machines),
+            *(machine_table(state.machines) if len(state.machines) > 1 else []),
             *reason_lines(state.reasons),
         ]
 
