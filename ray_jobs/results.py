@@ -74,6 +74,10 @@ class Results:
         for kind in {failure.kind for failure in self._failures.get(number, ())}:
             self._by_kind[kind, int(self.machine[number])] += change
 
+    def by_machine(self, values: np.ndarray) -> np.ndarray:
+        """Return the sum of values [num_videos] over the videos of each machine."""
+        return np.bincount(self.machine, values, minlength=len(self.machines))
+
     def failures(self, machine: int | None = None) -> dict[str, int]:
         """Return the number of videos by kind of failure, on all machines or on one."""
         found: Counter[str] = Counter()
@@ -121,9 +125,9 @@ class Sample:
         return cls(
             seconds,
             int(has_result.sum()),
-            float(results.work[has_result].sum()),
+            float(results.work @ has_result),
             float(results.seconds.sum()),
-            np.bincount(results.machine[has_result], minlength=len(results.machines)),
+            results.by_machine(has_result),
         )
 
 

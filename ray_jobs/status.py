@@ -105,7 +105,7 @@ class Status:
         now, results, done = self._clock(), self.results, self._scheduler.completed
         self._rates.add(Sample.of(results, now))
         rate = self._rates.overall() if whole_call else self._rates.recent()
-        left = rate.seconds_left(float(results.work[~done].sum())) if rate else None
+        left = rate.seconds_left(float(results.work @ ~done)) if rate else None
         total = sum(age for _, _, age in self._times.values())
         return RunState(
             time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -139,15 +139,9 @@ class Status:
 
     def _machines(self, workers: Collection[int], rates: np.ndarray | None) -> tuple[MachineState, ...]:
         """Return the state of each machine, by name."""
-        results, made = self.results, self.results.kind != NONE
-        done = made & self._scheduler.completed
-        num = len(results.machines)
-
-        def total(values: np.ndarray, which: np.ndarray) -> np.ndarray:
-            return np.bincount(results.machine[which], values[which], minlength=num)
-
-        videos, partial = total(done, done), total(done, done & (results.kind == PARTIAL))
-        rows, seconds = total(results.rows, made), total(results.seconds, made)
+        results, done = self.results, self._scheduler.completed & (self.results.kind != NONE)
+        videos, partial = results.by_machine(done), results.by_machine(done & (results.kind == PARTIAL))
+        rows, seconds = results.by_machine(results.rows), results.by_machine(results.seconds)
         found = []
         for index, name in enumerate(results.machines):
             num_workers = sum(self._times.get(worker, ("",))[0] == name for worker in workers)

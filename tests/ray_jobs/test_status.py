@@ -14,7 +14,7 @@ from vlalign.extract.pipeline.run_state import (
     status_lines,
 )
 from vlalign.extract.pipeline.shard_writing import VideoOutcome
-from vlalign.ray_jobs import metrics
+from vlalign.ray_jobs import extract_howto100m, metrics
 from vlalign.ray_jobs.run_page import render_page
 from vlalign.ray_jobs.scheduler import VideoScheduler
 from vlalign.ray_jobs.status import Status
@@ -272,16 +272,18 @@ def test_a_call_is_running_only_while_it_writes(run, later, finished, left, expe
     assert expected in activity_text(RunState(**known), START + timedelta(seconds=later))
 
 
-def test_the_command_shows_the_last_call(run, tmp_path, capsys):
+@pytest.mark.parametrize("command", [extract_main, extract_howto100m.main])
+def test_both_commands_show_the_last_call_without_a_cluster(run, tmp_path, capsys, monkeypatch, command):
+    monkeypatch.setattr(extract_howto100m, "connect", None)
     run.show(0)
     options = ["--root", str(tmp_path), "--dataset", "mine", "--status"]
-    assert extract_main(options) == 0
+    assert command(options) == 0
     printed = capsys.readouterr().out
     assert ": running, last heard of " in printed and "features s3d, driver head" in printed
     assert "unreadable: 1 video (on w1 1), such as 'v1': no <b>video</b>" in printed
     assert printed.count("w0 ") == 1
     run.status.summary()
-    assert extract_main(options) == 0
+    assert command(options) == 0
     assert "with 2 videos left" in capsys.readouterr().out
 
 
