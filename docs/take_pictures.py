@@ -1,8 +1,10 @@
-"""Take the pictures of the search page and of the gallery in Chromium, from runs of the demo.
+"""Take the pictures of the search page and of the gallery in Chromium, from runs of the demo, and that of an
+extraction on a cluster.
 
     python docs/take_pictures.py FOLDER
 
-FOLDER is where the commands of docs/gallery.md were run; the pictures go into docs/images.
+FOLDER is where the commands of docs/gallery.md were run, and ray_jobs/extract_howto100m.py; the pictures go into
+docs/images.
 """
 
 import argparse
@@ -113,6 +115,15 @@ def take_moments(page: Any, folder: Path) -> None:
         save("moments", page.locator("dialog").screenshot())
 
 
+def take_run_page(page: Any, folder: Path) -> None:
+    """Take the page of the last extraction on a cluster, if FOLDER has one."""
+    pages = sorted(folder.glob("vlalign_data/*/jobs/extract-*.html"))
+    if pages:
+        page.goto(pages[-1].resolve().as_uri())
+        page.evaluate("document.querySelector('#stale').hidden = true")  # it was running when it was written
+        save("run-page", page.screenshot(full_page=True))
+
+
 def main() -> int:
     """Take all pictures."""
     parser = argparse.ArgumentParser(description="Take the pictures of the search page and of the gallery.")
@@ -125,6 +136,7 @@ def main() -> int:
         page = browser.new_page(viewport={"width": WIDTH, "height": 800})
         take_reports(page, folder)
         take_moments(page, folder)
+        take_run_page(page, folder)
         browser.close()
     return 0
 

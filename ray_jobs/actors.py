@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import platform
 import signal
 import threading
 import time
@@ -33,10 +34,15 @@ class ExtractionActor(ExtractionWorker):
     def __init__(self, settings: WorkerSettings, shard_seconds: float) -> None:
         """Start the thread that waits for the end. The arguments are those of ``ExtractionWorker``."""
         super().__init__(settings, shard_seconds)
+        self._label = f"extract {settings.dataset.name} on {platform.node()}"
         # Ray makes actors in the main thread, which lets Python handle signals every few milliseconds.
         signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=self.leave, daemon=True).start())
         node = ray.get_runtime_context().get_node_id()
         threading.Thread(target=self._end_when_left_alone, args=(node,), daemon=True).start()
+
+    def __repr__(self) -> str:
+        """Return what Ray writes before each message of this worker, and shows in its dashboard."""
+        return self._label
 
     def _end_when_left_alone(self, node: str) -> None:
         while not self.may_end():

@@ -253,7 +253,7 @@ def spread(call: Callable[[T], R], items: Iterable[T], *, doing: str, preserve_o
     Args:
         call: Function to run; it must be picklable.
         items: Read lazily, ``ITEMS_PER_CORE`` per core.
-        doing: What the function does, for messages, such as "tagging captions".
+        doing: What the function does, for messages and the dashboard, such as "tagging captions".
         preserve_order: Yield the results in the order of the items, instead of as they are done.
 
     Raises:
@@ -271,9 +271,10 @@ def spread(call: Callable[[T], R], items: Iterable[T], *, doing: str, preserve_o
         done, waiting[:] = (waiting[:1], waiting[1:]) if preserve_order else ray.wait(waiting)
         return ray.get(done)
 
+    named = remote.options(name=doing)  # as the dashboard shows it
     try:
         for item in items:
-            waiting.append(remote.remote(item))
+            waiting.append(named.remote(item))
             if len(waiting) >= ITEMS_PER_CORE * max(sum(node.get("CPU", 0) for node in nodes()), 1):
                 yield from next_results()
         while waiting:

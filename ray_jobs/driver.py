@@ -10,6 +10,8 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import platform
+import re
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -31,7 +33,7 @@ from ..storage.records import Failure, Profile, Weights
 from ..storage.remote.addresses import without_secrets
 from ..storage.remote.store import remote_store
 from .actors import WorkerHandle, ask_to_leave, existing_workers, kill_worker, start_worker
-from .cluster import NAMESPACE, MachineNames, Share, cause_of, is_up, reason_of
+from .cluster import NAMESPACE, MachineNames, Share, cause_of, draining_nodes, is_up, reason_of
 from .status import Status
 from .store_watcher import StoreWatcher
 from .worker import TakeoverReport, WorkerReport
@@ -53,6 +55,8 @@ DRIVER_AT_WORK_SECONDS = 5.0
 MAX_DRIVER_CHECKS = 4
 """After this many checks that driver counts as alive: a busy worker may still be executing calls of a killed driver,
 which look like those of a live one."""
+MAX_READABLE = 60
+"""Characters of the data set and the features in the name of a worker."""
 IDLE_SECONDS = 0.5
 """Time between offers of work to an idle worker."""
 
@@ -89,7 +93,9 @@ class ExtractionDriver:
         self.sizes = [task.size for task in tasks]
         self._stores = StoreWatcher(extraction.pending, extraction.weights)
         log = settings.folder.path / "jobs" / f"extract-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
-        self.status = Status(len(tasks), sum(self.sizes), log, on_progress)
+        self.status = Status(
+            self.scheduler, self.sizes, log, call=_call_of(extraction, worker, share), on_progress=on_progress
+        )
         self._workers: dict[str, WorkerHandle] = {}
         self._worker_numbers = count()
         self._expected_weights = {
@@ -105,8 +111,9 @@ class ExtractionDriver:
         """Ids of machines that get no more videos."""
         self._machines = MachineNames()
         self._checks: set[asyncio.Task[None]] = set()
+        readable = re.sub(r"[^\w.+-]+", "-", f"{settings.folder.name}-{'+'.join(settings.store_names)}")[:MAX_READABLE]
         self._prefix_of_dataset = f"extract-{_digest(str(settings.folder.path))}-"
-        self._prefix = f"{self._prefix_of_dataset}{_settings_digest(extraction, worker)}-"
+        self._prefix = f"{self._prefix_of_dataset}{_settings_digest(extraction, worker)}-{readable}-"
 
     async def run(self) -> None:
         """Extract until nothing is left.
@@ -116,7 +123,7 @@ class ExtractionDriver:
             Unfinished: Too many videos failed, or a place with videos could not be read for long.
         """
         slots: set[asyncio.Task[None]] = set()
-        self.status.show(self.scheduler.num_left, 0)  # makes the log, by which machines know the folder
+        self._show_status()  # makes the log, by which machines know the folder
         try:
             taken_over = [worker for name in existing_workers(self._prefix) if (worker := await self._take_over(name))]
             await self._end_workers_with_other_settings()
@@ -124,6 +131,8 @@ class ExtractionDriver:
             # Only now, because no video may be assigned before all earlier workers are known.
             slots = {asyncio.create_task(self._run_slot(worker)) for worker in taken_over}
             while self.scheduler.num_left:
+                for node in draining_nodes():
+                    self.status.note_machine(self._machines.name(node), "draining", "will be gone soon")
                 while len(slots) < min(self.share.num_workers(self._excluded), self.scheduler.num_left):
                     slots.add(asyncio.create_task(self._run_slot()))
                 done, slots = await asyncio.wait(slots, timeout=POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
@@ -131,7 +140,7 @@ class ExtractionDriver:
                     task.result()
                 await self._check_places()
                 await asyncio.to_thread(self.extraction.pending.write_failures)
-                self.status.show(self.scheduler.num_left, sum(worker.loaded for worker in self._workers.values()))
+                self._show_status()
             self.dispatch.raise_if_left()
         finally:
             for task in (*slots, *self._checks):
@@ -249,7 +258,7 @@ class ExtractionDriver:
                 return
 
     def _handle_report(self, worker: WorkerHandle, report: WorkerReport) -> None:
-        self.status.note_times(worker.number, report)
+        self.status.note_times(worker.number, report, worker.machine)
         for event in report.events:
             if isinstance(event, ShardsWritten):
                 self.dispatch.written(worker.number, event.video_ids)
@@ -259,6 +268,9 @@ class ExtractionDriver:
                 self.dispatch.outcome(worker.number, worker.machine, event)
         if report.quiet_seconds > STALLED_SECONDS:
             raise TimeoutError(f"no outcome for {report.quiet_seconds / 60:.0f} minutes")
+
+    def _show_status(self) -> None:
+        self.status.show([worker.number for worker in self._workers.values() if worker.loaded])
 
     async def _check_places(self) -> None:
         """Let machines check the places from which videos failed there, and end the workers of those that cannot."""
@@ -274,6 +286,8 @@ class ExtractionDriver:
         self.dispatch.give_up_places(list(by_machine))
         useless = [worker for worker in self._workers.values() if worker.machine in self.dispatch.excluded]
         self._excluded |= {worker.node for worker in useless}
+        for machine, reason in self.dispatch.excluded.items():
+            self.status.note_machine(machine, "not used", reason)
         await ask_to_leave(useless)
 
     async def _make_check(self, worker: WorkerHandle, check: Check) -> None:
@@ -288,8 +302,8 @@ class ExtractionDriver:
             self.dispatch.checked(check, readable, problem)
 
     def _record_outcome(self, outcome: VideoOutcome, machine: str) -> None:
-        self.status.outcome(outcome, self.sizes[self.task_index[outcome.video_id]])
-        report_outcome(outcome, self.extraction)
+        self.status.outcome(self.task_index[outcome.video_id], outcome, machine)
+        report_outcome(outcome, self.extraction, f"machine {machine}" if machine else "")
 
     def _check_weights(self, worker: WorkerHandle, loaded: dict[str, tuple[Profile, Weights]]) -> None:
         """Raise a ``UserError`` if a worker's profile or weights differ from those of the store: it can hold only
@@ -298,7 +312,7 @@ class ExtractionDriver:
             expected = self._expected_weights.setdefault(name, (profile, weights))
             if (profile, weights) != expected:
                 raise UserError(
-                    f"machine {worker.node[:8]}: has the weights {weights.name} ({weights.sha256[:12]}) for {name}, "
+                    f"machine {worker.machine}: has the weights {weights.name} ({weights.sha256[:12]}) for {name}, "
                     f"the others {expected[1].name} ({expected[1].sha256[:12]}); put the same file on all machines"
                 )
 
@@ -307,7 +321,8 @@ class ExtractionDriver:
         reason = reason_of(error)
         self.status.num_ended += 1
         self._ends_in_a_row += 1
-        self.status.say(f"note: a worker ended ({reason}); its videos go to other workers")
+        where = f" on {worker.machine}" if worker.machine else ""
+        self.status.say(f"note: a worker{where} ended ({reason}); its videos go to other workers")
         by_the_disk = isinstance(getattr(error, "cause", None), UserError | OSError)  # or by a remote store
         is_lost = getattr(error, "preempted", False) or not (worker.node and is_up(worker.node))
         for number in self.scheduler.worker_ended(worker.number, blame_videos=not (by_the_disk or is_lost)):
@@ -357,3 +372,16 @@ def _settings_digest(extraction: Extraction, worker: WorkerSettings) -> str:
 
 def _digest(value: object) -> str:
     return hashlib.sha256(repr(value).encode()).hexdigest()[:16]
+
+
+def _call_of(extraction: Extraction, worker: WorkerSettings, share: Share) -> dict[str, str]:
+    """Return what people are told of a call: its options, and where its driver runs."""
+    about = {
+        "features": ",".join(extraction.settings.store_names),
+        "device": worker.device,
+        "workers": share.max_workers and str(share.max_workers),
+        "cpus-per-worker": f"{share.num_cpus:g}",
+        "gpus-per-worker": share.num_gpus and f"{share.num_gpus:g}",
+        "driver": f"{platform.node()}, process {os.getpid()}",
+    }
+    return {name: str(value) for name, value in about.items() if value}

@@ -86,7 +86,7 @@ class ClusterRunner:
             with report_saved_work(describe_written):
                 asyncio.run(driver.run())
         finally:
-            for line in driver.status.summary(driver.scheduler.num_left):
+            for line in driver.status.summary():
                 say(line)
 
     def probe(
@@ -142,8 +142,10 @@ def extract_on_cluster(
 
 
 def extract_command(args: argparse.Namespace) -> int:
-    """Run the command."""
+    """Run the command. ``--status`` reads files only, and needs no cluster."""
     args.root = args.root.absolute()  # workers run in other folders
+    if args.status:
+        return run(args)
     options = WorkerOptions(**given_settings(args, WorkerOptions))
     connect(args.address)
     return run(args, ClusterRunner(options))

@@ -1,188 +1,231 @@
 """The state of an extraction on many machines: a table that is redrawn on a terminal, lines elsewhere, JSON lines in
-a file, and metrics for Ray's dashboard."""
+a file, a page for browsers, and metrics for Prometheus."""
 
 import json
+import shutil
 import sys
 import time
-from collections import Counter
-from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta, timezone
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, replace
+from datetime import datetime, timezone
 from pathlib import Path
 
-from ray.util.metrics import Gauge
+import numpy as np
 
+from ..extract.pipeline.run_state import MachineState, RunState, machine_table, reason_lines, table
+from ..extract.pipeline.scheduler import VideoScheduler
 from ..extract.pipeline.shard_writing import VideoOutcome
 from ..storage.common.progress import LOG_EVERY_SECONDS, Listener, Progress
 from ..storage.common.terminal import escape_controls, messages_are_shown, say
 from ..storage.common.writing import errors_naming, make_folder, open_to_write
+from .metrics import Metrics
+from .results import FAILED, NONE, PARTIAL, Rates, Results, Sample
+from .run_page import RunPage
 from .worker import WorkerReport
 
-MEASURES = {
-    "videos": "videos that are done, including failed ones",
-    "videos_left": "videos that are not done, or whose features are not on disk yet",
-    "hours": "hours of video in the extracted features",
-    "rows": "rows of extracted features",
-    "bytes": "bytes of extracted features",
-    "failures": "videos that gave no features, or not all",
-    "ended_workers": "workers that ended early",
-    "workers": "workers that are running",
-    "compute_share": "share of the workers' time in which networks computed",
-}
-"""Metrics in Ray's dashboard, by the name of a figure."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Figures:
-    """The state at one time: a line of the log."""
-
-    time: str
-    seconds: float
-    videos: int
-    videos_left: int
-    hours: float
-    rows: int
-    bytes: int
-    partial: int
-    failures: dict[str, int]
-    """By kind."""
-    ended_workers: int
-    workers: int
-    worker_hours: float
-    compute_share: float
-    seconds_left: int | None
-    """None until it can be estimated."""
-
-    def rate(self) -> str:
-        """Return the speed in words."""
-        seconds = max(self.seconds, 1e-9)
-        times = 3600 * self.hours / seconds
-        return f"{self.videos / seconds:,.2f} videos/s, {times:,.1f} times as fast as they play"
-
-    def time_left(self) -> str:
-        """Return the time left in words."""
-        return "?" if self.seconds_left is None else str(timedelta(seconds=self.seconds_left))
+MAX_SHOWN_MACHINES = 16
+"""Machines in the table on a terminal, which must fit into it."""
 
 
 class Status:
     """Counts what workers report and shows it."""
 
-    def __init__(self, num_videos: int, total_bytes: int, log: Path, on_progress: Listener | None = None) -> None:
-        """Begin with nothing done.
+    def __init__(
+        self,
+        scheduler: VideoScheduler,
+        sizes: Sequence[int],
+        log: Path,
+        *,
+        call: Mapping[str, str],
+        on_progress: Listener | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin without results.
 
         Args:
-            num_videos: Videos to extract.
-            total_bytes: Size of their files. The time left is estimated from it, because the largest videos come first.
-            log: File for the JSON lines.
+            scheduler: Knows which videos are done.
+            sizes: Size of each video's file in bytes, 0 if it is not known. The time left is estimated from it.
+            log: File for the JSON lines, ``<dataset>/jobs/NAME.jsonl``. A page for browsers is written beside it.
+            call: Options of the call, and where its driver runs, to be shown.
             on_progress: Called with the progress whenever it is shown.
+            clock: Returns the time in seconds.
         """
-        self._on_progress = on_progress
-        self.num_videos, self.total_bytes, self.log = num_videos, max(total_bytes, 1), log
-        self.num_done = self.num_rows = self.num_bytes = self.bytes_read = self.num_partial = self.num_ended = 0
-        self.seconds_of_video = 0.0
-        self._counted: set[str] = set()
-        self.failures: Counter[str] = Counter()
-        self.started = time.monotonic()
-        self._times: dict[int, tuple[float, float]] = {}
-        """For each worker, its seconds of computing and its age."""
-        self._logged = 0.0
+        self._scheduler, self._clock, self._on_progress = scheduler, clock, on_progress
+        self.log, self._call = log, dict(call)
+        self.results = Results(sizes)
+        self.num_ended = 0
+        self.started = clock()
+        self._rates = Rates(Sample.of(self.results, self.started))
+        self._times: dict[int, tuple[str, float, float]] = {}
+        """For each worker, its machine, its seconds of computing and its age."""
+        self._states: dict[str, tuple[str, str]] = {}
+        """For each machine that does not simply work, what it does and why."""
+        self._logged = -LOG_EVERY_SECONDS
         self._num_lines = 0
-        self._gauges = {name: Gauge(f"vlalign_extract_{name}", meaning) for name, meaning in MEASURES.items()}
+        self._writer = ThreadPoolExecutor(1)
+        self._writing: Future[None] | None = None
+        self._metrics = Metrics(log.parent.parent.name)
+        self._page = RunPage(log.with_suffix(".html"), log.parent.parent.name)
         make_folder(log.parent)
 
-    def outcome(self, outcome: VideoOutcome, size: int) -> None:
-        """Count a video of ``size`` bytes that is done or has failed.
+    def outcome(self, number: int, outcome: VideoOutcome, machine: str) -> None:
+        """Count a video that is computed or has failed. A later outcome of the same video replaces the earlier one.
 
-        A video that is lost with its worker is extracted again, and only the first result counts.
+        Args:
+            number: Number of the video in ``sizes``.
+            outcome: What became of it.
+            machine: Name of the machine that tried it.
         """
-        if outcome.video_id in self._counted:
-            return
-        self._counted.add(outcome.video_id)
-        self.num_done += 1
-        self.bytes_read += size
-        self.failures.update(failure.kind for failure in outcome.failures.values())
-        if outcome.failure:
-            self.failures[outcome.failure.kind] += 1
-            return
-        self.num_partial += bool(outcome.partial)
-        self.seconds_of_video += outcome.seconds
-        self.num_rows += outcome.num_rows
-        self.num_bytes += outcome.num_bytes
+        self.results.record(number, outcome, machine)
 
-    def note_times(self, worker: int, report: WorkerReport) -> None:
-        """Note how long a worker has computed."""
-        self._times[worker] = report.compute_seconds, report.seconds
+    def note_times(self, worker: int, report: WorkerReport, machine: str) -> None:
+        """Note how long a worker has computed, and its machine."""
+        self.results.machine_index(machine)
+        self._times[worker] = machine, report.compute_seconds, report.seconds
 
-    def figures(self, num_left: int, num_workers: int) -> Figures:
-        """Return the state now."""
-        seconds = time.monotonic() - self.started
-        computed = sum(compute_seconds for compute_seconds, _ in self._times.values())
-        total = sum(age for _, age in self._times.values())
-        share_done = min(self.bytes_read / self.total_bytes, 1.0)  # files may have grown since they were listed
-        return Figures(
+    def note_machine(self, machine: str, state: str, reason: str = "") -> None:
+        """Note that a machine does something else than to work.
+
+        Args:
+            machine: Its name.
+            state: Such as "draining" or "drained"; "working" takes that back.
+            reason: Why, in a few words.
+        """
+        self.results.machine_index(machine)
+        self._states[machine] = state, reason
+
+    def state(self, workers: Collection[int] = (), *, whole_call: bool = False) -> RunState:
+        """Return the state now.
+
+        Args:
+            workers: Numbers of the workers that are running.
+            whole_call: Give the rate of the whole call, not of the last five minutes.
+        """
+        now, results, done = self._clock(), self.results, self._scheduler.completed
+        self._rates.add(Sample.of(results, now))
+        rate = self._rates.overall() if whole_call else self._rates.recent()
+        left = rate.seconds_left(float(results.work @ ~done)) if rate else None
+        total = sum(age for _, _, age in self._times.values())
+        return RunState(
             time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            seconds=round(seconds, 1),
-            videos=self.num_done,
-            videos_left=num_left,
-            hours=round(self.seconds_of_video / 3600, 3),
-            rows=self.num_rows,
-            bytes=self.num_bytes,
-            partial=self.num_partial,
-            failures=dict(self.failures),
+            seconds=round(now - self.started, 1),
+            videos=int(done.sum()),
+            videos_left=self._scheduler.num_left + self._scheduler.num_abandoned,
+            hours=round(float(results.seconds.sum()) / 3600, 3),
+            rows=int(results.rows.sum()),
+            bytes=int(results.bytes.sum()),
+            partial=int((done & (results.kind == PARTIAL)).sum()),
+            failed=int((done & (results.kind == FAILED)).sum()),
+            computed=self._scheduler.num_computed,
+            failures=results.failures(),
             ended_workers=self.num_ended,
-            workers=num_workers,
+            workers=len(workers),
             worker_hours=round(total / 3600, 3),
-            compute_share=round(computed / total, 3) if total else 0.0,
-            seconds_left=round(seconds * (1 - share_done) / share_done) if share_done else None,
+            compute_share=round(self._compute_share(), 3),
+            seconds_left=left[1] if left else None,
+            seconds_left_range=(left[0], left[2]) if left else None,
+            videos_per_second=round(rate.videos_per_second, 4) if rate else None,
+            playback_speed=round(rate.playback_speed, 2) if rate else None,
+            machines=self._machines(workers, rate.by_machine if rate else None),
+            reasons=results.reasons(),
+            call=self._call,
         )
 
-    def show(self, num_left: int, num_workers: int) -> None:
-        """Update the table and the metrics; from time to time, write a line to the log."""
-        figures = self.figures(num_left, num_workers)
-        for name, gauge in self._gauges.items():
-            value = getattr(figures, name)
-            gauge.set(float(sum(value.values()) if isinstance(value, dict) else value))
-        due = time.monotonic() - self._logged >= LOG_EVERY_SECONDS
-        if due:
-            self._logged = time.monotonic()
-            self._write(figures)
-        self._report(figures, ended=False)
+    def _compute_share(self, machine: str | None = None) -> float:
+        times = [times for times in self._times.values() if machine in (None, times[0])]
+        total = sum(age for _, _, age in times)
+        return sum(computed for _, computed, _ in times) / total if total else 0.0
+
+    def _machines(self, workers: Collection[int], rates: np.ndarray | None) -> tuple[MachineState, ...]:
+        """Return the state of each machine, by name."""
+        results, done = self.results, self._scheduler.completed & (self.results.kind != NONE)
+        videos, partial = results.by_machine(done), results.by_machine(done & (results.kind == PARTIAL))
+        rows, seconds = results.by_machine(results.rows), results.by_machine(results.seconds)
+        found = []
+        for index, name in enumerate(results.machines):
+            num_workers = sum(self._times.get(worker, ("",))[0] == name for worker in workers)
+            state, reason = self._states.get(name, ("working" if num_workers else "no workers", ""))
+            found.append(
+                MachineState(
+                    name=name,
+                    state=state,
+                    reason=reason,
+                    workers=num_workers,
+                    videos=int(videos[index]),
+                    partial=int(partial[index]),
+                    rows=int(rows[index]),
+                    hours=round(float(seconds[index]) / 3600, 3),
+                    videos_per_second=None if rates is None else round(float(rates[index]), 4),
+                    compute_share=round(self._compute_share(name), 3),
+                    failures=results.failures(index),
+                )
+            )
+        return tuple(sorted(found, key=lambda machine: machine.name))
+
+    def show(self, workers: Collection[int]) -> None:
+        """Update the table and the metrics; from time to time, write a line to the log, and the page.
+
+        A thread writes them, so that a slow disk does not stop the driver. The next call raises its error.
+
+        Args:
+            workers: Numbers of the workers that are running.
+        """
+        state = self.state(workers)
+        self._metrics.show(state)
+        due = self._clock() - self._logged >= LOG_EVERY_SECONDS
+        if due and (self._writing is None or self._writing.done()):
+            self.finish_writing()
+            self._logged = self._clock()
+            self._writing = self._writer.submit(self._write, state)
+        self._report(state, ended=False)
         if sys.stderr.isatty() and messages_are_shown():  # a program that calls the library gets no table
-            lines = self._table(figures)
+            width = shutil.get_terminal_size().columns - 1  # a longer line would take two, and stay
+            lines = [escape_controls(line)[:width] for line in (*table(state), "", *_live_machines(state))]
             self._clear()
-            sys.stderr.write("\n".join(map(escape_controls, lines)) + "\n")
+            sys.stderr.write("\n".join(lines) + "\n")
             self._num_lines = len(lines)
         elif due:
-            say(self._line(figures))
+            say(_line(state))
+
+    def finish_writing(self) -> None:
+        """Wait until what was shown is in the log. Raises ``OSError`` if it could not be written."""
+        if self._writing is not None:
+            self._writing.result()
 
     def say(self, message: str) -> None:
         """Log a message, which stays above the table."""
         self._clear()
         say(message)
 
-    def summary(self, num_left: int) -> list[str]:
-        """Return lines for the end, which replace the table, and write the last line of the log."""
+    def summary(self) -> list[str]:
+        """Return lines for the end, which replace the table, and write the last line of the log and the page."""
         self._clear()
-        figures = self.figures(num_left, 0)
-        self._write(figures, finished=True)
-        self._report(figures, ended=True)
-        hours = figures.hours / figures.worker_hours if figures.worker_hours else 0.0
+        self.finish_writing()
+        state = replace(self.state(whole_call=True), finished=True)
+        self._write(state)
+        self._report(state, ended=True)
+        hours = state.hours / state.worker_hours if state.worker_hours else 0.0
         return [
-            *self._table(figures),
-            f"{'cost':<16}{figures.worker_hours:,.2f} worker hours, {hours:,.2f} hours of video in each",
+            *table(state),
+            f"{'cost':<16}{state.worker_hours:,.2f} worker hours, {hours:,.2f} hours of video in each",
             f"{'log':<16}{self.log}",
+            f"{'page':<16}{self._page.path}",
+            *(machine_table(state.machines) if len(state.machines) > 1 else []),
+            *reason_lines(state.reasons),
         ]
 
-    def _report(self, figures: Figures, *, ended: bool) -> None:
+    def _report(self, state: RunState, *, ended: bool) -> None:
         if self._on_progress is not None:
             self._on_progress(
                 Progress(
                     what="extracting",
                     unit="videos",
-                    done=figures.videos,
-                    total=self.num_videos,
+                    done=state.videos,
+                    total=state.total,
                     earlier=0,
-                    seconds=figures.seconds,
-                    note=f"{figures.workers} workers",
+                    seconds=state.seconds,
+                    note=f"{state.workers} workers",
                     ended=ended,
                 )
             )
@@ -192,28 +235,23 @@ class Status:
             sys.stderr.write(f"\x1b[{self._num_lines}F\x1b[J")
             self._num_lines = 0
 
-    def _write(self, figures: Figures, *, finished: bool = False) -> None:
-        line = asdict(figures) | ({"finished": True} if finished else {})
+    def _write(self, state: RunState) -> None:
         with errors_naming(self.log), open_to_write(self.log, "a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(json.dumps(asdict(state)) + "\n")
+        self._page.show(state)
 
-    def _line(self, figures: Figures) -> str:
-        failed = f", {sum(self.failures.values()):,} failed" if self.failures else ""
-        return (
-            f"extracting: {figures.videos:,} of {self.num_videos:,} videos{failed}, {figures.workers} workers "
-            f"computing {figures.compute_share:.0%} of their time, {figures.rate()}, {figures.time_left()} left"
-        )
 
-    def _table(self, figures: Figures) -> list[str]:
-        kinds = ", ".join(f"{kind} {count:,}" for kind, count in self.failures.most_common()) or "none"
-        rows = {
-            "videos": f"{figures.videos:,} of {self.num_videos:,}, {figures.partial:,} of them partial",
-            "failures": kinds,
-            "hours of video": f"{figures.hours:,.2f}",
-            "rows": f"{figures.rows:,} ({figures.bytes / 1e6:,.1f} MB)",
-            "workers": f"{figures.workers}, {figures.ended_workers} ended early",
-            "computing": f"{figures.compute_share:.0%} of the workers' time",
-            "rate": figures.rate(),
-            "time left": figures.time_left(),
-        }
-        return [f"{name:<16}{value}" for name, value in rows.items()]
+def _line(state: RunState) -> str:
+    failed = f", {sum(state.failures.values()):,} failed" if state.failures else ""
+    return (
+        f"extracting: {state.videos:,} of {state.total:,} videos{failed}, {state.workers} workers computing "
+        f"{state.compute_share:.0%} of their time, {state.rate_text()}, {state.time_left_text()} left"
+    )
+
+
+def _live_machines(state: RunState) -> list[str]:
+    """Return the table of machines for a terminal: those with failures, or that do not work, before the others."""
+    ordered = sorted(state.machines, key=lambda each: (each.state == "working", -sum(each.failures.values())))
+    more = len(ordered) - MAX_SHOWN_MACHINES
+    lines = machine_table(ordered[:MAX_SHOWN_MACHINES])
+    return [*lines, f"... and {more} more; --status shows all"] if more > 0 else lines

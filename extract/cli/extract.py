@@ -23,23 +23,32 @@ GROUPS = {"features": ("features", "weights", "fps", "trust"), "videos": ("video
 """{title of a group of options: its settings}; the others stand in none."""
 
 
+def named_dataset(args: argparse.Namespace) -> DatasetFolder:
+    """Return the data set that the command line names. Raises ``UserError`` if it names none."""
+    if args.dataset is None:
+        raise UserError(
+            f"--dataset is missing: the name of a data set under {args.root}, or a new one with --videos FOLDER"
+        )
+    return DatasetFolder(args.root, args.dataset)
+
+
 def settings_of(args: argparse.Namespace) -> ExtractionSettings:
     """Return the settings that the command line asks for.
 
     Raises:
         UserError: The data set is missing, or an option has a value that cannot be used.
     """
-    if args.dataset is None:
-        raise UserError(
-            f"--dataset is missing: the name of a data set under {args.root}, or a new one with --videos FOLDER"
-        )
-    return ExtractionSettings(
-        dataset=DatasetFolder(args.root, args.dataset).path, **given_settings(args, ExtractionSettings)
-    )
+    return ExtractionSettings(dataset=named_dataset(args).path, **given_settings(args, ExtractionSettings))
 
 
 def run(args: argparse.Namespace, runner: Runner | None = None) -> int:
-    """Extract, plan or verify, as the options say; return the exit code."""
+    """Extract, plan, verify or show the state, as the options say; return the exit code."""
+    if args.status:
+        from ..pipeline.run_state import status_lines
+
+        for line in status_lines(named_dataset(args)):
+            show(line)
+        return EXIT_DONE
     settings = settings_of(args)
     if args.plan:
         from ..pipeline.plan import plan_extraction
@@ -128,6 +137,11 @@ def extract_parser(prog: str, description: str, example: str) -> Parser:
         action="store_true",
         help="dry run: estimate time and size, and report unreadable videos; write nothing",
     )
+    parser.add_argument(
+        "--status",
+        action="store_true",
+        help="show progress, machines and failures of the last extraction on a cluster, from the data set's folder",
+    )
     return parser
 
 
@@ -144,7 +158,7 @@ def make_parser() -> Parser:
 def extract(args: argparse.Namespace) -> int:
     """Run the command on this machine, and say what to call next; return the exit code."""
     code = run(args)
-    if code == EXIT_DONE and not args.plan and args.verify_against is None:
+    if code == EXIT_DONE and not args.plan and not args.status and args.verify_against is None:
         has_captions = DatasetFolder(args.root, args.dataset).captions.is_dir()
         command, stores = ("vlalign-train", args.stores) if has_captions else ("vlalign-preprocess", None)
         say(next_call(command, args.root, args.dataset, stores))

@@ -17,6 +17,9 @@ ENDS_OF_A_SUSPECT, MAX_ENDS = 2, 4
 """A video that ``ENDS_OF_A_SUSPECT`` workers were extracting when they ended is a suspect: it gets a worker for itself.
 After ``MAX_ENDS`` workers it is given up: one that ended for another reason while it had a suspect proves little."""
 
+COMPLETED, ABANDONED = 1, 2
+"""States of a video that is not assigned again. One is abandoned if its place cannot be read."""
+
 MayRead = Callable[[int], bool]
 """Returns whether a worker may be given videos of a place."""
 
@@ -88,7 +91,8 @@ class VideoScheduler:
         order = np.argsort(-np.asarray(sizes, np.int64), kind="stable").tolist()
         self.places = [0] * len(order) if places is None else places
         self._completed = bytearray(len(order))
-        """True for each video that is on disk, has failed, or is given up; it is not assigned again."""
+        """``COMPLETED`` for each video that is on disk, has failed or is given up, or ``ABANDONED``; it is not assigned
+        again."""
         self._on_previous_workers: set[int] = set()
         """New videos that a worker of an earlier call is extracting."""
         self._new = _Queue(self.places, self._is_new_no_more, order)
@@ -114,6 +118,16 @@ class VideoScheduler:
 
     def _is_new_no_more(self, video: int) -> bool:
         return video in self._on_previous_workers or self._is_completed(video)
+
+    @property
+    def completed(self) -> np.ndarray:
+        """Whether each video is on disk, has failed or is given up, as bool [num_videos]."""
+        return np.frombuffer(self._completed, np.uint8) == COMPLETED
+
+    @property
+    def num_computed(self) -> int:
+        """Number of videos that are computed and not on disk yet."""
+        return sum(map(len, self._computed.values()))
 
     def next(
         self, worker: int, num_waiting: int, may_read: MayRead = lambda _: True, max_waiting: int = MAX_WAITING
@@ -196,9 +210,9 @@ class VideoScheduler:
         for video in videos:
             self._complete(video)
 
-    def _complete(self, video: int) -> None:
+    def _complete(self, video: int, how: int = COMPLETED) -> None:
         if not self._completed[video]:
-            self._completed[video] = True
+            self._completed[video] = how
             self.num_left -= 1
 
     def mark_computed(self, worker: int, video: int) -> None:
@@ -238,7 +252,7 @@ class VideoScheduler:
             if its_place == place and not self._completed[video] and video not in held
         ]
         for video in left:
-            self._complete(video)
+            self._complete(video, ABANDONED)
         self.num_abandoned += len(left)
         return len(left)
 

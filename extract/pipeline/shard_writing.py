@@ -243,10 +243,16 @@ def _note(words: str, kind: str, more: str, problems: Problems) -> None:
         say(f"note: {more}")
 
 
-def report_outcome(outcome: VideoOutcome, extraction: Extraction) -> None:
-    """Report what is wrong with a video, and record its failures."""
+def report_outcome(outcome: VideoOutcome, extraction: Extraction, by: str = "") -> None:
+    """Report what is wrong with a video, and record its failures.
+
+    Args:
+        outcome: What became of the video.
+        extraction: Receives the failures and problems.
+        by: The machine and the worker that tried it, if there are several.
+    """
     problems = extraction.problems
-    where = f"video {outcome.video_id!r}, {outcome.path}"
+    where = f"video {outcome.video_id!r}, {outcome.path}" + (f" ({by})" if by else "")
     failure = outcome.failure
 
     def add(kind: str, message: str, *, transient: bool = False) -> None:

@@ -7,7 +7,7 @@ from vlalign.extract.pipeline.scheduler import MAX_ENDS
 from vlalign.extract.settings import ExtractionSettings
 from vlalign.ray_jobs import driver as module
 from vlalign.ray_jobs.actors import WorkerHandle
-from vlalign.ray_jobs.cluster import Share
+from vlalign.ray_jobs.cluster import MachineNames, Share
 from vlalign.ray_jobs.driver import MAX_ENDS_IN_A_ROW, ExtractionDriver
 from vlalign.storage import VideoRecord
 from vlalign.storage.common.errors import UserError
@@ -40,3 +40,20 @@ def test_videos_are_not_blamed_for_a_store_that_cannot_be_written(tmp_path, monk
             with pytest.raises(UserError, match=rf"^{most} "):
                 driver._return_videos(worker, error)
     assert set(pending.failures["s3d"]) == failed
+    assert all("(machine machine)" in message for message in extraction.problems.messages)
+    assert len(extraction.problems.messages) == len(failed)
+    assert driver._prefix.endswith("-mine-s3d-"), "as people read it in Ray's dashboard"
+
+
+def test_machines_have_names_that_people_know(monkeypatch):
+    def node(name, host, address="", alive=True):
+        return {"NodeID": name, "NodeManagerHostname": host, "NodeManagerAddress": address, "Alive": alive}
+
+    nodes = [node("aaaa1", "gpu7"), node("bbbb1", "gpu7"), node("cccc1", "", "10.0.0.3")]
+    monkeypatch.setattr("ray.nodes", lambda: nodes)
+    names = MachineNames()
+    assert [names.name(each["NodeID"]) for each in nodes] == ["gpu7", "gpu7-bbbb", "10.0.0.3"]
+    nodes[0] = node("aaaa1", "gpu7", alive=False)
+    nodes.append(node("dddd1", "gpu7"))
+    assert names.name("dddd1") == "gpu7", "it was restarted"
+    assert names.name("aaaa1") == "gpu7" and names.name("eeee1gone") == "eeee1gon"

@@ -1,0 +1,197 @@
+"""The results of an extraction by video and machine, and the rate at which they come.
+
+This is bookkeeping only, without Ray, files or a clock of its own. Videos are numbers. A video has one result, the
+latest: whatever is lost, restarted or tried again, it counts once.
+"""
+
+import math
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..extract.pipeline.run_state import SHOWN_REASONS, FailureReason
+from ..extract.pipeline.shard_writing import VideoOutcome
+from ..storage.records import Failure
+
+RATE_SECONDS = 300.0
+"""The rate is that of the last five minutes."""
+MIN_RESULTS = 2
+"""With fewer results in that time, nothing is estimated."""
+MIN_ERROR = 0.05
+"""Relative error of the rate, at the least."""
+NONE, WHOLE, PARTIAL, FAILED = range(4)
+"""Results of a video. One that lacks some of the features is partial, as a damaged one is."""
+
+
+class Results:
+    """The latest result of each video, and the machine that it came from."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        """Begin without results.
+
+        Args:
+            sizes: Size of each video in bytes; 0 if it is not known. It counts as one of mean size.
+        """
+        known = np.asarray(sizes, np.float64)
+        mean = known[known > 0].mean() if (known > 0).any() else 1.0
+        self.work = np.where(known > 0, known, mean)
+        """What each video costs, in bytes; 1 for each if no size is known."""
+        self.kind = np.zeros(len(known), np.uint8)
+        self.seconds, self.rows, self.bytes = np.zeros(len(known)), *np.zeros((2, len(known)), np.int64)
+        self.machine = np.zeros(len(known), np.int32)
+        """Index in ``machines``."""
+        self.machines: list[str] = []
+        self._failures: dict[int, list[Failure]] = {}
+        self._by_kind: Counter[tuple[str, int]] = Counter()
+        """Number of videos, by kind of failure and machine."""
+        self._examples: dict[str, Failure] = {}
+        """The latest failure of each kind."""
+
+    def machine_index(self, name: str) -> int:
+        """Return the index of a machine, which is added if it is new."""
+        if name not in self.machines:
+            self.machines.append(name)
+        return self.machines.index(name)
+
+    def record(self, number: int, outcome: VideoOutcome, machine: str) -> None:
+        """Record the result of a video. It replaces the one of before, if there was one."""
+        self._count_failures(number, -1)
+        failures = [outcome.failure] if outcome.failure else list(outcome.failures.values())
+        self.machine[number] = self.machine_index(machine)
+        self._failures.pop(number, None)
+        if failures:
+            self._failures[number] = failures
+            self._examples |= {failure.kind: failure for failure in failures}
+        self._count_failures(number, 1)
+        self.kind[number] = FAILED if outcome.failure else PARTIAL if outcome.partial or failures else WHOLE
+        self.seconds[number], self.rows[number], self.bytes[number] = (
+            (0, 0, 0) if outcome.failure else (outcome.seconds, outcome.num_rows, outcome.num_bytes)
+        )
+
+    def _count_failures(self, number: int, change: int) -> None:
+        for kind in {failure.kind for failure in self._failures.get(number, ())}:
+            self._by_kind[kind, int(self.machine[number])] += change
+
+    def by_machine(self, values: np.ndarray) -> np.ndarray:
+        """Return the sum of values [num_videos] over the videos of each machine."""
+        return np.bincount(self.machine, values, minlength=len(self.machines))
+
+    def failures(self, machine: int | None = None) -> dict[str, int]:
+        """Return the number of videos by kind of failure, on all machines or on one."""
+        found: Counter[str] = Counter()
+        for (kind, where), count in self._by_kind.items():
+            if count and machine in (None, where):
+                found[kind] += count
+        return dict(found.most_common())
+
+    def reasons(self) -> tuple[FailureReason, ...]:
+        """Return the commonest kinds of failure, each with an example and its machines."""
+        found = []
+        for kind, count in list(self.failures().items())[:SHOWN_REASONS]:
+            example = self._examples[kind]
+            where = Counter(
+                {self.machines[m]: n for (its_kind, m), n in self._by_kind.items() if its_kind == kind and n}
+            )
+            found.append(
+                FailureReason(
+                    kind=kind,
+                    count=count,
+                    video_id=example.video_id,
+                    message=" ".join(example.message.split())[:300],
+                    machines=dict(where.most_common()),
+                )
+            )
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What had come in at one time."""
+
+    seconds: float
+    """The time, by any clock that never goes back."""
+    num_results: int
+    work: float
+    video_seconds: float
+    by_machine: np.ndarray
+    """Number of results of each machine."""
+
+    @classmethod
+    def of(cls, results: Results, seconds: float) -> "Sample":
+        """Take a sample now."""
+        has_result = results.kind != NONE
+        return cls(
+            seconds,
+            int(has_result.sum()),
+            float(results.work @ has_result),
+            float(results.seconds.sum()),
+            results.by_machine(has_result),
+        )
+
+
+@dataclass(frozen=True)
+class Rate:
+    """The rate between two samples."""
+
+    num_results: int
+    videos_per_second: float
+    work_per_second: float
+    playback_speed: float
+    """Seconds of video in a second."""
+    by_machine: np.ndarray
+    """Videos in a second, of each machine."""
+
+    def seconds_left(self, work_left: float) -> tuple[int, int, int] | None:
+        """Return the shortest, the expected and the longest time that work takes, in seconds; None if it is not known.
+
+        n results have a relative error of 1/sqrt(n), as if they came at random.
+        """
+        if not work_left:
+            return 0, 0, 0
+        if self.num_results < MIN_RESULTS:
+            return None
+        error = max(1 / math.sqrt(self.num_results), MIN_ERROR)
+        expected = work_left / self.work_per_second
+        return round(expected / (1 + error)), round(expected), round(expected / (1 - error))
+
+
+class Rates:
+    """Samples of the last minutes, and the first one."""
+
+    def __init__(self, first: Sample) -> None:
+        """Begin with the first sample."""
+        self.first = first
+        self._samples = deque([first])
+
+    def add(self, sample: Sample) -> None:
+        """Add a sample. Those that are not needed any more are dropped."""
+        self._samples.append(sample)
+        while len(self._samples) > 2 and self._samples[1].seconds <= sample.seconds - RATE_SECONDS:
+            self._samples.popleft()
+
+    def recent(self) -> Rate | None:
+        """Return the rate of the last five minutes; None before the first result."""
+        return rate_between(self._samples[0], self._samples[-1])
+
+    def overall(self) -> Rate | None:
+        """Return the rate since the first sample; None before the first result."""
+        return rate_between(self.first, self._samples[-1])
+
+
+def rate_between(first: Sample, last: Sample) -> Rate | None:
+    """Return the rate between two samples; None if no time is between them, or nothing has ever come in."""
+    seconds = last.seconds - first.seconds
+    if seconds <= 0 or not last.num_results:
+        return None
+    before = np.zeros_like(last.by_machine)
+    before[: len(first.by_machine)] = first.by_machine
+    num_results = last.num_results - first.num_results
+    return Rate(
+        num_results,
+        num_results / seconds,
+        (last.work - first.work) / seconds,
+        max(last.video_seconds - first.video_seconds, 0.0) / seconds,
+        np.maximum(last.by_machine - before, 0) / seconds,
+    )
