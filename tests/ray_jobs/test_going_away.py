@@ -37,7 +37,7 @@ __all__ = ["cluster", "environment", "network"]  # fixtures
 ADDRESS = f"127.0.0.1:{PORT}"
 LIGHT, HEAVIER = "clip_vit_b32", "clip_vit_b32_map"
 NUM_VIDEOS, ROWS_OF_ONE = 40, 8
-SECONDS = 120.0
+SECONDS = 300.0
 
 
 class Extraction:
