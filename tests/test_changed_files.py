@@ -37,7 +37,6 @@ PLACES = {
     "extract/decoding/process_link.py _start_connecting": OWN,
     "extract/decoding/process_link.py child_link": OWN,
     "extract/pipeline/download.py __init__": OWN,
-    "extract/pipeline/download.py _copy": OWN,
     "extract/pipeline/download.py _fetch": OWN,
     "extract/pipeline/download.py _remove_left_behind": OWN,
     "extract/pipeline/download.py close": OWN,

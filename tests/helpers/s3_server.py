@@ -26,8 +26,8 @@ class Fault:
 
     what: str
     """The code of an error answer, such as ``SlowDown``; or ``reset`` (the connection), ``half`` (the connection, after
-    half of the answer), ``slow``, ``hang``, or ``damage`` (a wrong byte is stored, whatever the
-    client's checksum says)."""
+    half of the answer), ``slow``, ``hang``, ``trickle`` (the answer, a byte now and then), or ``damage`` (a wrong byte
+    is stored, whatever the client's checksum says)."""
     status: int = 503
     """Status of an error answer."""
     methods: str = "GET HEAD PUT POST DELETE"
@@ -124,6 +124,8 @@ class _Failing:
             while fault in self._faults:
                 time.sleep(0.05)
             return _reset(environ)
+        if fault.what == "trickle":
+            return self._trickling(fault, environ, start_response)
         if fault.what == "slow":
             time.sleep(fault.seconds)
             return self._application(environ, start_response)
@@ -139,6 +141,13 @@ class _Failing:
         get_input_stream(environ).read()
         body = f"<Error><Code>{fault.what}</Code><Message>{fault.what} as told</Message></Error>".encode()
         return _answer(start_response, fault.status, body if environ["REQUEST_METHOD"] != "HEAD" else b"")
+
+    def _trickling(self, fault, environ, start_response):
+        for byte in b"".join(self._application(environ, start_response)):
+            if fault not in self._faults:
+                break
+            yield bytes([byte])
+            time.sleep(0.1)
 
 
 def _answer(start_response, status, body):

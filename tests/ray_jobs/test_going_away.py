@@ -37,7 +37,7 @@ __all__ = ["cluster", "environment", "network"]  # fixtures
 ADDRESS = f"127.0.0.1:{PORT}"
 LIGHT, HEAVIER = "clip_vit_b32", "clip_vit_b32_map"
 NUM_VIDEOS, ROWS_OF_ONE = 40, 8
-SECONDS = 120.0
+SECONDS = 300.0
 
 
 class Extraction:
@@ -120,7 +120,7 @@ def test_a_worker_that_gets_sigterm_loses_only_begun_videos_and_blames_none(extr
     print(f"worker, {stage}: ended after {seconds:.1f} s, {again} videos begun again, {rows} rows computed again")
     assert ", 0 ended early" in extraction.log.read_text()
     assert extraction.num_videos() == NUM_VIDEOS
-    assert again <= 1 and rows <= ROWS_OF_ONE
+    assert again <= 2 and rows <= ROWS_OF_ONE, "one is decoded, and one is computed"
 
 
 @pytest.mark.slow

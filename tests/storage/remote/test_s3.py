@@ -73,6 +73,8 @@ def s3(server, monkeypatch) -> Iterator[S3Server]:
 def hasty(monkeypatch) -> None:
     """Clients that give up soon."""
     monkeypatch.setattr(opening, "S3_CLIENT", {"read_timeout": 0.5, "retries": {"total_max_attempts": 1}})
+    monkeypatch.setattr(files, "ANSWER_SECONDS", 2.0)
+    monkeypatch.setattr(fetch, "PATIENCE_SECONDS", 2.0)
 
 
 def films(root: Path, short_video: Path, num_videos: int) -> DatasetFolder:
@@ -147,6 +149,7 @@ REFUSALS = {
     "reading denied": (ADDRESS, [("AccessDenied", 403, "GET", r"/\.check")], 2, "read"),
     "key unknown": (ADDRESS, [("InvalidAccessKeyId", 403, "GET PUT", "")], 2, "listed"),
     "hang": (ADDRESS, [("hang", 0, "GET", "")], 1, " 3 "),
+    "trickle": (ADDRESS, [("trickle", 0, "GET", "")], 1, "it takes too long); tried 3 times"),
     "reset": (ADDRESS, [("reset", 0, "GET", "")], 1, "Connection was closed"),
     "web": ("https://127.0.0.1/all", (), 2, "s3://"),
 }
@@ -221,6 +224,7 @@ REFUSED_VIDEOS = {
     "is overloaded": ("SlowDown", 503),
     "has lost its bucket": ("NoSuchBucket", 404),
     "hangs": ("hang", 0),
+    "sends a byte now and then": ("trickle", 0),
 }
 
 
