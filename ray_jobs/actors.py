@@ -63,6 +63,8 @@ class WorkerHandle:
     """Id of its machine in the cluster."""
     machine: str = ""
     """Name of its machine, for people."""
+    seconds: float = 0.0
+    """Its age when it last reported."""
     loaded: bool = False
     """False while it waits for room on the cluster."""
 

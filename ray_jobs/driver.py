@@ -13,7 +13,7 @@ import os
 import platform
 import re
 import time
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
@@ -46,6 +46,8 @@ MAX_ENDS_IN_A_ROW = 3
 """If this many workers in a row end with a ``UserError`` or ``OSError`` and nothing done, the run stops with the last
 message. For other causes, such as a lost machine, it stops after ``MAX_ENDS`` for each worker that fits on the cluster.
 If others work, only their machine is not used any more; for other causes, after twice as many."""
+SHARDS_IN_A_LIFE = 6
+"""On a machine where workers end unasked, they write so many shards in the time that they live."""
 STALLED_SECONDS = 2 * 3600.0
 """A worker without an outcome for this long hangs. Decoding has its own, shorter limits."""
 REPORT_WITHIN_SECONDS = 300.0
@@ -107,6 +109,8 @@ class ExtractionDriver:
         self._ends_in_a_row = 0
         self._ends_on: Counter[str] = Counter()
         """{id of a machine: workers in a row that ended there with nothing done}"""
+        self._lives: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=4))
+        """{id of a machine: seconds that the last workers lived there which ended unasked}"""
         self._excluded: set[str] = set()
         """Ids of machines that get no more videos."""
         self._machines = MachineNames()
@@ -238,7 +242,8 @@ class ExtractionDriver:
         # This waits for room on the cluster, however long.
         worker.node = await worker.actor.__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id())
         worker.machine = self._machines.name(worker.node)
-        loaded = await worker.actor.load.remote(self._store_urls, self.status.log)
+        seconds = self._shard_seconds_on(worker.node)
+        loaded = await worker.actor.load.remote(self._store_urls, self.status.log, seconds)
         worker.loaded = True
         self._check_weights(worker, loaded)
         report = WorkerReport([], 0, True, 0.0, 0.0, 0.0)
@@ -257,7 +262,17 @@ class ExtractionDriver:
                 self.dispatch.return_failures(worker.machine)
                 return
 
+    def _shard_seconds_on(self, node: str) -> float:
+        """Return how often a worker writes shards: more often on a machine where workers live for minutes only."""
+        lives = self._lives[node]
+        return (
+            max(min(self.shard_seconds, sum(lives) / len(lives) / SHARDS_IN_A_LIFE), 1.0)
+            if lives
+            else self.shard_seconds
+        )
+
     def _handle_report(self, worker: WorkerHandle, report: WorkerReport) -> None:
+        worker.seconds = report.seconds
         self.status.note_times(worker.number, report, worker.machine)
         for event in report.events:
             if isinstance(event, ShardsWritten):
@@ -331,6 +346,7 @@ class ExtractionDriver:
         if worker.machine not in others:
             self.dispatch.return_failures(worker.machine)
         is_told = isinstance(cause_of(error), UserError | OSError)
+        self._lives[worker.node].append(worker.seconds)
         self._ends_on[worker.node] += not is_lost
         num_ends = self._ends_on[worker.node]
         if num_ends >= MAX_ENDS_IN_A_ROW * (1 if is_told else 2) and others:

@@ -222,18 +222,23 @@ class ExtractionWorker:
         """The error that ended the thread."""
 
     def load(
-        self, store_urls: Mapping[str, str] | None = None, marker: Path | None = None
+        self,
+        store_urls: Mapping[str, str] | None = None,
+        marker: Path | None = None,
+        shard_seconds: float | None = None,
     ) -> dict[str, tuple[Profile, Weights]]:
         """Load the extractors, unless they are loaded already. Return the profile and weights of each.
 
         Args:
             store_urls: {features: address} of remote stores.
             marker: A file that the driver has made in the data set's folder: this machine must see it, too.
+            shard_seconds: Longest time that finished features wait to be written; None: as it is.
 
         Raises:
             UserError: Weights cannot be loaded, or differ from those of an existing store; or the data set's folder is
                 another one than the driver's.
         """
+        self._shard_seconds = shard_seconds or self._shard_seconds
         if marker is not None:
             _await_file(marker)
         with self._loading:
