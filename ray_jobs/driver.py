@@ -57,8 +57,8 @@ DRIVER_AT_WORK_SECONDS = 5.0
 MAX_DRIVER_CHECKS = 4
 """After this many checks that driver counts as alive: a busy worker may still be executing calls of a killed driver,
 which look like those of a live one."""
-MAX_READABLE = 60
-"""Characters of the data set and the features in the name of a worker."""
+MAX_READABLE = 30
+"""Characters of the data set, and of the features, in the name of a worker."""
 IDLE_SECONDS = 0.5
 """Time between offers of work to an idle worker."""
 
@@ -115,9 +115,9 @@ class ExtractionDriver:
         """Ids of machines that get no more videos."""
         self._machines = MachineNames()
         self._checks: set[asyncio.Task[None]] = set()
-        readable = re.sub(r"[^\w.+-]+", "-", f"{settings.folder.name}-{'+'.join(settings.store_names)}")[:MAX_READABLE]
-        self._prefix_of_dataset = f"extract-{_digest(str(settings.folder.path))}-"
-        self._prefix = f"{self._prefix_of_dataset}{_settings_digest(extraction, worker)}-{readable}-"
+        self._prefix_of_dataset = f"extract-{_readable(settings.folder.name)}-{_digest(str(settings.folder.path))}-"
+        features = _readable("+".join(settings.store_names))
+        self._prefix = f"{self._prefix_of_dataset}{features}-{_settings_digest(extraction, worker)}-"
 
     async def run(self) -> None:
         """Extract until nothing is left.
@@ -388,6 +388,11 @@ def _settings_digest(extraction: Extraction, worker: WorkerSettings) -> str:
 
 def _digest(value: object) -> str:
     return hashlib.sha256(repr(value).encode()).hexdigest()[:16]
+
+
+def _readable(name: str) -> str:
+    """Return a part of the name of a worker, as people read it in Ray's dashboard."""
+    return re.sub(r"[^\w.+-]+", "-", name)[:MAX_READABLE]
 
 
 def _call_of(extraction: Extraction, worker: WorkerSettings, share: Share) -> dict[str, str]:

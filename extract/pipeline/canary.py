@@ -1,5 +1,6 @@
 """A check whether this machine can read some videos."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,7 +43,9 @@ def first_readable(worker: WorkerSettings, tasks: Sequence[VideoTask]) -> tuple[
 def _problem_of(worker: WorkerSettings, task: VideoTask) -> VideoError | None:
     video = task.video
     if not video.url:
-        return _probe(worker.dataset.video_path(video))
+        path = worker.dataset.video_path(video)
+        error = _probe(path)
+        return VideoError(error.kind, _why_missing(path.parent)) if error and error.kind == "missing" else error
     fetcher = Fetcher(allowed_hosts=worker.allowed_hosts)
     try:
         job = next(
@@ -52,6 +55,13 @@ def _problem_of(worker: WorkerSettings, task: VideoTask) -> VideoError | None:
         return fetcher.done(job) or error
     finally:
         fetcher.close()
+
+
+def _why_missing(folder: Path) -> str:
+    if not folder.is_dir():
+        return f"{folder} is not there; is it mounted?"
+    with os.scandir(folder) as entries:
+        return "no such file" if any(entries) else f"{folder} is empty; is it mounted?"
 
 
 def _probe(path: Path) -> VideoError | None:

@@ -40,6 +40,8 @@ TRIES, PAUSE_SECONDS = 3, 2.0
 GONE = (404, 410)
 """Answers of a web server that has no such file."""
 BLOCK_BYTES = 1 << 20
+WEB_PAGES = (b"<!doctype html", b"<html")
+"""How web pages begin, in lower case."""
 POLL_SECONDS = 0.05
 PREFIX = "vlalign-fetched-"
 
@@ -180,6 +182,9 @@ class Fetcher:
         received = local.stat().st_size
         if size not in (None, received):
             raise OSError(f"{received:,} of {size:,} bytes came")
+        with local.open("rb") as file:
+            if file.read(BLOCK_BYTES).lstrip().lower().startswith(WEB_PAGES):
+                raise OSError("sends a web page instead of a video; perhaps it asks for a login")
         with self._room:
             self._sizes[local] = received
             self._room.notify_all()

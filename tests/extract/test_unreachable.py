@@ -35,7 +35,7 @@ from vlalign.storage.remote import http_client as web
 from vlalign.storage.remote.addresses import hide_secrets, without_secrets
 
 pytestmark = pytest.mark.usefixtures("own_temporary_folder")
-PASSING = ("400", "401", "403", "408", "425", "429", "500", "502", "503", "504", "reset", "half", "hang")
+PASSING = ("400", "401", "403", "408", "425", "429", "500", "502", "503", "504", "reset", "half", "hang", "login")
 """What a server does for a while, whichever video is asked for."""
 OF_THE_VIDEO = ("404", "410", "nonsense")
 
@@ -65,6 +65,8 @@ class Server(http.server.BaseHTTPRequestHandler):
         self.send_response(int(what) if what.isdigit() else 200)
         if what.isdigit():
             content = b""
+        elif what == "login":
+            content = b"\n<!DOCTYPE html><html><title>Sign in</title></html>"
         elif what == "nonsense":
             content = b"no video" * 100
         self.send_header("Content-Length", str(len(content)))
@@ -117,7 +119,7 @@ def test_the_same_command_extracts_what_a_mended_server_had_refused(tmp_path, se
         "nonsense": "unreadable",
     }
     told = capsys.readouterr().err
-    assert "13 videos " in told and "3 videos " in told and "--retry-failed" in told
+    assert "14 videos " in told and "3 videos " in told and "--retry-failed" in told
     for status in PASSING[:10]:
         assert f"127.0.0.1:{server.server_port}/{status}/a.wav: {status} " in told
 

@@ -1,5 +1,7 @@
 """What a driver makes of workers that ended, without a cluster."""
 
+import re
+
 import pytest
 from ray.exceptions import RayTaskError
 from vlalign.extract.pipeline.pending_work import Extraction, PendingWork, VideoTask
@@ -42,7 +44,9 @@ def test_videos_are_not_blamed_for_a_store_that_cannot_be_written(tmp_path, monk
     assert set(pending.failures["s3d"]) == failed
     assert all("(machine machine)" in message for message in extraction.problems.messages)
     assert len(extraction.problems.messages) == len(failed)
-    assert driver._prefix.endswith("-mine-s3d-"), "as people read it in Ray's dashboard"
+    assert re.fullmatch(r"extract-mine-[0-9a-f]{16}-s3d-[0-9a-f]{16}-", driver._prefix), (
+        "as people read it in Ray's dashboard"
+    )
 
 
 def test_machines_have_names_that_people_know(monkeypatch):

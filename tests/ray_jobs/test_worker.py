@@ -97,6 +97,37 @@ def test_everything_is_on_disk_once_no_more_videos_follow(worker, films):
     assert sorted(store.video_ids()) == [video.video_id for video in films]
 
 
+def test_what_another_worker_has_computed_is_not_written(worker, films):
+    events = worker.exchange(tasks_of(films[:3]), 0).events
+    events += exchange_until(worker, lambda _, more: len(outcomes(events + more)) >= 3, refill_at=-1)
+    events = worker.exchange([], None, dropped=["v0", "v2"]).events + exchange_until(worker, is_idle)
+    assert kept(events) == ["v1"]
+    assert FeatureStore(worker._settings.dataset.features("s3d")).video_ids() == ["v1"]
+    report = worker.report_for_takeover()
+    assert (report.unwritten, report.written) == ([], ["v1"])
+    worker.exchange(tasks_of(films[:1]), None)  # if the other one has lost it
+    exchange_until(worker, is_idle)
+    assert sorted(FeatureStore(worker._settings.dataset.features("s3d")).video_ids()) == ["v0", "v1"]
+
+
+def test_a_machine_without_the_data_set_s_folder_says_so(worker, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "MARKER_SECONDS", 0.1)
+    marker = tmp_path / "mine" / "jobs" / "extract-1.jsonl"
+    with pytest.raises(
+        UserError, match=rf"^{tmp_path}/mine: not the folder that the driver works in.*mount the shared"
+    ):
+        worker.load(marker=marker)
+    marker.parent.mkdir(parents=True)
+    marker.touch()
+    worker.load(marker=marker)
+
+
+def test_it_tells_which_video_it_can_read(worker, films, tmp_path):
+    gone = VideoRecord(video_id="gone", path=str(tmp_path / "gone.mp4"))
+    assert worker.first_readable(tasks_of([gone, films[0]]))[0] == "v0"
+    assert worker.first_readable(tasks_of([gone])) == ("", f"missing: {tmp_path}/gone.mp4: no such file")
+
+
 def test_its_rows_equal_those_of_a_plain_loop(worker, films, tmp_path):
     from vlalign.extract.pipeline.engine import extract_videos
 
