@@ -243,8 +243,9 @@ class Status:
 
 def _line(state: RunState) -> str:
     failed = f", {sum(state.failures.values()):,} failed" if state.failures else ""
+    computed = f" ({state.computed:,} more not on disk yet)" if state.computed else ""
     return (
-        f"extracting: {state.videos:,} of {state.total:,} videos{failed}, {state.workers} workers computing "
+        f"extracting: {state.videos:,} of {state.total:,} videos{computed}{failed}, {state.workers} workers computing "
         f"{state.compute_share:.0%} of their time, {state.rate_text()}, {state.time_left_text()} left"
     )
 

@@ -123,9 +123,14 @@ def test_a_machine_without_the_data_set_s_folder_says_so(worker, tmp_path, monke
 
 
 def test_it_tells_which_video_it_can_read(worker, films, tmp_path):
-    gone = VideoRecord(video_id="gone", path=str(tmp_path / "gone.mp4"))
-    assert worker.first_readable(tasks_of([gone, films[0]]))[0] == "v0"
-    assert worker.first_readable(tasks_of([gone])) == ("", f"missing: {tmp_path}/gone.mp4: no such file")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "some").mkdir()
+    (tmp_path / "some" / "other.mp4").touch()
+    where = {"away": "is not there; is it mounted?", "empty": "is empty; is it mounted?", "some": "no such file"}
+    gone = [VideoRecord(video_id=name, path=str(tmp_path / name / "gone.mp4")) for name in where]
+    assert worker.first_readable(tasks_of([*gone, films[0]]))[0] == "v0"
+    for video, words in zip(gone, where.values(), strict=True):
+        assert worker.first_readable(tasks_of([video]))[1].endswith(words)
 
 
 def test_its_rows_equal_those_of_a_plain_loop(worker, films, tmp_path):
