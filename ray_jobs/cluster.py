@@ -16,7 +16,7 @@ from ray._common.utils import get_ray_address_file
 from ray._private import ray_constants
 from ray._private.state import state  # Ray has no public way to list the nodes that are being drained
 from ray._raylet import AuthenticationTokenLoader, Config  # pyright: ignore[reportAttributeAccessIssue]
-from ray.exceptions import RayError
+from ray.exceptions import ActorDiedError, RayError
 from ray.job_config import JobConfig
 
 from ..storage.common.errors import SettingError, UserError
@@ -294,8 +294,18 @@ def cause_of(error: Exception) -> Exception:
     return getattr(error, "cause", None) or error
 
 
+ENDS = {
+    "low on memory": "its process was killed because its machine ran low on memory",
+    "its node": "its machine was lost",
+    "worker process has died": "its process was killed or crashed",
+}
+"""{sign in Ray's message: how a worker ended}"""
+
+
 def reason_of(error: Exception) -> str:
     """Return the message of the cause of an error, on one line of at most 300 characters."""
+    if isinstance(error, ActorDiedError) and not error.actor_init_failed:
+        return next((words for sign, words in ENDS.items() if sign in str(error)), "its process is gone")
     return " ".join(str(cause_of(error)).split())[:300] or type(cause_of(error)).__name__
 
 

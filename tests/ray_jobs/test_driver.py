@@ -3,13 +3,14 @@
 import re
 
 import pytest
-from ray.exceptions import RayTaskError
+from ray.core.generated.common_pb2 import ActorDiedErrorContext
+from ray.exceptions import ActorDiedError, RayTaskError
 from vlalign.extract.pipeline.pending_work import Extraction, PendingWork, VideoTask
 from vlalign.extract.pipeline.scheduler import MAX_ENDS
 from vlalign.extract.settings import ExtractionSettings
 from vlalign.ray_jobs import driver as module
 from vlalign.ray_jobs.actors import WorkerHandle
-from vlalign.ray_jobs.cluster import MachineNames, Share
+from vlalign.ray_jobs.cluster import MachineNames, Share, reason_of
 from vlalign.ray_jobs.driver import MAX_ENDS_IN_A_ROW, ExtractionDriver
 from vlalign.storage import VideoRecord
 from vlalign.storage.common.errors import UserError
@@ -61,3 +62,18 @@ def test_machines_have_names_that_people_know(monkeypatch):
     nodes.append(node("dddd1", "gpu7"))
     assert names.name("dddd1") == "gpu7", "it was restarted"
     assert names.name("aaaa1") == "gpu7" and names.name("eeee1gone") == "eeee1gon"
+
+
+@pytest.mark.parametrize(
+    "said, words",
+    [
+        ("The actor is dead because its worker process has died. ... OOM killer due to high memory usage", "killed or"),
+        ("The actor is dead because its node has died. Node Id: 17", "its machine was lost"),
+        ("... the node running low on memory.", "low on memory"),
+        ("The actor never ran", "its process is gone"),
+    ],
+)
+def test_the_end_of_a_worker_is_told_in_a_few_words(said, words):
+    context = ActorDiedErrorContext(class_name="ExtractionActor", pid=17, name="extract-mine", error_message=said)
+    reason = reason_of(ActorDiedError(context))
+    assert words in reason and len(reason) < 80 and "Extraction" not in reason
