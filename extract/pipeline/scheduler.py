@@ -13,9 +13,10 @@ import numpy as np
 MAX_WAITING = 16
 """Largest number of videos that wait at a worker, so that it need not ask for each one. Towards the end fewer wait,
 so that no video waits for long while another worker is idle."""
-ENDS_OF_A_SUSPECT, MAX_ENDS = 2, 4
+ENDS_OF_A_SUSPECT, MAX_ENDS = 2, 6
 """A video that ``ENDS_OF_A_SUSPECT`` workers were extracting when they ended is a suspect: it gets a worker for itself.
-After ``MAX_ENDS`` workers it is given up: one that ended for another reason while it had a suspect proves little."""
+After ``MAX_ENDS`` workers it is given up. Some may have ended for other reasons: with a worker killed every ten
+seconds, two of 96 videos would be given up after three ends, and one after four."""
 
 COMPLETED, ABANDONED = 1, 2
 """States of a video that is not assigned again. One is abandoned if its place cannot be read."""

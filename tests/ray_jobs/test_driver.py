@@ -74,6 +74,8 @@ def test_machines_have_names_that_people_know(monkeypatch):
     ],
 )
 def test_the_end_of_a_worker_is_told_in_a_few_words(said, words):
-    context = ActorDiedErrorContext(class_name="ExtractionActor", pid=17, name="extract-mine", error_message=said)
+    context = ActorDiedErrorContext(
+        class_name="ExtractionActor", actor_id=bytes(16), pid=17, name="extract-mine", error_message=said
+    )
     reason = reason_of(ActorDiedError(context))
     assert words in reason and len(reason) < 80 and "Extraction" not in reason

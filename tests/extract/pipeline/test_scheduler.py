@@ -4,7 +4,7 @@ import random
 from collections import Counter
 
 import pytest
-from vlalign.extract.pipeline.scheduler import MAX_ENDS, MAX_WAITING, VideoScheduler
+from vlalign.extract.pipeline.scheduler import ENDS_OF_A_SUSPECT, MAX_ENDS, MAX_WAITING, VideoScheduler
 
 
 def take(scheduler: VideoScheduler, worker: int) -> list[int]:
@@ -84,9 +84,10 @@ def test_a_suspect_gets_a_worker_for_itself():
     assert scheduler.next(4, 0) == ([2], 0)
     scheduler.mark_completed(2, 0)
     assert take(scheduler, 2) == [3]
-    assert scheduler.worker_ended(3) == [], "a worker that ended for another reason proves little"
-    assert scheduler.next(5, 0) == ([1], None)
-    assert scheduler.worker_ended(5) == [1] and scheduler.num_left == 2
+    for worker in range(5, 5 + MAX_ENDS - ENDS_OF_A_SUSPECT - 1):
+        assert scheduler.worker_ended(3 if worker == 5 else worker - 1) == [], "it may have had another reason"
+        assert scheduler.next(worker, 0) == ([1], None)
+    assert scheduler.worker_ended(worker) == [1] and scheduler.num_left == 2
 
 
 def test_a_busy_worker_finishes_before_it_gets_a_suspect():
