@@ -13,7 +13,7 @@ import os
 import platform
 import re
 import time
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
@@ -45,7 +45,7 @@ PAUSE_SECONDS = 2.0
 MAX_ENDS_IN_A_ROW = 3
 """If this many workers in a row end with a ``UserError`` or ``OSError`` and nothing done, the run stops with the last
 message. For other causes, such as a lost machine, it stops after ``MAX_ENDS`` for each worker that fits on the cluster.
-If others work, only their machine is not used any more; for other causes, after twice as many."""
+If others work meanwhile, only their machine is not used any more; for other causes, after twice as many."""
 SHARDS_IN_A_LIFE = 6
 """On a machine where workers end unasked, they write so many shards in the time that they live."""
 STALLED_SECONDS = 2 * 3600.0
@@ -107,8 +107,10 @@ class ExtractionDriver:
         remote = {name: remote_store(settings.folder.features(name)) for name in extraction.weights}
         self._store_urls = {name: store.url for name, store in remote.items() if store}
         self._ends_in_a_row = 0
-        self._ends_on: Counter[str] = Counter()
-        """{id of a machine: workers in a row that ended there with nothing done}"""
+        self._ends_on: defaultdict[str, list[float]] = defaultdict(list)
+        """{id of a machine: when workers in a row ended there with nothing done}"""
+        self._last_outcome: dict[str, float] = {}
+        """{machine: when a video was last done there}"""
         self._lives: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=4))
         """{id of a machine: seconds that the last workers lived there which ended unasked}"""
         self._excluded: set[str] = set()
@@ -280,6 +282,7 @@ class ExtractionDriver:
             else:
                 self._ends_in_a_row = 0
                 self._ends_on.pop(worker.node, None)
+                self._last_outcome[worker.machine] = time.monotonic()
                 self.dispatch.outcome(worker.number, worker.machine, event)
         if report.quiet_seconds > STALLED_SECONDS:
             raise TimeoutError(f"no outcome for {report.quiet_seconds / 60:.0f} minutes")
@@ -342,13 +345,17 @@ class ExtractionDriver:
         is_lost = getattr(error, "preempted", False) or not (worker.node and is_up(worker.node))
         for number in self.scheduler.worker_ended(worker.number, blame_videos=not (by_the_disk or is_lost)):
             self._give_up(number, reason, worker.machine)
-        others = {other.machine for other in self._workers.values() if other.loaded} - {"", worker.machine}
+        others = {other.machine for other in self._workers.values() if other.loaded} - {""}
         if worker.machine not in others:
             self.dispatch.return_failures(worker.machine)
         is_told = isinstance(cause_of(error), UserError | OSError)
         self._lives[worker.node].append(worker.seconds)
-        self._ends_on[worker.node] += not is_lost
-        num_ends = self._ends_on[worker.node]
+        ends = self._ends_on[worker.node]
+        ends += [] if is_lost else [time.monotonic()]
+        others.discard(worker.machine)
+        if not is_told:  # it may be a fault of ours, which ends all workers everywhere
+            others = {machine for machine in others if ends and self._last_outcome.get(machine, 0.0) > ends[0]}
+        num_ends = len(ends)
         if num_ends >= MAX_ENDS_IN_A_ROW * (1 if is_told else 2) and others:
             self.dispatch.exclude(worker.machine, f"{num_ends} workers in a row ended there ({reason})")
             self._excluded.add(worker.node)

@@ -22,7 +22,7 @@ from ...storage.common.terminal import number_of, say
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.dataset.trusted_folders import AllowedFolders
 from ...storage.records import VideoRecord
-from .failure_budget import FailureBudget
+from .failure_budget import FailureBudget, TooManyFailures
 from .pending_work import Extraction, VideoTask, is_transient
 from .scheduler import MAX_WAITING, VideoScheduler
 from .shard_writing import VideoOutcome
@@ -217,7 +217,12 @@ class Dispatch:
 
     def _finish(self, outcome: VideoOutcome, machine: str) -> None:
         self._report(outcome, machine)
-        self.budget.note(outcome, machine)
+        try:
+            self.budget.note(outcome, machine)
+        except TooManyFailures as stop:
+            for reason in stop.reasons:
+                self._say(f"failures: {reason}")
+            raise
 
     def fail(self, outcome: VideoOutcome, machine: str) -> None:
         """Take the outcome of a video that is given up."""
