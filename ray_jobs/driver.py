@@ -12,11 +12,13 @@ import hashlib
 import os
 import platform
 import re
+import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 
 import ray
 from ray.exceptions import RayError
@@ -59,6 +61,8 @@ MAX_DRIVER_CHECKS = 4
 which look like those of a live one."""
 MAX_READABLE = 30
 """Characters of the data set, and of the features, in the name of a worker."""
+WORKER_ENDED = "worker_ended"
+"""The kind of failure of a video that several workers ended with."""
 IDLE_SECONDS = 0.5
 """Time between offers of work to an idle worker."""
 
@@ -117,6 +121,9 @@ class ExtractionDriver:
         """Ids of machines that get no more videos."""
         self._machines = MachineNames()
         self._checks: set[asyncio.Task[None]] = set()
+        self._unreported: deque[tuple[VideoOutcome, str]] = deque()
+        """Final outcomes that are not in files yet, and their machines."""
+        self._reporting = threading.Lock()
         self._prefix_of_dataset = f"extract-{_readable(settings.folder.name)}-{_digest(str(settings.folder.path))}-"
         features = _readable("+".join(settings.store_names))
         self._prefix = f"{self._prefix_of_dataset}{features}-{_settings_digest(extraction, worker)}-"
@@ -145,7 +152,7 @@ class ExtractionDriver:
                 for task in done:
                     task.result()
                 await self._check_places()
-                await asyncio.to_thread(self.extraction.pending.write_failures)
+                await asyncio.to_thread(self._report_outcomes)
                 self._show_status()
             self.dispatch.raise_if_left()
         finally:
@@ -156,7 +163,7 @@ class ExtractionDriver:
             await ask_to_leave(self._workers[name] for name in loaded)
             for name in self._workers.keys() - loaded:
                 kill_worker(self._workers[name])
-            self.extraction.pending.write_failures()
+            self._report_outcomes()
 
     async def _take_over(self, name: str) -> WorkerHandle | None:
         """Take over a worker of an earlier call.
@@ -321,7 +328,17 @@ class ExtractionDriver:
 
     def _record_outcome(self, outcome: VideoOutcome, machine: str) -> None:
         self.status.outcome(self.task_index[outcome.video_id], outcome, machine)
-        report_outcome(outcome, self.extraction, f"machine {machine}" if machine else "")
+        self._unreported.append((outcome, machine))
+
+    def _report_outcomes(self) -> None:
+        """Report what became of videos, and record failures. This waits for disks, so a thread does it."""
+        with self._reporting:  # the thread may still be at it when the run ends
+            while self._unreported:
+                outcome, machine = self._unreported.popleft()
+                if outcome.failure and outcome.failure.kind == WORKER_ENDED:
+                    outcome = replace(outcome, failure=_with_identity(outcome.failure))
+                report_outcome(outcome, self.extraction, f"machine {machine}" if machine else "")
+            self.extraction.pending.write_failures()
 
     def _check_weights(self, worker: WorkerHandle, loaded: dict[str, tuple[Profile, Weights]]) -> None:
         """Raise a ``UserError`` if a worker's profile or weights differ from those of the store: it can hold only
@@ -364,15 +381,17 @@ class ExtractionDriver:
             raise UserError(f"{self._ends_in_a_row} workers in a row ended with nothing done; the last: {reason}")
 
     def _give_up(self, number: int, reason: str, machine: str) -> None:
-        video, features, _ = self.extraction.tasks[number]
-        if video.url:
-            path, source = without_secrets(video.url), ""
-        else:
-            file = self.extraction.settings.folder.video_path(video)
-            path, source = str(file), file_identity(file)
+        task = self.extraction.tasks[number]
+        video_id, url = task.video.video_id, task.video.url
+        path = without_secrets(url) if url else self.extraction.settings.folder.video_file(task.video)
         message = f"{MAX_ENDS} workers ended while they were extracting it; the last: {reason}"
-        failure = Failure(video_id=video.video_id, path=path, kind="worker_ended", message=message, source=source)
-        self.dispatch.fail(VideoOutcome(video.video_id, path, features, failure), machine)
+        failure = Failure(video_id=video_id, path=path, kind=WORKER_ENDED, message=message, source="")
+        self.dispatch.fail(VideoOutcome(video_id, path, task.features, failure), machine)
+
+
+def _with_identity(failure: Failure) -> Failure:
+    """Return the failure of a file with the file's identity, by which a later call knows that it is the same."""
+    return failure if "://" in failure.path else replace(failure, source=file_identity(Path(failure.path)))
 
 
 async def _report_without_driver(worker: WorkerHandle) -> TakeoverReport | None:

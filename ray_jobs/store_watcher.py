@@ -1,12 +1,13 @@
 """The stores of a data set, watched by the driver while workers write to them."""
 
-import contextlib
 import threading
 from collections.abc import Iterable
+from pathlib import Path
 
 from ..extract.pipeline.pending_work import PendingWork
+from ..storage.common.threads import map_in_threads
 from ..storage.shards import read_shard
-from ..storage.stores.feature_store import FeatureStore, current_shards
+from ..storage.stores.feature_store import SHARDS_PER_THREAD, FeatureStore, current_shards
 
 
 class StoreWatcher:
@@ -36,10 +37,18 @@ class StoreWatcher:
         new: set[str] = set()
         with self._lock:
             for name, folder in self._folders.items():
-                for path in set(current_shards(folder)) - self._known[name]:
-                    with contextlib.suppress(FileNotFoundError):  # compacted in the meantime
-                        for video_id in read_shard(path).videos["video_id"].tolist():
-                            new.add(video_id.decode())
-                            self._features.setdefault(video_id.decode(), set()).add(name)
-                    self._known[name].add(path)
+                unknown = set(current_shards(folder)) - self._known[name]
+                for video_ids in map_in_threads(_videos_in, unknown, calls_per_part=SHARDS_PER_THREAD):
+                    new.update(video_ids)
+                    for video_id in video_ids:
+                        self._features.setdefault(video_id, set()).add(name)
+                self._known[name] |= unknown
             return {video_id: self._features[video_id] for video_id in new}
+
+
+def _videos_in(shard: Path) -> list[str]:
+    """Return the ids of the videos in a shard; none if it was compacted in the meantime."""
+    try:
+        return [video_id.decode() for video_id in read_shard(shard).videos["video_id"].tolist()]
+    except FileNotFoundError:
+        return []

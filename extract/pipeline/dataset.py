@@ -22,7 +22,7 @@ from ..decoding import sandbox
 from ..settings import PARTIAL, ExtractionSettings
 from ..videos.selection import choose_videos, render_missing
 from .address_sizes import with_sizes
-from .pending_work import Extraction, PendingWork, is_transient
+from .pending_work import Extraction, KnownThumbnails, PendingWork, VideoTask, is_transient
 from .runner import LocalRunner, Runner
 
 SAME_SECONDS = 1e-6
@@ -96,7 +96,7 @@ def extract_dataset(
             say(f"{dataset.path}: {number_of(num_tasks, 'videos')} tried, {number_of(problems.count, 'problems')}")
         if settings.thumbnails_every is not None:
             _report_fewer_thumbnails(extraction, settings.thumbnails_every)
-        return _summary(extraction)
+        return summarize(extraction)
 
 
 def prepare_extraction(settings: ExtractionSettings, problems: Problems, *, dry_run: bool) -> Extraction:
@@ -119,9 +119,33 @@ def prepare_extraction(settings: ExtractionSettings, problems: Problems, *, dry_
         pending.compact_failures()
     tasks = with_sizes(list(pending.tasks(videos, only_failed=settings.retry_failed)))
     tasks.sort(key=lambda task: any(task.video.video_id in pending.failures[name] for name in task.features))
+    if tasks and not dry_run:
+        tasks = _with_thumbnails(tasks, pending)
     needed = {name for task in tasks for name in task.features}
     weights = {name: settings.weights_of(name) for name in names if name in needed}
     return Extraction(settings, videos, tasks, weights, pending, problems)
+
+
+def _with_thumbnails(tasks: list[VideoTask], pending: PendingWork) -> list[VideoTask]:
+    """Note which thumbnails the videos have, so that no worker need look.
+
+    There is nothing to see if all features that the data set has are asked for, and lack in each of the videos: to look
+    would take a minute where there are a million.
+    """
+    from ...storage.stores.opening import feature_names
+    from ...storage.stores.thumbnails import ThumbnailStore  # imports HDF5
+
+    asked = pending.features
+    are_new = all(len(task.features) == len(asked) for task in tasks) and len(pending.stores) == len(asked)
+    if are_new and set(feature_names(pending.dataset)) <= set(asked):
+        return tasks
+    known = ThumbnailStore(pending.dataset.thumbnails)
+    return [
+        task._replace(thumbnails=KnownThumbnails(source, len(known.seconds(task.video.video_id))))
+        if (source := known.source(task.video.video_id))
+        else task
+        for task in tasks
+    ]
 
 
 def _link_stores(settings: ExtractionSettings, address: str, *, dry_run: bool) -> None:
@@ -178,7 +202,7 @@ def _report_failed(pending: PendingWork, videos: Sequence[VideoRecord]) -> None:
         say(f"{number_of(num_failed, 'videos')} failed; {where[False]} says why; {todo}")
 
 
-def _summary(extraction: Extraction) -> ExtractionResult:
+def summarize(extraction: Extraction) -> ExtractionResult:
     dataset, names = extraction.settings.folder, extraction.settings.store_names
     pending, videos = extraction.pending, extraction.videos
     failed = {video.video_id for video in videos if any(video.video_id in pending.failures[name] for name in names)}

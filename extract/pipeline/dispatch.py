@@ -54,7 +54,7 @@ class Check:
 
 @dataclass
 class _Link:
-    """What is known of one machine and one place."""
+    """What is not clear yet of one machine and one place."""
 
     failures: list[VideoOutcome] = field(default_factory=list)
     """Failures since the last success, whose fault is not known yet."""
@@ -66,7 +66,11 @@ class _Link:
     """Time at which it was found that it cannot be read."""
     next_check: float = 0.0
     num_checks: int = 0
-    last_success: float = float("-inf")
+
+    @property
+    def is_clear(self) -> bool:
+        """True if nothing speaks against the machine or the place."""
+        return not (self.failures or self.is_checked or self.problem)
 
 
 class Dispatch:
@@ -103,7 +107,10 @@ class Dispatch:
         """{machine: why it gets no more videos}"""
         self.given_up: dict[str, str] = {}
         """{place: why it cannot be read} of the places that were given up."""
-        self._links: defaultdict[tuple[str, int], _Link] = defaultdict(_Link)
+        self._links: defaultdict[str, dict[int, _Link]] = defaultdict(dict)
+        """{machine: {place: what is not clear}}; few, however many machines and places there are"""
+        self._last_success: defaultdict[int, dict[str, float]] = defaultdict(dict)
+        """{place: {machine: time at which it could read the place last}}"""
         self._good: dict[int, int] = {}
         """{place: a video that could be read}"""
         self._tried_twice: set[int] = set()
@@ -119,9 +126,12 @@ class Dispatch:
 
     def may_read(self, machine: str, place: int) -> bool:
         """Return whether a machine may be given videos of a place."""
-        link = self._links.get((machine, place))
+        link = self._link(machine, place)
         is_open = link is not None and (link.problem or link.is_checked)
         return not (is_open or machine in self.excluded or self.place_names[place] in self.given_up)
+
+    def _link(self, machine: str, place: int) -> _Link | None:
+        return self._links[machine].get(place)
 
     def next(
         self, worker: int, machine: str, num_waiting: int = 0, *, max_waiting: int = MAX_WAITING, idle: bool = False
@@ -165,13 +175,13 @@ class Dispatch:
             self.scheduler.hold(worker, number)
             self.scheduler.abandon(place)
             return
-        link = self._links[machine, place]
         if outcome.failure is None:
             self.scheduler.mark_computed(worker, number)
             self._succeeded(machine, place, number)
             self._finish(outcome, machine)
             return
         self.scheduler.hold(worker, number)
+        link = self._links[machine].setdefault(place, _Link())
         link.failures.append(outcome)
         if link.problem or self.excluded.get(machine):
             self._try_again(link)
@@ -180,10 +190,12 @@ class Dispatch:
 
     def _succeeded(self, machine: str, place: int, number: int | None) -> None:
         """Note that a machine can read a place: the failures before are the videos' own."""
-        link = self._links[machine, place]
-        link.last_success = self._clock()
+        self._last_success[place][machine] = self._clock()
         if number is not None:
             self._good[place] = number
+        link = self._link(machine, place)
+        if link is None:
+            return
         if link.problem:
             self._say(f"note: {self.place_names[place]} can be read again{_on(machine)}")
             link.problem, link.num_checks = "", 0
@@ -204,8 +216,11 @@ class Dispatch:
 
     def _settle_all(self, machine: str) -> bool:
         """Settle the few failures of a machine that has nothing else to do; return whether there were any."""
-        links = [link for (its_machine, _), link in self._links.items() if its_machine == machine]
-        few = [link for link in links if 0 < len(link.failures) < MANY_FAILURES and not link.is_checked]
+        few = [
+            link
+            for link in self._links[machine].values()
+            if 0 < len(link.failures) < MANY_FAILURES and not link.is_checked
+        ]
         for link in few:
             self._settle(machine, link)
         return bool(few)
@@ -239,11 +254,14 @@ class Dispatch:
     def due_checks(self, machines: Sequence[str]) -> list[Check]:
         """Return the checks to make now on some machines; ``checked`` takes the answers."""
         now, checks = self._clock(), []
-        for (machine, place), link in self._links.items():
-            is_suspect = link.problem or len(link.failures) >= MANY_FAILURES
-            if machine in machines and is_suspect and not link.is_checked and now >= link.next_check:
-                link.is_checked = True
-                checks.append(self._check(machine, place, link))
+        for machine in machines:
+            unclear = {place: link for place, link in self._links[machine].items() if not link.is_clear}
+            self._links[machine] = unclear
+            for place, link in unclear.items():
+                is_suspect = link.problem or len(link.failures) >= MANY_FAILURES
+                if is_suspect and not link.is_checked and now >= link.next_check:
+                    link.is_checked = True
+                    checks.append(self._check(machine, place, link))
         return checks
 
     def _check(self, machine: str, place: int, link: _Link) -> Check:
@@ -263,7 +281,7 @@ class Dispatch:
             problem: Why the last one could not.
         """
         machine, place, now = check.machine, check.place, self._clock()
-        link = self._links[machine, place]
+        link = self._links[machine].setdefault(place, _Link())
         link.is_checked = False
         if readable:
             self._succeeded(machine, place, self.index.get(readable))
@@ -284,19 +302,19 @@ class Dispatch:
         link.problem, link.num_checks = problem, link.num_checks + 1
         link.next_check = now + min(FIRST_PAUSE_SECONDS * 2 ** (link.num_checks - 1), MAX_PAUSE_SECONDS)
         self._try_again(link)
-        others = [its for (other, its_place), its in self._links.items() if its_place == place and other != machine]
-        if link.num_checks >= CHECKS_OF_A_MACHINE and any(its.last_success >= link.opened for its in others):
+        others = [at for other, at in self._last_success[place].items() if other != machine]
+        if link.num_checks >= CHECKS_OF_A_MACHINE and any(at >= link.opened for at in others):
             self.exclude(machine, f"{self.place_names[place]}: {problem}; other machines can read it")
 
     def cancel_check(self, check: Check) -> None:
         """Note that a check was not made."""
-        self._links[check.machine, check.place].is_checked = False
+        if link := self._link(check.machine, check.place):
+            link.is_checked = False
 
     def return_failures(self, machine: str) -> None:
         """Let other machines try the videos whose failures on this machine are not explained yet, because it ends."""
-        for (its_machine, _), link in self._links.items():
-            if its_machine == machine:
-                self._try_again(link)
+        for link in self._links[machine].values():
+            self._try_again(link)
 
     def exclude(self, machine: str, reason: str) -> None:
         """Give a machine no more videos."""
@@ -307,10 +325,10 @@ class Dispatch:
     def give_up_places(self, machines: Sequence[str]) -> None:
         """Give up the places that none of the machines has been able to read for long."""
         now = self._clock()
-        for place in {place for (_, place), link in self._links.items() if link.problem}:
-            links = [self._links.get((machine, place)) for machine in machines if machine not in self.excluded]
-            broken = [link for link in links if link and link.problem]
-            if broken and len(broken) == len(links) and now - max(its.opened for its in broken) > PATIENCE_SECONDS:
+        used = [self._links[machine] for machine in machines if machine not in self.excluded]
+        for place in [place for place, link in used[0].items() if link.problem] if used else []:
+            broken = [link for links in used if (link := links.get(place)) and link.problem]
+            if len(broken) == len(used) and now - max(its.opened for its in broken) > PATIENCE_SECONDS:
                 self.given_up[self.place_names[place]] = broken[-1].problem
                 self.scheduler.abandon(place)
                 for link in broken:

@@ -27,6 +27,14 @@ BATCH_VIDEOS = 4096
 """Videos whose files are read together, where size and time do not tell whether they are unchanged."""
 
 
+class KnownThumbnails(NamedTuple):
+    """The thumbnails that a video has."""
+
+    source: str
+    """Identity of the file that they show."""
+    number: int
+
+
 class VideoTask(NamedTuple):
     """A video to extract."""
 
@@ -35,6 +43,8 @@ class VideoTask(NamedTuple):
     """Names of the features that it needs."""
     size: int = 0
     """Size of its file in bytes; 0 if it is not known."""
+    thumbnails: KnownThumbnails | None = None
+    """None if it has none, as far as is known: then they are written."""
 
 
 class _File:

@@ -39,7 +39,7 @@ class _Queue:
         self._places, self._is_obsolete = places, is_obsolete
         self._rank = np.zeros(len(places), np.int64)
         self._rank[list(videos)] = np.arange(len(videos))
-        self._next_rank = len(videos)
+        self._next_rank = self._num_videos = len(videos)
         self._by_place: defaultdict[int, deque[int]] = defaultdict(deque)
         for video in videos:
             self._by_place[places[video]].append(video)
@@ -49,6 +49,7 @@ class _Queue:
     def add(self, video: int) -> None:
         self._rank[video] = self._next_rank
         self._next_rank += 1
+        self._num_videos += 1
         place = self._places[video]
         if not self._by_place[place]:
             heapq.heappush(self._fronts, (int(self._rank[video]), place))
@@ -60,10 +61,12 @@ class _Queue:
         while self._fronts and found is None:
             _, place = heapq.heappop(self._fronts)
             queue = self._by_place[place]
+            num_before = len(queue)
             while queue and self._is_obsolete(queue[0]):
                 queue.popleft()
             if queue and may_read(place):
                 found = queue.popleft() if take else queue[0]
+            self._num_videos -= num_before - len(queue)
             if queue:
                 kept.append((int(self._rank[queue[0]]), place))
         for front in kept:
@@ -75,7 +78,7 @@ class _Queue:
         return [video for video in self._by_place.get(place, ()) if not self._is_obsolete(video)]
 
     def __len__(self) -> int:
-        return sum(map(len, self._by_place.values()))
+        return self._num_videos
 
 
 class VideoScheduler:
@@ -91,6 +94,7 @@ class VideoScheduler:
         """
         order = np.argsort(-np.asarray(sizes, np.int64), kind="stable").tolist()
         self.places = [0] * len(order) if places is None else places
+        self._place_numbers = np.asarray(self.places, np.int32)
         self._completed = bytearray(len(order))
         """``COMPLETED`` for each video that is on disk, has failed or is given up, or ``ABANDONED``; it is not assigned
         again."""
@@ -173,8 +177,8 @@ class VideoScheduler:
             may_read: Returns whether it may be given videos of a place.
             is_slow: Returns whether a video was assigned so long ago that a second try pays.
         """
-        others = sorted((held for held in self._assigned.items() if held[0] != worker), key=lambda held: -len(held[1]))
-        for owner, videos in others:
+        others = [(owner, videos) for owner, videos in self._assigned.items() if videos and owner != worker]
+        for owner, videos in sorted(others, key=lambda other: -len(other[1])):
             if owner in self._isolated:
                 continue
             for video in reversed(videos):  # the last is the least likely to have been begun
@@ -249,8 +253,8 @@ class VideoScheduler:
         held |= {video for videos in self._computed.values() for video in videos}
         left = [
             video
-            for video, its_place in enumerate(self.places)
-            if its_place == place and not self._completed[video] and video not in held
+            for video in np.flatnonzero(self._place_numbers == place).tolist()
+            if not self._completed[video] and video not in held
         ]
         for video in left:
             self._complete(video, ABANDONED)

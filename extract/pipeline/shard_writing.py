@@ -18,13 +18,13 @@ from ...storage.remote.addresses import without_secrets
 from ...storage.shards import TEXTS, Provenance, check_storable
 from ...storage.shards.names import NewShardNames
 from ...storage.stores.opening import open_features_writer
-from ...storage.stores.thumbnails import Thumbnail, ThumbnailStore, write_thumbnails
+from ...storage.stores.thumbnails import Thumbnail, write_thumbnails
 from ..decoding.errors import VideoError
 from ..extractor import Extractor
 from ..settings import PARTIAL, WorkerSettings
 from .download import Fetcher
 from .engine import Result, extract_with_pauses
-from .pending_work import Extraction, VideoTask, is_transient
+from .pending_work import Extraction, KnownThumbnails, VideoTask, is_transient
 from .video_jobs import ClosableIterator, Extracted, VideoJob
 
 SHARD_VIDEOS = 64
@@ -78,7 +78,6 @@ class _PendingShards:
         self._features: dict[str, list[VideoFeatures]] = {name: [] for name in self.extractors}
         self._writers = {name: open_features_writer(dataset, name) for name in self.extractors}
         self._thumbnails: list[Thumbnail] = []
-        self._known_thumbnails = ThumbnailStore(dataset.thumbnails)
         self._thumbnail_names = NewShardNames(dataset.thumbnails)
         self._made_with = {"vlalign": package_version()} | {name: version(name) for name in ("torch", "av")}
         self._begin()
@@ -90,22 +89,14 @@ class _PendingShards:
         """True if a video was finished, or failed, since the last shard."""
         self.since = time.monotonic()
 
-    def add(self, extracted: Extracted, video_id: str) -> None:
+    def add(self, extracted: Extracted, job: VideoJob) -> None:
         for name, video in extracted.features.items():
             self._features[name].append(video)
             self.num_bytes += video.features.nbytes
-        if self._are_new(extracted.thumbnails):
+        if _are_new(extracted.thumbnails, job.known_thumbnails):
             self._thumbnails += extracted.thumbnails
             self.num_bytes += sum(len(thumbnail.jpeg) for thumbnail in extracted.thumbnails)
-        self.video_ids.append(video_id)
-
-    def _are_new(self, thumbnails: Sequence[Thumbnail]) -> bool:
-        """Return whether a video's thumbnails show another file than those that are stored, or are more."""
-        if not thumbnails:
-            return False
-        video_id, source = thumbnails[0].video_id, thumbnails[0].source
-        known = self._known_thumbnails
-        return known.source(video_id) != source or len(known.seconds(video_id)) < len(thumbnails)
+        self.video_ids.append(job.video_id)
 
     def write(self) -> ShardsWritten:
         """Write what was finished. If it cannot be sent to a server, it is on disk and the next call sends it."""
@@ -130,6 +121,13 @@ class _PendingShards:
         made_with = self._made_with | {library: version(library) for library in libraries} | _computed_on(extractor)
         made_with |= {TEXTS: texts} if texts else {}
         return Provenance(profile=extractor.profile, weights=extractor.weights, made_with=made_with)
+
+
+def _are_new(thumbnails: Sequence[Thumbnail], known: KnownThumbnails | None) -> bool:
+    """Return whether a video's thumbnails show another file than those that are stored, or are more."""
+    return bool(thumbnails) and (
+        known is None or known.source != thumbnails[0].source or known.number < len(thumbnails)
+    )
 
 
 def _computed_on(extractor: Extractor) -> dict[str, str]:
@@ -193,7 +191,14 @@ def _job_of(worker: WorkerSettings, task: VideoTask, extractors: Mapping[str, Ex
     video = task.video
     path = Path() if video.url else worker.dataset.video_path(video)
     wanted = [extractors[name] for name in task.features]
-    return VideoJob(video.video_id, path, wanted, url=video.url, thumbnails_every=worker.thumbnails_every)
+    return VideoJob(
+        video.video_id,
+        path,
+        wanted,
+        url=video.url,
+        thumbnails_every=worker.thumbnails_every,
+        known_thumbnails=task.thumbnails,
+    )
 
 
 def _store_result(result: Result, unwritten: _PendingShards, fetcher: Fetcher) -> VideoOutcome:
@@ -212,7 +217,7 @@ def _store_result(result: Result, unwritten: _PendingShards, fetcher: Fetcher) -
             check_storable(video, unwritten.extractors[name].profile)
     except (VideoError, ValueError) as error:
         return VideoOutcome(job.video_id, path, names, _failure(job, path, source, error))
-    unwritten.add(extracted, job.video_id)
+    unwritten.add(extracted, job)
     features = list(extracted.features.values())
     return VideoOutcome(
         video_id=job.video_id,

@@ -20,6 +20,7 @@ from ..decoding.messages import InvalidMessage
 from ..decoding.sampling import MAX_VIDEO_SECONDS, FrameSpec, num_windows, window_times
 from ..decoding.sound import SoundFinished
 from ..extractor import Extractor
+from .pending_work import KnownThumbnails
 
 MAX_SOUND_ROWS = MAX_VIDEO_SECONDS * RATE // HOP + RATE
 """Sound that begins before time zero, or outlasts the frames a little, may have a few rows more than the longest
@@ -69,6 +70,8 @@ class VideoJob:
     """Address of the video, if it must be downloaded first; ``path`` is then the local copy (see ``fetch.py``)."""
     thumbnails_every: float | None = None
     """Seconds between thumbnails; None: three of the video."""
+    known_thumbnails: KnownThumbnails | None = None
+    """The thumbnails that it has already."""
 
 
 @dataclass(frozen=True)

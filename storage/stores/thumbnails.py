@@ -4,7 +4,7 @@ import io
 import math
 import warnings
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,9 +14,10 @@ from PIL import Image
 
 from ..common.errors import refuse_unreadable
 from ..common.terminal import warn
+from ..common.threads import map_in_threads
 from ..common.writing import atomic_write, check_folders, open_to_read, remove_file
 from ..shards.names import NewShardNames, sort_shard_names
-from ..untrusted.hdf5 import MAX_HEAP_BYTES, VlenReader, check_size, inner_dataset, new_hdf5
+from ..untrusted.hdf5 import MAX_HEAP_BYTES, ReadAhead, VlenReader, check_size, inner_dataset, new_hdf5
 
 THUMBNAIL_ROW = np.dtype([("video_id", h5py.string_dtype()), ("seconds", "f8"), ("source", h5py.string_dtype())])
 ROW_IN_FILE = np.dtype([("video_id", VlenReader.REFERENCE), ("seconds", "<f8"), ("source", VlenReader.REFERENCE)])
@@ -87,7 +88,7 @@ class _OpenShard:
         return self.reader.value(self.table[index][column], MAX_TEXT_BYTES).decode()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class _Rows:
     """The rows of a video's thumbnails in a shard, in time order."""
 
@@ -116,9 +117,10 @@ class ThumbnailStore:
         """Read which thumbnails there are. Raises ``UserError`` for a file that is not a shard of thumbnails."""
         self._shards: dict[str, _Rows] = {}
         self._warned: set[Path] = set()
-        for path in (folder / name for name in sort_shard_names(path.name for path in folder.glob("*.h5"))):
+        paths = [folder / name for name in sort_shard_names(path.name for path in folder.glob("*.h5"))]
+        for path, file in zip(paths, map_in_threads(_open, paths, calls_per_part=1), strict=True):
             rows: dict[str, list[int]] = {}
-            with _opened(path) as shard:
+            with _shard_in(file, path) as shard:
                 for index in range(len(shard.table)):
                     rows.setdefault(shard.text(index, "video_id"), []).append(index)
                 for video_id, indices in rows.items():
@@ -187,14 +189,26 @@ class ThumbnailStore:
         ]
 
 
+def _refuse_unreadable(path: Path) -> AbstractContextManager[None]:
+    return refuse_unreadable(path, "not a readable thumbnail file", "remove it")
+
+
+def _open(path: Path) -> ReadAhead:
+    """Open a shard. Only this waits for the disk, unless many bytes are read; HDF5 reads one file at a time."""
+    check_folders(path.parent)  # what is shown to others comes from here
+    with _refuse_unreadable(path):
+        return ReadAhead(open_to_read(path, mode="rb", buffering=0))
+
+
 @contextmanager
 def _opened(path: Path) -> Iterator[_OpenShard]:
-    check_folders(path.parent)  # what is shown to others comes from here
-    with (
-        refuse_unreadable(path, "not a readable thumbnail file", "remove it"),
-        open_to_read(path, mode="rb") as content,
-        h5py.File(content, "r") as file,
-    ):
+    with _shard_in(_open(path), path) as shard:
+        yield shard
+
+
+@contextmanager
+def _shard_in(content: ReadAhead, path: Path) -> Iterator[_OpenShard]:
+    with _refuse_unreadable(path), closing(content), h5py.File(content, "r") as file:
         table, jpegs = inner_dataset(file, "thumbnails"), inner_dataset(file, "jpegs")
         if table.ndim != 1 or table.dtype != THUMBNAIL_ROW:
             raise ValueError("its table has other columns")

@@ -1,5 +1,6 @@
 """HDF5 files: writing them safely, and reading files from strangers."""
 
+import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -97,7 +98,7 @@ class VlenReader:
     """The placeholder that a data set holds instead of a value."""
     _MAX_HEAPS = 16
 
-    def __init__(self, file: h5py.File, content: BinaryIO) -> None:
+    def __init__(self, file: h5py.File, content: "BinaryIO | ReadAhead") -> None:
         """Prepare to read values of ``file``, whose bytes are ``content``.
 
         Raises ``ValueError`` for another kind of file.
@@ -167,6 +168,49 @@ class VlenReader:
             raise ValueError("it is truncated")
         self._content.seek(offset)
         return self._content.read(num_bytes)
+
+
+class ReadAhead:
+    """A file whose first bytes are read at once: HDF5 reads in many small steps, each of which waits for a disk."""
+
+    NUM_BYTES = 1 << 16
+
+    def __init__(self, file: io.FileIO) -> None:
+        """Read the first bytes of a file, which is closed with this one."""
+        self._file, self._offset = file, 0
+        self._first = file.read(self.NUM_BYTES)
+
+    def fileno(self) -> int:
+        """Return the descriptor of the file."""
+        return self._file.fileno()
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Move the position, as files do."""
+        self._offset = offset + (0, self._offset, os.fstat(self.fileno()).st_size)[whence]
+        return self._offset
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._offset
+
+    def read(self, size: int) -> bytes:
+        """Return up to ``size`` bytes from the position on."""
+        content = self._first[self._offset : self._offset + size]
+        if len(content) < size:
+            self._file.seek(self._offset)
+            content = self._file.read(size)
+        self._offset += len(content)
+        return content
+
+    def readinto(self, target: memoryview) -> int:
+        """Fill ``target`` with the bytes at the position; return how many there were."""
+        content = self.read(len(target))
+        target[: len(content)] = content
+        return len(content)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
 
 
 class MemoryFile:

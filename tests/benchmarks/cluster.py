@@ -183,7 +183,7 @@ def overhead(folder: Path) -> None:
     from vlalign.storage.records import VideoRecord
 
     class Stub(ExtractionWorker):
-        def load(self, store_urls: object = None) -> dict:
+        def load(self, *_: object) -> dict:
             self._state = State.IDLE
             return {}
 

@@ -71,7 +71,7 @@ def test_a_call_waits_for_a_server_that_works_again(server, call, monkeypatch, c
 
     def mend_after_two_checks(self, check, readable, problem):
         checked(self, check, readable, problem)
-        if self._links[check.machine, check.place].num_checks == 2:
+        if self._links[check.machine][check.place].num_checks == 2:
             server.fail()
 
     monkeypatch.setattr(dispatch.Dispatch, "checked", mend_after_two_checks)

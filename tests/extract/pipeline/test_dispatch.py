@@ -1,6 +1,7 @@
 """Whose fault a failure is: simulated machines, places and clocks."""
 
 import random
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -146,6 +147,21 @@ def test_a_machine_that_cannot_read_what_others_can_is_named_and_not_used(world,
     assert list(made.dispatch.excluded) == ["b"] and "other machines can read it" in made.dispatch.excluded["b"]
     assert made.tries.total() - 300 <= MANY_FAILURES + CHECKS_OF_A_MACHINE
     assert any("machine b" in line and "not used any more" in line for line in made.said)
+
+
+def test_many_machines_and_places_that_are_well_cost_nothing(world):
+    made = world([f"https://host{number}.org/v.mp4" for number in range(20_000)], lambda *_: "")
+    machines = [f"m{number}" for number in range(200)]
+    for number in range(len(made.urls)):
+        machine = number % len(machines)
+        for task in made.dispatch.next(machine, machines[machine], max_waiting=1)[0]:
+            made.dispatch.outcome(machine, machines[machine], made.outcome(machines[machine], task))
+    started = time.thread_time()
+    for _ in range(200):
+        assert made.dispatch.due_checks(machines) == []
+        made.dispatch.give_up_places(machines)
+        made.dispatch.next(0, machines[0], idle=True)
+    assert time.thread_time() - started < 1.0
 
 
 def test_too_many_failures_stop_the_run_and_name_the_commonest_reasons(world):

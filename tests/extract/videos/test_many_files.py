@@ -1,5 +1,6 @@
 """A network disk takes milliseconds for each call: many are waited for at once, and none is made twice."""
 
+import io
 import os
 import shutil
 import threading
@@ -9,12 +10,15 @@ from pathlib import Path
 
 import pytest
 from helpers.foreign import STORED, rows_of
+from helpers.stores import jpeg
 from helpers.videos import touch
 from vlalign.extract import ExtractionSettings
 from vlalign.extract.pipeline.dataset import prepare_extraction
+from vlalign.extract.pipeline.pending_work import PendingWork
 from vlalign.extract.videos.changes import Known, find_changes
 from vlalign.extract.videos.folder_look import look_at
 from vlalign.extract.videos.selection import list_folder
+from vlalign.ray_jobs.store_watcher import StoreWatcher
 from vlalign.storage import VideoRecord, write_shard
 from vlalign.storage.common import files, threads
 from vlalign.storage.common.problems import Problems
@@ -22,6 +26,9 @@ from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.dataset.synced import SyncedFolder
 from vlalign.storage.dataset.trusted_folders import allow_folder, outside_of_folders
 from vlalign.storage.profiles import PROFILES
+from vlalign.storage.stores import thumbnails
+from vlalign.storage.stores.feature_store import SHARDS_PER_THREAD
+from vlalign.storage.stores.thumbnails import Thumbnail, ThumbnailStore, write_thumbnails
 
 AT_ONCE, NUM_FILES = 8, 512
 IDS = [f"{number // 16:02}/{number % 16:02}" for number in range(NUM_FILES)]
@@ -131,6 +138,40 @@ def test_a_sync_looks_at_many_files_at_once_and_reads_them(videos, tmp_path, mon
     known = Known(videos=[], path_of={}, files={}, removed={}, source_of=lambda _: "")
     changes = find_changes(known, [look], [], identity=identity, is_copy=lambda *_: False)
     assert len(changes.new) == NUM_FILES
+
+
+def test_thumbnails_are_opened_many_at_once_and_read_once(tmp_path, monkeypatch):
+    for number in range(2 * AT_ONCE):
+        shown = [Thumbnail(f"v{number}", seconds, jpeg(number), "s") for seconds in (1.0, 2.0, 3.0)]
+        write_thumbnails(tmp_path, shown)
+    together, reads = threading.Barrier(AT_ONCE), Counter()
+
+    class Opened(io.FileIO):
+        def __init__(self, path: Path, **_) -> None:
+            together.wait(20)
+            super().__init__(path)
+
+        def read(self, *size: int) -> bytes:
+            reads[self.name] += 1
+            return super().read(*size)
+
+        def readinto(self, target: memoryview) -> int:
+            reads[self.name] += 1
+            return super().readinto(target)
+
+    monkeypatch.setattr(thumbnails, "open_to_read", Opened)
+    store = ThumbnailStore(tmp_path)
+    assert [len(store.seconds(f"v{number}")) for number in range(2 * AT_ONCE)] == [3] * 2 * AT_ONCE
+    assert len(reads) == 2 * AT_ONCE and set(reads.values()) == {1}
+
+
+def test_shards_that_no_worker_reported_are_read_many_at_once(tmp_path, monkeypatch):
+    dataset = DatasetFolder(tmp_path, "mine")
+    watcher = StoreWatcher(PendingWork(dataset, ["s3d"]), ["s3d"])
+    for number in range(AT_ONCE * SHARDS_PER_THREAD):
+        write_shard(dataset.features("s3d"), PROFILES["s3d"], STORED, [rows_of(f"v{number}", "s", 1024)], made_with={})
+    Meeting(monkeypatch, os, "open", lambda path: path.endswith(".h5"))
+    assert len(watcher.poll()) == AT_ONCE * SHARDS_PER_THREAD and not watcher.poll()
 
 
 def test_results_come_in_order_and_an_error_ends_them():
