@@ -1,4 +1,4 @@
-"""The files of docs/deploy.md, each against the schema of the program that reads it."""
+"""The files of docs/deploy.md, each against the schema of the program that reads it, and its scripts."""
 
 import copy
 import json
@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 import ray.autoscaler
 import yaml
-from helpers.needs import package
+from helpers.needs import PROGRAM, missing_programs, need, package
 from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
 from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.scripts.scripts import submit
@@ -23,9 +23,9 @@ from vlalign.ray_jobs.train import main as train_main
 
 TOP = Path(__file__).resolve().parents[2]
 FILES = TOP / "ray_jobs"
-LAUNCHER_FILES = ("extract_howto100m.yaml", "own_machines.yaml", "one_machine.yaml")
+LAUNCHER_FILES = ("extract_howto100m.yaml", "gcp.yaml", "own_machines.yaml", "one_machine.yaml")
 PAGE = (TOP / "docs" / "deploy.md").read_text(encoding="utf-8")
-GOOGLE_CLOUD, AZURE = (yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```", PAGE, re.M | re.S))
+[AZURE] = (yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```", PAGE, re.M | re.S))
 
 
 def read(name: str) -> dict:
@@ -47,11 +47,39 @@ def test_ray_accepts_the_cluster_file(name):
     prepared(read(name))
 
 
-@pytest.mark.parametrize("variant", [GOOGLE_CLOUD, AZURE], ids=["gcp", "azure"])
-def test_ray_accepts_the_cluster_file_with_the_sections_of_another_cloud(variant):
-    config = prepared(read("extract_howto100m.yaml") | variant)
-    assert config["provider"]["type"] == variant["provider"]["type"]
+def test_ray_accepts_the_cluster_file_with_the_sections_of_azure():
+    config = prepared(read("extract_howto100m.yaml") | AZURE)
+    assert config["provider"]["type"] == "azure"
     assert config["available_node_types"].keys() == read("extract_howto100m.yaml")["available_node_types"].keys()
+
+
+def test_machines_at_google_are_in_one_zone_and_workers_have_an_account_of_their_own():
+    config = read("gcp.yaml")
+    zone = config["provider"]["availability_zone"]
+    assert zone.startswith(config["provider"]["region"])
+    for node in config["available_node_types"].values():
+        [disk] = node["node_config"]["disks"]
+        assert disk["initializeParams"]["diskType"] == f"zones/{zone}/diskTypes/pd-balanced"
+    [account] = config["available_node_types"]["gpu_worker"]["node_config"]["serviceAccounts"]
+    assert account["email"] == f"vlalign-worker@{config['provider']['project_id']}.iam.gserviceaccount.com"
+    assert f"serviceAccount:{account['email']}" in PAGE
+
+
+def test_packages_for_rays_launcher_have_versions_and_hashes(tmp_path):
+    """uv refuses others, though constraints.txt has their hashes."""
+    (tmp_path / "vlalign").symlink_to(TOP)
+    _, _, named = read("extract_howto100m.yaml")["head_setup_commands"][-1].partition("constraints.txt ")
+    done = subprocess.run(
+        ["bash", "-c", f"echo {named}"], env={"HOME": str(tmp_path)}, capture_output=True, check=False
+    )
+    assert re.fullmatch(rb"boto3==[0-9.]+\n", done.stdout)
+    pins = re.split(r"\n(?=\w)", (FILES / "gcp_packages.txt").read_text(encoding="utf-8"))[1:]
+    assert {"gcsfs", "google-api-python-client"} <= {pin.partition("==")[0] for pin in pins}
+    assert all(re.match(r"[\w.-]+==\S+ \\\n    --hash=sha256:", pin) for pin in pins)
+    assert any(
+        line.endswith("--requirement ~/vlalign/ray_jobs/gcp_packages.txt")
+        for line in read("gcp.yaml")["setup_commands"]
+    )
 
 
 def test_a_misspelt_key_of_a_cluster_file_is_noticed():
@@ -159,6 +187,7 @@ RAY_JOB = record(
         ["entrypoint", "rayClusterSpec"],
         entrypoint={"type": "string"},
         shutdownAfterJobFinishes={"type": "boolean"},
+        backoffLimit=COUNT,
         rayClusterSpec=record(
             ["headGroupSpec"],
             rayVersion={"type": "string"},
@@ -331,3 +360,41 @@ def test_outside_an_allocation_the_scripts_say_how_they_are_called(name):
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("usage: sbatch") and done.stderr.count("\n") == 1
+
+
+# Scripts
+
+
+@pytest.mark.parametrize("path", sorted(FILES.glob("*.sh")), ids=lambda path: path.name)
+def test_shellcheck_finds_nothing_in_the_scripts(path):
+    need(PROGRAM, missing_programs("shellcheck"))
+    done = subprocess.run(["shellcheck", str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def repeated(folder: Path, codes: str) -> tuple[int, list[str], list[int]]:
+    """Call ``repeat.sh`` with a Python that ends with these codes. Return its own code, its calls and its pauses."""
+    ending = f"codes=({codes}); exit ${{codes[$(wc -l < python.log) - 1]}}"
+    for name, lines in (("python", ending), ("sleep", "")):
+        (folder / name).write_text(f'#!/bin/bash\necho "$@" >> {name}.log\n{lines}\n')
+        (folder / name).chmod(0o755)
+        (folder / f"{name}.log").touch()
+    command = ["bash", str(FILES / "repeat.sh"), "--dataset", "a  b"]
+    done = subprocess.run(command, cwd=folder, env={"PATH": f"{folder}:/usr/bin:/bin"}, check=False)
+    calls, pauses = ((folder / f"{name}.log").read_text().splitlines() for name in ("python", "sleep"))
+    return done.returncode, calls, [int(pause) for pause in pauses]
+
+
+@pytest.mark.parametrize(
+    ("codes", "pauses"),
+    [("0", []), ("1 0", [0]), ("1 137 1 0", [0, 60, 120]), ("2", []), ("143", []), ("1 1 130", [0, 60])],
+)
+def test_an_extraction_is_repeated_until_it_is_done_or_needs_somebody(tmp_path, codes, pauses):
+    turns = codes.split()
+    call = "-m vlalign.ray_jobs.extract_howto100m --dataset a  b"
+    assert repeated(tmp_path, codes) == (int(turns[-1]), [call] * len(turns), pauses)
+
+
+def test_an_extraction_is_not_repeated_for_ever(tmp_path):
+    code, calls, pauses = repeated(tmp_path, "1 " * 20)
+    assert (code, len(calls), sum(pauses)) == (1, 10, 198 * 60)
