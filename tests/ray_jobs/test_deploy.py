@@ -163,6 +163,27 @@ def test_rays_own_code_starts_both_machine_types_in_a_simulated_aws(monkeypatch,
         groups = boto3.client("ec2", region).describe_security_groups()["SecurityGroups"]
         rules = [rule for group in groups for rule in group["IpPermissions"]]
         assert not any(addresses["CidrIp"] == "0.0.0.0/0" for rule in rules for addresses in rule["IpRanges"])
+        keys = keys_of_the_head(boto3.client("iam"))
+        provider = AWSNodeProvider(config["provider"] | {"aws_credentials": keys}, config["cluster_name"])
+        with moto.core.enable_iam_authentication():
+            machines = provider.create_node(node, {"ray-node-type": kind}, 1)
+            assert machines.keys() <= set(provider.non_terminated_nodes({}))
+            provider.terminate_nodes(list(machines))
+            assert not machines.keys() & set(provider.non_terminated_nodes({}))
+            with pytest.raises(Exception, match="not authorized"):
+                boto3.client("ec2", region, **keys).create_security_group(GroupName="other", Description="other")
+
+
+def keys_of_the_head(iam) -> dict[str, str]:
+    """Return the keys of a user who has the head's rights, without the condition: the simulation knows none."""
+    rights = {name: json.loads(text) for name, text in re.findall(r"^ +(\w+)='(.+)'$", PAGE, re.M)}
+    assert rights["end"].pop("Condition") == {"StringEquals": {"ec2:ResourceTag/ray-cluster-name": "vlalign"}}
+    [used] = re.findall(r'--role-name vlalign-head .* \[(.+)\]}"$', PAGE, re.M)
+    policy = {"Version": "2012-10-17", "Statement": [rights[name.strip(" $")] for name in used.split(",")]}
+    iam.create_user(UserName="head")
+    iam.put_user_policy(UserName="head", PolicyName="head", PolicyDocument=json.dumps(policy))
+    made = iam.create_access_key(UserName="head")["AccessKey"]
+    return {"aws_access_key_id": made["AccessKeyId"], "aws_secret_access_key": made["SecretAccessKey"]}
 
 
 # Kubernetes
