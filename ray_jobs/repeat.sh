@@ -6,6 +6,7 @@
 #
 # A wrong call (2) and one that somebody stopped (130, 143) are not repeated.
 set -uo pipefail
+trap "exit 143" TERM  # once the driver, which gets the signal, too, has written what is finished
 for minutes in 0 1 2 5 10 20 40 60 60 0; do
     python -m vlalign.ray_jobs.extract_howto100m "$@"
     code=$?

@@ -2,8 +2,10 @@
 
 import copy
 import json
+import os
 import re
 import shlex
+import signal
 import subprocess
 from pathlib import Path
 
@@ -414,6 +416,24 @@ def test_an_extraction_is_repeated_until_it_is_done_or_needs_somebody(tmp_path, 
     turns = codes.split()
     call = "-m vlalign.ray_jobs.extract_howto100m --dataset a  b"
     assert repeated(tmp_path, codes) == (int(turns[-1]), [call] * len(turns), pauses)
+
+
+def test_a_driver_that_is_stopped_may_finish_before_the_script_ends(tmp_path):
+    """What stops a job ends all of its processes when the first one has ended."""
+    (tmp_path / "python").write_text(
+        "#!/bin/bash\ntrap 'sleep 0.5; echo written; exit 143' TERM\necho begun\nsleep 5 & wait\n"
+    )
+    (tmp_path / "python").chmod(0o755)
+    job = subprocess.Popen(
+        ["bash", str(FILES / "repeat.sh")],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert job.stdout.readline() == b"begun\n"
+    os.killpg(job.pid, signal.SIGTERM)
+    assert job.wait(30) == 143
+    assert job.stdout.readline() == b"written\n"
 
 
 def test_an_extraction_is_not_repeated_for_ever(tmp_path):
