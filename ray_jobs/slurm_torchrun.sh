@@ -25,5 +25,6 @@ ip=$(hostname --all-ip-addresses | cut --delimiter=" " --fields=1)  # this file 
 options=(--nnodes "$SLURM_JOB_NUM_NODES" --nproc-per-node "${SLURM_GPUS_ON_NODE:-1}" --master-addr "$ip" --master-port 29500)
 
 # --cpus-per-task, because a step gets one core by default. Each node has its own SLURM_NODEID.
+# shellcheck disable=SC2016
 exec srun --cpus-per-task="$SLURM_CPUS_ON_NODE" \
     bash -c 'exec torchrun --node-rank "$SLURM_NODEID" "$@"' torchrun "${options[@]}" --no-python vlalign-train "$@"

@@ -1,9 +1,11 @@
-"""The files of docs/deploy.md, each against the schema of the program that reads it."""
+"""The files of docs/deploy.md, each against the schema of the program that reads it, and its scripts."""
 
 import copy
 import json
+import os
 import re
 import shlex
+import signal
 import subprocess
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import jsonschema
 import pytest
 import ray.autoscaler
 import yaml
-from helpers.needs import package
+from helpers.needs import PROGRAM, missing_programs, need, package
 from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
 from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.scripts.scripts import submit
@@ -23,9 +25,9 @@ from vlalign.ray_jobs.train import main as train_main
 
 TOP = Path(__file__).resolve().parents[2]
 FILES = TOP / "ray_jobs"
-LAUNCHER_FILES = ("extract_howto100m.yaml", "own_machines.yaml", "one_machine.yaml")
+LAUNCHER_FILES = ("extract_howto100m.yaml", "gcp.yaml", "own_machines.yaml", "one_machine.yaml")
 PAGE = (TOP / "docs" / "deploy.md").read_text(encoding="utf-8")
-GOOGLE_CLOUD, AZURE = (yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```", PAGE, re.M | re.S))
+[AZURE] = (yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```", PAGE, re.M | re.S))
 
 
 def read(name: str) -> dict:
@@ -47,11 +49,39 @@ def test_ray_accepts_the_cluster_file(name):
     prepared(read(name))
 
 
-@pytest.mark.parametrize("variant", [GOOGLE_CLOUD, AZURE], ids=["gcp", "azure"])
-def test_ray_accepts_the_cluster_file_with_the_sections_of_another_cloud(variant):
-    config = prepared(read("extract_howto100m.yaml") | variant)
-    assert config["provider"]["type"] == variant["provider"]["type"]
+def test_ray_accepts_the_cluster_file_with_the_sections_of_azure():
+    config = prepared(read("extract_howto100m.yaml") | AZURE)
+    assert config["provider"]["type"] == "azure"
     assert config["available_node_types"].keys() == read("extract_howto100m.yaml")["available_node_types"].keys()
+
+
+def test_machines_at_google_are_in_one_zone_and_workers_have_an_account_of_their_own():
+    config = read("gcp.yaml")
+    zone = config["provider"]["availability_zone"]
+    assert zone.startswith(config["provider"]["region"])
+    for node in config["available_node_types"].values():
+        [disk] = node["node_config"]["disks"]
+        assert disk["initializeParams"]["diskType"] == f"zones/{zone}/diskTypes/pd-balanced"
+    [account] = config["available_node_types"]["gpu_worker"]["node_config"]["serviceAccounts"]
+    assert account["email"] == f"vlalign-worker@{config['provider']['project_id']}.iam.gserviceaccount.com"
+    assert f"serviceAccount:{account['email']}" in PAGE
+
+
+def test_packages_for_rays_launcher_have_versions_and_hashes(tmp_path):
+    """uv refuses others, though constraints.txt has their hashes."""
+    (tmp_path / "vlalign").symlink_to(TOP)
+    _, _, named = read("extract_howto100m.yaml")["head_setup_commands"][-1].partition("constraints.txt ")
+    done = subprocess.run(
+        ["bash", "-c", f"echo {named}"], env={"HOME": str(tmp_path)}, capture_output=True, check=False
+    )
+    assert re.fullmatch(rb"boto3==[0-9.]+\n", done.stdout)
+    pins = re.split(r"\n(?=\w)", (FILES / "gcp_packages.txt").read_text(encoding="utf-8"))[1:]
+    assert {"gcsfs", "google-api-python-client"} <= {pin.partition("==")[0] for pin in pins}
+    assert all(re.match(r"[\w.-]+==\S+ \\\n    --hash=sha256:", pin) for pin in pins)
+    assert any(
+        line.endswith("--requirement ~/vlalign/ray_jobs/gcp_packages.txt")
+        for line in read("gcp.yaml")["setup_commands"]
+    )
 
 
 def test_a_misspelt_key_of_a_cluster_file_is_noticed():
@@ -135,6 +165,27 @@ def test_rays_own_code_starts_both_machine_types_in_a_simulated_aws(monkeypatch,
         groups = boto3.client("ec2", region).describe_security_groups()["SecurityGroups"]
         rules = [rule for group in groups for rule in group["IpPermissions"]]
         assert not any(addresses["CidrIp"] == "0.0.0.0/0" for rule in rules for addresses in rule["IpRanges"])
+        keys = keys_of_the_head(boto3.client("iam"))
+        provider = AWSNodeProvider(config["provider"] | {"aws_credentials": keys}, config["cluster_name"])
+        with moto.core.enable_iam_authentication():
+            machines = provider.create_node(node, {"ray-node-type": kind}, 1)
+            assert machines.keys() <= set(provider.non_terminated_nodes({}))
+            provider.terminate_nodes(list(machines))
+            assert not machines.keys() & set(provider.non_terminated_nodes({}))
+            with pytest.raises(Exception, match="not authorized"):
+                boto3.client("ec2", region, **keys).create_security_group(GroupName="other", Description="other")
+
+
+def keys_of_the_head(iam) -> dict[str, str]:
+    """Return the keys of a user who has the head's rights, without the condition: the simulation knows none."""
+    rights = {name: json.loads(text) for name, text in re.findall(r"^ +(\w+)='(.+)'$", PAGE, re.M)}
+    assert rights["end"].pop("Condition") == {"StringEquals": {"ec2:ResourceTag/ray-cluster-name": "vlalign"}}
+    [used] = re.findall(r'--role-name vlalign-head .* \[(.+)\]}"$', PAGE, re.M)
+    policy = {"Version": "2012-10-17", "Statement": [rights[name.strip(" $")] for name in used.split(",")]}
+    iam.create_user(UserName="head")
+    iam.put_user_policy(UserName="head", PolicyName="head", PolicyDocument=json.dumps(policy))
+    made = iam.create_access_key(UserName="head")["AccessKey"]
+    return {"aws_access_key_id": made["AccessKeyId"], "aws_secret_access_key": made["SecretAccessKey"]}
 
 
 # Kubernetes
@@ -159,6 +210,7 @@ RAY_JOB = record(
         ["entrypoint", "rayClusterSpec"],
         entrypoint={"type": "string"},
         shutdownAfterJobFinishes={"type": "boolean"},
+        backoffLimit=COUNT,
         rayClusterSpec=record(
             ["headGroupSpec"],
             rayVersion={"type": "string"},
@@ -331,3 +383,59 @@ def test_outside_an_allocation_the_scripts_say_how_they_are_called(name):
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("usage: sbatch") and done.stderr.count("\n") == 1
+
+
+# Scripts
+
+
+@pytest.mark.parametrize("path", sorted(FILES.glob("*.sh")), ids=lambda path: path.name)
+def test_shellcheck_finds_nothing_in_the_scripts(path):
+    need(PROGRAM, missing_programs("shellcheck"))
+    done = subprocess.run(["shellcheck", str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def repeated(folder: Path, codes: str) -> tuple[int, list[str], list[int]]:
+    """Call ``repeat.sh`` with a Python that ends with these codes. Return its own code, its calls and its pauses."""
+    ending = f"codes=({codes}); exit ${{codes[$(wc -l < python.log) - 1]}}"
+    for name, lines in (("python", ending), ("sleep", "")):
+        (folder / name).write_text(f'#!/bin/bash\necho "$@" >> {name}.log\n{lines}\n')
+        (folder / name).chmod(0o755)
+        (folder / f"{name}.log").touch()
+    command = ["bash", str(FILES / "repeat.sh"), "--dataset", "a  b"]
+    done = subprocess.run(command, cwd=folder, env={"PATH": f"{folder}:/usr/bin:/bin"}, check=False)
+    calls, pauses = ((folder / f"{name}.log").read_text().splitlines() for name in ("python", "sleep"))
+    return done.returncode, calls, [int(pause) for pause in pauses]
+
+
+@pytest.mark.parametrize(
+    ("codes", "pauses"),
+    [("0", []), ("1 0", [0]), ("1 137 1 0", [0, 60, 120]), ("2", []), ("143", []), ("1 1 130", [0, 60])],
+)
+def test_an_extraction_is_repeated_until_it_is_done_or_needs_somebody(tmp_path, codes, pauses):
+    turns = codes.split()
+    call = "-m vlalign.ray_jobs.extract_howto100m --dataset a  b"
+    assert repeated(tmp_path, codes) == (int(turns[-1]), [call] * len(turns), pauses)
+
+
+def test_a_driver_that_is_stopped_may_finish_before_the_script_ends(tmp_path):
+    """What stops a job ends all of its processes when the first one has ended."""
+    (tmp_path / "python").write_text(
+        "#!/bin/bash\ntrap 'sleep 0.5; echo written; exit 143' TERM\necho begun\nsleep 5 & wait\n"
+    )
+    (tmp_path / "python").chmod(0o755)
+    job = subprocess.Popen(
+        ["bash", str(FILES / "repeat.sh")],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert job.stdout.readline() == b"begun\n"
+    os.killpg(job.pid, signal.SIGTERM)
+    assert job.wait(30) == 143
+    assert job.stdout.readline() == b"written\n"
+
+
+def test_an_extraction_is_not_repeated_for_ever(tmp_path):
+    code, calls, pauses = repeated(tmp_path, "1 " * 20)
+    assert (code, len(calls), sum(pauses)) == (1, 10, 198 * 60)
