@@ -252,7 +252,9 @@ class ExtractionDriver:
         worker.node = await worker.actor.__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id())
         worker.machine = self._machines.name(worker.node)
         seconds = self._shard_seconds_on(worker.node)
-        loaded = await worker.actor.load.remote(self._store_urls, self.status.log, seconds)
+        writes_here = self._store_urls.keys() != self.extraction.weights.keys()
+        marker = self.status.log if writes_here else None  # without a shared folder, all stores are remote
+        loaded = await worker.actor.load.remote(self._store_urls, marker, seconds)
         worker.loaded = True
         self._check_weights(worker, loaded)
         report = WorkerReport([], 0, True, 0.0, 0.0, 0.0)
@@ -267,7 +269,7 @@ class ExtractionDriver:
             report = await asyncio.wait_for(call, REPORT_WITHIN_SECONDS)
             self._handle_report(worker, report)
             if report.left:
-                self.scheduler.worker_ended(worker.number, blame_videos=False)
+                self.dispatch.worker_ended(worker.number, blame_videos=False)
                 self.dispatch.return_failures(worker.machine)
                 return
 
@@ -304,10 +306,12 @@ class ExtractionDriver:
             for worker in self._workers.values()
             if worker.loaded and worker.node not in self._excluded
         }
+        for task in [task for task in self._checks if task.done()]:
+            self._checks.remove(task)
+            task.result()
         for check in self.dispatch.due_checks(list(by_machine)):
             task = asyncio.create_task(self._make_check(by_machine[check.machine], check))
             self._checks.add(task)
-            task.add_done_callback(self._checks.discard)
         self.dispatch.give_up_places(list(by_machine))
         useless = [worker for worker in self._workers.values() if worker.machine in self.dispatch.excluded]
         self._excluded |= {worker.node for worker in useless}
@@ -317,7 +321,7 @@ class ExtractionDriver:
 
     async def _make_check(self, worker: WorkerHandle, check: Check) -> None:
         try:
-            call = worker.actor.first_readable.remote(check.tasks)
+            call = worker.actor.first_readable.remote(check.tasks, check.is_known_good)
             readable, problem = await asyncio.wait_for(call, REPORT_WITHIN_SECONDS)
         except (RayError, asyncio.TimeoutError) as error:
             self.dispatch.cancel_check(check)
@@ -360,7 +364,7 @@ class ExtractionDriver:
         self.status.say(f"note: a worker{where} ended ({reason}); its videos go to other workers")
         by_the_disk = isinstance(getattr(error, "cause", None), UserError | OSError)  # or by a remote store
         is_lost = getattr(error, "preempted", False) or not (worker.node and is_up(worker.node))
-        for number in self.scheduler.worker_ended(worker.number, blame_videos=not (by_the_disk or is_lost)):
+        for number in self.dispatch.worker_ended(worker.number, blame_videos=not (by_the_disk or is_lost)):
             self._give_up(number, reason, worker.machine)
         others = {other.machine for other in self._workers.values() if other.loaded} - {""}
         if worker.machine not in others:

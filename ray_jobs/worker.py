@@ -260,9 +260,9 @@ class ExtractionWorker:
         made = make_extractors(self._settings)
         self._extractors = {name: _Timed(**vars(made[name]), stopwatch=self._stopwatch) for name in made}
 
-    def first_readable(self, tasks: Sequence[VideoTask]) -> tuple[str, str]:
+    def first_readable(self, tasks: Sequence[VideoTask], are_good: bool) -> tuple[str, str]:
         """Check whether this machine can read videos; see ``canary.first_readable``."""
-        return first_readable(self._settings, tasks)
+        return first_readable(self._settings, tasks, are_good=are_good)
 
     def report_for_takeover(self) -> TakeoverReport:
         """Report to a driver that may take this worker over."""

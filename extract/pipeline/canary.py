@@ -15,27 +15,34 @@ from .video_jobs import VideoJob
 
 NOT_OF_THE_VIDEO = (*TRANSIENT, *RETRY_KINDS, "missing")
 """Kinds of failures that may be the machine's or the network's. With others, the file was read and found wanting."""
+OF_ANOTHER_KIND = ("no_video", "no_sound")
+"""Kinds of failures of a good file, if it is one of sound."""
+GONE = "gone"
+"""The kind of error of a file that is missing in a folder with others."""
 PROFILE = PROFILES["resnet152"]
 """Any profile of frames: probing counts its rows."""
 
 
-def first_readable(worker: WorkerSettings, tasks: Sequence[VideoTask]) -> tuple[str, str]:
-    """Return the id of the first of some videos that can be read here, and why the last one before it cannot.
+def first_readable(worker: WorkerSettings, tasks: Sequence[VideoTask], *, are_good: bool) -> tuple[str, str]:
+    """Return the id of the first of some videos that can be read here.
 
     A video is fetched and opened by a decoder, as for an extraction; its frames are not decoded.
 
     Args:
         worker: Data set, and hosts that videos may be fetched from.
         tasks: The videos.
+        are_good: True if they were extracted before, so that any error is the place's.
 
     Returns:
-        The id, or "" if none can be read; and the reason, or "".
+        The id, or "" if none can be read; and why not, or "" if their place can be read nevertheless.
     """
     problem = ""
     for task in tasks:
         error = _problem_of(worker, task)
-        if error is None or error.kind not in NOT_OF_THE_VIDEO:
-            return task.video.video_id, problem
+        if error is None or error.kind in OF_ANOTHER_KIND:
+            return task.video.video_id, ""
+        if not are_good and error.kind not in NOT_OF_THE_VIDEO:
+            return "", ""
         problem = f"{error.kind}: {error}"
     return "", problem
 
@@ -45,7 +52,7 @@ def _problem_of(worker: WorkerSettings, task: VideoTask) -> VideoError | None:
     if not video.url:
         path = worker.dataset.video_path(video)
         error = _probe(path)
-        return VideoError(error.kind, _why_missing(path.parent)) if error and error.kind == "missing" else error
+        return _missing(path.parent) if error and error.kind == "missing" else error
     fetcher = Fetcher(allowed_hosts=worker.allowed_hosts)
     try:
         job = next(
@@ -57,11 +64,15 @@ def _problem_of(worker: WorkerSettings, task: VideoTask) -> VideoError | None:
         fetcher.close()
 
 
-def _why_missing(folder: Path) -> str:
-    if not folder.is_dir():
-        return f"{folder} is not there; is it mounted?"
-    with os.scandir(folder) as entries:
-        return "no such file" if any(entries) else f"{folder} is empty; is it mounted?"
+def _missing(folder: Path) -> VideoError:
+    """Return the error of a file that is not in its folder: perhaps nothing is there, because it is not mounted."""
+    try:
+        with os.scandir(folder) as entries:
+            if any(entries):
+                return VideoError(GONE, f"no such file in {folder}")
+        return VideoError("missing", f"{folder} is empty; is it mounted?")
+    except OSError as error:
+        return VideoError("missing", f"{folder} cannot be listed ({error.strerror}); is it mounted?")
 
 
 def _probe(path: Path) -> VideoError | None:

@@ -9,6 +9,7 @@ given up after a while, and its videos are left for the next call.
 This is bookkeeping only, without Ray or files, and with the clock of the caller.
 """
 
+import math
 import os
 import random
 import time
@@ -113,6 +114,8 @@ class Dispatch:
         """{place: {machine: time at which it could read the place last}}"""
         self._good: dict[int, int] = {}
         """{place: a video that could be read}"""
+        self._earlier: dict[int, list[VideoTask]] = {}
+        """{place: some videos that earlier calls extracted}"""
         self._tried_twice: set[int] = set()
         self._started, self._times_given = clock(), dict[int, float]()
         self._random = random.Random(0)
@@ -180,7 +183,8 @@ class Dispatch:
             self._succeeded(machine, place, number)
             self._finish(outcome, machine)
             return
-        self.scheduler.hold(worker, number)
+        if not self.scheduler.hold(worker, number):
+            return
         link = self._links[machine].setdefault(place, _Link())
         link.failures.append(outcome)
         if link.problem or self.excluded.get(machine):
@@ -243,6 +247,13 @@ class Dispatch:
         """Take the outcome of a video that is given up."""
         self._finish(outcome, machine)
 
+    def worker_ended(self, worker: int, *, blame_videos: bool) -> list[int]:
+        """Return the videos of a worker that ended to the others; see ``VideoScheduler.worker_ended``."""
+        lost = self.scheduler.worker_ended(worker, blame_videos=blame_videos)
+        for name in self.given_up:
+            self.scheduler.abandon(self.place_names.index(name))
+        return lost
+
     def written(self, worker: int, video_ids: Sequence[str]) -> None:
         """Note that the features of videos are on disk."""
         for video_id in video_ids:
@@ -267,10 +278,26 @@ class Dispatch:
     def _check(self, machine: str, place: int, link: _Link) -> Check:
         if place in self._good:
             return Check(machine, place, [self.tasks[self._good[place]]], True)
+        if good := self._extracted_before(place):
+            return Check(machine, place, good, True)
         others = self.scheduler.untried(place)
         numbers = self._random.sample(others, min(CANDIDATES, len(others)))
         numbers += [self.index[outcome.video_id] for outcome in link.failures[-1:]]
         return Check(machine, place, [self.tasks[number] for number in numbers], False)
+
+    def _extracted_before(self, place: int) -> list[VideoTask]:
+        """Return some videos of a place that an earlier call has extracted."""
+        if place not in self._earlier:
+            settings, failures = self.extraction.settings, self.extraction.pending.failures
+            failed = {video_id for its in failures.values() for video_id in its}
+            known = [v for v in self.extraction.videos if v.video_id not in self.index and v.video_id not in failed]
+            names, places = places_of(settings.folder, known)
+            numbers = [names.index(name) if name in names else -1 for name in self.place_names]
+            for mine, other in enumerate(numbers):
+                there = [video for video, its in zip(known, places, strict=True) if its == other]
+                chosen = self._random.sample(there, min(CANDIDATES, len(there)))
+                self._earlier[mine] = [VideoTask(video, settings.store_names) for video in chosen]
+        return self._earlier[place]
 
     def checked(self, check: Check, readable: str, problem: str) -> None:
         """Take the answer to a check.
@@ -278,12 +305,12 @@ class Dispatch:
         Args:
             check: The question.
             readable: Id of a video that could be read; empty if there is none.
-            problem: Why the last one could not.
+            problem: Why none could; empty if the place can be read nevertheless.
         """
         machine, place, now = check.machine, check.place, self._clock()
         link = self._links[machine].setdefault(place, _Link())
         link.is_checked = False
-        if readable:
+        if not problem:
             self._succeeded(machine, place, self.index.get(readable))
             return
         if not check.is_known_good:
@@ -303,7 +330,9 @@ class Dispatch:
         link.next_check = now + min(FIRST_PAUSE_SECONDS * 2 ** (link.num_checks - 1), MAX_PAUSE_SECONDS)
         self._try_again(link)
         others = [at for other, at in self._last_success[place].items() if other != machine]
-        if link.num_checks >= CHECKS_OF_A_MACHINE and any(at >= link.opened for at in others):
+        can_others = any(at >= link.opened for at in others)
+        is_useful = any(its.get(machine, -math.inf) >= link.opened for its in self._last_success.values())
+        if link.num_checks >= CHECKS_OF_A_MACHINE and can_others and not is_useful:
             self.exclude(machine, f"{self.place_names[place]}: {problem}; other machines can read it")
 
     def cancel_check(self, check: Check) -> None:
@@ -345,15 +374,21 @@ class Dispatch:
 
 
 def places_of(dataset: DatasetFolder, videos: Sequence[VideoRecord]) -> tuple[list[str], list[int]]:
-    """Return the names of all places, and the number of each video's place."""
-    folders = sorted(AllowedFolders.named(dataset).folders, key=len, reverse=True)
-    prefixes = [folder.rstrip("/") + "/" for folder in folders]
-    numbers: dict[str, int] = {}
-    places = []
-    for video in videos:
-        name = _server_of(video.url) if video.url else _folder_of(dataset.video_file(video), prefixes)
-        places.append(numbers.setdefault(name, len(numbers)))
-    return list(numbers), places
+    """Return the names of all places, and the number of each video's place.
+
+    The place of an address is its server or bucket. That of a file is the folder that the user allowed, or else the one
+    that all files outside of those have in common.
+    """
+    named = [str(dataset.path.absolute()), *AllowedFolders.named(dataset).folders]
+    prefixes = [folder.rstrip("/") + "/" for folder in sorted(named, key=len, reverse=True)]
+    names = [
+        _server_of(video.url) if video.url else _folder_of(dataset.video_file(video), prefixes) for video in videos
+    ]
+    if others := {name for name in names if "://" not in name and f"{name}/" not in prefixes}:
+        common = os.path.commonpath(list(others))
+        names = [common if name in others else name for name in names]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return list(numbers), [numbers[name] for name in names]
 
 
 def _may_succeed(outcome: VideoOutcome) -> bool:

@@ -8,6 +8,7 @@ from ...storage.common.signals import report_saved_work, uninterrupted
 from ..settings import WorkerSettings
 from .canary import first_readable
 from .dispatch import Check, Dispatch
+from .failure_budget import TooManyFailures
 from .pending_work import Extraction, VideoTask
 from .shard_writing import ShardsWritten, VideoOutcome, report_outcome
 from .video_jobs import END, ClosableIterator, End
@@ -80,11 +81,15 @@ def record_outcomes(
     pending = extraction.pending
 
     def outcomes() -> Iterator[VideoOutcome]:
-        for event in events:
-            if isinstance(event, ShardsWritten):
-                pending.write_failures()
-            else:
-                yield from tasks.take(event)
+        try:
+            for event in events:
+                if isinstance(event, ShardsWritten):
+                    pending.write_failures()
+                else:
+                    yield from tasks.take(event)
+        except TooManyFailures:
+            yield from tasks.final()
+            raise
         yield from tasks.final()
 
     num_made = 0
@@ -107,4 +112,4 @@ class _CheckThread(threading.Thread):
         self.check, self._worker, self.answer = check, worker, ("", "the check failed")
 
     def run(self) -> None:
-        self.answer = first_readable(self._worker, self.check.tasks)
+        self.answer = first_readable(self._worker, self.check.tasks, are_good=self.check.is_known_good)

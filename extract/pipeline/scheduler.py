@@ -234,10 +234,14 @@ class VideoScheduler:
         """Return whether a worker has a video that it has not computed."""
         return video in self._assigned.get(worker, {})
 
-    def hold(self, worker: int, video: int) -> None:
-        """Note that a video failed. It is assigned again only after ``defer``."""
-        self._drop_copies(worker, video)
+    def hold(self, worker: int, video: int) -> bool:
+        """Note that a video failed. It is assigned again only after ``defer``.
+
+        Returns:
+            False if another worker has it, too, and may succeed.
+        """
         self._unassign(worker, video)
+        return not self._copies.pop(video, set()) - {worker}
 
     def defer(self, video: int) -> None:
         """Assign a video once more, after all others."""

@@ -126,11 +126,16 @@ def test_it_tells_which_video_it_can_read(worker, films, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "some").mkdir()
     (tmp_path / "some" / "other.mp4").touch()
-    where = {"away": "is not there; is it mounted?", "empty": "is empty; is it mounted?", "some": "no such file"}
+    where = {
+        "away": "cannot be listed (No such file or directory); is it mounted?",
+        "empty": "is empty; is it mounted?",
+        "some": "no such file",
+    }
     gone = [VideoRecord(video_id=name, path=str(tmp_path / name / "gone.mp4")) for name in where]
-    assert worker.first_readable(tasks_of([*gone, films[0]]))[0] == "v0"
+    assert worker.first_readable(tasks_of([*gone, films[0]]), True)[0] == "v0"
+    assert worker.first_readable(tasks_of([gone[0], gone[2]]), False) == ("", ""), "its folder has other files"
     for video, words in zip(gone, where.values(), strict=True):
-        assert worker.first_readable(tasks_of([video]))[1].endswith(words)
+        assert words in worker.first_readable(tasks_of([video]), True)[1]
 
 
 def test_its_rows_equal_those_of_a_plain_loop(worker, films, tmp_path):

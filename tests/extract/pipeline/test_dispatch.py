@@ -12,7 +12,9 @@ from vlalign.extract.pipeline.dispatch import (
     MANY_FAILURES,
     PATIENCE_SECONDS,
     SLOW_SECONDS,
+    Check,
     Dispatch,
+    places_of,
 )
 from vlalign.extract.pipeline.failure_budget import MIN_FAILURES, TooManyFailures
 from vlalign.extract.pipeline.pending_work import Extraction, PendingWork, VideoTask
@@ -22,6 +24,7 @@ from vlalign.storage import VideoRecord
 from vlalign.storage.common.errors import SettingError, Unfinished
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.storage.dataset.trusted_folders import allow_folder
 from vlalign.storage.records import Failure
 
 BUCKET = "s3://films"
@@ -42,6 +45,8 @@ class World:
     """{url: kind of the final failure, or ""}"""
     tries: Counter = field(default_factory=Counter)
     said: list[str] = field(default_factory=list)
+    earlier: list[str] = field(default_factory=list)
+    """Videos that an earlier call has extracted."""
 
     def __post_init__(self) -> None:
         self.folder.path.mkdir(exist_ok=True)
@@ -49,6 +54,7 @@ class World:
         settings = ExtractionSettings(dataset=self.folder.path, features="s3d", max_failures=self.max_failures)
         tasks = [VideoTask(video, ["s3d"]) for video in videos]
         pending = PendingWork(self.folder, ["s3d"])
+        videos += [VideoRecord(video_id=f"earlier{number}", path=url) for number, url in enumerate(self.earlier)]
         extraction = Extraction(settings, videos, tasks, {"s3d": "random"}, pending, Problems())
         self.dispatch = Dispatch(extraction, self._report, say=self.said.append, clock=lambda: self.seconds)
 
@@ -62,6 +68,17 @@ class World:
         kind = self.happens(machine, url, self.seconds)
         failure = Failure(video_id=task.video.video_id, path=url, kind=kind, message=kind, source="") if kind else None
         return VideoOutcome(task.video.video_id, url, ["s3d"], failure)
+
+    def answer(self, check: Check) -> tuple[str, str]:
+        """Like ``first_readable``."""
+        problem = ""
+        for task in check.tasks:
+            problem = self.happens(check.machine, task.video.url, self.seconds)
+            if not problem:
+                return task.video.video_id, ""
+            if not check.is_known_good and problem not in NOT_OF_THE_VIDEO:
+                return "", ""
+        return "", problem
 
     def run(self, limit_seconds: float = 10_000.0, seconds_of: dict[str, float] | None = None) -> None:
         """Each machine extracts one video at a time, for a second or what ``seconds_of`` says of it."""
@@ -81,12 +98,7 @@ class World:
                     for task in given:
                         busy[machine] = (self.seconds + (seconds_of or {}).get(machine, 1.0), task)
             for check in self.dispatch.due_checks(self.machines):
-                kinds = {
-                    task.video.video_id: self.happens(check.machine, task.video.url, self.seconds)
-                    for task in check.tasks
-                }
-                readable = next((video_id for video_id, kind in kinds.items() if kind not in NOT_OF_THE_VIDEO), "")
-                self.dispatch.checked(check, readable, next(iter(kinds.values())))
+                self.dispatch.checked(check, *self.answer(check))
             self.dispatch.give_up_places(self.machines)
 
 
@@ -198,6 +210,76 @@ def test_idle_workers_also_do_what_a_slow_one_has_and_the_first_result_counts(wo
     assert made.dispatch.scheduler.take_superfluous(1) == [1], "the slow one is told"
     late = made.outcome("b", made.dispatch.tasks[1])
     made.dispatch.outcome(1, "b", late)  # reports nothing a second time
+
+
+def test_a_copy_that_fails_leaves_the_original_alone(world):
+    bad = urls(4)[1]
+    made = world(
+        urls(4), lambda machine, url, now: "crashed" if machine == "a" and url == bad else "", machines=["a", "b"]
+    )
+    made.run(seconds_of={"b": 3 * SLOW_SECONDS})
+    assert set(made.done.values()) == {""} and len(made.done) == 4
+
+
+def test_machines_that_each_lack_another_place_share_the_work(world):
+    lacks = {"a": "s3://one", "b": "s3://two"}
+    listed = urls(30, "s3://one") + urls(30, "s3://two")
+    made = world(
+        listed,
+        lambda machine, url, now: "unreachable" if url.startswith(lacks[machine]) else "",
+        machines=["a", "b"],
+    )
+    made.run()
+    assert set(made.done.values()) == {""} and len(made.done) == 60 and not made.dispatch.excluded
+
+
+def test_what_a_worker_has_of_a_place_that_is_given_up_is_left_with_it(world):
+    made = world(urls(50), lambda _, url, now: "unreachable")
+    made.dispatch.scheduler.take_over(7, unwritten=[40, 41], written=[])
+    made.dispatch.scheduler.mark_computed(7, 41)
+    while not made.dispatch.given_up:
+        made.seconds += 1
+        for task in made.dispatch.next(0, "a", max_waiting=1)[0]:
+            made.dispatch.outcome(0, "a", made.outcome("a", task))
+        for check in made.dispatch.due_checks(["a"]):
+            made.dispatch.checked(check, *made.answer(check))
+        made.dispatch.give_up_places(["a"])
+    assert made.dispatch.scheduler.num_left == 2
+    made.dispatch.worker_ended(7, blame_videos=False)
+    assert made.dispatch.is_done and made.dispatch.scheduler.num_abandoned == 50 and not made.done
+
+
+@pytest.mark.parametrize("kind", ["missing", "unreachable"])
+def test_a_good_video_of_an_earlier_call_shows_that_the_rest_is_gone(world, kind):
+    made = world(urls(6), lambda _, url, now: "" if "earlier" in url else kind, earlier=urls(9, f"{BUCKET}/earlier"))
+    made.run()
+    assert set(made.done.values()) == {kind} and len(made.done) == 6
+    assert made.seconds < 60 and not made.dispatch.given_up and made.said == []
+
+
+def test_a_login_page_in_place_of_a_good_video_is_the_place_s_fault(world):
+    made = world(urls(60), lambda _, url, now: "unreadable" if 20 <= now < 60 else "")
+    made.run()
+    assert set(made.done.values()) == {""} and len(made.done) == 60
+
+
+def test_a_place_is_a_server_a_bucket_or_a_folder(tmp_path):
+    home = DatasetFolder(tmp_path / "root", "mine")
+    (tmp_path / "there" / "x").mkdir(parents=True)
+    home.path.mkdir(parents=True)
+    allow_folder(home, tmp_path / "there")
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "there")
+    where = {
+        "https://u:p@host.org:8443/a/b.mp4": "https://host.org:8443",
+        "s3://films/a/b.mp4": "s3://films",
+        "videos/a.mp4": str(home.path),
+        f"{tmp_path}/there/x/a.mp4": f"{tmp_path}/there",
+        f"{link}/x/a.mp4": str(link),
+        f"{link}/y/a.mp4": str(link),
+    }
+    names, places = places_of(home, [VideoRecord(video_id=str(n), path=path) for n, path in enumerate(where)])
+    assert [names[place] for place in places] == list(where.values())
 
 
 def test_an_idle_worker_does_what_a_worker_of_an_earlier_call_does_not_finish(world):
