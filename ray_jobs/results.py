@@ -5,7 +5,7 @@ latest: whatever is lost, restarted or tried again, it counts once.
 """
 
 import math
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,6 +43,7 @@ class Results:
         self.machine = np.zeros(len(known), np.int32)
         """Index in ``machines``."""
         self.machines: list[str] = []
+        self._indices: dict[str, int] = {}
         self._failures: dict[int, list[Failure]] = {}
         self._by_kind: Counter[tuple[str, int]] = Counter()
         """Number of videos, by kind of failure and machine."""
@@ -51,9 +52,10 @@ class Results:
 
     def machine_index(self, name: str) -> int:
         """Return the index of a machine, which is added if it is new."""
-        if name not in self.machines:
+        if name not in self._indices:
+            self._indices[name] = len(self.machines)
             self.machines.append(name)
-        return self.machines.index(name)
+        return self._indices[name]
 
     def record(self, number: int, outcome: VideoOutcome, machine: str) -> None:
         """Record the result of a video. It replaces the one of before, if there was one."""
@@ -75,16 +77,25 @@ class Results:
             self._by_kind[kind, int(self.machine[number])] += change
 
     def by_machine(self, values: np.ndarray) -> np.ndarray:
-        """Return the sum of values [num_videos] over the videos of each machine."""
+        """Return the sum of values [num_videos], or how many are True, over the videos of each machine."""
+        if values.dtype == bool:
+            return np.bincount(self.machine[values], minlength=len(self.machines))
         return np.bincount(self.machine, values, minlength=len(self.machines))
 
-    def failures(self, machine: int | None = None) -> dict[str, int]:
-        """Return the number of videos by kind of failure, on all machines or on one."""
+    def failures(self) -> dict[str, int]:
+        """Return the number of videos by kind of failure."""
         found: Counter[str] = Counter()
-        for (kind, where), count in self._by_kind.items():
-            if count and machine in (None, where):
-                found[kind] += count
-        return dict(found.most_common())
+        for (kind, _), count in self._by_kind.items():
+            found[kind] += count
+        return {kind: count for kind, count in found.most_common() if count}
+
+    def failures_by_machine(self) -> dict[int, dict[str, int]]:
+        """Return ``failures`` of each machine that has any, by its index."""
+        found: defaultdict[int, dict[str, int]] = defaultdict(dict)
+        for (kind, machine), count in self._by_kind.most_common():
+            if count:
+                found[machine][kind] = count
+        return dict(found)
 
     def reasons(self) -> tuple[FailureReason, ...]:
         """Return the commonest kinds of failure, each with an example and its machines."""

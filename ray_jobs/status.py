@@ -5,6 +5,7 @@ import json
 import shutil
 import sys
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, replace
@@ -122,7 +123,7 @@ class Status:
             ended_workers=self.num_ended,
             workers=len(workers),
             worker_hours=round(total / 3600, 3),
-            compute_share=round(self._compute_share(), 3),
+            compute_share=round(_compute_share(self._times.values()), 3),
             seconds_left=left[1] if left else None,
             seconds_left_range=(left[0], left[2]) if left else None,
             videos_per_second=round(rate.videos_per_second, 4) if rate else None,
@@ -132,33 +133,32 @@ class Status:
             call=self._call,
         )
 
-    def _compute_share(self, machine: str | None = None) -> float:
-        times = [times for times in self._times.values() if machine in (None, times[0])]
-        total = sum(age for _, _, age in times)
-        return sum(computed for _, computed, _ in times) / total if total else 0.0
-
     def _machines(self, workers: Collection[int], rates: np.ndarray | None) -> tuple[MachineState, ...]:
         """Return the state of each machine, by name."""
         results, done = self.results, self._scheduler.completed & (self.results.kind != NONE)
         videos, partial = results.by_machine(done), results.by_machine(done & (results.kind == PARTIAL))
         rows, seconds = results.by_machine(results.rows), results.by_machine(results.seconds)
+        num_workers = Counter(self._times[worker][0] for worker in workers if worker in self._times)
+        times: defaultdict[str, list[tuple[str, float, float]]] = defaultdict(list)
+        for of_worker in self._times.values():
+            times[of_worker[0]].append(of_worker)
+        failures = results.failures_by_machine()
         found = []
         for index, name in enumerate(results.machines):
-            num_workers = sum(self._times.get(worker, ("",))[0] == name for worker in workers)
-            state, reason = self._states.get(name, ("working" if num_workers else "no workers", ""))
+            state, reason = self._states.get(name, ("working" if num_workers[name] else "no workers", ""))
             found.append(
                 MachineState(
                     name=name,
                     state=state,
                     reason=reason,
-                    workers=num_workers,
+                    workers=num_workers[name],
                     videos=int(videos[index]),
                     partial=int(partial[index]),
                     rows=int(rows[index]),
                     hours=round(float(seconds[index]) / 3600, 3),
                     videos_per_second=None if rates is None else round(float(rates[index]), 4),
-                    compute_share=round(self._compute_share(name), 3),
-                    failures=results.failures(index),
+                    compute_share=round(_compute_share(times[name]), 3),
+                    failures=failures.get(index, {}),
                 )
             )
         return tuple(sorted(found, key=lambda machine: machine.name))
@@ -239,6 +239,12 @@ class Status:
         with errors_naming(self.log), open_to_write(self.log, "a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(state)) + "\n")
         self._page.show(state)
+
+
+def _compute_share(times: Collection[tuple[str, float, float]]) -> float:
+    """Return the share of workers' time in which networks computed."""
+    total = sum(age for _, _, age in times)
+    return sum(computed for _, computed, _ in times) / total if total else 0.0
 
 
 def _line(state: RunState) -> str:

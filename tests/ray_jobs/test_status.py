@@ -1,6 +1,7 @@
 """What a driver counts, logs and reports, by a simulated clock, with the scheduler of a real call."""
 
 import json
+import time
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -216,6 +217,16 @@ def test_a_stall_of_ten_minutes_leaves_the_time_unknown(tmp_path, shown):
         assert state.seconds_left is None or state.seconds_left > 0
     run.outcome(0, 50)
     assert run.state().videos == 51
+
+
+def test_the_state_of_a_thousand_machines_takes_a_fraction_of_a_second(tmp_path):
+    status = Run(tmp_path, [1]).status
+    for worker in range(4000):
+        status.note_times(worker, WorkerReport([], 0, True, 1.0, 2.0, 0.0), f"m{worker % 1000}")
+    started = time.thread_time()
+    machines = status.state(range(2000)).machines
+    assert time.thread_time() - started < 0.2
+    assert {(each.workers, each.compute_share) for each in machines} == {(2, 0.5)} and len(machines) == 1000
 
 
 def test_everything_may_fail(tmp_path):
