@@ -35,7 +35,7 @@ from ..storage.records import Failure, Profile, Weights
 from ..storage.remote.addresses import without_secrets
 from ..storage.remote.store import remote_store
 from .actors import WorkerHandle, ask_to_leave, existing_workers, kill_worker, start_worker
-from .cluster import NAMESPACE, MachineNames, Share, cause_of, draining_nodes, is_up, reason_of
+from .cluster import NAMESPACE, MachineNames, Share, cause_of, draining_nodes, is_up, nodes, reason_of
 from .status import Status
 from .store_watcher import StoreWatcher
 from .worker import TakeoverReport, WorkerReport
@@ -117,6 +117,7 @@ class ExtractionDriver:
         """{machine: when a video was last done there}"""
         self._lives: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=4))
         """{id of a machine: seconds that the last workers lived there which ended unasked}"""
+        self._draining: set[str] = set()
         self._excluded: set[str] = set()
         """Ids of machines that get no more videos."""
         self._machines = MachineNames()
@@ -144,8 +145,12 @@ class ExtractionDriver:
             # Only now, because no video may be assigned before all earlier workers are known.
             slots = {asyncio.create_task(self._run_slot(worker)) for worker in taken_over}
             while self.scheduler.num_left:
-                for node in draining_nodes():
-                    self.status.note_machine(self._machines.name(node), "draining", "will be gone soon")
+                self._note_draining(draining_nodes())
+                if self._excluded and not nodes(self._excluded):
+                    raise Unfinished(
+                        f"no machine is left: {'; '.join(f'{m}: {why}' for m, why in self.dispatch.excluded.items())}; "
+                        "mend one and run the same command again"
+                    )
                 while len(slots) < min(self.share.num_workers(self._excluded), self.scheduler.num_left):
                     slots.add(asyncio.create_task(self._run_slot()))
                 done, slots = await asyncio.wait(slots, timeout=POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
@@ -155,6 +160,9 @@ class ExtractionDriver:
                 await asyncio.to_thread(self._report_outcomes)
                 self._show_status()
             self.dispatch.raise_if_left()
+        except UserError as error:
+            self.status.problems = [str(error)]
+            raise
         finally:
             for task in (*slots, *self._checks):
                 task.cancel()
@@ -269,7 +277,7 @@ class ExtractionDriver:
             report = await asyncio.wait_for(call, REPORT_WITHIN_SECONDS)
             self._handle_report(worker, report)
             if report.left:
-                self.dispatch.worker_ended(worker.number, blame_videos=False)
+                self.scheduler.worker_ended(worker.number, blame_videos=False)
                 self.dispatch.return_failures(worker.machine)
                 return
 
@@ -296,7 +304,14 @@ class ExtractionDriver:
         if report.quiet_seconds > STALLED_SECONDS:
             raise TimeoutError(f"no outcome for {report.quiet_seconds / 60:.0f} minutes")
 
+    def _note_draining(self, draining: set[str]) -> None:
+        for node in draining | self._draining:
+            state = ("draining", "will be gone soon") if node in draining else ("", "")
+            self.status.note_machine(self._machines.name(node), *state)
+        self._draining = draining
+
     def _show_status(self) -> None:
+        self.status.problems = self.dispatch.problems()
         self.status.show([worker.number for worker in self._workers.values() if worker.loaded])
 
     async def _check_places(self) -> None:
@@ -364,7 +379,7 @@ class ExtractionDriver:
         self.status.say(f"note: a worker{where} ended ({reason}); its videos go to other workers")
         by_the_disk = isinstance(getattr(error, "cause", None), UserError | OSError)  # or by a remote store
         is_lost = getattr(error, "preempted", False) or not (worker.node and is_up(worker.node))
-        for number in self.dispatch.worker_ended(worker.number, blame_videos=not (by_the_disk or is_lost)):
+        for number in self.scheduler.worker_ended(worker.number, blame_videos=not (by_the_disk or is_lost)):
             self._give_up(number, reason, worker.machine)
         others = {other.machine for other in self._workers.values() if other.loaded} - {""}
         if worker.machine not in others:

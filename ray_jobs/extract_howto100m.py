@@ -79,7 +79,7 @@ class ClusterRunner:
         say(f"{settings.folder.path}: {num_tasks:,} videos to do; {resources}")
 
         def describe_written() -> str:
-            num_done = num_tasks - driver.scheduler.num_left
+            num_done = driver.status.num_on_disk
             return f"{num_done:,} videos are on disk" if num_done else ""
 
         try:

@@ -60,6 +60,8 @@ class Status:
         self._rates = Rates(Sample.of(self.results, self.started))
         self._times: dict[int, tuple[str, float, float]] = {}
         """For each worker, its machine, its seconds of computing and its age."""
+        self.problems: Sequence[str] = ()
+        """What ``RunState.problems`` has."""
         self._states: dict[str, tuple[str, str]] = {}
         """For each machine that does not simply work, what it does and why."""
         self._logged = -LOG_EVERY_SECONDS
@@ -90,11 +92,18 @@ class Status:
 
         Args:
             machine: Its name.
-            state: Such as "draining" or "drained"; "working" takes that back.
+            state: Such as "draining" or "drained"; "" takes that back.
             reason: Why, in a few words.
         """
         self.results.machine_index(machine)
         self._states[machine] = state, reason
+        if not state:
+            del self._states[machine]
+
+    @property
+    def num_on_disk(self) -> int:
+        """Number of videos of which this call has features on disk."""
+        return int((self._scheduler.completed & (self.results.kind != FAILED)).sum())
 
     def state(self, workers: Collection[int] = (), *, whole_call: bool = False) -> RunState:
         """Return the state now.
@@ -131,6 +140,7 @@ class Status:
             machines=self._machines(workers, rate.by_machine if rate else None),
             reasons=results.reasons(),
             call=self._call,
+            problems=tuple(self.problems),
         )
 
     def _machines(self, workers: Collection[int], rates: np.ndarray | None) -> tuple[MachineState, ...]:
@@ -199,7 +209,10 @@ class Status:
         say(message)
 
     def summary(self) -> list[str]:
-        """Return lines for the end, which replace the table, and write the last line of the log and the page."""
+        """Return lines for the end, which replace the table, and write the last line of the log and the page.
+
+        ``problems`` has why the call ended, if that was before its time.
+        """
         self._clear()
         self.finish_writing()
         state = replace(self.state(whole_call=True), finished=True)
@@ -248,7 +261,9 @@ def _compute_share(times: Collection[tuple[str, float, float]]) -> float:
 
 
 def _line(state: RunState) -> str:
-    failed = f", {sum(state.failures.values()):,} failed" if state.failures else ""
+    failed = f", {state.failed:,} failed" if state.failed else ""
+    if state.problems:
+        return f"waiting: {state.videos:,} of {state.total:,} videos{failed}; {'; '.join(state.problems)}"
     computed = f" ({state.computed:,} more not on disk yet)" if state.computed else ""
     return (
         f"extracting: {state.videos:,} of {state.total:,} videos{computed}{failed}, {state.workers} workers computing "

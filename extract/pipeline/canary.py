@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ...storage.profiles import PROFILES
 from ..decoding.errors import TRANSIENT, VideoError
 from ..settings import WorkerSettings
-from .download import Fetcher
+from .download import Fetcher, fetch_now
 from .engine import RETRY_KINDS
 from .pending_work import VideoTask
 from .probing import probe_videos
@@ -37,8 +38,9 @@ def first_readable(worker: WorkerSettings, tasks: Sequence[VideoTask], *, are_go
         The id, or "" if none can be read; and why not, or "" if their place can be read nevertheless.
     """
     problem = ""
-    for task in tasks:
-        error = _problem_of(worker, task)
+    with ThreadPoolExecutor(max(len(tasks), 1)) as pool:  # a silent server takes minutes for each
+        errors = list(pool.map(lambda task: _problem_of(worker, task), tasks))
+    for task, error in zip(tasks, errors, strict=True):
         if error is None or error.kind in OF_ANOTHER_KIND:
             return task.video.video_id, ""
         if not are_good and error.kind not in NOT_OF_THE_VIDEO:
@@ -55,9 +57,7 @@ def _problem_of(worker: WorkerSettings, task: VideoTask) -> VideoError | None:
         return _missing(path.parent) if error and error.kind == "missing" else error
     fetcher = Fetcher(allowed_hosts=worker.allowed_hosts)
     try:
-        job = next(
-            job for job in fetcher.jobs([VideoJob(video.video_id, worker.dataset.path, [], url=video.url)]) if job
-        )
+        job = fetch_now(fetcher, VideoJob(video.video_id, worker.dataset.path, [], url=video.url))
         error = _probe(job.path)
         return fetcher.done(job) or error
     finally:

@@ -175,8 +175,8 @@ class Dispatch:
             return
         place = self.scheduler.places[number]
         if outcome.failure and self.place_names[place] in self.given_up:
-            self.scheduler.hold(worker, number)
-            self.scheduler.abandon(place)
+            if self.scheduler.hold(worker, number):
+                self.scheduler.defer(number)  # which leaves it with the others of its place
             return
         if outcome.failure is None:
             self.scheduler.mark_computed(worker, number)
@@ -209,6 +209,7 @@ class Dispatch:
 
     def _settle(self, machine: str, link: _Link) -> None:
         failures, link.failures = link.failures, []
+        own = []
         for outcome in failures:
             number = self.index[outcome.video_id]
             if _may_succeed(outcome) and number not in self._tried_twice:
@@ -216,14 +217,17 @@ class Dispatch:
                 self.scheduler.defer(number)
             else:
                 self.scheduler.mark_completed(-1, number)
-                self._finish(outcome, machine)
+                self._report(outcome, machine)
+                own.append(outcome)
+        for outcome in own:  # only now, because it may end the call
+            self._count(outcome, machine)
 
     def _settle_all(self, machine: str) -> bool:
         """Settle the few failures of a machine that has nothing else to do; return whether there were any."""
         few = [
             link
-            for link in self._links[machine].values()
-            if 0 < len(link.failures) < MANY_FAILURES and not link.is_checked
+            for place, link in self._links[machine].items()
+            if link.failures and not link.is_checked and not self._is_suspect(machine, place, link)
         ]
         for link in few:
             self._settle(machine, link)
@@ -236,6 +240,9 @@ class Dispatch:
 
     def _finish(self, outcome: VideoOutcome, machine: str) -> None:
         self._report(outcome, machine)
+        self._count(outcome, machine)
+
+    def _count(self, outcome: VideoOutcome, machine: str) -> None:
         try:
             self.budget.note(outcome, machine)
         except TooManyFailures as stop:
@@ -246,13 +253,6 @@ class Dispatch:
     def fail(self, outcome: VideoOutcome, machine: str) -> None:
         """Take the outcome of a video that is given up."""
         self._finish(outcome, machine)
-
-    def worker_ended(self, worker: int, *, blame_videos: bool) -> list[int]:
-        """Return the videos of a worker that ended to the others; see ``VideoScheduler.worker_ended``."""
-        lost = self.scheduler.worker_ended(worker, blame_videos=blame_videos)
-        for name in self.given_up:
-            self.scheduler.abandon(self.place_names.index(name))
-        return lost
 
     def written(self, worker: int, video_ids: Sequence[str]) -> None:
         """Note that the features of videos are on disk."""
@@ -269,11 +269,16 @@ class Dispatch:
             unclear = {place: link for place, link in self._links[machine].items() if not link.is_clear}
             self._links[machine] = unclear
             for place, link in unclear.items():
-                is_suspect = link.problem or len(link.failures) >= MANY_FAILURES
-                if is_suspect and not link.is_checked and now >= link.next_check:
+                if self._is_suspect(machine, place, link) and not link.is_checked and now >= link.next_check:
                     link.is_checked = True
                     checks.append(self._check(machine, place, link))
         return checks
+
+    def _is_suspect(self, machine: str, place: int, link: _Link) -> bool:
+        """Return whether a check must tell whose fault the failures are: there are many, or only others read there."""
+        readers = self._last_success[place]
+        is_only_here = bool(readers) and machine not in readers and any(map(_may_succeed, link.failures))
+        return bool(link.problem) or len(link.failures) >= MANY_FAILURES or is_only_here
 
     def _check(self, machine: str, place: int, link: _Link) -> Check:
         if place in self._good:
@@ -323,11 +328,11 @@ class Dispatch:
         if not link.problem:
             link.opened, link.num_checks = now, 0
             self._say(
-                f"note: {self.place_names[place]} cannot be read{_on(machine)} ({problem}); its videos wait, and it is "
-                "tried again and again"
+                f"note: {self.place_names[place]} cannot be read{_on(machine)} ({problem}); its videos wait; it is "
+                f"tried again, for {_minutes(PATIENCE_SECONDS)} or until all else is done"
             )
         link.problem, link.num_checks = problem, link.num_checks + 1
-        link.next_check = now + min(FIRST_PAUSE_SECONDS * 2 ** (link.num_checks - 1), MAX_PAUSE_SECONDS)
+        link.next_check = now + min(FIRST_PAUSE_SECONDS * 2 ** min(link.num_checks - 1, 10), MAX_PAUSE_SECONDS)
         self._try_again(link)
         others = [at for other, at in self._last_success[place].items() if other != machine]
         can_others = any(at >= link.opened for at in others)
@@ -352,16 +357,32 @@ class Dispatch:
             self._say(f"warning: machine {machine} is not used any more: {reason}; its videos go to other machines")
 
     def give_up_places(self, machines: Sequence[str]) -> None:
-        """Give up the places that none of the machines has been able to read for long."""
+        """Give up the places that none of the machines has been able to read for long, once nothing else is left."""
         now = self._clock()
+        if self.scheduler.num_in_hand:
+            return
         used = [self._links[machine] for machine in machines if machine not in self.excluded]
         for place in [place for place, link in used[0].items() if link.problem] if used else []:
             broken = [link for links in used if (link := links.get(place)) and link.problem]
             if len(broken) == len(used) and now - max(its.opened for its in broken) > PATIENCE_SECONDS:
-                self.given_up[self.place_names[place]] = broken[-1].problem
-                self.scheduler.abandon(place)
+                name, problem = self.place_names[place], broken[-1].problem
+                self.given_up[name] = problem
+                num_videos = number_of(self.scheduler.abandon(place), "videos")
+                self._say(
+                    f"warning: {name} could not be read for {_minutes(now - broken[-1].opened)} ({problem}); given "
+                    f"up for this call, with {num_videos}"
+                )
                 for link in broken:
                     link.problem = ""
+
+    def problems(self) -> list[str]:
+        """Return a line for each place that cannot be read now, or was given up."""
+        lines = [f"{name} was given up: {problem}" for name, problem in self.given_up.items()]
+        for machine, links in self._links.items():
+            for place, link in links.items():
+                if link.problem and machine not in self.excluded:
+                    lines.append(f"{self.place_names[place]} cannot be read{_on(machine)}: {link.problem}")
+        return lines
 
     def raise_if_left(self) -> None:
         """Raise ``Unfinished`` if videos were left because their place could not be read."""
@@ -393,6 +414,10 @@ def places_of(dataset: DatasetFolder, videos: Sequence[VideoRecord]) -> tuple[li
 
 def _may_succeed(outcome: VideoOutcome) -> bool:
     return outcome.failure is not None and is_transient(outcome.failure)
+
+
+def _minutes(seconds: float) -> str:
+    return number_of(round(seconds / 60), "minutes")
 
 
 def _on(machine: str) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from ...storage.common.errors import Unfinished
 from ...storage.common.terminal import number_of
 from ..settings import parse_max_failures
-from .pending_work import Extraction
+from .pending_work import Extraction, is_transient
 from .shard_writing import VideoOutcome
 
 MIN_FAILURES = 50
@@ -28,6 +28,7 @@ class FailureBudget:
 
     def __init__(self, extraction: Extraction) -> None:
         """Begin with none."""
+        self._accepts = extraction.settings.accepts
         self._limit = extraction.settings.max_failures
         self._share, self._number = parse_max_failures(self._limit)
         pending = extraction.pending
@@ -45,7 +46,7 @@ class FailureBudget:
         if outcome.video_id in self._known:
             return
         self.num_tried += 1
-        if outcome.failure is None:
+        if outcome.failure is None or self._accepts(outcome.failure.kind, transient=is_transient(outcome.failure)):
             return
         self.num_failed += 1
         reason = self.reasons[outcome.failure.kind]

@@ -41,6 +41,8 @@ class LocalTasks:
         """Return the next video, None if there is none at the moment, or ``END``."""
         for thread in [thread for thread in self._checks if not thread.is_alive()]:
             self._checks.remove(thread)
+            if thread.error is not None:
+                raise thread.error
             self.dispatch.checked(thread.check, *thread.answer)
         for check in self.dispatch.due_checks([THIS]):
             self._checks.append(_CheckThread(self._worker, check))
@@ -109,7 +111,12 @@ class _CheckThread(threading.Thread):
 
     def __init__(self, worker: WorkerSettings, check: Check) -> None:
         super().__init__(daemon=True)
-        self.check, self._worker, self.answer = check, worker, ("", "the check failed")
+        self.check, self._worker = check, worker
+        self.answer = ("", "")
+        self.error: Exception | None = None
 
     def run(self) -> None:
-        self.answer = first_readable(self._worker, self.check.tasks, are_good=self.check.is_known_good)
+        try:
+            self.answer = first_readable(self._worker, self.check.tasks, are_good=self.check.is_known_good)
+        except Exception as error:  # a fault of ours, which ends the call
+            self.error = error

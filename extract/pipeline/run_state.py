@@ -105,6 +105,8 @@ class RunState:
     """The commonest kinds of failures, most first."""
     call: dict[str, str] = field(default_factory=dict)
     """The options of the call, and where its driver runs."""
+    problems: tuple[str, ...] = ()
+    """Places that cannot be read, and why the call ended before its time; a line each."""
     finished: bool = False
     """True for the last line of a call, whether anything is left or not."""
 
@@ -134,6 +136,8 @@ class RunState:
         """Return the time left in words, such as "1:40 to 2:10 h"; "?" if it is not known."""
         if not self.videos_left:
             return "none"
+        if self.finished or self.problems:
+            return "?"
         if self.seconds_left is None:
             return "?"
         low, high = self.seconds_left_range or (self.seconds_left, self.seconds_left)
@@ -180,7 +184,10 @@ def table(state: RunState) -> list[str]:
         "rate": state.rate_text(),
         "time left": state.time_left_text(),
     }
-    return [f"{name:<16}{value}" for name, value in rows.items()]
+    return [
+        *(f"{name:<16}{value}" for name, value in rows.items()),
+        *(f"problem{'':<9}{line}" for line in state.problems),
+    ]
 
 
 def machine_row(machine: MachineState) -> tuple[str, ...]:
@@ -228,7 +235,8 @@ def activity_text(state: RunState, now: datetime) -> str:
     then, again = datetime.fromisoformat(state.time), "run the same command again to continue"
     if state.finished:
         left = f"{number_of(state.videos_left, 'videos')} left; {again}" if state.videos_left else "nothing left"
-        return f"ended at {state.time_text} with {left}"
+        failed = f" and {number_of(state.failed, 'videos')} failed, as failures.jsonl says" if state.failed else ""
+        return f"ended at {state.time_text} with {left}{failed}"
     age = (now - then).total_seconds()
     if age < -SILENT_SECONDS:
         return f"last heard of at {state.time_text}, which is later than now; compare the clocks of the machines"

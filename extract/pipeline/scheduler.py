@@ -116,6 +116,8 @@ class VideoScheduler:
         self._superfluous: defaultdict[int, list[int]] = defaultdict(list)
         """{worker: videos that another worker has computed first}"""
         self._ends: Counter[int] = Counter()
+        self._abandoned: set[int] = set()
+        """Places of which no more videos are assigned."""
         self.num_left, self.num_abandoned = len(order), 0
 
     def _is_completed(self, video: int) -> bool:
@@ -245,7 +247,20 @@ class VideoScheduler:
 
     def defer(self, video: int) -> None:
         """Assign a video once more, after all others."""
-        self._deferred.add(video)
+        self._return(self._deferred, video)
+
+    def _return(self, queue: _Queue, video: int) -> None:
+        """Assign a video again, unless its place was abandoned meanwhile."""
+        if self.places[video] in self._abandoned:
+            self.num_abandoned += not self._completed[video]
+            self._complete(video, ABANDONED)
+        else:
+            queue.add(video)
+
+    @property
+    def num_in_hand(self) -> int:
+        """Number of videos that workers have and have not computed."""
+        return sum(map(len, self._assigned.values()))
 
     def untried(self, place: int) -> list[int]:
         """Return the videos of a place that wait to be assigned."""
@@ -253,6 +268,7 @@ class VideoScheduler:
 
     def abandon(self, place: int) -> int:
         """Assign no more videos of a place. Return how many were left that no worker has."""
+        self._abandoned.add(place)
         held = {video for videos in self._assigned.values() for video in videos}
         held |= {video for videos in self._computed.values() for video in videos}
         left = [
@@ -293,7 +309,7 @@ class VideoScheduler:
         assigned = self._assigned.pop(worker, {})
         self._superfluous.pop(worker, None)
         if isolated is not None and isolated not in assigned:
-            self._suspects.add(isolated)
+            self._return(self._suspects, isolated)
         for video in sorted(assigned):
             if self._completed[video]:
                 continue
@@ -305,9 +321,9 @@ class VideoScheduler:
                 given_up.append(video)
                 self._complete(video)
             elif self._ends[video] >= ENDS_OF_A_SUSPECT:
-                self._suspects.add(video)
+                self._return(self._suspects, video)
             else:
-                self._returned.add(video)
+                self._return(self._returned, video)
         for video in sorted(self._computed.pop(worker, ())):
-            self._returned.add(video)
+            self._return(self._returned, video)
         return given_up

@@ -237,16 +237,24 @@ def test_what_a_worker_has_of_a_place_that_is_given_up_is_left_with_it(world):
     made = world(urls(50), lambda _, url, now: "unreachable")
     made.dispatch.scheduler.take_over(7, unwritten=[40, 41], written=[])
     made.dispatch.scheduler.mark_computed(7, 41)
-    while not made.dispatch.given_up:
-        made.seconds += 1
-        for task in made.dispatch.next(0, "a", max_waiting=1)[0]:
-            made.dispatch.outcome(0, "a", made.outcome("a", task))
-        for check in made.dispatch.due_checks(["a"]):
-            made.dispatch.checked(check, *made.answer(check))
-        made.dispatch.give_up_places(["a"])
-    assert made.dispatch.scheduler.num_left == 2
-    made.dispatch.worker_ended(7, blame_videos=False)
+
+    def pass_time(seconds: int) -> None:
+        for _ in range(seconds):
+            made.seconds += 1
+            for task in made.dispatch.next(0, "a", max_waiting=1)[0]:
+                made.dispatch.outcome(0, "a", made.outcome("a", task))
+            for check in made.dispatch.due_checks(["a"]):
+                made.dispatch.checked(check, *made.answer(check))
+            made.dispatch.give_up_places(["a"])
+
+    pass_time(2 * int(PATIENCE_SECONDS))
+    assert not made.dispatch.given_up and made.dispatch.problems(), "a worker has a video still"
+    made.dispatch.scheduler.mark_computed(7, 40)
+    pass_time(1)
+    assert list(made.dispatch.given_up) == [BUCKET] and made.dispatch.scheduler.num_left == 2
+    made.dispatch.scheduler.worker_ended(7, blame_videos=False)
     assert made.dispatch.is_done and made.dispatch.scheduler.num_abandoned == 50 and not made.done
+    assert "with 48 videos" in made.said[-1]
 
 
 @pytest.mark.parametrize("kind", ["missing", "unreachable"])
