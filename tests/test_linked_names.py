@@ -89,6 +89,7 @@ def evil(tmp_path) -> DatasetFolder:
     """A list of 25 videos that do not exist."""
     dataset = DatasetFolder(tmp_path / "root", "evil")
     (dataset.path / "videos").mkdir(parents=True)
+    (dataset.path / "videos" / "other.txt").touch()  # an empty folder might not be mounted
     dataset.write_videos([VideoRecord(video_id=f"v{n}", path=f"videos/v{n}.mp4") for n in range(25)])
     return dataset
 

@@ -5,6 +5,8 @@ from ...storage.common.errors import VlalignError
 TRANSIENT = ("unreachable", "no_room")
 """Kinds of failures that are not the video's own, but its server's, the network's or the disk's. Failures of these
 kinds in lists of earlier versions are also tried again."""
+NOT_OF_THE_VIDEO = (*TRANSIENT, "missing", "timeout", "out_of_memory", "crashed")
+"""Kinds of failures that may be the machine's or the network's. With others, the file was read and found wanting."""
 FAILURE_KINDS = (
     *TRANSIENT,
     "missing",

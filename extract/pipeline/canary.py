@@ -6,16 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ...storage.profiles import PROFILES
-from ..decoding.errors import TRANSIENT, VideoError
+from ..decoding.errors import NOT_OF_THE_VIDEO, VideoError
 from ..settings import WorkerSettings
 from .download import Fetcher, fetch_now
-from .engine import RETRY_KINDS
 from .pending_work import VideoTask
 from .probing import probe_videos
 from .video_jobs import VideoJob
 
-NOT_OF_THE_VIDEO = (*TRANSIENT, *RETRY_KINDS, "missing")
-"""Kinds of failures that may be the machine's or the network's. With others, the file was read and found wanting."""
 OF_ANOTHER_KIND = ("no_video", "no_sound")
 """Kinds of failures of a good file, if it is one of sound."""
 GONE = "gone"

@@ -23,6 +23,7 @@ from ...storage.common.terminal import number_of, say
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.dataset.trusted_folders import AllowedFolders
 from ...storage.records import VideoRecord
+from ..decoding.errors import NOT_OF_THE_VIDEO
 from .failure_budget import FailureBudget, TooManyFailures
 from .pending_work import Extraction, VideoTask, is_transient
 from .scheduler import MAX_WAITING, VideoScheduler
@@ -318,6 +319,9 @@ class Dispatch:
         if not problem:
             self._succeeded(machine, place, self.index.get(readable))
             return
+        if not check.is_known_good and any(map(_was_read, link.failures)):
+            self._settle(machine, link)
+            return
         if not check.is_known_good:
             others = [outcome for outcome in link.failures if _may_succeed(outcome)]
             link.failures = [outcome for outcome in link.failures if not _may_succeed(outcome)]
@@ -410,6 +414,11 @@ def places_of(dataset: DatasetFolder, videos: Sequence[VideoRecord]) -> tuple[li
         names = [common if name in others else name for name in names]
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     return list(numbers), [numbers[name] for name in names]
+
+
+def _was_read(outcome: VideoOutcome) -> bool:
+    """Return whether a file was read and found wanting."""
+    return outcome.failure is not None and outcome.failure.kind not in NOT_OF_THE_VIDEO
 
 
 def _may_succeed(outcome: VideoOutcome) -> bool:

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
-from vlalign.extract.pipeline.canary import NOT_OF_THE_VIDEO
+from vlalign.extract.decoding.errors import NOT_OF_THE_VIDEO
 from vlalign.extract.pipeline.dispatch import (
     CHECKS_OF_A_MACHINE,
     MANY_FAILURES,
