@@ -188,6 +188,8 @@ def train(dataset: DatasetFolder, *more: str) -> int:
 
 
 def write_failures(dataset: DatasetFolder) -> int:
+    (dataset.path / "videos").mkdir(exist_ok=True)
+    (dataset.path / "videos" / "other.txt").touch()  # an empty folder might not be mounted
     return extract_main([*at(dataset), *LOGMEL])
 
 
