@@ -142,7 +142,7 @@ def extract_into_stores(
     extractors: Mapping[str, Extractor],
     tasks: Iterable[VideoTask | None],
     *,
-    shard_seconds: float = SHARD_SECONDS,
+    shard_seconds: float | None = None,
     is_stopped: Callable[[], bool] = lambda: False,
     is_wanted: Callable[[str], bool] = lambda _: True,
 ) -> ClosableIterator[VideoOutcome | ShardsWritten]:
@@ -155,7 +155,7 @@ def extract_into_stores(
         worker: Data set, cores, and hosts that videos may be fetched from.
         extractors: {features: extractor} of all features that the tasks need.
         tasks: The videos. A None among them means "none at the moment": videos already begun continue meanwhile.
-        shard_seconds: Longest time between shards.
+        shard_seconds: Longest time between shards; None: ``SHARD_SECONDS``.
         is_stopped: Called often; once it returns True, no more videos are finished, also of those that are begun.
         is_wanted: Returns whether the video with an id shall be written, and its outcome be yielded.
     """
@@ -168,7 +168,9 @@ def extract_into_stores(
             if result is None:  # only now, so that videos that finish together lie in one shard
                 if is_stopped():
                     break
-                if unwritten.has_news and time.monotonic() - unwritten.since > shard_seconds:
+                if unwritten.has_news and time.monotonic() - unwritten.since > (
+                    SHARD_SECONDS if shard_seconds is None else shard_seconds
+                ):
                     yield unwritten.write()
                 continue
             unwritten.has_news = True
