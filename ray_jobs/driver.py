@@ -96,11 +96,11 @@ class ExtractionDriver:
         self.shard_seconds = shard_seconds
         self.dispatch = Dispatch(extraction, self._record_outcome, say=lambda message: self.status.say(message))
         self.task_index, self.scheduler = self.dispatch.index, self.dispatch.scheduler
-        self.sizes = [task.size for task in tasks]
+        sizes = [task.size for task in tasks]
         self._stores = StoreWatcher(extraction.pending, extraction.weights)
         log = settings.folder.path / "jobs" / f"extract-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
         self.status = Status(
-            self.scheduler, self.sizes, log, call=_call_of(extraction, worker, share), on_progress=on_progress
+            self.scheduler, sizes, log, call=_call_of(extraction, worker, share), on_progress=on_progress
         )
         self._workers: dict[str, WorkerHandle] = {}
         self._worker_numbers = count()
@@ -405,7 +405,7 @@ class ExtractionDriver:
         path = without_secrets(url) if url else self.extraction.settings.folder.video_file(task.video)
         message = f"{MAX_ENDS} workers ended while they were extracting it; the last: {reason}"
         failure = Failure(video_id=video_id, path=path, kind=WORKER_ENDED, message=message, source="")
-        self.dispatch.fail(VideoOutcome(video_id, path, task.features, failure), machine)
+        self.dispatch.finish(VideoOutcome(video_id, path, task.features, failure), machine)
 
 
 def _with_identity(failure: Failure) -> Failure:

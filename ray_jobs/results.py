@@ -119,7 +119,7 @@ class Results:
 
 @dataclass(frozen=True)
 class Sample:
-    """What had come in at one time."""
+    """The figures at one time."""
 
     seconds: float
     """The time, by any clock that never goes back."""

@@ -5,7 +5,10 @@ from ...storage.common.errors import VlalignError
 TRANSIENT = ("unreachable", "no_room")
 """Kinds of failures that are not the video's own, but its server's, the network's or the disk's. Failures of these
 kinds in lists of earlier versions are also tried again."""
-NOT_OF_THE_VIDEO = (*TRANSIENT, "missing", "timeout", "out_of_memory", "crashed")
+RETRY_KINDS = ("timeout", "out_of_memory", "crashed")
+"""Failures that end the decode process: a new one then tries the next backend. Before it reports other failures, a
+process has tried all backends itself."""
+NOT_OF_THE_VIDEO = (*TRANSIENT, "missing", *RETRY_KINDS)
 """Kinds of failures that may be the machine's or the network's. With others, the file was read and found wanting."""
 FAILURE_KINDS = (
     *TRANSIENT,
@@ -17,9 +20,7 @@ FAILURE_KINDS = (
     "bad_times",
     "too_long",
     "too_large",
-    "timeout",
-    "out_of_memory",
-    "crashed",
+    *RETRY_KINDS,
     "changed",
     "not_storable",
     "worker_ended",

@@ -56,7 +56,7 @@ class Check:
 
 @dataclass
 class _Link:
-    """What is not clear yet of one machine and one place."""
+    """The open questions about one machine and one place."""
 
     failures: list[VideoOutcome] = field(default_factory=list)
     """Failures since the last success, whose fault is not known yet."""
@@ -175,16 +175,15 @@ class Dispatch:
         if number is None or not self.scheduler.has(worker, number):  # of an earlier call; or another had it first
             return
         place = self.scheduler.places[number]
-        if outcome.failure and self.place_names[place] in self.given_up:
-            if self.scheduler.hold(worker, number):
-                self.scheduler.defer(number)  # which leaves it with the others of its place
-            return
         if outcome.failure is None:
             self.scheduler.mark_computed(worker, number)
             self._succeeded(machine, place, number)
-            self._finish(outcome, machine)
+            self.finish(outcome, machine)
             return
         if not self.scheduler.hold(worker, number):
+            return
+        if self.place_names[place] in self.given_up:
+            self.scheduler.defer(number)  # which leaves it with the others of its place
             return
         link = self._links[machine].setdefault(place, _Link())
         link.failures.append(outcome)
@@ -239,7 +238,12 @@ class Dispatch:
             self.scheduler.defer(self.index[outcome.video_id])
         link.failures.clear()
 
-    def _finish(self, outcome: VideoOutcome, machine: str) -> None:
+    def finish(self, outcome: VideoOutcome, machine: str) -> None:
+        """Take the final outcome of a video.
+
+        Raises:
+            TooManyFailures: More videos have failed than may.
+        """
         self._report(outcome, machine)
         self._count(outcome, machine)
 
@@ -250,10 +254,6 @@ class Dispatch:
             for reason in stop.reasons:
                 self._say(f"failures: {reason}")
             raise
-
-    def fail(self, outcome: VideoOutcome, machine: str) -> None:
-        """Take the outcome of a video that is given up."""
-        self._finish(outcome, machine)
 
     def written(self, worker: int, video_ids: Sequence[str]) -> None:
         """Note that the features of videos are on disk."""
@@ -298,9 +298,11 @@ class Dispatch:
             failed = {video_id for its in failures.values() for video_id in its}
             known = [v for v in self.extraction.videos if v.video_id not in self.index and v.video_id not in failed]
             names, places = places_of(settings.folder, known)
-            numbers = [names.index(name) if name in names else -1 for name in self.place_names]
-            for mine, other in enumerate(numbers):
-                there = [video for video, its in zip(known, places, strict=True) if its == other]
+            by_name: defaultdict[str, list[VideoRecord]] = defaultdict(list)
+            for video, its_place in zip(known, places, strict=True):
+                by_name[names[its_place]].append(video)
+            for mine, name in enumerate(self.place_names):
+                there = by_name[name]
                 chosen = self._random.sample(there, min(CANDIDATES, len(there)))
                 self._earlier[mine] = [VideoTask(video, settings.store_names) for video in chosen]
         return self._earlier[place]
@@ -323,11 +325,11 @@ class Dispatch:
             self._settle(machine, link)
             return
         if not check.is_known_good:
-            others = [outcome for outcome in link.failures if _may_succeed(outcome)]
+            undecided = [outcome for outcome in link.failures if _may_succeed(outcome)]
             link.failures = [outcome for outcome in link.failures if not _may_succeed(outcome)]
             self._settle(machine, link)
-            link.failures = others
-            if not others and not link.problem:
+            link.failures = undecided
+            if not undecided and not link.problem:
                 return
         if not link.problem:
             link.opened, link.num_checks = now, 0

@@ -15,7 +15,7 @@ from ...storage.common.files import file_identity
 from ...storage.common.system import available_cores
 from ...storage.records import NVDEC
 from ..decoding.decode import DecodingFinished, DecodingStarted
-from ..decoding.errors import VideoError
+from ..decoding.errors import RETRY_KINDS, VideoError
 from ..decoding.messages import (
     InvalidMessage,
     Message,
@@ -33,9 +33,6 @@ from .video_jobs import END, ClosableIterator, Extracted, VideoInProgress, Video
 
 POLL_SECONDS = 0.02
 """Time between requests to a source of jobs that has none at the moment."""
-RETRY_KINDS = ("timeout", "out_of_memory", "crashed")
-"""Failures that end the decode process: a new one then tries the next backend. Before it reports other failures, a
-process has tried all backends itself."""
 
 Result = tuple[VideoJob, Extracted | VideoError]
 

@@ -32,7 +32,7 @@ MACHINE_COLUMNS = ("machine", "state", "workers", "videos", "rows", "hours", "vi
 
 @dataclass(frozen=True, kw_only=True)
 class MachineState:
-    """What one machine has done, and what it does."""
+    """The work and the state of one machine."""
 
     name: str
     state: str

@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-import uuid
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 from helpers.clusters import IMPORT_HOOK, PORT, SCRIPTS, Cluster, descendants
-from ray_data import FEATURES, kill_all, make_films, workers
+from ray_data import FEATURES, hooked_environment, kill_all, make_films, workers
 from vlalign.storage import FeatureStore
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.dataset.trusted_folders import allow_folder
@@ -49,17 +48,10 @@ EMPTY_MOUNT = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && ex
 def run(films: DatasetFolder, folder: Path, *, is_disturbed: bool) -> float:
     """Extract all videos; return the seconds that it took."""
     shutil.rmtree(folder, ignore_errors=True)
-    (folder / "hooks").mkdir(parents=True)
-    (folder / "hooks" / "sitecustomize.py").write_text(HOOKS.format(rows=str(folder / "rows.txt")))
+    environment = hooked_environment(folder, HOOKS)
     dataset = DatasetFolder(folder, "demo")
     dataset.write_videos([replace(video, path=str(films.video_path(video))) for video in films.read_videos()])
     allow_folder(dataset, films.path)
-    environment = os.environ | {
-        "PYTHONPATH": str(folder / "hooks"),
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN": uuid.uuid4().hex,
-        "OMP_NUM_THREADS": "1",
-    }
     cluster = Cluster([], environment)
     cluster.start(1)
     if is_disturbed:

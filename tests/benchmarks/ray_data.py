@@ -192,6 +192,18 @@ class Memory(threading.Thread):
             self.peak = max(self.peak, sum(map(proportional_bytes, self.cluster._processes())))
 
 
+def hooked_environment(place: Path, hooks: str) -> dict[str, str]:
+    """Return the environment of a cluster whose Pythons all run ``hooks`` first, from a new folder ``place``."""
+    (place / "hooks").mkdir(parents=True)
+    (place / "hooks" / "sitecustomize.py").write_text(hooks.format(rows=str(place / "rows.txt")))
+    return os.environ | {
+        "PYTHONPATH": str(place / "hooks"),
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": uuid.uuid4().hex,
+        "OMP_NUM_THREADS": "1",
+    }
+
+
 def workers(cluster: Cluster) -> list[int]:
     """Return the processes that extract, of either engine."""
     named = {pid: Path(f"/proc/{pid}/cmdline") for pid in cluster._processes()}
@@ -217,8 +229,7 @@ def run(engine: str, scenario: str, films: DatasetFolder, folder: Path) -> None:
     """Run one engine in one scenario, and print a row of the table."""
     place = folder / f"{engine}-{scenario}"
     shutil.rmtree(place, ignore_errors=True)
-    (place / "hooks").mkdir(parents=True)
-    (place / "hooks" / "sitecustomize.py").write_text(HOOKS.format(rows=str(place / "rows.txt")))
+    environment = hooked_environment(place, HOOKS)
     dataset = DatasetFolder(place, "demo")
     videos = [replace(video, path=str(films.video_path(video))) for video in films.read_videos()]
     if scenario == "killer":
@@ -227,12 +238,6 @@ def run(engine: str, scenario: str, films: DatasetFolder, folder: Path) -> None:
         videos.insert(20, VideoRecord(video_id=KILLER, path=str(killer)))
     dataset.write_videos(videos)
     allow_folder(dataset, films.path)
-    environment = os.environ | {
-        "PYTHONPATH": str(place / "hooks"),
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN": uuid.uuid4().hex,
-        "OMP_NUM_THREADS": "1",
-    }
     cluster = Cluster([], environment)
     cluster.start(NUM_MACHINES)
     command = [sys.executable, __file__, "turn", engine, str(place)]

@@ -1,10 +1,9 @@
 """An S3 server that refuses, fails and drops connections, and works in the end: what each call says."""
 
-import os
 import re
 
 import pytest
-from helpers.s3_server import Fault, running_server
+from helpers.s3_server import Fault, running_server, use_server
 from helpers.sounds import sound_of_one_second
 from s3fs import S3FileSystem
 from vlalign.extract.cli.extract import main
@@ -19,14 +18,9 @@ NUM_VIDEOS = 12
 @pytest.fixture
 def server(monkeypatch):
     with running_server() as made:
-        for name in [name for name in os.environ if name.startswith("AWS_")]:
-            monkeypatch.delenv(name)
-        monkeypatch.setenv("AWS_ENDPOINT_URL", made.url)
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        use_server(made, monkeypatch)
         monkeypatch.setattr(download, "PAUSE_SECONDS", 0.05)
         monkeypatch.setattr(dispatch, "FIRST_PAUSE_SECONDS", 0.2)
-        S3FileSystem.clear_instance_cache()
         made.make_bucket("films")
         for number in range(NUM_VIDEOS):
             S3FileSystem().pipe_file(f"films/{number:02}.wav", sound_of_one_second())

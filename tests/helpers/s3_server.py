@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import os
 import random
 import re
 import socket
@@ -15,6 +16,8 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
+import pytest
+from s3fs import S3FileSystem
 from werkzeug.wsgi import get_input_stream
 
 FAULTS, SEEN = "/-/faults", "/-/seen"
@@ -93,6 +96,16 @@ def running_server() -> Iterator[S3Server]:
             yield S3Server(f"http://127.0.0.1:{int(process.stdout.readline())}")
         finally:
             process.kill()
+
+
+def use_server(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let clients of this process find a server through the environment."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    S3FileSystem.clear_instance_cache()
 
 
 class _Failing:

@@ -81,7 +81,7 @@ def test_failures_that_come_while_others_are_written_are_recorded(tmp_path):
         for task in driver.extraction.tasks:
             video_id = task.video.video_id
             failed = Failure(video_id=video_id, path=task.video.path, kind="unreadable", message="no", source="s")
-            driver.dispatch.fail(VideoOutcome(video_id, task.video.path, ["s3d"], failed), "machine")
+            driver.dispatch.finish(VideoOutcome(video_id, task.video.path, ["s3d"], failed), "machine")
             time.sleep(0.001)
         is_over.set()
     assert [thread.result() for thread in writing] == [None, None]

@@ -57,6 +57,20 @@ def worker(tmp_path, monkeypatch) -> Iterator[ExtractionWorker]:
         exchange_until(made, is_idle)  # its thread would take cores from the following tests
 
 
+@pytest.fixture
+def slow_loading(monkeypatch) -> tuple[threading.Event, threading.Event]:
+    """Extractors that are loaded only once they may be: set when it has begun, and waited for until it may go on."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def load(_: object) -> dict[str, Extractor]:
+        begun.set()
+        assert go_on.wait(60)
+        return {"s3d": stub()}
+
+    monkeypatch.setattr(module, "make_extractors", load)
+    return begun, go_on
+
+
 def exchange_until(
     worker: ExtractionWorker, enough, refill_at: int | None = None, seconds: float = 300.0
 ) -> list[VideoOutcome | ShardsWritten]:
@@ -190,15 +204,8 @@ def test_a_worker_that_leaves_writes_finished_videos_and_hands_back_the_others(w
 
 
 @pytest.mark.parametrize("loads", [True, False], ids=["loading", "not loaded"])
-def test_a_worker_that_is_asked_to_leave_before_it_has_videos_takes_none(tmp_path, films, monkeypatch, loads):
-    begun, go_on = threading.Event(), threading.Event()
-
-    def load(_: object) -> dict[str, Extractor]:
-        begun.set()
-        assert go_on.wait(60)
-        return {"s3d": stub()}
-
-    monkeypatch.setattr(module, "make_extractors", load)
+def test_a_worker_that_is_asked_to_leave_before_it_has_videos_takes_none(tmp_path, films, slow_loading, loads):
+    begun, go_on = slow_loading
     made = ExtractionWorker(settings_in(tmp_path, 2), shard_seconds=0.0)
     with ThreadPoolExecutor() as pool:
         loading = pool.submit(made.load if loads else begun.set)
@@ -264,16 +271,9 @@ def test_the_watcher_sees_new_shards_of_any_writer(tmp_path):
     assert watcher.poll() == {}
 
 
-def test_a_driver_that_comes_while_it_loads_waits_for_it(tmp_path, films, monkeypatch):
+def test_a_driver_that_comes_while_it_loads_waits_for_it(tmp_path, films, slow_loading):
     """The driver that had it load was killed. Videos that came too early would wait for ever."""
-    begun, go_on = threading.Event(), threading.Event()
-
-    def load(_: object) -> dict[str, Extractor]:
-        begun.set()
-        assert go_on.wait(60)
-        return {"s3d": stub()}
-
-    monkeypatch.setattr(module, "make_extractors", load)
+    begun, go_on = slow_loading
     made = ExtractionWorker(settings_in(tmp_path, 2), shard_seconds=0.0)
     with ThreadPoolExecutor() as pool:
         drivers = [pool.submit(made.load)]

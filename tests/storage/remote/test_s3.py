@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from helpers.s3_server import ROUGH, Fault, S3Server, running_server
+from helpers.s3_server import ROUGH, Fault, S3Server, running_server, use_server
 from helpers.sounds import sound_of_one_second
 from helpers.store_life import make
 from helpers.stores import video, write
@@ -53,14 +53,9 @@ def server() -> Iterator[S3Server]:
 @pytest.fixture
 def s3(server, monkeypatch) -> Iterator[S3Server]:
     """A server with an empty bucket, which clients here find through the environment, and do not wait for long."""
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    use_server(server, monkeypatch)
     monkeypatch.setattr(files, "PAUSE_SECONDS", 0.05)
     monkeypatch.setattr(module, "FREE_SHARE", 0.0)  # however full the disk of this machine is
-    S3FileSystem.clear_instance_cache()
     server.fail()
     server.make_bucket("films")
     yield server
