@@ -262,12 +262,11 @@ def _compute_share(times: Collection[tuple[str, float, float]]) -> float:
 
 def _line(state: RunState) -> str:
     failed = f", {state.failed:,} failed" if state.failed else ""
-    if state.problems:
-        return f"waiting: {state.videos:,} of {state.total:,} videos{failed}; {'; '.join(state.problems)}"
+    problems = "".join(f"; {problem}" for problem in state.problems)
     computed = f" ({state.computed:,} more not on disk yet)" if state.computed else ""
     return (
         f"extracting: {state.videos:,} of {state.total:,} videos{computed}{failed}, {state.workers} workers computing "
-        f"{state.compute_share:.0%} of their time, {state.rate_text()}, {state.time_left_text()} left"
+        f"{state.compute_share:.0%} of their time, {state.rate_text()}, {state.time_left_text()} left{problems}"
     )
 
 

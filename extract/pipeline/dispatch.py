@@ -24,7 +24,7 @@ from ...storage.dataset.folder import DatasetFolder
 from ...storage.dataset.trusted_folders import AllowedFolders
 from ...storage.records import VideoRecord
 from ..decoding.errors import NOT_OF_THE_VIDEO
-from .failure_budget import FailureBudget, TooManyFailures
+from .failure_budget import FailureBudget
 from .pending_work import Extraction, VideoTask, is_transient
 from .scheduler import MAX_WAITING, VideoScheduler
 from .shard_writing import VideoOutcome
@@ -220,7 +220,7 @@ class Dispatch:
                 self._report(outcome, machine)
                 own.append(outcome)
         for outcome in own:  # only now, because it may end the call
-            self._count(outcome, machine)
+            self.budget.note(outcome)
 
     def _settle_all(self, machine: str) -> bool:
         """Settle the few failures of a machine that has nothing else to do; return whether there were any."""
@@ -245,15 +245,7 @@ class Dispatch:
             TooManyFailures: More videos have failed than may.
         """
         self._report(outcome, machine)
-        self._count(outcome, machine)
-
-    def _count(self, outcome: VideoOutcome, machine: str) -> None:
-        try:
-            self.budget.note(outcome, machine)
-        except TooManyFailures as stop:
-            for reason in stop.reasons:
-                self._say(f"failures: {reason}")
-            raise
+        self.budget.note(outcome)
 
     def written(self, worker: int, video_ids: Sequence[str]) -> None:
         """Note that the features of videos are on disk."""

@@ -1,7 +1,7 @@
 """The number of videos that may fail before an extraction stops."""
 
-from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from collections import defaultdict
+from dataclasses import dataclass
 
 from ...storage.common.errors import Unfinished
 from ...storage.common.terminal import number_of
@@ -20,7 +20,6 @@ class _Reason:
 
     count: int = 0
     example: str = ""
-    machines: Counter[str] = field(default_factory=Counter)
 
 
 class FailureBudget:
@@ -37,7 +36,7 @@ class FailureBudget:
         self.num_tried = self.num_failed = 0
         self.reasons: defaultdict[str, _Reason] = defaultdict(_Reason)
 
-    def note(self, outcome: VideoOutcome, machine: str) -> None:
+    def note(self, outcome: VideoOutcome) -> None:
         """Count a video.
 
         Raises:
@@ -52,7 +51,6 @@ class FailureBudget:
         reason = self.reasons[outcome.failure.kind]
         reason.count += 1
         reason.example = reason.example or f"{outcome.path}: {outcome.failure.message}"
-        reason.machines[machine] += 1
         if self._number is not None:
             exceeded = self.num_failed > self._number
         else:
@@ -65,13 +63,11 @@ class FailureBudget:
             )
 
     def commonest(self) -> list[str]:
-        """Return the commonest reasons of failures: kind, number, an example, and machines."""
-        lines = []
-        for kind, reason in sorted(self.reasons.items(), key=lambda item: -item[1].count)[:NUM_REASONS]:
-            machines = ", ".join(f"{name} {count:,}" for name, count in reason.machines.most_common(3) if name)
-            where = f" (machines: {machines})" if machines else ""
-            lines.append(f"{kind}: {number_of(reason.count, 'videos')}, such as {reason.example}{where}")
-        return lines
+        """Return the commonest reasons of failures: kind, number, and an example."""
+        return [
+            f"{kind}: {number_of(reason.count, 'videos')}, such as {reason.example}"
+            for kind, reason in sorted(self.reasons.items(), key=lambda item: -item[1].count)[:NUM_REASONS]
+        ]
 
 
 class TooManyFailures(Unfinished):

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from ...storage.common.progress import progress
 from ...storage.common.signals import report_saved_work, uninterrupted
+from ...storage.common.terminal import say
 from ..settings import WorkerSettings
 from .canary import first_readable
 from .dispatch import Check, Dispatch
@@ -89,8 +90,10 @@ def record_outcomes(
                     pending.write_failures()
                 else:
                     yield from tasks.take(event)
-        except TooManyFailures:
+        except TooManyFailures as stop:
             yield from tasks.final()
+            for reason in stop.reasons:
+                say(f"failures: {reason}")
             raise
         yield from tasks.final()
 

@@ -211,6 +211,26 @@ def test_a_broken_video_is_recorded_skipped_and_retried_on_request(tmp_path, cap
     assert stored() == good | {"broken": file_identity(short_video)}
 
 
+def test_too_many_failures_end_the_call_with_the_commonest_reasons_and_accepted_ones_do_not_count(tmp_path, capsys):
+    folder = tmp_path / "sounds"
+    folder.mkdir()
+    for name in "abc":
+        (folder / f"{name}.wav").write_bytes(name.encode() * 2000)
+    root = ["--root", str(tmp_path / "root"), "--dataset", "mine"]
+    call = [*root, "--videos", str(folder), "--features", "logmel", "--max-failures", "1"]
+    assert main(call) == 1
+    *_, reason, error = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"failures: \w+: 2 videos, such as .*/[abc]\.wav: .+", reason), reason
+    assert re.fullmatch(r"vlalign-extract: error: 2 videos of 2 failed, more than --max-failures 1 allows; .+", error)
+
+    failures = read_jsonl(DatasetFolder(tmp_path / "root", "mine").features("logmel") / "failures.jsonl")
+    (kind,) = {failure["kind"] for failure in failures}
+    accepting = [*call, "--accept-failures", kind]
+    assert main(accepting) == 0, "the third has failed, too, and is accepted"
+    assert main([*accepting, "--retry-failed"]) == 0
+    assert main(call) == 1
+
+
 @pytest.mark.parametrize(
     "line, option",
     [("precision: fp64", "--precision fp64"), ("fps: many", "--fps"), ("weights: [c3d=x.pth]", "--weights c3d=x.pth")],

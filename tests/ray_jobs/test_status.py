@@ -356,6 +356,21 @@ def test_the_newest_log_is_read(tmp_path):
     assert last_log(DatasetFolder(tmp_path, "mine")) == jobs / "extract-20261231-000000.jsonl"
 
 
+def test_a_place_that_is_down_is_named_wherever_progress_is_shown(run, tmp_path, capsys):
+    problem = "s3://films cannot be read on machine w1: unreachable: 403 Forbidden"
+    run.status.problems = [problem]
+    run.show(0)
+    told = capsys.readouterr().err
+    assert told.count(problem) == 1 and "extracting: 2 of 4 videos" in told and "? left" in told
+    assert problem in run.status.log.with_suffix(".html").read_text()
+    assert extract_main(["--root", str(tmp_path), "--dataset", "mine", "--status"]) == 0
+    assert problem in capsys.readouterr().out
+    run.status.problems = []
+    run.now += 61.0
+    run.show(0)
+    assert problem not in run.status.log.with_suffix(".html").read_text() + capsys.readouterr().err
+
+
 # The page
 
 

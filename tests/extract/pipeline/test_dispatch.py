@@ -186,8 +186,7 @@ def test_too_many_failures_stop_the_run_and_name_the_commonest_reasons(world):
         made.run()
     assert made.dispatch.budget.num_failed == MIN_FAILURES
     assert [line.split(":")[0] for line in stopped.value.reasons] == ["unreadable", "no_video"]
-    assert "33 videos" in stopped.value.reasons[0] and "(machines: a 33)" in stopped.value.reasons[0]
-    assert made.said == [f"failures: {reason}" for reason in stopped.value.reasons]
+    assert "33 videos" in stopped.value.reasons[0]
 
     made = world(urls(1000), happens, max_failures="35%")
     made.run()
