@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from ...storage.common.terminal import one_line
-from ...storage.profiles import PROFILES
+from ...storage.profiles import BUILT_IN
 from ...storage.shards import EXTRACTED
 from ...storage.stores.store import Store
 from ..data.stores import Stores
@@ -123,7 +123,7 @@ def _summary(config: TrainConfig, about: Mapping[str, Any]) -> str:
 def _loading(config: TrainConfig, about: Mapping[str, Any], stores: Stores) -> str:
     both = [*zip(config.data.features.split("+"), stores.features, strict=True)]
     scores_texts = config.objective.task is None and config.model.encoder_traits.reads_words
-    can_extract = all(name in PROFILES and PROFILES[name].hash == store.profile.hash for name, store in both)
+    can_extract = all(name in BUILT_IN and BUILT_IN[name].hash == store.profile.hash for name, store in both)
     modules = sorted({plugin.module for plugin in plugins_of(config).values()})
     trust = f", trust={json.dumps(modules)}" if modules else ""
     option = "".join(f" --trust {module}" for module in modules)
