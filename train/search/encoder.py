@@ -22,7 +22,7 @@ from ...storage.hub.names import is_hub_name, read_hub_name
 from ...storage.profiles import split_features
 from ...storage.records import VideoFeatures
 from ...storage.shards import TEXTS
-from ...storage.stores.opening import feature_names, open_features
+from ...storage.stores.opening import feature_names, open_features, refuse_frames
 from ...storage.stores.store import Store
 from ..data.clips import Clip
 from .moments import ScoreCurve
@@ -337,6 +337,7 @@ def open_store_encoder(dataset: DatasetFolder, features: str, weights: Path | No
     if weights is None and is_hub_name(features) and (encoder := read_hub_name(features)).is_folder:
         weights = Path(os.path.expanduser(encoder.model)).absolute()
     store = open_features(dataset, names[0])
+    refuse_frames(store, "search needs features, such as vlalign-extract --features clip_vit_b32, or a run: --run")
     try:
         tower = load_text_tower(store.profile, store.weights, weights)
         _check_texts(store, tower)
