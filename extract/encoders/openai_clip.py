@@ -5,7 +5,6 @@ models/clip/convert_clip_original_pytorch_to_hf.py maps them in the same way.
 """
 
 import re
-import shutil
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,9 +17,9 @@ from torch import Tensor
 
 from ...storage.common.device import on_meta_device
 from ...storage.common.errors import READ_ERRORS, UserError, refuse_unreadable
-from ...storage.common.files import check_regular
+from ...storage.common.files import check_regular, read_small
 from ...storage.common.terminal import one_line
-from ...storage.common.writing import atomic_write, make_folder
+from ...storage.common.writing import atomic_write, make_folder, open_to_write
 from ...storage.hub.files import CONFIG_FILE, ModelFiles
 from ...storage.hub.loading import new_network, read_config
 from ..models.weights import TENSORS_FILE, read_state
@@ -99,8 +98,9 @@ def convert_clip(checkpoint: Path, folder: Path, like: Path) -> ConvertedClip:
         weights = rename_clip(state, checkpoint)
         _compare(weights, expected)
     make_folder(folder)
-    for path in copied:
-        shutil.copyfile(path, folder / path.name)
+    for name, content in copied.items():
+        with open_to_write(folder / name, "wb") as file:
+            file.write(content)
     with atomic_write(folder / TENSORS_FILE) as partial:
         save_file(weights, partial, metadata={"format": "pt"})
     return ConvertedClip(folder, len(weights), unused)
@@ -202,21 +202,21 @@ def _check_tower(tower: Any) -> None:
         raise ValueError(f"it has {heads}, expected one for each {HEAD_WIDTH}")
 
 
-def _files_to_copy(like: Path) -> list[Path]:
+def _files_to_copy(like: Path) -> dict[str, bytes]:
+    """Return the files of ``like`` besides its weights: {name: content}."""
     if not (like / CONFIG_FILE).is_file():
         what = f"has no {CONFIG_FILE}" if like.is_dir() else "no such folder"
         raise UserError(f"{like}: {what}; expected the folder of a CLIP, such as openai/clip-vit-base-patch32")
-    found = [like / name for name in (CONFIG_FILE, *COPIED_FILES) if (like / name).is_file()]
-    names = {path.name for path in found}
+    names = {name for name in (CONFIG_FILE, *COPIED_FILES) if (like / name).is_file()}
     if not names & {"tokenizer.json", "vocab.json"}:
         raise UserError(f"{like}: has no tokenizer.json, nor vocab.json and merges.txt; put CLIP's own there")
     if not names & {"preprocessor_config.json", "processor_config.json"}:
         raise UserError(f"{like}: has no preprocessor_config.json; put the CLIP's own there")
-    for path in found:
-        check_regular(path)
-        if path.stat().st_size > MAX_COPIED_BYTES:
-            raise UserError(f"{path}: has more than {MAX_COPIED_BYTES >> 20} MiB; expected CLIP's own")
-    return found
+    contents = {}
+    for name in sorted(names):
+        with refuse_unreadable(like / name, "not a file of a CLIP"):
+            contents[name] = read_small(like / name, MAX_COPIED_BYTES)
+    return contents
 
 
 def _refuse_torchscript(checkpoint: Path) -> None:
