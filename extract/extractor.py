@@ -24,6 +24,7 @@ from .encoders import is_of_hub
 from .encoders.custom import is_custom_encoder, read_custom_encoder
 from .encoders.hub import HubEncoder
 from .encoders.profile_checks import DECODINGS, PRECISIONS, VALUE_RANGES, check_extractable
+from .encoders.saved_tower import TOWER_FOLDER, load_tuned, run_of
 from .models import MODELS
 from .models.cuda_graphs import CudaGraphCall, supports_cuda_graphs
 from .models.network import Network
@@ -109,19 +110,32 @@ class Extractor:
         """The function from frames on the device to float32 features [B, D] there."""
         profile, network = self.profile, self.network
         assert network is not None
-        divisor = VALUE_RANGES[profile.value_range]
-        is_normalised = any(profile.mean) or set(profile.std) != {1.0}
         mean, std = (on_device(torch.tensor(channels), self.device) for channels in (profile.mean, profile.std))
 
         def rows(frames: Tensor) -> Tensor:
-            values = frames.to(torch.float32, copy=True)
-            if divisor != 1:
-                values /= divisor
-            if is_normalised:
-                values = values.sub_(mean).div_(std)
-            return network(values.to(DTYPES[profile.precision]).movedim(-1, 1)).float()
+            return network(normalised(frames, profile, mean, std).to(DTYPES[profile.precision])).float()
 
         return rows
+
+
+def normalised(frames: Tensor, profile: Profile, mean: Tensor, std: Tensor) -> Tensor:
+    """Return frames as a profile's network takes them.
+
+    Args:
+        frames: RGB [B, (T,) H, W, 3] of 0 to 255.
+        profile: The profile.
+        mean: Its mean [3], on the frames' device.
+        std: Its standard deviation [3], there.
+
+    Returns:
+        A view [B, 3, (T,) H, W], float32.
+    """
+    values = frames.to(torch.float32, copy=True)
+    if (divisor := VALUE_RANGES[profile.value_range]) != 1:
+        values /= divisor
+    if any(profile.mean) or set(profile.std) != {1.0}:
+        values = values.sub_(mean).div_(std)
+    return values.movedim(-1, 1)
 
 
 def profile_of(name: str, weights: str) -> Profile:
@@ -152,7 +166,8 @@ def load_extractor(
         name: Such as "s3d"; see ``storage.profiles.PROFILES``. Or any model of transformers: "hf:ORG/MODEL" or
             "hf:/path/to/folder", with @REVISION, :tokens, :mean, :first, :frames, :2fps or :whole at its end. Or the
             file of a profile of one's own, whose module is then run.
-        weights: A file, a folder that transformers' ``save_pretrained`` wrote, "pretrained" (the profile's own, from
+        weights: A file, a folder that transformers' ``save_pretrained`` wrote, the folder of a run that has tuned this
+            network (that of a model of transformers is "hf:RUN/video_tower"), "pretrained" (the profile's own, from
             the cache or their authors) or "random".
         device: "cpu", "cuda" or "cuda:N".
         precision: What the network computes in: "fp32", "bf16" or, on a GPU, "fp16". Another precision makes another
@@ -181,6 +196,12 @@ def load_extractor(
         profile = find_profile(name)
         return without_network(replace(profile, decoding=decoding) if profile.is_frames else profile)
     profile = replace(find_profile(name), precision=precision, decoding=decoding)
+    if weights not in NAMED and (run := run_of(weights)) is not None:
+        saved, network, used = load_tuned(run)
+        if saved.profile.name != profile.name:
+            problem = f"the run has tuned {saved.profile.name}, which is not {profile.name}"
+            raise SettingError("weights", weights, problem)
+        return _on_device(profile, used, network, torch_device)
     kind = MODELS[profile.name]
     network = kind.of_folder(Path(weights)) if Path(weights).is_dir() and weights not in NAMED else kind()
     network.eval().requires_grad_(False)
@@ -203,8 +224,16 @@ def _load_hub_encoder(name: str, device: torch.device, precision: str, decoding:
     if encoder.name.is_frames:
         return without_network(replace(encoder.profile, decoding=decoding))
     profile = replace(encoder.profile, precision=precision, decoding=decoding)
-    network, used = encoder.load()
+    network, used = load_hub_network(encoder)
     return _on_device(profile, used, network, device)
+
+
+def load_hub_network(encoder: HubEncoder) -> tuple[Network, Weights]:
+    """Return the network of an encoder with its weights, which may be in the run that has tuned it."""
+    if (run := run_of(encoder.files.folder.parent)) is not None and encoder.files.folder.name == TOWER_FOLDER:
+        _, network, used = load_tuned(run)
+        return network, used
+    return encoder.load()
 
 
 def load_for_store(profile: Profile, weights: Path) -> Extractor:
@@ -221,7 +250,7 @@ def load_for_store(profile: Profile, weights: Path) -> Extractor:
         extractor = load_extractor(profile.name, weights=weights, precision=profile.precision)
         return replace(extractor, profile=replace(extractor.profile, decoding=profile.decoding))
     encoder = HubEncoder.of_store(profile, weights)
-    network, used = encoder.load()
+    network, used = load_hub_network(encoder)
     made = replace(encoder.profile, precision=profile.precision, decoding=profile.decoding)
     return _on_device(made, used, network, torch.device("cpu"))
 

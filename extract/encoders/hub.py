@@ -43,6 +43,8 @@ OWN_POOLING = {"timesformer": "first"}
 """{model type: what its authors' classifier reads}, for models that give tokens only. VideoMAE's configuration says
 ``use_mean_pooling``. Source: transformers, ``TimesformerForVideoClassification``."""
 IMAGE_FPS = 1
+TEXT_PARTS = ("text_model", "text_projection", "logit_scale", "logit_bias")
+"""Parts of models with two towers that no feature of an image depends on."""
 LOAD_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, RuntimeError, IndexError)
 """Errors of transformers for configurations and weights that it cannot make a model of."""
 
@@ -69,6 +71,14 @@ class HubNetwork(Network):
         if self._pooling is not None:
             return f"{self._method}, {POOLINGS[self._pooling]}"
         return f"{self._method}, {OWN_VECTOR}"
+
+    def make_trainable(self) -> Network:
+        """See ``Network.make_trainable``. The text tower and its scale are removed."""
+        if self._method != "forward":
+            for name in TEXT_PARTS:
+                if hasattr(self.model, name):
+                    setattr(self.model, name, None)
+        return super().make_trainable()
 
     def forward(self, x: Tensor) -> Tensor:
         """See the class. Raises ``ValueError`` if the model gives no such vector."""
@@ -186,6 +196,19 @@ class HubEncoder:
         else:
             return frames_of(profile, profile.name)
         raise UserError(f"features {self.name.text}: {problem}; train on its features, hf:{self.files.model}")
+
+    def new(self) -> HubNetwork:
+        """Return the model with random weights.
+
+        Raises:
+            UserError: transformers cannot make it.
+        """
+        quiet_transformers()
+        config = self._config()
+        try:
+            return self._network(new_network(config), config)
+        except LOAD_ERRORS as error:
+            raise self._refused(error) from None
 
     def load(self) -> tuple[HubNetwork, Weights]:
         """Return the model with its weights, in float32 on the CPU.

@@ -52,7 +52,7 @@ class HubName:
     @property
     def store(self) -> str:
         """The name of its feature store, such as "facebook--dinov2-base--tokens"."""
-        base = Path(self.model).name if self.is_folder else self.model.replace("/", "--")
+        base = title_of(Path(self.model)) if self.is_folder else self.model.replace("/", "--")
         return "--".join(filter(None, (base, self.pooling, self._frames)))
 
     @property
@@ -67,6 +67,16 @@ class HubName:
         if self.is_whole:
             return WHOLE
         return None if self.fps is None else f"{self.fps:g}fps"
+
+
+def title_of(folder: Path) -> str:
+    """Return the name of a model's folder; for the ``video_tower`` of a run, that of the run and "tower".
+
+    models/clip  ->  clip;  runs/ncl-seed0/video_tower  ->  ncl-seed0--tower
+    """
+    if folder.name != "video_tower" or not folder.parent.name:
+        return folder.name
+    return f"{re.sub(r'[^A-Za-z0-9._-]', '_', folder.parent.name)}--tower"
 
 
 def is_hub_name(text: str) -> bool:

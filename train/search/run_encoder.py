@@ -127,7 +127,7 @@ class RunEncoder:
             raise UserError(f"{path}: an image has no rows as those of {where}, which the run reads; ask in words")
         stores = [MemoryStore(s.profile, s.weights, [image_features(s, path)]) for s in self._stores]
         [video_id] = stores[0].video_ids()
-        shown = ClipFeatures(stores, self.run.config.data.grid)
+        shown = ClipFeatures(stores, self.run.config.store_grid)
         scorer = replace(self.run.scorer, features=shown)
         return RunEncoder(replace(self.run, scorer=scorer)).encode_clips([Clip(video_id, None, None)])[0]
 
