@@ -13,16 +13,22 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-import torchvision
-from helpers.frames import SIDE, Frames, make_frames
+from helpers.clips_of_text import new_clip, save_clip, word_tokenizer
+from helpers.frames import SIDE, Frames, caption_of, make_frames, write_captions
 from helpers.toy import make_toy
 from helpers.training import at, check_processes, check_stopped_run, gradient, options, trainer
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms.v2.functional import resized_crop
 from transformers import CLIPModel
 from vlalign.extract import load_extractor
+from vlalign.extract.cli.extract import main as extract_main
+from vlalign.extract.videos.demo import render_video
+from vlalign.preprocess.datasets import demo
 from vlalign.storage import VideoFeatures
 from vlalign.storage.captions.files import read_captions
-from vlalign.storage.common.errors import UserError
+from vlalign.storage.common.errors import SettingError, UserError
 from vlalign.storage.common.files import read_json
+from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.profiles import FRAME_PROFILES, PROFILES
 from vlalign.storage.stores.memory_store import MemoryStore
 from vlalign.storage.stores.opening import open_features
@@ -233,6 +239,39 @@ def test_features_of_the_tuned_network_are_those_of_the_run(frames, run):
     assert (found - untuned).abs().max() > 1e-3
 
 
+def test_from_videos_to_features_of_the_tuned_network(tmp_path):
+    """All steps by their commands, with CLIP's own profile."""
+    scenes = demo.plan_scenes(2, {"train": 4, "validation": 2, "test": 2})
+    captions = [demo.scene_captions(scene)[0] for _, scene in scenes]
+    clip, dataset = tmp_path / "clip", DatasetFolder(tmp_path, "mine")
+    tokenizer = word_tokenizer(captions)
+    save_clip(new_clip(tokenizer), tokenizer, clip)
+    for number, (_, scene) in enumerate(scenes):
+        render_video(
+            scene | {"duration_seconds": 2.0, "width": 64, "height": 48}, tmp_path / "videos" / f"v{number}.mp4"
+        )
+    extract = [*at(dataset), "--device", "cpu", "--features"]
+    assert extract_main([*extract, "clip_vit_b32_frames", "--videos", str(tmp_path / "videos")]) == 0
+    made = [caption_of(f"v{n}", text, split) for n, ((split, _), text) in enumerate(zip(scenes, captions, strict=True))]
+    write_captions(dataset, made)
+    settings = {"video_tower": f"clip_vit_b32={clip}", "num_steps": 2, "batch_size": 4, "learning_rate": 1e-2}
+    settings |= {"objective": "ncl", "num_video_layers": 0, "run_name": "tuned", "warmup_steps": 0}
+    assert train_main([*at(dataset), "--features", "clip_vit_b32_frames", "--device", "cpu", *options(settings)]) == 0
+    assert extract_main([*extract, "clip_vit_b32", "--weights", str(dataset.runs / "tuned")]) == 0
+    store, frames = (open_features(dataset, name) for name in ("clip_vit_b32", "clip_vit_b32_frames"))
+    sha256 = hashlib.sha256((dataset.runs / "tuned" / "model.safetensors").read_bytes()).hexdigest()
+    assert (store.weights.name, store.weights.sha256) == ("tuned/model.safetensors", sha256)
+    tower = open_run(dataset.runs / "tuned", device_name="cpu").scorer.model.video_tower
+    for video_id in ("v0", "v5"):
+        with torch.no_grad():
+            expected = tower(torch.from_numpy(frames.get(video_id, dtype=None).features.copy()))
+        torch.testing.assert_close(torch.from_numpy(store.get(video_id).features), expected, atol=2e-3, rtol=2e-3)
+    again = load_extractor("clip_vit_b32", weights=clip)
+    assert again.weights.sha256 != sha256
+    with pytest.raises(SettingError, match=r"weights .*tuned: the run has tuned clip_vit_b32, which is not s3d"):
+        load_extractor("s3d", weights=dataset.runs / "tuned")
+
+
 # Augmentation
 
 
@@ -257,14 +296,13 @@ def test_a_square_is_scaled_as_by_torchvision():
     found = ClipDraw(area=0.3, top=0.9, left=0.2, is_mirrored=True).applied(frames_NHWC, crops=True, flips=True)
     size = round(40 * 0.86**0.5)
     corner = int(0.9 * (41 - size)), int(0.2 * (41 - size))
-    kernel = torchvision.transforms.v2.functional.resized_crop
-    cut = kernel(
+    cut = resized_crop(
         frames_NHWC.movedim(-1, 1).float(),
         *corner,
         size,
         size,
         [40, 40],
-        interpolation=torchvision.transforms.InterpolationMode.BICUBIC,
+        interpolation=InterpolationMode.BICUBIC,
         antialias=True,
     )
     expected = cut.flip(-1).round().clamp(0, 255).to(torch.uint8).movedim(1, -1)
@@ -370,7 +408,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_does_not_fit_is_refused_in_one_line(frames, capsys, case):
     settings, expected = REFUSED[case]
-    before = sorted(frames.dataset.path.rglob("*"))
+    before = sorted(frames.dataset.runs.rglob("*"))
     given = {name: value for name, value in {**frames.settings, **settings}.items() if value not in (None, "")}
     del given["dataset"]
     try:
@@ -379,7 +417,7 @@ def test_what_does_not_fit_is_refused_in_one_line(frames, capsys, case):
         code = error.code
     assert code == 2
     assert re.search(expected, capsys.readouterr().err.strip().splitlines()[-1])
-    assert sorted(frames.dataset.path.rglob("*")) == before
+    assert sorted(frames.dataset.runs.rglob("*")) == before
 
 
 def test_a_tower_needs_frames_and_an_augmentation_needs_a_tower(tmp_path, capsys):
