@@ -16,7 +16,7 @@ from torch import Tensor
 from ..storage.common.device import find_device, on_device
 from ..storage.common.errors import SettingError
 from ..storage.hub.names import is_hub_name, read_hub_name
-from ..storage.profiles import ALIASES, PROFILES, find_profile
+from ..storage.profiles import ALIASES, BUILT_IN, WITHOUT_NETWORK, find_profile
 from ..storage.records import EXACT, NVDEC, Profile, Weights
 from .decoding.kernels import Kernel
 from .decoding.log_mel import log_mel_of_all
@@ -24,6 +24,7 @@ from .encoders import is_of_hub
 from .encoders.custom import is_custom_encoder, read_custom_encoder
 from .encoders.hub import HubEncoder
 from .encoders.profile_checks import DECODINGS, PRECISIONS, VALUE_RANGES, check_extractable
+from .encoders.saved_tower import TOWER_FOLDER, load_tuned, run_of
 from .models import MODELS
 from .models.cuda_graphs import CudaGraphCall, supports_cuda_graphs
 from .models.network import Network
@@ -34,6 +35,8 @@ NAMED = ("pretrained", "random")
 """Weights that are no path."""
 NO_WEIGHTS = Weights(name="none", sha256="")
 """Weights of features that are computed without a network."""
+FRAME_BATCH_BYTES = 1 << 20
+"""Size of the frames that are handed over together where no network computes anything of them."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Extractor:
     profile: Profile
     weights: Weights
     network: Network | None
-    """None: log-mel features are computed in the process that decodes the sound."""
+    """None: rows are the frames themselves, or log-mel features, which the process that decodes the sound computes."""
     device: torch.device
     batch_size: int
     """Number of windows that are best computed together on this device."""
@@ -69,13 +72,13 @@ class Extractor:
                 frame. For sound: float mono samples [N] of -1..1 at the profile's rate, from time zero.
 
         Returns:
-            float32 [B, D]; for sound [rows, D].
+            float32 [B, D]; for sound [rows, D]. If the profile's rows are frames, these, uint8 [B, D].
 
         Raises:
             ValueError: The shape or type is wrong.
         """
         frames, profile = torch.as_tensor(frames), self.profile
-        if self.network is None:
+        if profile.modality == "sound":
             if not frames.is_floating_point() or frames.ndim != 1 or not len(frames):
                 raise ValueError(f"{profile.name}: samples must be floats [N], got {frames.dtype} {list(frames.shape)}")
             return torch.from_numpy(log_mel_of_all(frames.numpy()))
@@ -90,6 +93,8 @@ class Extractor:
             raise ValueError(
                 f"{profile.name}: frames must be {kind} [{', '.join(shape)}], got {frames.dtype} {list(frames.shape)}"
             )
+        if self.network is None:
+            return frames.reshape(len(frames), -1)
         if supports_cuda_graphs(self.device) and self.network.has_many_kernels and len(frames) == self.batch_size:
             rows = self._recorded(frames)
             if rows is not None:
@@ -105,19 +110,32 @@ class Extractor:
         """The function from frames on the device to float32 features [B, D] there."""
         profile, network = self.profile, self.network
         assert network is not None
-        divisor = VALUE_RANGES[profile.value_range]
-        is_normalised = any(profile.mean) or set(profile.std) != {1.0}
         mean, std = (on_device(torch.tensor(channels), self.device) for channels in (profile.mean, profile.std))
 
         def rows(frames: Tensor) -> Tensor:
-            values = frames.to(torch.float32, copy=True)
-            if divisor != 1:
-                values /= divisor
-            if is_normalised:
-                values = values.sub_(mean).div_(std)
-            return network(values.to(DTYPES[profile.precision]).movedim(-1, 1)).float()
+            return network(normalised(frames, profile, mean, std).to(DTYPES[profile.precision])).float()
 
         return rows
+
+
+def normalised(frames: Tensor, profile: Profile, mean: Tensor, std: Tensor) -> Tensor:
+    """Return frames as a profile's network takes them.
+
+    Args:
+        frames: RGB [B, (T,) H, W, 3] of 0 to 255.
+        profile: The profile.
+        mean: Its mean [3], on the frames' device.
+        std: Its standard deviation [3], there.
+
+    Returns:
+        A view [B, 3, (T,) H, W], float32.
+    """
+    values = frames.to(torch.float32, copy=True)
+    if (divisor := VALUE_RANGES[profile.value_range]) != 1:
+        values /= divisor
+    if any(profile.mean) or set(profile.std) != {1.0}:
+        values = values.sub_(mean).div_(std)
+    return values.movedim(-1, 1)
 
 
 def profile_of(name: str, weights: str) -> Profile:
@@ -129,7 +147,7 @@ def profile_of(name: str, weights: str) -> Profile:
     if is_custom_encoder(weights):
         return read_custom_encoder(weights).profile
     if not is_hub_name(weights):
-        return PROFILES[name]
+        return BUILT_IN[name]
     return HubEncoder.find(read_hub_name(weights)).profile
 
 
@@ -146,13 +164,14 @@ def load_extractor(
 
     Args:
         name: Such as "s3d"; see ``storage.profiles.PROFILES``. Or any model of transformers: "hf:ORG/MODEL" or
-            "hf:/path/to/folder", with @REVISION, :tokens, :mean, :first, :2fps or :whole at its end. Or the file
-            of a profile of one's own, whose module is then run.
-        weights: A file, a folder that transformers' ``save_pretrained`` wrote, "pretrained" (the profile's own, from
+            "hf:/path/to/folder", with @REVISION, :tokens, :mean, :first, :frames, :2fps or :whole at its end. Or the
+            file of a profile of one's own, whose module is then run.
+        weights: A file, a folder that transformers' ``save_pretrained`` wrote, the folder of a run that has tuned this
+            network (that of a model of transformers is "hf:RUN/video_tower"), "pretrained" (the profile's own, from
             the cache or their authors) or "random".
         device: "cpu", "cuda" or "cuda:N".
         precision: What the network computes in: "fp32", "bf16" or, on a GPU, "fp16". Another precision makes another
-            profile. Log-mel features, which have no network, do not depend on it.
+            profile. Log-mel features and frames, which have no network, do not depend on it.
         decoding: "exact" or, on a GPU, "nvdec": see ``Profile.decoding``. The other one makes another profile.
         seed: Seed of random weights.
 
@@ -171,11 +190,18 @@ def load_extractor(
         return _on_device(replace(own.profile, precision=precision, decoding=decoding), used, network, torch_device)
     if is_hub_name(name):
         return _load_hub_encoder(name, torch_device, precision, decoding)
-    profile = replace(find_profile(name), precision=precision, decoding=decoding)
-    if profile.modality == "sound":
+    if name in WITHOUT_NETWORK:
         if weights not in NAMED:
             raise SettingError("weights", weights, f"{name} uses no network and has none; remove --weights")
-        return Extractor(find_profile(name), NO_WEIGHTS, None, torch.device("cpu"), batch_size=1)
+        profile = find_profile(name)
+        return without_network(replace(profile, decoding=decoding) if profile.is_frames else profile)
+    profile = replace(find_profile(name), precision=precision, decoding=decoding)
+    if weights not in NAMED and (run := run_of(weights)) is not None:
+        saved, network, used = load_tuned(run)
+        if saved.profile.name != profile.name:
+            problem = f"the run has tuned {saved.profile.name}, which is not {profile.name}"
+            raise SettingError("weights", weights, problem)
+        return _on_device(profile, used, network, torch_device)
     kind = MODELS[profile.name]
     network = kind.of_folder(Path(weights)) if Path(weights).is_dir() and weights not in NAMED else kind()
     network.eval().requires_grad_(False)
@@ -187,11 +213,27 @@ def load_extractor(
     return _on_device(profile, used, network.fold(), torch_device)
 
 
+def without_network(profile: Profile) -> Extractor:
+    """Return the extractor of rows that no network computes."""
+    batch_size = max(FRAME_BATCH_BYTES // profile.dimension, 1) if profile.is_frames else 1
+    return Extractor(profile, NO_WEIGHTS, None, torch.device("cpu"), batch_size)
+
+
 def _load_hub_encoder(name: str, device: torch.device, precision: str, decoding: str) -> Extractor:
     encoder = HubEncoder.find(read_hub_name(name))
+    if encoder.name.is_frames:
+        return without_network(replace(encoder.profile, decoding=decoding))
     profile = replace(encoder.profile, precision=precision, decoding=decoding)
-    network, used = encoder.load()
+    network, used = load_hub_network(encoder)
     return _on_device(profile, used, network, device)
+
+
+def load_hub_network(encoder: HubEncoder) -> tuple[Network, Weights]:
+    """Return the network of an encoder with its weights, which may be in the run that has tuned it."""
+    if (run := run_of(encoder.files.folder.parent)) is not None and encoder.files.folder.name == TOWER_FOLDER:
+        _, network, used = load_tuned(run)
+        return network, used
+    return encoder.load()
 
 
 def load_for_store(profile: Profile, weights: Path) -> Extractor:
@@ -208,7 +250,7 @@ def load_for_store(profile: Profile, weights: Path) -> Extractor:
         extractor = load_extractor(profile.name, weights=weights, precision=profile.precision)
         return replace(extractor, profile=replace(extractor.profile, decoding=profile.decoding))
     encoder = HubEncoder.of_store(profile, weights)
-    network, used = encoder.load()
+    network, used = load_hub_network(encoder)
     made = replace(encoder.profile, precision=profile.precision, decoding=profile.decoding)
     return _on_device(made, used, network, torch.device("cpu"))
 

@@ -11,8 +11,8 @@ from ..storage.common.errors import SettingError
 from ..storage.common.plugins import is_plugin_name, trusted_modules
 from ..storage.common.settings import Settings, setting
 from ..storage.dataset.folder import DatasetFolder, dataset_at
-from ..storage.hub.names import is_hub_name, read_hub_name
-from ..storage.profiles import ALIASES, LOGMEL, PROFILES, split_encoders
+from ..storage.hub.names import FRAMES, is_hub_name, read_hub_name
+from ..storage.profiles import ALIASES, BUILT_IN, PROFILES, WITHOUT_NETWORK, split_encoders
 from ..storage.records import EXACT, NVDEC
 from ..storage.remote.addresses import host_named
 from .decoding.errors import FAILURE_KINDS
@@ -46,7 +46,7 @@ def known_encoders(
         if is_hub_name(encoder):
             hub = read_hub_name(encoder)
             hub = replace(hub, fps=fps) if hub.fps is None and not hub.is_whole else hub
-            if hub.store in PROFILES:
+            if hub.store in BUILT_IN:
                 raise SettingError(
                     "features", encoder, f"{hub.store!r} is the name of a built-in profile; rename the folder"
                 )
@@ -54,22 +54,22 @@ def known_encoders(
                 problem = f"the store name {hub.store!r} is already used; omit one of the two"
                 raise SettingError("features", encoder, problem)
             found[hub.store] = hub.text
-        elif is_custom_encoder(encoder) and encoder not in PROFILES:
+        elif is_custom_encoder(encoder) and encoder not in BUILT_IN:
             own = find_custom_encoder(encoder, trusted)
             name = own.profile.name
-            if name in PROFILES:
+            if name in BUILT_IN:
                 raise SettingError("features", encoder, f"{name!r} is the name of a built-in profile; rename yours")
             if name in found:
                 raise SettingError("features", encoder, f"the profile name {name!r} is already used; rename it")
             chosen = (weights or {}).get(name, PRETRAINED)
             found[name] = own.text if chosen == PRETRAINED else replace(own, weights=Path(chosen).absolute()).text
-        elif encoder in PROFILES:
+        elif encoder in BUILT_IN:
             found[encoder] = encoder
         else:
             unknown.append(encoder)
     if unknown:
         quoted = " and ".join(map(repr, unknown))
-        expected = f"{', '.join(PROFILES)}, {', '.join(ALIASES)} or hf:ORG/MODEL"
+        expected = f"{', '.join(PROFILES)}, {', '.join(ALIASES)}, NAME_{FRAMES} or hf:ORG/MODEL"
         raise SettingError("features", text, f"features {quoted}: not known; expected {expected}")
     if fps is not None and not any(map(is_hub_name, found.values())):
         raise SettingError("fps", fps, f"the profiles of {', '.join(found)} have their own; omit --fps")
@@ -125,7 +125,7 @@ def parse_weights(values: Sequence[str], features: Sequence[str]) -> dict[str, s
         SettingError: A value is ambiguous, or names other features.
     """
     chosen = dict.fromkeys(features, PRETRAINED)
-    with_weights = [name for name in features if name != LOGMEL] or list(features)
+    with_weights = [name for name in features if name not in WITHOUT_NETWORK] or list(features)
     if values and not features:
         raise SettingError("weights", values[0], "encoders of a library bring their own; omit --weights")
     for value in values:
@@ -155,7 +155,8 @@ class ExtractionSettings(Settings):
     features: str | Sequence[str] = setting(
         "s3d",
         f"features to extract, separated by commas or +: {KNOWN_FEATURES}; or a model of transformers or timm: "
-        "hf:ORG/MODEL[@REVISION], timm:NAME or hf:/path/to/folder; or the file of your own profile, with --trust",
+        "hf:ORG/MODEL[@REVISION], timm:NAME or hf:/path/to/folder; or NAME_frames or hf:ORG/MODEL:frames, the frames "
+        "that its network takes, to train it on; or the file of your own profile, with --trust",
     )
     """Becomes a list of encoders, with aliases resolved."""
     weights: Sequence[str] | Mapping[str, str] = setting(

@@ -8,12 +8,13 @@ most of the features below were published (before FFmpeg's commit 9f14396a). Fra
 its authors do.
 """
 
+import math
 from collections.abc import Collection
 from dataclasses import replace
 
 from .common.errors import UserError
-from .hub.names import is_hub_name, read_hub_name
-from .records import Profile
+from .hub.names import FRAMES, is_hub_name, read_hub_name
+from .records import FRAMES_LAYER, Profile
 
 # S3D-G of MIL-NCE (Miech et al. 2020): antoine77340/S3D_HowTo100M, README.md:33 (values in 0..1, nothing subtracted).
 S3D = Profile(
@@ -239,6 +240,47 @@ PROFILES = {
     )
 }
 
+
+def frames_of(profile: Profile, name: str) -> Profile:
+    """Return the profile of the frames that the network of a profile takes.
+
+    >>> frames_of(CLIP, "clip_vit_b32_frames").frame_shape
+    (1, 224, 224, 3)
+
+    Args:
+        profile: That of features.
+        name: Name of the new profile.
+
+    Raises:
+        ValueError: Its frames have no common size.
+    """
+    return replace(
+        profile,
+        name=name,
+        model="none",
+        weights="none",
+        value_range="0..255",
+        mean=(0.0, 0.0, 0.0),
+        std=(1.0, 1.0, 1.0),
+        layer=FRAMES_LAYER,
+        dimension=math.prod(profile.frame_shape),
+        precision="fp32",
+    )
+
+
+FRAME_PROFILES = {
+    name: frames_of(profile, name)
+    for profile in PROFILES.values()
+    if profile.side_px is not None
+    for name in [f"{profile.name}_{FRAMES}"]
+}
+"""The frames that networks of ``PROFILES`` take: ``rows.reshape(-1, *profile.frame_shape)``, uint8. No network computes
+them; training tunes a network on them."""
+BUILT_IN = PROFILES | FRAME_PROFILES
+"""All profiles by name."""
+WITHOUT_NETWORK = (LOGMEL, *FRAME_PROFILES)
+"""Names of profiles whose rows no network computes."""
+
 ALIASES = {
     "i3d": "i3d_resnext101",
     "clip_vit_l14": "hf:openai/clip-vit-large-patch14",
@@ -287,6 +329,7 @@ def split_features(text: str, known: Collection[str] = ()) -> list[str]:
 def find_profile(name: str) -> Profile:
     """Return a profile by its name or alias. Raises ``UserError`` that lists all names if it is unknown."""
     name = ALIASES.get(name, name)
-    if name not in PROFILES:
-        raise UserError(f"features {name!r}: unknown; expected {', '.join(PROFILES)} or {', '.join(ALIASES)}")
-    return PROFILES[name]
+    if name not in BUILT_IN:
+        expected = f"{', '.join(PROFILES)}, one of these with _{FRAMES} at its end, or {', '.join(ALIASES)}"
+        raise UserError(f"features {name!r}: unknown; expected {expected}")
+    return BUILT_IN[name]

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
@@ -13,6 +14,10 @@ from .common.validation import DATASET_NAME, check_text, is_count, is_number
 
 EXACT, NVDEC = "exact", "nvdec"
 """Values of ``Profile.decoding``."""
+FRAMES_LAYER = "frames, RGB, before normalisation"
+"""``Profile.layer`` of frames that no network has seen: the input of networks that are trained on them."""
+SQUARE = ", to a square"
+"""In ``Profile.resize``: both sides get the length of the short one, whatever the image's shape."""
 UNKNOWN = "unknown"
 UNKNOWN_VALUES: Mapping[str, Any] = {
     "model": UNKNOWN,
@@ -132,6 +137,9 @@ class Profile:
                 for name in self.unknown
                 if getattr(self, name) != UNKNOWN_VALUES[name]
             ]
+        if not faults and self.is_frames and self.dimension != math.prod(self.frame_shape):
+            size = " x ".join(map(str, self.frame_shape))
+            faults = [f"field 'dimension' is {self.dimension}; expected {math.prod(self.frame_shape)}, {size} bytes"]
         if faults:
             raise ValueError(f"profile {self.name!r}: {'; '.join(faults)}")
 
@@ -159,6 +167,36 @@ class Profile:
     def modality(self) -> Literal["frames", "sound"]:
         """The kind of input: frames or sound. Sound has no frame size."""
         return "frames" if self.short_side_px else "sound"
+
+    @property
+    def is_frames(self) -> bool:
+        """True if rows are frames (``frame_shape``), not features."""
+        return self.layer == FRAMES_LAYER
+
+    @property
+    def side_px(self) -> int | None:
+        """Side of the frames if all are squares of one size; None if they keep the shape of their video."""
+        return self.short_side_px if self.crop_px is None and SQUARE in self.resize else self.crop_px
+
+    @property
+    def frame_shape(self) -> tuple[int, int, int, int]:
+        """(frames, height, width, 3) of the bytes that a window has, RGB.
+
+        Raises ``ValueError`` if its frames have no common size.
+        """
+        if self.side_px is None:
+            raise ValueError(f"profile {self.name!r}: its frames have no common size; expected a crop_px")
+        return self.window, self.side_px, self.side_px, 3
+
+    @property
+    def row_type(self) -> str:
+        """The type that extraction stores rows in: uint8 for frames, float16 for features."""
+        return "uint8" if self.is_frames else "float16"
+
+    @property
+    def row_bytes(self) -> int:
+        """The size of a row's features, as extraction stores them."""
+        return self.dimension * np.dtype(self.row_type).itemsize
 
     @cached_property
     def hash(self) -> str:
@@ -334,7 +372,7 @@ class VideoFeatures:
 
     video_id: str
     features: np.ndarray
-    """[T, D], float."""
+    """[T, D]: float; uint8 if the rows are frames (``Profile.is_frames``)."""
     start_seconds: np.ndarray
     """[T]"""
     end_seconds: np.ndarray

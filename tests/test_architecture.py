@@ -66,6 +66,7 @@ EXCEPTIONS = {
     ("extract/models/clip.py", "transformers"),
     ("storage/hub/loading.py", "transformers"),
     ("extract/encoders/hub.py", "transformers"),
+    ("train/models/video_tower.py", "vlalign.extract"),
     ("train/search/encoder.py", "vlalign.extract"),
     ("train/page/browser_clips.py", "vlalign.extract"),
     ("train/page/example_pictures.py", "vlalign.extract"),

@@ -15,7 +15,8 @@ from ..storage.common.errors import SettingError
 from ..storage.common.plugins import loaded_plugins
 from ..storage.common.settings import SettingInfo, Settings, setting
 from ..storage.common.validation import DATASET_NAME
-from ..storage.profiles import FRAME_MAPS
+from ..storage.hub.names import HubName, is_hub_name, read_hub_name
+from ..storage.profiles import ALIASES, FRAME_MAPS, PROFILES
 
 UNIVERSAL_TAGS = [
     "ADJ",
@@ -134,12 +135,6 @@ class DataSettings(Settings):
         """The first of the features that is a map of each frame, or None."""
         return next((name for name in self.features.split("+") if name in FRAME_MAPS), None)
 
-    @property
-    def map_size(self) -> tuple[int, int]:
-        """Cells of the features' maps, in height and width: the lowest numbers of all."""
-        shapes = [FRAME_MAPS[name] for name in self.features.split("+")]
-        return min(height for height, _, _ in shapes), min(width for _, width, _ in shapes)
-
     def check(self) -> None:
         """Check sizes and names."""
         if self.max_video_tokens + self.max_text_tokens > MAX_TOKENS:
@@ -152,19 +147,7 @@ class DataSettings(Settings):
         if self.maps and not set(self.features.split("+")) <= set(FRAME_MAPS):
             problem = f"{self.maps} is a map of each frame, which can only be joined with others; expected maps alone"
             raise SettingError("features", self.features, problem)
-        self._check_grid()
-
-    def _check_grid(self) -> None:
-        if self.grid is None:
-            return
-        if self.maps is None:
-            problem = f"features {self.features} are no maps; expected one of {', '.join(FRAME_MAPS)}, or no grid"
-            raise SettingError("video_grid", self.video_grid, problem)
-        (time, height, width), (map_height, map_width) = self.grid, self.map_size
-        if height > map_height or width > map_width:
-            problem = f"a map of {self.features} has {map_height} x {map_width} cells; expected no more"
-            raise SettingError("video_grid", self.video_grid, problem)
-        if time * height * width + self.max_text_tokens > MAX_TOKENS:
+        if self.grid is not None and math.prod(self.grid) + self.max_text_tokens > MAX_TOKENS:
             problem = f"expected {MAX_TOKENS} tokens or fewer together with max_text_tokens, {self.max_text_tokens}"
             raise SettingError("video_grid", self.video_grid, problem)
 
@@ -369,6 +352,64 @@ class _EncoderDescriptions(Mapping[str, str]):
 
 SMALL_TEXT_ENCODER = "small"
 """The text encoder that is learned from the captions."""
+PRETRAINED = "pretrained"
+"""The published weights of a network."""
+
+
+@dataclass(frozen=True)
+class TowerName:
+    """A network that turns frames into features while training."""
+
+    encoder: str
+    """A name of ``PROFILES``, or the name of a model of the hub (``HubName.text``)."""
+    weights: str = PRETRAINED
+    """Of the former: also "random", or a file or a folder."""
+
+    @property
+    def hub(self) -> HubName | None:
+        """The name of a model of the hub in parts; None for another network."""
+        return read_hub_name(self.encoder) if is_hub_name(self.encoder) else None
+
+    @property
+    def map_shape(self) -> tuple[int, int, int] | None:
+        """(height, width, channels) of its features if they are maps; else None."""
+        return FRAME_MAPS.get(self.encoder)
+
+
+def parse_video_tower(text: str) -> TowerName | None:
+    """Return the network of a text such as "clip_vit_b32", "clip_vit_b32=FILE" or "hf:FOLDER"; None for an empty one.
+
+    Raises:
+        SettingError: There is no such network.
+    """
+    if not text:
+        return None
+    name, _, weights = (text, "", "") if is_hub_name(text) else text.partition("=")
+    name = ALIASES.get(name, name)
+    if is_hub_name(name):
+        hub = read_hub_name(name)
+        if weights:
+            raise SettingError("video_tower", text, "a model of the hub has its own weights; expected its name alone")
+        if hub.is_frames:
+            raise SettingError("video_tower", text, "frames are not features; omit :frames")
+        return TowerName(hub.text)
+    profile = PROFILES.get(name)
+    if profile is None or profile.modality != "frames" or profile.side_px is None:
+        known = [name for name, of in PROFILES.items() if of.modality == "frames" and of.side_px is not None]
+        why = f"expected one of {', '.join(known)}, with =WEIGHTS if wanted, or hf:ORG/MODEL or hf:/path/to/folder"
+        raise SettingError("video_tower", text, why)
+    if "=" in text and not weights:
+        raise SettingError("video_tower", text, "expected a file, a folder or 'random' after =")
+    return TowerName(name, weights or PRETRAINED)
+
+
+FRAME_AUGMENTATIONS = {
+    "none": "as they are",
+    "flip": "mirrored with probability 1/2",
+    "crop": "a random square of 0.8 to 1 of the frame's area, enlarged to its size",
+    "crop+flip": "both",
+}
+"""{what is done to a clip's frames in training, the same to all: description}"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -380,6 +421,15 @@ class ModelSettings(Settings):
         SMALL_TEXT_ENCODER,
         "'small' (two layers, learned from the captions; with encoder words: none), or a BERT-like model, T5, CLIP or "
         "SigLIP by folder or hub name",
+    )
+    video_tower: str = setting(
+        "",
+        "network that turns frames into features and is tuned: a name as for vlalign-extract, such as clip_vit_b32, "
+        "clip_vit_b32=WEIGHTS (a file, the folder of a model or of a run, or 'random') or hf:FOLDER. --features is "
+        "then a store of its frames, such as clip_vit_b32_frames; empty: the store has features",
+    )
+    frame_augmentation: str = setting(
+        "none", "what is done to the frames of a training clip, the same to all of them", choices=FRAME_AUGMENTATIONS
     )
     embedding_size: int = setting(6144, "width of the encoders gated and htm", ge=1)  # SSML section 5.1
     glu_size: int = setting(
@@ -409,9 +459,14 @@ class ModelSettings(Settings):
         """Keys of ``ADDITIONS``."""
         return parse_additions(self.additions)
 
+    @property
+    def tower(self) -> TowerName | None:
+        """The network of ``video_tower``, or None."""
+        return parse_video_tower(self.video_tower)
+
     def check(self) -> None:
-        """Check the additions."""
-        _ = self.added  # raises for one that does not exist
+        """Check the additions and the video tower."""
+        _ = self.added, self.tower  # raise for one that does not exist
 
     @property
     def encoder_traits(self) -> EncoderTraits:
@@ -424,9 +479,17 @@ NUM_EPOCHS, MIN_STEPS, MAX_STEPS = 30, 300, 30_000
 OPTIMIZERS = {
     "adamw": "Adam with decoupled weight decay",
     "adam": "Adam, whose weight decay is a part of the gradient",
+    "bertadam": "as CLIP4Clip: betas 0.9 and 0.98, epsilon 1e-6, no correction of bias, decoupled weight decay, and "
+    "the gradient clipped to norm 1",
 }
 """{name of an optimizer: description}"""
-SCHEDULES = {"linear": "linearly to 0", "cosine": "to 0 by a cosine", "constant": "no decay"}
+SCHEDULES = {
+    "linear": "linearly to 0",
+    "cosine": "to 0 by a cosine",
+    "constant": "no decay",
+    "bert-cosine": "as CLIP4Clip: by the cosine of the whole training, which the warm-up covers at first; the first "
+    "step of a warm-up has rate 0",
+}
 """{name of a learning rate schedule: description of its decay after the warm-up}"""
 
 

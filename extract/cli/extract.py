@@ -79,6 +79,9 @@ def show_plan(settings: ExtractionSettings, plan: "ExtractionPlan") -> None:
                 f"{row.name:<{width}}{row.num_videos:>10,}{row.hours:>10,.2f}{row.num_rows:>14,}{row.megabytes:>12,.1f}"
             )
         show(f"{plan.num_unreadable:,} of {plan.num_probed:,} videos cannot be read")
+    for row in plan.features:
+        if row.frames:
+            show(row.frames)
     hours = plan.hours
     if plan.addresses is not None:
         show(describe_addresses(plan.addresses))

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
+from ...storage.records import SQUARE
+
 BY_FFMPEG, BY_PILLOW, BY_TORCHVISION = "libswscale", "Pillow", "torchvision"
-SQUARE = ", to a square"
-"""In ``Profile.resize``: both sides get the length of the short one, whatever the image's shape."""
 UNROUNDED = ", not rounded"
 """At the end of ``Profile.resize``: images are float32. Some processors scale to 0..1 before they resize."""
 CUT_TO_EVEN = ", cut like torchvision"

@@ -28,7 +28,9 @@ from ...storage.hub.loading import (
     read_config,
 )
 from ...storage.hub.names import POOLINGS, HubName
+from ...storage.profiles import frames_of
 from ...storage.records import Profile, Weights
+from ..decoding.kernels import Kernel
 from ..models.network import Network
 from . import METHODS, OWN_VECTOR, SHARED_WITH_TEXTS
 from .image_processor import Preprocessing, preprocessing_of
@@ -41,6 +43,8 @@ OWN_POOLING = {"timesformer": "first"}
 """{model type: what its authors' classifier reads}, for models that give tokens only. VideoMAE's configuration says
 ``use_mean_pooling``. Source: transformers, ``TimesformerForVideoClassification``."""
 IMAGE_FPS = 1
+TEXT_PARTS = ("text_model", "text_projection", "logit_scale", "logit_bias")
+"""Parts of models with two towers that no feature of an image depends on."""
 LOAD_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, RuntimeError, IndexError)
 """Errors of transformers for configurations and weights that it cannot make a model of."""
 
@@ -67,6 +71,14 @@ class HubNetwork(Network):
         if self._pooling is not None:
             return f"{self._method}, {POOLINGS[self._pooling]}"
         return f"{self._method}, {OWN_VECTOR}"
+
+    def make_trainable(self) -> Network:
+        """See ``Network.make_trainable``. The text tower and its scale are removed."""
+        if self._method != "forward":
+            for name in TEXT_PARTS:
+                if hasattr(self.model, name):
+                    setattr(self.model, name, None)
+        return super().make_trainable()
 
     def forward(self, x: Tensor) -> Tensor:
         """See the class. Raises ``ValueError`` if the model gives no such vector."""
@@ -150,11 +162,13 @@ class HubEncoder:
             images = self._preprocessing(num_frames)
             side = images.crop_px or images.short_side_px
             frames = () if num_frames is None else (num_frames,)
-            with torch.inference_mode():
-                features = network.eval()(torch.empty(1, 3, *frames, side, side, device="meta"))
+            dimension = 1
+            if not self.name.is_frames:
+                with torch.inference_mode():
+                    dimension = network.eval()(torch.empty(1, 3, *frames, side, side, device="meta")).shape[1]
         except LOAD_ERRORS as error:
             raise self._refused(error) from None
-        return Profile(
+        profile = Profile(
             name=self.name.store,
             model=f"{self.files.model} ({type(network.model).__name__})",
             weights=self.files.model + (f"@{self.files.revision}" if self.files.revision else ""),
@@ -169,8 +183,32 @@ class HubEncoder:
             std=images.std,
             tail="none" if num_frames is None else "loop",
             layer=network.layer,
-            dimension=features.shape[1],
+            dimension=dimension,
         )
+        return self._frames_of(profile) if self.name.is_frames else profile
+
+    def _frames_of(self, profile: Profile) -> Profile:
+        """Return the profile of the model's frames. Raises ``UserError`` if bytes do not hold them."""
+        if profile.side_px is None:
+            problem = f"{self.files.model} takes frames of any size, which no store holds"
+        elif not Kernel.of(profile.resize).is_rounded:
+            problem = f"{self.files.model} does not round its frames to bytes"
+        else:
+            return frames_of(profile, profile.name)
+        raise UserError(f"features {self.name.text}: {problem}; train on its features, hf:{self.files.model}")
+
+    def new(self) -> HubNetwork:
+        """Return the model with random weights.
+
+        Raises:
+            UserError: transformers cannot make it.
+        """
+        quiet_transformers()
+        config = self._config()
+        try:
+            return self._network(new_network(config), config)
+        except LOAD_ERRORS as error:
+            raise self._refused(error) from None
 
     def load(self) -> tuple[HubNetwork, Weights]:
         """Return the model with its weights, in float32 on the CPU.
@@ -214,7 +252,7 @@ class HubEncoder:
         return HubNetwork(model, self._pooling(config), is_video=_num_frames(config) is not None)
 
     def _pooling(self, config: "PreTrainedConfig") -> str | None:
-        if self.name.pooling is not None:
+        if self.name.pooling is not None and not self.name.is_frames:
             return self.name.pooling
         if (by_mean := getattr(config, "use_mean_pooling", None)) is not None:
             return "mean" if by_mean else "first"

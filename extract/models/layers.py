@@ -42,7 +42,8 @@ class FoldedConv(nn.Module):
 
     On a CPU that computes in the input's type (``ONE_CALL_TYPES``), it is one call of oneDNN with weights in oneDNN's
     own order. By itself, PyTorch reorders the weights in every call, and passes over the result again for the sum and
-    for the ReLU: a sixth to a half of the whole time.
+    for the ReLU: a sixth to a half of the whole time. That call has no gradient, so weights that are trained
+    (``make_trainable``) do without it.
     """
 
     weight: Tensor
@@ -68,9 +69,25 @@ class FoldedConv(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"packed": None}  # a packed tensor can be neither copied nor pickled
 
+    def make_trainable(self) -> None:
+        """Make weight and bias parameters, which are also saved."""
+        for name in ("weight", "bias"):
+            value = getattr(self, name)
+            delattr(self, name)
+            setattr(self, name, nn.Parameter(value))
+
+    def make_fixed(self) -> None:
+        """Undo ``make_trainable``."""
+        for name in ("weight", "bias"):
+            value = getattr(self, name).detach()
+            delattr(self, name)
+            self.register_buffer(name, value, persistent=False)
+
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Return [B, C', (T',) H', W']."""
-        if x.device.type == "cpu" and ONE_CALL_TYPES.get(x.dtype, False) and not torch.compiler.is_compiling():
+        is_fixed = not isinstance(self.weight, nn.Parameter)
+        one_call = x.device.type == "cpu" and ONE_CALL_TYPES.get(x.dtype, False)
+        if is_fixed and one_call and not torch.compiler.is_compiling():
             return self._in_one_call(x, residual)
         conv = F.conv2d if self.weight.ndim == 4 else F.conv3d
         y = conv(x, self.weight, self.bias, self.stride, self.padding, 1, self.groups)

@@ -7,6 +7,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from ...storage.common.errors import UserError
+from .layers import FoldedConv
 
 
 @dataclass(frozen=True)
@@ -23,9 +24,10 @@ class PublishedFile:
 
 
 class Network(nn.Module):
-    """A network that turns frames into features. It is only run, never trained.
+    """A network that turns frames into features.
 
-    Fill it with weights, then call ``fold`` once, then ``to`` and ``forward``.
+    Fill it with weights, then call ``fold`` once, then ``to`` and ``forward``. To train it, call ``make_trainable``
+    after ``fold``.
     """
 
     published: ClassVar[dict[str, PublishedFile]]
@@ -34,6 +36,8 @@ class Network(nn.Module):
     """Prefixes of entries of the published file that the network does not need."""
     classifier: ClassVar[str | None] = None
     """The layer that is as wide as the number of classes of a data set; None if there is none."""
+    without_features: ClassVar[tuple[str, ...]] = ()
+    """Parts that no feature depends on, such as a classifier."""
     batch_sizes: ClassVar[dict[str, int]]
     """Number of windows that are best computed together, for "cpu" and "cuda"."""
     has_many_kernels: ClassVar[bool] = False
@@ -58,6 +62,26 @@ class Network(nn.Module):
     def fold(self) -> "Network":
         """Fold batch norms into convolutions; return self."""
         return self
+
+    def make_trainable(self) -> "Network":
+        """Let all weights be trained, and remove what no feature depends on; return self.
+
+        Call it after ``fold``: the statistics of batch norms stay as they are, in the weights of the convolutions.
+        """
+        for name in self.without_features:
+            if hasattr(self, name):
+                setattr(self, name, None)
+        for module in self.modules():
+            if isinstance(module, FoldedConv):
+                module.make_trainable()
+        return self.requires_grad_(True)
+
+    def make_fixed(self) -> "Network":
+        """Undo ``make_trainable``, but for the removed parts: the weights are only run; return self."""
+        for module in self.modules():
+            if isinstance(module, FoldedConv):
+                module.make_fixed()
+        return self.requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return float32 features [B, D] of normalised float or bfloat16 frames [B, 3, (T,) H, W]."""

@@ -80,12 +80,13 @@ class SelfGating(nn.Module):
         self.fc = nn.Linear(width, width)
 
     def forward(self, x_NCHW: Tensor, num_frames: int) -> Tensor:
-        """Return the weighted [B*T, C, H, W]; overwrites its input."""
+        """Return the weighted [B*T, C, H, W]; overwrites its input if no gradient needs it."""
         mean_BC = mean(x_NCHW, (2, 3)).unflatten(0, (-1, num_frames)).mean(dim=1)
         # Not in bfloat16: its steps are coarse where a sigmoid is steep. The cost is negligible.
         logits_BC = F.linear(mean_BC, self.fc.weight.to(mean_BC.dtype), self.fc.bias.to(mean_BC.dtype))
         gate_NC = torch.sigmoid(logits_BC).to(x_NCHW.dtype).repeat_interleave(num_frames, dim=0)
-        return x_NCHW.mul_(gate_NC[:, :, None, None])
+        gate_NC11 = gate_NC[:, :, None, None]
+        return x_NCHW * gate_NC11 if x_NCHW.requires_grad else x_NCHW.mul_(gate_NC11)
 
 
 class InceptionBlock(nn.Module):
@@ -121,7 +122,7 @@ class InceptionBlock(nn.Module):
 
 def _pool_of_3(x: Tensor, dims: tuple[int, ...]) -> Tensor:
     """Max-pool [B, C, H, W] along ``dims``, of 2 and 3, with kernel 3, stride 1 and padding 1."""
-    if x.device.type == "cpu" and not torch.compiler.is_compiling():
+    if x.device.type == "cpu" and not x.requires_grad and not torch.compiler.is_compiling():
         for dim in reversed(dims):
             x = _max_of_3(x, dim)
         return x
@@ -172,6 +173,7 @@ class S3D(Network):
         ),
     }
     ignored_entries = ("text_module.",)
+    without_features = ("fc",)
     batch_sizes: ClassVar = {"cpu": 2, "cuda": 16}
     has_many_kernels = True
     random_gain = 4.0  # self-gating halves what passes

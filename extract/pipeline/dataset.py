@@ -15,7 +15,9 @@ from ...storage.common.progress import Listener, report_progress_to
 from ...storage.common.terminal import number_of, say
 from ...storage.common.writing import check_folders
 from ...storage.dataset.trusted_folders import allow_folder
-from ...storage.records import VideoRecord
+from ...storage.hub.names import is_hub_name, read_hub_name
+from ...storage.profiles import FRAME_PROFILES
+from ...storage.records import Profile, VideoRecord
 from ...storage.remote.links import checked_address
 from ...storage.remote.store import RemoteStore, link_store, remote_store
 from ..decoding import sandbox
@@ -92,6 +94,7 @@ def extract_dataset(
                         remote.check()
             if lacking := sandbox.missing_protections():
                 say(f"note: decoders are confined less than they could be: this system has {'; '.join(lacking)}")
+            _report_frames(extraction)
             (runner or LocalRunner()).extract(extraction)
             say(f"{dataset.path}: {number_of(num_tasks, 'videos')} tried, {number_of(problems.count, 'problems')}")
         if settings.thumbnails_every is not None:
@@ -146,6 +149,27 @@ def _with_thumbnails(tasks: list[VideoTask], pending: PendingWork) -> list[Video
         else task
         for task in tasks
     ]
+
+
+def frames_size(profile: Profile) -> str:
+    """Return how much room the frames of a profile take, in words.
+
+    >>> frames_size(FRAME_PROFILES["clip_vit_b32_frames"])
+    'clip_vit_b32_frames: 150,528 bytes a frame, 542 MB an hour of video'
+    """
+    line = f"{profile.name}: {profile.row_bytes // profile.window:,} bytes a frame"
+    if profile.fps is None:
+        return f"{line}, {profile.row_bytes / 1e6:,.1f} MB a video"
+    return f"{line}, {3600 * profile.fps / profile.stride * profile.row_bytes / 1e6:,.0f} MB an hour of video"
+
+
+def _report_frames(extraction: Extraction) -> None:
+    """Print how much room frames take, before they fill the disk."""
+    from ..extractor import profile_of  # imports torch
+
+    for name, weights in extraction.weights.items():
+        if name in FRAME_PROFILES or (is_hub_name(weights) and read_hub_name(weights).is_frames):
+            say(f"note: {frames_size(profile_of(name, weights))}; --plan says how much in all")
 
 
 def _link_stores(settings: ExtractionSettings, address: str, *, dry_run: bool) -> None:

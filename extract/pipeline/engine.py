@@ -40,10 +40,10 @@ Result = tuple[VideoJob, Extracted | VideoError]
 def num_decode_processes(extractors: Sequence[Extractor], num_cores: int) -> int:
     """Return the number of decode processes.
 
-    Sound needs no network, so all cores decode. With networks on a CPU, decoding is a small part of the work, and a
-    quarter of the cores decode. With a GPU, all cores but one decode.
+    Sound and frames need no network, so all cores decode. With networks on a CPU, decoding is a small part of the work,
+    and a quarter of the cores decode. With a GPU, all cores but one decode.
     """
-    if all(e.profile.modality == "sound" for e in extractors):
+    if all(e.network is None for e in extractors):
         return num_cores
     if all(e.device.type == "cpu" for e in extractors):
         return max(num_cores // 4, 1)

@@ -12,7 +12,7 @@ from torch import Tensor
 from ...storage.common.errors import UserError
 from ...storage.common.signals import stopping
 from ..extractor import Extractor
-from .video_jobs import PENDING_ROW, VideoInProgress, WindowBatch
+from .video_jobs import VideoInProgress, WindowBatch
 
 MAX_SPARE_SHAPES = 8
 """Frame shapes whose memory is cached. Profiles that do not crop have one for each size of video."""
@@ -72,7 +72,7 @@ class InferencePool:
         """Take the window that was written to the memory from ``next_window``."""
         batch = video.filling[index]
         batch.num_rows += 1
-        video.rows[index].append(PENDING_ROW)
+        video.rows[index].add()
         video.num_pending += 1
         if batch.num_rows == len(batch.windows):
             self._start(batch)
@@ -112,28 +112,28 @@ class InferencePool:
 
         Raises:
             UserError: The device ran out of memory.
+            OSError: There is no room for the frames of a video.
         """
         touched: dict[int, VideoInProgress] = {}
         for future in [f for f in self._running if f.done()]:
             self._done.recv(1)
             batch = self._running.pop(future)
-            features = self._rows_of(future, batch)
+            computed = self._rows_of(future, batch)
+            video = batch.video
+            if video.attempt == batch.attempt:
+                video.rows[batch.index].fill(batch.first_row, computed)
+                video.num_pending -= batch.num_rows
+                touched[id(video)] = video
             if len(self._spare) > MAX_SPARE_SHAPES:
                 self._spare.clear()
             kind = tuple(batch.frames.shape), batch.frames.dtype, batch.frames.is_pinned()
             self._spare.setdefault(kind, []).append(batch.frames)
-            video = batch.video
-            if video.attempt == batch.attempt:
-                video.rows[batch.index][batch.first_row : batch.first_row + batch.num_rows] = features
-                video.num_pending -= batch.num_rows
-                touched[id(video)] = video
         return list(touched.values())
 
     @staticmethod
     def _rows_of(future: Future[Tensor], batch: WindowBatch) -> np.ndarray:
         try:
-            # Copied by this thread: nothing that stays then lies in the memory of the thread that computed it.
-            return future.result().numpy().copy()
+            return future.result().numpy()
         except torch.OutOfMemoryError as error:
             reason = str(error).splitlines()[0]
             name, device = batch.extractor.profile.name, batch.extractor.device

@@ -14,7 +14,7 @@ from ...storage.remote.addresses import without_secrets
 from ..decoding.errors import VideoError
 from ..extractor import profile_of
 from ..settings import ExtractionSettings
-from .dataset import prepare_extraction
+from .dataset import frames_size, prepare_extraction
 from .download import Fetcher, fetch_now
 from .pending_work import TRANSIENT, Extraction, VideoTask
 from .probing import ProbedVideo, probe_videos
@@ -24,7 +24,7 @@ from .video_jobs import VideoJob
 NUM_FETCHED = 8
 """Videos on servers that are downloaded at most, to extrapolate from them."""
 ROW_OVERHEAD_BYTES = 8 + 8 + 4
-"""Start, end and valid frames of a row, beside its float16 features."""
+"""Start, end and valid frames of a row, beside its features."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +36,8 @@ class PlannedFeatures:
     hours: float
     num_rows: int
     megabytes: float
+    frames: str = ""
+    """How much room frames take (``frames_size``); empty for features."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,5 +217,6 @@ def planned_features(profile: Profile, probed: Sequence[ProbedVideo], needed: se
         num_videos=len(videos),
         hours=sum(video.duration_seconds for video in videos) / 3600,
         num_rows=num_rows,
-        megabytes=num_rows * (2 * profile.dimension + ROW_OVERHEAD_BYTES) / 1e6,
+        megabytes=num_rows * (profile.row_bytes + ROW_OVERHEAD_BYTES) / 1e6,
+        frames=frames_size(profile) if profile.is_frames else "",
     )

@@ -31,7 +31,8 @@ SHARD_VIDEOS = 64
 SHARD_SECONDS = 120.0
 """A run that is killed loses at most the videos that it finished since the last shard."""
 SHARD_BYTES = 256 << 20
-"""Size of the features that wait to be written. An hour of sound takes 58 MB until it is converted to float16."""
+"""Size of the features that wait to be written. An hour of sound takes 58 MB until it is converted to float16. Frames
+wait in files. A video that is larger has a shard of its own."""
 
 ON_CPU = "decoded on the CPU, not by NVIDIA's video engine"
 UNUSUAL = "unusual"
@@ -102,7 +103,8 @@ class _PendingShards:
         """Write what was finished. If it cannot be sent to a server, it is on disk and the next call sends it."""
         for name, finished in self._features.items():
             if videos := [video for video in finished if self._is_wanted(video.video_id)]:
-                self._writers[name].write(videos, self._provenance(self.extractors[name]))
+                extractor = self.extractors[name]
+                self._writers[name].write(videos, self._provenance(extractor), dtype=extractor.profile.row_type)
             finished.clear()
         if self._thumbnails:
             write_thumbnails(self._dataset.thumbnails, self._thumbnails, self._thumbnail_names)
@@ -200,6 +202,7 @@ def _job_of(worker: WorkerSettings, task: VideoTask, extractors: Mapping[str, Ex
         url=video.url,
         thumbnails_every=worker.thumbnails_every,
         known_thumbnails=task.thumbnails,
+        frames_folder=worker.dataset.path,
     )
 
 
@@ -216,7 +219,8 @@ def _store_result(result: Result, unwritten: _PendingShards, fetcher: Fetcher) -
         if isinstance(extracted, VideoError):
             raise extracted
         for name, video in extracted.features.items():
-            check_storable(video, unwritten.extractors[name].profile)
+            profile = unwritten.extractors[name].profile
+            check_storable(video, profile, profile.row_type)
     except (VideoError, ValueError) as error:
         return VideoOutcome(job.video_id, path, names, _failure(job, path, source, error))
     unwritten.add(extracted, job)
@@ -229,7 +233,10 @@ def _store_result(result: Result, unwritten: _PendingShards, fetcher: Fetcher) -
         partial="; ".join(dict.fromkeys(video.partial for video in features if video.partial)),
         seconds=max(video.duration_seconds for video in features),
         num_rows=sum(len(video.features) for video in features),
-        num_bytes=sum(2 * video.features.size for video in features),
+        num_bytes=sum(
+            len(video.features) * unwritten.extractors[name].profile.row_bytes
+            for name, video in extracted.features.items()
+        ),
         failures={name: _failure(job, path, source, error) for name, error in extracted.failures.items()},
         remark=extracted.remark,
         note=extracted.note,

@@ -12,7 +12,7 @@ from ...storage.common.errors import UserError
 from ...storage.common.terminal import say
 from ...storage.hub.files import find_files
 from ...storage.hub.names import is_hub_name, read_hub_name
-from ...storage.profiles import PROFILES
+from ...storage.profiles import BUILT_IN, WITHOUT_NETWORK
 from ...storage.records import EXACT
 from ...storage.shards import Provenance
 from ...storage.stores.opening import open_features_writer
@@ -49,15 +49,15 @@ def make_extractor(worker: WorkerSettings, name: str) -> Extractor:
     if is_custom_encoder(weights) or is_hub_name(weights):
         extractor = load(weights)
         _check_store(writer, stored, extractor)
-        if is_hub_name(weights):
+        if is_hub_name(weights) and extractor.network is not None:
             remember_weights(extractor.weights, find_files(read_hub_name(weights)).folder)
         return extractor
-    if weights == PRETRAINED and dataset.name == DEMO and PROFILES[name].modality == "frames":
+    if weights == PRETRAINED and dataset.name == DEMO and name not in WITHOUT_NETWORK:
         if stored and stored.weights.is_random:
             weights = "random"
         else:
             try:
-                published_weights(PROFILES[name].weights)
+                published_weights(BUILT_IN[name].weights)
             except UserError as error:
                 say(f"note: {error}")
                 say(

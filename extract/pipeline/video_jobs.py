@@ -21,12 +21,11 @@ from ..decoding.sampling import MAX_VIDEO_SECONDS, FrameSpec, num_windows, windo
 from ..decoding.sound import SoundFinished
 from ..extractor import Extractor
 from .pending_work import KnownThumbnails
+from .rows import Rows, new_rows
 
 MAX_SOUND_ROWS = MAX_VIDEO_SECONDS * RATE // HOP + RATE
 """Sound that begins before time zero, or outlasts the frames a little, may have a few rows more than the longest
 video."""
-PENDING_ROW = np.empty(0, dtype=np.float32)
-"""Stands for a row whose batch is still being computed."""
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -72,6 +71,8 @@ class VideoJob:
     """Seconds between thumbnails; None: three of the video."""
     known_thumbnails: KnownThumbnails | None = None
     """The thumbnails that it has already."""
+    frames_folder: Path | None = None
+    """Folder in which frames wait to be written, if they are asked for; None: the system's for temporary files."""
 
 
 @dataclass(frozen=True)
@@ -148,8 +149,8 @@ class VideoInProgress:
     """The decoder of this attempt; empty before it has begun."""
     excluded_decoders: list[str] = field(default_factory=list)
     """Decoders that did not survive the video."""
-    rows: list[list[np.ndarray]] = field(default_factory=list)
-    """Feature rows for each of ``frame_extractors``."""
+    rows: list[Rows] = field(default_factory=list)
+    """Rows for each of ``frame_extractors``."""
     filling: dict[int, WindowBatch] = field(default_factory=dict)
     """The batch that is not full yet, by index of its extractor."""
     num_pending: int = 0
@@ -198,7 +199,7 @@ class VideoInProgress:
         self.attempt += 1
         self.decoder, self.num_pending, self.finished = decoder, 0, None
         self.filling.clear()
-        self.rows = [[] for _ in self.frame_extractors]
+        self.rows = [new_rows(extractor.profile, self.job.frames_folder) for extractor in self.frame_extractors]
         self.thumbnails, self.num_thumbnail_bytes = [], 0
 
     def add_thumbnail(self, seconds: float, jpeg: bytes) -> None:
@@ -293,7 +294,7 @@ class VideoInProgress:
             starts, ends, valid = window_times(num_frames, 0, spec.window, spec.fps, seconds, stride=profile.stride)
             features[profile.name] = VideoFeatures(
                 video_id=self.job.video_id,
-                features=np.stack(rows),
+                features=rows.stacked(),
                 start_seconds=starts,
                 end_seconds=ends,
                 valid_frames=valid,

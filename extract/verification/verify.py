@@ -15,7 +15,7 @@ from ...storage.records import VideoRecord
 from ...storage.stores.opening import open_store
 from ...storage.stores.store import Store
 from ..decoding.errors import VideoError
-from ..extractor import Extractor
+from ..extractor import Extractor, profile_of
 from ..pipeline.dataset import ExtractionResult, extract_dataset
 from ..pipeline.runner import Runner
 from ..pipeline.store_extractor import choose_devices, make_extractor
@@ -81,6 +81,9 @@ def verify_dataset(
     """
     if settings.verify_against is None:
         raise SettingError("verify_against", None, "expected a folder with features made by others")
+    for name in settings.store_names:
+        if profile_of(name, settings.weights_of(name)).is_frames:
+            raise SettingError("features", name, "frames are not compared; expected features of a network")
     extraction = extract_dataset(settings, runner=runner, on_progress=on_progress)
     (name,) = settings.store_names
     weights = settings.weights_of(name)

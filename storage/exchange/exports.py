@@ -15,6 +15,7 @@ from ..common.problems import Problems
 from ..common.progress import Listener, progress, report_progress_to
 from ..common.writing import atomic_write
 from ..records import VideoFeatures
+from ..stores.opening import refuse_frames
 from ..stores.store import Store
 from .dataset_card import export_hub
 from .feature_files import exported_values
@@ -45,10 +46,12 @@ def export_store(
         The number of videos written.
 
     Raises:
-        UserError: The form is unknown, or the folder is not empty.
+        UserError: The form is unknown or not for frames, or the folder is not empty.
     """
     if form not in FORMS:
         raise UserError(f"form {form!r}: unknown; expected {', '.join(FORMS)}")
+    if form not in FORMS_OF_FRAMES:
+        refuse_frames(store, f"as {form}, they would be lists of numbers; expected {', '.join(FORMS_OF_FRAMES)}")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{target}: not empty; pass a new or empty folder")
     ids = sorted(store.video_ids())
@@ -116,3 +119,5 @@ FORMS: dict[str, Callable[[Store, Path, Iterable[VideoFeatures], Problems], int]
     "parquet": export_parquet,
     "hub": export_hub,
 }
+FORMS_OF_FRAMES = ("npy", "npz", "webdataset")
+"""Forms that keep rows of bytes as they are."""

@@ -107,6 +107,8 @@ def import_features(
         source_videos(source, pattern or features.pattern, key=features.key, times=features.times) as videos,
     ):
         profile = features.profile(features.facts.get("dimension") or _dimension(videos))
+        if profile.is_frames:
+            raise UserError(f"profile {profile.name!r}: frames are not imported; extract them with vlalign-extract")
         declared = Provenance(
             profile=profile,
             weights=_weights_of(videos, weights or Weights(name=profile.weights, sha256="")),

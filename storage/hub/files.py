@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from ..common.errors import READ_ERRORS, UserError, reason_of, refuse_unreadable
 from ..common.files import check_regular, read_object, sha256_of
-from .names import HubName, read_hub_name
+from .names import HubName, read_hub_name, title_of
 
 CONFIG_FILE = "config.json"
 DOWNLOADED_FILES = ("*.json", "*.txt", "*.model", "*.safetensors", "README.md")
@@ -185,7 +185,7 @@ def find_files(name: HubName) -> ModelFiles:
         if not (folder / CONFIG_FILE).is_file():
             problem = f"{folder} has no {CONFIG_FILE}" if folder.is_dir() else f"{folder}: no such folder"
             raise UserError(f"features {name.text}: {problem}; expected what save_pretrained writes, or hf:ORG/MODEL")
-        return ModelFiles(folder.absolute(), folder.absolute().name, "")
+        return ModelFiles(folder.absolute(), title_of(folder.absolute()), "")
     return download_model(name.model, name.revision, f"features {name.text}", "--features hf:/path/to/FOLDER")
 
 

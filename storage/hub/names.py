@@ -14,11 +14,13 @@ POOLINGS = {
     "first": "the first token of its last layer",
 }
 """{option: what a feature is}; without one it is the vector that the model itself gives."""
+FRAMES = "frames"
+"""The option for rows that are the frames that the model takes, not features; a built-in profile has it in its name."""
 WHOLE = "whole"
 HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9._-]+")
 EXPECTED_FORM = (
-    "expected hf:ORG/MODEL, timm:NAME or hf:/path/to/folder, then @REVISION, :tokens, :mean, :first, :2fps or :whole "
-    "if wanted"
+    "expected hf:ORG/MODEL, timm:NAME or hf:/path/to/folder, then @REVISION, :tokens, :mean, :first, :frames, :2fps or "
+    ":whole if wanted"
 )
 
 
@@ -31,7 +33,7 @@ class HubName:
     revision: str | None = None
     """A branch, a tag or a commit; None for the newest. Folders have none."""
     pooling: str | None = None
-    """One of ``POOLINGS``, or None."""
+    """One of ``POOLINGS``, ``FRAMES`` or None."""
     fps: float | None = None
     """Frames a second; None for the model's own."""
     is_whole: bool = False
@@ -43,9 +45,14 @@ class HubName:
         return HUB_ID.fullmatch(self.model) is None
 
     @property
+    def is_frames(self) -> bool:
+        """True if its rows are frames (``Profile.is_frames``)."""
+        return self.pooling == FRAMES
+
+    @property
     def store(self) -> str:
         """The name of its feature store, such as "facebook--dinov2-base--tokens"."""
-        base = Path(self.model).name if self.is_folder else self.model.replace("/", "--")
+        base = title_of(Path(self.model)) if self.is_folder else self.model.replace("/", "--")
         return "--".join(filter(None, (base, self.pooling, self._frames)))
 
     @property
@@ -60,6 +67,16 @@ class HubName:
         if self.is_whole:
             return WHOLE
         return None if self.fps is None else f"{self.fps:g}fps"
+
+
+def title_of(folder: Path) -> str:
+    """Return the name of a model's folder; for the ``video_tower`` of a run, that of the run and "tower".
+
+    models/clip  ->  clip;  runs/ncl-seed0/video_tower  ->  ncl-seed0--tower
+    """
+    if folder.name != "video_tower" or not folder.parent.name:
+        return folder.name
+    return f"{re.sub(r'[^A-Za-z0-9._-]', '_', folder.parent.name)}--tower"
 
 
 def is_hub_name(text: str) -> bool:
@@ -80,7 +97,7 @@ def read_hub_name(text: str) -> HubName:
         raise SettingError("features", text, EXPECTED_FORM)
     pooling, fps, is_whole = None, None, False
     for option in options:
-        if option in POOLINGS and pooling is None:
+        if option in (*POOLINGS, FRAMES) and pooling is None:
             pooling = option
         elif option == WHOLE:
             is_whole = True

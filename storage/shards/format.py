@@ -1,4 +1,5 @@
-"""The format of a feature shard (schema 1): what one writer finishes at once, in a file that never changes afterwards.
+"""The format of a feature shard: what one writer finishes at once, in a file that never changes afterwards. Its schema
+is 1, or 2 if its rows are frames.
 
 To other programs a shard is an HDF5 file that h5py alone can read: ``features`` [sum T, D], flat, contiguous and not
 compressed; ``start_seconds``, ``end_seconds`` and ``valid_frames`` [sum T]; ``videos`` with a row for each video; and
@@ -34,6 +35,9 @@ else:
         from zlib import crc32  # the same checksum
 
 SCHEMA = 1
+FRAMES_SCHEMA = 2
+"""The schema of shards whose rows are frames (``Profile.is_frames``), uint8. Nothing else in them differs; versions
+that know only features refuse it by its number, and so neither read nor repair it."""
 EXTRACTED = "extracted"
 """``origin`` of features that this package computed. Their profile is known, not just stated by the user."""
 UNKNOWN_FACTS = "; unknown: "
@@ -97,7 +101,7 @@ class Provenance:
     def attributes(self) -> dict[str, Any]:
         """Return the attributes as the file has them."""
         return {
-            "schema": SCHEMA,
+            "schema": schema_of(self.profile),
             "profile": self.profile.to_json(),
             "profile_hash": self.profile.hash,
             "weights": self.weights.name,
@@ -113,7 +117,7 @@ class Shard(Provenance):
 
     path: Path
     dtype: np.dtype
-    """Type of the features: float16 or float32."""
+    """Type of the features: float16 or float32; uint8 if they are frames."""
     num_rows: int
     num_bytes: int
     """Size of the file."""
@@ -140,6 +144,16 @@ class Shard(Provenance):
         return sorted(
             (offset, offset + self.num_rows * self.row_bytes(column)) for column, offset in self.offsets.items()
         )
+
+
+def schema_of(profile: Profile) -> int:
+    """Return the schema of the shards of a profile."""
+    return FRAMES_SCHEMA if profile.is_frames else SCHEMA
+
+
+def row_types(profile: Profile) -> tuple[str, ...]:
+    """Return the names of the types that rows of a profile may be stored in."""
+    return ("uint8",) if profile.is_frames else ("float16", "float32")
 
 
 def checksum(columns: Iterable[np.ndarray]) -> int:

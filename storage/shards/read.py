@@ -21,6 +21,7 @@ from .format import (
     BLOCK_BYTES,
     COLUMNS,
     FIRST_LINE,
+    FRAMES_SCHEMA,
     INDEX_TYPES,
     MAX_BLOCK_BYTES,
     MAX_INDEX_BYTES,
@@ -32,6 +33,8 @@ from .format import (
     checksum,
     crc32,
     rest_crc32,
+    row_types,
+    schema_of,
 )
 
 
@@ -68,7 +71,7 @@ def _parse(path: Path, fd: int) -> Shard:
     mode, size = os.fstat(fd).st_mode, os.fstat(fd).st_size
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # reading a folder raises its own error
         raise ValueError("a pipe or a device, expected a file")
-    first_byte, about = _read_block(path, fd)
+    schema, first_byte, about = _read_block(path, fd)
     _check_types(about)
     if about["num_bytes"] != size:
         raise ValueError(f"has {size:,} of its {about['num_bytes']:,} bytes")
@@ -88,22 +91,25 @@ def _parse(path: Path, fd: int) -> Shard:
         first_byte=first_byte,
         rest_crc32=about["rest_crc32"],
     )
-    if shard.dtype not in (np.float16, np.float32) or profile.hash != attributes["profile_hash"]:
+    if shard.dtype.name not in row_types(profile) or profile.hash != attributes["profile_hash"]:
         raise ValueError("impossible profile or data type")
+    if schema != schema_of(profile):
+        raise ValueError(f"schema {schema}, expected {schema_of(profile)} for its profile")
     _check_rows(shard)
     return shard
 
 
-def _read_block(path: Path, fd: int) -> tuple[int, dict[str, Any]]:
-    """Return the size of the block, and its JSON."""
+def _read_block(path: Path, fd: int) -> tuple[int, int, dict[str, Any]]:
+    """Return the schema, the size of the block, and its JSON."""
     block = read_at(fd, BLOCK_BYTES, 0)
     first = FIRST_LINE.match(block)
     if first is None:
         raise ValueError("wrong first line")
     schema, first_byte = int(first[1]), int(first[2])
-    if schema != SCHEMA:
+    if schema not in (SCHEMA, FRAMES_SCHEMA):
         raise OtherSchema(
-            f"{path}: schema {schema}, this vlalign reads {SCHEMA}; extract again with this version, or use that one"
+            f"{path}: schema {schema}, this vlalign reads {SCHEMA} and {FRAMES_SCHEMA}; extract again with this "
+            "version, or use that one"
         )
     if not BLOCK_BYTES <= first_byte <= MAX_BLOCK_BYTES:
         raise ValueError("impossible size of its first block")
@@ -111,7 +117,7 @@ def _read_block(path: Path, fd: int) -> tuple[int, dict[str, Any]]:
         block = read_at(fd, first_byte, 0)
     if len(block) != first_byte or f"{crc32(block[first.end() :]):08x}".encode() != first[3]:
         raise ValueError("its first block is damaged")
-    return first_byte, json.loads(block[first.end() :])
+    return schema, first_byte, json.loads(block[first.end() :])
 
 
 def _check_types(about: dict[str, Any]) -> None:

@@ -27,12 +27,13 @@ from .format import (
     EXTRACTED,
     INDEX_TYPES,
     ROW_TYPES,
-    SCHEMA,
     TEXT,
     Provenance,
     checksum,
     crc32,
     rest_crc32,
+    row_types,
+    schema_of,
 )
 from .names import NewShardNames
 from .read import read_shard
@@ -55,13 +56,20 @@ class VideoRows:
 
 
 def check_storable(video: VideoFeatures, profile: Profile, dtype: DTypeLike = "float16") -> None:
-    """Raise ``ValueError`` for features of another dimension than the profile's, and values that ``dtype`` cannot
-    hold.
+    """Raise ``ValueError`` for features of another dimension than the profile's, values that ``dtype`` cannot hold, and
+    a type that is not one of the profile's: frames are uint8, features float16 or float32.
     """
     if video.features.shape[1] != profile.dimension:
         raise ValueError(
             f"{video.video_id}: features of {video.features.shape[1]:,} values, the profile has {profile.dimension:,}"
         )
+    if np.dtype(dtype).name not in row_types(profile):
+        allowed = " or ".join(row_types(profile))
+        raise ValueError(f"{video.video_id}: {profile.name} is stored as {allowed}, not as {np.dtype(dtype)}")
+    if profile.is_frames:
+        if video.features.dtype != np.uint8:
+            raise ValueError(f"{video.video_id}: frames must be uint8, got {video.features.dtype}")
+        return
     if video.features.dtype == np.float16:
         # NumPy is slow with halves, so their bits are compared: non-finite values come last among those of each sign.
         # Most features have no negative values, and need only the first test.
@@ -98,7 +106,7 @@ def write_shard(
         videos: Features [T, D] and times of each video.
         made_with: Versions of the programs that made the features, and what else ``Provenance.made_with`` has.
         origin: ``EXTRACTED``, or who stated the profile.
-        dtype: Type that the features are stored in, float16 or float32.
+        dtype: Type that the features are stored in, float16 or float32; uint8 for frames.
         names: Names for the shards of one writer in ``folder``; None to list the folder for this one.
 
     Returns:
@@ -261,9 +269,10 @@ def block_of(plan: Plan, table: np.ndarray, rest: int) -> bytes:
             "dtype": [[name, table.dtype[name].str] for name in table.dtype.names or ()],
         },
     }
+    schema = schema_of(plan.provenance.profile)
     first = "vlalign feature shard, schema {}, HDF5 from byte {}, crc32 of this block from here on {:08x}\n"
-    padded = json.dumps(about).encode().ljust(plan.first_byte - len(first.format(SCHEMA, plan.first_byte, 0)))
-    return first.format(SCHEMA, plan.first_byte, crc32(padded)).encode() + padded
+    padded = json.dumps(about).encode().ljust(plan.first_byte - len(first.format(schema, plan.first_byte, 0)))
+    return first.format(schema, plan.first_byte, crc32(padded)).encode() + padded
 
 
 def _write_columns(fd: int, plan: Plan, table: np.ndarray, rows_of: Callable[[int], VideoRows]) -> list[int]:

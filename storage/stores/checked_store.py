@@ -16,7 +16,7 @@ from ..common.errors import UserError, VlalignError, reason_of
 from ..common.terminal import one_line
 from ..common.validation import is_text
 from ..records import Profile, StoredVideo, VideoFeatures, Weights
-from ..shards.format import Provenance
+from ..shards.format import Provenance, row_types
 from .feature_store import FeatureStore
 from .store import ClipSpan, RowRange, RowTimes, Store, StoreWriter
 
@@ -229,11 +229,11 @@ class CheckedStore(_OwnCode, Store):
             dtype: The type that was asked for; None: one that features are stored in.
         """
         shape = (num_rows, self.profile.dimension)
-        allowed = (np.float16, np.float32) if dtype is None else (dtype,)
-        kind = "float16 or float32" if dtype is None else str(dtype)
+        allowed = tuple(map(np.dtype, row_types(self.profile))) if dtype is None else (dtype,)
+        kind = " or ".join(map(str, allowed))
         is_right = _is_array(rows) and rows.shape == shape and rows.dtype in allowed
         self._expect(is_right, what, rows, f"{kind} {list(shape)}")
-        if not np.isfinite(rows).all():
+        if rows.dtype != np.uint8 and not np.isfinite(rows).all():
             raise UserError(f"{self._named}: {what}: contains NaN or infinite values; expected finite ones")
 
     def get_clips(self, clips: Sequence[ClipSpan], *, dtype: DTypeLike | None = np.float32) -> list[VideoFeatures]:

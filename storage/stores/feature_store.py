@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike
 from ..common.errors import UserError
 from ..common.terminal import note_once
 from ..common.threads import map_in_threads
-from ..profiles import PROFILES
+from ..profiles import BUILT_IN
 from ..records import StoredVideo, VideoFeatures
 from ..remote.store import RemoteStore, is_stub, remote_store
 from ..shards.format import Shard
@@ -180,11 +180,15 @@ class FeatureStore(Store):
         return written_at_ns(self.locate(video_id)[0].path)
 
     def get_clips(self, clips: Sequence[ClipSpan], *, dtype: DTypeLike | None = np.float32) -> list[VideoFeatures]:
-        """Return the rows of many clips, in the order of ``clips``. With ``dtype`` None, the arrays are read-only."""
+        """Return the rows of many clips, in the order of ``clips``. With ``dtype`` None, the arrays are read-only.
+
+        Of frames, then, nothing is read from the disk but what the caller looks at, since a clip has many and few of
+        them are used. ``get_rows`` asks the disk for those that it is given.
+        """
 
         def read(snapshot: Snapshot) -> list[VideoFeatures]:
             ranges = snapshot.row_ranges(clips)
-            rows = snapshot.get_rows(ranges, check=self.check_rows)
+            rows = snapshot.get_rows(ranges, check=self.check_rows, is_prefetched=not self.profile.is_frames)
             return [
                 clip_record(snapshot.about(row_range[0]), snapshot.row_times(row_range[0]), row_range, features, dtype)
                 for row_range, features in zip(ranges, rows, strict=True)
@@ -351,7 +355,7 @@ class Snapshot:
             ranges.append((video_id, part.start, part.stop))
         return ranges
 
-    def get_rows(self, ranges: Sequence[RowRange], *, check: bool) -> list[np.ndarray]:
+    def get_rows(self, ranges: Sequence[RowRange], *, check: bool, is_prefetched: bool = True) -> list[np.ndarray]:
         """Return the features of each range.
 
         Rows that were not asked for lately are asked of the disk all at once, in the order in which they lie there.
@@ -359,13 +363,17 @@ class Snapshot:
         Args:
             ranges: The rows to return.
             check: Compare the rows of each video with their checksum; raises ``UserError`` for damage.
+            is_prefetched: Ask the disk for the rows; False: they are read when they are looked at.
         """
         parts: list[np.ndarray] = [NO_ROWS] * len(ranges)
         new = []
         prefetched = self._prefetched
         for index, (video_id, low, high) in enumerate(ranges):  # hot loop: 20 us a range, 16 of them to copy it
             known = prefetched.get(video_id)
-            if known is None or low < known[0] or high > known[1]:
+            if not is_prefetched:
+                rows, place = self.rows(video_id)
+                parts[index] = rows.features[rows.first_rows[place] + low : rows.first_rows[place] + high]
+            elif known is None or low < known[0] or high > known[1]:
                 new.append((self.positions[video_id], index))
             else:
                 first = known[2]
@@ -421,7 +429,7 @@ def _read_shards(folder: Path, remote: RemoteStore | None) -> list[Shard]:
             missing = error.filename
             continue
         if not shards:
-            named = folder.name if folder.name in PROFILES else "NAME, or hf:ORG/MODEL for a hub model"
+            named = folder.name if folder.name in BUILT_IN else "NAME, or hf:ORG/MODEL for a hub model"
             raise UserError(f"{folder}: no feature store (no *.h5); make it with vlalign-extract --features {named}")
         if remote or shard_files(folder) == [shard.path for shard in shards]:
             return shards

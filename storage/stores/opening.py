@@ -92,6 +92,17 @@ def find_features(dataset: DatasetFolder, name: str) -> Store | None:
     return store if len(store) else None
 
 
+def refuse_frames(store: Store, todo: str) -> None:
+    """Raise ``UserError`` if the rows of a store are frames, where features of a network are needed.
+
+    Args:
+        store: The store.
+        todo: What to do instead, for the message.
+    """
+    if store.profile.is_frames:
+        raise UserError(f"{store.where}: its rows are frames, not features of a network; {todo}")
+
+
 def open_features_writer(dataset: DatasetFolder, name: str) -> StoreWriter:
     """Open the store of a data set's features to write into it.
 

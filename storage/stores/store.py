@@ -97,7 +97,9 @@ class Store(Protocol):
 
     @abstractmethod
     def get_rows(self, ranges: Sequence[RowRange]) -> list[np.ndarray]:
-        """Return the features [T, D] of each range in the type that they are stored in, float16 or float32.
+        """Return the features [T, D] of each range in the type that they are stored in.
+
+        That is float16 or float32, or uint8 if they are frames.
 
         The arrays are read-only, and finite.
         """
@@ -264,7 +266,7 @@ class StoreWriter(Protocol):
         Args:
             videos: Features [T, D] and times of each video. Of two with the same id the later one counts.
             provenance: How the features were made (``refuse_mixed``).
-            dtype: Type that the features are stored in, float16 or float32.
+            dtype: Type that the features are stored in, float16 or float32; uint8 for frames.
 
         Raises:
             UserError: The store's features have another profile, weights or origin.

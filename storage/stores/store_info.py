@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..common.terminal import number_of
-from ..shards.format import SCHEMA
+from ..shards.format import schema_of
 from .feature_store import FeatureStore
 
 
@@ -68,7 +68,7 @@ def describe(store: FeatureStore) -> StoreInfo:
     decoders = Counter(decoder.decode() for table in tables for decoder in table["decoder"].tolist())
     return StoreInfo(
         folder=str(store.folder),
-        schema=SCHEMA,
+        schema=schema_of(store.profile),
         origin=store.origin,
         profile=store.profile.facts(),
         profile_hash=store.profile.hash,

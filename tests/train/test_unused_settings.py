@@ -277,6 +277,8 @@ ELSEWHERE = {
     "recipe": "says where settings come from",
     "init": "says what training starts from",
     "encoder": "decides which settings are used",
+    "video_tower": "needs a store of frames: tested in test_video_tower.py",
+    "frame_augmentation": "needs a video tower: tested in test_video_tower.py",
     "bag": "decides which settings are used; tested in objectives/test_words.py",
     "losses": "decides which settings are used; refused where there is nothing to choose",
     "normalized_loss": "decides which settings are used; tested in losses/test_ncl.py",

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,22 @@ from ...storage.common.plugins import trust_modules
 from ...storage.common.terminal import number_of
 from ...storage.common.writing import atomic_write, make_folder, open_to_read
 from ...storage.dataset.folder import DatasetFolder
-from ...storage.hub.names import HUB_ID
+from ...storage.hub.names import HUB_ID, is_hub_name, read_hub_name
+from ...storage.profiles import PROFILES
 from ..data.stores import Stores
 from ..data.text_inputs import save_text_inputs
 from ..data.usable_captions import captions_of_split
-from ..runs.files import CARD_FILE, EVENTS_FILE, IDF_FILE, LABELS_FILE, METRICS_FILE, MODEL_FILE, RUN_FILE, TEXT_FOLDER
+from ..runs.files import (
+    CARD_FILE,
+    EVENTS_FILE,
+    IDF_FILE,
+    LABELS_FILE,
+    METRICS_FILE,
+    MODEL_FILE,
+    RUN_FILE,
+    TEXT_FOLDER,
+    VIDEO_FOLDER,
+)
 from ..runs.folder import named_folder, own_dataset
 from ..runs.load import load_scorer
 from ..runs.loaded_run import read_metrics
@@ -27,7 +39,7 @@ from ..runs.run_json import find_run_stores, read_events, read_run
 from .run_card import run_card
 from .run_metrics import RunMetrics, read_run_metrics
 
-SETTINGS_OF_PATHS = ("text_encoder", "init")
+SETTINGS_OF_PATHS = ("text_encoder", "init", "video_tower")
 """Settings that may name a folder of this machine."""
 
 
@@ -75,6 +87,9 @@ def export_run(run: Path | str, folder: Path | str, *, trust: Collection[str] = 
     ):
         shutil.copyfileobj(source, target)
     save_text_inputs(scorer.text_inputs, folder / TEXT_FOLDER)
+    if (tower := scorer.model.video_tower) is not None:
+        make_folder(folder / VIDEO_FOLDER)
+        tower.saved.save(folder / VIDEO_FOLDER)
     write_idf(folder / IDF_FILE, read_idf(own.idf))
     write_jsonl(folder / EVENTS_FILE, events)
     if labels:
@@ -122,7 +137,16 @@ def _exported(about: Mapping[str, Any], stores: Stores) -> dict[str, Any]:
 
 
 def _without_folder(value: str) -> str:
-    """Return a model's or a run's name without the folder that it is in. Names of the hub stay."""
+    """Return a model's or a run's name without the folder that it is in. Names of the hub stay.
+
+    hf:/home/me/clip:mean  ->  hf:clip:mean;  clip_vit_b32=/home/me/weights.bin  ->  clip_vit_b32=weights.bin
+    """
+    if is_hub_name(value):
+        hub = read_hub_name(value)
+        return replace(hub, model=Path(hub.model).name).text if hub.is_folder else value
+    name, equals, weights = value.partition("=")
+    if equals and name in PROFILES:
+        return f"{name}={Path(weights).name}"
     return value if HUB_ID.fullmatch(value) and not Path(value).exists() else Path(value).name
 
 

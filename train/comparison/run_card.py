@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from ...storage.common.terminal import one_line
-from ...storage.profiles import PROFILES
+from ...storage.profiles import BUILT_IN
 from ...storage.shards import EXTRACTED
 from ...storage.stores.store import Store
 from ..data.stores import Stores
@@ -16,7 +16,17 @@ from ..evaluation import TASKS
 from ..recipes.departures import departures_of
 from ..recipes.own_parts import plugins_of
 from ..recipes.train_config import TrainConfig
-from ..runs.files import CARD_FILE, EVENTS_FILE, IDF_FILE, LABELS_FILE, METRICS_FILE, MODEL_FILE, RUN_FILE, TEXT_FOLDER
+from ..runs.files import (
+    CARD_FILE,
+    EVENTS_FILE,
+    IDF_FILE,
+    LABELS_FILE,
+    METRICS_FILE,
+    MODEL_FILE,
+    RUN_FILE,
+    TEXT_FOLDER,
+    VIDEO_FOLDER,
+)
 from ..runs.folder import changed_settings
 from ..runs.run_json import features_note
 from .run_metrics import RunMetrics
@@ -26,6 +36,7 @@ FILES = {
     RUN_FILE: "settings, profiles and checksums of the features, and how the training went",
     MODEL_FILE: "the weights",
     f"{TEXT_FOLDER}/": f"what turns texts into numbers: a tokenizer, {WORD_LIST_FILE} or {WORD_VECTORS_FILE}",
+    f"{VIDEO_FOLDER}/": "what turns frames into features: the profile and the sizes of the network, if one was tuned",
     IDF_FILE: "how many training captions have each word, by which words are weighted",
     LABELS_FILE: "the answers or labels that the run tells apart, if it does",
     EVENTS_FILE: "the losses of each step, which the report of an evaluation shows",
@@ -123,7 +134,7 @@ def _summary(config: TrainConfig, about: Mapping[str, Any]) -> str:
 def _loading(config: TrainConfig, about: Mapping[str, Any], stores: Stores) -> str:
     both = [*zip(config.data.features.split("+"), stores.features, strict=True)]
     scores_texts = config.objective.task is None and config.model.encoder_traits.reads_words
-    can_extract = all(name in PROFILES and PROFILES[name].hash == store.profile.hash for name, store in both)
+    can_extract = all(name in BUILT_IN and BUILT_IN[name].hash == store.profile.hash for name, store in both)
     modules = sorted({plugin.module for plugin in plugins_of(config).values()})
     trust = f", trust={json.dumps(modules)}" if modules else ""
     option = "".join(f" --trust {module}" for module in modules)
@@ -225,6 +236,8 @@ def _data(config: TrainConfig, about: Mapping[str, Any], training: str) -> str:
         lines.append(f"features {_text(name)} of {videos}; checksum of their rows {_text(checksum)}")
     if config.init:
         lines.append(f"training started from the weights of the run {_text(config.init)}")
+    if config.model.video_tower:
+        lines.append(f"video tower {_text(config.model.video_tower)}, tuned on frames")
     if config.model.text_encoder != "small" and "text_encoder" not in config.ignored_settings():
         how = "not tuned" if config.objective.is_solved else "tuned"
         lines.append(f"text encoder {_text(config.model.text_encoder)}, {how}")

@@ -154,9 +154,10 @@ def pad_rows(rows: Sequence[np.ndarray], dim: int) -> tuple[Tensor, Tensor]:
     """Return rows [B, M, D], padded with zeros to the longest, and the mask [B, M], True for a row.
 
     A clip without rows has one row of zeros, because a mean or a softmax over nothing is not a number. Rows of float16
-    stay so: half as much goes to the device that computes with them.
+    stay so: half as much goes to the device that computes with them. Frames stay bytes.
     """
-    kind = np.result_type(np.float16, *{part.dtype for part in rows})
+    kinds = {part.dtype for part in rows}
+    kind = np.dtype(np.uint8) if kinds == {np.dtype(np.uint8)} else np.result_type(np.float16, *kinds)
     features = np.zeros((len(rows), max(1, *map(len, rows)), dim), dtype=kind)
     mask = torch.zeros(features.shape[:2], dtype=torch.bool)
     for index, part in enumerate(rows):

@@ -23,6 +23,25 @@ class Stores:
     """{features: store} of inputs of one's own."""
 
 
+def check_frames_are_read(stores: Stores, video_tower: str) -> None:
+    """Check that a store of frames has a video tower that reads it, and that a video tower reads a store of frames.
+
+    Raises:
+        SettingError: One of them is missing, or frames are an input of one's own.
+    """
+    for store in stores.features:
+        name = store.profile.name
+        if store.profile.is_frames and not video_tower:
+            problem = f"expected the network that reads the frames of {name}, such as clip_vit_b32 or hf:FOLDER"
+            raise SettingError("video_tower", "is missing", problem)
+        if video_tower and not store.profile.is_frames:
+            problem = f"video_tower {video_tower} reads frames, such as those of {name}_frames; omit it for features"
+            raise SettingError("features", name, problem)
+    for name, store in stores.extra.items():
+        if store.profile.is_frames:
+            raise SettingError("features", name, "frames cannot be rows of an input of one's own")
+
+
 class StoreOrigin(TypedDict):
     """The origin of a store's features."""
 

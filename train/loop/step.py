@@ -23,6 +23,7 @@ from ..objectives import Objective
 from ..objectives.batch import Batch
 from ..recipes.train_config import TrainConfig
 from ..settings import OptimizationSettings
+from .frame_augmentation import augmented
 from .gradients import summed_gradients
 
 
@@ -31,8 +32,9 @@ def learning_rate_factor(
 ) -> float:
     """Return the part of the peak learning rate that a step has.
 
-    After a linear warm-up it falls as ``schedule`` says: linearly (TACo section 4.3), as a cosine (NCL appendix B),
-    or not at all (SSML).
+    After a linear warm-up it falls as ``schedule`` says: linearly (TACo section 4.3), as a cosine, not at all (SSML),
+    or as CLIP4Clip's ``warmup_cosine`` (modules/optimization.py): the cosine of all steps, whose first ones the warm-up
+    replaces, so that it falls from 1 to 0.98 at the end of a warm-up of a tenth.
 
     Args:
         step: Counts from 0.
@@ -40,13 +42,14 @@ def learning_rate_factor(
         settings: The run's.
         schedule: One of ``SCHEDULES``; None: that of the settings.
     """
+    schedule = schedule or settings.schedule
     warmup = min(settings.warmup_steps, num_steps // 2)
+    if schedule == "bert-cosine":
+        return step / warmup if step < warmup else (1 + math.cos(math.pi * step / num_steps)) / 2
     if step < warmup:
         return (step + 1) / warmup
     left = (num_steps - step) / max(num_steps - warmup, 1)
-    return {"linear": left, "cosine": (1 - math.cos(math.pi * left)) / 2, "constant": 1.0}[
-        schedule or settings.schedule
-    ]
+    return {"linear": left, "cosine": (1 - math.cos(math.pi * left)) / 2, "constant": 1.0}[schedule]
 
 
 def encode(model: PairModel, inputs: Inputs, micro_batch_size: int) -> tuple[TextTokens | None, VideoTokens]:
@@ -70,11 +73,15 @@ def encode(model: PairModel, inputs: Inputs, micro_batch_size: int) -> tuple[Tex
     rows, mask, lengths = inputs.rows, inputs.mask, inputs.lengths
     if not micro_batch_size:
         return texts, model.tokens_of_videos(rows, mask, lengths, inputs.video_extra)
+    if (tower := model.video_tower) is not None and tower.is_frozen:  # it needs no gradient, and runs once
+        rows, mask, lengths = model.rows_of_frames(rows, mask, lengths)
     videos = []
     for part in micro_batches(len(rows), micro_batch_size):
         of_part, extra = None if lengths is None else lengths[part], _part(inputs.video_extra, part)
         videos.append(checkpoint(encode_videos, rows[part], mask[part], of_part, extra, use_reentrant=False))
     # An encoder that gives no tokens makes one vector of all rows, whose number is not that of its tokens.
+    if tower is not None and not tower.is_frozen:
+        lengths = tower.row_counts(lengths)
     known = lengths if model.traits.gives_tokens else None
     return texts, replace(tokens_of(VideoTokens, _joined(videos)), lengths_B=known)
 
@@ -142,6 +149,8 @@ def backward(model: PairModel, inputs: Inputs, config: TrainConfig, step: int, w
     """
     seed, micro_batch_size = config.optimization.seed, config.optimization.micro_batch_size
     torch.manual_seed(random.Random(f"{seed} step {step} process {workers.rank}").getrandbits(63))
+    if (tower := model.video_tower) is not None:
+        inputs = augmented(inputs, config, step, workers, tower.saved.profile.frame_shape)
     texts, videos = encode(model, inputs, micro_batch_size)
     generator = torch.Generator().manual_seed(random.Random(f"{seed} step {step}").getrandbits(63))
     masked = encode_masked(model, inputs, config, workers, generator) if config.objective.masks_words else None

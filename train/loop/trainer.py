@@ -3,7 +3,7 @@
 import copy
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from ...storage.common.terminal import say
 from ...storage.common.writing import make_folder, remove_file
 from ...storage.dataset.folder import DatasetFolder
 from ..data.clip_features import ClipFeatures
-from ..data.clips import Clips
+from ..data.clips import Clip, Clips
 from ..data.examples import Examples, ExampleSource, Inputs, PairExamples
 from ..data.extra_inputs import ExtraInputs
 from ..data.pair_weights import Density
@@ -38,15 +38,17 @@ from ..data.text_inputs import (
 from ..distributed import Workers
 from ..models.base import PairModel
 from ..models.build import make_model
+from ..models.video_tower import VideoTower, check_frames
 from ..models.words import WordPair
 from ..objectives.base import Objective
 from ..recipes.train_config import TrainConfig
 from ..runs.checkpoint import RunState, load_init, load_model, load_state, save_model, save_state
-from ..runs.files import LABELS_FILE, MODEL_FILE, STATE_FILE, TEXT_FOLDER
-from ..runs.load import plan_model, read_text_inputs, read_token_weights
+from ..runs.files import LABELS_FILE, MODEL_FILE, STATE_FILE, TEXT_FOLDER, VIDEO_FOLDER
+from ..runs.load import plan_model, read_text_inputs, read_token_weights, read_video_tower
 from ..runs.run_json import describe_inputs, save_run
 from ..scoring.scorer import Scorer
 from ..settings import SMALL_TEXT_ENCODER
+from .bert_adam import BertAdam
 from .event_log import EventLog, logged
 from .parameter_groups import FACTOR, SCHEDULE, parameter_groups
 from .prefetch import PrefetchedInputs
@@ -56,6 +58,8 @@ from .validation import VALIDATIONS, report_kept
 
 MAX_STATISTICS_CLIPS = 2000
 """Upper limit of the training clips over which features are standardised."""
+MAX_TOWER_STATISTICS_CLIPS = 200
+"""The same if a video tower makes the features."""
 MAX_COLLAPSED_CODEWORDS = 2
 """A codebook with this many codewords in use or fewer has collapsed: it hardly tells anything apart."""
 READ_LOSSES_EVERY = 10
@@ -67,6 +71,8 @@ EMA_WARMUP = 9
 def set_feature_statistics(model: PairModel, features: ClipFeatures, clips: Clips, *, max_rows: int, seed: int) -> None:
     """Set the mean and standard deviation of each feature, over the rows of at most 2,000 training clips.
 
+    If a video tower makes the features, there are at most 200 clips.
+
     Args:
         model: A model that standardises features.
         features: Of the clips.
@@ -74,12 +80,26 @@ def set_feature_statistics(model: PairModel, features: ClipFeatures, clips: Clip
         max_rows: Upper limit of a clip's rows.
         seed: Draws the clips.
     """
-    sample = random.Random(seed).sample(clips, min(MAX_STATISTICS_CLIPS, len(clips)))
-    rows = np.concatenate(features.rows(sample, max_rows)).astype(np.float32)
+    limit = MAX_STATISTICS_CLIPS if model.video_tower is None else MAX_TOWER_STATISTICS_CLIPS
+    sample = random.Random(seed).sample(clips, min(limit, len(clips)))
+    if model.video_tower is None:
+        rows = np.concatenate(features.rows(sample, max_rows)).astype(np.float32)
+    else:
+        rows = _rows_behind(model.video_tower.eval(), features, sample, max_rows)
     std = rows.std(axis=0)
     model.feature_mean.copy_(torch.from_numpy(rows.mean(axis=0)))
     # A constant dimension gets std 1, so it standardises to 0 instead of blown-up rounding errors.
     model.feature_std.copy_(torch.from_numpy(np.where(std > 1e-6 * np.abs(rows).max(), std, 1.0)))
+
+
+@torch.no_grad()
+def _rows_behind(tower: VideoTower, features: ClipFeatures, clips: Sequence[Clip], max_rows: int) -> np.ndarray:
+    """Return the rows [N, F] that a video tower makes of clips, a clip at a time."""
+    parts = []
+    for clip in progress(clips, total=len(clips), what="statistics of features", unit="clips"):
+        frames, mask = (x.to(tower.mean.device) for x in features.batch([clip], max_rows))
+        parts.append(tower.rows(frames, mask, None)[0][0].cpu().numpy())
+    return np.concatenate(parts)
 
 
 @dataclass(frozen=True)
@@ -133,7 +153,7 @@ class Trainer:
         self.job, self.config, self.folder = job, job.config, job.folder
         self.workers, self.device, self.problems = workers, device, problems
         self._resumes = (self.folder / STATE_FILE).exists()
-        features = ClipFeatures(stores.features, self.config.data.grid)
+        features = ClipFeatures(stores.features, self.config.store_grid)
         self.extra = ExtraInputs(self.config.extra, stores.extra)
         inputs = describe_inputs(job.dataset, stores, job.init, config=job.config)
         self.examples = self._read_examples(features, stores)
@@ -144,7 +164,7 @@ class Trainer:
         weights = read_token_weights(job.dataset.idf, self.config)
         text_inputs = self._make_text_inputs(weights, stores)
         self._check_sentences(text_inputs)
-        self.model = self._make_model(features, text_inputs)
+        self.model = self._make_model(features, text_inputs, self._make_video_tower(stores))
         self.model.to(device)
         self.ema_model = self._copy_for_ema()  # on the device, and before anything is compiled
         self._set_precision_and_compile()
@@ -219,15 +239,36 @@ class Trainer:
         if self.config.objective.is_solved and name != SMALL_TEXT_ENCODER and not has_one:
             raise SettingError("text_encoder", name, f"the run {self.job.init} has none; omit it")
 
-    def _make_model(self, features: ClipFeatures, text_inputs: TextInputs) -> PairModel:
+    def _make_video_tower(self, stores: Stores) -> VideoTower | None:
+        """Return a pretrained, saved or random video tower, or None if the store has features."""
+        config, init = self.config, self.job.init
+        name = config.model.tower
+        if name is None:
+            return None
+        if self._resumes:
+            return read_video_tower(self.folder / STATE_FILE, config)
+        frames = stores.features[0].profile
+        if init is None or not (init / VIDEO_FOLDER).is_dir():
+            tower = VideoTower.new(name, frames, config.data.grid, seed=config.optimization.seed)
+        else:
+            tower = read_video_tower(init / MODEL_FILE, config)
+            assert tower is not None, "the settings name one"
+            check_frames(frames, tower.saved.profile)
+        if self.workers.is_first:
+            size = sum(parameter.numel() for parameter in tower.parameters())
+            begins = f"those of {init.name}" if init is not None else tower.saved.weights.name
+            say(f"video tower {tower.saved.profile.name}: {size:,} numbers; it begins with the weights {begins}")
+        return tower
+
+    def _make_model(self, features: ClipFeatures, text_inputs: TextInputs, tower: VideoTower | None) -> PairModel:
         """Return the model, on the CPU; for a new run, with feature statistics and initial weights."""
         config = self.config
-        model = make_model(config.model, plan_model(config, features.dim, text_inputs, len(self.examples.labels)))
+        plan = plan_model(config, features.dim, text_inputs, len(self.examples.labels), tower)
+        model = make_model(config.model, plan)
         if self._resumes:
             return model
         if model.standardises:
-            clips, max_rows = self.examples.clips, config.data.max_video_tokens
-            set_feature_statistics(model, features, clips, max_rows=max_rows, seed=config.optimization.seed)
+            self._set_feature_statistics(model, features)
         if self.job.init is not None:
             load_init(self.job.init, model)
             if config.objective.is_solved and self.workers.is_first:
@@ -235,6 +276,22 @@ class Trainer:
         elif config.objective.is_solved:
             self._solve(model, features, text_inputs)
         return model
+
+    def _set_feature_statistics(self, model: PairModel, features: ClipFeatures) -> None:
+        config = self.config
+
+        def statistics() -> tuple[torch.Tensor, torch.Tensor]:
+            clips, max_rows = self.examples.clips, config.data.max_video_tokens
+            set_feature_statistics(model, features, clips, max_rows=max_rows, seed=config.optimization.seed)
+            return model.feature_mean, model.feature_std
+
+        if model.video_tower is None:
+            statistics()
+            return
+        model.video_tower.to(self.device)
+        found = self.workers.from_first(statistics)
+        model.feature_mean.copy_(found[0])
+        model.feature_std.copy_(found[1])
 
     def _solve(self, model: PairModel, features: ClipFeatures, text_inputs: TextInputs) -> None:
         """Solve what the model does not train, in the first process, and send it to the others."""
@@ -261,6 +318,8 @@ class Trainer:
         if self.config.model.compile:
             keep_compiled_code_private()
             self.model.compile_layers()
+            if self.model.video_tower is not None:
+                self.model.video_tower.compile_network()
 
     def _make_optimizer(self) -> torch.optim.Adam:
         # AdamW is the default: as a part of the gradient, Adam scales weight decay up to full steps for rows of the
@@ -270,8 +329,11 @@ class Trainer:
         if lines and self.workers.is_first:
             say(f"parameter groups: {'; '.join(lines)}")
         settings = self.config.optimization
+        rates = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
+        if settings.optimizer == "bertadam":
+            return BertAdam(groups, **rates)
         kind = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}[settings.optimizer]
-        return kind(groups, lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True)
+        return kind(groups, **rates, fused=True)
 
     def _load_state_or_start_folder(self, text_inputs: TextInputs) -> None:
         if self._resumes:
@@ -281,6 +343,9 @@ class Trainer:
         elif self.workers.is_first:
             make_folder(self.folder)
             save_text_inputs(text_inputs, self.folder / TEXT_FOLDER)
+            if (tower := self.model.video_tower) is not None:
+                make_folder(self.folder / VIDEO_FOLDER)
+                tower.saved.save(self.folder / VIDEO_FOLDER)
             if self.examples.labels:
                 write_json(self.folder / LABELS_FILE, self.examples.labels)
 

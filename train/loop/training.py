@@ -16,12 +16,12 @@ from ...storage.common.terminal import say
 from ...storage.common.writing import check_folders
 from ...storage.dataset.folder import DatasetFolder, find_prepared
 from ...storage.stores.opening import StoreSource
-from ..data.stores import choose_features, only_features
+from ..data.stores import check_frames_are_read, choose_features, only_features
 from ..objectives import objective_for
 from ..recipes.own_parts import load_named
 from ..recipes.recipes import BEHIND_DEFAULT, RECIPES, describe, make_config, usual_recipe
 from ..recipes.train_config import TrainConfig, refuse_ignored
-from ..runs.files import TENSORBOARD_FOLDER, TEXT_FOLDER
+from ..runs.files import TENSORBOARD_FOLDER, TEXT_FOLDER, VIDEO_FOLDER
 from ..runs.folder import default_run_name, find_run, old_idf_note
 from ..runs.run_json import describe_inputs, is_trained, open_run_stores, read_config, read_figures, read_run
 
@@ -103,9 +103,10 @@ def train(
     if not may_be_unused:
         refuse_ignored(config, given)
     run_folder = folder.runs / (run_name or default_run_name(config, init_folder))
-    parts = [run_folder / name for name in (TENSORBOARD_FOLDER, TEXT_FOLDER)]
+    parts = [run_folder / name for name in (TENSORBOARD_FOLDER, TEXT_FOLDER, VIDEO_FOLDER)]
     check_folders(*parts, folder.captions, folder.pairs, folder.path / "pair_weights")
     opened = open_run_stores(folder, config)
+    check_frames_are_read(opened, config.model.video_tower)
     if is_trained(run_folder, config, describe_inputs(folder, opened, init_folder, config=config)):
         say(f"{run_folder}: trained before with the same settings on the same data; nothing to do")
         best, last = read_figures(run_folder)

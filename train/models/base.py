@@ -21,6 +21,8 @@ from .tokens import Extra, TextTokens, TokenSizes, VideoTokens
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from .video_tower import VideoTower
+
 
 class QueryQueue(nn.Module):
     """The last training queries of each kind, saved with the model (NCL section 3.4).
@@ -99,6 +101,8 @@ class ModelPlan:
     is_solved: bool = False
     """A part of the model is solved, not trained (``loop.solving``)."""
     make_modules: MakeModules = no_modules
+    video_tower: VideoTower | None = None
+    """Makes the rows of features out of frames; its width is ``feature_dim``."""
 
 
 class PairModel(MixedPrecision):
@@ -134,6 +138,7 @@ class PairModel(MixedPrecision):
         self.queries: QueryQueue | None = None
         self.own: nn.Module | None = None
         self.masked_words: MaskedWordHead | None = None
+        self.video_tower: VideoTower | None = None
 
     @classmethod
     def from_settings(cls, settings: ModelSettings, plan: ModelPlan) -> Self:
@@ -155,8 +160,9 @@ class PairModel(MixedPrecision):
     def set_precision(self, precision: str) -> None:
         """Set the precision of the layers while training, "fp32" or "bf16". Weights and losses stay float32."""
         self.in_bfloat16 = precision == "bf16"
-        if self.fusion is not None:
-            self.fusion.in_bfloat16 = self.in_bfloat16
+        for part in (self.fusion, self.video_tower):
+            if part is not None:
+                part.in_bfloat16 = self.in_bfloat16
 
     def compile_layers(self) -> None:
         """Compile the layers with torch.compile, for sequences of any length."""
@@ -183,10 +189,22 @@ class PairModel(MixedPrecision):
     def tokens_of_videos(
         self, features_BMF: Tensor, mask_BM: Tensor, lengths_B: Tensor | None, extra: Mapping[str, Tensor]
     ) -> VideoTokens:
-        """Return what ``encode_videos`` does, with inputs of one's own: {name: tensor [B, ...]}."""
+        """Return what ``encode_videos`` does, with inputs of one's own: {name: tensor [B, ...]}.
+
+        Rows may also be frames, which the video tower makes into features first.
+        """
         own: dict[str, Any] = {"extra": Extra(extra)} if self.traits.extra else {}
+        features_BMF, mask_BM, lengths_B = self.rows_of_frames(features_BMF, mask_BM, lengths_B)
         videos = self.encode_videos(features_BMF, mask_BM, lengths_B, **own)
         return replace(videos, extra=Extra({**extra, **videos.extra})) if extra else videos
+
+    def rows_of_frames(
+        self, rows_BMF: Tensor, mask_BM: Tensor, lengths_B: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return the arguments of ``encode_videos``; frames, which are uint8, are made into rows of features."""
+        if self.video_tower is None or rows_BMF.dtype != torch.uint8:
+            return rows_BMF, mask_BM, lengths_B
+        return self.video_tower.rows(rows_BMF, mask_BM, lengths_B)
 
     def tokens_of_texts(self, inputs: dict[str, Tensor], extra: Mapping[str, Tensor]) -> TextTokens:
         """Return what ``encode_texts`` does, with inputs of one's own: {name: tensor [B, ...]}."""

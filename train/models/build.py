@@ -38,4 +38,5 @@ def make_model(settings: ModelSettings, plan: ModelPlan) -> PairModel:
     if plan.has_fusion and model.fusion is None:
         problem = "it has no fusion layers, which the objective needs; pass an objective without, such as mil-nce"
         raise SettingError("encoder", settings.encoder, problem)
+    model.video_tower = plan.video_tower
     return model

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...storage.common.errors import SettingError
 from ...storage.common.settings import Settings, info_of, types_of
+from ...storage.profiles import FRAME_MAPS
 from ..objectives import DEFAULT_OBJECTIVE, OBJECTIVES, Objective, objectives
 from ..settings import (
     ENCODERS,
@@ -55,6 +56,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         self._check_batches()
         self._check_encoder()
+        self._check_tower()
         self._check_maps()
         self._check_extra()
         self.objective.check_data(self.data)
@@ -85,17 +87,52 @@ class TrainConfig:
             )
             raise SettingError("bag", "solved", problem)
 
-    def _check_maps(self) -> None:
-        data, pools_rows = self.data, self.model.encoder_traits.pools_rows
-        if data.maps and not pools_rows and data.grid is None:
-            problem = "a map of each frame; set video_grid to TIMExHEIGHTxWIDTH, such as 2x2x2"
+    def _check_tower(self) -> None:
+        data, objective, name = self.data, self.objective, self.model.video_tower
+        if self.model.tower is None:
+            return
+        if "+" in data.features:
+            problem = f"video_tower {name} takes the frames of one store; expected one name"
             raise SettingError("features", data.features, problem)
+        if self.model.encoder_traits.pools_rows:
+            problem = f"encoder {self.model.encoder} takes the maximum over rows of a store; expected none, or another"
+            raise SettingError("video_tower", name, problem)
+        if objective.is_solved:
+            raise SettingError("bag", "solved", f"features of video_tower {name} change in training; expected trained")
+        if objective.pair_weights != "none":
+            problem = f"probabilities are those of stored features, not of frames for video_tower {name}; expected none"
+            raise SettingError("pair_weights", objective.pair_weights, problem)
+
+    @property
+    def store_grid(self) -> tuple[int, int, int] | None:
+        """The grid into which the maps of the store are averaged; None if they are not, or if the model does it."""
+        return None if self.model.tower is not None else self.data.grid
+
+    def _check_maps(self) -> None:
+        data, pools_rows, tower = self.data, self.model.encoder_traits.pools_rows, self.model.tower
+        maps = data.maps if tower is None else tower.encoder if tower.map_shape else None
+        if maps and not pools_rows and data.grid is None:
+            problem = "a map of each frame; set video_grid to TIMExHEIGHTxWIDTH, such as 2x2x2"
+            setting = ("features", data.features) if tower is None else ("video_tower", self.model.video_tower)
+            raise SettingError(*setting, problem)
+        if data.grid is not None:
+            self._check_grid(data.grid, data.features.split("+") if tower is None else [tower.encoder])
         if data.grid is not None and pools_rows:
             problem = f"expected an encoder that takes a clip's rows, which {self.model.encoder} does not"
             raise SettingError("video_grid", data.video_grid, problem)
         if data.grid is not None and self.objective.needs_row_times:
             problem = f"objective {self.objective.name} needs the time of each row, which a grid's cells do not have"
             raise SettingError("video_grid", data.video_grid, problem)
+
+    def _check_grid(self, grid: tuple[int, int, int], names: list[str]) -> None:
+        shapes = [FRAME_MAPS[name] for name in names if name in FRAME_MAPS]
+        if not shapes:
+            problem = f"features {'+'.join(names)} are no maps; expected one of {', '.join(FRAME_MAPS)}, or no grid"
+            raise SettingError("video_grid", self.data.video_grid, problem)
+        height, width = min(height for height, _, _ in shapes), min(width for _, width, _ in shapes)
+        if grid[1] > height or grid[2] > width:
+            problem = f"a map of {'+'.join(names)} has {height} x {width} cells; expected no more"
+            raise SettingError("video_grid", self.data.video_grid, problem)
 
     def _check_extra(self) -> None:
         of_encoder, of_objective = self.model.encoder_traits.extra, self.objective.extra
@@ -113,7 +150,8 @@ class TrainConfig:
         """Return the settings that this configuration ignores: {setting: the condition under which it is read}."""
         by_encoder = {name: _encoders_that_use(name) for name in self.model.encoder_traits.ignored_settings}
         by_objective = {name: _objectives_that_use(name) for name in self.objective.ignored_settings}
-        return self.objective.ignored_in(self) | by_encoder | by_objective
+        by_tower = {} if self.model.tower else {"frame_augmentation": "video_tower is set"}
+        return self.objective.ignored_in(self) | by_encoder | by_objective | by_tower
 
     @property
     def has_fusion(self) -> bool:

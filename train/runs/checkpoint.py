@@ -124,6 +124,7 @@ OPTIONAL_PARTS = (
     ("codebook.high.", "codebook.high."),
     ("head.", "head."),
     ("own.", "own."),
+    ("video_tower.", "video_tower."),
 )
 """(prefix of a part's tensors, prefix of what shows that a model has it)"""
 

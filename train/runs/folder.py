@@ -19,7 +19,7 @@ from ..recipes.own_parts import plugins_of
 from ..recipes.recipes import RECIPES, usual_recipe
 from ..recipes.train_config import TrainConfig, default_settings
 from ..untrusted_files import TRAIN_AGAIN
-from .files import IDF_FILE, LABELS_FILE, RUN_FILE, TEXT_FOLDER
+from .files import IDF_FILE, LABELS_FILE, RUN_FILE, TEXT_FOLDER, VIDEO_FOLDER
 from .run_json import is_exported, read_config, read_run
 
 HINTS = {"features": "vlalign-extract", "captions": "vlalign-preprocess"}
@@ -313,7 +313,8 @@ def sha256_of_run_files(folder: Path, about: Mapping[str, Any]) -> dict[str, str
     Raises:
         UserError: A file is larger than a training writes it.
     """
-    paths = {path.relative_to(folder).as_posix(): path for path in sorted((folder / TEXT_FOLDER).rglob("*"))}
+    in_folders = [path for name in (TEXT_FOLDER, VIDEO_FOLDER) for path in sorted((folder / name).rglob("*"))]
+    paths = {path.relative_to(folder).as_posix(): path for path in in_folders}
     paths |= {LABELS_FILE: folder / LABELS_FILE, IDF_FILE: idf_of_run(folder, own_dataset(folder, about))}
     config = json.dumps(about["config"], sort_keys=True)
     paths = {name: path for name, path in paths.items() if path.is_file()}

@@ -16,12 +16,13 @@ from ..data.stores import Stores, origin_of
 from ..data.text_inputs import TextInputs, TextSource, TokenWeights, saved_text_inputs
 from ..models.base import ModelPlan
 from ..models.build import make_model
+from ..models.video_tower import VideoTower
 from ..recipes.own_parts import facts_of_plugins, plugins_of
 from ..recipes.train_config import TrainConfig
 from ..scoring.scorer import Scorer
 from ..untrusted_files import START_AGAIN, TRAIN_AGAIN, read_shapes, refuse_damaged, shape_difference
 from .checkpoint import load_model
-from .files import MODEL_FILE, STATE_FILE, TEXT_FOLDER
+from .files import MODEL_FILE, STATE_FILE, TEXT_FOLDER, VIDEO_FOLDER
 from .folder import idf_of_run, old_idf_note, own_dataset
 from .run_json import features_note, find_run_stores, is_edited, read_config, read_labels, read_run, score_weights
 
@@ -106,14 +107,15 @@ def load_scorer(
     if is_edited(about["inputs"], {"plugins": facts_of_plugins(config)}):
         modules = ", ".join(sorted({plugin.module for plugin in plugins_of(config).values()}))
         say(f"note: {folder}: module {modules} is not the version that the run was trained with; scores may be others")
-    features = ClipFeatures(stores.features, config.data.grid)
+    features = ClipFeatures(stores.features, config.store_grid)
     weights = read_token_weights(idf_of_run(folder, own_dataset(folder, about)), config)
     source = TextSource(
         config.model.encoder_traits, config.data.max_text_tokens, weights, stores.recordings, config.objective.is_solved
     )
     text_inputs = read_text_inputs(folder / MODEL_FILE, source)
     labels = read_labels(folder)
-    plan = plan_model(config, features.dim, text_inputs, len(labels))
+    tower = read_video_tower(folder / MODEL_FILE, config)
+    plan = plan_model(config, features.dim, text_inputs, len(labels), tower)
     check_model(folder / MODEL_FILE, config, plan)
     model = make_model(config.model, plan)
     load_model(folder, model)
@@ -165,18 +167,43 @@ def read_text_inputs(tensors: Path, source: TextSource) -> TextInputs:
     return saved_text_inputs(source, tensors.parent / TEXT_FOLDER, lambda: read_shapes(tensors, prefix, todo))
 
 
-def plan_model(config: TrainConfig, feature_dim: int, text_inputs: TextInputs, num_labels: int = 0) -> ModelPlan:
+def read_video_tower(tensors: Path, config: TrainConfig) -> VideoTower | None:
+    """Return the video tower of an existing run, which has no weights yet; None if the settings name none.
+
+    Args:
+        tensors: The run's model or state, in its folder.
+        config: The settings of the run that will have the tower.
+
+    Raises:
+        UserError: The folder or the weights are not as a training writes them, or hold another network.
+    """
+    if (name := config.model.tower) is None:
+        return None
+    is_state = tensors.name == STATE_FILE
+    prefix, todo = ("model.video_tower.", START_AGAIN) if is_state else ("video_tower.", TRAIN_AGAIN)
+    folder, shapes = tensors.parent / VIDEO_FOLDER, read_shapes(tensors, prefix, todo)
+    return VideoTower.read(folder, shapes, name, config.data.grid)
+
+
+def plan_model(
+    config: TrainConfig,
+    row_width: int,
+    text_inputs: TextInputs,
+    num_labels: int = 0,
+    video_tower: VideoTower | None = None,
+) -> ModelPlan:
     """Return what the model of a run is made of.
 
     Args:
         config: The run's settings.
-        feature_dim: Width of a row of features.
+        row_width: Width of a row of the store.
         text_inputs: Give the text encoder or the width of the word vectors.
         num_labels: Number of answers or steps that the run distinguishes; 0 if the objective has none.
+        video_tower: Makes features out of the store's frames; None: it has features.
     """
     objective = config.objective
     return ModelPlan(
-        feature_dim,
+        row_width if video_tower is None else video_tower.dim,
         text_inputs,
         has_fusion=objective.has_fusion,
         has_token_head=objective.has_token_head,
@@ -185,4 +212,5 @@ def plan_model(config: TrainConfig, feature_dim: int, text_inputs: TextInputs, n
         is_solved=objective.is_solved,
         still=config.data.grid is not None and config.data.grid[0] == 1,
         make_modules=lambda sizes: objective.modules_of(replace(sizes, grid=config.data.grid), num_labels),
+        video_tower=video_tower,
     )

@@ -129,7 +129,7 @@ class LoadedRun:
         for (name, profile), store in zip(self.profiles.items(), self._scorer.features.stores, strict=True):
             made = [self._features(name, profile, number, video[name]) for number, video in enumerate(videos)]
             stores.append(MemoryStore(profile, store.weights, made, origin=store.origin))
-        scorer = replace(self._scorer, features=ClipFeatures(stores, self.config.data.grid))
+        scorer = replace(self._scorer, features=ClipFeatures(stores, self.config.store_grid))
         return scorer, [Clip(str(number), None, None) for number in range(len(videos))]
 
     def _features(self, name: str, profile: Profile, number: int, rows: ArrayLike | VideoFeatures) -> VideoFeatures:
@@ -140,7 +140,10 @@ class LoadedRun:
             raise UserError(f"{where}: expected rows of numbers [T, {profile.dimension}], got {shape}")
         if not np.isfinite(array).all():
             raise UserError(f"{where}: expected finite numbers")
-        if array.dtype != np.float16:
+        if profile.is_frames:
+            if array.dtype != np.uint8:
+                raise UserError(f"{where}: expected frames in uint8, got {array.dtype}")
+        elif array.dtype != np.float16:
             array = array.astype(np.float32)
         if isinstance(rows, VideoFeatures):
             return replace(rows, video_id=str(number), features=array)

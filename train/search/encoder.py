@@ -22,7 +22,7 @@ from ...storage.hub.names import is_hub_name, read_hub_name
 from ...storage.profiles import split_features
 from ...storage.records import VideoFeatures
 from ...storage.shards import TEXTS
-from ...storage.stores.opening import feature_names, open_features
+from ...storage.stores.opening import feature_names, open_features, refuse_frames
 from ...storage.stores.store import Store
 from ..data.clips import Clip
 from .moments import ScoreCurve
@@ -298,10 +298,12 @@ def image_features(store: Store, path: Path, weights: Path | None = None) -> Vid
     """
     from ...extract import extract_video, load_extractor
     from ...extract.encoders.weights_paths import find_weights
-    from ...extract.extractor import load_for_store
+    from ...extract.extractor import load_for_store, without_network
 
     used = store.weights
-    if used.is_random:
+    if store.profile.is_frames:
+        extractor = without_network(store.profile)
+    elif used.is_random:
         seed = int("".join(filter(str.isdigit, used.name)) or 0)
         extractor = load_extractor(store.profile.name, weights="random", seed=seed)
     else:
@@ -337,6 +339,7 @@ def open_store_encoder(dataset: DatasetFolder, features: str, weights: Path | No
     if weights is None and is_hub_name(features) and (encoder := read_hub_name(features)).is_folder:
         weights = Path(os.path.expanduser(encoder.model)).absolute()
     store = open_features(dataset, names[0])
+    refuse_frames(store, "search needs features, such as vlalign-extract --features clip_vit_b32, or a run: --run")
     try:
         tower = load_text_tower(store.profile, store.weights, weights)
         _check_texts(store, tower)

@@ -127,7 +127,7 @@ class RunEncoder:
             raise UserError(f"{path}: an image has no rows as those of {where}, which the run reads; ask in words")
         stores = [MemoryStore(s.profile, s.weights, [image_features(s, path)]) for s in self._stores]
         [video_id] = stores[0].video_ids()
-        shown = ClipFeatures(stores, self.run.config.data.grid)
+        shown = ClipFeatures(stores, self.run.config.store_grid)
         scorer = replace(self.run.scorer, features=shown)
         return RunEncoder(replace(self.run, scorer=scorer)).encode_clips([Clip(video_id, None, None)])[0]
 
@@ -163,7 +163,8 @@ class RunEncoder:
         queue = self.run.scorer.model.queries
         if self.normalization == "none" or queue is None or not int(queue.pushed):
             return None
-        return TrainingTexts(queue.filled()[0].float().cpu().numpy(), self.run.config.objective.temperature)
+        temperature = self.run.config.objective.temperature_of(self.run.scorer.model)
+        return TrainingTexts(queue.filled()[0].float().cpu().numpy(), temperature)
 
     def knows(self, text: str) -> bool:
         """Return False for a text of which no word is in the vocabulary, if the model reads nothing else."""

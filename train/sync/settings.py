@@ -16,7 +16,7 @@ from ...storage.common.terminal import note_once
 from ...storage.common.user_state import state_file, writable_state_file
 from ...storage.dataset.folder import DatasetFolder, dataset_at
 from ...storage.hub.names import is_hub_name
-from ...storage.profiles import PROFILES
+from ...storage.profiles import BUILT_IN
 from ...storage.shards.format import EXTRACTED
 from ...storage.stores.opening import feature_names, find_features
 
@@ -101,7 +101,7 @@ def _used_before(dataset: DatasetFolder) -> tuple[dict[str, str], dict[str, str]
         store = find_features(dataset, name)
         if store is None or store.origin != EXTRACTED:
             continue
-        if name in PROFILES:
+        if name in BUILT_IN:
             encoders[name] = name
         else:
             unknown.append(name)
@@ -115,7 +115,7 @@ def _used_before(dataset: DatasetFolder) -> tuple[dict[str, str], dict[str, str]
 
 def _remember(dataset: DatasetFolder, asked: ExtractionSettings) -> None:
     """Keep what was typed in the user's own state. Profiles of one's own need ``--trust`` each time."""
-    known = {name: text for name, text in asked.encoders.items() if is_hub_name(text) or name in PROFILES}
+    known = {name: text for name, text in asked.encoders.items() if is_hub_name(text) or name in BUILT_IN}
     key = str(dataset.path.resolve())
     try:
         path = writable_state_file("sync", key)

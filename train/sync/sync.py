@@ -42,7 +42,7 @@ from ...storage.dataset.synced import (
 )
 from ...storage.dataset.trusted_folders import AllowedFolders, allow_folder, refuse_other_folders
 from ...storage.hub.names import is_hub_name
-from ...storage.profiles import FRAME_MAPS, LOGMEL, PROFILES
+from ...storage.profiles import BUILT_IN, FRAME_MAPS, WITHOUT_NETWORK
 from ...storage.records import VideoRecord
 from ...storage.shards.format import EXTRACTED
 from ...storage.stores.opening import feature_names, find_features, open_features_writer
@@ -240,7 +240,7 @@ def features_of_run(settings: SyncSettings, features: Sequence[str], run_name: s
     dataset = settings.folder
     for name in features:
         store = find_features(dataset, name)
-        if name not in PROFILES or (store is not None and store.origin != EXTRACTED):
+        if name not in BUILT_IN or (store is not None and store.origin != EXTRACTED):
             raise UserError(
                 f"run {run_name}: its features {name} cannot be extracted here, since they were imported or are of an "
                 f"encoder that you have not named; run vlalign-sync --dataset {shlex.quote(dataset.name)} once with "
@@ -484,8 +484,8 @@ def _index(extraction: ExtractionSettings, record: SyncRecord, problems: Problem
 
     dataset, made = extraction.folder, []
     for name in extraction.store_names:
-        store = None if name in FRAME_MAPS or name == LOGMEL else find_features(dataset, name)
-        if store is None or not (searched := without_removed(dataset, store.video_ids())):
+        store = None if name in FRAME_MAPS or name in WITHOUT_NETWORK else find_features(dataset, name)
+        if store is None or store.profile.is_frames or not (searched := without_removed(dataset, store.video_ids())):
             continue
         about = [package_version(), store.rows_checksum(), searched]
         key = hashlib.sha256(json.dumps(about).encode()).hexdigest()

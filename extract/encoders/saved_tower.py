@@ -1,0 +1,188 @@
+"""A network that a training tunes, in the folder of its run: a description of it, and its weights among the model's.
+
+    RUN/video_tower/tower.json     the profile of its features, and the weights that training began with
+    RUN/video_tower/config.json    its sizes, if its own files state them, with its image processor's settings
+    RUN/model.safetensors          has its weights under ``video_tower.network.``
+
+Whoever wrote the run: the network is of a kind that extraction knows, has the sizes of the run's weights, and no code
+is run.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from ...storage.common.device import on_meta_device
+from ...storage.common.errors import READ_ERRORS, UserError, refuse_unreadable
+from ...storage.common.files import check_regular, read_object, sha256_of, write_json
+from ...storage.hub.files import CONFIG_FILE, PROCESSOR_FILES, ModelFiles
+from ...storage.hub.names import POOLINGS, HubName
+from ...storage.profiles import PROFILES
+from ...storage.records import Profile, Weights
+from ..models import MODELS
+from ..models.network import Network
+from . import is_of_hub
+from .hub import HubEncoder
+from .profile_checks import check_extractable
+
+TOWER_FOLDER, ABOUT_FILE = "video_tower", "tower.json"
+MODEL_FILE = "model.safetensors"
+"""The model of a run."""
+PREFIX = f"{TOWER_FOLDER}.network."
+"""Begins the names of the network's weights in it."""
+COPIED = (CONFIG_FILE, *(name for name in PROCESSOR_FILES if not name.endswith("tokenizer_config.json")))
+MAX_BYTES = 4 << 20
+DAMAGED = "not as a training writes it"
+
+
+def run_of(weights: str | Path) -> Path | None:
+    """Return the folder of the run that a path names, if the run has tuned a network; else None."""
+    folder = Path(weights)
+    return folder if (folder / TOWER_FOLDER / ABOUT_FILE).is_file() else None
+
+
+@dataclass(frozen=True)
+class SavedTower:
+    """The description of a network that is tuned."""
+
+    profile: Profile
+    """That of its features."""
+    weights: Weights
+    """Those that training began with."""
+    pooling: str | None = None
+    """One of ``POOLINGS`` if its name says it."""
+    files: Mapping[str, dict[str, Any]] | None = None
+    """{name: content} of the files that state its sizes, as a folder of its own has them."""
+
+    @classmethod
+    def of(cls, profile: Profile, weights: Weights, pooling: str | None, folder: Path | None) -> "SavedTower":
+        """Describe a network.
+
+        Args:
+            profile: That of its features.
+            weights: Its weights.
+            pooling: As the field.
+            folder: That of its own files; None if it has none.
+        """
+        there = [name for name in COPIED if folder is not None and (folder / name).is_file()]
+        files = {name: _without_places(read_object(Path(folder or "", name), MAX_BYTES)) for name in there}
+        return cls(profile, weights, pooling, files)
+
+    def save(self, folder: Path) -> None:
+        """Write what ``read`` reads."""
+        for name, content in (self.files or {}).items():
+            write_json(folder / name, content)
+        profile = json.loads(self.profile.to_json())
+        about = {"profile": profile, "weights": asdict(self.weights), "pooling": self.pooling}
+        write_json(folder / ABOUT_FILE, about)
+
+    @classmethod
+    def read(cls, folder: Path) -> "SavedTower":
+        """Read a description from a run's folder ``video_tower``.
+
+        Raises:
+            UserError: It is not as a training writes it.
+        """
+        path = folder / ABOUT_FILE
+        with refuse_unreadable(path, DAMAGED):
+            about = read_object(path, MAX_BYTES)
+            profile, weights, pooling = about["profile"], about["weights"], about["pooling"]
+            if not isinstance(profile, dict) or (faults := Profile.faults(profile)):
+                raise ValueError(f"its profile is none: {'; '.join(faults) if isinstance(profile, dict) else profile}")
+            if not isinstance(weights, dict) or not all(isinstance(weights.get(n), str) for n in ("name", "sha256")):
+                raise ValueError("its weights have no name and SHA-256")
+            if pooling is not None and pooling not in POOLINGS:
+                raise ValueError(f"its pooling is {str(pooling)[:80]!r}; expected one of {', '.join(POOLINGS)}")
+            made = Profile.from_json(json.dumps(profile))
+            check_extractable(made)
+            if not is_of_hub(made) and (made.name not in MODELS or made != PROFILES[made.name]):
+                raise ValueError(f"its profile {made.name!r} is none of this version's with a network")
+        used = Weights(name=weights["name"], sha256=weights["sha256"])
+        return cls.of(made, used, pooling, folder)
+
+    def new_network(self, folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> Network:
+        """Return the network with random weights, ready to be trained.
+
+        Args:
+            folder: Where ``save`` wrote it.
+            shapes: {name: shape} of its weights in a file. Nothing is allocated before they match.
+
+        Raises:
+            UserError: They do not match, or the folder is not as a training writes it.
+        """
+        with refuse_unreadable(folder / ABOUT_FILE, DAMAGED):
+            for name, content in (self.files or {}).items():
+                _check_numbers_of_layers(content, len(shapes), name)
+            with on_meta_device():
+                expected = shapes_of(self._new(folder))
+            wrong = sorted(name for name in expected.keys() | shapes if expected.get(name) != shapes.get(name))
+            if wrong:
+                sizes = [str(list(of[wrong[0]])) if wrong[0] in of else "none" for of in (expected, shapes)]
+                raise ValueError(f"it does not match the weights, {wrong[0]}: expected {sizes[0]}, there {sizes[1]}")
+            return self._new(folder)
+
+    def _new(self, folder: Path) -> Network:
+        if is_of_hub(self.profile):
+            encoder = HubEncoder(HubName(str(folder), pooling=self.pooling), ModelFiles(folder, folder.name, ""))
+            return encoder.new().eval().make_trainable()
+        kind = MODELS[self.profile.name]
+        network = kind.of_folder(folder) if CONFIG_FILE in (self.files or {}) else kind()
+        return network.eval().fold().make_trainable()
+
+
+def load_tuned(run: Path) -> tuple[SavedTower, Network, Weights]:
+    """Return the network that a run has tuned, to be run, and the name and the checksum of the run's model.
+
+    Args:
+        run: The run's folder, for which ``run_of`` returns a folder.
+
+    Raises:
+        UserError: The run is incomplete or damaged.
+    """
+    saved, path = SavedTower.read(run / TOWER_FOLDER), run / MODEL_FILE
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; expected the folder of a finished run")
+    check_regular(path)
+    errors = (*READ_ERRORS, SafetensorError)
+    with refuse_unreadable(path, DAMAGED, errors=errors), safe_open(path, framework="pt") as file:
+        names = [name for name in file.offset_keys() if name.startswith(PREFIX)]
+        shapes = {name.removeprefix(PREFIX): tuple(file.get_slice(name).get_shape()) for name in names}
+        network = saved.new_network(run / TOWER_FOLDER, shapes)
+        tensors: dict[str, Tensor] = {name.removeprefix(PREFIX): file.get_tensor(name) for name in names}
+        if not all(torch.isfinite(tensor).all() for tensor in tensors.values() if tensor.is_floating_point()):
+            raise ValueError("it has values that are no numbers")
+        network.load_state_dict(tensors)
+    used = Weights(name=f"{run.absolute().name}/{MODEL_FILE}", sha256=sha256_of(path))
+    return saved, network.make_fixed(), used
+
+
+def shapes_of(network: Network) -> dict[str, tuple[int, ...]]:
+    """Return {name: shape} of all weights of a network."""
+    return {name: tuple(value.shape) for name, value in network.state_dict().items()}
+
+
+def _without_places(value: Any) -> Any:
+    """Return what a file says without the folder or the hub's name that it was loaded from."""
+    if isinstance(value, list):
+        return [_without_places(inner) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    return {n: _without_places(inner) for n, inner in value.items() if n not in ("_name_or_path", "name_or_path")}
+
+
+def _check_numbers_of_layers(about: Any, num_tensors: int, name: str) -> None:
+    """Raise ``ValueError`` if a configuration states more layers than there are tensors; making them takes time."""
+    if isinstance(about, dict):
+        for inner, value in about.items():
+            _check_numbers_of_layers(value, num_tensors, inner)
+    elif isinstance(about, list):
+        for value in about:
+            _check_numbers_of_layers(value, num_tensors, name)
+    elif isinstance(about, int) and about > num_tensors and ("layers" in name or "depth" in name):
+        raise ValueError(f"its {name[:80]} is {str(about)[:20]}; the weights have {num_tensors:,} tensors")

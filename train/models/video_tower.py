@@ -1,0 +1,203 @@
+"""The video tower: a network of extraction that turns a clip's frames into rows of features, and is tuned.
+
+Shape letters: B clips, M rows of the longest one, P rows of all clips, K bytes of a row's frames, F width of a row of
+features.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...extract.encoders import is_of_hub
+from ...extract.encoders.hub import HubEncoder
+from ...extract.encoders.saved_tower import TOWER_FOLDER, SavedTower, run_of
+from ...extract.extractor import NAMED, load_extractor, load_hub_network, normalised
+from ...storage.common.errors import SettingError, UserError
+from ...storage.profiles import FRAME_MAPS, PROFILES
+from ...storage.records import Profile
+from .layers import MixedPrecision, compiled_once
+from .tokens import nonzero
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from typing_extensions import Self
+
+    from ...extract.models.network import Network
+    from ..settings import TowerName
+
+GEOMETRY = ("window", "short_side_px", "crop_px", "resize")
+"""The fields of a profile that decide how the frames of a row look."""
+
+
+class VideoTower(MixedPrecision):
+    """A network of extraction between the frames of a store and the encoder of clips.
+
+    In training, batch norms keep their statistics, which are folded into the convolutions before them, and nothing is
+    dropped, as in extraction.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, saved: SavedTower, network: Network, grid: tuple[int, int, int] | None = None) -> None:
+        """Take a network that can be trained (``Network.make_trainable``).
+
+        Args:
+            saved: Its description.
+            network: The network.
+            grid: (time, height, width) for a network whose features are maps: a clip's rows are the means of this many
+                cells of its maps.
+        """
+        super().__init__()
+        self.saved, self.network, self.grid = saved, network, grid
+        for name in ("mean", "std"):
+            self.register_buffer(name, torch.tensor(getattr(saved.profile, name)), persistent=False)
+        self._run: Callable[[Tensor], Tensor] | None = None
+
+    @classmethod
+    def new(cls, name: TowerName, frames: Profile, grid: tuple[int, int, int] | None, *, seed: int) -> Self:
+        """Return the tower of a new run.
+
+        Args:
+            name: The network.
+            frames: The profile of the store that it reads.
+            grid: As for the class.
+            seed: Of random weights.
+
+        Raises:
+            SettingError: It takes other frames than the store has.
+            UserError: Its weights are missing or those of another model.
+        """
+        hub = name.hub
+        if hub is None:
+            check_frames(frames, PROFILES[name.encoder])
+            extractor = load_extractor(name.encoder, weights=name.weights, seed=seed)
+            assert extractor.network is not None, "settings are checked"
+            run, folder = run_of(name.weights), Path(name.weights)
+            place = run / TOWER_FOLDER if run is not None else folder if folder.is_dir() else None
+            place = None if name.weights in NAMED else place
+            saved = SavedTower.of(extractor.profile, extractor.weights, None, place)
+            return cls(saved, extractor.network.make_trainable(), grid)
+        if hub.fps is None and not hub.is_whole:  # the rate of the store's frames, which the tower does not see
+            hub = replace(hub, fps=frames.fps, is_whole=frames.fps is None and frames.window > 1)
+        encoder = HubEncoder.find(hub)
+        check_frames(frames, encoder.profile)
+        network, used = load_hub_network(encoder)
+        saved = SavedTower.of(encoder.profile, used, hub.pooling, encoder.files.folder)
+        return cls(saved, network.make_trainable(), grid)
+
+    @classmethod
+    def read(
+        cls,
+        folder: Path,
+        shapes: Mapping[str, tuple[int, ...]],
+        name: TowerName,
+        grid: tuple[int, int, int] | None,
+    ) -> Self:
+        """Return the tower of an existing run, with random weights.
+
+        Args:
+            folder: The run's folder ``video_tower``.
+            shapes: Shapes of the tower's tensors in the run's weights, by name. Nothing is allocated before they match.
+            name: The network that it should be.
+            grid: As for the class.
+
+        Raises:
+            UserError: They do not match, it is another network, or the folder is not as a training writes it.
+        """
+        saved = SavedTower.read(folder)
+        hub, profile = name.hub, saved.profile
+        if not (profile.name == name.encoder if hub is None else is_of_hub(profile) and saved.pooling == hub.pooling):
+            raise UserError(f"{folder}: has the network {profile.name}; expected {name.encoder}, as the settings say")
+        of_network = {name.removeprefix("network."): shape for name, shape in shapes.items()}
+        return cls(saved, saved.new_network(folder, of_network), grid)
+
+    @property
+    def dim(self) -> int:
+        """Width of a row of features."""
+        return self.map_shape[2] if self.map_shape else self.saved.profile.dimension
+
+    @property
+    def map_shape(self) -> tuple[int, int, int] | None:
+        """(height, width, channels) of its features if they are averaged into a grid; else None."""
+        return FRAME_MAPS[self.saved.profile.name] if self.grid else None
+
+    @property
+    def is_frozen(self) -> bool:
+        """True if none of its parameters is trained."""
+        return not any(parameter.requires_grad for parameter in self.parameters())
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode. The network itself stays in evaluation mode."""
+        super().train(mode)
+        self.network.eval()
+        return self
+
+    def compile_network(self) -> None:
+        """Compile the network with torch.compile, for any number of rows."""
+        self._run = compiled_once(self._features)
+
+    def row_counts(self, lengths_B: Tensor | None) -> Tensor | None:
+        """Return the number of rows that each clip has behind the tower, on the CPU, if it is known before."""
+        if lengths_B is None or self.grid is None:
+            return lengths_B
+        return torch.full_like(lengths_B, self.grid[0] * self.grid[1] * self.grid[2])
+
+    def rows(
+        self, frames_BMK: Tensor, mask_BM: Tensor, lengths_B: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return rows of features with their mask and their numbers, of frames with theirs (``encode_videos``).
+
+        Args:
+            frames_BMK: Rows of a store of frames, uint8; anything at padding, which is not looked at.
+            mask_BM: True for a row, False for padding.
+            lengths_B: Number of rows of each clip, on the CPU; None: only the mask says it.
+        """
+        clip_P, place_P = nonzero(mask_BM, lengths_B)
+        features_PF = self(frames_BMK[clip_P, place_P])
+        if self.map_shape is None or self.grid is None:
+            features_BMF = features_PF.new_zeros(*mask_BM.shape, features_PF.shape[1])
+            return features_BMF.index_put((clip_P, place_P), features_PF), mask_BM, lengths_B
+        lengths = mask_BM.sum(dim=1) if lengths_B is None else lengths_B
+        of_clips = features_PF.unflatten(1, self.map_shape).movedim(-1, 1).split(lengths.tolist())
+        cells = [F.adaptive_avg_pool3d(maps_TCHW.transpose(0, 1), self.grid).flatten(1).T for maps_TCHW in of_clips]
+        rows_BMF = torch.stack(cells)
+        return rows_BMF, mask_BM.new_ones(rows_BMF.shape[:2]), self.row_counts(lengths_B)
+
+    def forward(self, frames_PK: Tensor) -> Tensor:
+        """Return features [P, F], float32, of frames in uint8. Without a gradient, a few rows are computed at once."""
+        run = self._features if self._run is None or len(frames_PK) == 1 else self._run
+        if torch.is_grad_enabled() and not self.is_frozen:
+            return run(frames_PK)
+        size = self.network.batch_sizes["cpu" if frames_PK.device.type == "cpu" else "cuda"]
+        with torch.no_grad():
+            return torch.cat([run(part) for part in frames_PK.split(size)])
+
+    def _features(self, frames_PK: Tensor) -> Tensor:
+        profile = self.saved.profile
+        window, side, _, _ = profile.frame_shape
+        frames = frames_PK.unflatten(1, (*([] if window == 1 else [window]), side, side, 3))
+        with self.autocast(frames.device):
+            return self.network(normalised(frames, profile, self.mean, self.std)).float()
+
+
+def check_frames(frames: Profile, features: Profile) -> None:
+    """Raise ``SettingError`` if the frames of a store are not those that a network takes.
+
+    Args:
+        frames: The profile of the store.
+        features: That of the network's features.
+    """
+    unlike = [name for name in GEOMETRY if getattr(frames, name) != getattr(features, name)]
+    if not frames.is_frames or unlike:
+        has = ", ".join(f"{name} {getattr(frames, name)}" for name in unlike) if frames.is_frames else "features"
+        takes = ", ".join(f"{name} {getattr(features, name)}" for name in unlike) or "frames"
+        problem = f"the store has {has}, the video tower {features.name} takes {takes}; extract its frames"
+        raise SettingError("features", frames.name, problem)
