@@ -224,11 +224,11 @@ def _load_hub_encoder(name: str, device: torch.device, precision: str, decoding:
     if encoder.name.is_frames:
         return without_network(replace(encoder.profile, decoding=decoding))
     profile = replace(encoder.profile, precision=precision, decoding=decoding)
-    network, used = _weights_of(encoder)
+    network, used = load_hub_network(encoder)
     return _on_device(profile, used, network, device)
 
 
-def _weights_of(encoder: HubEncoder) -> tuple[Network, Weights]:
+def load_hub_network(encoder: HubEncoder) -> tuple[Network, Weights]:
     """Return the network of an encoder with its weights, which may be in the run that has tuned it."""
     if (run := run_of(encoder.files.folder.parent)) is not None and encoder.files.folder.name == TOWER_FOLDER:
         _, network, used = load_tuned(run)
@@ -250,7 +250,7 @@ def load_for_store(profile: Profile, weights: Path) -> Extractor:
         extractor = load_extractor(profile.name, weights=weights, precision=profile.precision)
         return replace(extractor, profile=replace(extractor.profile, decoding=profile.decoding))
     encoder = HubEncoder.of_store(profile, weights)
-    network, used = _weights_of(encoder)
+    network, used = load_hub_network(encoder)
     made = replace(encoder.profile, precision=profile.precision, decoding=profile.decoding)
     return _on_device(made, used, network, torch.device("cpu"))
 

@@ -425,8 +425,8 @@ class ModelSettings(Settings):
     video_tower: str = setting(
         "",
         "network that turns frames into features and is tuned: a name as for vlalign-extract, such as clip_vit_b32, "
-        "clip_vit_b32=WEIGHTS (a file, a folder or 'random') or hf:FOLDER. --features is then a store of its frames, "
-        "such as clip_vit_b32_frames; empty: the store has features",
+        "clip_vit_b32=WEIGHTS (a file, the folder of a model or of a run, or 'random') or hf:FOLDER. --features is "
+        "then a store of its frames, such as clip_vit_b32_frames; empty: the store has features",
     )
     frame_augmentation: str = setting(
         "none", "what is done to the frames of a training clip, the same to all of them", choices=FRAME_AUGMENTATIONS

@@ -55,7 +55,8 @@ def make_frames(root: Path, *, num_train: int = 64, num_others: int = 8, num_fra
     dataset, clip = DatasetFolder(root, "frames"), root / "clip"
     scenes = demo.plan_scenes(1, {"train": num_train, "validation": num_others, "test": num_others})
     captions = [
-        _caption(f"v{number:03d}", demo.scene_captions(scene)[0], split) for number, (split, scene) in enumerate(scenes)
+        caption_of(f"v{number:03d}", demo.scene_captions(scene)[0], split)
+        for number, (split, scene) in enumerate(scenes)
     ]
     save_small_clip(clip, [caption.caption for caption in captions])
     profile = frames_of(HubEncoder.find(read_hub_name(f"hf:{clip}")).profile, "clip--frames")
@@ -63,12 +64,17 @@ def make_frames(root: Path, *, num_train: int = 64, num_others: int = 8, num_fra
         _video(f"v{number:03d}", scene, num_frames - (number % 3 == 2)) for number, (_, scene) in enumerate(scenes)
     ]
     write_frames(dataset, profile, videos)
+    write_captions(dataset, captions)
+    return Frames(dataset, clip, profile.name)
+
+
+def write_captions(dataset: DatasetFolder, captions: list[Caption]) -> None:
+    """Write captions with their IDF table."""
     write_part(dataset.captions, 0, captions, {})
     write_captions_about(dataset.captions, {"protocol": "demo"})
     words = sorted({word for caption in captions for word in caption.words})
     count = {"document_count": 2, "idf": 1.0, "token_count": 2, "token_idf": 1.0}
     write_idf(dataset.idf, [IdfEntry(word=word, part_of_speech="NOUN", **count) for word in words])
-    return Frames(dataset, clip, profile.name)
 
 
 def write_frames(dataset: DatasetFolder, profile: Profile, videos: list[VideoFeatures]) -> None:
@@ -92,7 +98,8 @@ def save_small_clip(folder: Path, texts: list[str]) -> Path:
     return folder
 
 
-def _caption(video_id: str, text: str, split: str) -> Caption:
+def caption_of(video_id: str, text: str, split: str) -> Caption:
+    """Return a caption of a whole video, all of whose words are nouns."""
     words = text.split()
     starts = [sum(len(word) + 1 for word in words[:place]) for place in range(len(words))]
     return Caption(

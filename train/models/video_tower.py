@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ...extract.encoders import is_of_hub
 from ...extract.encoders.hub import HubEncoder
-from ...extract.encoders.saved_tower import SavedTower
-from ...extract.extractor import load_extractor, normalised
+from ...extract.encoders.saved_tower import TOWER_FOLDER, SavedTower, run_of
+from ...extract.extractor import NAMED, load_extractor, load_hub_network, normalised
 from ...storage.common.errors import SettingError, UserError
 from ...storage.profiles import FRAME_MAPS, PROFILES
 from ...storage.records import Profile
@@ -80,14 +80,16 @@ class VideoTower(MixedPrecision):
             check_frames(frames, PROFILES[name.encoder])
             extractor = load_extractor(name.encoder, weights=name.weights, seed=seed)
             assert extractor.network is not None, "settings are checked"
-            folder = Path(name.weights)
-            saved = SavedTower.of(extractor.profile, extractor.weights, None, folder if folder.is_dir() else None)
+            run, folder = run_of(name.weights), Path(name.weights)
+            place = run / TOWER_FOLDER if run is not None else folder if folder.is_dir() else None
+            place = None if name.weights in NAMED else place
+            saved = SavedTower.of(extractor.profile, extractor.weights, None, place)
             return cls(saved, extractor.network.make_trainable(), grid)
         if hub.fps is None and not hub.is_whole:  # the rate of the store's frames, which the tower does not see
             hub = replace(hub, fps=frames.fps, is_whole=frames.fps is None and frames.window > 1)
         encoder = HubEncoder.find(hub)
         check_frames(frames, encoder.profile)
-        network, used = encoder.load()
+        network, used = load_hub_network(encoder)
         saved = SavedTower.of(encoder.profile, used, hub.pooling, encoder.files.folder)
         return cls(saved, network.make_trainable(), grid)
 

@@ -298,10 +298,12 @@ def image_features(store: Store, path: Path, weights: Path | None = None) -> Vid
     """
     from ...extract import extract_video, load_extractor
     from ...extract.encoders.weights_paths import find_weights
-    from ...extract.extractor import load_for_store
+    from ...extract.extractor import load_for_store, without_network
 
     used = store.weights
-    if used.is_random:
+    if store.profile.is_frames:
+        extractor = without_network(store.profile)
+    elif used.is_random:
         seed = int("".join(filter(str.isdigit, used.name)) or 0)
         extractor = load_extractor(store.profile.name, weights="random", seed=seed)
     else:
