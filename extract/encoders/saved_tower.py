@@ -93,8 +93,9 @@ class SavedTower:
         with refuse_unreadable(path, DAMAGED):
             about = read_object(path, MAX_BYTES)
             profile, weights, pooling = about["profile"], about["weights"], about["pooling"]
-            if not isinstance(profile, dict) or (faults := Profile.faults(profile)):
-                raise ValueError(f"its profile is none: {'; '.join(faults) if isinstance(profile, dict) else profile}")
+            faults = Profile.faults(profile) if isinstance(profile, dict) else ["expected an object"]
+            if faults:
+                raise ValueError(f"its profile is none: {'; '.join(faults)[:200]}")
             if not isinstance(weights, dict) or not all(isinstance(weights.get(n), str) for n in ("name", "sha256")):
                 raise ValueError("its weights have no name and SHA-256")
             if pooling is not None and pooling not in POOLINGS:

@@ -157,14 +157,12 @@ def recall(of: Trainer) -> float:
     return 100 * float((scores.argmax(axis=1) == np.arange(len(scores))).mean())
 
 
-def test_training_lowers_the_loss_and_finds_the_clips(frames, tmp_path, capsys):
+def test_training_lowers_the_loss_and_finds_the_clips(frames, tmp_path):
     of = made(frames, tmp_path, batch_size=64, num_steps=60, learning_rate=1e-3, warmup_steps=5)
     assert len(of.examples.clips) == 64
     before = recall(of)
     losses = [of.train_step(of.make_inputs(step))[0]["loss"] for step in range(of.num_steps)]
     after = recall(of)
-    with capsys.disabled():
-        print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f}, R@1 {before:.0f} % -> {after:.0f} %")
     assert losses[-1] < losses[0] / 2
     assert before < 10 and after > 50
 
@@ -211,7 +209,7 @@ def rows_of(frames: Frames, video_id: str) -> np.ndarray:
 def test_a_run_is_loaded_evaluated_and_exported(frames, run, tmp_path):
     assert sorted(path.name for path in (run / "video_tower").iterdir() if "config" in path.name)[0] == "config.json"
     assert evaluate_main([*at(frames.dataset), "tuned", "--device", "cpu"]) == 0
-    assert 0 <= read_json(run / "metrics.json")["text_to_video"]["R@1"] <= 100
+    assert read_json(run / "metrics.json")["task"] == "retrieval"
     text, video = "a large red circle", {frames.store: rows_of(frames, "v001")}
     expected = load_run(run, "cpu").similarity([text], [video])
     exported = export_run(run, tmp_path / "exported")
@@ -357,20 +355,34 @@ def test_networks_are_tuned_with_folded_norms(name):
     expected = extractor.features(rows.reshape(2, *frames.frame_shape[frames.window == 1 :]))
     torch.testing.assert_close(found, expected, atol=1e-4 * float(expected.abs().max()), rtol=1e-3)
     assert not any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in tower.modules())
-    weights = torch.randn(found.shape, generator=torch.Generator().manual_seed(1))
-    (found * weights).sum().backward()
-    gradients = {n: p.grad for n, p in tower.named_parameters()}
-    assert gradients and all(g is not None and torch.isfinite(g).all() for g in gradients.values())
-    scale = torch.stack([g.square().sum() for g in gradients.values()]).sum().sqrt()
-    step, values = 1e-2 / float(scale) * float(expected.abs().mean()), []
-    for sign in (1, -1):
-        with torch.no_grad():
-            for parameter in tower.parameters():
-                parameter += sign * step * parameter.grad / scale
-            values.append(float((tower(rows) * weights).double().sum()))
-            for parameter in tower.parameters():
-                parameter -= sign * step * parameter.grad / scale
-    assert (values[0] - values[1]) / (2 * step) == pytest.approx(float(scale), rel=0.05)
+    found.sum().backward()
+    assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in tower.parameters())
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_gradient_of_a_network_is_the_slope_of_what_it_computes(name):
+    """In double precision: what extraction computes in place, or in one call for a convolution, has a gradient."""
+    profile = PROFILES[name]
+    network = load_extractor(name, weights="random", seed=0).network.make_trainable().double()
+    side = 224 if name.startswith("clip") or name == "slowfast" else 64
+    chance = torch.Generator().manual_seed(0)
+    frames = [] if profile.window == 1 else [profile.window]
+    pixels = torch.rand(1, 3, *frames, side, side, generator=chance, dtype=torch.float64)
+    weights = torch.randn(1, profile.dimension, generator=chance, dtype=torch.float64)
+
+    def loss() -> torch.Tensor:
+        return (network(pixels) * weights).sum()
+
+    loss().backward()
+    parameters = list(network.parameters())
+    slope = torch.stack([p.grad.square().sum() for p in parameters]).sum().sqrt()
+    step, values = 1e-5 * float(loss().detach().abs() / slope), []
+    with torch.no_grad():
+        for sign in (1, -2):  # one step up, and two down
+            for parameter in parameters:
+                parameter += sign * step * parameter.grad / slope
+            values.append(float(loss()))
+    assert (values[0] - values[1]) / (2 * step) == pytest.approx(float(slope), rel=1e-3)
 
 
 # Mistakes

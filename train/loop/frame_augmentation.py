@@ -43,7 +43,8 @@ class ClipDraw:
 def draws_of_batch(seed: int, step: int, num_clips: int) -> list[ClipDraw]:
     """Return the draws of a whole batch, the same in every process and for any micro-batches."""
     chance = random.Random(f"{seed} step {step} frames")
-    return [ClipDraw(*(chance.random() for _ in range(3)), chance.random() < 0.5) for _ in range(num_clips)]
+    drawn = ([chance.random() for _ in range(4)] for _ in range(num_clips))
+    return [ClipDraw(area, top, left, flip < 0.5) for area, top, left, flip in drawn]
 
 
 def augmented(
