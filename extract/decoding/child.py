@@ -71,7 +71,7 @@ def serve(connection: Connection, memory: FrameMemory, gpu: str) -> None:
         try:
             descriptor = input_file.open_regular(path, request.folders)
         except OSError as error:
-            failure = input_file.opening_failure(error)
+            failure = input_file.opening_failure(error, path)
             responder.send(Failed(failure.kind, str(failure)))
             continue
         decoder = decoder or ConfinedProcess(partial(decode_by_descriptor, responder, gpu))
@@ -111,7 +111,7 @@ def serve_here(connection: Connection, memory: FrameMemory, gpu: str) -> None:
         try:
             input_file.take(path, input_file.open_regular(path, request.folders))
         except OSError as error:
-            failure = input_file.opening_failure(error)
+            failure = input_file.opening_failure(error, path)
             responder.send(Failed(failure.kind, str(failure)))
             continue
         try:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import av.error
 
+from ...storage.common.files import not_mounted
 from ...storage.common.system import BINARY_CLOEXEC, NONBLOCK, read_at
 from ...storage.dataset.trusted_folders import AllowedFolders
 from .errors import VideoError
@@ -136,9 +137,10 @@ def read_failure() -> VideoError | None:
     return VideoError("unreachable", f"reading it failed ({_read_errors[0].strerror})") if _read_errors else None
 
 
-def opening_failure(error: OSError) -> VideoError:
-    """Return what an error of ``open_regular`` means for the video."""
+def opening_failure(error: OSError, path: Path) -> VideoError:
+    """Return what an error of ``open_regular`` means for the video at ``path``."""
     if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return VideoError("missing", "no such file")
+        problem = not_mounted(path.parent)
+        return VideoError("unreachable", problem) if problem else VideoError("missing", "no such file")
     kind = "unreadable" if error.errno in OF_THE_PATH else "unreachable"
     return VideoError(kind, f"it cannot be opened ({error.strerror})")

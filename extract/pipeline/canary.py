@@ -1,6 +1,5 @@
 """A check whether this machine can read some videos."""
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -49,9 +48,8 @@ def first_readable(worker: WorkerSettings, tasks: Sequence[VideoTask], *, are_go
 def _problem_of(worker: WorkerSettings, task: VideoTask) -> VideoError | None:
     video = task.video
     if not video.url:
-        path = worker.dataset.video_path(video)
-        error = _probe(path)
-        return _missing(path.parent) if error and error.kind == "missing" else error
+        error = _probe(worker.dataset.video_path(video))
+        return VideoError(GONE, str(error)) if error and error.kind == "missing" else error
     fetcher = Fetcher(allowed_hosts=worker.allowed_hosts)
     try:
         job = fetch_now(fetcher, VideoJob(video.video_id, worker.dataset.path, [], url=video.url))
@@ -59,17 +57,6 @@ def _problem_of(worker: WorkerSettings, task: VideoTask) -> VideoError | None:
         return fetcher.done(job) or error
     finally:
         fetcher.close()
-
-
-def _missing(folder: Path) -> VideoError:
-    """Return the error of a file that is not in its folder: perhaps nothing is there, because it is not mounted."""
-    try:
-        with os.scandir(folder) as entries:
-            if any(entries):
-                return VideoError(GONE, f"no such file in {folder}")
-        return VideoError("missing", f"{folder} is empty; is it mounted?")
-    except OSError as error:
-        return VideoError("missing", f"{folder} cannot be listed ({error.strerror}); is it mounted?")
 
 
 def _probe(path: Path) -> VideoError | None:

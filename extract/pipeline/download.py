@@ -260,6 +260,8 @@ def _failure(url: str, failed: RetriesFailed) -> VideoError:
     cause, kind, shown = _cause_of(failed.error), _kind_of(failed.error), without_secrets(url)
     status = getattr(cause, "status", None)  # of a web server; its whole message would repeat the address
     words = f"{status} {getattr(cause, 'message', '')}" if status else hide_secrets(str(cause))
+    if isinstance(cause, TimeoutError) and not words:
+        words = "no answer in time"
     words = " ".join(words.split())[:200] or type(cause).__name__
     tried = f"; tried {failed.num_tries} times" if kind == "unreachable" else ""
     return VideoError(kind, f"{shown}: {words}{tried}")

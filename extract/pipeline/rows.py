@@ -101,7 +101,7 @@ class FrameRows(Rows):
                 raise
             raise OSError(
                 f"{self._folder or tempfile.gettempdir()}: disk full: the frames of a video wait there until they are "
-                "written; make room, or pass another --root; finished work is kept"
+                "written; make room, or pass another --root; what is on disk is kept"
             ) from None
 
     def stacked(self) -> np.ndarray:

@@ -6,7 +6,8 @@ import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...storage.common.errors import SettingError, UserError
+from ...storage.common.errors import SettingError, Unfinished, UserError
+from ...storage.common.files import not_mounted
 from ...storage.common.problems import Problems
 from ...storage.common.process_pool import worker_processes
 from ...storage.common.progress import progress
@@ -37,6 +38,7 @@ def choose_videos(settings: ExtractionSettings, problems: Problems, *, dry_run: 
 
     Raises:
         UserError: There are no videos, or some lie in a folder that nobody allowed.
+        Unfinished: The folder is missing or empty, and had videos.
     """
     dataset, folder = settings.folder, settings.videos
     listed = dataset.read_videos()
@@ -48,12 +50,14 @@ def choose_videos(settings: ExtractionSettings, problems: Problems, *, dry_run: 
             )
         videos = listed
     else:
+        _refuse_empty(dataset, folder, listed)
         allow_folder(dataset, folder)
         if settings.store_names == [LOGMEL]:
             videos = list_folder(folder, problems, suffixes=VIDEO_SUFFIXES + SOUND_SUFFIXES, dataset=dataset)
         else:
             videos = list_folder(folder, problems, instead=IMAGE_SUFFIXES, dataset=dataset)
         videos = _with_listed_ids(dataset, listed, videos)
+        videos += _not_mounted(dataset, folder, listed, videos)
     refuse_other_folders(dataset, videos)
     if folder is not None:
         _refuse_replaced(dataset, folder, listed, videos)
@@ -64,6 +68,37 @@ def choose_videos(settings: ExtractionSettings, problems: Problems, *, dry_run: 
     if settings.verify_against is not None:
         videos = _videos_with_features(settings, settings.verify_against, videos)
     return videos
+
+
+def _listed_in(dataset: DatasetFolder, folder: Path, listed: Sequence[VideoRecord]) -> dict[str, VideoRecord]:
+    """Return the listed videos whose files are in a folder or below, by file."""
+    start = os.path.join(os.path.abspath(folder), "")
+    files = {dataset.video_file(video): video for video in listed if not video.url}
+    return {file: video for file, video in files.items() if file.startswith(start)}
+
+
+def _refuse_empty(dataset: DatasetFolder, folder: Path, listed: Sequence[VideoRecord]) -> None:
+    """Raise ``Unfinished`` if a folder with listed videos is missing or empty: its disk may come back."""
+    if (problem := not_mounted(folder)) and (videos := _listed_in(dataset, folder, listed)):
+        raise Unfinished(
+            f"{problem} {number_of(len(videos), 'videos')} of earlier calls are in it; run the same command "
+            "again once it can be read"
+        )
+
+
+def _not_mounted(
+    dataset: DatasetFolder, folder: Path, listed: Sequence[VideoRecord], found: Sequence[VideoRecord]
+) -> list[VideoRecord]:
+    """Return the listed videos whose part of a folder may lack its disk. Others that are gone are counted in a line."""
+    ids = {video.video_id for video in found}
+    known = {file: v for file, v in _listed_in(dataset, folder, listed).items() if v.video_id not in ids}
+    is_there = map_in_threads(os.path.lexists, list(known))
+    gone = sorted(file for file, there in zip(known, is_there, strict=True) if not there)
+    empty = {parent for parent in {os.path.dirname(file) for file in gone} if not_mounted(Path(parent))}
+    if deleted := [file for file in gone if os.path.dirname(file) not in empty]:
+        are = "is" if len(deleted) == 1 else "are"
+        say(f"note: {folder}: {number_of(len(deleted), 'listed videos')} {are} not there, such as {deleted[0]}")
+    return [known[file] for file in gone if os.path.dirname(file) in empty]
 
 
 def _with_listed_ids(

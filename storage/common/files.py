@@ -184,6 +184,15 @@ def has_same_samples(path: Path, other: Path, open_file: Open = open_regular) ->
     return True
 
 
+def not_mounted(folder: Path) -> str:
+    """Return why a folder in which a file is missing may lack its disk; empty if it has other files."""
+    try:
+        with os.scandir(folder) as entries:
+            return "" if any(entries) else f"{folder} is empty; is it mounted?"
+    except OSError as error:
+        return f"{folder} cannot be listed ({error.strerror}); is it mounted?"
+
+
 def file_identity(path: Path, open_file: Open = open_regular) -> str:
     """Return a text that changes when a file changes: its size, and a hash of its first and last 64 KiB.
 

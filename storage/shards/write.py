@@ -347,5 +347,5 @@ def require_disk_space(num_bytes: int, folder: Path) -> Iterator[None]:
         needed, free = math.ceil(num_bytes / 1e4) / 100, math.floor(shutil.disk_usage(folder).free / 1e4) / 100
         raise OSError(
             f"{folder}: disk full: a shard needs {needed:,.2f} MB, {free:,.2f} MB are free; make room, or pass another "
-            "--root; finished work is kept"
+            "--root; what is on disk is kept"
         ) from None

@@ -279,6 +279,45 @@ def test_a_file_that_was_gone_is_extracted_once_it_is_there(tmp_path, capsys):
     assert main(call) == 0 and kinds(dataset) == {}
 
 
+def test_videos_whose_disk_is_not_mounted_are_left_for_the_next_call(tmp_path, capsys):
+    films, away = tmp_path / "films", tmp_path / "away"
+    call = ["--root", str(tmp_path / "root"), "--dataset", "mine", "--videos", str(films), "--features", "logmel"]
+    for name in ("x/a", "x/b", "y/c", "y/d"):
+        (films / name).parent.mkdir(parents=True, exist_ok=True)
+        (films / f"{name}.wav").write_bytes(sound_of_one_second())
+    dataset = DatasetFolder(tmp_path / "root", "mine")
+    (films / "y").rename(away)
+    (films / "y").mkdir()
+    assert main(call) == 0, "nothing is known of the others"
+    (films / "y").rmdir()
+    away.rename(films / "y")
+    assert main(call) == 0
+    shutil.rmtree(dataset.path / "features")
+
+    (films / "y").rename(away)
+    (films / "y").mkdir()
+    capsys.readouterr()
+    accepting = [*call, "--accept-failures", "all", "--accept-failures", "missing"]
+    assert main(accepting) == 1 and kinds(dataset) == {"y/c": "unreachable", "y/d": "unreachable"}
+    told = capsys.readouterr().err
+    assert f"{films}/y is empty; is it mounted?" in told and "of 2 of 4 videos are there" in told
+    films.rename(tmp_path / "gone")
+    assert main(call) == 1
+    *_, error = capsys.readouterr().err.splitlines()
+    assert error == (
+        f"vlalign-extract: error: {films} cannot be listed (No such file or directory); is it mounted? 4 videos of "
+        "earlier calls are in it; run the same command again once it can be read"
+    )
+    (tmp_path / "gone").rename(films)
+    (films / "y").rmdir()
+    away.rename(films / "y")
+    assert main(call) == 0 and kinds(dataset) == {}
+
+    (films / "y" / "d.wav").unlink()
+    assert main(call) == 0
+    assert f"note: {films}: 1 listed video is not there, such as {films}/y/d.wav" in capsys.readouterr().err
+
+
 NOT_READABLE = {
     Path("/proc/self/mem"): errno.EIO,  # a regular file whose first byte cannot be read
     Path("/proc/sys/vm/compact_memory"): errno.EACCES,  # one that even root cannot open for reading
