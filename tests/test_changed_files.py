@@ -41,6 +41,7 @@ PLACES = {
     "extract/pipeline/download.py _remove_left_behind": OWN,
     "extract/pipeline/download.py close": OWN,
     "extract/pipeline/download.py done": OWN,
+    "extract/pipeline/rows.py _file": OWN,
     "ray_jobs/cluster.py _settings_of_local_ray": OWN,
     "storage/cli/command.py _run": "/dev/null",
     "storage/common/programs.py keep_compiled_code_private": "the user's own cache, which is in no data set",

@@ -10,6 +10,7 @@ from typing import IO, Protocol
 
 import numpy as np
 
+from ...storage.common.writing import make_folder
 from ...storage.records import Profile
 
 PENDING_ROW = np.empty(0, dtype=np.float32)
@@ -79,6 +80,8 @@ class FrameRows(Rows):
 
     @cached_property
     def _file(self) -> IO[bytes]:
+        if self._folder is not None:
+            make_folder(self._folder)
         file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 (closed with these rows)
         weakref.finalize(self, file.close)
         return file

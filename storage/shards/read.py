@@ -232,6 +232,13 @@ class ShardRows:
         ends = [shard.offsets[name] + shard.num_rows * shard.row_bytes(name) for name in ROW_TYPES]
         self._prefetch(min(starts), max(ends))
 
+    def expect_few_rows(self) -> None:
+        """Tell the system that few rows are used, so that it reads only what is looked at or prefetched.
+
+        It reads 128 kB or megabytes around each place otherwise: with frames, others that nobody wants.
+        """
+        advise(self._map, "MADV_RANDOM")
+
     def prefetch(self, first: int, last: int) -> int:
         """Ask the system to read rows [first, last) of the features ahead; return how many bytes they are.
 

@@ -57,13 +57,13 @@ class VideoRows:
 
 def check_storable(video: VideoFeatures, profile: Profile, dtype: DTypeLike = "float16") -> None:
     """Raise ``ValueError`` for features of another dimension than the profile's, values that ``dtype`` cannot hold, and
-    a type that is not one of the profile's: frames are uint8, features float16 or float32.
+    frames that are not uint8.
     """
     if video.features.shape[1] != profile.dimension:
         raise ValueError(
             f"{video.video_id}: features of {video.features.shape[1]:,} values, the profile has {profile.dimension:,}"
         )
-    if np.dtype(dtype).name not in row_types(profile):
+    if (np.dtype(dtype) == np.uint8) != profile.is_frames:
         allowed = " or ".join(row_types(profile))
         raise ValueError(f"{video.video_id}: {profile.name} is stored as {allowed}, not as {np.dtype(dtype)}")
     if profile.is_frames:

@@ -182,8 +182,8 @@ class FeatureStore(Store):
     def get_clips(self, clips: Sequence[ClipSpan], *, dtype: DTypeLike | None = np.float32) -> list[VideoFeatures]:
         """Return the rows of many clips, in the order of ``clips``. With ``dtype`` None, the arrays are read-only.
 
-        Of frames, then, nothing is read from the disk but what the caller looks at, since a clip has many and few of
-        them are used. ``get_rows`` asks the disk for those that it is given.
+        Of frames, then, nothing is read from the disk but the pages that the caller looks at, one after the other,
+        since a clip has many frames and few of them are used. ``get_rows`` of these asks the disk for them all at once.
         """
 
         def read(snapshot: Snapshot) -> list[VideoFeatures]:
@@ -330,6 +330,8 @@ class Snapshot:
         if rows is None:
             shard = self.shards[number]
             rows = self._open[number] = self.remote.rows(shard) if self.remote else ShardRows(shard)
+            if shard.profile.is_frames:
+                rows.expect_few_rows()
             while len(self._open) > self.max_open_shards:
                 with contextlib.suppress(StopIteration, RuntimeError):  # another thread was faster
                     self._open.pop(next(iter(self._open)), None)  # closes once no array refers to it
@@ -402,6 +404,8 @@ class Snapshot:
 
     def _check_rows(self, video_id: str) -> None:
         rows, index = self.rows(video_id)
+        first = rows.first_rows[index]
+        rows.prefetch(first, first + rows.num_rows[index])
         if rows.is_damaged(index):
             raise UserError(
                 f"{rows.shard.path}: the rows of {video_id!r} are damaged; drop them with vlalign-store repair "

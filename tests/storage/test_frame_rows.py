@@ -227,7 +227,7 @@ def drop_from_memory(path) -> None:
 
 
 def test_only_the_frames_that_are_used_are_read_from_the_disk(tmp_path):
-    """12 of 300 frames of CLIP's size: 1.8 of 45 MB, and what the system reads around them."""
+    """12 of 300 frames of CLIP's size: 1.8 of 45 MB, and the index."""
     if not hasattr(os, "posix_fadvise"):
         need(SYSTEM, ["files that can be dropped from memory"])
     profile = FRAME_PROFILES["clip_vit_b32_frames"]
@@ -240,13 +240,15 @@ def test_only_the_frames_that_are_used_are_read_from_the_disk(tmp_path):
     store = FeatureStore(tmp_path)
     clip = store.get("a", dtype=None).features
     looked_at = clip[chosen]
-    by_look = resident_pages(path).mean()
+    by_look = resident_pages(path)
 
     drop_from_memory(path)
     store = FeatureStore(tmp_path)
     asked = np.concatenate(store.get_rows([("a", row, row + 1) for row in chosen.tolist()]))
-    by_rows = resident_pages(path).mean()
+    by_rows = resident_pages(path)
     assert np.array_equal(looked_at, asked) and np.array_equal(
         asked, frames("a", 300, profile=profile).features[chosen]
     )
-    assert 12 / 300 <= by_rows < 0.12 and 12 / 300 <= by_look < 0.2, (by_rows, by_look)
+    for pages in (by_look, by_rows):
+        rest = pages[len(pages) // 4 :]  # at the beginning of a file, the system reads ahead once
+        assert 0.03 < rest.mean() < 0.05 and pages.mean() < 0.3
