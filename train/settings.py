@@ -479,9 +479,17 @@ NUM_EPOCHS, MIN_STEPS, MAX_STEPS = 30, 300, 30_000
 OPTIMIZERS = {
     "adamw": "Adam with decoupled weight decay",
     "adam": "Adam, whose weight decay is a part of the gradient",
+    "bertadam": "as CLIP4Clip: betas 0.9 and 0.98, epsilon 1e-6, no correction of bias, decoupled weight decay, and "
+    "the gradient clipped to norm 1",
 }
 """{name of an optimizer: description}"""
-SCHEDULES = {"linear": "linearly to 0", "cosine": "to 0 by a cosine", "constant": "no decay"}
+SCHEDULES = {
+    "linear": "linearly to 0",
+    "cosine": "to 0 by a cosine",
+    "constant": "no decay",
+    "bert-cosine": "as CLIP4Clip: by the cosine of the whole training, which the warm-up covers at first; the first "
+    "step of a warm-up has rate 0",
+}
 """{name of a learning rate schedule: description of its decay after the warm-up}"""
 
 

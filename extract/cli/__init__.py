@@ -1,1 +1,1 @@
-"""The commands ``vlalign-extract`` and ``vlalign-doctor``."""
+"""The commands ``vlalign-extract``, ``vlalign-convert`` and ``vlalign-doctor``."""

@@ -20,6 +20,7 @@ COMMANDS = {
     "sync": ("vlalign.train.cli.sync", "bring a data set up to date with folders of your own videos"),
     "runs": ("vlalign.train.cli.runs", "show, compare, rename and delete runs"),
     "store": ("vlalign.storage.cli.store", "inspect, check and repair feature stores; import and export features"),
+    "convert": ("vlalign.extract.cli.convert", "convert checkpoints of OpenAI's CLIP and CLIP4Clip to folders"),
     "doctor": ("vlalign.extract.cli.doctor", "check the installation and this machine"),
 }
 """{command: (module with its ``main`` and ``make_parser``, what it does)}. ``vlalign-COMMAND`` is the same."""

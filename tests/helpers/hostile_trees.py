@@ -33,6 +33,7 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
 
+import torch
 from PIL import Image
 from vlalign.extract.videos.demo import render_video
 from vlalign.preprocess.settings import SPACY_MODEL
@@ -44,6 +45,7 @@ from vlalign.storage.profiles import PROFILES
 from vlalign.storage.records import VideoRecord
 from vlalign.storage.stores.thumbnails import Thumbnail, write_thumbnails
 
+from helpers.openai_clip import random_state, save_like
 from helpers.toy import make_toy
 from helpers.training import GATED, TWO_STEPS, options
 from helpers.videos import scene
@@ -95,6 +97,7 @@ COMMANDS: dict[str, list[str]] = {
     "store rm": ["store", "rm", "AT", "s3d", "v003"],
     "store import": ["store", "import", "ROOT/toy/theirs", "AT", "--profile", "HERE/profile.json"],
     "store export": ["store", "export", "AT", "s3d", "HERE/out/s3d", "--form", "webdataset"],
+    "convert": ["convert", "ROOT/toy/clip.pt", "HERE/out/clip", "--like", "ROOT/toy/clip"],
     "doctor": ["doctor", "--root", "ROOT"],
     "vlalign": ["vlalign", "runs", "AT"],
 }
@@ -503,6 +506,8 @@ class Grounds:
         self._prepare("extract", "--features", "logmel")
         self._prepare("store", "export", "logmel", str(toy.path / "theirs"), "--form", "npy")
         self._prepare("store", "export", "s3d", str(self.case / "there" / "linked"), "--form", "npy")
+        save_like(toy.path / "clip")
+        torch.save(random_state(), toy.path / "clip.pt")
         profile = asdict(PROFILES["logmel"]) | {"name": "theirs"}
         (self.case / "profile.json").write_text(json.dumps(profile))
         toy.write_videos([*videos, *(VideoRecord(video_id=f"gone{n}", path=f"videos/gone{n}.mp4") for n in range(25))])

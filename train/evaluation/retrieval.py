@@ -255,7 +255,7 @@ class Retrieval(Task[RetrievalSettings]):
         }
 
     def resolve(self, settings: RetrievalSettings, config: TrainConfig, run_name: str) -> RetrievalSettings:
-        """Fill in the run's temperature, and how its paper normalises scores.
+        """Fill in the run's temperature, unless it is learned, and how its paper normalises scores.
 
         Raises:
             SettingError: ``rerank`` is set, and the run has no fusion layers.
@@ -263,7 +263,9 @@ class Retrieval(Task[RetrievalSettings]):
         if settings.rerank is not None and not config.has_fusion:
             problem = f"changes nothing: {run_name}, of objective {config.objective.name}, has no fusion layers"
             raise SettingError("rerank", settings.rerank, f"{problem}; omit it")
-        temperature = config.objective.temperature if settings.temperature is None else settings.temperature
+        temperature = settings.temperature
+        if temperature is None and not config.objective.learns_temperature:
+            temperature = config.objective.temperature
         normalize = config.objective.normalization if settings.normalize is None else settings.normalize
         return replace(settings, temperature=temperature, normalize=normalize)
 
@@ -287,6 +289,10 @@ class Retrieval(Task[RetrievalSettings]):
         from .representation import examples
 
         settings = request.settings
+        if settings.temperature is None:  # the run has learned it
+            temperature = run.config.objective.temperature_of(run.scorer.model)
+            settings = replace(settings, temperature=temperature)
+            request = replace(request, settings=settings)
         if settings.rerank is not None and not run.scorer.has_early:
             problem = f"{run.folder.name} was trained without an early loss, which finds the candidates"
             raise SettingError("rerank", settings.rerank, problem)

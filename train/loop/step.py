@@ -32,8 +32,9 @@ def learning_rate_factor(
 ) -> float:
     """Return the part of the peak learning rate that a step has.
 
-    After a linear warm-up it falls as ``schedule`` says: linearly (TACo section 4.3), as a cosine (NCL appendix B),
-    or not at all (SSML).
+    After a linear warm-up it falls as ``schedule`` says: linearly (TACo section 4.3), as a cosine, not at all (SSML),
+    or as CLIP4Clip's ``warmup_cosine`` (modules/optimization.py): the cosine of all steps, whose first ones the warm-up
+    replaces, so that it falls from 1 to 0.98 at the end of a warm-up of a tenth.
 
     Args:
         step: Counts from 0.
@@ -41,13 +42,14 @@ def learning_rate_factor(
         settings: The run's.
         schedule: One of ``SCHEDULES``; None: that of the settings.
     """
+    schedule = schedule or settings.schedule
     warmup = min(settings.warmup_steps, num_steps // 2)
+    if schedule == "bert-cosine":
+        return step / warmup if step < warmup else (1 + math.cos(math.pi * step / num_steps)) / 2
     if step < warmup:
         return (step + 1) / warmup
     left = (num_steps - step) / max(num_steps - warmup, 1)
-    return {"linear": left, "cosine": (1 - math.cos(math.pi * left)) / 2, "constant": 1.0}[
-        schedule or settings.schedule
-    ]
+    return {"linear": left, "cosine": (1 - math.cos(math.pi * left)) / 2, "constant": 1.0}[schedule]
 
 
 def encode(model: PairModel, inputs: Inputs, micro_batch_size: int) -> tuple[TextTokens | None, VideoTokens]:

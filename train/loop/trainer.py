@@ -48,6 +48,7 @@ from ..runs.load import plan_model, read_text_inputs, read_token_weights, read_v
 from ..runs.run_json import describe_inputs, save_run
 from ..scoring.scorer import Scorer
 from ..settings import SMALL_TEXT_ENCODER
+from .bert_adam import BertAdam
 from .event_log import EventLog, logged
 from .parameter_groups import FACTOR, SCHEDULE, parameter_groups
 from .prefetch import PrefetchedInputs
@@ -328,8 +329,11 @@ class Trainer:
         if lines and self.workers.is_first:
             say(f"parameter groups: {'; '.join(lines)}")
         settings = self.config.optimization
+        rates = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
+        if settings.optimizer == "bertadam":
+            return BertAdam(groups, **rates)
         kind = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}[settings.optimizer]
-        return kind(groups, lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True)
+        return kind(groups, **rates, fused=True)
 
     def _load_state_or_start_folder(self, text_inputs: TextInputs) -> None:
         if self._resumes:

@@ -70,7 +70,7 @@ def _rank_validation(scorer: Scorer, valid: Pairs) -> Ranked:
     by_caption = scores.fused(weights).by_caption
     objective, queries = scorer.config.objective, scores.queries
     if objective.normalization != "none" and queries is not None and queries.num_queries:  # as evaluation does
-        by_caption = by_caption + fit_biases(queries.texts, objective.temperature).bias_N
+        by_caption = by_caption + fit_biases(queries.texts, objective.temperature_of(scorer.model)).bias_N
     return Ranked(pairs, by_caption, chosen)
 
 

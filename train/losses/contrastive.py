@@ -124,13 +124,17 @@ class LearnedTemperature(nn.Module):
     @property
     def temperature(self) -> float:
         """The temperature now. The host waits for the device."""
-        return math.exp(-self.log_scale.item())
+        return math.exp(-min(self.log_scale.item(), self.max_log_scale))
+
+    def scale(self) -> Tensor:
+        """Return 1 / temperature, a scalar with a gradient, after the temperature was set to its limit or above."""
+        with torch.no_grad():  # as CLIP does; in the graph, a clamp would have no gradient that leads back
+            self.log_scale.clamp_(max=self.max_log_scale)
+        return self.log_scale.exp()
 
     def forward(self, similarity: Tensor) -> Tensor:
         """Return similarity / temperature + bias, in the same shape."""
-        with torch.no_grad():  # as CLIP does; in the graph, a clamp would have no gradient that leads back
-            self.log_scale.clamp_(max=self.max_log_scale)
-        logits = self.log_scale.exp() * similarity
+        logits = self.scale() * similarity
         return logits if self.bias is None else logits + self.bias
 
 

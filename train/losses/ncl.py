@@ -22,7 +22,7 @@ class Biases(NamedTuple):
 @torch.no_grad()
 def sinkhorn_biases(
     similarity_MN: Tensor,
-    temperature: float,
+    temperature: float | Tensor,
     *,
     text_marginals_M: Tensor | None = None,
     video_marginals_N: Tensor | None = None,
@@ -79,7 +79,7 @@ def shares_of(weights_N: Tensor) -> Tensor:
 
 
 def pair_biases(
-    similarity_BB: Tensor, temperature: float, *, weights_B: Tensor | None = None, num_iterations: int = 4
+    similarity_BB: Tensor, temperature: float | Tensor, *, weights_B: Tensor | None = None, num_iterations: int = 4
 ) -> Biases:
     """Return NCL's biases of a batch of pairs, in which a text and a video have their pair's share of the loss.
 
@@ -92,7 +92,7 @@ def pair_biases(
 
 
 def normalized_nce(
-    similarity_BB: Tensor, temperature: float, *, num_iterations: int = 4, weights_B: Tensor | None = None
+    similarity_BB: Tensor, temperature: float | Tensor, *, num_iterations: int = 4, weights_B: Tensor | None = None
 ) -> Tensor:
     """NCL Eq. 4 on the similarities of Eq. 12: each text must pick its video, and each video its text.
 
@@ -100,7 +100,7 @@ def normalized_nce(
 
     Args:
         similarity_BB: Similarity of text i and video j.
-        temperature: Divides the similarities.
+        temperature: Divides the similarities; a scalar tensor if it is learned.
         num_iterations: Of ``sinkhorn_biases``; 0: no biases.
         weights_B: Weight of each pair; None: all have 1.
 

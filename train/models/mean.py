@@ -1,4 +1,4 @@
-"""CLIP4Clip's similarity without parameters ("meanP"), on features that are fixed: NCL's architecture (section 4)."""
+"""CLIP4Clip's similarity without parameters ("meanP"): NCL's architecture (section 4)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class MeanPair(PairModel):
     """A clip is the mean of its feature vectors, each of length 1; a text is what the text encoder pools.
 
     No layer is added ("We do not add any trainable model components", NCL section 4), so features and texts must be in
-    the same space, as those of the two towers of CLIP are. Only the text encoder is trained.
+    the same space, as those of the two towers of CLIP are. The text encoder is trained, and the video tower if there is
+    one.
     """
 
     compiled_texts: Compiled | None = None

@@ -196,6 +196,15 @@ class Objective(Settings):
         """
         return {self.vector_score: 1.0}
 
+    @property
+    def learns_temperature(self) -> bool:
+        """True if the temperature is a parameter of the model."""
+        return False
+
+    def temperature_of(self, model: PairModel) -> float:
+        """Return the temperature that turns a model's similarities into probabilities."""
+        return self.temperature
+
     def make_examples(self, source: ExampleSource) -> Examples:
         """Read what the model learns from: by default, pairs of clips and captions."""
         from ..data.examples import PairExamples

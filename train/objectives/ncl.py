@@ -5,16 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from ...storage.common.errors import SettingError
 from ...storage.common.settings import setting
 from .base import Objective
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..models.base import PairModel
+    from ..losses import LearnedTemperature
+    from ..models.base import ObjectiveModules, PairModel
     from .batch import Batch
 
 SINKHORN_ITERATIONS = 4  # NCL section 3.3
+MIN_TEMPERATURE = 0.01
+"""Lower limit of a learned temperature: CLIP's ``logit_scale`` is 100 or less (Radford et al. 2021, section 2.5)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,11 +32,41 @@ class NclObjective(Objective):
     ignored_settings: ClassVar[frozenset[str]] = frozenset({"tokens_of_interest", "num_fusion_layers", "stage_weights"})
 
     loss_scale: float = setting(1.0, "factor of the loss (NCL's Appendix C: 15 in place of a margin loss)", gt=0)
+    learned_temperature: bool = setting(
+        False, "learn the temperature, from --temperature on, as CLIP's logit_scale (CLIP4Clip); it stays 0.01 or more"
+    )
+
+    def check(self) -> None:
+        """Check that a learned temperature starts above its limit."""
+        super().check()
+        if self.learned_temperature and self.temperature < MIN_TEMPERATURE:
+            problem = f"below the limit of a learned temperature; expected {MIN_TEMPERATURE} or more"
+            raise SettingError("temperature", self.temperature, problem)
+
+    @property
+    def learns_temperature(self) -> bool:
+        """True if the temperature is a parameter of the model, ``own.log_scale``."""
+        return self.learned_temperature
 
     @property
     def normalization(self) -> str:
         """Section 3.4: biases of training queries, for a run that was trained with biases."""
         return "ncl" if self.normalized_loss else "none"
+
+    def make_modules(self, width: int, num_labels: int) -> ObjectiveModules:
+        """Make the learned temperature, and the queue of queries."""
+        from ..losses import LearnedTemperature
+        from ..models.base import ObjectiveModules
+
+        learned = LearnedTemperature(self.temperature, min_temperature=MIN_TEMPERATURE)
+        return ObjectiveModules(
+            own=learned if self.learned_temperature else None,
+            queries=self._make_queries(width),
+        )
+
+    def temperature_of(self, model: PairModel) -> float:
+        """Return the temperature that the model has learned, or that of the settings."""
+        return _learned(model).temperature if self.learned_temperature else self.temperature
 
     def compute_loss(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
         """Return Eq. 4, times the scale."""
@@ -43,8 +77,15 @@ class NclObjective(Objective):
             model.queries.push(text_BD, video_BD)
         loss = normalized_nce(
             text_BD @ video_BD.T,
-            self.temperature,
+            1 / _learned(model).scale() if self.learned_temperature else self.temperature,
             weights_B=batch.all_weights(),
             num_iterations=SINKHORN_ITERATIONS if self.normalized_loss else 0,
         )
         return {"contrast": self.loss_scale * loss}
+
+
+def _learned(model: PairModel) -> LearnedTemperature:
+    from ..losses import LearnedTemperature
+
+    assert isinstance(model.own, LearnedTemperature), "the model of a learned temperature has one"
+    return model.own

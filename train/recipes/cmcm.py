@@ -1,13 +1,15 @@
 """CMCM: sections 2.3 and 4.1, Table 3 and appendix B.
 
-CMCM's baseline fine-tunes CLIP on MSR-VTT; here, as for NCL, the features of clips are fixed.
+On MSR-VTT, the baseline tunes CLIP on frames as CLIP4Clip does; training with the codebook starts from it.
 """
 
+from .ncl import FROZEN_INPUTS
 from .train_config import Recipe
 
 _CMCM: Recipe = {
     "objective": "cmcm",
-    "features": "clip_vit_b32_map",
+    "features": "clip_vit_b32_frames",
+    "video_tower": "clip_vit_b32_map",
     "video_grid": "2x2x2",
     "max_video_tokens": 12,  # frames, as CLIP4Clip
     "max_text_tokens": 32,  # as CLIP4Clip
@@ -23,9 +25,11 @@ _CMCM: Recipe = {
     "batch_size": 64,
     "learning_rate": 1e-4,
     # As CLIP4Clip: 1e-7 for CLIP's weights, decay of all but biases.
-    "parameter_groups": "text_encoder.*bias*:lr=0.001,decay=0;text_encoder.*:lr=0.001;*bias*:decay=0",
+    "parameter_groups": f"{FROZEN_INPUTS};video_tower.*bias*:lr=0.001,decay=0;video_tower.*:lr=0.001;"
+    "text_encoder.*bias*:lr=0.001,decay=0;text_encoder.*:lr=0.001;*bias*:decay=0",
+    "optimizer": "bertadam",
     "weight_decay": 0.2,
-    "schedule": "cosine",
+    "schedule": "bert-cosine",
     "num_steps": 14_000,  # 5 epochs of 180,000 captions, as CLIP4Clip
     "warmup_steps": 1_400,
     "validate_every": 500,

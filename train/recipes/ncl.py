@@ -1,26 +1,38 @@
-"""NCL: section 4 and appendices B and C.
+"""NCL: section 4 and appendices B and C; and CLIP4Clip, whose rows are beside NCL's in its tables.
 
-NCL fine-tunes both encoders of CLIP; here the features are fixed, and CLIP's text encoder is trained.
+Both tune the two towers of CLIP on frames. What NCL's appendix leaves to CLIP4Clip is that of its code.
 """
 
 from .train_config import Recipe
 
+FROZEN_INPUTS = "video_tower.*embeddings.*:frozen=true;video_tower.*pre_layrnorm.*:frozen=true"
+FROZEN_INPUTS += ";text_encoder.*embeddings.*:frozen=true"
+"""CLIP4Clip's ``--freeze_layer_num 0``: what both towers do before their first layer is not tuned."""
+
 _NCL: Recipe = {
     "objective": "ncl",
-    "features": "clip_vit_b32",
+    "features": "clip_vit_b32_frames",
+    "video_tower": "clip_vit_b32",
     "encoder": "mean",  # "the mean pooling (meanP) architecture"
     "text_encoder": "openai/clip-vit-base-patch32",
     "normalized_loss": True,
     "query_queue": 16_384,
-    "temperature": 0.01,  # CLIP's own; not printed
-    "optimizer": "adam",
-    "schedule": "cosine",
+    "temperature": 0.01,  # CLIP's own, at first
+    "learned_temperature": True,
+    "optimizer": "bertadam",
+    "schedule": "bert-cosine",
     "batch_size": 128,
     "learning_rate": 1e-7,
-    "weight_decay": 0.0,
+    "weight_decay": 0.2,
+    "parameter_groups": f"{FROZEN_INPUTS};*bias*:decay=0",
     "max_text_tokens": 32,
     "validate_every": 200,
 }
+
+_MSRVTT: Recipe = {"protocol": "1k-A", "num_steps": 7_030, "warmup_steps": 703, "max_video_tokens": 12}
+"""5 epochs of 180,000 captions."""
+_LONG: Recipe = {"max_video_tokens": 64, "max_text_tokens": 64}
+_CLIP4CLIP: Recipe = {**_NCL, "normalized_loss": False}
 
 # On SSB's architecture, from Appendix C. What it leaves to the paper of SSB, we chose: departure_data/ncl.json.
 _SSB: Recipe = {
@@ -57,21 +69,13 @@ RECIPES: dict[str, Recipe] = {
         "dropout": 0.3,
         "validation_share": 0.1,
     },
-    "ncl-msrvtt": {  # 5 epochs of 180,000 captions
-        **_NCL,
-        "protocol": "1k-A",
-        "num_steps": 7_030,
-        "warmup_steps": 703,
-        "max_video_tokens": 12,
-    },
-    "ncl-msvd": {**_NCL, "num_steps": 1_143, "warmup_steps": 0, "max_video_tokens": 12},  # 3 of 48,774
-    "ncl-activitynet": {  # 10 epochs of 10,009 paragraphs
-        **_NCL,
-        "num_steps": 780,
-        "warmup_steps": 78,
-        "max_video_tokens": 64,
-        "max_text_tokens": 64,
-    },
+    "ncl-msrvtt": {**_NCL, **_MSRVTT},
+    "ncl-msvd": {**_NCL, "num_steps": 1_143, "warmup_steps": 0, "max_video_tokens": 12},  # 3 epochs of 48,774 captions
+    "ncl-activitynet": {**_NCL, **_LONG, "num_steps": 780, "warmup_steps": 78},  # 10 epochs of 10,009 paragraphs
+    # CLIP4Clip's own: 5 epochs, with a warm-up over the first tenth (its README).
+    "ncl-clip4clip-msrvtt": {**_CLIP4CLIP, **_MSRVTT},
+    "ncl-clip4clip-msvd": {**_CLIP4CLIP, "num_steps": 1_905, "warmup_steps": 190, "max_video_tokens": 12},
+    "ncl-clip4clip-activitynet": {**_CLIP4CLIP, **_LONG, "num_steps": 390, "warmup_steps": 39},
     "ncl-ssb-msrvtt": {**_SSB, "protocol": "1k-A", "num_steps": 14_060, "warmup_steps": 1_406},  # 10 epochs
     "ncl-ssb-msvd": {**_SSB, "num_steps": 3_810, "warmup_steps": 381},  # 10 epochs
     "ncl-ssb-activitynet": {  # 50 epochs

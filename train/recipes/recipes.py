@@ -10,9 +10,10 @@ from types import MappingProxyType
 from typing import Any
 
 from ...storage.common.errors import SettingError
-from ...storage.profiles import FRAME_MAPS
+from ...storage.hub.names import FRAMES
+from ...storage.profiles import FRAME_MAPS, FRAME_PROFILES
 from ..objectives import DEFAULT_OBJECTIVE, objectives
-from ..settings import ENCODERS
+from ..settings import ENCODERS, parse_video_tower
 from . import cmcm, ncl, ssml, taco, toco
 from .train_config import Recipe, TrainConfig
 
@@ -25,6 +26,8 @@ PAPER_RECIPES: dict[str, Recipe] = {
 }
 """{name: recipe}. A name starts with the recipe's objective."""
 DEFAULT_RECIPE = "default"
+TOWER_PARAMETERS = "video_tower."
+"""Begins the names of the parameters of a video tower."""
 RECIPES = MappingProxyType[str, Recipe](
     {
         # No paper's: chosen on five small sets, docs/training.md.
@@ -91,7 +94,14 @@ def make_config(name: str | None, given: Mapping[str, Any]) -> TrainConfig:
     if name is not None and name not in RECIPES:
         raise SettingError("recipe", name, f"expected one of {', '.join(RECIPES)}")
     settings = {**(RECIPES[name] if name else {}), **given, "recipe": name or ""}
-    are_maps = set(str(given.get("features") or next(iter(FRAME_MAPS))).split("+")) <= set(FRAME_MAPS)
+    if given.get("features") and "video_tower" not in given and not are_frames(given["features"]):
+        tower = settings.pop("video_tower", "")  # the recipe's features are frames, these are not
+        if tower and "parameter_groups" not in given:
+            settings["parameter_groups"] = _without_tower(settings.get("parameter_groups", ""))
+    if (tower := parse_video_tower(settings.get("video_tower", ""))) is not None:
+        are_maps = tower.map_shape is not None
+    else:
+        are_maps = set(str(given.get("features") or next(iter(FRAME_MAPS))).split("+")) <= set(FRAME_MAPS)
     if "video_grid" not in given and not are_maps:  # the recipe's features are maps, these are not
         settings.pop("video_grid", None)
         if "code_layers" not in given:
@@ -109,6 +119,16 @@ def make_config(name: str | None, given: Mapping[str, Any]) -> TrainConfig:
     if name and name.endswith("-finetune") and not settings.get("init"):
         raise SettingError("recipe", name, "starts from a trained run; pass --init RUN")
     return TrainConfig.from_flat(settings)
+
+
+def are_frames(features: str) -> bool:
+    """Return whether features are the frames that a network takes, by the name of their store."""
+    return features in FRAME_PROFILES or FRAMES in features.split("--")[1:]
+
+
+def _without_tower(groups: str) -> str:
+    """Return a recipe's groups of parameters without those of its video tower."""
+    return ";".join(group for group in groups.split(";") if not group.startswith(TOWER_PARAMETERS))
 
 
 def describe(config: TrainConfig, given: Container[str]) -> list[str]:

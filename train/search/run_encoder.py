@@ -163,7 +163,8 @@ class RunEncoder:
         queue = self.run.scorer.model.queries
         if self.normalization == "none" or queue is None or not int(queue.pushed):
             return None
-        return TrainingTexts(queue.filled()[0].float().cpu().numpy(), self.run.config.objective.temperature)
+        temperature = self.run.config.objective.temperature_of(self.run.scorer.model)
+        return TrainingTexts(queue.filled()[0].float().cpu().numpy(), temperature)
 
     def knows(self, text: str) -> bool:
         """Return False for a text of which no word is in the vocabulary, if the model reads nothing else."""

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.clips_of_text import save_wide_clip
+from helpers.clips_of_text import save_clip_with_processor, save_wide_clip
 from helpers.labelled import make_questions, make_segments, make_steps
 from helpers.spoken import make_spoken
 from helpers.toy import make_toy
-from vlalign.storage import Weights, write_shard
+from vlalign.storage import Profile, Weights, write_shard
 from vlalign.storage.captions.files import read_captions, read_captions_about, write_captions_about
 from vlalign.storage.dataset.folder import DatasetFolder
-from vlalign.storage.profiles import LOGMEL, PROFILES
+from vlalign.storage.profiles import BUILT_IN, LOGMEL, PROFILES
 from vlalign.storage.stores.opening import open_store
 from vlalign.train.comparison.suite_files import Suite, all_suites, given_for, row_config
 from vlalign.train.comparison.suites import run_suite
@@ -58,13 +58,21 @@ def add_features(dataset: DatasetFolder, features: str) -> None:
     for name in features.split("+"):
         if dataset.features(name).exists():
             continue
-        rng, profile = np.random.default_rng(0), PROFILES.get(name) or replace(PROFILES["resnet50_map"], name=name)
+        rng, profile = np.random.default_rng(0), BUILT_IN.get(name) or replace(PROFILES["resnet50_map"], name=name)
         store = open_store(dataset.features(there))
         videos = [
-            replace(video, features=rng.normal(size=(len(video.features), profile.dimension)))
+            replace(video, features=rows_of(rng, len(video.features), profile))
             for video in map(store.get, store.video_ids())
         ]
-        write_shard(dataset.features(name), profile, Weights(name="made", sha256="0" * 64), videos, made_with={})
+        weights = Weights(name="none", sha256="") if profile.is_frames else Weights(name="made", sha256="0" * 64)
+        dtype = "uint8" if profile.is_frames else "float16"
+        write_shard(dataset.features(name), profile, weights, videos, made_with={}, dtype=dtype)
+
+
+def rows_of(rng: np.random.Generator, num_rows: int, profile: Profile) -> np.ndarray:
+    if profile.is_frames:
+        return rng.integers(0, 256, (num_rows, profile.dimension), dtype=np.uint8)
+    return rng.normal(size=(num_rows, profile.dimension))
 
 
 def add_protocol(dataset: DatasetFolder, protocol: str) -> None:
@@ -110,6 +118,8 @@ def test_every_row_is_trained_and_evaluated(suite, dataset, tmp_path):
         if recipe.get("encoder") == "mean":  # texts as wide as the features
             texts = (caption.caption for caption in read_captions(folder.captions))
             replaced["text_encoder"] = str(save_wide_clip(texts, tmp_path / "clip", 512))
+        if tower := recipe.get("video_tower"):
+            replaced["video_tower"] = f"{tower}={save_clip_with_processor(tmp_path / 'tower')}"
         given |= given_for(suite, row, dataset, replaced)
     result = run_suite(folder.path, suite.name, device="cpu", settings=given)
     assert result.num_failed == 0, folder.problems("suite").read_text()
