@@ -29,8 +29,6 @@ from vlalign.train.recipes.train_config import train_config
 
 PROFILE = FRAME_PROFILES["clip_vit_b32_frames"]
 TEXT = "a person cuts an onion on a board and puts it into the pan with some oil"
-STEPS = 3
-"""Steps that are timed, after one that is not."""
 
 
 def make_dataset(folder: Path, num_clips: int, num_frames: int) -> DatasetFolder:
@@ -66,19 +64,19 @@ def make_clip(folder: Path) -> Path:
     return folder
 
 
-def seconds_of(call: Callable[[], object], device: torch.device) -> float:
+def seconds_of(call: Callable[[], object], num_calls: int, device: torch.device) -> float:
     """Return the mean time of a call, after one that is not timed."""
     times = []
-    for _ in range(STEPS + 1):
+    for _ in range(num_calls + 1):
         started = time.perf_counter()
         call()
         if device.type == "cuda":
             torch.cuda.synchronize()
         times.append(time.perf_counter() - started)
-    return sum(times[1:]) / STEPS
+    return sum(times[1:]) / num_calls
 
 
-def measure(folder: Path, case: dict[str, str], device: torch.device) -> dict[str, float]:
+def measure(folder: Path, case: dict[str, str], device: torch.device) -> dict[str, float | None]:
     """Train a few steps of a case; return what it took."""
     num_frames, batch = int(case["frames"]), int(case["batch"])
     clip = make_clip(folder / "clip")
@@ -99,9 +97,10 @@ def measure(folder: Path, case: dict[str, str], device: torch.device) -> dict[st
         texts = model.tokens_of_texts(inputs.texts, {})
         (videos.mean_BD.sum() + texts.sentence_BD.sum()).backward()
 
-    step = seconds_of(lambda: made.train_step(inputs), device)
+    num_steps = int(case["steps"])
+    step = seconds_of(lambda: made.train_step(inputs), num_steps, device)
     used = torch.cuda.max_memory_allocated() if device.type == "cuda" else peak_bytes()
-    share = seconds_of(networks, device) / step if case["micro"] == "0" else float("nan")
+    share = seconds_of(networks, num_steps, device) / step if case["micro"] == "0" else None
     return {"clips_a_second": batch / step, "GiB": used / 2**30, "share_of_networks": share}
 
 
@@ -120,6 +119,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--precision", default="fp32")
     parser.add_argument("--frozen", default="", help="such as video_tower")
+    parser.add_argument("--steps", type=int, default=3, help="that are timed, after one that is not")
     parser.add_argument("--case")
     args = parser.parse_args()
     if args.case:
@@ -128,7 +128,7 @@ def main() -> None:
     print("frames, micro-batch: clips a second, memory, share of the networks")
     for frames in args.frames:
         for micro in args.micro:
-            case = {"frames": frames, "micro": micro, "batch": args.batch}
+            case = {"frames": frames, "micro": micro, "batch": args.batch, "steps": args.steps}
             case |= {"precision": args.precision, "frozen": args.frozen}
             texts = json.dumps({name: str(value) for name, value in case.items()})
             command = [sys.executable, __file__, str(args.folder), "--device", args.device, "--case", texts]
@@ -137,10 +137,9 @@ def main() -> None:
                 print(f"{frames}, {micro or 'all'}: {done.stderr.strip().splitlines()[-1][:200]}")
                 continue
             found = json.loads(done.stdout.splitlines()[-1])
-            print(
-                f"{frames}, {micro or 'all'}: {found['clips_a_second']:.2f} clips/s, {found['GiB']:.1f} GiB, "
-                f"{found['share_of_networks']:.0%}"
-            )
+            share = "not measured" if found["share_of_networks"] is None else f"{found['share_of_networks']:.0%}"
+            figures = f"{found['clips_a_second']:.2f} clips/s, {found['GiB']:.1f} GiB, {share}"
+            print(f"{frames}, {micro or 'all'}: {figures}", flush=True)
 
 
 if __name__ == "__main__":
