@@ -9,7 +9,8 @@ its authors do.
 """
 
 import math
-from collections.abc import Collection
+from collections import ChainMap
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from .common.errors import UserError
@@ -276,7 +277,7 @@ FRAME_PROFILES = {
 }
 """The frames that networks of ``PROFILES`` take: ``rows.reshape(-1, *profile.frame_shape)``, uint8. No network computes
 them; training tunes a network on them."""
-BUILT_IN = PROFILES | FRAME_PROFILES
+BUILT_IN: Mapping[str, Profile] = ChainMap(PROFILES, FRAME_PROFILES)
 """All profiles by name."""
 WITHOUT_NETWORK = (LOGMEL, *FRAME_PROFILES)
 """Names of profiles whose rows no network computes."""
