@@ -251,6 +251,7 @@ CHANGED: dict[str, Any] = {
     "query_queue": 7,
     "margin": 0.7,
     "loss_scale": 3.0,
+    "learned_temperature": True,
     "intra_video_rate": 0.9,
     "captions_per_clip": 2,
     "negatives": "random",

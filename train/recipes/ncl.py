@@ -32,7 +32,7 @@ _NCL: Recipe = {
 _MSRVTT: Recipe = {"protocol": "1k-A", "num_steps": 7_030, "warmup_steps": 703, "max_video_tokens": 12}
 """5 epochs of 180,000 captions."""
 _LONG: Recipe = {"max_video_tokens": 64, "max_text_tokens": 64}
-_CLIP4CLIP: Recipe = {**_NCL, "normalized_loss": False}
+_CLIP4CLIP: Recipe = {name: _NCL[name] for name in _NCL if name not in ("normalized_loss", "query_queue")}
 
 # On SSB's architecture, from Appendix C. What it leaves to the paper of SSB, we chose: departure_data/ncl.json.
 _SSB: Recipe = {

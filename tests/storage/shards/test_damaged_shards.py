@@ -153,7 +153,7 @@ def test_repair_ignores_files_that_are_not_of_the_store(tmp_path):
     foreign = tmp_path / "notes.h5"
     foreign.write_bytes(b"somebody's")
     other_schema = write(tmp_path, make("b"))
-    put(other_schema, other_schema.read_bytes().replace(b"schema 1,", b"schema 2,", 1))
+    put(other_schema, other_schema.read_bytes().replace(b"schema 1,", b"schema 3,", 1))
     other_profile = write(tmp_path, make("c"), profile=replace(PROFILE, fps=16))
     others = {path: path.read_bytes() for path in (foreign, other_schema, other_profile)}
     done = {repaired.path: repaired.message for repaired in maintenance.repair(tmp_path)}
