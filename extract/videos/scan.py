@@ -142,7 +142,7 @@ def scan_folder(
 
 
 class _Link(NamedTuple):
-    """Where a link leads."""
+    """The target of a link."""
 
     real: str
     mode: int

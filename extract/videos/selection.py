@@ -3,7 +3,7 @@
 import os
 import shlex
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ...storage.common.errors import SettingError, Unfinished, UserError
@@ -50,14 +50,15 @@ def choose_videos(settings: ExtractionSettings, problems: Problems, *, dry_run: 
             )
         videos = listed
     else:
-        _refuse_empty(dataset, folder, listed)
+        files = {dataset.video_file(video): video for video in listed if not video.url}
+        _refuse_empty(folder, files)
         allow_folder(dataset, folder)
         if settings.store_names == [LOGMEL]:
             videos = list_folder(folder, problems, suffixes=VIDEO_SUFFIXES + SOUND_SUFFIXES, dataset=dataset)
         else:
             videos = list_folder(folder, problems, instead=IMAGE_SUFFIXES, dataset=dataset)
-        videos = _with_listed_ids(dataset, listed, videos)
-        videos += _not_mounted(dataset, folder, listed, videos)
+        videos = _with_listed_ids(files, videos)
+        videos += _not_mounted(folder, files, videos)
     refuse_other_folders(dataset, videos)
     if folder is not None:
         _refuse_replaced(dataset, folder, listed, videos)
@@ -70,28 +71,25 @@ def choose_videos(settings: ExtractionSettings, problems: Problems, *, dry_run: 
     return videos
 
 
-def _listed_in(dataset: DatasetFolder, folder: Path, listed: Sequence[VideoRecord]) -> dict[str, VideoRecord]:
-    """Return the listed videos whose files are in a folder or below, by file."""
+def _below(folder: Path, files: Mapping[str, VideoRecord]) -> dict[str, VideoRecord]:
+    """Return the listed videos, by file, whose files are in a folder or below."""
     start = os.path.join(os.path.abspath(folder), "")
-    files = {dataset.video_file(video): video for video in listed if not video.url}
     return {file: video for file, video in files.items() if file.startswith(start)}
 
 
-def _refuse_empty(dataset: DatasetFolder, folder: Path, listed: Sequence[VideoRecord]) -> None:
+def _refuse_empty(folder: Path, files: Mapping[str, VideoRecord]) -> None:
     """Raise ``Unfinished`` if a folder with listed videos is missing or empty: its disk may come back."""
-    if (problem := not_mounted(folder)) and (videos := _listed_in(dataset, folder, listed)):
+    if (problem := not_mounted(folder)) and (videos := _below(folder, files)):
         raise Unfinished(
             f"{problem} {number_of(len(videos), 'videos')} of earlier calls are in it; run the same command "
             "again once it can be read"
         )
 
 
-def _not_mounted(
-    dataset: DatasetFolder, folder: Path, listed: Sequence[VideoRecord], found: Sequence[VideoRecord]
-) -> list[VideoRecord]:
+def _not_mounted(folder: Path, files: Mapping[str, VideoRecord], found: Sequence[VideoRecord]) -> list[VideoRecord]:
     """Return the listed videos whose part of a folder may lack its disk. Others that are gone are counted in a line."""
     ids = {video.video_id for video in found}
-    known = {file: v for file, v in _listed_in(dataset, folder, listed).items() if v.video_id not in ids}
+    known = {file: v for file, v in _below(folder, files).items() if v.video_id not in ids}
     is_there = map_in_threads(os.path.lexists, list(known))
     gone = sorted(file for file, there in zip(known, is_there, strict=True) if not there)
     empty = {parent for parent in {os.path.dirname(file) for file in gone} if not_mounted(Path(parent))}
@@ -101,12 +99,9 @@ def _not_mounted(
     return [known[file] for file in gone if os.path.dirname(file) in empty]
 
 
-def _with_listed_ids(
-    dataset: DatasetFolder, listed: Sequence[VideoRecord], videos: Sequence[VideoRecord]
-) -> list[VideoRecord]:
+def _with_listed_ids(files: Mapping[str, VideoRecord], videos: Sequence[VideoRecord]) -> list[VideoRecord]:
     """Return videos with the ids that their files have in the list: a file that was renamed keeps its id."""
-    id_of = {dataset.video_file(video): video.video_id for video in listed if not video.url}
-    return [VideoRecord(video_id=id_of.get(video.path, video.video_id), path=video.path) for video in videos]
+    return [VideoRecord(video_id=files.get(video.path, video).video_id, path=video.path) for video in videos]
 
 
 def _refuse_replaced(

@@ -17,7 +17,7 @@ SMALLEST_AREA = 0.8
 
 @dataclass(frozen=True)
 class ClipDraw:
-    """What is done to all frames of a clip, from random numbers of 0 to 1."""
+    """A random change of all frames of a clip. Numbers are from 0 to 1."""
 
     area: float
     """Where the square's area lies between the smallest and the whole frame's."""
