@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..storage.common.device import find_device, on_device
 from ..storage.common.errors import SettingError
-from ..storage.hub.names import is_hub_name, read_hub_name
+from ..storage.hub.names import TOWER_FOLDER, is_hub_name, read_hub_name
 from ..storage.profiles import ALIASES, BUILT_IN, WITHOUT_NETWORK, find_profile
 from ..storage.records import EXACT, NVDEC, Profile, Weights
 from .decoding.kernels import Kernel
@@ -24,7 +24,7 @@ from .encoders import is_of_hub
 from .encoders.custom import is_custom_encoder, read_custom_encoder
 from .encoders.hub import HubEncoder
 from .encoders.profile_checks import DECODINGS, PRECISIONS, VALUE_RANGES, check_extractable
-from .encoders.saved_tower import TOWER_FOLDER, load_tuned, run_of
+from .encoders.saved_tower import load_tuned, run_of
 from .models import MODELS
 from .models.cuda_graphs import CudaGraphCall, supports_cuda_graphs
 from .models.network import Network

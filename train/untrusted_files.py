@@ -9,6 +9,7 @@ from safetensors import safe_open
 
 from ..storage.common.errors import UserError, unreadable
 from ..storage.common.files import check_regular, sha256_of
+from ..storage.untrusted.tensor_shapes import shapes_in
 
 TRAIN_AGAIN = "train the run again"
 START_AGAIN = "remove it, and the run starts again"
@@ -52,8 +53,7 @@ def read_shapes(path: Path, prefix: str = "", todo: str = TRAIN_AGAIN) -> dict[s
         UserError: It is not a safetensors file.
     """
     with refuse_damaged(path, todo), safe_open(path, framework="pt") as file:
-        names = [name for name in file.offset_keys() if name.startswith(prefix)]
-        return {name.removeprefix(prefix): tuple(file.get_slice(name).get_shape()) for name in names}
+        return shapes_in(file, prefix)
 
 
 def sha256_of_tensors(path: Path) -> str:
@@ -64,12 +64,3 @@ def sha256_of_tensors(path: Path) -> str:
     """
     read_shapes(path)
     return sha256_of(path)
-
-
-def shape_difference(expected: dict[str, tuple[int, ...]], there: dict[str, tuple[int, ...]]) -> str | None:
-    """Return the first tensor whose shape is not as expected, in words; None if all are."""
-    names = sorted(name for name in expected.keys() | there.keys() if expected.get(name) != there.get(name))
-    if not names:
-        return None
-    shapes = (list(shape) if (shape := tensors.get(names[0])) is not None else "none" for tensors in (expected, there))
-    return "{}: expected {}, there {}".format(names[0], *shapes)

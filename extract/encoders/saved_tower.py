@@ -22,18 +22,18 @@ from ...storage.common.device import on_meta_device
 from ...storage.common.errors import READ_ERRORS, UserError, refuse_unreadable
 from ...storage.common.files import check_regular, read_object, sha256_of, write_json
 from ...storage.hub.files import CONFIG_FILE, PROCESSOR_FILES, ModelFiles
-from ...storage.hub.names import POOLINGS, HubName
+from ...storage.hub.names import POOLINGS, TOWER_FOLDER, HubName
 from ...storage.profiles import PROFILES
 from ...storage.records import Profile, Weights
+from ...storage.untrusted.tensor_shapes import shape_difference, shapes_in
 from ..models import MODELS
 from ..models.network import Network
+from ..models.weights import TENSORS_FILE
 from . import is_of_hub
 from .hub import HubEncoder
 from .profile_checks import check_extractable
 
-TOWER_FOLDER, ABOUT_FILE = "video_tower", "tower.json"
-MODEL_FILE = "model.safetensors"
-"""The model of a run."""
+ABOUT_FILE = "tower.json"
 PREFIX = f"{TOWER_FOLDER}.network."
 """Begins the names of the network's weights in it."""
 COPIED = (CONFIG_FILE, *(name for name in PROCESSOR_FILES if not name.endswith("tokenizer_config.json")))
@@ -122,10 +122,8 @@ class SavedTower:
                 _check_numbers_of_layers(content, len(shapes), name)
             with on_meta_device():
                 expected = shapes_of(self._new(folder))
-            wrong = sorted(name for name in expected.keys() | shapes if expected.get(name) != shapes.get(name))
-            if wrong:
-                sizes = [str(list(of[wrong[0]])) if wrong[0] in of else "none" for of in (expected, shapes)]
-                raise ValueError(f"it does not match the weights, {wrong[0]}: expected {sizes[0]}, there {sizes[1]}")
+            if wrong := shape_difference(expected, shapes):
+                raise ValueError(f"it does not match the weights, {wrong}")
             return self._new(folder)
 
     def _new(self, folder: Path) -> Network:
@@ -146,20 +144,19 @@ def load_tuned(run: Path) -> tuple[SavedTower, Network, Weights]:
     Raises:
         UserError: The run is incomplete or damaged.
     """
-    saved, path = SavedTower.read(run / TOWER_FOLDER), run / MODEL_FILE
+    saved, path = SavedTower.read(run / TOWER_FOLDER), run / TENSORS_FILE
     if not path.is_file():
         raise UserError(f"{path}: no such file; expected the folder of a finished run")
     check_regular(path)
     errors = (*READ_ERRORS, SafetensorError)
     with refuse_unreadable(path, DAMAGED, errors=errors), safe_open(path, framework="pt") as file:
-        names = [name for name in file.offset_keys() if name.startswith(PREFIX)]
-        shapes = {name.removeprefix(PREFIX): tuple(file.get_slice(name).get_shape()) for name in names}
+        shapes = shapes_in(file, PREFIX)
         network = saved.new_network(run / TOWER_FOLDER, shapes)
-        tensors: dict[str, Tensor] = {name.removeprefix(PREFIX): file.get_tensor(name) for name in names}
+        tensors: dict[str, Tensor] = {name: file.get_tensor(f"{PREFIX}{name}") for name in shapes}
         if not all(torch.isfinite(tensor).all() for tensor in tensors.values() if tensor.is_floating_point()):
             raise ValueError("it has values that are no numbers")
         network.load_state_dict(tensors)
-    used = Weights(name=f"{run.absolute().name}/{MODEL_FILE}", sha256=sha256_of(path))
+    used = Weights(name=f"{run.absolute().name}/{TENSORS_FILE}", sha256=sha256_of(path))
     return saved, network.make_fixed(), used
 
 

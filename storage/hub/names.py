@@ -17,6 +17,8 @@ POOLINGS = {
 FRAMES = "frames"
 """The option for rows that are the frames that the model takes, not features; a built-in profile has it in its name."""
 WHOLE = "whole"
+TOWER_FOLDER = "video_tower"
+"""Folder of a run that has tuned a network, with what describes it."""
 HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9._-]+")
 EXPECTED_FORM = (
     "expected hf:ORG/MODEL, timm:NAME or hf:/path/to/folder, then @REVISION, :tokens, :mean, :first, :frames, :2fps or "
@@ -74,7 +76,7 @@ def title_of(folder: Path) -> str:
 
     models/clip  ->  clip;  runs/ncl-seed0/video_tower  ->  ncl-seed0--tower
     """
-    if folder.name != "video_tower" or not folder.parent.name:
+    if folder.name != TOWER_FOLDER or not folder.parent.name:
         return folder.name
     return f"{re.sub(r'[^A-Za-z0-9._-]', '_', folder.parent.name)}--tower"
 

@@ -33,9 +33,10 @@ from ...storage.common.terminal import one_line, say
 from ...storage.hub.files import ModelFiles, download_model
 from ...storage.hub.loading import load_network, load_processor, new_network, read_config
 from ...storage.hub.names import HUB_ID
+from ...storage.untrusted.tensor_shapes import shape_difference
 from ..distributed import Workers
 from ..settings import SMALL_TEXT_ENCODER
-from ..untrusted_files import refuse_damaged, shape_difference
+from ..untrusted_files import refuse_damaged
 from .text_towers import (
     TOWERS,
     TextPooling,

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -38,7 +38,6 @@ from ..data.text_inputs import (
 from ..distributed import Workers
 from ..models.base import PairModel
 from ..models.build import make_model
-from ..models.video_tower import VideoTower, check_frames
 from ..models.words import WordPair
 from ..objectives.base import Objective
 from ..recipes.train_config import TrainConfig
@@ -55,6 +54,9 @@ from .prefetch import PrefetchedInputs
 from .solving import Solver
 from .step import backward, learning_rate_factor, update_ema
 from .validation import VALIDATIONS, report_kept
+
+if TYPE_CHECKING:
+    from ..models.video_tower import VideoTower
 
 MAX_STATISTICS_CLIPS = 2000
 """Upper limit of the training clips over which features are standardised."""
@@ -93,7 +95,7 @@ def set_feature_statistics(model: PairModel, features: ClipFeatures, clips: Clip
 
 
 @torch.no_grad()
-def _rows_behind(tower: VideoTower, features: ClipFeatures, clips: Sequence[Clip], max_rows: int) -> np.ndarray:
+def _rows_behind(tower: "VideoTower", features: ClipFeatures, clips: Sequence[Clip], max_rows: int) -> np.ndarray:
     """Return the rows [N, F] that a video tower makes of clips, a clip at a time."""
     parts = []
     for clip in progress(clips, total=len(clips), what="statistics of features", unit="clips"):
@@ -239,7 +241,7 @@ class Trainer:
         if self.config.objective.is_solved and name != SMALL_TEXT_ENCODER and not has_one:
             raise SettingError("text_encoder", name, f"the run {self.job.init} has none; omit it")
 
-    def _make_video_tower(self, stores: Stores) -> VideoTower | None:
+    def _make_video_tower(self, stores: Stores) -> "VideoTower | None":
         """Return a pretrained, saved or random video tower, or None if the store has features."""
         config, init = self.config, self.job.init
         name = config.model.tower
@@ -247,6 +249,8 @@ class Trainer:
             return None
         if self._resumes:
             return read_video_tower(self.folder / STATE_FILE, config)
+        from ..models.video_tower import VideoTower, check_frames  # imports the networks of extraction
+
         frames = stores.features[0].profile
         if init is None or not (init / VIDEO_FOLDER).is_dir():
             tower = VideoTower.new(name, frames, config.data.grid, seed=config.optimization.seed)
@@ -260,7 +264,7 @@ class Trainer:
             say(f"video tower {tower.saved.profile.name}: {size:,} numbers; it begins with the weights {begins}")
         return tower
 
-    def _make_model(self, features: ClipFeatures, text_inputs: TextInputs, tower: VideoTower | None) -> PairModel:
+    def _make_model(self, features: ClipFeatures, text_inputs: TextInputs, tower: "VideoTower | None") -> PairModel:
         """Return the model, on the CPU; for a new run, with feature statistics and initial weights."""
         config = self.config
         plan = plan_model(config, features.dim, text_inputs, len(self.examples.labels), tower)

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from ...extract.encoders import is_of_hub
 from ...extract.encoders.hub import HubEncoder
-from ...extract.encoders.saved_tower import TOWER_FOLDER, SavedTower, run_of
+from ...extract.encoders.saved_tower import SavedTower, run_of
 from ...extract.extractor import NAMED, load_extractor, load_hub_network, normalised
 from ...storage.common.errors import SettingError, UserError
+from ...storage.hub.names import TOWER_FOLDER
 from ...storage.profiles import FRAME_MAPS, PROFILES
 from ...storage.records import Profile
 from .layers import MixedPrecision, compiled_once
@@ -80,9 +81,10 @@ class VideoTower(MixedPrecision):
             check_frames(frames, PROFILES[name.encoder])
             extractor = load_extractor(name.encoder, weights=name.weights, seed=seed)
             assert extractor.network is not None, "settings are checked"
-            run, folder = run_of(name.weights), Path(name.weights)
-            place = run / TOWER_FOLDER if run is not None else folder if folder.is_dir() else None
-            place = None if name.weights in NAMED else place
+            place = None
+            if name.weights not in NAMED:
+                run = run_of(name.weights)
+                place = Path(name.weights) if run is None else run / TOWER_FOLDER
             saved = SavedTower.of(extractor.profile, extractor.weights, None, place)
             return cls(saved, extractor.network.make_trainable(), grid)
         if hub.fps is None and not hub.is_whole:  # the rate of the store's frames, which the tower does not see

@@ -1,5 +1,7 @@
 """Names of the files in a run's folder."""
 
+from ...storage.hub.names import TOWER_FOLDER
+
 RUN_FILE = "run.json"
 """Settings, inputs and result. Written last: a folder with it is a finished run."""
 MODEL_FILE = "model.safetensors"
@@ -17,7 +19,7 @@ REPORT_FILE = "report.html"
 EVALUATIONS_FOLDER = "evaluations"
 """Results of other questions than the usual one, in a folder each."""
 TEXT_FOLDER = "text_encoder"
-VIDEO_FOLDER = "video_tower"
+VIDEO_FOLDER = TOWER_FOLDER
 """The description of the network that makes features out of frames, if the run tunes one."""
 IDF_FILE = "idf.parquet"
 """The IDF table of an exported run; other runs read that of their data set."""

@@ -3,28 +3,31 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...storage.captions.idf import read_idf
 from ...storage.common.device import find_device, on_meta_device
 from ...storage.common.errors import SettingError
 from ...storage.common.terminal import say
 from ...storage.dataset.folder import DatasetFolder
+from ...storage.untrusted.tensor_shapes import shape_difference
 from ..data.clip_features import ClipFeatures
 from ..data.extra_inputs import ExtraInputs
 from ..data.stores import Stores, origin_of
 from ..data.text_inputs import TextInputs, TextSource, TokenWeights, saved_text_inputs
 from ..models.base import ModelPlan
 from ..models.build import make_model
-from ..models.video_tower import VideoTower
 from ..recipes.own_parts import facts_of_plugins, plugins_of
 from ..recipes.train_config import TrainConfig
 from ..scoring.scorer import Scorer
-from ..untrusted_files import START_AGAIN, TRAIN_AGAIN, read_shapes, refuse_damaged, shape_difference
+from ..untrusted_files import START_AGAIN, TRAIN_AGAIN, read_shapes, refuse_damaged
 from .checkpoint import load_model
 from .files import MODEL_FILE, STATE_FILE, TEXT_FOLDER, VIDEO_FOLDER
 from .folder import idf_of_run, old_idf_note, own_dataset
 from .run_json import features_note, find_run_stores, is_edited, read_config, read_labels, read_run, score_weights
+
+if TYPE_CHECKING:
+    from ..models.video_tower import VideoTower
 
 
 @dataclass(frozen=True)
@@ -167,7 +170,7 @@ def read_text_inputs(tensors: Path, source: TextSource) -> TextInputs:
     return saved_text_inputs(source, tensors.parent / TEXT_FOLDER, lambda: read_shapes(tensors, prefix, todo))
 
 
-def read_video_tower(tensors: Path, config: TrainConfig) -> VideoTower | None:
+def read_video_tower(tensors: Path, config: TrainConfig) -> "VideoTower | None":
     """Return the video tower of an existing run, which has no weights yet; None if the settings name none.
 
     Args:
@@ -181,6 +184,8 @@ def read_video_tower(tensors: Path, config: TrainConfig) -> VideoTower | None:
         return None
     is_state = tensors.name == STATE_FILE
     prefix, todo = ("model.video_tower.", START_AGAIN) if is_state else ("video_tower.", TRAIN_AGAIN)
+    from ..models.video_tower import VideoTower  # imports the networks of extraction
+
     folder, shapes = tensors.parent / VIDEO_FOLDER, read_shapes(tensors, prefix, todo)
     return VideoTower.read(folder, shapes, name, config.data.grid)
 
@@ -190,7 +195,7 @@ def plan_model(
     row_width: int,
     text_inputs: TextInputs,
     num_labels: int = 0,
-    video_tower: VideoTower | None = None,
+    video_tower: "VideoTower | None" = None,
 ) -> ModelPlan:
     """Return what the model of a run is made of.
 

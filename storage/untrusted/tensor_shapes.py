@@ -1,0 +1,24 @@
+"""The shapes of tensors in files of weights, before anything of them is allocated."""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def shapes_in(file: Any, prefix: str) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the tensors in a safetensors file.
+
+    Args:
+        file: The open file. The library has checked the shapes against its size.
+        prefix: Only tensors whose names begin with this, which the result has not.
+    """
+    names = [name for name in file.offset_keys() if name.startswith(prefix)]
+    return {name.removeprefix(prefix): tuple(file.get_slice(name).get_shape()) for name in names}
+
+
+def shape_difference(expected: Mapping[str, tuple[int, ...]], there: Mapping[str, tuple[int, ...]]) -> str | None:
+    """Return the first tensor whose shape is not as expected, in words; None if all are."""
+    names = sorted(name for name in expected.keys() | there.keys() if expected.get(name) != there.get(name))
+    if not names:
+        return None
+    shapes = (list(shape) if (shape := tensors.get(names[0])) is not None else "none" for tensors in (expected, there))
+    return "{}: expected {}, there {}".format(names[0], *shapes)
