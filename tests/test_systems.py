@@ -53,7 +53,7 @@ from vlalign.extract.decoding.process import DecodeProcess
 
 specs = [FrameSpec(24, 1, 48, None, "none", LIBSWSCALE, None), FrameSpec(24, 4, 48, 32, "loop", LIBSWSCALE, None)]
 process = DecodeProcess(specs)
-for path, without in [(sys.argv[1], ()), (sys.argv[1], ("PyAV",)), ("no_such.mp4", ()), (sys.argv[1], ())]:
+for path, without in [(sys.argv[1], ()), (sys.argv[1], ("PyAV",)), (sys.argv[1] + ".missing", ()), (sys.argv[1], ())]:
     process.start(Request(path, specs, sound=True, excluded_decoders=without))
     message, digest, rows = None, hashlib.sha256(), 0
     try:
