@@ -179,6 +179,19 @@ def test_both_towers_change_and_each_can_be_frozen(frames, tmp_path, frozen):
     assert changed == {"video_tower", "text_encoder"} - {frozen}
 
 
+def test_documented_parameter_groups_name_parameters_of_clip(frames, tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "finetuning.md").read_text()
+    groups = re.findall(r'^\| `"(.+:.+)"` \|', page, re.MULTILINE)
+    assert len(groups) > 4
+    for group in groups:
+        of = made(frames, tmp_path, parameter_groups=group.replace(".layers.11.", ".layers.1."))
+        trained = {name for name, parameter in of.model.named_parameters() if parameter.requires_grad}
+        if ".layers.11." in group:
+            assert trained and all(".layers.1." in name for name in trained)
+        if "*norm*" in group:
+            assert trained and all("norm" in name or name.endswith("bias") for name in trained)
+
+
 def test_a_stopped_run_goes_on_as_if_it_was_not_stopped(frames):
     settings = {"num_steps": 8, "validate_every": 3, "frame_augmentation": "crop+flip", "ema_decay": 0.5}
     check_stopped_run(frames.dataset, call(frames, **settings, micro_batch_size=5), "augmented")
