@@ -65,6 +65,8 @@ WORKER_ENDED = "worker_ended"
 """The kind of failure of a video that several workers ended with."""
 IDLE_SECONDS = 0.5
 """Time between offers of work to an idle worker."""
+WRITE_SECONDS = 5.0
+"""A stopped run waits so long until its workers have written what they computed. They write on without it."""
 
 
 class ExtractionDriver:
@@ -169,9 +171,19 @@ class ExtractionDriver:
             await asyncio.gather(*slots, return_exceptions=True)
             loaded = {name for name, worker in self._workers.items() if worker.loaded and self.scheduler.num_left}
             await ask_to_leave(self._workers[name] for name in loaded)
+            if loaded:
+                await self._await_last_shards()
             for name in self._workers.keys() - loaded:
                 kill_worker(self._workers[name])
             self._report_outcomes()
+
+    async def _await_last_shards(self) -> None:
+        """Wait a little until workers that leave have written what they computed, so that the last report is true."""
+        end = time.monotonic() + WRITE_SECONDS
+        with contextlib.suppress(UserError, OSError):
+            while self.scheduler.num_computed and time.monotonic() < end:
+                await asyncio.sleep(IDLE_SECONDS)
+                await self._sync_with_stores()
 
     async def _take_over(self, name: str) -> WorkerHandle | None:
         """Take over a worker of an earlier call.

@@ -214,7 +214,10 @@ class VideoScheduler:
 
     def mark_written(self, videos: Iterable[int]) -> None:
         """Note that videos are on disk, whichever worker wrote them."""
-        for video in videos:
+        written = set(videos)
+        for computed in self._computed.values():
+            computed -= written
+        for video in written:
             self._complete(video)
 
     def _complete(self, video: int, how: int = COMPLETED) -> None:

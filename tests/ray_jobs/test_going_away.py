@@ -4,6 +4,7 @@ Each test prints how much was computed twice (``pytest -s``).
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -147,6 +148,8 @@ def test_a_stopped_driver_ends_its_workers(extraction, number):
     extraction.wait_until(lambda: extraction.num_computed() >= 12)
     driver.send_signal(number)
     assert driver.wait(60) == 128 + number
+    reported = re.findall(r"^videos +(\d+) of", extraction.log.read_text(), re.MULTILINE)
+    assert reported == [str(extraction.num_videos())] and int(reported[0]) >= 2, extraction.log.read_text()
     seconds = extraction.wait_until(extraction.workers_have_ended)
     rows = extraction.num_computed() - extraction.num_rows()
     print(f"driver, {number}: its workers ended {seconds:.1f} s later, {rows} rows lost")

@@ -43,8 +43,9 @@ def test_videos_on_disk_are_not_assigned_again():
     scheduler = VideoScheduler([6, 5, 4, 3, 2, 1])
     assert take(scheduler, 0) == [0, 1, 2]
     scheduler.mark_computed(0, 0)
+    assert scheduler.num_computed == 1
     scheduler.mark_written([0, 2, 4])
-    assert scheduler.num_left == 3
+    assert (scheduler.num_left, scheduler.num_computed) == (3, 0)
     assert scheduler.worker_ended(0) == []
     assert [take(scheduler, 1) for _ in range(3)] == [[1, 3], [5], []]
     for video in (1, 3, 5, 1):  # reported twice, counted once
