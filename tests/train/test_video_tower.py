@@ -371,7 +371,9 @@ def test_the_gradient_of_a_network_is_the_slope_of_what_it_computes(name):
     chance = torch.Generator().manual_seed(0)
     frames = [] if profile.window == 1 else [profile.window]
     pixels = torch.rand(1, 3, *frames, side, side, generator=chance, dtype=torch.float64)
-    weights = torch.randn(1, profile.dimension, generator=chance, dtype=torch.float64)
+    with torch.no_grad():
+        shape = network(pixels).shape  # a map of a small frame is small
+    weights = torch.randn(shape, generator=chance, dtype=torch.float64)
 
     def loss() -> torch.Tensor:
         return (network(pixels) * weights).sum()
