@@ -89,9 +89,15 @@ class ClipViTB32Map(ClipViTB32):
     Source: CLIP4Clip, ``encode_image(return_hidden=True)`` in modules/module_clip.py.
     """
 
+    frame_vector_width = REQUIRED_SIZES["projection_dim"]
+
     def forward(self, x: Tensor) -> Tensor:
         """See the class."""
         return self.embed(self.vision_model(x).last_hidden_state[:, 1:]).flatten(1)
+
+    def with_frame_vectors(self, x: Tensor) -> Tensor:
+        """Return the class token's vector, which is that of ``ClipViTB32``, and behind it the map, [B, 512 + 25088]."""
+        return self.embed(self.vision_model(x).last_hidden_state).flatten(1)
 
 
 def _sizes(about: dict[str, Any]) -> dict[str, Any]:

@@ -44,6 +44,8 @@ class Network(nn.Module):
     """A GPU computes a whole batch faster than a host launches its kernels one by one."""
     libraries: tuple[str, ...] = ()
     """Packages that define the network, whose versions a store records."""
+    frame_vector_width: ClassVar[int] = 0
+    """Width of the vector of a whole frame that ``with_frame_vectors`` puts before a map; 0: there is none."""
     texts: str = ""
     """Preparation of texts whose vectors are compared with the features, which a store records; empty if nobody
     says so."""
@@ -85,6 +87,10 @@ class Network(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return float32 features [B, D] of normalised float or bfloat16 frames [B, 3, (T,) H, W]."""
+        raise NotImplementedError
+
+    def with_frame_vectors(self, x: Tensor) -> Tensor:
+        """Return what ``forward`` does, behind a vector of each whole frame: [B, frame_vector_width + D]."""
         raise NotImplementedError
 
 

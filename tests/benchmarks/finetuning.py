@@ -25,6 +25,7 @@ from vlalign.storage import VideoFeatures
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.profiles import FRAME_PROFILES
 from vlalign.train.distributed import Workers
+from vlalign.train.models.tokens import ClipRows
 from vlalign.train.recipes.train_config import train_config
 
 PROFILE = FRAME_PROFILES["clip_vit_b32_frames"]
@@ -93,7 +94,7 @@ def measure(folder: Path, case: dict[str, str], device: torch.device) -> dict[st
 
     def networks() -> None:
         model.zero_grad(set_to_none=True)
-        videos = model.tokens_of_videos(inputs.rows, inputs.mask, inputs.lengths, {})
+        videos = model.tokens_of_videos(ClipRows(inputs.rows, inputs.mask, inputs.lengths), {})
         texts = model.tokens_of_texts(inputs.texts, {})
         (videos.mean_BD.sum() + texts.sentence_BD.sum()).backward()
 

@@ -336,9 +336,12 @@ def test_maps_are_averaged_as_those_of_a_store(tmp_path):
     expected, mask = ClipFeatures([store], grid).batch(clips, 48)
     frames_BMK, frames_mask = pad_rows([p.reshape(len(p), -1) for p in of_video], math.prod(shape))
     with torch.no_grad():
-        found, found_mask, lengths = tower.rows(frames_BMK, frames_mask, torch.tensor([3, 2]))
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
-    assert torch.equal(found_mask, mask) and lengths.tolist() == [8, 8]
+        found = tower.rows(frames_BMK, frames_mask, torch.tensor([3, 2]))
+    torch.testing.assert_close(found.rows_BMF, expected, atol=1e-4, rtol=1e-4)
+    assert torch.equal(found.mask_BM, mask) and found.lengths_B.tolist() == [8, 8]
+    whole = load_extractor("clip_vit_b32", weights="random", seed=0)
+    means = torch.stack([whole.features(torch.from_numpy(p)).mean(dim=0) for p in of_video])
+    torch.testing.assert_close(found.whole_BF, means, atol=1e-4, rtol=1e-4)
 
 
 def _video(video_id: str, rows: np.ndarray) -> VideoFeatures:
@@ -381,7 +384,9 @@ def test_the_gradient_of_a_network_is_the_slope_of_what_it_computes(name):
     chance = torch.Generator().manual_seed(0)
     frames = [] if profile.window == 1 else [profile.window]
     pixels = torch.rand(1, 3, *frames, side, side, generator=chance, dtype=torch.float64)
-    weights = torch.randn(1, profile.dimension, generator=chance, dtype=torch.float64)
+    with torch.no_grad():
+        shape = network(pixels).shape  # a map of a small frame is small
+    weights = torch.randn(shape, generator=chance, dtype=torch.float64)
 
     def loss() -> torch.Tensor:
         return (network(pixels) * weights).sum()

@@ -18,7 +18,7 @@ from ..data.examples import Inputs
 from ..distributed import Workers
 from ..models.base import PairModel
 from ..models.masked_words import MaskDraws, MaskedTexts, mask_words
-from ..models.tokens import TextTokens, VideoTokens, present, tokens_of
+from ..models.tokens import ClipRows, TextTokens, VideoTokens, present, tokens_of
 from ..objectives import Objective
 from ..objectives.batch import Batch
 from ..recipes.train_config import TrainConfig
@@ -65,20 +65,21 @@ def encode(model: PairModel, inputs: Inputs, micro_batch_size: int) -> tuple[Tex
     """
 
     def encode_videos(
-        rows: Tensor, mask: Tensor, lengths: Tensor | None, extra: dict[str, Tensor]
+        rows: Tensor, mask: Tensor, lengths: Tensor | None, whole: Tensor | None, extra: dict[str, Tensor]
     ) -> dict[str, Tensor]:
-        return present(model.tokens_of_videos(rows, mask, lengths, extra))
+        return present(model.tokens_of_videos(ClipRows(rows, mask, lengths, whole), extra))
 
     texts = encode_texts(model, inputs, micro_batch_size) if inputs.texts else None
-    rows, mask, lengths = inputs.rows, inputs.mask, inputs.lengths
+    clips = ClipRows(inputs.rows, inputs.mask, inputs.lengths)
     if not micro_batch_size:
-        return texts, model.tokens_of_videos(rows, mask, lengths, inputs.video_extra)
+        return texts, model.tokens_of_videos(clips, inputs.video_extra)
     if (tower := model.video_tower) is not None and tower.is_frozen:  # it needs no gradient, and runs once
-        rows, mask, lengths = model.rows_of_frames(rows, mask, lengths)
-    videos = []
-    for part in micro_batches(len(rows), micro_batch_size):
-        of_part, extra = None if lengths is None else lengths[part], _part(inputs.video_extra, part)
-        videos.append(checkpoint(encode_videos, rows[part], mask[part], of_part, extra, use_reentrant=False))
+        clips = model.rows_of_frames(clips)
+    videos, lengths = [], clips.lengths_B
+    for part in micro_batches(len(clips.rows_BMF), micro_batch_size):
+        of_part = [None if value is None else value[part] for value in clips]
+        extra = _part(inputs.video_extra, part)
+        videos.append(checkpoint(encode_videos, *of_part, extra, use_reentrant=False))
     # An encoder that gives no tokens makes one vector of all rows, whose number is not that of its tokens.
     if tower is not None and not tower.is_frozen:
         lengths = tower.row_counts(lengths)

@@ -16,7 +16,7 @@ from .codebook import SharedCodebook
 from .fusion import Fusion, TokenBank
 from .layers import MixedPrecision
 from .masked_words import MaskedWordHead
-from .tokens import Extra, TextTokens, TokenSizes, VideoTokens
+from .tokens import ClipRows, Extra, TextTokens, TokenSizes, VideoTokens
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -186,25 +186,26 @@ class PairModel(MixedPrecision):
         """
         raise NotImplementedError
 
-    def tokens_of_videos(
-        self, features_BMF: Tensor, mask_BM: Tensor, lengths_B: Tensor | None, extra: Mapping[str, Tensor]
-    ) -> VideoTokens:
+    def tokens_of_videos(self, clips: ClipRows, extra: Mapping[str, Tensor]) -> VideoTokens:
         """Return what ``encode_videos`` does, with inputs of one's own: {name: tensor [B, ...]}.
 
-        Rows may also be frames, which the video tower makes into features first.
+        Rows may also be frames, which the video tower makes into features first. If it gives a vector of each whole
+        clip, that is encoded like a clip of this one row.
         """
         own: dict[str, Any] = {"extra": Extra(extra)} if self.traits.extra else {}
-        features_BMF, mask_BM, lengths_B = self.rows_of_frames(features_BMF, mask_BM, lengths_B)
-        videos = self.encode_videos(features_BMF, mask_BM, lengths_B, **own)
+        rows_BMF, mask_BM, lengths_B, whole_BF = self.rows_of_frames(clips)
+        videos = self.encode_videos(rows_BMF, mask_BM, lengths_B, **own)
+        if whole_BF is not None and self.traits.gives_tokens:
+            one_B = torch.ones(len(whole_BF), dtype=torch.int64)
+            alone = self.encode_videos(whole_BF[:, None], mask_BM[:, :1], one_B, **own)
+            videos = replace(videos, whole_BD=alone.tokens_BMD[:, 0])
         return replace(videos, extra=Extra({**extra, **videos.extra})) if extra else videos
 
-    def rows_of_frames(
-        self, rows_BMF: Tensor, mask_BM: Tensor, lengths_B: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return the arguments of ``encode_videos``; frames, which are uint8, are made into rows of features."""
-        if self.video_tower is None or rows_BMF.dtype != torch.uint8:
-            return rows_BMF, mask_BM, lengths_B
-        return self.video_tower.rows(rows_BMF, mask_BM, lengths_B)
+    def rows_of_frames(self, clips: ClipRows) -> ClipRows:
+        """Return rows of features: those of frames, which are uint8, are made by the video tower."""
+        if self.video_tower is None or clips.rows_BMF.dtype != torch.uint8:
+            return clips
+        return self.video_tower.rows(clips.rows_BMF, clips.mask_BM, clips.lengths_B)
 
     def tokens_of_texts(self, inputs: dict[str, Tensor], extra: Mapping[str, Tensor]) -> TextTokens:
         """Return what ``encode_texts`` does, with inputs of one's own: {name: tensor [B, ...]}."""

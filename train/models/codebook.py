@@ -107,8 +107,9 @@ class SharedCodebook(nn.Module):
     """CMCM's discrete space, which the tokens of clips and of captions share (section 2.2), and the vectors made with
     it.
 
-    A vector is f_high of the encoder's summary (a clip's mean, a caption's [CLS]) plus f_code of the codewords that
-    replace the tokens. f, f_high and f_code are layers of each side (section 4.1 and Table 3).
+    A vector is f_high of the encoder's summary (a clip's mean, or its whole vector if a video tower gives one; a
+    caption's [CLS]) plus f_code of the codewords that replace the tokens. f, f_high and f_code are layers of each side
+    (section 4.1 and Table 3).
     """
 
     codewords: Tensor
@@ -257,7 +258,8 @@ def quantize(codebook: SharedCodebook, encoded: TextTokens | VideoTokens, worker
     if isinstance(encoded, TextTokens):
         side, summary_BD, tokens_BLD, mask_BL = "text", encoded.sentence_BD, encoded.tokens_BND, encoded.mask_BN
     else:
-        side, summary_BD, tokens_BLD, mask_BL = "video", encoded.mean_BD, encoded.tokens_BMD, encoded.mask_BM
+        summary_BD = encoded.mean_BD if encoded.whole_BD is None else encoded.whole_BD
+        side, tokens_BLD, mask_BL = "video", encoded.tokens_BMD, encoded.mask_BM
     lengths_B = lengths_of(mask_BL, encoded.lengths_B)
     index_T = nonzero(mask_BL, lengths_B)
     code_tokens_BLD = codebook.tokens(side, tokens_BLD, lengths_B, index_T, workers) if codebook.has_code else None

@@ -6,7 +6,7 @@ for a GPU.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from torch import Tensor
 
@@ -28,6 +28,16 @@ class Extra(dict[str, Tensor]):
             f"extra[{name!r}]: not there; expected it to be declared in extra, and each of these captions to have a "
             "number in its column, which the text of a query has not"
         )
+
+
+class ClipRows(NamedTuple):
+    """Rows of features of B clips, what ``PairModel.encode_videos`` takes, and a vector of each whole clip."""
+
+    rows_BMF: Tensor
+    mask_BM: Tensor
+    lengths_B: Tensor | None
+    whole_BF: Tensor | None = None
+    """The mean of the frames' own vectors, of a video tower that has them beside the map of a frame."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +62,7 @@ class VideoTokens:
     mask_BM: Tensor
     """True for a token, False for padding. Tokens come first in each row."""
     whole_BD: Tensor | None = None
-    """A vector of each whole video. None if the encoder makes none."""
+    """A vector of each whole video. None if neither the encoder nor the video tower makes one."""
     lengths_B: Tensor | None = None
     """Number of tokens of each video, on the CPU. None: only the mask says it."""
     extra: Mapping[str, Tensor] = field(default_factory=Extra)

@@ -23,7 +23,7 @@ from ...storage.hub.names import TOWER_FOLDER
 from ...storage.profiles import FRAME_MAPS, PROFILES
 from ...storage.records import Profile
 from .layers import MixedPrecision, compiled_once
-from .tokens import nonzero
+from .tokens import ClipRows, nonzero
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -152,9 +152,12 @@ class VideoTower(MixedPrecision):
             return lengths_B
         return torch.full_like(lengths_B, self.grid[0] * self.grid[1] * self.grid[2])
 
-    def rows(
-        self, frames_BMK: Tensor, mask_BM: Tensor, lengths_B: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
+    @property
+    def frame_vector_width(self) -> int:
+        """Width of the vector that the network gives of each frame beside its map; 0: it gives none."""
+        return self.network.frame_vector_width if self.grid else 0
+
+    def rows(self, frames_BMK: Tensor, mask_BM: Tensor, lengths_B: Tensor | None) -> ClipRows:
         """Return rows of features with their mask and their numbers, of frames with theirs (``encode_videos``).
 
         Args:
@@ -166,15 +169,21 @@ class VideoTower(MixedPrecision):
         features_PF = self(frames_BMK[clip_P, place_P])
         if self.map_shape is None or self.grid is None:
             features_BMF = features_PF.new_zeros(*mask_BM.shape, features_PF.shape[1])
-            return features_BMF.index_put((clip_P, place_P), features_PF), mask_BM, lengths_B
-        lengths = mask_BM.sum(dim=1) if lengths_B is None else lengths_B
-        of_clips = features_PF.unflatten(1, self.map_shape).movedim(-1, 1).split(lengths.tolist())
+            return ClipRows(features_BMF.index_put((clip_P, place_P), features_PF), mask_BM, lengths_B)
+        lengths = (mask_BM.sum(dim=1) if lengths_B is None else lengths_B).tolist()
+        vectors_PV, maps_PF = features_PF.tensor_split([self.frame_vector_width], dim=1)
+        of_clips = maps_PF.unflatten(1, self.map_shape).movedim(-1, 1).split(lengths)
         cells = [F.adaptive_avg_pool3d(maps_TCHW.transpose(0, 1), self.grid).flatten(1).T for maps_TCHW in of_clips]
-        rows_BMF = torch.stack(cells)
-        return rows_BMF, mask_BM.new_ones(rows_BMF.shape[:2]), self.row_counts(lengths_B)
+        rows_BMF, whole_BF = torch.stack(cells), None
+        if self.frame_vector_width:
+            whole_BF = torch.stack([vectors_TV.mean(dim=0) for vectors_TV in vectors_PV.split(lengths)])
+        return ClipRows(rows_BMF, mask_BM.new_ones(rows_BMF.shape[:2]), self.row_counts(lengths_B), whole_BF)
 
     def forward(self, frames_PK: Tensor) -> Tensor:
-        """Return features [P, F], float32, of frames in uint8. Without a gradient, a few rows are computed at once."""
+        """Return features [P, F], float32, of frames in uint8. Without a gradient, a few rows are computed at once.
+
+        If the network gives a vector of each frame beside its map, that comes first.
+        """
         run = self._features if self._run is None or len(frames_PK) == 1 else self._run
         if torch.is_grad_enabled() and not self.is_frozen:
             return run(frames_PK)
@@ -187,7 +196,8 @@ class VideoTower(MixedPrecision):
         window, side, _, _ = profile.frame_shape
         frames = frames_PK.unflatten(1, (*([] if window == 1 else [window]), side, side, 3))
         with self.autocast(frames.device):
-            return self.network(normalised(frames, profile, self.mean, self.std)).float()
+            run = self.network.with_frame_vectors if self.frame_vector_width else self.network
+            return run(normalised(frames, profile, self.mean, self.std)).float()
 
 
 def check_frames(frames: Profile, features: Profile) -> None:

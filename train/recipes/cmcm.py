@@ -6,6 +6,11 @@ On MSR-VTT, the baseline tunes CLIP on frames as CLIP4Clip does; training with t
 from .ncl import FROZEN_INPUTS
 from .train_config import Recipe
 
+_TOWERS = f"{FROZEN_INPUTS};project.*:frozen=true;video_tower.*bias*:lr=0.001,decay=0;video_tower.*:lr=0.001"
+_TOWERS += ";text_encoder.*bias*:lr=0.001,decay=0;text_encoder.*:lr=0.001"
+"""As CLIP4Clip: 1e-7 for CLIP's weights, decay of all but biases, and no layer behind them: ``project`` stays the
+identity."""
+
 _CMCM: Recipe = {
     "objective": "cmcm",
     "features": "clip_vit_b32_frames",
@@ -14,7 +19,7 @@ _CMCM: Recipe = {
     "max_video_tokens": 12,  # frames, as CLIP4Clip
     "max_text_tokens": 32,  # as CLIP4Clip
     "text_encoder": "openai/clip-vit-base-patch32",  # its width, 512, is that of the shared space
-    "num_video_layers": 0,  # "Avg. Pooling + Linear"
+    "num_video_layers": 0,  # "Avg. Pooling + Linear": CLIP's projection
     "additions": "none",
     "dropout": 0.0,  # CLIP has none
     "margin": 1e-3,
@@ -24,14 +29,12 @@ _CMCM: Recipe = {
     "summary_layer": "none",  # the linear layers of Table 3 are CLIP's projections
     "batch_size": 64,
     "learning_rate": 1e-4,
-    # As CLIP4Clip: 1e-7 for CLIP's weights, decay of all but biases.
-    "parameter_groups": f"{FROZEN_INPUTS};video_tower.*bias*:lr=0.001,decay=0;video_tower.*:lr=0.001;"
-    "text_encoder.*bias*:lr=0.001,decay=0;text_encoder.*:lr=0.001;*bias*:decay=0",
+    "parameter_groups": f"{_TOWERS};*bias*:decay=0",
     "optimizer": "bertadam",
     "weight_decay": 0.2,
     "schedule": "bert-cosine",
-    "num_steps": 14_000,  # 5 epochs of 180,000 captions, as CLIP4Clip
-    "warmup_steps": 1_400,
+    "num_steps": 14_060,  # 5 epochs of 180,000 captions, as CLIP4Clip's code counts them on 8 GPUs
+    "warmup_steps": 1_406,
     "validate_every": 500,
     "protocol": "1k-A",
 }
@@ -88,12 +91,12 @@ RECIPES: dict[str, Recipe] = {
     "cmcm-places-finetune": {**_PLACES, "learning_rate": 1e-4, "num_steps": 11_000},
     "cmcm-small": {"objective": "cmcm", "codebook_size": 128, "margin": 1e-3, "validation_share": 0.1},
     "cmcm-msrvtt": _CMCM,
-    "cmcm-msrvtt-baseline": {**_CMCM, "codebook_size": 0},
+    "cmcm-msrvtt-baseline": {**_CMCM, "codebook_size": 0, "parameter_groups": _TOWERS},
     "cmcm-msrvtt-finetune": {  # the "warm start" from the baseline, --init; the transformers are frozen (section 4.1)
         **_CMCM,
         "learning_rate": 1e-5,
-        "num_steps": 7_000,
-        "warmup_steps": 700,
+        "num_steps": 7_030,
+        "warmup_steps": 703,
         "parameter_groups": "codebook.*bias*:decay=0;codebook.*:lr=1;*:frozen=true",
     },
 }

@@ -26,8 +26,8 @@ PAPER_RECIPES: dict[str, Recipe] = {
 }
 """{name: recipe}. A name starts with the recipe's objective."""
 DEFAULT_RECIPE = "default"
-TOWER_PARAMETERS = "video_tower."
-"""Begins the names of the parameters of a video tower."""
+TOWER_PARAMETERS = ("video_tower.", "project.")
+"""Begin the names of the parameters of a video tower, and of the layer behind it."""
 RECIPES = MappingProxyType[str, Recipe](
     {
         # No paper's: chosen on five small sets, docs/training.md.
@@ -127,7 +127,7 @@ def are_frames(features: str) -> bool:
 
 
 def _without_tower(groups: str) -> str:
-    """Return a recipe's groups of parameters without those of its video tower."""
+    """Return a recipe's groups of parameters without those of its video tower and of the layer behind it."""
     return ";".join(group for group in groups.split(";") if not group.startswith(TOWER_PARAMETERS))
 
 

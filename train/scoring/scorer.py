@@ -23,7 +23,7 @@ from ..data.clips import Clip
 from ..data.extra_inputs import ExtraInputs
 from ..data.text_inputs import TextInputs, TokenWeights
 from ..models.base import PairModel
-from ..models.tokens import Extra, TextTokens, VideoTokens
+from ..models.tokens import ClipRows, Extra, TextTokens, VideoTokens
 from ..recipes.train_config import TrainConfig
 from .query_biases import DotProducts
 from .scores import QuerySimilarities, Shortlist, StageScores, Vectors, parts_of
@@ -75,7 +75,7 @@ class Scorer:
     def encode_rows(self, rows: Tensor, mask: Tensor, clips: Sequence[Clip]) -> VideoTokens:
         """Return the tokens of clips from their rows [B, M, D] and mask [B, M]."""
         extra = self._extra(self.extra.of_clips(clips))
-        return self.model.tokens_of_videos(rows.to(self._device), mask.to(self._device), None, extra)
+        return self.model.tokens_of_videos(ClipRows(rows.to(self._device), mask.to(self._device), None), extra)
 
     def video_inputs(self, clips: Sequence[Clip]) -> tuple[Tensor, Tensor]:
         """Return the clips' feature rows [B, M, D] and mask [B, M]. Some encoders get one row for each clip."""

@@ -5,16 +5,23 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from helpers.clips_of_text import save_wide_clip
 from helpers.labelled import make_questions, make_segments
 from helpers.spoken import make_spoken
 from helpers.toy import make_toy
 from helpers.training import at
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler
+from transformers import CLIPTextConfig, CLIPTextModel
+from vlalign.extract.models.clip import ClipViTB32
 from vlalign.storage.captions.files import read_captions, read_captions_about, write_captions_about
 from vlalign.storage.common.files import read_json
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.train.cli.evaluate import main as evaluate_main
 from vlalign.train.cli.train import main as train_main
+from vlalign.train.loop.parameter_groups import parameter_groups
+from vlalign.train.losses import LearnedTemperature
 from vlalign.train.recipes.recipes import RECIPES, describe, make_config, usual_recipe
 from vlalign.train.runs.run_json import read_config, read_run
 
@@ -245,3 +252,49 @@ def test_the_only_features_of_a_data_set_need_no_name(toy, tmp_path, capsys):
     assert train_main([*call, "--features", "s3d"]) == 0
     assert capsys.readouterr().err.startswith(f"{alone.runs / 'run'}: "), "trained before with the same settings"
     assert (alone.runs / "run" / "run.json").stat().st_mtime_ns == written
+
+
+@pytest.mark.parametrize(
+    ("name", "captions", "gpus", "batch", "epochs", "warmup"),
+    [
+        ("ncl-msrvtt", 180_000, 4, 128, 5, 0.1),
+        ("ncl-msvd", 48_774, 4, 128, 3, 0),
+        ("ncl-activitynet", 10_009, 8, 128, 10, 0.1),
+        ("ncl-clip4clip-msrvtt", 180_000, 4, 128, 5, 0.1),
+        ("ncl-clip4clip-msvd", 48_774, 4, 128, 5, 0.1),
+        ("ncl-clip4clip-activitynet", 10_009, 8, 128, 5, 0.1),
+        ("cmcm-msrvtt-baseline", 180_000, 8, 64, 5, 0.1),
+    ],
+)
+def test_steps_are_those_of_clip4clips_loader(name, captions, gpus, batch, epochs, warmup):
+    """GPUs, epochs and warm-up: CLIP4Clip's README, NCL's Appendix B and CMCM's. Loader: its data_dataloaders.py."""
+    sampler = DistributedSampler(range(captions), num_replicas=gpus, rank=0)
+    loader = DataLoader(torch.arange(captions), batch_size=batch // gpus, sampler=sampler, drop_last=True)
+    settings = make_config(name, {"dataset": "d"}).flat()
+    assert settings["num_steps"] == epochs * len(loader)
+    assert settings["warmup_steps"] == int(warmup * epochs * len(loader)) and settings["batch_size"] == batch
+
+
+@pytest.mark.parametrize("name", ["ncl-clip4clip-msrvtt", "ncl-msrvtt", "cmcm-msrvtt-baseline"])
+def test_rates_decay_and_what_is_frozen_are_clip4clips(name):
+    """Its README (--lr 1e-4 --coef_lr 1e-3 --freeze_layer_num 0), and prep_optimizer of its main_task_retrieval.py."""
+    settings = make_config(name, {"dataset": "d"})
+    model = nn.Module()
+    model.video_tower, model.text_encoder = nn.Module(), nn.Module()
+    with torch.device("meta"):
+        model.video_tower.network = ClipViTB32()
+        model.text_encoder.network = CLIPTextModel(CLIPTextConfig())
+        model.text_encoder.projection = nn.Linear(512, 512, bias=False)
+        model.project = nn.Linear(512, 512)
+        model.own = LearnedTemperature(0.01)
+    if settings.model.encoder == "mean":
+        del model.project
+    groups, _ = parameter_groups(model, settings.optimization)
+    of = {id(p): group for group in groups for p in group["params"]}
+    for parameter, parameters in model.named_parameters():
+        is_input = "embeddings." in parameter or "pre_layrnorm" in parameter or parameter.startswith("project.")
+        assert (id(parameters) not in of) == is_input, parameter
+        if not is_input and not (parameter.startswith("own.") and name.startswith("cmcm")):
+            rate = settings.optimization.learning_rate * of[id(parameters)].get("factor", 1.0)
+            decay = of[id(parameters)].get("weight_decay", settings.optimization.weight_decay)
+            assert (rate, decay) == (pytest.approx(1e-7), 0.0 if "bias" in parameter else 0.2), parameter

@@ -1,10 +1,13 @@
 """Names of runs: what differs from the recipe is in them."""
 
+import re
 from pathlib import Path
 
 import pytest
 from vlalign.train.recipes.recipes import make_config
 from vlalign.train.runs.folder import changed_settings, default_run_name
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
 
 
 def name(recipe, dataset="toy", init=None, seed=None, **given):
@@ -29,6 +32,13 @@ def test_changed_settings_are_in_the_name_and_those_of_the_recipe_are_not():
 def test_a_recipe_that_is_not_the_usual_one_begins_the_name():
     assert name("taco-youcook2-ablation", "youcook2") == "taco-youcook2-ablation-s3d-seed0"
     assert name("taco-youcook2-finetune", "youcook2", init="whole") == "taco-s3d-from-whole-seed0"
+
+
+@pytest.mark.parametrize("page", ["finetuning.md", "objectives.md"])
+def test_the_run_that_cmcms_example_starts_from_is_that_of_its_baseline(page):
+    text = (DOCS / page).read_text(encoding="utf-8")
+    [init] = re.findall(r"--recipe cmcm-msrvtt-finetune --init (\S+)", text)
+    assert init == default_run_name(make_config("cmcm-msrvtt-baseline", {"dataset": "msrvtt"}), None)
 
 
 def test_a_grid_that_the_features_do_not_have_is_no_change():
