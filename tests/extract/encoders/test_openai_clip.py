@@ -108,7 +108,10 @@ REFUSED = {
         lambda state: state | {"visual.proj": torch.full((64, 512), 1e300, dtype=torch.float64)},
         "visual_projection.weight has values that are no finite numbers in float32",
     ),
-    "whole numbers": (lambda state: state | {"visual.proj": torch.ones(64, 512, dtype=int)}, "no array of floating"),
+    "whole numbers": (
+        lambda state: state | {"visual.proj": torch.ones(64, 512, dtype=torch.int64)},
+        "no array of floating",
+    ),
     "a sparse matrix": (lambda state: state | {"visual.proj": torch.eye(64).to_sparse()}, "no array of floating"),
     "no memory": (lambda state: state | {"visual.proj": torch.ones(64, 512, device="meta")}, "no array of floating"),
     "a number that is shown often": (
