@@ -509,6 +509,10 @@ class ParameterGroup:
     """One of ``SCHEDULES``; None: that of the run."""
 
 
+MAX_GROUPS = 10_000
+"""More groups than a model has parameters. The settings of a run may be anybody's, and are read often."""
+
+
 def parse_parameter_groups(text: str) -> tuple[ParameterGroup, ...]:
     """Return the groups in a text such as "text_encoder.*:lr=0.1,decay=0;own.*:lr=10".
 
@@ -516,6 +520,8 @@ def parse_parameter_groups(text: str) -> tuple[ParameterGroup, ...]:
         SettingError: The text is not of this form.
     """
     groups: list[ParameterGroup] = []
+    if text.count(";") > MAX_GROUPS:
+        raise SettingError("parameter_groups", text, f"{text.count(';'):,} groups; expected {MAX_GROUPS:,} or fewer")
     for part in filter(None, (part.strip() for part in text.split(";"))):
         pattern, colon, written = (piece.strip() for piece in part.partition(":"))
         pairs = [tuple(piece.strip() for piece in pair.partition("=")[::2]) for pair in written.split(",")]

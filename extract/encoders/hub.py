@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ...storage.common.device import on_meta_device
 from ...storage.common.errors import UserError, reason_of
 from ...storage.common.packages import EXTRAS, install_command
 from ...storage.hub.files import ModelFiles, find_files
@@ -157,7 +158,7 @@ class HubEncoder:
         config = self._config()
         num_frames = _num_frames(config)
         try:
-            with torch.device("meta"):
+            with on_meta_device():
                 network = self._network(new_network(config), config)
             images = self._preprocessing(num_frames)
             side = images.crop_px or images.short_side_px

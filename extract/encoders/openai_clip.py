@@ -88,15 +88,14 @@ def convert_clip(checkpoint: Path, folder: Path, like: Path) -> ConvertedClip:
         UserError: The checkpoint is none of a CLIP with a vision transformer, ``like`` has other sizes or lacks files,
             or ``folder`` exists.
     """
-    if folder.exists():
+    if folder.exists() or folder.is_symlink():
         raise UserError(f"{folder}: exists; expected the name of a new folder")
     _refuse_torchscript(checkpoint)
     copied = _files_to_copy(like)
     expected = _expected_shapes(like)
     state, unused = clip_entries(read_state(checkpoint), checkpoint)
     with refuse_unreadable(checkpoint, f"not a CLIP of the sizes of {like}", "pass --like with one of its sizes"):
-        weights = rename_clip(state, checkpoint)
-        _compare(weights, expected)
+        weights = rename_clip(state, checkpoint, expected)
     make_folder(folder)
     for name, content in copied.items():
         with open_to_write(folder / name, "wb") as file:
@@ -133,20 +132,36 @@ def clip_entries(state: Mapping[str, Tensor], checkpoint: Path) -> tuple[dict[st
     return found, others
 
 
-def rename_clip(state: Mapping[str, Tensor], checkpoint: Path) -> dict[str, Tensor]:
+def rename_clip(
+    state: Mapping[str, Tensor], checkpoint: Path, expected: Mapping[str, tuple[int, ...]]
+) -> dict[str, Tensor]:
     """Return OpenAI's entries with transformers' names, in float32.
+
+    Args:
+        state: The entries. One may show a number of the file many times, so nothing is copied before its shape is
+            compared.
+        checkpoint: Their file, for messages.
+        expected: {transformers' name: shape} of the network that they should be of.
 
     Raises:
         UserError: An entry has no counterpart, or is not finite.
+        ValueError: They are not those of a network of these shapes.
     """
-    weights: dict[str, Tensor] = {}
+    views: dict[str, Tensor] = {}
     for name, value in state.items():
-        if not value.is_floating_point() or not bool(torch.isfinite(value).all()):
-            raise UserError(f"{checkpoint}: {one_line(name)[:100]} has values that are no finite numbers")
-        renamed = _renamed(name, value.float())
+        if not value.is_floating_point() or value.layout != torch.strided or value.device.type != "cpu":
+            raise UserError(f"{checkpoint}: {one_line(name)[:100]} is no array of floating-point numbers")
+        renamed = _renamed(name, value)
         if not renamed:
             raise UserError(f"{checkpoint}: {one_line(name)[:100]} is no entry of OpenAI's CLIP; expected no others")
-        weights |= {new: part.clone(memory_format=torch.contiguous_format) for new, part in renamed.items()}
+        views |= renamed
+    _compare(views, expected)
+    weights = {
+        name: value.to(torch.float32, memory_format=torch.contiguous_format, copy=True) for name, value in views.items()
+    }
+    for name, value in weights.items():
+        if not bool(torch.isfinite(value).all()):
+            raise UserError(f"{checkpoint}: {name} has values that are no finite numbers in float32")
     return weights
 
 

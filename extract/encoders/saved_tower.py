@@ -9,12 +9,12 @@ is run.
 """
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -25,7 +25,7 @@ from ...storage.hub.files import CONFIG_FILE, PROCESSOR_FILES, ModelFiles
 from ...storage.hub.names import POOLINGS, TOWER_FOLDER, HubName
 from ...storage.profiles import PROFILES
 from ...storage.records import Profile, Weights
-from ...storage.untrusted.tensor_shapes import shape_difference, shapes_in
+from ...storage.untrusted.tensor_shapes import check_finite, shape_difference, shapes_in
 from ..models import MODELS
 from ..models.network import Network
 from ..models.weights import TENSORS_FILE
@@ -38,6 +38,9 @@ PREFIX = f"{TOWER_FOLDER}.network."
 """Begins the names of the network's weights in it."""
 COPIED = (CONFIG_FILE, *(name for name in PROCESSOR_FILES if not name.endswith("tokenizer_config.json")))
 MAX_BYTES = 4 << 20
+MAX_TIMES_LARGER, FREE_VALUES = 16, 1 << 22
+"""A model of two towers may have this many times the numbers of its tuned one, and some millions. The largest
+published text towers have ten times those of their image towers."""
 DAMAGED = "not as a training writes it"
 
 
@@ -69,9 +72,15 @@ class SavedTower:
             weights: Its weights.
             pooling: As the field.
             folder: That of its own files; None if it has none.
+
+        Raises:
+            UserError: One of these files is damaged.
         """
-        there = [name for name in COPIED if folder is not None and (folder / name).is_file()]
-        files = {name: _without_places(read_object(Path(folder or "", name), MAX_BYTES)) for name in there}
+        files = {}
+        for path in (folder / name for name in COPIED if folder is not None):
+            if path.is_file():
+                with refuse_unreadable(path, "not the configuration of a network"):
+                    files[path.name] = _without_places(read_object(path, MAX_BYTES))
         return cls(profile, weights, pooling, files)
 
     def save(self, folder: Path) -> None:
@@ -105,6 +114,9 @@ class SavedTower:
             if not is_of_hub(made) and (made.name not in MODELS or made != PROFILES[made.name]):
                 raise ValueError(f"its profile {made.name!r} is none of this version's with a network")
         used = Weights(name=weights["name"], sha256=weights["sha256"])
+        for name in COPIED:
+            if (folder / name).is_symlink():  # what it leads to would be part of an exported run
+                raise UserError(f"{folder / name}: a link; expected a file, as a training writes it")
         return cls.of(made, used, pooling, folder)
 
     def new_network(self, folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> Network:
@@ -112,7 +124,8 @@ class SavedTower:
 
         Args:
             folder: Where ``save`` wrote it.
-            shapes: {name: shape} of its weights in a file. Nothing is allocated before they match.
+            shapes: {name: shape} of its weights in a file. Nothing is allocated before they match. Another tower, which
+                is made and removed at once, may be ``MAX_TIMES_LARGER`` than all of them.
 
         Raises:
             UserError: They do not match, or the folder is not as a training writes it.
@@ -121,18 +134,22 @@ class SavedTower:
             for name, content in (self.files or {}).items():
                 _check_numbers_of_layers(content, len(shapes), name)
             with on_meta_device():
-                expected = shapes_of(self._new(folder))
+                whole = self._new(folder)
+                num_values = sum(value.numel() for value in (*whole.parameters(), *whole.buffers()))
+                expected = shapes_of(whole.make_trainable())
             if wrong := shape_difference(expected, shapes):
                 raise ValueError(f"it does not match the weights, {wrong}")
-            return self._new(folder)
+            if num_values > MAX_TIMES_LARGER * sum(map(math.prod, shapes.values())) + FREE_VALUES:
+                raise ValueError(f"its towers have {num_values:,} numbers, far more than the weights")
+            return self._new(folder).make_trainable()
 
     def _new(self, folder: Path) -> Network:
         if is_of_hub(self.profile):
             encoder = HubEncoder(HubName(str(folder), pooling=self.pooling), ModelFiles(folder, folder.name, ""))
-            return encoder.new().eval().make_trainable()
+            return encoder.new().eval()
         kind = MODELS[self.profile.name]
         network = kind.of_folder(folder) if CONFIG_FILE in (self.files or {}) else kind()
-        return network.eval().fold().make_trainable()
+        return network.eval().fold()
 
 
 def load_tuned(run: Path) -> tuple[SavedTower, Network, Weights]:
@@ -153,8 +170,7 @@ def load_tuned(run: Path) -> tuple[SavedTower, Network, Weights]:
         shapes = shapes_in(file, PREFIX)
         network = saved.new_network(run / TOWER_FOLDER, shapes)
         tensors: dict[str, Tensor] = {name: file.get_tensor(f"{PREFIX}{name}") for name in shapes}
-        if not all(torch.isfinite(tensor).all() for tensor in tensors.values() if tensor.is_floating_point()):
-            raise ValueError("it has values that are no numbers")
+        check_finite(tensors)
         network.load_state_dict(tensors)
     used = Weights(name=f"{run.absolute().name}/{TENSORS_FILE}", sha256=sha256_of(path))
     return saved, network.make_fixed(), used

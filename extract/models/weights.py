@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from ...storage.common.errors import READ_ERRORS, UserError, refuse_unreadable
+from ...storage.common.errors import READ_ERRORS, UserError, reason_of, refuse_unreadable
 from ...storage.common.files import read_json, sha256_of, write_json
 from ...storage.common.progress import progress
 from ...storage.common.system import wait_for_lock
@@ -184,7 +184,9 @@ def read_state(path: Path) -> dict[str, Tensor]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (*READ_ERRORS, pickle.UnpicklingError, struct.error, zlib.error, ImportError, AssertionError) as error:
-        reason = str(error).splitlines()[0] if str(error) else repr(error)
+        reason = reason_of(error)
+        if "weights only" in reason.lower() or "weights_only" in reason:  # torch advises to run what is in the file
+            reason = "it is damaged, or has more than tensors, and nothing in it is run"
         raise UserError(f"weights {path}: not a PyTorch checkpoint ({reason})") from None
     for name in STATE_KEYS:
         if isinstance(content, dict) and isinstance(content.get(name), dict):

@@ -6,6 +6,7 @@ files name.
 
 import contextlib
 import json
+import math
 import os
 import re
 import shutil
@@ -32,13 +33,15 @@ SKIPPED_SETTINGS = {
     *("architectures", "auto_map", "dtype", "id2label", "label2id", "label_names", "name_or_path", "torch_dtype"),
     *("task_specific_params", "transformers_version", "attn_implementation", "experts_implementation"),
     *("transformers_weights", "pretrained", "use_pretrained_backbone", "distributed_config"),
+    *("num_labels", "num_classes"),  # transformers makes a name for each
 }
 """Settings that change nothing, or say what else to load: kernels of the hub, other files of weights."""
 SKIPPED_PROCESSOR_SETTINGS = re.compile(rf"{FILE_SETTINGS.pattern}|auto_map|chat_template|_.*|custom_.*")
 COPIED_FILES = ("*.json", "*.txt", "*.model")
 EXCLUDED_FILES = (CONFIG_FILE, ADAPTER_FILE, "audio_tokenizer_config.json", "generation_config.json", "*.index.json")
 MAX_PROCESSOR_FILE_BYTES = 64 << 20
-MAX_LAYERS = 10_000
+MAX_LAYERS = 1_000
+"""More than any published network has; making each takes milliseconds."""
 _offline_lock = threading.RLock()
 
 
@@ -199,6 +202,8 @@ def _plain(about: Mapping[str, Any], config_class: "type[PreTrainedConfig] | Non
             return [plain(name, inner) for inner in value]
         if isinstance(value, int) and value > MAX_LAYERS and ("layers" in name or "depth" in name):
             raise ValueError(f"its {name} is {str(value)[:20]}; expected at most {MAX_LAYERS:,}")
+        if isinstance(value, float) and math.isnan(value):
+            raise ValueError(f"its {name} is NaN; expected a number")
         if not isinstance(value, str) or (PLAIN_NAME.fullmatch(value) and not FILE_SETTINGS.fullmatch(name)):
             return value
         if name in declared:

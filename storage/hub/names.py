@@ -1,5 +1,6 @@
 """Names of encoders that a library loads, such as ``hf:ORG/MODEL`` and ``timm:NAME``, and the names of their stores."""
 
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,7 +104,7 @@ def read_hub_name(text: str) -> HubName:
             pooling = option
         elif option == WHOLE:
             is_whole = True
-        elif (match := re.fullmatch(r"(\d+(?:\.\d+)?)fps", option)) and fps is None and float(match[1]) > 0:
+        elif (match := re.fullmatch(r"(\d+(?:\.\d+)?)fps", option)) and fps is None and 0 < float(match[1]) < math.inf:
             fps = float(match[1])
         else:
             raise SettingError("features", text, f"{option!r} is not known; {EXPECTED_FORM}")

@@ -1,4 +1,4 @@
-"""The shapes of tensors in files of weights, before anything of them is allocated."""
+"""The shapes of tensors in files of weights, before anything of them is allocated, and their numbers after that."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,3 +22,9 @@ def shape_difference(expected: Mapping[str, tuple[int, ...]], there: Mapping[str
         return None
     shapes = (list(shape) if (shape := tensors.get(names[0])) is not None else "none" for tensors in (expected, there))
     return "{}: expected {}, there {}".format(names[0], *shapes)
+
+
+def check_finite(tensors: Mapping[str, Any]) -> None:
+    """Raise ``ValueError`` if one of the tensors of PyTorch has a number that is complex, infinite or NaN."""
+    if not all(not tensor.is_complex() and tensor.isfinite().all() for tensor in tensors.values()):
+        raise ValueError("it has values that are no numbers")

@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from helpers.clips_of_text import new_clip, save_clip, word_tokenizer
 from helpers.frames import SIDE, Frames, caption_of, make_frames, write_captions
 from helpers.toy import make_toy
 from helpers.training import at, check_processes, check_stopped_run, gradient, options, trainer
+from safetensors.torch import load_file, save_file
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2.functional import resized_crop
 from transformers import CLIPModel
@@ -34,6 +36,7 @@ from vlalign.storage.stores.memory_store import MemoryStore
 from vlalign.storage.stores.opening import open_features
 from vlalign.train import export_run, load_run
 from vlalign.train.cli.evaluate import main as evaluate_main
+from vlalign.train.cli.runs import main as runs_main
 from vlalign.train.cli.train import main as train_main
 from vlalign.train.data.clip_features import ClipFeatures, pad_rows
 from vlalign.train.data.clips import Clip
@@ -489,8 +492,8 @@ DAMAGE: dict[str, tuple[str, Callable[[dict[str, Any]], Any], str]] = {
     ),
     "many layers": (
         "config.json",
-        lambda about: about | {"vision_config": about["vision_config"] | {"num_hidden_layers": 10_000}},
-        "num_hidden_layers is 10000",
+        lambda about: about | {"vision_config": about["vision_config"] | {"num_hidden_layers": 1_000}},
+        "num_hidden_layers is 1000",
     ),
     "a wide network": (
         "config.json",
@@ -502,7 +505,32 @@ DAMAGE: dict[str, tuple[str, Callable[[dict[str, Any]], Any], str]] = {
         lambda about: about | {"vision_config": about["vision_config"] | {"auto_map": {"AutoModel": "x.y"}}},
         "code",
     ),
+    "a large tower of texts": (
+        "config.json",
+        lambda about: about | {"text_config": about["text_config"] | {"vocab_size": 10_000_000}},
+        r"its towers have 320,\d{3},\d{3} numbers",
+    ),
+    "long texts": (
+        "config.json",
+        lambda about: about | {"text_config": about["text_config"] | {"max_position_embeddings": 10**12}},
+        "far more than the weights",
+    ),
+    "not a number": (
+        "config.json",
+        lambda about: about | {"vision_config": about["vision_config"] | {"layer_norm_eps": math.nan}},
+        "layer_norm_eps is NaN",
+    ),
+    "no configuration": ("config.json", lambda about: [about], "config.json.*a list; expected an object"),
+    "a nested configuration": ("config.json", lambda about: about | {"x": nested(900)}, "config.json.*[Rr]ecursion"),
+    "no processor": ("processor_config.json", lambda about: None, "processor_config.json.*expected an object"),
 }
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = {"a": value}
+    return value
 
 
 @pytest.mark.parametrize("case", DAMAGE)
@@ -513,3 +541,58 @@ def test_a_damaged_tower_is_refused_in_one_line(run, tmp_path, case):
     path.write_text(json.dumps(change(json.loads(path.read_text()))))
     with pytest.raises(UserError, match=expected):
         load_run(exported, "cpu")
+
+
+def test_labels_take_no_memory(run, tmp_path):
+    """transformers would make a name for each."""
+    exported = export_run(run, tmp_path / "exported")
+    path = exported / "video_tower" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_labels": 10**12, "num_classes": 10**12}))
+    assert load_run(exported, "cpu").profiles
+    assert load_extractor(f"hf:{exported}/video_tower").profile
+
+
+@pytest.mark.parametrize("name", ["config.json", "processor_config.json", "preprocessor_config.json"])
+def test_no_file_of_this_machine_becomes_part_of_an_exported_run(frames, run, tmp_path, capsys, name):
+    """A link in a run of somebody else's to a file that only you can read."""
+    private = tmp_path / "private.json"
+    private.write_text('{"password": "..."}')
+    foreign = run.with_name("foreign")
+    shutil.copytree(run, foreign)
+    (foreign / "video_tower" / name).unlink(missing_ok=True)
+    (foreign / "video_tower" / name).symlink_to(private)
+    try:
+        assert runs_main([*at(frames.dataset), "export", str(foreign), str(tmp_path / "exported")]) == 2
+        assert re.search(rf"{name}: a link; expected a file", capsys.readouterr().err)
+        assert not (tmp_path / "exported").exists()
+    finally:
+        shutil.rmtree(foreign)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, 1j])
+def test_weights_that_are_no_numbers_are_refused(run, tmp_path, value):
+    exported = export_run(run, tmp_path / "exported")
+    path = exported / "model.safetensors"
+    tensors = load_file(path)
+    name = next(name for name in tensors if name.startswith("video_tower."))
+    tensors[name] = torch.full_like(tensors[name], value, dtype=torch.complex64 if value == 1j else None)
+    save_file(tensors, path)
+    with pytest.raises(UserError, match="no numbers"):
+        load_run(exported, "cpu")
+    with pytest.raises(UserError, match="no numbers"):
+        load_extractor(f"hf:{exported}/video_tower")
+
+
+def test_scores_that_are_no_numbers_are_one_line(frames, run, capsys):
+    """Weights that are finite, but whose products are not."""
+    foreign = run.with_name("foreign")
+    shutil.copytree(run, foreign)
+    try:
+        path = foreign / "model.safetensors"
+        tensors = load_file(path)
+        large = {name: value for name, value in tensors.items() if name.endswith("visual_projection.weight")}
+        save_file(tensors | {name: torch.full_like(value, 3e38) for name, value in large.items()}, path)
+        assert len(large) == 1 and evaluate_main([*at(frames.dataset), "foreign", "--device", "cpu"]) == 2
+        assert re.search(r"foreign: its model gives no scores .*NaN", capsys.readouterr().err.splitlines()[-1])
+    finally:
+        shutil.rmtree(foreign)

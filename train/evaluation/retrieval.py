@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 import numpy as np
 
 from ...storage.captions.files import read_captions
-from ...storage.common.errors import SettingError, UserError
+from ...storage.common.errors import SettingError, UserError, refuse_unreadable
 from ...storage.common.problems import Problems
 from ...storage.common.settings import Settings, setting
 from ...storage.common.terminal import say
@@ -539,7 +539,7 @@ class _Ranked:
 
 
 def _rank(run: Run, request: EvaluationRequest[RetrievalSettings], pairs: Pairs) -> _Ranked:
-    """Score every caption with every clip, and rank both ways."""
+    """Score every caption with every clip, and rank both ways. Raises ``UserError`` if a score is NaN."""
     from .ranking import Weightings, rank_split
 
     settings, normalized = request.settings, None
@@ -555,7 +555,9 @@ def _rank(run: Run, request: EvaluationRequest[RetrievalSettings], pairs: Pairs)
     if settings.normalize != "none":
         normalized = normalized_scores(scores, pairs.clip_of_caption, run.config.objective.vector_score, request)
     weightings = Weightings(request.score_weights, _stages_to_omit(request), normalized)
-    return _Ranked(scores, normalized, rank_split(scores, pairs, weightings, settings.ties, _temperature(settings)))
+    with refuse_unreadable(run.folder, "its model gives no scores for these features", errors=(ValueError,)):
+        ranking = rank_split(scores, pairs, weightings, settings.ties, _temperature(settings))
+    return _Ranked(scores, normalized, ranking)
 
 
 def score_split(

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save
 
 from ...storage.common.errors import SettingError, UserError
 from ...storage.common.writing import atomic_write
+from ...storage.untrusted.tensor_shapes import check_finite
 from ..data.order import ORDERS, KeyedOrder, StoredOrder
 from ..models.base import PairModel
 from ..recipes.train_config import TrainConfig
@@ -165,6 +166,5 @@ def load_model(folder: Path, model: PairModel) -> None:
 def _read_model(folder: Path) -> dict[str, torch.Tensor]:
     with refuse_damaged(folder / MODEL_FILE):
         tensors = load_file(folder / MODEL_FILE)
-        if not all(torch.isfinite(tensor).all() for tensor in tensors.values() if tensor.is_floating_point()):
-            raise ValueError("it has values that are no numbers")
+        check_finite(tensors)
         return tensors

@@ -1,5 +1,7 @@
 """Checkpoints of OpenAI's CLIP and of CLIP4Clip: the folder computes what their code does; others are one line."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
@@ -102,6 +104,21 @@ REFUSED = {
         "visual_projection.weight is [256, 64]",
     ),
     "not a number": (lambda state: state | {"logit_scale": torch.tensor(float("nan"))}, "no finite numbers"),
+    "not a number in float32": (
+        lambda state: state | {"visual.proj": torch.full((64, 512), 1e300, dtype=torch.float64)},
+        "visual_projection.weight has values that are no finite numbers in float32",
+    ),
+    "whole numbers": (
+        lambda state: state | {"visual.proj": torch.ones(64, 512, dtype=torch.int64)},
+        "no array of floating",
+    ),
+    "a sparse matrix": (lambda state: state | {"visual.proj": torch.eye(64).to_sparse()}, "no array of floating"),
+    "no memory": (lambda state: state | {"visual.proj": torch.ones(64, 512, device="meta")}, "no array of floating"),
+    "a number that is shown often": (
+        lambda state: state | {"visual.proj": torch.ones(()).expand(1 << 20, 1 << 20)},
+        "visual_projection.weight is [1048576, 1048576]",
+    ),
+    "code": (lambda state: state | {"visual.proj": Fraction(1, 2)}, "more than tensors, and nothing in it is run"),
     "a scalar for a matrix": (
         lambda state: state | {"transformer.resblocks.0.attn.in_proj_weight": torch.ones(())},
         "not a CLIP of",
@@ -151,6 +168,12 @@ def test_a_folder_of_other_sizes_or_without_files_is_one_line(tmp_path, case, ca
     said = capsys.readouterr().err
     assert expected in said and said.count("\n") == 1
     assert not (tmp_path / "clip").exists()
+
+
+def test_a_link_is_not_written_into(tmp_path, like, capsys):
+    (tmp_path / "clip").symlink_to(tmp_path / "elsewhere")
+    assert convert(random_state(), tmp_path, like) == 2
+    assert "exists" in capsys.readouterr().err and not (tmp_path / "elsewhere").exists()
 
 
 def test_an_existing_folder_is_not_written_into(tmp_path, like, capsys):

@@ -3,6 +3,7 @@
 import builtins
 import contextlib
 import json
+import math
 import shutil
 import sys
 import threading
@@ -171,14 +172,22 @@ def test_a_configuration_keeps_numbers_and_names(tmp_path):
     assert not hasattr(config, "anything") and not hasattr(config, "a_path")
 
 
-LAYERS = {"vision_config": {"num_hidden_layers": 10**7}}
-"""Of which transformers would make ten million objects."""
+LAYERS = {"vision_config": {"num_hidden_layers": 1_001}}
+"""Each takes transformers some milliseconds."""
+NAN = {"vision_config": {"layer_norm_eps": math.nan}}
 
 
 def test_what_a_library_cannot_read_is_one_kind_of_error(tmp_path):
     path = save_model("clip", tmp_path) / "config.json"
     about = json.loads(path.read_text())
-    for wrong in ({"projection_dim": "x"}, {"vision_config": [1]}, {"model_type": 3}, {"model_type": "mine"}, LAYERS):
+    for wrong in (
+        {"projection_dim": "x"},
+        {"vision_config": [1]},
+        {"model_type": 3},
+        {"model_type": "mine"},
+        LAYERS,
+        NAN,
+    ):
         path.write_text(json.dumps(about | wrong))
         with pytest.raises(ValueError, match=r"\w"):
             read_config(ModelFiles(path.parent, "clip", ""))

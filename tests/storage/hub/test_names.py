@@ -38,6 +38,7 @@ def test_a_name_is_read_and_written(text):
         ("hf:a/b:mean:first", "'first'"),
         ("hf:a/b:2fps:whole", ":whole.*:2fps|:whole "),
         ("hf:a/b:0fps", "'0fps'"),
+        (f"hf:a/b:{'9' * 400}fps", "9fps' is not known"),
         ("hf:a/b@", "hf:ORG/MODEL, timm:NAME"),
         ("hf:models/mine/clip", r"\./models/mine/clip"),
         ("hf:./clip@main", r"^features hf:\./clip@main: "),

@@ -39,6 +39,7 @@ WRONG = {
     "an unknown schedule": "own.*:schedule=step",
     "neither true nor false": "own.*:frozen=1",
     "a rate of what is frozen": "own.*:frozen=true,lr=2",
+    "more groups than parameters": "x:lr=2;" * 100_000,
 }
 
 
