@@ -152,7 +152,7 @@ def test_features_and_gradients_are_those_of_the_librarys_own_model(tmp_path, na
 
 def test_gradients_of_two_processes_are_those_of_one(frames, tmp_path):
     settings = {k: v for k, v in made(frames, tmp_path / "one").config.flat().items() if k not in OF_OTHERS}
-    settings |= {"frame_augmentation": "crop+flip"}
+    settings |= {"frame_augmentation": "crop+flip", "learned_temperature": True}
     cases = {"whole": (frames.dataset, settings), "parts": (frames.dataset, settings | {"micro_batch_size": 2})}
     check_processes(cases, tmp_path, 2)
 

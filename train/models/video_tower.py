@@ -40,8 +40,8 @@ GEOMETRY = ("window", "short_side_px", "crop_px", "resize")
 class VideoTower(MixedPrecision):
     """A network of extraction between the frames of a store and the encoder of clips.
 
-    In training, batch norms keep their statistics, which are folded into the convolutions before them, and nothing is
-    dropped, as in extraction.
+    In training, batch norms keep their statistics, which networks of extraction fold into the convolutions before them,
+    and nothing is dropped, as in extraction.
     """
 
     mean: Tensor
