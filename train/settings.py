@@ -8,14 +8,14 @@ import contextlib
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ..storage.common.errors import SettingError
 from ..storage.common.plugins import loaded_plugins
 from ..storage.common.settings import SettingInfo, Settings, setting
 from ..storage.common.validation import DATASET_NAME
-from ..storage.hub.names import HubName, is_hub_name, read_hub_name
+from ..storage.hub.names import FRAMES, HubName, is_hub_name, read_hub_name
 from ..storage.profiles import ALIASES, FRAME_MAPS, PROFILES
 
 UNIVERSAL_TAGS = [
@@ -369,6 +369,11 @@ class TowerName:
     def hub(self) -> HubName | None:
         """The name of a model of the hub in parts; None for another network."""
         return read_hub_name(self.encoder) if is_hub_name(self.encoder) else None
+
+    @property
+    def frames(self) -> str:
+        """The name by which vlalign-extract stores the frames that it takes."""
+        return f"{self.encoder}_frames" if self.hub is None else replace(self.hub, pooling=FRAMES).text
 
     @property
     def map_shape(self) -> tuple[int, int, int] | None:

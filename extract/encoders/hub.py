@@ -6,7 +6,7 @@ the hub is run. Features are those of the model's own call.
 
 import inspect
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -196,7 +196,8 @@ class HubEncoder:
             problem = f"{self.files.model} does not round its frames to bytes"
         else:
             return frames_of(profile, profile.name)
-        raise UserError(f"features {self.name.text}: {problem}; train on its features, hf:{self.files.model}")
+        features = replace(self.name, pooling=None).text
+        raise UserError(f"features {self.name.text}: {problem}; train on its features, {features}")
 
     def new(self) -> HubNetwork:
         """Return the model with random weights.

@@ -20,7 +20,7 @@ from ..models.clip_text import ClipText, ClipTextSizes
 from ..models.weights import TENSORS_FILE, read_state
 from . import is_shared_with_texts
 from .saved_tower import run_of
-from .text_preparation import AS_THE_FILES_SAY
+from .text_preparation import AS_THE_FILES_SAY, NoTextRule
 from .weights_paths import find_weights
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def load_text_tower(profile: Profile, used: Weights, weights: Path | None = None
         )
     place = weights or find_weights(profile, used)
     if (run := run_of(place) or run_of(place.parent)) is not None:
-        raise UserError(f"weights {place}: tuned by a run, with texts of its own; search with --run {run.name}")
+        raise NoTextRule(f"weights {place}: tuned by a run, with texts of its own; search with --run {run.name}")
     if is_shared_with_texts(profile):
         from .hub_text import load_hub_text_tower  # transformers takes seconds to import
 

@@ -119,6 +119,7 @@ def test_a_model_that_does_not_round_its_frames_has_no_store_of_them(tmp_path):
     with pytest.raises(UserError, match=r"hf:.*:frames: .*does not round its frames") as refused:
         load_extractor(f"hf:{folder}:frames")
     assert "\n" not in str(refused.value)
+    assert str(refused.value).endswith(f"train on its features, hf:{folder}")
 
 
 def test_the_plan_and_the_run_say_how_much_room_frames_take(tmp_path, videos, capsys):

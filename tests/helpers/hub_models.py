@@ -129,12 +129,13 @@ def save_model(name: str, folder: Path, seed: int = 0) -> Path:
     return path
 
 
-def own_pixels(folder: Path, window: list[np.ndarray]) -> torch.Tensor:
-    """Return what the library's own processor makes of frames: [1, (T,) 3, H, W]."""
+def own_pixels(folder: Path, window: list[np.ndarray], *, is_cut: bool = False) -> torch.Tensor:
+    """Return what the library's own processor makes of frames, which may be of the model's size: [1, (T,) 3, H, W]."""
+    processor, asked = _own_processor(folder), {"return_tensors": "pt"}
+    asked |= {"do_resize": False, "do_center_crop": False} if is_cut else {}
     if folder.name in IMAGE_MODELS:
-        processor = _own_processor(folder)
-        return processor(images=window[0], return_tensors="pt", input_data_format="channels_last")["pixel_values"]
-    made = _own_processor(folder)([list(window)], return_tensors="pt")
+        return processor(images=window[0], input_data_format="channels_last", **asked)["pixel_values"]
+    made = processor([list(window)], **asked)
     return next(value for key, value in made.items() if key.startswith("pixel_values"))
 
 
@@ -146,8 +147,12 @@ def _own_processor(folder: Path) -> Any:
 
 @torch.inference_mode()
 def own_features(folder: Path, pixels: torch.Tensor) -> torch.Tensor:
-    """Return the library's own features of pixels, [B, D], by the calls that its pages show."""
-    model, name = transformers.AutoModel.from_pretrained(folder).eval(), folder.name
+    """Return the library's own features of pixels, [B, D]."""
+    return features_of_model(transformers.AutoModel.from_pretrained(folder).eval(), folder.name, pixels)
+
+
+def features_of_model(model: Any, name: str, pixels: torch.Tensor) -> torch.Tensor:
+    """Return a model's features of pixels, [B, D], by the calls that the library's pages show."""
     if name in ("clip", "siglip", "siglip2"):
         return model.get_image_features(pixel_values=pixels).pooler_output
     if name == "xclip":

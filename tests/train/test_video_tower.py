@@ -14,23 +14,28 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+import transformers
 from helpers.clips_of_text import new_clip, save_clip, word_tokenizer
 from helpers.frames import SIDE, Frames, caption_of, make_frames, write_captions
+from helpers.hub_models import IMAGE_MODELS, OPTIONS, VIDEO_MODELS, features_of_model, own_pixels, save_model
 from helpers.toy import make_toy
 from helpers.training import at, check_processes, check_stopped_run, gradient, options, trainer
+from PIL import Image
 from safetensors.torch import load_file, save_file
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2.functional import resized_crop
 from transformers import CLIPModel
 from vlalign.extract import load_extractor
 from vlalign.extract.cli.extract import main as extract_main
+from vlalign.extract.encoders.hub import HubEncoder
 from vlalign.extract.videos.demo import render_video
 from vlalign.preprocess.datasets import demo
-from vlalign.storage import VideoFeatures
+from vlalign.storage import VideoFeatures, write_shard
 from vlalign.storage.captions.files import read_captions
 from vlalign.storage.common.errors import SettingError, UserError
 from vlalign.storage.common.files import read_json
 from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.storage.hub.names import read_hub_name
 from vlalign.storage.profiles import FRAME_PROFILES, PROFILES
 from vlalign.storage.stores.memory_store import MemoryStore
 from vlalign.storage.stores.opening import open_features
@@ -46,6 +51,7 @@ from vlalign.train.loop.trainer import Trainer
 from vlalign.train.models.video_tower import VideoTower
 from vlalign.train.runs.load import open_run
 from vlalign.train.scoring.scorer import stage_scores
+from vlalign.train.search.encoder import open_store_encoder
 from vlalign.train.settings import TowerName
 
 SHORT = {"batch_size": 12, "num_steps": 4, "validate_every": 2, "max_text_tokens": 32}
@@ -121,9 +127,35 @@ def test_gradients_are_those_of_transformers_own_loop(frames, tmp_path, size):
         )
 
 
+KINDS = ["siglip", "vit", "videomae", "xclip"]
+OTHER_KINDS = [*sorted(({*IMAGE_MODELS} | {*VIDEO_MODELS}) - {*KINDS, "dinov3"})]  # dinov3 does not round its frames
+
+
+@pytest.mark.parametrize("name", [*KINDS, *(pytest.param(n, marks=pytest.mark.slow) for n in OTHER_KINDS)])
+def test_features_and_gradients_are_those_of_the_librarys_own_model(tmp_path, name):
+    """The frames of a store, normalised by the library's own processor, through its own model."""
+    folder, rate = save_model(name, tmp_path), OPTIONS.get(name, "")
+    of = HubEncoder.find(read_hub_name(f"hf:{folder}:frames{rate.removeprefix(':mean')}")).profile
+    tower = VideoTower.new(TowerName(f"hf:{folder}{rate}"), of, None, seed=0).train()
+    chance = torch.Generator().manual_seed(0)
+    rows = torch.randint(0, 256, (3, of.dimension), dtype=torch.uint8, generator=chance)
+    pixels = [own_pixels(folder, [*row.reshape(of.frame_shape)], is_cut=True) for row in rows.numpy()]
+    own = transformers.AutoModel.from_pretrained(folder).eval()
+    expected, found = features_of_model(own, name, torch.cat(pixels)), tower(rows)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+    weights = torch.randn(expected.shape, generator=chance)
+    (expected.tanh() * weights).sum().backward()
+    (found.tanh() * weights).sum().backward()
+    theirs = {n: p.grad for n, p in own.named_parameters() if p.grad is not None}
+    ours = {n.removeprefix("network.model."): p.grad for n, p in tower.named_parameters() if p.grad is not None}
+    assert ours.keys() == theirs.keys() and len(ours) > 15
+    for n, gradient_of_ours in ours.items():
+        torch.testing.assert_close(gradient_of_ours, theirs[n], atol=1e-5, rtol=1e-4)
+
+
 def test_gradients_of_two_processes_are_those_of_one(frames, tmp_path):
     settings = {k: v for k, v in made(frames, tmp_path / "one").config.flat().items() if k not in OF_OTHERS}
-    settings |= {"frame_augmentation": "crop+flip"}
+    settings |= {"frame_augmentation": "crop+flip", "learned_temperature": True}
     cases = {"whole": (frames.dataset, settings), "parts": (frames.dataset, settings | {"micro_batch_size": 2})}
     check_processes(cases, tmp_path, 2)
 
@@ -251,6 +283,27 @@ def test_features_of_the_tuned_network_are_those_of_the_run(frames, run):
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
     untuned = load_extractor(f"hf:{frames.clip}").features(rows.reshape(-1, SIDE, SIDE, 3))
     assert (found - untuned).abs().max() > 1e-3
+
+
+def test_the_store_of_the_tuned_network_is_searched_by_examples(frames, run):
+    """It has no text tower; the run encodes its texts."""
+    extractor, ids = load_extractor(f"hf:{run}/video_tower"), ("v000", "v001", "v002")
+    videos = [
+        replace(
+            video,
+            features=extractor.features(torch.from_numpy(video.features.reshape(-1, SIDE, SIDE, 3).copy())).numpy(),
+        )
+        for video in (open_features(frames.dataset, frames.store).get(video_id, dtype=None) for video_id in ids)
+    ]
+    write_shard(frames.dataset.features("tuned--tower"), extractor.profile, extractor.weights, videos, made_with={})
+    encoder = open_store_encoder(frames.dataset, "tuned--tower", run / "video_tower")
+    assert not encoder.reads_texts
+    with pytest.raises(UserError, match=r"tuned by a run, .*--run tuned"):
+        encoder.encode_text("a red circle")
+    picture = run.parent / "picture.png"
+    Image.fromarray(rows_of(frames, "v001")[0].reshape(SIDE, SIDE, 3)).save(picture)
+    row = videos[1].features[0] / np.linalg.norm(videos[1].features[0])
+    np.testing.assert_allclose(encoder.encode_image(picture), row, atol=1e-5)
 
 
 def test_from_videos_to_features_of_the_tuned_network(tmp_path):
@@ -409,6 +462,10 @@ def test_the_gradient_of_a_network_is_the_slope_of_what_it_computes(name):
 # Mistakes
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "another rate": (
+        {"video_tower": "hf:{clip}:2fps"},
+        r"--features clip--frames: .*fps 1; .*takes fps 2.*clip:frames",
+    ),
     "no tower": ({"video_tower": ""}, r"--video-tower is missing: .*clip--frames"),
     "another size": (
         {"video_tower": "clip_vit_b32=random"},
@@ -443,7 +500,8 @@ def test_what_does_not_fit_is_refused_in_one_line(frames, capsys, case):
     settings, expected = REFUSED[case]
     before = sorted(frames.dataset.runs.rglob("*"))
     given = {name: value for name, value in {**frames.settings, **settings}.items() if value not in (None, "")}
-    del given["dataset"]
+    given |= {"video_tower": str(given.get("video_tower", "")).replace("{clip}", str(frames.clip))}
+    given = {name: value for name, value in given.items() if value != "" and name != "dataset"}
     try:
         code = train_main([*at(frames.dataset), *options(given)])
     except SystemExit as error:  # of argparse
@@ -457,7 +515,9 @@ def test_a_tower_needs_frames_and_an_augmentation_needs_a_tower(tmp_path, capsys
     toy = make_toy(tmp_path)
     given = [*at(toy), "--features", "s3d", "--objective", "ncl"]
     assert train_main([*given, "--video-tower", "s3d=random"]) == 2
-    assert re.search(r"--features s3d: video_tower s3d=random reads frames, .*s3d_frames", capsys.readouterr().err)
+    assert re.search(r"--features s3d: video_tower s3d reads .*of s3d_frames; omit it", capsys.readouterr().err)
+    assert train_main([*given, "--video-tower", "hf:x/y:mean"]) == 2
+    assert re.search(r"--features s3d: .* reads .*of hf:x/y:frames; omit it", capsys.readouterr().err)
     assert train_main([*given, "--frame-augmentation", "flip"]) == 2
     assert re.search(r"--frame-augmentation flip: .*video_tower is set", capsys.readouterr().err)
 

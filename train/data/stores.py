@@ -10,6 +10,7 @@ from ...storage.dataset.folder import DatasetFolder
 from ...storage.profiles import LOGMEL, split_features
 from ...storage.stores.opening import feature_names, open_features
 from ...storage.stores.store import Store
+from ..settings import TowerName
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Stores:
     """{features: store} of inputs of one's own."""
 
 
-def check_frames_are_read(stores: Stores, video_tower: str) -> None:
+def check_frames_are_read(stores: Stores, tower: TowerName | None) -> None:
     """Check that a store of frames has a video tower that reads it, and that a video tower reads a store of frames.
 
     Raises:
@@ -31,11 +32,12 @@ def check_frames_are_read(stores: Stores, video_tower: str) -> None:
     """
     for store in stores.features:
         name = store.profile.name
-        if store.profile.is_frames and not video_tower:
+        if store.profile.is_frames and tower is None:
             problem = f"expected the network that reads the frames of {name}, such as clip_vit_b32 or hf:FOLDER"
             raise SettingError("video_tower", "is missing", problem)
-        if video_tower and not store.profile.is_frames:
-            problem = f"video_tower {video_tower} reads frames, such as those of {name}_frames; omit it for features"
+        if tower is not None and not store.profile.is_frames:
+            reads = f"video_tower {tower.encoder} reads frames, such as the store of {tower.frames}"
+            problem = f"{reads}; omit it for features"
             raise SettingError("features", name, problem)
     for name, store in stores.extra.items():
         if store.profile.is_frames:

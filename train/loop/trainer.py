@@ -257,11 +257,11 @@ class Trainer:
         else:
             tower = read_video_tower(init / MODEL_FILE, config)
             assert tower is not None, "the settings name one"
-            check_frames(frames, tower.saved.profile)
+            check_frames(frames, tower.saved.profile, name)
         if self.workers.is_first:
             size = sum(parameter.numel() for parameter in tower.parameters())
-            begins = f"those of {init.name}" if init is not None else tower.saved.weights.name
-            say(f"video tower {tower.saved.profile.name}: {size:,} numbers; it begins with the weights {begins}")
+            begins = init.name if init is not None else tower.saved.weights.name
+            say(f"video tower {name.encoder}: {size:,} numbers; it begins with the weights of {begins}")
         return tower
 
     def _make_model(self, features: ClipFeatures, text_inputs: TextInputs, tower: "VideoTower | None") -> PairModel:

@@ -40,8 +40,8 @@ GEOMETRY = ("window", "short_side_px", "crop_px", "resize")
 class VideoTower(MixedPrecision):
     """A network of extraction between the frames of a store and the encoder of clips.
 
-    In training, batch norms keep their statistics, which are folded into the convolutions before them, and nothing is
-    dropped, as in extraction.
+    In training, batch norms keep their statistics, which networks of extraction fold into the convolutions before them,
+    and nothing is dropped, as in extraction.
     """
 
     mean: Tensor
@@ -78,7 +78,7 @@ class VideoTower(MixedPrecision):
         """
         hub = name.hub
         if hub is None:
-            check_frames(frames, PROFILES[name.encoder])
+            check_frames(frames, PROFILES[name.encoder], name)
             extractor = load_extractor(name.encoder, weights=name.weights, seed=seed)
             assert extractor.network is not None, "settings are checked"
             place = None
@@ -90,7 +90,7 @@ class VideoTower(MixedPrecision):
         if hub.fps is None and not hub.is_whole:  # the rate of the store's frames, which the tower does not see
             hub = replace(hub, fps=frames.fps, is_whole=frames.fps is None and frames.window > 1)
         encoder = HubEncoder.find(hub)
-        check_frames(frames, encoder.profile)
+        check_frames(frames, encoder.profile, name)
         network, used = load_hub_network(encoder)
         saved = SavedTower.of(encoder.profile, used, hub.pooling, encoder.files.folder)
         return cls(saved, network.make_trainable(), grid)
@@ -200,16 +200,17 @@ class VideoTower(MixedPrecision):
             return run(normalised(frames, profile, self.mean, self.std)).float()
 
 
-def check_frames(frames: Profile, features: Profile) -> None:
+def check_frames(frames: Profile, features: Profile, name: TowerName) -> None:
     """Raise ``SettingError`` if the frames of a store are not those that a network takes.
 
     Args:
         frames: The profile of the store.
         features: That of the network's features.
+        name: The network.
     """
-    unlike = [name for name in GEOMETRY if getattr(frames, name) != getattr(features, name)]
-    if not frames.is_frames or unlike:
-        has = ", ".join(f"{name} {getattr(frames, name)}" for name in unlike) if frames.is_frames else "features"
-        takes = ", ".join(f"{name} {getattr(features, name)}" for name in unlike) or "frames"
-        problem = f"the store has {has}, the video tower {features.name} takes {takes}; extract its frames"
+    rate = ["fps"] if name.hub is not None and (name.hub.fps is not None or name.hub.is_whole) else []
+    unlike = [field for field in (*GEOMETRY, *rate) if getattr(frames, field) != getattr(features, field)]
+    if unlike:
+        has, takes = (", ".join(f"{field} {getattr(of, field)}" for field in unlike) for of in (frames, features))
+        problem = f"its frames have {has}; video_tower {name.encoder} takes {takes}: extract {name.frames}"
         raise SettingError("features", frames.name, problem)

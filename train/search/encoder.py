@@ -169,9 +169,22 @@ class StoreEncoder:
     The vector of a clip is the mean of its rows, each of length 1, and again of length 1 (CLIP4Clip's mean pooling).
     """
 
-    def __init__(self, dataset: DatasetFolder, store: Store, tower: "ClipTextTower | HubTextTower | UserError") -> None:
-        """Take a store and its text tower, or the error to raise for a text, if the store has no text tower."""
-        self.dataset, self.store, self.tower = dataset, store, tower
+    def __init__(
+        self,
+        dataset: DatasetFolder,
+        store: Store,
+        tower: "ClipTextTower | HubTextTower | UserError",
+        weights: Path | None = None,
+    ) -> None:
+        """Take a store and its text tower.
+
+        Args:
+            dataset: The data set.
+            store: The store.
+            tower: Its text tower, or the error to raise for a text, if it has none.
+            weights: As for ``image_features``, if it has none.
+        """
+        self.dataset, self.store, self.tower, self._weights = dataset, store, tower, weights
 
     @property
     def name(self) -> str:
@@ -232,7 +245,7 @@ class StoreEncoder:
 
     def encode_image(self, path: Path) -> np.ndarray:
         """Return the mean of the rows that the same model gives an image, of length 1."""
-        weights_path = None if isinstance(self.tower, UserError) else self.tower.weights_path
+        weights_path = self._weights if isinstance(self.tower, UserError) else self.tower.weights_path
         shown = image_features(self.store, path, weights_path)
         return _window_means(shown, [Clip(shown.video_id, None, None)])[0]
 
@@ -349,7 +362,7 @@ def open_store_encoder(dataset: DatasetFolder, features: str, weights: Path | No
         if has_text_tower(store.profile) and store.weights.sha256 and not isinstance(error, NoTextRule):
             raise
         tower = error
-    return StoreEncoder(dataset, store, tower)
+    return StoreEncoder(dataset, store, tower, weights)
 
 
 def _check_texts(store: Store, tower: "ClipTextTower | HubTextTower") -> None:
