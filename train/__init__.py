@@ -19,6 +19,7 @@ __all__ = [
     "BuiltIndex",
     "CaptionColumn",
     "ClipDataset",
+    "ClipRows",
     "Difference",
     "EncoderTraits",
     "Evaluation",

@@ -17,6 +17,7 @@ from .metrics import compare_similarities as compare_similarities
 from .models.base import ModelPlan as ModelPlan
 from .models.base import ObjectiveModules as ObjectiveModules
 from .models.base import PairModel as PairModel
+from .models.tokens import ClipRows as ClipRows
 from .models.tokens import TextTokens as TextTokens
 from .models.tokens import VideoTokens as VideoTokens
 from .objectives import Objective as Objective

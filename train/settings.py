@@ -198,6 +198,9 @@ class EncoderTraits:
     """False: it gives one vector for each clip and caption."""
     reads_rows: bool = False
     """It reads all rows of a clip even if it gives no tokens. Others that give none get the maximum over the rows."""
+    reads_frames: bool = False
+    """It turns frames into rows itself (``PairModel.rows_of_frames``), so it takes a store of frames and no video
+    tower."""
     caption_input: Literal["subwords", "word_vectors", "each_word_vector", "word_ids", "recordings"] | type = "subwords"
     """What it reads of a caption; decides the class of its inputs (``data/text_inputs.py``). An encoder of one's own
     may have a class of its own here, a ``data.text_inputs.LearnedInputs``."""

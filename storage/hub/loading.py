@@ -33,7 +33,7 @@ SKIPPED_SETTINGS = {
     *("architectures", "auto_map", "dtype", "id2label", "label2id", "label_names", "name_or_path", "torch_dtype"),
     *("task_specific_params", "transformers_version", "attn_implementation", "experts_implementation"),
     *("transformers_weights", "pretrained", "use_pretrained_backbone", "distributed_config"),
-    *("num_labels", "num_classes"),  # transformers makes a name for each
+    "num_labels",  # transformers makes a name for each
 }
 """Settings that change nothing, or say what else to load: kernels of the hub, other files of weights."""
 SKIPPED_PROCESSOR_SETTINGS = re.compile(rf"{FILE_SETTINGS.pattern}|auto_map|chat_template|_.*|custom_.*")
@@ -42,6 +42,8 @@ EXCLUDED_FILES = (CONFIG_FILE, ADAPTER_FILE, "audio_tokenizer_config.json", "gen
 MAX_PROCESSOR_FILE_BYTES = 64 << 20
 MAX_LAYERS = 1_000
 """More than any published network has; making each takes milliseconds."""
+MAX_CLASSES = 100_000
+"""The same; a timm model's configuration must state a number, and transformers makes a name for each class."""
 _offline_lock = threading.RLock()
 
 
@@ -202,6 +204,8 @@ def _plain(about: Mapping[str, Any], config_class: "type[PreTrainedConfig] | Non
             return [plain(name, inner) for inner in value]
         if isinstance(value, int) and value > MAX_LAYERS and ("layers" in name or "depth" in name):
             raise ValueError(f"its {name} is {str(value)[:20]}; expected at most {MAX_LAYERS:,}")
+        if isinstance(value, int) and value > MAX_CLASSES and name == "num_classes":
+            raise ValueError(f"its {name} is {str(value)[:20]}; expected at most {MAX_CLASSES:,}")
         if isinstance(value, float) and math.isnan(value):
             raise ValueError(f"its {name} is NaN; expected a number")
         if not isinstance(value, str) or (PLAIN_NAME.fullmatch(value) and not FILE_SETTINGS.fullmatch(name)):

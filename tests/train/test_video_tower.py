@@ -339,6 +339,16 @@ def test_from_videos_to_features_of_the_tuned_network(tmp_path):
         load_extractor("s3d", weights=dataset.runs / "tuned")
 
 
+def test_an_encoder_that_reads_frames_takes_no_tower_and_no_features(frames, tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "docs" / "examples")
+    own = {"encoder": "own_frame_encoder:FrameNetwork", "text_encoder": "small"}
+    assert train_main(call(frames, **own)) == 2
+    assert "--video-tower" in (line := capsys.readouterr().err) and "reads frames itself; omit it" in line
+    toy = make_toy(tmp_path)
+    assert train_main([*at(toy), "--features", "s3d", "--device", "cpu", *options(own | {"objective": "ncl"})]) == 2
+    assert "encoder own_frame_encoder:FrameNetwork reads frames; expected a store" in capsys.readouterr().err
+
+
 # Augmentation
 
 
@@ -607,7 +617,7 @@ def test_labels_take_no_memory(run, tmp_path):
     """transformers would make a name for each."""
     exported = export_run(run, tmp_path / "exported")
     path = exported / "video_tower" / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_labels": 10**12, "num_classes": 10**12}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_labels": 10**12}))
     assert load_run(exported, "cpu").profiles
     assert load_extractor(f"hf:{exported}/video_tower").profile
 

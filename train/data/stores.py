@@ -10,7 +10,7 @@ from ...storage.dataset.folder import DatasetFolder
 from ...storage.profiles import LOGMEL, split_features
 from ...storage.stores.opening import feature_names, open_features
 from ...storage.stores.store import Store
-from ..settings import TowerName
+from ..settings import ModelSettings
 
 
 @dataclass(frozen=True)
@@ -24,20 +24,24 @@ class Stores:
     """{features: store} of inputs of one's own."""
 
 
-def check_frames_are_read(stores: Stores, tower: TowerName | None) -> None:
-    """Check that a store of frames has a video tower that reads it, and that a video tower reads a store of frames.
+def check_frames_are_read(stores: Stores, model: ModelSettings) -> None:
+    """Check that a video tower, or an encoder of one's own, reads a store of frames, and reads nothing else.
 
     Raises:
         SettingError: One of them is missing, or frames are an input of one's own.
     """
+    tower, reads_frames = model.tower, model.encoder_traits.reads_frames
     for store in stores.features:
         name = store.profile.name
-        if store.profile.is_frames and tower is None:
+        if store.profile.is_frames and tower is None and not reads_frames:
             problem = f"expected the network that reads the frames of {name}, such as clip_vit_b32 or hf:FOLDER"
             raise SettingError("video_tower", "is missing", problem)
         if tower is not None and not store.profile.is_frames:
             reads = f"video_tower {tower.encoder} reads frames, such as the store of {tower.frames}"
             problem = f"{reads}; omit it for features"
+            raise SettingError("features", name, problem)
+        if reads_frames and not store.profile.is_frames:
+            problem = f"encoder {model.encoder} reads frames; expected a store of them, such as clip_vit_b32_frames"
             raise SettingError("features", name, problem)
     for name, store in stores.extra.items():
         if store.profile.is_frames:

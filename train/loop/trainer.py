@@ -38,6 +38,7 @@ from ..data.text_inputs import (
 from ..distributed import Workers
 from ..models.base import PairModel
 from ..models.build import make_model
+from ..models.tokens import ClipRows
 from ..models.words import WordPair
 from ..objectives.base import Objective
 from ..recipes.train_config import TrainConfig
@@ -60,8 +61,8 @@ if TYPE_CHECKING:
 
 MAX_STATISTICS_CLIPS = 2000
 """Upper limit of the training clips over which features are standardised."""
-MAX_TOWER_STATISTICS_CLIPS = 200
-"""The same if a video tower makes the features."""
+MAX_FRAMES_STATISTICS_CLIPS = 200
+"""The same if the features are made of frames."""
 MAX_COLLAPSED_CODEWORDS = 2
 """A codebook with this many codewords in use or fewer has collapsed: it hardly tells anything apart."""
 READ_LOSSES_EVERY = 10
@@ -73,7 +74,7 @@ EMA_WARMUP = 9
 def set_feature_statistics(model: PairModel, features: ClipFeatures, clips: Clips, *, max_rows: int, seed: int) -> None:
     """Set the mean and standard deviation of each feature, over the rows of at most 2,000 training clips.
 
-    If a video tower makes the features, there are at most 200 clips.
+    If they are made of frames, there are at most 200 clips.
 
     Args:
         model: A model that standardises features.
@@ -82,12 +83,13 @@ def set_feature_statistics(model: PairModel, features: ClipFeatures, clips: Clip
         max_rows: Upper limit of a clip's rows.
         seed: Draws the clips.
     """
-    limit = MAX_STATISTICS_CLIPS if model.video_tower is None else MAX_TOWER_STATISTICS_CLIPS
+    of_frames = model.video_tower is not None or model.traits.reads_frames
+    limit = MAX_FRAMES_STATISTICS_CLIPS if of_frames else MAX_STATISTICS_CLIPS
     sample = random.Random(seed).sample(clips, min(limit, len(clips)))
-    if model.video_tower is None:
-        rows = np.concatenate(features.rows(sample, max_rows)).astype(np.float32)
+    if of_frames:
+        rows = _rows_of_frames(model.eval(), features, sample, max_rows)
     else:
-        rows = _rows_behind(model.video_tower.eval(), features, sample, max_rows)
+        rows = np.concatenate(features.rows(sample, max_rows)).astype(np.float32)
     std = rows.std(axis=0)
     model.feature_mean.copy_(torch.from_numpy(rows.mean(axis=0)))
     # A constant dimension gets std 1, so it standardises to 0 instead of blown-up rounding errors.
@@ -95,12 +97,12 @@ def set_feature_statistics(model: PairModel, features: ClipFeatures, clips: Clip
 
 
 @torch.no_grad()
-def _rows_behind(tower: "VideoTower", features: ClipFeatures, clips: Sequence[Clip], max_rows: int) -> np.ndarray:
-    """Return the rows [N, F] that a video tower makes of clips, a clip at a time."""
-    parts = []
+def _rows_of_frames(model: PairModel, features: ClipFeatures, clips: Sequence[Clip], max_rows: int) -> np.ndarray:
+    """Return the rows [N, F] that a model makes of the frames of clips, a clip at a time."""
+    parts, device = [], model.device if model.video_tower is None else model.video_tower.mean.device
     for clip in progress(clips, total=len(clips), what="statistics of features", unit="clips"):
-        frames, mask = (x.to(tower.mean.device) for x in features.batch([clip], max_rows))
-        parts.append(tower.rows(frames, mask, None)[0][0].cpu().numpy())
+        frames, mask = (x.to(device) for x in features.batch([clip], max_rows))
+        parts.append(model.rows_of_frames(ClipRows(frames, mask, None)).rows_BMF[0].cpu().numpy())
     return np.concatenate(parts)
 
 

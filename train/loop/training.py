@@ -106,7 +106,7 @@ def train(
     parts = [run_folder / name for name in (TENSORBOARD_FOLDER, TEXT_FOLDER, VIDEO_FOLDER)]
     check_folders(*parts, folder.captions, folder.pairs, folder.path / "pair_weights")
     opened = open_run_stores(folder, config)
-    check_frames_are_read(opened, config.model.tower)
+    check_frames_are_read(opened, config.model)
     if is_trained(run_folder, config, describe_inputs(folder, opened, init_folder, config=config)):
         say(f"{run_folder}: trained before with the same settings on the same data; nothing to do")
         best, last = read_figures(run_folder)

@@ -202,7 +202,10 @@ class PairModel(MixedPrecision):
         return replace(videos, extra=Extra({**extra, **videos.extra})) if extra else videos
 
     def rows_of_frames(self, clips: ClipRows) -> ClipRows:
-        """Return rows of features: those of frames, which are uint8, are made by the video tower."""
+        """Return rows of features: those of frames, which are uint8, are made by the video tower.
+
+        An encoder of one's own whose traits say ``reads_frames`` makes them here itself.
+        """
         if self.video_tower is None or clips.rows_BMF.dtype != torch.uint8:
             return clips
         return self.video_tower.rows(clips.rows_BMF, clips.mask_BM, clips.lengths_B)

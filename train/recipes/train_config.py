@@ -88,19 +88,23 @@ class TrainConfig:
             raise SettingError("bag", "solved", problem)
 
     def _check_tower(self) -> None:
-        data, objective, name = self.data, self.objective, self.model.video_tower
-        if self.model.tower is None:
+        data, objective, traits = self.data, self.objective, self.model.encoder_traits
+        if self.model.tower is None and not traits.reads_frames:
             return
+        if self.model.tower is not None and traits.reads_frames:
+            problem = f"encoder {self.model.encoder} reads frames itself; omit it"
+            raise SettingError("video_tower", self.model.video_tower, problem)
+        name = f"video_tower {self.model.video_tower}" if self.model.tower else f"encoder {self.model.encoder}"
         if "+" in data.features:
-            problem = f"video_tower {name} takes the frames of one store; expected one name"
+            problem = f"{name} takes the frames of one store; expected one name"
             raise SettingError("features", data.features, problem)
         if self.model.encoder_traits.pools_rows:
             problem = f"encoder {self.model.encoder} takes the maximum over rows of a store; expected none, or another"
-            raise SettingError("video_tower", name, problem)
+            raise SettingError("video_tower", self.model.video_tower, problem)
         if objective.is_solved:
-            raise SettingError("bag", "solved", f"features of video_tower {name} change in training; expected trained")
+            raise SettingError("bag", "solved", f"features of {name} change in training; expected trained")
         if objective.pair_weights != "none":
-            problem = f"probabilities are those of stored features, not of frames for video_tower {name}; expected none"
+            problem = f"probabilities are those of stored features, not of frames for {name}; expected none"
             raise SettingError("pair_weights", objective.pair_weights, problem)
 
     @property

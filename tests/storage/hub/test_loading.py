@@ -187,6 +187,7 @@ def test_what_a_library_cannot_read_is_one_kind_of_error(tmp_path):
         {"model_type": "mine"},
         LAYERS,
         NAN,
+        {"num_classes": 100_001},
     ):
         path.write_text(json.dumps(about | wrong))
         with pytest.raises(ValueError, match=r"\w"):
