@@ -83,10 +83,9 @@ def set_feature_statistics(model: PairModel, features: ClipFeatures, clips: Clip
         max_rows: Upper limit of a clip's rows.
         seed: Draws the clips.
     """
-    of_frames = model.video_tower is not None or model.traits.reads_frames
-    limit = MAX_FRAMES_STATISTICS_CLIPS if of_frames else MAX_STATISTICS_CLIPS
+    limit = MAX_FRAMES_STATISTICS_CLIPS if model.reads_frames else MAX_STATISTICS_CLIPS
     sample = random.Random(seed).sample(clips, min(limit, len(clips)))
-    if of_frames:
+    if model.reads_frames:
         rows = _rows_of_frames(model.eval(), features, sample, max_rows)
     else:
         rows = np.concatenate(features.rows(sample, max_rows)).astype(np.float32)
@@ -99,9 +98,9 @@ def set_feature_statistics(model: PairModel, features: ClipFeatures, clips: Clip
 @torch.no_grad()
 def _rows_of_frames(model: PairModel, features: ClipFeatures, clips: Sequence[Clip], max_rows: int) -> np.ndarray:
     """Return the rows [N, F] that a model makes of the frames of clips, a clip at a time."""
-    parts, device = [], model.device if model.video_tower is None else model.video_tower.mean.device
+    parts = []
     for clip in progress(clips, total=len(clips), what="statistics of features", unit="clips"):
-        frames, mask = (x.to(device) for x in features.batch([clip], max_rows))
+        frames, mask = (x.to(model.device) for x in features.batch([clip], max_rows))
         parts.append(model.rows_of_frames(ClipRows(frames, mask, None)).rows_BMF[0].cpu().numpy())
     return np.concatenate(parts)
 
@@ -267,7 +266,7 @@ class Trainer:
         return tower
 
     def _make_model(self, features: ClipFeatures, text_inputs: TextInputs, tower: "VideoTower | None") -> PairModel:
-        """Return the model, on the CPU; for a new run, with feature statistics and initial weights."""
+        """Return the model; for a new run, with feature statistics and initial weights."""
         config = self.config
         plan = plan_model(config, features.dim, text_inputs, len(self.examples.labels), tower)
         model = make_model(config.model, plan)
@@ -291,10 +290,10 @@ class Trainer:
             set_feature_statistics(model, features, clips, max_rows=max_rows, seed=config.optimization.seed)
             return model.feature_mean, model.feature_std
 
-        if model.video_tower is None:
+        if not model.reads_frames:
             statistics()
             return
-        model.video_tower.to(self.device)
+        model.to(self.device)
         found = self.workers.from_first(statistics)
         model.feature_mean.copy_(found[0])
         model.feature_std.copy_(found[1])

@@ -234,6 +234,11 @@ class PairModel(MixedPrecision):
         raise TypeError(f"{type(self).__name__} has no head for masked subwords")
 
     @property
+    def reads_frames(self) -> bool:
+        """True if its rows of features are made of frames, by a video tower or by itself."""
+        return self.video_tower is not None or self.traits.reads_frames
+
+    @property
     def device(self) -> torch.device:
         """The device of the model's parameters."""
         return next(self.parameters()).device

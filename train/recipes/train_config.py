@@ -98,7 +98,7 @@ class TrainConfig:
         if "+" in data.features:
             problem = f"{name} takes the frames of one store; expected one name"
             raise SettingError("features", data.features, problem)
-        if self.model.encoder_traits.pools_rows:
+        if traits.pools_rows:
             problem = f"encoder {self.model.encoder} takes the maximum over rows of a store; expected none, or another"
             raise SettingError("video_tower", self.model.video_tower, problem)
         if objective.is_solved:
