@@ -214,7 +214,7 @@ class EncoderTraits:
     @property
     def pools_rows(self) -> bool:
         """It gets the maximum over a clip's rows, as one row."""
-        return not (self.gives_tokens or self.reads_rows)
+        return not (self.gives_tokens or self.reads_rows or self.reads_frames)
 
     @property
     def reads_words(self) -> bool:

@@ -23,6 +23,7 @@ from ..decoding.kernels import (
     centre_crop,
     scaled_size,
 )
+from .profile_checks import MAX_SIDE_PX
 
 SHAPES = (270, 480), (480, 271), (131, 257), (60, 301)
 """(height, width) of the images that are compared."""
@@ -67,6 +68,8 @@ def preprocessing_of(processor: Any, processed: Callable[[np.ndarray], np.ndarra
         ValueError: Its images cannot be made here. The message says why.
     """
     name = type(processor).__name__
+    if (side := max(_stated_sides(processor), default=0)) > MAX_SIDE_PX:
+        raise ValueError(f"{name} makes images of {side:,} px; expected at most {MAX_SIDE_PX:,}")
     rng = np.random.default_rng(0)
     frames = [rng.integers(0, 256, (*shape, 3), dtype=np.uint8) for shape in SHAPES]
     try:
@@ -110,6 +113,15 @@ def _declared_by_timm(config: dict[str, Any]) -> Iterator[Preprocessing]:
         kernel = f"{config['interpolation']}, {BY_PILLOW}{squares[config['crop_mode']]}{CUT_TO_EVEN}"
         side = math.floor(height / config["crop_pct"])
         yield Preprocessing(side, height, kernel, _three(config["mean"]), _three(config["std"]))
+
+
+def _stated_sides(processor: Any) -> Iterator[int]:
+    """Yield the sides of images, in px, that a processor states."""
+    for preprocessing in declared_preprocessings(processor):
+        yield max(preprocessing.short_side_px, preprocessing.crop_px or 0)
+    for name in ("size", "crop_size", "pad_size"):
+        sizes = dict(getattr(processor, name, None) or {})
+        yield from (sizes[edge] for edge in ("height", "width", "shortest_edge") if sizes.get(edge))
 
 
 def _kernel_name(resample: Any) -> str:

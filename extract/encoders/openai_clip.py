@@ -22,6 +22,7 @@ from ...storage.common.terminal import one_line
 from ...storage.common.writing import atomic_write, make_folder, open_to_write
 from ...storage.hub.files import CONFIG_FILE, ModelFiles
 from ...storage.hub.loading import new_network, read_config
+from ...storage.untrusted.tensor_shapes import shape_difference
 from ..models.weights import TENSORS_FILE, read_state
 
 PREFIX = "clip."
@@ -155,7 +156,8 @@ def rename_clip(
         if not renamed:
             raise UserError(f"{checkpoint}: {one_line(name)[:100]} is no entry of OpenAI's CLIP; expected no others")
         views |= renamed
-    _compare(views, expected)
+    if wrong := shape_difference(expected, {name: tuple(value.shape) for name, value in views.items()}):
+        raise ValueError(wrong)
     weights = {
         name: value.to(torch.float32, memory_format=torch.contiguous_format, copy=True) for name, value in views.items()
     }
@@ -181,17 +183,6 @@ def _renamed(name: str, value: Tensor) -> dict[str, Tensor]:
         return {f"{layer}.self_attn.{of}_proj.{kind}": part for of, part in zip("qkv", parts, strict=False)}
     module, _, kind = rest.rpartition(".")
     return {f"{layer}.{OF_BLOCK[module]}.{kind}": value} if module in OF_BLOCK and kind in ("weight", "bias") else {}
-
-
-def _compare(weights: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise ``ValueError`` for weights that are not those of a network of these shapes."""
-    if missing := sorted(expected.keys() - weights.keys()):
-        raise ValueError(f"it lacks {missing[0]}")
-    if extra := sorted(weights.keys() - expected.keys()):
-        raise ValueError(f"it has {extra[0]}, the other one has not")
-    for name, value in weights.items():
-        if tuple(value.shape) != expected[name]:
-            raise ValueError(f"its {name} is {list(value.shape)}, the other one's {list(expected[name])}")
 
 
 def _expected_shapes(like: Path) -> dict[str, tuple[int, ...]]:

@@ -202,10 +202,8 @@ def _plain(about: Mapping[str, Any], config_class: "type[PreTrainedConfig] | Non
             return _plain(value, _class_of(parts.get(name.removesuffix("_dict")), value))
         if isinstance(value, list):
             return [plain(name, inner) for inner in value]
-        if isinstance(value, int) and value > MAX_LAYERS and ("layers" in name or "depth" in name):
-            raise ValueError(f"its {name} is {str(value)[:20]}; expected at most {MAX_LAYERS:,}")
-        if isinstance(value, int) and value > MAX_CLASSES and name == "num_classes":
-            raise ValueError(f"its {name} is {str(value)[:20]}; expected at most {MAX_CLASSES:,}")
+        if isinstance(value, int) and value > (limit := _limit_of(name)):
+            raise ValueError(f"its {name} is {str(value)[:20]}; expected at most {limit:,}")
         if isinstance(value, float) and math.isnan(value):
             raise ValueError(f"its {name} is NaN; expected a number")
         if not isinstance(value, str) or (PLAIN_NAME.fullmatch(value) and not FILE_SETTINGS.fullmatch(name)):
@@ -223,6 +221,13 @@ def _plain(about: Mapping[str, Any], config_class: "type[PreTrainedConfig] | Non
 
 
 _NOTHING = object()
+
+
+def _limit_of(name: str) -> float:
+    """Return the upper limit of a number in a configuration, by its name."""
+    if "layers" in name or "depth" in name:
+        return MAX_LAYERS
+    return MAX_CLASSES if name == "num_classes" else math.inf
 
 
 def _items(value: Any) -> list[Any]:

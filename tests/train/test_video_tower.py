@@ -349,6 +349,56 @@ def test_an_encoder_that_reads_frames_takes_no_tower_and_no_features(frames, tmp
     assert "encoder own_frame_encoder:FrameNetwork reads frames; expected a store" in capsys.readouterr().err
 
 
+def test_the_networks_of_a_run_to_start_from_are_named_where_the_settings_name_others(frames, tmp_path, capsys):
+    other = shutil.copytree(frames.clip, tmp_path / "other")
+    assert train_main(call(frames, run_name="first", num_steps=1)) == 0
+    then = {"init": "first", "num_steps": 1}
+    assert train_main(call(frames, run_name="second", **then)) == 0
+    assert "is not read" not in capsys.readouterr().err
+    named = {"video_tower": f"hf:{other}", "text_encoder": str(other)}
+    assert train_main(call(frames, run_name="third", **then, **named)) == 0
+    said = capsys.readouterr().err
+    for name, ours in named.items():
+        assert f"note: {name} {ours} is not read: --init first brings its own, {frames.settings[name]}\n" in said
+
+
+def test_an_encoder_of_frames_may_give_one_vector_for_a_clip(frames, tmp_path, monkeypatch, capsys):
+    """It gets all of a clip's frames, not their maximum, in training and in validation."""
+    (tmp_path / "one_vector.py").write_text(ONE_VECTOR)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "docs" / "examples")
+    own = {"encoder": "one_vector:OneVector", "objective": "mil-nce", "features": frames.store}
+    given = {"num_steps": 2, "batch_size": 8, "run_name": "one", "device": "cpu"}
+    assert train_main([*at(frames.dataset), *options(own | given)]) == 0, capsys.readouterr().err
+    assert "R@1" in capsys.readouterr().err
+
+
+ONE_VECTOR = """
+from dataclasses import replace
+
+import torch
+from own_text_encoder import WIDTH, TrigramPair
+from vlalign.train import VideoTokens
+
+
+class OneVector(TrigramPair):
+    traits = replace(TrigramPair.traits, reads_frames=True, gives_tokens=False)
+
+    @classmethod
+    def from_settings(cls, settings, plan):
+        return super().from_settings(settings, replace(plan, feature_dim=3))
+
+    def rows_of_frames(self, clips):
+        assert clips.rows_BMF.dtype == torch.uint8
+        return clips._replace(rows_BMF=clips.rows_BMF.unflatten(2, (-1, 3)).float().mean(dim=2) / 255)
+
+    def encode_videos(self, features_BMF, mask_BM, lengths_B=None):
+        assert mask_BM.sum(dim=1).max() == 3, "all frames of a clip"
+        rows = self.video(self.standardised(features_BMF)) * mask_BM[:, :, None]
+        return VideoTokens(rows.sum(dim=1, keepdim=True), mask_BM[:, :1])
+"""
+
+
 # Augmentation
 
 

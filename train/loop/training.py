@@ -118,6 +118,8 @@ def train(
     if is_first:
         named = [name for name, value in (("protocol", protocol), ("init", init)) if value is not None]
         _say_settings(config, given, named)
+        if init_folder is not None:
+            _say_parts_of_init(config, init_folder)
         if config.recipe in BEHIND_DEFAULT:
             say(
                 f"note: on small data sets recipe {config.recipe} finds fewer clips than the default one "
@@ -176,6 +178,15 @@ def _features_of(recipe: str | None) -> str:
 def _say_settings(config: TrainConfig, given: Mapping[str, Any], also_given: Sequence[str]) -> None:
     for line in ("settings:", *describe(config, {*given, *also_given})):
         say(line)
+
+
+def _say_parts_of_init(config: TrainConfig, init_folder: Path) -> None:
+    """Say which pretrained networks come from the run that training starts from, whatever the settings name."""
+    of_init = read_config(read_run(init_folder)).model
+    for name in ("text_encoder", "video_tower"):
+        theirs, ours = getattr(of_init, name), getattr(config.model, name)
+        if theirs and ours and theirs != ours:
+            say(f"note: {name} {ours} is not read: --init {init_folder.name} brings its own, {theirs}")
 
 
 def is_first_process() -> bool:

@@ -76,3 +76,22 @@ def test_pictures_that_cannot_be_made_are_refused(what):
     with pytest.raises(ValueError, match=words) as refused:
         preprocessing_of(*processor_of(name, settings))
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"size": {"shortest_edge": 1 << 20}},
+        {"size": SQUARE, "do_center_crop": True, "crop_size": {"height": 1 << 20, "width": 1 << 20}},
+        {"size": {"height": 1 << 20, "width": 8}, "do_center_crop": False},
+        {"size": SQUARE, "do_pad": True, "pad_size": {"height": 1 << 20, "width": 1 << 20}},
+    ],
+)
+def test_sides_are_limited_before_an_image_is_made(sizes):
+    processor, _ = processor_of("CLIPImageProcessor", sizes)
+
+    def processed(frame):
+        raise AssertionError("it would take gigabytes")
+
+    with pytest.raises(ValueError, match=r"makes images of 1,048,576 px; expected at most 4,320"):
+        preprocessing_of(processor, processed)
