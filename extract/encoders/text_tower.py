@@ -112,7 +112,9 @@ def load_text_tower(profile: Profile, used: Weights, weights: Path | None = None
         )
     place = weights or find_weights(profile, used)
     if (run := run_of(place) or run_of(place.parent)) is not None:
-        raise NoTextRule(f"weights {place}: tuned by a run, with texts of its own; search with --run {run.name}")
+        raise NoTextRule(
+            f"weights {place}: tuned by a run, with texts of its own; search with it: vlalign-search {run.name} TEXT"
+        )
     if is_shared_with_texts(profile):
         from .hub_text import load_hub_text_tower  # transformers takes seconds to import
 

@@ -298,7 +298,7 @@ def test_the_store_of_the_tuned_network_is_searched_by_examples(frames, run):
     write_shard(frames.dataset.features("tuned--tower"), extractor.profile, extractor.weights, videos, made_with={})
     encoder = open_store_encoder(frames.dataset, "tuned--tower", run / "video_tower")
     assert not encoder.reads_texts
-    with pytest.raises(UserError, match=r"tuned by a run, .*--run tuned"):
+    with pytest.raises(UserError, match=r"tuned by a run, .*: vlalign-search tuned TEXT"):
         encoder.encode_text("a red circle")
     picture = run.parent / "picture.png"
     Image.fromarray(rows_of(frames, "v001")[0].reshape(SIDE, SIDE, 3)).save(picture)

@@ -352,7 +352,8 @@ def open_store_encoder(dataset: DatasetFolder, features: str, weights: Path | No
     if weights is None and is_hub_name(features) and (encoder := read_hub_name(features)).is_folder:
         weights = Path(os.path.expanduser(encoder.model)).absolute()
     store = open_features(dataset, names[0])
-    refuse_frames(store, "search needs features, such as vlalign-extract --features clip_vit_b32, or a run: --run")
+    todo = "search needs features, such as vlalign-extract --features clip_vit_b32, or a run: vlalign-search RUN TEXT"
+    refuse_frames(store, todo)
     try:
         tower = load_text_tower(store.profile, store.weights, weights)
         _check_texts(store, tower)
