@@ -96,6 +96,32 @@ def test_calls_use_options_that_exist(page):
         )
 
 
+OF_OTHER_PROGRAMS = {
+    *("--address", "--config", "--head", "--seconds"),  # ray, and our scripts for it
+    *("--cpus-per-worker", "--max-restarts"),  # ray_jobs/train.py
+    *("--freeze", "--linear"),  # CLIP4Clip's --freeze_layer_num and --linear_patch
+    *("--list", "--python", "--revision"),  # nvidia-smi, uv, hf
+    *("--no-", "--tower"),  # beginnings and endings of names
+}
+
+
+def test_messages_name_options_that_exist():
+    actions = re.findall(r"^    ([a-z]+) +\S", help_of("vlalign-store"), flags=re.MULTILINE)
+    assert {"merge", "export"} <= set(actions)
+    shown = [*map(help_of, COMMANDS), *(help_of("vlalign-store", action) for action in actions)]
+    known = set(re.findall(r"--[a-z][a-z-]*", " ".join(shown)))
+    unknown = {
+        (str(path.relative_to(TOP)), option)
+        for folder in ("extract", "preprocess", "ray_jobs", "storage", "train")
+        for path in (TOP / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", node.value)
+        if option not in known | OF_OTHER_PROGRAMS
+    }
+    assert unknown == set()
+
+
 @each_page
 def test_examples_import_names_that_exist(page):
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
