@@ -6,6 +6,7 @@ of a file than it declared, and no file is fetched from this machine or a privat
 host.
 """
 
+import errno
 import shutil
 import tempfile
 import threading
@@ -143,11 +144,12 @@ class Fetcher:
     def _fetch(self, video_id: str, url: str, local: Path) -> None:
         folder = local.parent
 
-        def disk_is_full() -> bool:
-            return local.exists() and shutil.disk_usage(folder).free < BLOCK_BYTES
+        def disk_is_full(error: Exception) -> bool:
+            is_said = getattr(_cause_of(error), "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+            return is_said or (local.exists() and shutil.disk_usage(folder).free < BLOCK_BYTES)
 
         def is_final(error: Exception) -> bool:
-            return not folder.is_dir() or disk_is_full() or self._closing or _kind_of(error) != "unreachable"
+            return not folder.is_dir() or disk_is_full(error) or self._closing or _kind_of(error) != "unreachable"
 
         try:
             retry(lambda: self._copy(url, local), num_tries=TRIES, pause_seconds=PAUSE_SECONDS, is_final=is_final)
@@ -158,7 +160,7 @@ class Fetcher:
                     f"{folder}: removed while videos were downloaded to it; run the same command again, perhaps with "
                     "TMPDIR set to a folder that is not cleaned up"
                 ) from None
-            if disk_is_full():
+            if disk_is_full(failed.error):
                 raise OSError(f"{folder}: no room there for {without_secrets(url)}; make room, or set TMPDIR") from None
             failure = _failure(url, failed)
         local.unlink(missing_ok=True)
@@ -257,11 +259,15 @@ def _kind_of(error: Exception) -> str:
 
 def _failure(url: str, failed: RetriesFailed) -> VideoError:
     """Return what the error of a download means for its video."""
+    from aiohttp.http_exceptions import PayloadEncodingError
+
     cause, kind, shown = _cause_of(failed.error), _kind_of(failed.error), without_secrets(url)
     status = getattr(cause, "status", None)  # of a web server; its whole message would repeat the address
     words = f"{status} {getattr(cause, 'message', '')}" if status else hide_secrets(str(cause))
     if isinstance(cause, TimeoutError) and not words:
         words = "no answer in time"
+    if isinstance(cause, PayloadEncodingError):  # its own words begin with 400, which no server answered
+        words = "the connection ended before the whole file came"
     words = " ".join(words.split())[:200] or type(cause).__name__
     tried = f"; tried {failed.num_tries} times" if kind == "unreachable" else ""
     return VideoError(kind, f"{shown}: {words}{tried}")

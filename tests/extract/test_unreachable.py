@@ -123,6 +123,7 @@ def test_the_same_command_extracts_what_a_mended_server_had_refused(tmp_path, se
     assert f"{len(passing)} videos " in told and "3 videos " in told and "--retry-failed" in told
     for status in filter(str.isdigit, passing):
         assert f"127.0.0.1:{server.server_port}/{status}/a.wav: {status} " in told
+    assert ("half/a.wav: the connection ended before the whole file came;" in told) == ("half" in passing)
 
     server.ill = False
     server.asked.clear()
@@ -206,6 +207,21 @@ def test_a_server_that_recovers_within_the_call_is_asked_again_after_longer_and_
     first, second = (pause for pause in pauses if pause >= fetch.PAUSE_SECONDS)
     assert second == 2 * first
     fetcher.close()
+
+
+def test_a_disk_that_is_full_during_a_download_is_not_the_servers_fault(tmp_path, server, monkeypatch, capsys):
+    server.ill = False
+    _, call = listed(tmp_path, {"a": at(server, "good/a.wav")})
+
+    def write(self, path, local, **_):
+        Path(local).write_bytes(bytes(10))
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    monkeypatch.setattr(HTTPFileSystem, "get_file", write)
+    server.asked.clear()
+    assert main(call) == 1
+    told = capsys.readouterr().err
+    assert "no room there for http://127.0.0.1" in told and "set TMPDIR" in told and "unreachable" not in told
 
 
 def test_a_file_for_which_the_disk_has_no_room_is_tried_again_once_there_is(tmp_path, server, monkeypatch, capsys):
