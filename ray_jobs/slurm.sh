@@ -63,4 +63,4 @@ leave() {
 }
 
 trap leave TERM
-wait "$script"  # the end of this file ends the other nodes' steps, too
+wait "$script"  # the end of this file also ends the other nodes' steps
