@@ -1,8 +1,8 @@
 #!/bin/bash
-# Hands back the work of a spot machine at AWS, which says two minutes before that it will be reclaimed. Ray's launcher
-# starts this on each worker machine (extract_howto100m.yaml), with the Python that has vlalign as its argument.
+# Hands back the work of a spot machine at AWS, when AWS announces, two minutes before, that it reclaims the machine. Ray's
+# launcher starts this on each worker machine (extract_howto100m.yaml); the argument is the Python that has vlalign.
 set -uo pipefail
-address=http://169.254.169.254/latest  # of the machine's own metadata, the same on all machines at AWS
+address=http://169.254.169.254/latest  # the machine's own metadata, at the same address on all machines at AWS
 
 notice_came() {
     token=$(curl --silent --fail --max-time 5 --request PUT --header "X-aws-ec2-metadata-token-ttl-seconds: 60" $address/api/token) &&

@@ -1,12 +1,12 @@
 #!/bin/bash
-# Repeats an extraction on the cluster until it exits with 0: at once, then after longer and longer pauses, ten times in
-# all, which takes over three hours if a server or a disk stays down. Arguments are options of extract_howto100m.py:
+# Calls an extraction on a Ray cluster until it exits with 0, at most ten times. The pauses between the calls grow from none
+# to an hour: over three hours in all. Arguments are options of extract_howto100m.py:
 #
 #   bash ray_jobs/repeat.sh --dataset mine --features s3d --device cuda --accept-failures all
 #
-# A wrong call (2) and one that somebody stopped (130, 143) are not repeated.
+# Not repeated: exit code 2 (such as a wrong option, or no worker that can work), and a call that was stopped (130, 143).
 set -uo pipefail
-trap "exit 143" TERM  # once the driver, which gets the signal, too, has written what is finished
+trap "exit 143" TERM  # after the driver, which gets the same signal, has written the finished videos
 for minutes in 0 1 2 5 10 20 40 60 60 0; do
     python -m vlalign.ray_jobs.extract_howto100m "$@"
     code=$?

@@ -6,8 +6,9 @@
 #       ray_jobs/extract_howto100m.py --dataset howto100m --features s3d,resnet152 --device cuda
 #
 # Options before the file are sbatch's, such as --partition and --account; those after the script are the script's. The
-# data is in $VLALIGN_ROOT, or else in vlalign_data of this folder. If time runs out or a node fails, submit the same again.
-# Two minutes before the time limit, the script is stopped, and workers write the videos that they have finished.
+# data is in $VLALIGN_ROOT, or else in vlalign_data of this folder. Two minutes before the time limit, the script is stopped, and
+# workers write the videos that they have finished: submit the same job again to resume. After a node failure, Slurm starts
+# it again by itself (--requeue), unless the cluster forbids that. repeat.sh is not for Slurm.
 #SBATCH --job-name=vlalign
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
@@ -62,4 +63,4 @@ leave() {
 }
 
 trap leave TERM
-wait "$script"  # the end of this file ends the other nodes' steps, too
+wait "$script"  # the end of this file also ends the other nodes' steps

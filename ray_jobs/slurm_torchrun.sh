@@ -7,7 +7,8 @@
 #       --dataset howto100m --recipe taco-howto100m
 #
 # Options before the file are sbatch's, those after it vlalign-train's. Without GPUs, there is one process for each node.
-# If time runs out or a node fails, submit the same again: training continues from the run's last state.
+# After the time limit, submit the same job again: training resumes from the run's last checkpoint. After a node failure,
+# Slurm starts it again by itself (--requeue), unless the cluster forbids that.
 #SBATCH --job-name=vlalign-train
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
