@@ -136,7 +136,8 @@ class ExtractionDriver:
 
         Raises:
             UserError: Several workers in a row ended with nothing done, or another call is extracting this data set.
-            Unfinished: Too many videos failed, or a place with videos could not be read for long.
+            Unfinished: Too many videos failed, or a place with videos could not be read, or a store not be written, for
+                long.
         """
         slots: set[asyncio.Task[None]] = set()
         self._show_status()  # makes the log, by which machines know the folder
@@ -151,7 +152,7 @@ class ExtractionDriver:
                 if self._excluded and not nodes(self._excluded):
                     raise Unfinished(
                         f"no machine is left: {'; '.join(f'{m}: {why}' for m, why in self.dispatch.excluded.items())}; "
-                        "mend one and run the same command again"
+                        "fix one and run the same command again"
                     )
                 while len(slots) < min(self.share.num_workers(self._excluded), self.scheduler.num_left):
                     slots.add(asyncio.create_task(self._run_slot()))
@@ -409,7 +410,9 @@ class ExtractionDriver:
             self._excluded.add(worker.node)
             self._ends_in_a_row = 0
         if self._ends_in_a_row >= (MAX_ENDS_IN_A_ROW if is_told else MAX_ENDS * self.share.num_workers()):
-            raise UserError(f"{self._ends_in_a_row} workers in a row ended with nothing done; the last: {reason}")
+            of_place = isinstance(cause_of(error), OSError)  # a full disk or a remote store, which may be well later
+            problem = f"{self._ends_in_a_row} workers in a row ended with nothing done; the last: {reason}"
+            raise Unfinished(problem) if of_place else UserError(problem)
 
     def _give_up(self, number: int, reason: str, machine: str) -> None:
         task = self.extraction.tasks[number]

@@ -24,7 +24,16 @@ from vlalign.extract.pipeline.runner import Speed
 from vlalign.extract.pipeline.shard_writing import SHARD_SECONDS
 from vlalign.extract.pipeline.speed import measure_worker_speed
 from vlalign.extract.settings import ExtractionSettings
-from vlalign.ray_jobs.cluster import Share, add_address, connect, device_of_workers, reason_of, share_of_worker, spread
+from vlalign.ray_jobs.cluster import (
+    Share,
+    add_address,
+    connect,
+    device_of_workers,
+    nodes,
+    reason_of,
+    share_of_worker,
+    spread,
+)
 from vlalign.ray_jobs.driver import ExtractionDriver
 from vlalign.storage.cli.command import run_command
 from vlalign.storage.cli.parser import add_setting, given_settings
@@ -77,6 +86,8 @@ class ClusterRunner:
         driver = ExtractionDriver(extraction, worker, share, shard_seconds=seconds, on_progress=self._on_progress)
         resources = f"for each worker cores: {share.num_cpus:g}, GPUs: {share.num_gpus:g}, device: {device}"
         say(f"{settings.folder.path}: {num_tasks:,} videos to do; {resources}")
+        if share.max_workers is None and not any(map(share.fit, nodes())):
+            say("note: no machine has room for a worker yet; one worker is requested, and more only with --workers N")
 
         def describe_written() -> str:
             num_done = driver.status.num_on_disk

@@ -58,7 +58,7 @@ class FailureBudget:
         if exceeded:
             raise TooManyFailures(
                 f"{number_of(self.num_failed, 'videos')} of {self.num_tried:,} failed, more than --max-failures "
-                f"{self._limit} allows; mend the cause and run the same command again, or raise --max-failures",
+                f"{self._limit} allows; fix the cause and run the same command again, or raise --max-failures",
                 self.commonest(),
             )
 

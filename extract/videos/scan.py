@@ -223,7 +223,7 @@ def _take_file(
     if link is not None and not link.mode:
         if not entry.name.startswith("."):
             target = os.readlink(entry.path)
-            problems.add(f"{entry.path}: a link to {target}, where nothing is; skipped; remove it or mend it")
+            problems.add(f"{entry.path}: a link to {target}, where nothing is; skipped; remove or fix it")
     elif suffix not in suffixes:
         if not entry.name.startswith("."):
             scan.others[suffix] += 1

@@ -19,7 +19,7 @@ from vlalign.ray_jobs.actors import WorkerHandle
 from vlalign.ray_jobs.cluster import MachineNames, Share, reason_of
 from vlalign.ray_jobs.driver import MAX_ENDS_IN_A_ROW, ExtractionDriver
 from vlalign.storage import VideoRecord
-from vlalign.storage.common.errors import UserError
+from vlalign.storage.common.errors import EXIT_INCOMPLETE, EXIT_MISTAKE, UserError
 from vlalign.storage.common.files import file_identity
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.dataset.folder import DatasetFolder
@@ -55,8 +55,9 @@ def test_videos_are_not_blamed_for_a_store_that_cannot_be_written(tmp_path, monk
         if number < most - 1:
             driver._return_videos(worker, error)
         else:
-            with pytest.raises(UserError, match=rf"^{most} "):
+            with pytest.raises(UserError, match=rf"^{most} ") as ended:
                 driver._return_videos(worker, error)
+            assert ended.value.exit_code == (EXIT_INCOMPLETE if isinstance(cause, OSError) else EXIT_MISTAKE)
     assert not extraction.problems.messages and not pending.failures["s3d"], "the event loop waits for no disk"
     driver._report_outcomes()
     assert set(read_failures(pending.failures_file("s3d"))) == set(pending.failures["s3d"]) == failed

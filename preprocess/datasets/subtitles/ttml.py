@@ -46,7 +46,7 @@ def read_ttml(text: str, path: Path, drop: Drop) -> Iterator[Cue]:
     try:
         root = ElementTree.fromstring(text.lstrip("\ufeff"))
     except (ElementTree.ParseError, ValueError) as error:
-        raise UserError(f"{path}: not valid XML ({error}), expected TTML; mend it or remove it") from None
+        raise UserError(f"{path}: not valid XML ({error}), expected TTML; fix it or remove it") from None
     rate, multiplier = _parameter(root, "frameRate", "30"), root.get(f"{PARAMETER}frameRateMultiplier", "1 1").split()
     try:
         frame_rate = rate * float(multiplier[0]) / float(multiplier[-1])
