@@ -72,7 +72,7 @@ def test_a_job_that_is_signalled_before_its_time_limit_writes_finished_videos(sl
         export VLALIGN_ROOT={dataset.root}
         job=$(sbatch --parsable --nodes 2 --output {log} {script} --shard-seconds 1000)
         runs() {{ squeue --noheader --jobs $job | grep --quiet .; }}
-        while runs && ! grep --quiet "extracting: [1-9]" {log}; do sleep 1; done
+        while runs && ! grep --quiet "([1-9][0-9]* more not on disk" {log}; do sleep 1; done
         scancel --batch --signal=TERM $job
         while runs; do sleep 1; done
         scontrol show job $job
