@@ -179,7 +179,7 @@ def table(state: RunState) -> list[str]:
         "failures": state.kinds_text(),
         "hours of video": f"{state.hours:,.2f}",
         "rows": f"{state.rows:,} ({state.bytes / 1e6:,.1f} MB)",
-        "workers": f"{state.workers}, {state.ended_workers} ended early",
+        "workers": f"{state.workers} running, {state.ended_workers} ended early",
         "computing": f"{state.compute_share:.0%} of the workers' time",
         "rate": state.rate_text(),
         "time left": state.time_left_text(),
