@@ -6,7 +6,6 @@ of a file than it declared, and no file is fetched from this machine or a privat
 host.
 """
 
-import errno
 import shutil
 import tempfile
 import threading
@@ -25,7 +24,7 @@ from ...storage.common.errors import UserError
 from ...storage.common.retry import RetriesFailed, retry
 from ...storage.common.signals import stopping
 from ...storage.common.system import try_lock, wait_for_lock
-from ...storage.common.writing import open_to_write
+from ...storage.common.writing import NO_ROOM, open_to_write
 from ...storage.remote.addresses import AddressRefused, hide_secrets, scheme_of, without_secrets
 from ...storage.remote.file_systems import file_system, package_to_install
 from ..decoding.errors import VideoError
@@ -145,7 +144,7 @@ class Fetcher:
         folder = local.parent
 
         def disk_is_full(error: Exception) -> bool:
-            is_said = getattr(_cause_of(error), "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+            is_said = getattr(_cause_of(error), "errno", None) in NO_ROOM
             return is_said or (local.exists() and shutil.disk_usage(folder).free < BLOCK_BYTES)
 
         def is_final(error: Exception) -> bool:

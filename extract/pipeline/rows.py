@@ -1,6 +1,5 @@
 """The rows of a video while it is extracted: features in memory, frames in a file."""
 
-import errno
 import mmap
 import tempfile
 import weakref
@@ -10,7 +9,7 @@ from typing import IO, Protocol
 
 import numpy as np
 
-from ...storage.common.writing import make_folder
+from ...storage.common.writing import NO_ROOM, make_folder
 from ...storage.records import Profile
 
 PENDING_ROW = np.empty(0, dtype=np.float32)
@@ -97,7 +96,7 @@ class FrameRows(Rows):
             self._file.write(computed.data)
             self._file.flush()
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in NO_ROOM:
                 raise
             raise OSError(
                 f"{self._folder or tempfile.gettempdir()}: disk full: the frames of a video wait there until they are "

@@ -1,7 +1,6 @@
 """The run of a command: one-line errors, exit codes, messages, and an orderly stop."""
 
 import argparse
-import errno
 import io
 import os
 import platform
@@ -22,6 +21,7 @@ from ..common.progress import TerminalProgress, report_progress_to
 from ..common.signals import CommandSignals, command_signals, saved_work_message, stopping
 from ..common.system import SIGPIPE
 from ..common.terminal import Level, logger, messages_on_terminal, warn
+from ..common.writing import NO_ROOM
 from .parser import Parser
 
 start_programs_without_current_folder()  # before torch is imported, which starts one
@@ -174,7 +174,7 @@ def _nobody_reads() -> bool:
 
 def _system_message(error: OSError) -> str:
     """Return the system's message. A full disk without a path is not one that files of a data set are written to."""
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT) or error.filename is not None:
+    if error.errno not in NO_ROOM or error.filename is not None:
         return str(error)
     return f"{error.strerror}: standard output or a log, or {tempfile.gettempdir()}; make room there"
 

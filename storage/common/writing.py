@@ -25,6 +25,8 @@ SAFE_FLAGS = NOFOLLOW | NONBLOCK | BINARY_CLOEXEC
 FOLDER_FLAGS = os.O_RDONLY | BINARY_CLOEXEC | getattr(os, "O_DIRECTORY", 0)
 NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 """What a system says where nothing may be written."""
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+"""What it says if a disk or a quota is full."""
 OPEN_FOLDERS = "/proc/self/fd/"
 """Folder in which Linux shows the open folders of this process."""
 HAS_DIR_FD = not IS_WINDOWS and {os.open, os.unlink, os.rmdir, os.rename} <= os.supports_dir_fd
@@ -196,7 +198,7 @@ def errors_naming(path: Path) -> Iterator[None]:
         is_ours = isinstance(error.filename, str) and error.filename.startswith(OPEN_FOLDERS)
         if error.errno is None or not (is_ours or error.filename is None):
             raise
-        advice = "; make room there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        advice = "; make room there" if error.errno in NO_ROOM else ""
         raise OSError(error.errno, f"{error.strerror}{advice}", str(path)) from error
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ..common.system import write_at
-from ..common.writing import atomic_write, make_folder
+from ..common.writing import NO_ROOM, atomic_write, make_folder
 from ..records import Profile, StoredVideo, VideoFeatures, Weights
 from ..untrusted.hdf5 import MemoryFile
 from .format import (
@@ -342,7 +342,7 @@ def require_disk_space(num_bytes: int, folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno == errno.EROFS:
             raise OSError(f"{folder}: read-only file system, a shard cannot be written; pass another --root") from None
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in NO_ROOM:
             raise OSError(f"{folder}: a shard could not be written there ({error.strerror or error})") from error
         needed, free = math.ceil(num_bytes / 1e4) / 100, math.floor(shutil.disk_usage(folder).free / 1e4) / 100
         raise OSError(

@@ -377,7 +377,7 @@ ONE_VECTOR = """
 from dataclasses import replace
 
 import torch
-from own_text_encoder import WIDTH, TrigramPair
+from own_text_encoder import TrigramPair
 from vlalign.train import VideoTokens
 
 
