@@ -83,7 +83,7 @@ def is_installed(name: str) -> bool:
 def how_to_install(name: str) -> str:
     """Return the command that installs a spaCy pipeline."""
     if name in SAME_MODEL:
-        return install_command(EXTRAS["english"])
+        return install_command(*EXTRAS["english"])
     download = f"{sys.executable} -m spacy download {name}"
     return download if has_pip() else f"{install_command('pip')} && {download}"  # spaCy downloads with pip
 

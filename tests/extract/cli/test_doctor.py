@@ -37,7 +37,7 @@ def test_what_is_missing_is_named_with_the_command_that_installs_it(tmp_path, mo
     monkeypatch.setenv("PATH", "")
     assert main(["--root", str(tmp_path)]) == 1
     out = capsys.readouterr().out
-    assert "MISSING  spaCy model" in out and f"-> {install_command(EXTRAS['english'])}" in out
+    assert "MISSING  spaCy model" in out and f"-> {install_command(*EXTRAS['english'])}" in out
     assert re.search(r"^note +ffmpeg program .*\n? *-> .*apt-get .*ffmpeg", out, re.MULTILINE)
 
 

@@ -150,10 +150,10 @@ def test_a_large_index_gets_codes_that_searches_use_and_say_if_they_lack(dataset
         monkeypatch.setattr(module, "has_faiss", lambda: False)
     assert open_search(dataset.path, **options(clip)).coded_index is None
     err = capsys.readouterr().err
-    assert install_command(EXTRAS["index"]) in err and "vlalign-index --dataset mine" in err
+    assert install_command(*EXTRAS["index"]) in err and "vlalign-index --dataset mine" in err
     call = ["--root", str(dataset.root), "--dataset", "mine", "--features", "clip_vit_b32", "--weights", str(clip)]
     assert index_main(call) == 0
-    assert install_command(EXTRAS["index"]) in capsys.readouterr().out
+    assert install_command(*EXTRAS["index"]) in capsys.readouterr().out
 
 
 def by_other_processes(call, items):
