@@ -96,6 +96,11 @@ def make_server(app: FastAPI, access: Access, loaded: asyncio.Event | None = Non
         answer = await get(called.name, query, context.request)
         return _error(answer.problem) if answer.problem else _result(called.name, query, answer)
 
+    async def list_resources(
+        _: ServerRequestContext, __: types.PaginatedRequestParams | None
+    ) -> types.ListResourcesResult:
+        return types.ListResourcesResult(resources=[])  # clips are made when they are asked for
+
     async def list_templates(
         _: ServerRequestContext, __: types.PaginatedRequestParams | None
     ) -> types.ListResourceTemplatesResult:
@@ -119,6 +124,7 @@ def make_server(app: FastAPI, access: Access, loaded: asyncio.Event | None = Non
         instructions=INSTRUCTIONS,
         on_list_tools=list_tools,
         on_call_tool=call_tool,
+        on_list_resources=list_resources,
         on_list_resource_templates=list_templates,
         on_read_resource=read,
     )
