@@ -16,6 +16,7 @@ COMMANDS = {
     "evaluate": ("vlalign.train.cli.evaluate", "evaluate a run, and write a report"),
     "search": ("vlalign.train.cli.search", "find the moments that match a text or an image"),
     "serve": ("vlalign.train.cli.serve", "search in the browser"),
+    "mcp": ("vlalign.train.cli.mcp", "let language models search (MCP)"),
     "index": ("vlalign.train.cli.index", "build or update the search index of a data set"),
     "sync": ("vlalign.train.cli.sync", "bring a data set up to date with folders of your own videos"),
     "runs": ("vlalign.train.cli.runs", "show, compare, rename and delete runs"),

@@ -4,6 +4,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Iterator
+from typing import Literal
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -11,7 +12,7 @@ from vlalign.train.page.serve import IDLE_SECONDS, MAX_CONNECTIONS, Connection
 
 
 @contextlib.contextmanager
-def serving(app: ASGIApp) -> Iterator[int]:
+def serving(app: ASGIApp, lifespan: Literal["on", "off"] = "off") -> Iterator[int]:
     """Serve an application as the page is served; yield the port."""
     listening = socket.create_server(("127.0.0.1", 0), backlog=MAX_CONNECTIONS)
     config = uvicorn.Config(
@@ -19,7 +20,7 @@ def serving(app: ASGIApp) -> Iterator[int]:
         http=Connection,
         limit_concurrency=MAX_CONNECTIONS + 1,
         timeout_keep_alive=IDLE_SECONDS,
-        lifespan="off",
+        lifespan=lifespan,
         log_level="critical",
     )
     server = uvicorn.Server(config)

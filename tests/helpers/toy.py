@@ -16,13 +16,14 @@ NOUNS = ["onion", "tomato", "pan", "egg", "salt", "rice", "bowl", "oven", "fish"
 VERBS = ["cut", "stir", "fry", "boil", "peel", "mix", "bake", "serve"]
 
 
-def make_toy(root: Path, *, num_videos: int = 24, seed: int = 0, name: str = "toy") -> DatasetFolder:
+def make_toy(root: Path, *, num_videos: int = 24, seed: int = 0, name: str = "toy", prefix: str = "v") -> DatasetFolder:
     """Half of the videos for training, a quarter for validation, a quarter for test; a caption each, 2 to 9 rows of
     ``s3d``."""
     rng, dataset = np.random.default_rng(seed), DatasetFolder(root, name)
     vectors = {word: np.random.default_rng(number).normal(size=1024) for number, word in enumerate(NOUNS + VERBS)}
     captions, videos = [], []
     for number in range(num_videos):
+        video_id = f"{prefix}{number:03d}"
         words = [
             rng.choice(VERBS),
             "the",
@@ -37,7 +38,7 @@ def make_toy(root: Path, *, num_videos: int = 24, seed: int = 0, name: str = "to
             "word_starts": starts,
             "pos_tags": [tags[word] for word in words],
         }
-        captions.append(Caption(video_id=f"v{number:03d}", caption=" ".join(words), split=split, **texts))
+        captions.append(Caption(video_id=video_id, caption=" ".join(words), split=split, **texts))
         rows = rng.normal(size=(rng.integers(2, 10), 1024))
         rows += sum(vectors[word] * (rng.random(len(rows)) < 0.7)[:, None] for word in words if word in vectors)
         times = {
@@ -45,9 +46,7 @@ def make_toy(root: Path, *, num_videos: int = 24, seed: int = 0, name: str = "to
             "end_seconds": np.arange(len(rows)) + 1,
             "duration_seconds": float(len(rows)),
         }
-        videos.append(
-            VideoFeatures(video_id=f"v{number:03d}", features=rows, valid_frames=np.ones(len(rows), int), **times)
-        )
+        videos.append(VideoFeatures(video_id=video_id, features=rows, valid_frames=np.ones(len(rows), int), **times))
     write_shard(dataset.features("s3d"), PROFILES["s3d"], Weights(name="toy", sha256="0" * 64), videos, made_with={})
     write_part(dataset.captions, 0, captions, {})
     write_captions_about(dataset.captions, {"protocol": "toy"})

@@ -23,8 +23,16 @@ if TYPE_CHECKING:
 
 def _serve(args: argparse.Namespace) -> int:
     every = every_seconds(args, "videos")
+    if args.mcp:
+        from ..page import mcp_server  # noqa: F401 (if it is missing, that is said before torch is imported)
     if args.videos is not None:
         return _serve_folders(args, every)
+    _run_server(open_searches(args), None, args)
+    return EXIT_DONE
+
+
+def open_searches(args: argparse.Namespace) -> "list[Search]":
+    """Return a search for each data set that the options name."""
     args.run = run_of(args)
     names = [None] if args.dataset is None else list(dict.fromkeys(args.dataset.split(",")))
     datasets = [find_dataset(args.root, name, having="features", hint="vlalign-extract") for name in names]
@@ -33,8 +41,7 @@ def _serve(args: argparse.Namespace) -> int:
     from ..search.search_source import SearchSource
 
     chosen = args.features, args.run, args.weights, args.device, args.stores
-    _run_server([Search.open(SearchSource(d.path, *chosen, normalize=args.normalize)) for d in datasets], None, args)
-    return EXIT_DONE
+    return [Search.open(SearchSource(d.path, *chosen, normalize=args.normalize)) for d in datasets]
 
 
 def _serve_folders(args: argparse.Namespace, every: float) -> int:
@@ -104,7 +111,7 @@ def _run_server(searches: "Sequence[Search]", sync: "FolderSync | None", args: a
         say(f"note: decoders are confined less than they could be: this system has {'; '.join(lacking)}")
     if searches and searches[0].encoder.note:
         say(f"note: {searches[0].encoder.note}")
-    where = {"host": args.host, "port": args.port, "no_token": args.no_token}
+    where = {"host": args.host, "port": args.port, "no_token": args.no_token, "mcp": args.mcp}
     serve(searches, **where, sync=sync, on_ready=lambda address: show(f"{address} (Ctrl-C ends it)"))
 
 
@@ -148,6 +155,9 @@ def make_parser() -> Parser:
         "--no-token",
         action="store_true",
         help="no authentication: every user of this machine has access; not with another --host",
+    )
+    parser.add_argument(
+        "--mcp", action="store_true", help="let language models search, too: answer MCP clients at /mcp, with the token"
     )
     parser.add_argument("--device", default="auto", help=DEVICE_HELP)
     add_normalize(parser)

@@ -40,7 +40,7 @@ from .browser_clips import ClipCache
 from .concurrency import AddressQueue, Busy, client_gone, one_at_a_time
 from .example_pictures import ExamplePictures
 from .folder_sync import FolderSync
-from .guard import UPLOADS, Access, Guard, too_large
+from .guard import PICTURES, UPLOADS, Access, Guard, Upload
 from .library import NotFound, VideoLibrary
 from .parameters import PROBLEM_RESPONSE, check_parameters, wrong_value
 from .pictures import FrameCache
@@ -85,7 +85,11 @@ OneVideo = Annotated[
     str | None,
     Query(min_length=1, max_length=MAX_ID_CHARACTERS, description="only this video, whatever the filters are"),
 ]
-OptionalText = Annotated[str, Query(max_length=MAX_QUERY_CHARACTERS)]
+OptionalText = Annotated[str, Query(max_length=MAX_QUERY_CHARACTERS, description="what to find, in words")]
+Without = Annotated[
+    str, Query(max_length=MAX_QUERY_CHARACTERS, description="rank moments lower that show what this text names")
+]
+By = Annotated[SearchBy, Query(description="compare the text with the videos, with captions and subtitles, or both")]
 Examples = Annotated[
     list[Annotated[str, Query(min_length=1, max_length=MAX_EXAMPLE_CHARACTERS)]],
     Query(
@@ -102,7 +106,14 @@ VideoOffset = Annotated[int, Query(ge=0, le=10**9, description="videos to skip")
 PictureId = Annotated[str, Query(min_length=1, max_length=100)]
 Seconds = Annotated[float, Query(ge=0, le=1e7, allow_inf_nan=False)]
 MaxSeconds = Annotated[float | None, Query(ge=0, le=1e7, allow_inf_nan=False)]
-Split = Annotated[str | None, Query(max_length=100, json_schema_extra={"enum": list(SPLITS)})]
+Split = Annotated[
+    str | None,
+    Query(
+        max_length=100,
+        description="only videos whose captions are in this split",
+        json_schema_extra={"enum": [*SPLITS, None]},
+    ),
+]
 DatasetName = Annotated[
     str | None,
     Query(
@@ -115,7 +126,12 @@ HasCaption = Annotated[bool | None, Query(description="only videos with (true) o
 FolderName = Annotated[
     str | None, Query(max_length=MAX_FOLDER_CHARACTERS, description="only videos whose files lie in this folder")
 ]
-Day = Annotated[str | None, Query(max_length=100, description="a day, such as 2026-01-31, when a file was changed")]
+Since = Annotated[
+    str | None, Query(max_length=100, description="only videos whose files were changed on this day, or later")
+]
+Until = Annotated[
+    str | None, Query(max_length=100, description="only videos whose files were changed on this day, or before")
+]
 CaptionText = Annotated[
     str | None, Query(max_length=MAX_QUERY_CHARACTERS, description="only videos of which a caption has these words")
 ]
@@ -128,8 +144,8 @@ def video_filters(
     min_seconds: Seconds = 0,
     max_seconds: MaxSeconds = None,
     folder: FolderName = None,
-    since: Day = None,
-    until: Day = None,
+    since: Since = None,
+    until: Until = None,
     caption: CaptionText = None,
     caption_language: Language = None,
 ) -> VideoFilters:
@@ -327,6 +343,11 @@ def make_app(searches: Sequence[Search], access: Access) -> FastAPI:
 async def _life(app: FastAPI) -> AsyncIterator[None]:
     """Remove what the page kept when the server ends, which a stopped command may do without further ado."""
     yield
+    remove_kept(app)
+
+
+def remove_kept(app: FastAPI) -> None:
+    """Remove the files that a page kept: clips, and pictures that were sent."""
     app.state.pictures.close()
     app.state.clips.close()
 
@@ -450,10 +471,10 @@ def _add_searches(app: FastAPI) -> None:
         filters: Filters,
         like: Examples,
         q: OptionalText = "",
-        without: OptionalText = "",
+        without: Without = "",
         num_results: NumResults = 12,
         offset: Offset = 0,
-        by: SearchBy = "both",
+        by: By = "both",
         group: Group = None,
         fold: Fold = True,
     ) -> SearchResponse:
@@ -570,11 +591,11 @@ def _add_examples(app: FastAPI) -> None:
         if places.locked():
             raise Busy("pictures")
         async with places:
-            yield await _content(request, UPLOADS["/api/pictures"])
+            yield await read_content(request, UPLOADS[PICTURES])
 
     in_order = [AddressQueue("pictures", MAX_UPLOADS_OF_ADDRESS), content_in_memory, AddressQueue("pictures")]
 
-    @app.post("/api/pictures", dependencies=[Depends(each) for each in in_order], openapi_extra=UPLOAD_BODY)
+    @app.post(PICTURES, dependencies=[Depends(each) for each in in_order], openapi_extra=UPLOAD_BODY)
     def add_picture(content: Annotated[bytes, Depends(content_in_memory)]) -> PictureResponse:
         """Take a picture as an example for a search; return its id."""
         if not content:
@@ -588,18 +609,18 @@ def _add_examples(app: FastAPI) -> None:
         return Response(pictures.jpeg(picture), media_type="image/jpeg", headers=headers)
 
 
-async def _content(request: Request, max_bytes: int) -> bytes:
+async def read_content(request: Request, upload: Upload) -> bytes:
     """Return the content of a request; refuse it while it arrives if it is too large or too slow."""
     try:
-        return await asyncio.wait_for(_read(request, max_bytes), UPLOAD_SECONDS)
+        return await asyncio.wait_for(_read(request, upload), UPLOAD_SECONDS)
     except asyncio.TimeoutError:
-        raise HTTPException(408, "the picture did not arrive in time; send it again") from None
+        raise HTTPException(408, f"{upload.what} did not arrive in time; send it again") from None
 
 
-async def _read(request: Request, max_bytes: int) -> bytes:
+async def _read(request: Request, upload: Upload) -> bytes:
     content = bytearray()
     async for part in request.stream():
         content += part
-        if len(content) > max_bytes:
-            raise HTTPException(413, too_large(max_bytes))
+        if len(content) > upload.max_bytes:
+            raise HTTPException(413, upload.too_large)
     return bytes(content)

@@ -9,11 +9,6 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-UPLOADS = {"/api/pictures": 10_000_000}
-"""{path that takes content: bytes of it, at most}"""
-UPLOAD_TYPES = ("image/", "application/octet-stream")
-"""Starts of the content types of uploads. Browsers ask for permission before a page of another site sends one of them,
-which it does not get."""
 MAX_URL_BYTES = 8192
 """Longest path and query together. A query of 2,000 characters needs fewer unless all of them are emoji."""
 SHORTEN = "shorten the text, or give fewer examples"
@@ -35,6 +30,32 @@ RESPONSE_HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What an address takes as content."""
+
+    what: str
+    """Such as "an image"."""
+    max_bytes: int
+    content_types: tuple[str, ...]
+    """Starts of its content types. Browsers ask for permission before a page of another site sends one of them, which
+    it does not get."""
+    example_type: str
+
+    @property
+    def too_large(self) -> str:
+        """What is said of content with more bytes."""
+        return f"the content is too large; expected {self.what} of at most {self.max_bytes // 1_000_000} MB"
+
+
+PICTURES, MCP = "/api/pictures", "/mcp"
+UPLOADS = {
+    PICTURES: Upload("an image", 10_000_000, ("image/", "application/octet-stream"), "image/jpeg"),
+    MCP: Upload("a message", 1_000_000, ("application/json",), "application/json"),
+}
+"""{path that takes content: which}"""
 
 
 @dataclass(frozen=True)
@@ -80,14 +101,14 @@ class Guard:
 
     def _refuse(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
-        max_bytes = UPLOADS.get(scope["path"])
-        if max_bytes is None and scope["method"] not in ("GET", "HEAD"):
+        upload = UPLOADS.get(scope["path"])
+        if upload is None and scope["method"] not in ("GET", "HEAD"):
             return _refused(405, "this address only reads; expected GET or HEAD", {"Allow": "GET, HEAD"})
-        if max_bytes is not None and scope["method"] != "POST":
+        if upload is not None and scope["method"] != "POST":
             return _refused(405, "this address takes content; expected POST", {"Allow": "POST"})
         if len(scope.get("raw_path", b"")) + len(scope["query_string"]) > MAX_URL_BYTES:
             return _refused(414, f"the request is too long; expected at most {MAX_URL_BYTES:,} bytes: {SHORTEN}")
-        if max_bytes is None and (headers.get("content-length", "0") != "0" or "transfer-encoding" in headers):
+        if upload is None and (headers.get("content-length", "0") != "0" or "transfer-encoding" in headers):
             return _refused(413, "this address takes no content; expected a request without any")
         if self.access.hosts and _host_name(headers.get("host", "")) not in self.access.hosts:
             names = " or ".join(dict.fromkeys(self.access.hosts))
@@ -97,7 +118,7 @@ class Guard:
             if scope["path"] == "/":
                 return HTMLResponse(WRONG_TOKEN_PAGE, 401, headers_401)
             return _refused(401, WRONG_TOKEN, headers_401)
-        return None if max_bytes is None else _refuse_upload(headers, max_bytes)
+        return None if upload is None else _refuse_upload(headers, upload)
 
     def _exchange_token(self, scope: Scope) -> Response | None:
         """Give the page's cookie for the token, which thereby leaves the browser's address bar; None if there is none.
@@ -122,28 +143,23 @@ class Guard:
         return any(hmac.compare_digest(each.encode(errors="replace"), wanted) for each in given)
 
 
-def _refuse_upload(headers: Headers, max_bytes: int) -> Response | None:
+def _refuse_upload(headers: Headers, upload: Upload) -> Response | None:
     """Refuse content that a page of another site sends, content of another type, and too much of it."""
     origin = headers.get("origin")
     of_this_page = origin is None or origin.partition("://")[2].lower() == headers.get("host", "").lower()
     if not of_this_page or headers.get("sec-fetch-site", "same-origin") != "same-origin":
         return _refused(403, "another site sent this; expected a request of this page")
-    if not headers.get("content-type", "").lower().startswith(UPLOAD_TYPES):
-        return _refused(415, "expected an image, with a Content-Type such as image/jpeg")
+    if not headers.get("content-type", "").lower().startswith(upload.content_types):
+        return _refused(415, f"expected {upload.what}, with a Content-Type such as {upload.example_type}")
     length = headers.get("content-length", "0")
-    if not length.isdecimal() or int(length[:20]) > max_bytes:
-        return _refused(413, too_large(max_bytes))
+    if not length.isdecimal() or int(length[:20]) > upload.max_bytes:
+        return _refused(413, upload.too_large)
     return None
 
 
 def _refused(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
     """Return an answer as the API gives them, so that the page shows what was expected."""
     return JSONResponse({"detail": detail}, status, headers)
-
-
-def too_large(max_bytes: int) -> str:
-    """Return what is said of a picture with more bytes."""
-    return f"this picture is too large; expected at most {max_bytes // 1_000_000} MB"
 
 
 def _parameters(scope: Scope) -> list[tuple[str, str]]:

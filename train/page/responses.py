@@ -2,14 +2,20 @@
 
 from typing import Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from ...storage.dataset.media_types import Shown
 from ..search.moments import Moment, ScoreCurve
 from ..search.query_checks import SearchBy
 
 
-class CurveResponse(BaseModel):
+class Answer(BaseModel):
+    """A JSON object. The sentences below its values are part of the API's description, too."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+class CurveResponse(Answer):
     """The scores of a query over the time of a video."""
 
     start_seconds: list[float]
@@ -26,14 +32,14 @@ class CurveResponse(BaseModel):
         )
 
 
-class WordCurveResponse(BaseModel):
+class WordCurveResponse(Answer):
     """The scores of a word of a query over the time of a video."""
 
     word: str
     curve: CurveResponse
 
 
-class OccurrenceResponse(BaseModel):
+class OccurrenceResponse(Answer):
     """One of the moments of a video that fit."""
 
     start_seconds: float
@@ -42,7 +48,7 @@ class OccurrenceResponse(BaseModel):
     score: float
 
 
-class MomentResponse(BaseModel):
+class MomentResponse(Answer):
     """A part of a video that was found."""
 
     video_id: str
@@ -110,7 +116,7 @@ class MomentResponse(BaseModel):
         )
 
 
-class SearchResponse(BaseModel):
+class SearchResponse(Answer):
     """Results of a search, the best first."""
 
     moments: list[MomentResponse]
@@ -125,7 +131,7 @@ class SearchResponse(BaseModel):
     and for the moments behind an ``offset``."""
 
 
-class DatasetResponse(BaseModel):
+class DatasetResponse(Answer):
     """A data set of the page."""
 
     name: str
@@ -140,7 +146,7 @@ class DatasetResponse(BaseModel):
     """Short captions, as examples of what can be asked; at most four."""
 
 
-class AboutResponse(BaseModel):
+class AboutResponse(Answer):
     """Data sets that are searched, and the model."""
 
     model: str
@@ -152,7 +158,7 @@ class AboutResponse(BaseModel):
     """Of these data sets, as ``SyncResponse.version``; 0 if the page follows no folders."""
 
 
-class VideoResponse(BaseModel):
+class VideoResponse(Answer):
     """A video that is there."""
 
     video_id: str
@@ -167,7 +173,7 @@ class VideoResponse(BaseModel):
     """Its first caption; null without one."""
 
 
-class VideosResponse(BaseModel):
+class VideosResponse(Answer):
     """Videos of a data set, the newest first where that is known."""
 
     videos: list[VideoResponse]
@@ -177,14 +183,14 @@ class VideosResponse(BaseModel):
     """Sentences to show beside them, such as how many have no known date."""
 
 
-class PictureResponse(BaseModel):
+class PictureResponse(Answer):
     """A picture that was taken as an example."""
 
     picture: str
     """Its id: ``/media/example`` shows it."""
 
 
-class SyncResponse(BaseModel):
+class SyncResponse(Answer):
     """The folders of videos that the page follows, and how far they are read."""
 
     following: list[str]

@@ -34,6 +34,7 @@ def serve(
     port: int = 8377,
     no_token: bool = False,
     sync: FolderSync | None = None,
+    mcp: bool = False,
     on_ready: Callable[[str], None],
 ) -> None:
     """Serve the page until a signal comes.
@@ -45,6 +46,7 @@ def serve(
         no_token: Answer every user of this machine. Otherwise, a request needs the token that is part of the page's
             address, and new at each start.
         sync: Brings the data set up to date with folders of videos meanwhile; its search may be missing at first.
+        mcp: Answer MCP clients, too.
         on_ready: Called with the page's address.
 
     Raises:
@@ -60,9 +62,14 @@ def serve(
         token = None if no_token else secrets.token_urlsafe(24)
         shown = f"[{host}]" if ":" in host else host
         names = [LOOPBACK, "localhost", "[::1]", shown] if is_local else []
-        app = make_app(searches, Access(names, token, port))
+        access = Access(names, token, port)
+        app = make_app(searches, access)
         if sync is not None:
             follow(app, sync)
+        if mcp:
+            from .mcp_server import add_mcp  # of the extra mcp
+
+            add_mcp(app, access)
         config = uvicorn.Config(
             app,
             log_level="critical",

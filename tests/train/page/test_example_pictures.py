@@ -23,7 +23,7 @@ from vlalign.train.page.guard import UPLOADS, Access
 from vlalign.train.page.library import NotFound
 
 HERE, PNG = "http://127.0.0.1:8377", {"Content-Type": "image/png"}
-SIZE = UPLOADS["/api/pictures"]
+SIZE = UPLOADS["/api/pictures"].max_bytes
 NO_IMAGE = "this picture cannot be used: not a JPEG, PNG, WebP or AVIF image; convert it to one"
 HEAD = b"POST /api/pictures HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: image/png\r\nContent-Length: 5000\r\n\r\n"
 
