@@ -2,8 +2,8 @@
 
 A frame begins a shot if it differs from the one before it much more than its neighbours do from theirs. This is
 PySceneDetect's AdaptiveDetector with its defaults. It sees every frame with the frame's own time, so a variable frame
-rate changes nothing. Cuts and fades through black are found. Dissolves are not: no frame of them stands out. A flash of
-one frame counts as a cut.
+rate changes nothing. Cuts are found, also between shots with much motion. Dissolves and most fades are not: no frame of
+them stands out. A flash counts as a cut.
 """
 
 import logging
