@@ -7,6 +7,7 @@ Adding one costs its file in ``models/``, with the network and the ``PublishedFi
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ import torch
 from torch import Tensor
 
 from ..storage.common.device import find_device, on_device
-from ..storage.common.errors import SettingError
+from ..storage.common.errors import SettingError, UserError
+from ..storage.common.packages import EXTRAS, install_command
 from ..storage.hub.names import TOWER_FOLDER, is_hub_name, read_hub_name
 from ..storage.profiles import ALIASES, BUILT_IN, WITHOUT_NETWORK, find_profile
 from ..storage.records import EXACT, NVDEC, Profile, Weights
@@ -50,7 +52,7 @@ class Extractor:
     profile: Profile
     weights: Weights
     network: Network | None
-    """None: rows are the frames themselves, or log-mel features, which the process that decodes the sound computes."""
+    """None: rows are the frames themselves, or log-mel features or shots, which the process that decodes computes."""
     device: torch.device
     batch_size: int
     """Number of windows that are best computed together on this device."""
@@ -75,9 +77,11 @@ class Extractor:
             float32 [B, D]; for sound [rows, D]. If the profile's rows are frames, these, uint8 [B, D].
 
         Raises:
-            ValueError: The shape or type is wrong.
+            ValueError: The shape or type is wrong; or the profile's rows are shots, which no batch has.
         """
         frames, profile = torch.as_tensor(frames), self.profile
+        if profile.is_shots:
+            raise ValueError(f"{profile.name}: shots are found while a video is decoded; call extract_video")
         if profile.modality == "sound":
             if not frames.is_floating_point() or frames.ndim != 1 or not len(frames):
                 raise ValueError(f"{profile.name}: samples must be floats [N], got {frames.dtype} {list(frames.shape)}")
@@ -194,7 +198,10 @@ def load_extractor(
         if weights not in NAMED:
             raise SettingError("weights", weights, f"{name} uses no network and has none; remove --weights")
         profile = find_profile(name)
-        return without_network(replace(profile, decoding=decoding) if profile.is_frames else profile)
+        if profile.is_shots and find_spec("scenedetect") is None:
+            todo = install_command(EXTRAS["shots"])
+            raise UserError(f"features {name}: PySceneDetect is not installed; install it with: {todo}")
+        return without_network(profile if profile.modality == "sound" else replace(profile, decoding=decoding))
     profile = replace(find_profile(name), precision=precision, decoding=decoding)
     if weights not in NAMED and (run := run_of(weights)) is not None:
         saved, network, used = load_tuned(run)

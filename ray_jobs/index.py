@@ -19,12 +19,14 @@ from vlalign.storage.common.progress import Listener
 from vlalign.train.cli.index import index_parser, run_index
 from vlalign.train.search.build import BuiltIndex, build_index
 from vlalign.train.search.search_source import SearchSource
+from vlalign.train.search.shot_windows import WindowKind
 
 
 def build_index_on_cluster(
     source: SearchSource,
     *,
     language: str | None = None,
+    windows: WindowKind | None = None,
     address: str | None = None,
     on_progress: Listener | None = None,
 ) -> BuiltIndex:
@@ -34,6 +36,7 @@ def build_index_on_cluster(
         source: The data set and the model, in files that all machines see; its device is "auto" or "cpu", since windows
             are encoded on CPUs.
         language: Language of the captions, as for ``build_index``.
+        windows: Which windows, as for ``build_index``.
         address: Address of the cluster, as for ``connect``.
         on_progress: Called with the progress.
 
@@ -45,7 +48,7 @@ def build_index_on_cluster(
     connect(address)
     on_cpus = replace(source, device="cpu")
     spread_shards = partial(spread, doing="indexing")
-    return build_index(on_cpus, language=language, parallel_map=spread_shards, on_progress=on_progress)
+    return build_index(on_cpus, language=language, windows=windows, parallel_map=spread_shards, on_progress=on_progress)
 
 
 def index(args: argparse.Namespace) -> int:

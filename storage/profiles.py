@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from .common.errors import UserError
 from .hub.names import FRAMES, is_hub_name, read_hub_name
-from .records import FRAMES_LAYER, Profile
+from .records import FRAMES_LAYER, SHOTS_LAYER, Profile
 
 # S3D-G of MIL-NCE (Miech et al. 2020): antoine77340/S3D_HowTo100M, README.md:33 (values in 0..1, nothing subtracted).
 S3D = Profile(
@@ -121,6 +121,9 @@ FRAME_MAPS = {
 
 LOGMEL = "logmel"
 """The features of sound. No network computes them."""
+
+SHOTS = "shots"
+"""The shots of videos. No network computes them."""
 
 PROFILES = {
     profile.name: profile
@@ -238,6 +241,26 @@ PROFILES = {
             "dB of at least 1e-10",
             dimension=40,
         ),
+        # PySceneDetect's AdaptiveDetector with its defaults, on every frame (extract/decoding/shot_finder.py). Its
+        # threshold is the least ratio, its min_content_val the least change, its window_width the frames on each side;
+        # min_scene_len is in seconds, so that it does not depend on the frame rate.
+        Profile(
+            name=SHOTS,
+            model="PySceneDetect 0.7 AdaptiveDetector: ratio 3, change 15, 2 frames on each side, 0.6 s or longer",
+            weights="none",
+            fps=None,
+            window=1,
+            stride=1,
+            short_side_px=144,
+            crop_px=None,
+            resize="bilinear, libswscale",
+            value_range="0..255",
+            mean=(0.0, 0.0, 0.0),
+            std=(1.0, 1.0, 1.0),
+            tail="none",
+            layer=SHOTS_LAYER,
+            dimension=2,
+        ),
     )
 }
 
@@ -279,7 +302,7 @@ FRAME_PROFILES = {
 them; training tunes a network on them."""
 BUILT_IN: Mapping[str, Profile] = ChainMap(PROFILES, FRAME_PROFILES)
 """All profiles by name."""
-WITHOUT_NETWORK = (LOGMEL, *FRAME_PROFILES)
+WITHOUT_NETWORK = (LOGMEL, SHOTS, *FRAME_PROFILES)
 """Names of profiles whose rows no network computes."""
 
 ALIASES = {

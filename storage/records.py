@@ -16,6 +16,8 @@ EXACT, NVDEC = "exact", "nvdec"
 """Values of ``Profile.decoding``."""
 FRAMES_LAYER = "frames, RGB, before normalisation"
 """``Profile.layer`` of frames that no network has seen: the input of networks that are trained on them."""
+SHOTS_LAYER = "shots: change and ratio of the frame that begins each"
+"""``Profile.layer`` of shots, whose rows are as long as these."""
 SQUARE = ", to a square"
 """In ``Profile.resize``: both sides get the length of the short one, whatever the image's shape."""
 UNKNOWN = "unknown"
@@ -177,6 +179,11 @@ class Profile:
     def side_px(self) -> int | None:
         """Side of the frames if all are squares of one size; None if they keep the shape of their video."""
         return self.short_side_px if self.crop_px is None and SQUARE in self.resize else self.crop_px
+
+    @property
+    def is_shots(self) -> bool:
+        """True if rows are shots, which begin and end anywhere."""
+        return self.layer == SHOTS_LAYER
 
     @property
     def frame_shape(self) -> tuple[int, int, int, int]:

@@ -80,8 +80,8 @@ def show_plan(settings: ExtractionSettings, plan: "ExtractionPlan") -> None:
             )
         show(f"{plan.num_unreadable:,} of {plan.num_probed:,} videos cannot be read")
     for row in plan.features:
-        if row.frames:
-            show(row.frames)
+        if row.note:
+            show(row.note)
     hours = plan.hours
     if plan.addresses is not None:
         show(describe_addresses(plan.addresses))

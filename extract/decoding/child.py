@@ -42,14 +42,20 @@ from .process_link import FrameMemory, child_link
 from .request_handler import OtherDecodersNeeded, Responder, respond
 
 
-def load_all() -> None:
-    """Import what the libraries would import on first use: by then they can open no file."""
+def load_all(shots: bool) -> None:
+    """Import what the libraries would import on first use: by then they can open no file.
+
+    Args:
+        shots: Import also what finds shots.
+    """
     for module in pkgutil.walk_packages(av.__path__, "av."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
     importlib.import_module("numpy.fft")
     importlib.import_module("numpy.ma")
     Image.init()
+    if shots:
+        importlib.import_module(".shot_finder", __package__)
 
 
 def serve(connection: Connection, memory: FrameMemory, gpu: str) -> None:
@@ -130,15 +136,19 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def main() -> None:
-    """Serve requests; see ``link.start`` for the arguments."""
+def main(*, shots: bool = False) -> None:
+    """Serve requests; see ``link.start`` for the arguments.
+
+    Args:
+        shots: Requests may ask for shots.
+    """
     # Signals of a terminal or batch system also reach the parent; the parent ends this process.
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, signal.SIG_IGN)
     limit("RLIMIT_AS", request_handler.MEMORY_BYTES)
     sandbox.limit_files()
     sandbox.leave_network()
-    load_all()
+    load_all(shots)
     connection, memory, gpu = child_link()
     with connection:
         try:

@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
-from . import ffmpeg_backend, input_file, nvdec_backend, request_handler, sandbox, torchcodec_backend
+from . import ffmpeg_backend, input_file, nvdec_backend, request_handler, sandbox, shots, torchcodec_backend
 from .errors import VideoError
 from .messages import Failed, Request
 from .process_link import answer_descriptors
@@ -72,7 +72,7 @@ class ConfinedProcess:
 
     def start_counting(self, request: Request) -> None:
         """Count processor time from now on, as for ``request``."""
-        self._num_parts = max(bool(request.sound) + bool(request.specs), 1)
+        self._num_parts = max(request.sound + request.needs_frames, 1)
         self._used_before, self._duration_seconds = self._used_seconds(), 0.0
 
     def send(self, request: Request, descriptor: int) -> None:
@@ -196,10 +196,11 @@ def report_duration(line: socket.socket, seconds: float) -> None:
 
 def can_use_torchcodec(request: Request) -> bool:
     """Return whether torchcodec is there and exact for a request; if so, it is loaded."""
+    kernels = {spec.resize for spec in request.specs} | ({shots.SIZE.resize} if request.shots else set())
     return (
         "torchcodec" not in request.excluded_decoders
         and torchcodec_backend.has_torchcodec()
-        and torchcodec_backend.can_scale(spec.resize for spec in request.specs)
+        and torchcodec_backend.can_scale(kernels)
         and torchcodec_backend.load(request_handler.MEMORY_BYTES)
     )
 

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
@@ -20,6 +21,11 @@ from .nvdec_backend import is_in_use
 from .probe import VideoInfo
 from .pyav_backend import STRICT_DECODERS
 from .sampling import MAX_VIDEO_SECONDS, Allocate, FrameSpec, Window, WindowAssembler, new_array
+from .shots import SIZE as SIZE_OF_SHOTS
+from .shots import ShotsFound
+
+if TYPE_CHECKING:
+    from .shot_finder import ShotFinder
 
 THUMBNAIL_POSITIONS = (0.1, 0.5, 0.9)
 THUMBNAIL_HEIGHT_PX = 90
@@ -65,7 +71,7 @@ class DecodingFinished:
     """Peculiarities of a file that is whole, and how they were treated; empty if there are none."""
 
 
-DecodeEvent = Window | DecodedThumbnail | DecodingStarted | DecodingFinished
+DecodeEvent = Window | DecodedThumbnail | ShotsFound | DecodingStarted | DecodingFinished
 
 
 def decode_video(
@@ -74,10 +80,11 @@ def decode_video(
     *,
     excluded_decoders: Sequence[str] = (),
     thumbnails_every: float | None = None,
+    shots: bool = False,
     heartbeat: Callable[[], None] = lambda: None,
     allocate: Allocate = new_array,
 ) -> Iterator[DecodeEvent]:
-    """Yield the windows of each of ``specs``, in order, thumbnails, and ``DecodingFinished``.
+    """Yield the windows of each of ``specs``, in order, thumbnails, shots, and ``DecodingFinished``.
 
     Frames are held for one window only.
 
@@ -86,13 +93,14 @@ def decode_video(
         specs: What each profile needs.
         excluded_decoders: Decoders not to use.
         thumbnails_every: Seconds between thumbnails; None: three of the video (``THUMBNAIL_POSITIONS``).
+        shots: Also find the shots, in all frames.
         heartbeat: Called for each decoded frame.
         allocate: Returns the memory for each window.
 
     Raises:
         VideoError: No decoder gets a frame out of the file.
     """
-    plan = _Plan(info, specs, allocate, thumbnails_every=thumbnails_every)
+    plan = _Plan(info, specs, allocate, thumbnails_every=thumbnails_every, shots=shots)
     failures: list[VideoError] = []
     fallback_reason = "it did not survive the file" if "NVDEC" in excluded_decoders and is_in_use() else ""
     for backend in choose_backends(info, plan.sizes, excluded_decoders):
@@ -120,15 +128,19 @@ class _Plan:
         allocate: Allocate,
         strict: bool = True,
         thumbnails_every: float | None = None,
+        shots: bool = False,
     ) -> None:
         self.info = info
+        self.shots = shots
         self.thumbnails_every = thumbnails_every
         self.allocate = allocate
         self.strict = strict
         self.specs = specs
         self.samples = [spec.sample(info.pts, info.end, info.time_base) for spec in specs]
-        self.indices = np.unique(np.concatenate(self.samples))
-        self.sizes = sorted({spec.size for spec in specs}, reverse=True)
+        of_shots = np.arange(len(info.pts) if shots else 0)
+        self.indices = np.unique(np.concatenate([*self.samples, of_shots]))
+        sizes = {spec.size for spec in specs} | ({SIZE_OF_SHOTS} if shots else set[Size]())
+        self.sizes = sorted(sizes, reverse=True)
         if not any(size.suits_thumbnails for size in self.sizes):
             self.sizes.append(Size(THUMBNAIL_HEIGHT_PX, PILLOW))  # from RGB, as such kernels scale
         self.size_of_thumbnails = max(i for i, size in enumerate(self.sizes) if size.suits_thumbnails)
@@ -158,7 +170,7 @@ class _Plan:
 
     def with_info(self, info: VideoInfo) -> "_Plan":
         """Return the plan for other frames of the same video."""
-        return _Plan(info, self.specs, self.allocate, self.strict, self.thumbnails_every)
+        return _Plan(info, self.specs, self.allocate, self.strict, self.thumbnails_every, self.shots)
 
     def thumbnails_of(self, index: int, images: Sequence[np.ndarray]) -> Iterator[DecodedThumbnail]:
         """Yield the thumbnails that show a frame, until those of the video reach ``MAX_DENSE_BYTES``."""
@@ -247,7 +259,11 @@ def _plan_for_delivered(backend: str, plan: _Plan, heartbeat: Callable[[], None]
 def _pass(
     backend: str, plan: _Plan, heartbeat: Callable[[], None]
 ) -> Generator[DecodeEvent, None, tuple[DecodePass, int]]:
-    """Yield the windows and thumbnails of one pass; return how it went, and how many wanted frames did not come."""
+    """Yield the windows, thumbnails and shots of one pass.
+
+    Returns:
+        How it went, and how many wanted frames did not come.
+    """
     plan.num_thumbnail_bytes = plan.num_without_room = 0
     decoding = DecodePass(plan.info, plan.sizes, plan.strict, heartbeat=heartbeat)
     windows = [
@@ -255,15 +271,26 @@ def _pass(
         for index, (spec, indices) in enumerate(zip(plan.specs, plan.samples, strict=True))
     ]
     size_indices = [plan.sizes.index(spec.size) for spec in plan.specs]
+    finder = _shot_finder(plan.info) if plan.shots else None
     num_absent = len(plan.indices)
     for index, images in BACKENDS[backend](decoding, plan.indices):
         num_absent -= 1
         for window, size_index in zip(windows, size_indices, strict=True):
             yield from window.add(index, images[size_index])
+        if finder:
+            finder.add(int(plan.info.pts[index]), images[plan.sizes.index(SIZE_OF_SHOTS)])
         yield from plan.thumbnails_of(index, images)
     for window in windows:
         yield from window.finish()
+    if finder:
+        yield finder.finish()
     return decoding, num_absent
+
+
+def _shot_finder(info: VideoInfo) -> "ShotFinder":
+    from .shot_finder import ShotFinder  # its library may not be installed
+
+    return ShotFinder(info)
 
 
 def _jpeg(frame: np.ndarray) -> bytes:

@@ -26,9 +26,11 @@ class Request:
 
     path: str
     specs: list[FrameSpec]
-    """The frames that each profile needs; empty for sound, a clip or one frame alone."""
+    """The frames that each profile needs; empty for sound, shots, a clip or one frame alone."""
     sound: bool = False
     """Decode the sound also."""
+    shots: bool = False
+    """Find the shots also, in all frames."""
     excluded_decoders: list[str] = field(default_factory=list)
     """Decoders not to use."""
     seconds: float | None = None
@@ -45,6 +47,11 @@ class Request:
     """Use the decoders that open the file by its path, instead of those that read a handed descriptor."""
     folders: Sequence[str] | None = None
     """If given, the file must lie in one of these folders when it is opened."""
+
+    @property
+    def needs_frames(self) -> bool:
+        """True if the frames of the whole video are looked at."""
+        return bool(self.specs) or self.shots
 
     def to_json(self) -> bytes:
         """Return the request as JSON."""
@@ -143,6 +150,14 @@ class SoundFollows:
 
 
 @dataclass(frozen=True)
+class ShotsFollow:
+    """The next message holds the shots (``shots.ROW``)."""
+
+    detector: str
+    """Name and version of the library that found them."""
+
+
+@dataclass(frozen=True)
 class ClipFollows:
     """The next message holds a part of the video, as WebM."""
 
@@ -165,6 +180,7 @@ Message = (
     | WindowReady
     | ThumbnailFollows
     | SoundFollows
+    | ShotsFollow
     | ClipFollows
     | FrameFollows
     | SoundFinished

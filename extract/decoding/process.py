@@ -33,23 +33,26 @@ HEADER = struct.Struct("!i")
 CUDA_VARIABLES = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 """They decide which GPU "cuda:0" is."""
 COMMAND = "from vlalign.extract.decoding.child import main; main()"
+COMMAND_WITH_SHOTS = "from vlalign.extract.decoding.child import main; main(shots=True)"
 
 
 class DecodeProcess:
     """A child process that decodes one video after another."""
 
-    def __init__(self, specs: Sequence[FrameSpec] = (), *, gpu: str = "") -> None:
+    def __init__(self, specs: Sequence[FrameSpec] = (), *, gpu: str = "", shots: bool = False) -> None:
         """Start the process.
 
         Args:
             specs: What requests will have. There is room for windows of all of these, or else for small ones.
             gpu: The GPU whose video engine decodes, such as "cuda:0"; empty: none.
+            shots: Requests may ask for shots, whose library must be installed.
         """
         environment = without_current_folder(sandbox.environment(os.environ))
         environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         if gpu:
             environment |= {name: os.environ[name] for name in CUDA_VARIABLES if name in os.environ}
-        self._link = link.start(python_command(COMMAND), gpu, num_bytes_for(specs), environment)
+        command = python_command(COMMAND_WITH_SHOTS if shots else COMMAND)
+        self._link = link.start(command, gpu, num_bytes_for(specs), environment)
         self._process, self._memory = self._link.process, self._link.memory
         self.connection = self._link.connection
         """Becomes readable when the child has sent something, or has ended."""

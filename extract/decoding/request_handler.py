@@ -17,6 +17,7 @@ from .messages import (
     Heartbeat,
     Message,
     Request,
+    ShotsFollow,
     SoundFailed,
     SoundFollows,
     SoundProbed,
@@ -28,6 +29,7 @@ from .messages import (
 from .probe import VideoInfo, probe_video
 from .process_link import FrameMemory
 from .sampling import MAX_VIDEO_SECONDS, Window
+from .shots import ShotsFound
 from .single_frame import jpeg_at
 from .sound import SoundFinished, declared_seconds, planned_sound, sound_rows
 from .webm_clip import webm_clip
@@ -42,6 +44,7 @@ NEEDS_COMPLETE_READ = (
     SoundProbed,
     ClipFollows,
     FrameFollows,
+    ShotsFollow,
 )
 """Messages that are only true if the whole file could be read."""
 MEMORY_BYTES = 4 << 30
@@ -149,10 +152,10 @@ def handle_request(request: Request, responder: Responder) -> None:
         try:
             handle_sound(request, responder)
         except VideoError as error:
-            if not request.specs:
+            if not request.needs_frames:
                 raise
             responder.send(SoundFailed(error.kind, str(error)))
-    if request.specs:
+    if request.needs_frames:
         handle_video(request, responder)
 
 
@@ -179,7 +182,7 @@ def handle_sound(request: Request, responder: Responder) -> None:
 
 
 def handle_video(request: Request, responder: Responder) -> None:
-    """Send the windows and thumbnails, or what the packets say about the frames.
+    """Send the windows, thumbnails and shots, or what the packets say about the frames.
 
     Raises:
         VideoError: The frames failed.
@@ -197,7 +200,7 @@ def handle_video(request: Request, responder: Responder) -> None:
             VideoProbed(info.codec, info.width, info.height, info.duration_seconds, info.missing, num_frames)
         )
         return
-    responder.memory.divide(len(request.specs))
+    responder.memory.divide(max(len(request.specs), 1))
     try:
         for part in _decoded_parts(request, info, responder):
             if isinstance(part, Window):
@@ -206,6 +209,8 @@ def handle_video(request: Request, responder: Responder) -> None:
                 )
             elif isinstance(part, DecodedThumbnail):
                 responder.send(ThumbnailFollows(part.seconds), part.jpeg)
+            elif isinstance(part, ShotsFound):
+                responder.send(ShotsFollow(part.detector), part.rows.tobytes())
             else:
                 responder.send(part)
     finally:
@@ -222,6 +227,7 @@ def _decoded_parts(request: Request, info: VideoInfo, responder: Responder) -> I
             request.specs,
             excluded_decoders=excluded,
             thumbnails_every=request.thumbnails_every,
+            shots=request.shots,
             heartbeat=responder.heartbeat,
             allocate=allocate,
         )

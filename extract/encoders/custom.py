@@ -112,7 +112,7 @@ def read_custom_encoder(text: str) -> CustomEncoder:
         check_extractable(profile)
     except ValueError as error:
         raise UserError(f"{path}: {one_line(str(error))}") from None
-    if profile.is_frames:
+    if profile.is_frames or profile.is_shots:
         raise UserError(f"{path}: field 'layer' is {profile.layer!r}, which no network computes; expected its layer")
     return CustomEncoder(path, profile, module, function, Path(weights) if weights else None)
 

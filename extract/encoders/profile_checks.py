@@ -29,12 +29,12 @@ def check_extractable(profile: Profile) -> None:
         ValueError: With all that cannot be done.
     """
     known = PROFILES.get(profile.name)
-    if known is not None and known.modality == "sound":  # log-mel features are computed in one way only
+    if known is not None and (known.modality == "sound" or known.is_shots):  # they are computed in one way only
         expected, stated = asdict(known), asdict(profile)
         wrong = [
             f"{name} is {stated[name]!r}, expected {expected[name]!r}"
             for name in expected
-            if stated[name] != expected[name]
+            if not (known.is_shots and name == "decoding") and stated[name] != expected[name]
         ]
     else:
         tails = TAILS if profile.window > 1 else (*TAILS, "none")
@@ -56,6 +56,7 @@ def check_extractable(profile: Profile) -> None:
             "tail": (profile.tail in tails, " or ".join(map(repr, tails))),
             "precision": (profile.precision in PRECISIONS, " or ".join(PRECISIONS)),
             "decoding": (profile.decoding in DECODINGS, " or ".join(DECODINGS)),
+            "layer": (not profile.is_shots, "another: only the profile of shots has this one"),
             "unknown": (not profile.unknown, "no fact that is unknown"),
         }
         wrong = [

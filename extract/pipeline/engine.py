@@ -20,6 +20,7 @@ from ..decoding.messages import (
     InvalidMessage,
     Message,
     Request,
+    ShotsFollow,
     SoundFailed,
     SoundFollows,
     ThumbnailFollows,
@@ -40,8 +41,8 @@ Result = tuple[VideoJob, Extracted | VideoError]
 def num_decode_processes(extractors: Sequence[Extractor], num_cores: int) -> int:
     """Return the number of decode processes.
 
-    Sound and frames need no network, so all cores decode. With networks on a CPU, decoding is a small part of the work,
-    and a quarter of the cores decode. With a GPU, all cores but one decode.
+    Sound, frames and shots need no network, so all cores decode. With networks on a CPU, decoding is a small part of
+    the work, and a quarter of the cores decode. With a GPU, all cores but one decode.
     """
     if all(e.network is None for e in extractors):
         return num_cores
@@ -99,7 +100,9 @@ class _Engine:
     def __init__(self, jobs: Iterable[VideoJob | None], extractors: Sequence[Extractor], num_cores: int) -> None:
         self._jobs: Iterator[VideoJob | None] | None = iter(jobs)
         self._compute = InferencePool(extractors)
-        self._specs = [frame_spec_of(e.profile) for e in extractors if e.profile.modality == "frames"]
+        of_frames = [e.profile for e in extractors if e.profile.modality == "frames"]
+        self._specs = [frame_spec_of(profile) for profile in of_frames if not profile.is_shots]
+        self._shots = len(self._specs) < len(of_frames)
         self._num_startable = num_decode_processes(extractors, num_cores)
         self._gpu = nvdec_device(extractors)
         self._idle: list[DecodeProcess] = []
@@ -151,6 +154,7 @@ class _Engine:
                 str(job.path),
                 video.specs,
                 sound=needs_sound,
+                shots=bool(video.shots_features),
                 excluded_decoders=video.excluded_decoders,
                 seconds=job.seconds,
                 thumbnails_every=job.thumbnails_every,
@@ -167,7 +171,7 @@ class _Engine:
             process.close()
             self._num_startable += 1
         self._num_startable -= 1
-        return DecodeProcess(self._specs, gpu=self._gpu)
+        return DecodeProcess(self._specs, gpu=self._gpu, shots=self._shots)
 
     def _listen(self, seconds: float) -> Iterator[Result]:
         """Take what processes send; wait up to ``seconds`` for them or for a finished batch."""
@@ -204,13 +208,15 @@ class _Engine:
             self._compute.add(video, message.spec_index)
         elif isinstance(message, ThumbnailFollows):
             video.add_thumbnail(message.seconds, process.receive_bytes())
+        elif isinstance(message, ShotsFollow):
+            video.take_shots(process.receive_bytes(), message.detector)
         elif isinstance(message, SoundFollows):
             video.add_sound_block(process.receive_bytes())
         elif isinstance(message, SoundFailed):
             video.sound_failure = VideoError(message.kind, message.words)
         elif isinstance(message, SoundFinished):
             video.finish_sound(message)
-            if not video.frame_extractors:
+            if not video.needs_frames:
                 self._release(process)
         elif isinstance(message, DecodingFinished):
             video.finish_frames(message)
@@ -221,7 +227,7 @@ class _Engine:
         """Try the next backend if this one ended its process; else yield the failure, or what sound there is."""
         video = self._decoding[process]
         self._release(process)
-        if video.needs_sound and video.frame_extractors:  # sound comes first: it was the sound that failed
+        if video.needs_sound and video.needs_frames:  # sound comes first: it was the sound that failed
             video.sound_failure = error
             self._start(video)
             return

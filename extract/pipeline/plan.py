@@ -23,6 +23,7 @@ from .video_jobs import VideoJob
 
 NUM_FETCHED = 8
 """Videos on servers that are downloaded at most, to extrapolate from them."""
+SHOTS_NOTE = "shots: counted as one a video; how many there are is known once a video is decoded"
 ROW_OVERHEAD_BYTES = 8 + 8 + 4
 """Start, end and valid frames of a row, beside its features."""
 
@@ -36,8 +37,8 @@ class PlannedFeatures:
     hours: float
     num_rows: int
     megabytes: float
-    frames: str = ""
-    """How much room frames take (``frames_size``); empty for features."""
+    note: str = ""
+    """How much room frames take (``frames_size``), or why shots are not counted; empty for features."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,5 +219,5 @@ def planned_features(profile: Profile, probed: Sequence[ProbedVideo], needed: se
         hours=sum(video.duration_seconds for video in videos) / 3600,
         num_rows=num_rows,
         megabytes=num_rows * (profile.row_bytes + ROW_OVERHEAD_BYTES) / 1e6,
-        frames=frames_size(profile) if profile.is_frames else "",
+        note=frames_size(profile) if profile.is_frames else SHOTS_NOTE if profile.is_shots else "",
     )

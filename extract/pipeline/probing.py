@@ -24,7 +24,7 @@ class ProbedVideo:
     path: Path
     duration_seconds: float
     num_rows: dict[str, int]
-    """By name of the profile."""
+    """By name of the profile; 1 for shots, whose number is known once the video is decoded."""
     failures: dict[str, VideoError]
     """Why there will be no rows of the other profiles."""
     missing: str
@@ -69,11 +69,12 @@ class _Probing:
 
     def __init__(self, video_id: str, path: Path, profiles: Sequence[Profile], process: DecodeProcess) -> None:
         self.video_id = video_id
-        self._frame_profiles = [profile for profile in profiles if profile.modality == "frames"]
+        self._frame_profiles = [p for p in profiles if p.modality == "frames" and not p.is_shots]
+        self._shots = [profile.name for profile in profiles if profile.is_shots]
         self._sound = next((profile.name for profile in profiles if profile.modality == "sound"), "")
         self._so_far = ProbedVideo(video_id, path, 0.0, {}, {}, "")
         specs = [frame_spec_of(profile) for profile in self._frame_profiles]
-        process.start(Request(str(path), specs, sound=bool(self._sound), only_probe=True))
+        process.start(Request(str(path), specs, sound=bool(self._sound), shots=bool(self._shots), only_probe=True))
 
     def take(self, process: DecodeProcess) -> ProbedVideo | VideoError | None:
         """Take the next message; return the answer once it is complete."""
@@ -82,14 +83,15 @@ class _Probing:
         except VideoError as error:
             if not self._so_far.num_rows:
                 return error
-            return replace(self._so_far, failures={profile.name: error for profile in self._frame_profiles})
+            names = [*(profile.name for profile in self._frame_profiles), *self._shots]
+            return replace(self._so_far, failures=dict.fromkeys(names, error))
         if isinstance(message, SoundFailed):
             failures = {self._sound: VideoError(message.kind, message.words)}
             self._so_far = replace(self._so_far, failures=failures)
         elif isinstance(message, SoundProbed):
             num_rows = {self._sound: message.num_rows}
             self._so_far = replace(self._so_far, duration_seconds=message.duration_seconds, num_rows=num_rows)
-            return None if self._frame_profiles else self._so_far
+            return None if self._frame_profiles or self._shots else self._so_far
         elif isinstance(message, VideoProbed):
             return self._with_frame_counts(message, process)
         return None
@@ -101,6 +103,7 @@ class _Probing:
             profile.name: num_windows(num_frames, profile.window, profile.stride)
             for profile, num_frames in zip(self._frame_profiles, message.num_frames, strict=True)
         }
+        rows |= dict.fromkeys(self._shots, 1)
         return replace(
             self._so_far,
             duration_seconds=message.duration_seconds,

@@ -18,6 +18,8 @@ from ..decoding.errors import VideoError
 from ..decoding.log_mel import HOP, RATE, ROW, row_times
 from ..decoding.messages import InvalidMessage
 from ..decoding.sampling import MAX_VIDEO_SECONDS, FrameSpec, num_windows, window_times
+from ..decoding.shots import MIN_SHOT_SECONDS
+from ..decoding.shots import ROW as SHOT
 from ..decoding.sound import SoundFinished
 from ..extractor import Extractor
 from .pending_work import KnownThumbnails
@@ -26,6 +28,9 @@ from .rows import Rows, new_rows
 MAX_SOUND_ROWS = MAX_VIDEO_SECONDS * RATE // HOP + RATE
 """Sound that begins before time zero, or outlasts the frames a little, may have a few rows more than the longest
 video."""
+
+MAX_SHOTS = int(MAX_VIDEO_SECONDS / MIN_SHOT_SECONDS) + 2
+"""The last shot may be shorter than the others, and the longest video may be a second too long."""
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -157,14 +162,18 @@ class VideoInProgress:
     """Rows whose features are not computed yet."""
     thumbnails: list[Thumbnail] = field(default_factory=list)
     num_thumbnail_bytes: int = 0
+    shots: np.ndarray | None = None
+    """The shots (``shots.ROW``), once they have come."""
+    shot_detector: str = ""
+    """Name and version of the library that found them."""
     finished: DecodingFinished | None = None
     failure: VideoError | None = None
     """Why the frames failed, from the first decoder: later ones fare no better and know less."""
 
     @cached_property
     def frame_extractors(self) -> list[Extractor]:
-        """The extractors that need frames."""
-        return [e for e in self.job.extractors if e.profile.modality == "frames"]
+        """The extractors that need windows of frames."""
+        return [e for e in self.job.extractors if e.profile.modality == "frames" and not e.profile.is_shots]
 
     @cached_property
     def specs(self) -> list[FrameSpec]:
@@ -176,6 +185,16 @@ class VideoInProgress:
         """Name of the features of sound that are asked for; empty if there are none."""
         return next((e.profile.name for e in self.job.extractors if e.profile.modality == "sound"), "")
 
+    @cached_property
+    def shots_features(self) -> str:
+        """Name of the features that are shots, if they are asked for; else empty."""
+        return next((e.profile.name for e in self.job.extractors if e.profile.is_shots), "")
+
+    @property
+    def needs_frames(self) -> bool:
+        """True if features of the frames are asked for."""
+        return bool(self.frame_extractors or self.shots_features)
+
     @property
     def needs_sound(self) -> bool:
         """True if sound is asked for and still to come."""
@@ -184,7 +203,7 @@ class VideoInProgress:
     @property
     def complete(self) -> bool:
         """True if all rows have arrived and are computed."""
-        if not self.frame_extractors:
+        if not self.needs_frames:
             return self.sound_result is not None
         return self.finished is not None and self.num_pending == 0
 
@@ -200,7 +219,7 @@ class VideoInProgress:
         self.decoder, self.num_pending, self.finished = decoder, 0, None
         self.filling.clear()
         self.rows = [new_rows(extractor.profile, self.job.frames_folder) for extractor in self.frame_extractors]
-        self.thumbnails, self.num_thumbnail_bytes = [], 0
+        self.thumbnails, self.num_thumbnail_bytes, self.shots = [], 0, None
 
     def add_thumbnail(self, seconds: float, jpeg: bytes) -> None:
         """Keep a thumbnail.
@@ -225,6 +244,27 @@ class VideoInProgress:
         if rest or not 0 < num_rows <= MAX_SOUND_ROWS - sum(map(len, self.sound)):
             raise InvalidMessage(f"{len(content):,} more bytes of sound")
         self.sound.append(np.frombuffer(content, dtype=ROW))
+
+    def take_shots(self, content: bytes, detector: str) -> None:
+        """Keep the shots.
+
+        Args:
+            content: Rows of ``shots.ROW``.
+            detector: Name and version of the library that found them.
+
+        Raises:
+            InvalidMessage: A video has no such shots, or they were not asked for.
+        """
+        num_rows, rest = divmod(len(content), SHOT.itemsize)
+        if rest or not 0 < num_rows <= MAX_SHOTS or not self.decoder or not self.shots_features:
+            raise InvalidMessage(f"{len(content):,} bytes of shots")
+        rows = np.frombuffer(content, dtype=SHOT)
+        starts, ends = rows["start_seconds"], rows["end_seconds"]
+        if starts[0] != 0 or (starts[1:] != ends[:-1]).any() or not (starts < ends).all():
+            raise InvalidMessage("shots that do not follow each other")
+        if not np.isfinite(rows["features"]).all() or (rows["num_frames"] < 0).any():
+            raise InvalidMessage("shots with impossible numbers")
+        self.shots, self.shot_detector = rows, detector
 
     def finish_sound(self, result: SoundFinished) -> None:
         """Take the summary at the end of the sound.
@@ -251,6 +291,8 @@ class VideoInProgress:
             raise InvalidMessage("the end of another video")
         if not 0 <= finished.duration_seconds <= MAX_VIDEO_SECONDS + 1:
             raise InvalidMessage(f"a video of {finished.duration_seconds} s")
+        if self.shots_features and (self.shots is None or self.shots["end_seconds"][-1] > MAX_VIDEO_SECONDS + 1):
+            raise InvalidMessage("the end of a video before its shots")
         self.finished = finished
 
     def result(self) -> Extracted:
@@ -264,7 +306,7 @@ class VideoInProgress:
         if self.finished:
             features |= self._features_of_frames(self.finished)
         elif self.failure:
-            failures |= {e.profile.name: self.failure for e in self.frame_extractors}
+            failures |= {e.profile.name: self.failure for e in self.job.extractors if e.profile.modality == "frames"}
         if self.finished is None:
             return Extracted(features, [], failures)
         return Extracted(features, self.thumbnails, failures, self.finished.fallback_reason, self.finished.note)
@@ -301,6 +343,18 @@ class VideoInProgress:
                 duration_seconds=seconds,
                 source=self.source,
                 decoder=finished.decoder,
+                partial=finished.partial,
+            )
+        if self.shots is not None:
+            features[self.shots_features] = VideoFeatures(
+                video_id=self.job.video_id,
+                features=self.shots["features"],
+                start_seconds=self.shots["start_seconds"],
+                end_seconds=self.shots["end_seconds"],
+                valid_frames=self.shots["num_frames"],
+                duration_seconds=finished.duration_seconds,
+                source=self.source,
+                decoder=f"{finished.decoder}, {self.shot_detector}",
                 partial=finished.partial,
             )
         return features

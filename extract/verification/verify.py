@@ -82,8 +82,10 @@ def verify_dataset(
     if settings.verify_against is None:
         raise SettingError("verify_against", None, "expected a folder with features made by others")
     for name in settings.store_names:
-        if profile_of(name, settings.weights_of(name)).is_frames:
-            raise SettingError("features", name, "frames are not compared; expected features of a network")
+        profile = profile_of(name, settings.weights_of(name))
+        if profile.is_frames or profile.is_shots:
+            what = "frames" if profile.is_frames else "shots"
+            raise SettingError("features", name, f"{what} are not compared; expected features of a network")
     extraction = extract_dataset(settings, runner=runner, on_progress=on_progress)
     (name,) = settings.store_names
     weights = settings.weights_of(name)

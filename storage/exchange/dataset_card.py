@@ -28,6 +28,7 @@ def card(store: Store, num_videos: int) -> str:
     profile, weights = store.profile, store.weights
     plural = "" if profile.fps == 1 else "s"
     rate = "rows spread evenly over each video" if profile.fps is None else f"{profile.fps:g} frame{plural} a second"
+    rate = "each row is a shot, and has its times" if profile.is_shots else rate
     window = f"{profile.window} frames, a new one every {profile.stride}" if profile.window > 1 else "1 frame"
     size = f"short side {profile.short_side_px} px ({profile.resize})" if profile.short_side_px else profile.resize
     cut = f", {profile.crop_px} px cut from the centre" if profile.crop_px else ""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ..search.build import BuiltIndex
 
 EXAMPLES = """vlalign-index --dataset mine --features clip_vit_b32
+  vlalign-index --dataset mine --features clip_vit_b32 --windows shots
   vlalign-index words-s3d-seed0 --duplicates 0.98"""
 
 
@@ -34,6 +35,12 @@ def index_parser(prog: str, description: str, examples: str) -> Parser:
         metavar="CODE",
         help="language of captions and subtitles, such as de, for stop words and word stems; it stays in use until "
         "another one is given, or auto (default: detected)",
+    )
+    parser.add_argument(
+        "--windows",
+        choices=("lengths", "shots"),
+        help="search windows: shots, from features shots, or windows of 4, 8 and 16 s; it stays in use until the other "
+        "one is given (default: lengths)",
     )
     parser.add_argument(
         "--duplicates",
@@ -56,7 +63,7 @@ def run_index(args: argparse.Namespace, build: Callable[..., "BuiltIndex"]) -> i
     """
     args.run = run_of(args)
     source = source_of(args)
-    built = build(source, language=args.language)
+    built = build(source, language=args.language, windows=args.windows)
     show(f"{built.folder}: {built.num_windows:,} windows of {built.num_videos:,} videos")
     show(f"videos added: {built.num_added:,}; no longer counted: {built.num_outdated:,}")
     if built.num_coded is not None:

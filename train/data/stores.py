@@ -7,7 +7,7 @@ from typing import TypedDict
 from ...storage.common.errors import SettingError
 from ...storage.common.plugins import load_plugin
 from ...storage.dataset.folder import DatasetFolder
-from ...storage.profiles import LOGMEL, split_features
+from ...storage.profiles import LOGMEL, SHOTS, split_features
 from ...storage.stores.opening import feature_names, open_features
 from ...storage.stores.store import Store
 from ..settings import ModelSettings
@@ -33,6 +33,8 @@ def check_frames_are_read(stores: Stores, model: ModelSettings) -> None:
     tower, reads_frames = model.tower, model.encoder_traits.reads_frames
     for store in stores.features:
         name = store.profile.name
+        if store.profile.is_shots:
+            raise SettingError("features", name, "its rows are shots; expected features of a network")
         if store.profile.is_frames and tower is None and not reads_frames:
             problem = f"expected the network that reads the frames of {name}, such as clip_vit_b32 or hf:FOLDER"
             raise SettingError("video_tower", "is missing", problem)
@@ -119,13 +121,13 @@ def choose_features(dataset: DatasetFolder, text: str) -> str:
 
 
 def only_features(dataset: DatasetFolder) -> str:
-    """Return the features of a data set that has one store of them, besides the sound of recordings.
+    """Return the features of a data set that has one store of them, besides the sound of recordings and shots.
 
     Raises:
         SettingError: There is none, or more than one.
     """
     folder = dataset.path / "features"
-    existing = [name for name in feature_names(dataset) if name != LOGMEL]
+    existing = [name for name in feature_names(dataset) if name not in (LOGMEL, SHOTS)]
     if not existing:
         raise SettingError("features", "is missing", f"no store in {folder}; run vlalign-extract first")
     if len(existing) > 1:

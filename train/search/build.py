@@ -5,9 +5,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 
+from ...storage.common.errors import SettingError
 from ...storage.common.progress import Listener, report_progress_to
 from ...storage.common.writing import check_folders
 from .caption_index import check_language, open_caption_index
@@ -15,6 +17,7 @@ from .coded_search import CodeFolder, ParallelMap, has_faiss, needs_codes, read_
 from .index import IndexFolder, WindowIndex, remove_index_shards, shard_files, write_index_shard
 from .search import Search
 from .search_source import SearchSource
+from .shot_windows import WindowKind, write_window_kind
 from .window_biases import open_window_biases
 from .window_encoding import add_videos, add_videos_in_parallel
 
@@ -42,6 +45,7 @@ def build_index(
     source: SearchSource,
     *,
     language: str | None = None,
+    windows: WindowKind | None = None,
     parallel_map: ParallelMap | None = None,
     on_progress: Listener | None = None,
 ) -> BuiltIndex:
@@ -52,19 +56,25 @@ def build_index(
     Args:
         source: The data set and the model, such as ``SearchSource("vlalign_data/mine", features="clip_vit_b32")``.
         language: Language of the captions, such as "de", from now on; "auto" to detect it. None: as before.
+        windows: "shots": windows are the shots of the data set's store ``shots``; "lengths": of fixed lengths. From now
+            on. None: as before.
         parallel_map: Calls a function with each of some items, in other processes, and yields the results as they come;
             all of it must be picklable, and the processes must see the same files. None: everything is done here.
         on_progress: Called with the progress.
 
     Raises:
-        UserError: As ``open_search``; or the language is not known.
+        UserError: As ``open_search``; or the language or the windows are not known, or there are no shots.
     """
     if language is not None:
         check_language(language)
+    if windows is not None and windows not in get_args(WindowKind):
+        raise SettingError("windows", windows, f"expected {' or '.join(get_args(WindowKind))}")
     source = source.absolute()
     encoder = source.open_encoder()
-    folder = IndexFolder.of(encoder)
+    folder = IndexFolder.of(encoder, windows)
     check_folders(CodeFolder(folder.path).path)
+    if windows is not None:
+        write_window_kind(folder.path, windows)
     before = after = folder.open()
     missing = before.state.missing
     num_coded = None

@@ -354,6 +354,8 @@ def open_store_encoder(dataset: DatasetFolder, features: str, weights: Path | No
     store = open_features(dataset, names[0])
     todo = "search needs features, such as vlalign-extract --features clip_vit_b32, or a run: vlalign-search RUN TEXT"
     refuse_frames(store, todo)
+    if store.profile.is_shots:
+        raise UserError(f"{store.where}: its rows are shots, not features of a network; {todo}")
     try:
         tower = load_text_tower(store.profile, store.weights, weights)
         _check_texts(store, tower)

@@ -5,6 +5,7 @@ never changes. What a window belongs to is decided when an index is opened: a wi
 still those that it was made from. So a video is added by another shard, and removed by removing it from the store.
 """
 
+import hashlib
 import json
 import math
 import time
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,8 +22,17 @@ from ...storage.common.errors import UserError, refuse_unreadable
 from ...storage.common.tensor_files import SUFFIX, TensorFile, release, write_tensors
 from ...storage.common.writing import remove_file
 from ...storage.dataset.folder import DatasetFolder
+from ...storage.stores.store import Store
 from ..data.clips import Clip
 from .encoder import SearchEncoder
+from .shot_windows import (
+    MAX_WINDOW_SECONDS,
+    MIN_WINDOW_SECONDS,
+    WindowKind,
+    open_shots,
+    plan_shot_windows,
+    read_window_kind,
+)
 
 SEARCH_WINDOW_SECONDS = (4.0, 8.0, 16.0)
 """Lengths of windows. Those of one length overlap by half."""
@@ -176,14 +187,18 @@ class IndexState:
 class WindowIndex:
     """All windows that count, of the shards in a folder."""
 
-    def __init__(self, shards: Sequence[IndexShard], key: str, checksums: Mapping[str, int]) -> None:
+    def __init__(
+        self, shards: Sequence[IndexShard], key: str, checksums: Mapping[str, int], has_shots: bool = False
+    ) -> None:
         """Take shards from ``read_index_shard``.
 
         Args:
             shards: All shards, oldest first. Of two with the same video, the later one counts.
             key: What the vectors must have been made from; other shards are skipped.
             checksums: {video id: checksum of its rows now}
+            has_shots: Windows are shots.
         """
+        self.has_shots = has_shots
         fitting = [shard for shard in shards if shard.key == key]
         self.video_ids = list(checksums)
         self._number_of = {video_id: number for number, video_id in enumerate(checksums)}
@@ -317,12 +332,48 @@ class IndexFolder:
     encoder: SearchEncoder
     path: Path
     key: str
+    shots: Store | None = None
+    """The shots that are the windows; None for windows of fixed lengths."""
 
     @classmethod
-    def of(cls, encoder: SearchEncoder) -> "IndexFolder":
-        """Return the index folder of an encoder."""
-        key = json.dumps(encoder.identity | {"window_seconds": list(SEARCH_WINDOW_SECONDS)}, sort_keys=True)
-        return cls(encoder, index_folder(encoder.dataset, encoder.name), key)
+    def of(cls, encoder: SearchEncoder, windows: WindowKind | None = None) -> "IndexFolder":
+        """Return the index folder of an encoder.
+
+        Args:
+            encoder: The encoder.
+            windows: Which windows the index is to have; None: those that it has.
+
+        Raises:
+            UserError: They are shots, and the data set has none.
+        """
+        path, shots = index_folder(encoder.dataset, encoder.name), None
+        rule: dict[str, Any] = {"window_seconds": list(SEARCH_WINDOW_SECONDS)}
+        if (windows or read_window_kind(path)) == "shots":
+            shots = open_shots(encoder.dataset)
+            rule["shots"] = [shots.profile.hash, MIN_WINDOW_SECONDS, MAX_WINDOW_SECONDS]
+        return cls(encoder, path, json.dumps(encoder.identity | rule, sort_keys=True), shots)
+
+    def lacks_shots(self, video_id: str) -> bool:
+        """Return whether a video lacks the shots that are to be its windows."""
+        return self.shots is not None and video_id not in self.shots
+
+    def windows(self, video_id: str) -> np.ndarray:
+        """Return the windows of a video, the whole first: float64 [W, 2] in seconds.
+
+        Its shots, if the index has shots; windows of fixed lengths else, or if its shots are missing.
+        """
+        duration = self.encoder.duration_seconds(video_id)
+        if self.shots is None or video_id not in self.shots:
+            return plan_search_windows(duration)
+        return plan_shot_windows(duration, self.shots.row_times(video_id).start_seconds)
+
+    def checksum(self, video_id: str) -> int:
+        """Return a checksum of all rows that decide a video's windows and their vectors, 0 to 2**63 - 1."""
+        rows = self.encoder.checksum(video_id)
+        if self.shots is None or video_id not in self.shots:
+            return rows
+        both = f"{rows} {self.shots.checksum(video_id)}".encode()
+        return int.from_bytes(hashlib.sha256(both).digest()[:8], "little") >> 1
 
     def open(self) -> WindowIndex:
         """Open the windows that count now.
@@ -331,8 +382,8 @@ class IndexFolder:
             UserError: A shard is damaged.
         """
         encoder = self.encoder
-        checksums = {video_id: encoder.checksum(video_id) for video_id in encoder.video_ids()}
-        return WindowIndex(open_index_shards(self.path), self.key, checksums)
+        checksums = {video_id: self.checksum(video_id) for video_id in encoder.video_ids()}
+        return WindowIndex(open_index_shards(self.path), self.key, checksums, has_shots=self.shots is not None)
 
 
 def index_folder(dataset: DatasetFolder, name: str) -> Path:

@@ -101,7 +101,9 @@ class Hit:
     """NCL's bias of the window, a part of the score."""
 
 
-def merge_hits(hits: Iterable[Hit], curve_of: Callable[[str], ScoreCurve]) -> Iterator[Moment]:
+def merge_hits(
+    hits: Iterable[Hit], curve_of: Callable[[str], ScoreCurve], *, are_shots: bool = False
+) -> Iterator[Moment]:
     """Yield moments, the best first.
 
     The best hit makes a moment. Hits that overlap it belong to it, and so on with the rest. Where a moment begins and
@@ -110,6 +112,7 @@ def merge_hits(hits: Iterable[Hit], curve_of: Callable[[str], ScoreCurve]) -> It
     Args:
         hits: The best first.
         curve_of: Returns the curve of a video.
+        are_shots: A moment is the whole window of its best hit, whatever the curve.
     """
     moments: dict[str, list[Moment]] = {}
     curves: dict[str, ScoreCurve] = {}
@@ -121,7 +124,7 @@ def merge_hits(hits: Iterable[Hit], curve_of: Callable[[str], ScoreCurve]) -> It
         if hit.video_id not in curves:
             curves[hit.video_id] = curve_of(hit.video_id)
         curve = curves[hit.video_id]
-        start, end = moment_span(hit, curve)
+        start, end = (hit.start_seconds, hit.end_seconds) if are_shots else moment_span(hit, curve)
         for other in of_video:  # the better one keeps what both would have
             if hit.start_seconds >= other.end_seconds:
                 start = max(start, other.end_seconds)

@@ -518,7 +518,11 @@ class Search:
         if asked.candidates is None:
             return caption_moments(matches, self.encoder)
         blocks = islice(self._blocks(asked), num_blocks)
-        by_video = merge_hits(chain.from_iterable(blocks), lambda video_id: self._curve_of(asked, video_id))
+        by_video = merge_hits(
+            chain.from_iterable(blocks),
+            lambda video_id: self._curve_of(asked, video_id),
+            are_shots=self.index.has_shots,
+        )
         if captions is None:
             return by_video
         score = partial(self._score, asked)
@@ -693,7 +697,7 @@ class Search:
         return self._curve(query_D, video_id, self.biases)
 
     def _curve(self, query_D: np.ndarray, video_id: str, biases: WindowBiases | None = None) -> ScoreCurve:
-        """Return the encoder's own curve, else the scores of the video's shortest windows."""
+        """Return the encoder's own curve, else the scores of the video's shortest windows, or of all its shots."""
         curve = self.encoder.curve(query_D, video_id)
         if curve is not None:
             return curve
@@ -701,6 +705,8 @@ class Search:
         spans = self.index.spans_of(rows)
         lengths = (spans[:, 1] - spans[:, 0]).round(3)
         shortest = np.flatnonzero(lengths == lengths.min(initial=np.inf))
+        if self.index.has_shots and len(rows) > 1:
+            shortest = np.arange(1, len(rows))  # all but the whole video
         shortest = shortest[np.argsort(spans[shortest, 0], kind="stable")]
         scores = self.index.vectors_of(rows[shortest]) @ query_D
         if biases is not None:

@@ -11,11 +11,12 @@ import numpy as np
 from ...storage.common.errors import UserError
 from ...storage.common.packages import EXTRAS, install_command
 from ...storage.common.progress import progress
-from ...storage.common.terminal import say
+from ...storage.common.terminal import number_of, say
 from ...storage.common.writing import check_folders
+from ...storage.profiles import SHOTS
 from .coded_search import CodedIndex, ParallelMap, has_faiss, needs_codes, read_coded_index
 from .encoder import SearchEncoder
-from .index import IndexFolder, WindowIndex, clips_of, plan_search_windows, write_index_shard
+from .index import IndexFolder, WindowIndex, clips_of, write_index_shard
 from .search_source import SearchSource
 
 MAX_WINDOWS_ADDED_BY_SEARCH = 20_000
@@ -41,10 +42,10 @@ def add_videos(folder: IndexFolder, video_ids: Sequence[str]) -> None:
         folder: Where the shards go.
         video_ids: Videos of the encoder.
     """
-    encoder = folder.encoder
-    shards = list(_plan_shards(encoder, video_ids))
+    _report_without_shots(folder, video_ids)
+    shards = list(_plan_shards(folder, video_ids))
     encoded = progress(
-        (video for shard in shards for video in _encoded(encoder, shard.video_ids)),
+        (video for shard in shards for video in _encoded(folder, shard.video_ids)),
         total=sum(shard.num_windows for shard in shards),
         what="indexing",
         unit="windows",
@@ -65,7 +66,8 @@ def add_videos_in_parallel(
         source: Opens the same encoder there.
         parallel_map: Calls a function with each shard, and yields the results.
     """
-    shards = list(_plan_shards(folder.encoder, video_ids))
+    _report_without_shots(folder, video_ids)
+    shards = list(_plan_shards(folder, video_ids))
     sizes = parallel_map(partial(_add_shard, source, time.time_ns()), shards)
     total = sum(shard.num_windows for shard in shards)
     for _ in progress(sizes, total=total, what="indexing", unit="windows", size=lambda done: done):
@@ -75,7 +77,7 @@ def add_videos_in_parallel(
 def _add_shard(source: SearchSource, call: int, shard: PlannedShard) -> int:
     """Write a shard; return its number of windows."""
     folder = _open_once(source, call)
-    _write(folder, dict(_encoded(folder.encoder, shard.video_ids)))
+    _write(folder, dict(_encoded(folder, shard.video_ids)))
     return shard.num_windows
 
 
@@ -86,13 +88,22 @@ def _open_once(source: SearchSource, call: int) -> IndexFolder:
     return IndexFolder.of(source.open_encoder())
 
 
-def _plan_shards(encoder: SearchEncoder, video_ids: Sequence[str]) -> Iterator[PlannedShard]:
+def _report_without_shots(folder: IndexFolder, video_ids: Sequence[str]) -> None:
+    """Print how many videos lack the shots that are to be their windows."""
+    if lacking := sum(map(folder.lacks_shots, video_ids)):
+        say(
+            f"note: {number_of(lacking, 'videos')} without shots have windows of fixed lengths; run vlalign-extract "
+            f"--dataset {folder.encoder.dataset.name} --features {SHOTS}, then vlalign-index"
+        )
+
+
+def _plan_shards(folder: IndexFolder, video_ids: Sequence[str]) -> Iterator[PlannedShard]:
     """Divide videos into shards."""
     ids: list[str] = []
     num_windows = 0
     for video_id in video_ids:
         ids.append(video_id)
-        num_windows += len(plan_search_windows(encoder.duration_seconds(video_id)))
+        num_windows += len(folder.windows(video_id))
         if num_windows >= WINDOWS_PER_SHARD:
             yield PlannedShard(ids, num_windows)
             ids, num_windows = [], 0
@@ -102,21 +113,20 @@ def _plan_shards(encoder: SearchEncoder, video_ids: Sequence[str]) -> Iterator[P
 
 def _write(folder: IndexFolder, done: dict[str, np.ndarray]) -> None:
     """Write the vectors of videos as a shard."""
-    encoder = folder.encoder
-    windows = [plan_search_windows(encoder.duration_seconds(video_id)) for video_id in done]
-    write_index_shard(folder.path, folder.key, {v: encoder.checksum(v) for v in done}, windows, list(done.values()))
+    windows = [folder.windows(video_id) for video_id in done]
+    write_index_shard(folder.path, folder.key, {v: folder.checksum(v) for v in done}, windows, list(done.values()))
 
 
-def _encoded(encoder: SearchEncoder, video_ids: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
+def _encoded(folder: IndexFolder, video_ids: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the vectors of each video's windows. Several short videos are encoded together."""
     batch: dict[str, np.ndarray] = {}
     for video_id in video_ids:
-        batch[video_id] = plan_search_windows(encoder.duration_seconds(video_id))
+        batch[video_id] = folder.windows(video_id)
         if sum(map(len, batch.values())) >= BATCH_WINDOWS:
-            yield from _encode_batch(encoder, batch)
+            yield from _encode_batch(folder.encoder, batch)
             batch = {}
     if batch:
-        yield from _encode_batch(encoder, batch)
+        yield from _encode_batch(folder.encoder, batch)
 
 
 def _encode_batch(encoder: SearchEncoder, batch: dict[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
@@ -138,7 +148,7 @@ def open_index(folder: IndexFolder) -> WindowIndex:
         return index
     num_missing = 0
     for video_id in missing:
-        num_missing += len(plan_search_windows(encoder.duration_seconds(video_id)))
+        num_missing += len(folder.windows(video_id))
         if num_missing > MAX_WINDOWS_ADDED_BY_SEARCH:
             break
     if num_missing <= MAX_WINDOWS_ADDED_BY_SEARCH:

@@ -23,6 +23,7 @@ from vlalign.extract.decoding.messages import (
     InvalidMessage,
     Message,
     Request,
+    ShotsFollow,
     SoundFailed,
     SoundFollows,
     SoundProbed,
@@ -50,6 +51,7 @@ MESSAGES: list[Message] = [
     WindowReady(0, [16, 224, 224, 3], 4096),
     ThumbnailFollows(0.5),
     SoundFollows(),
+    ShotsFollow("PySceneDetect 0.7.2"),
     ClipFollows(),
     FrameFollows(2.5),
     SoundFinished("PyAV 18", -3, 1000, 10.0, ""),
@@ -62,7 +64,7 @@ WHOLE = FrameSpec(fps=1, window=1, short_side_px=48, crop_px=None, tail="loop")
 def test_messages_and_requests_survive_encoding():
     assert {type(message) for message in MESSAGES} == set(Message.__args__)
     assert [parse(encode(message)) for message in MESSAGES] == MESSAGES
-    request = Request("/x.mp4", [CROPPED, WHOLE], sound=True, excluded_decoders=["decord"], seconds=2.5)
+    request = Request("/x.mp4", [CROPPED, WHOLE], sound=True, shots=True, excluded_decoders=["decord"], seconds=2.5)
     assert Request.from_json(request.to_json()) == request
     clip = Request("/x.mp4", [], clip=(1.5, 2.0))
     assert Request.from_json(clip.to_json()) == clip

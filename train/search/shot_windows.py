@@ -1,0 +1,89 @@
+"""Search windows of shots: which windows the shots of a video become, and whether an index has such windows."""
+
+import math
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+
+from ...storage.common.errors import UserError, refuse_unreadable
+from ...storage.common.files import read_object, write_json
+from ...storage.dataset.folder import DatasetFolder
+from ...storage.profiles import SHOTS
+from ...storage.stores.opening import find_features
+from ...storage.stores.store import Store
+
+WindowKind = Literal["lengths", "shots"]
+MIN_WINDOW_SECONDS, MAX_WINDOW_SECONDS = 1.0, 16.0
+"""Shots are joined up to the first, and divided down to the second."""
+FILE_NAME, MAX_FILE_BYTES = "windows.json", 1 << 16
+
+
+def plan_shot_windows(duration_seconds: float, cuts: np.ndarray) -> np.ndarray:
+    """Return the windows of a video: the whole, then its shots, by start.
+
+    A cut is skipped if it is less than ``MIN_WINDOW_SECONDS`` after the last one that was not, or before the end of the
+    video: short shots are joined. What is longer than ``MAX_WINDOW_SECONDS`` is divided into equal parts.
+
+    >>> plan_shot_windows(26.0, np.array([0.0, 4.0, 4.5, 5.5, 25.5])).tolist()
+    [[0.0, 26.0], [0.0, 4.0], [4.0, 5.5], [5.5, 15.75], [15.75, 26.0]]
+
+    Args:
+        duration_seconds: When the video ends.
+        cuts: When each shot begins, in seconds, ascending.
+
+    Returns:
+        Start and end of each in seconds, float64 [W, 2].
+    """
+    borders = [0.0]
+    for cut in cuts.tolist():
+        if cut - borders[-1] >= MIN_WINDOW_SECONDS and duration_seconds - cut >= MIN_WINDOW_SECONDS:
+            borders.append(cut)
+    borders.append(duration_seconds)
+    windows = [np.array([[0.0, duration_seconds]])]
+    for start, end in pairwise(borders):
+        num_parts = max(math.ceil((end - start) / MAX_WINDOW_SECONDS), 1)
+        edges = np.linspace(start, end, num_parts + 1)
+        windows.append(np.stack([edges[:-1], edges[1:]], axis=1))
+    planned = np.concatenate(windows)
+    return planned[:1] if len(planned) == 2 else planned  # the only shot is the whole video
+
+
+def read_window_kind(folder: Path) -> WindowKind:
+    """Return which windows an index has: those that it was told to have last, else those of fixed lengths.
+
+    Args:
+        folder: Folder of the index.
+
+    Raises:
+        UserError: The file that says it is damaged.
+    """
+    path = folder / FILE_NAME
+    if not path.exists():
+        return "lengths"
+    with refuse_unreadable(path, "says no kind of windows", "remove it and run vlalign-index"):
+        kind = read_object(path, MAX_FILE_BYTES).get("windows")
+        if kind == "lengths" or kind == "shots":
+            return kind
+        raise ValueError(f"windows {str(kind)[:20]!r}; expected {' or '.join(get_args(WindowKind))}")
+
+
+def write_window_kind(folder: Path, kind: WindowKind) -> None:
+    """Write which windows an index has from now on."""
+    write_json(folder / FILE_NAME, {"windows": kind})
+
+
+def open_shots(dataset: DatasetFolder) -> Store:
+    """Open the shots of a data set.
+
+    Raises:
+        UserError: There are none.
+    """
+    store = find_features(dataset, SHOTS)
+    if store is None or not store.profile.is_shots:
+        raise UserError(
+            f"{dataset.features(SHOTS)}: no shots there, which are to be the search windows; run vlalign-extract "
+            f"--dataset {dataset.name} --features {SHOTS}, or vlalign-index with --windows lengths"
+        )
+    return store
