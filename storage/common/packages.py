@@ -11,6 +11,8 @@ EXTRAS = {
     "torchcodec": "torchcodec>=0.17",
     "index": "faiss-cpu>=1.10",
     "s3": "s3fs>=2026.6.0",
+    "mteb": "mteb>=2.26",
+    "sentence-transformers": "sentence-transformers>=6.2",
 }
 """{extra of pyproject.toml: its package}. Messages name the package and not ``vlalign[timm]``: vlalign is on no package
 index."""
@@ -45,7 +47,14 @@ NEEDED = {
     "zlib_ng": "zlib-ng>=1.0",
 }
 """{import name: requirement of pyproject.toml}. An installation has them all; folders on the import path may not."""
-OF_EXTRAS = {"timm": "timm", "torchcodec": "torchcodec", "faiss": "index", "s3fs": "s3"}
+OF_EXTRAS = {
+    "timm": "timm",
+    "torchcodec": "torchcodec",
+    "faiss": "index",
+    "s3fs": "s3",
+    "mteb": "mteb",
+    "sentence_transformers": "sentence-transformers",
+}
 """{import name: extra}"""
 NOT_INSTALLED = "not installed"
 """The version of folders that are only on the import path."""
