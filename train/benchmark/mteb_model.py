@@ -125,7 +125,7 @@ class MtebModel:
         else:
             raise UserError(f"task {name}: expected texts on one side and videos on the other, and nothing besides")
         say(f"{name}: {number_of(len(query_ids), 'queries')}, {number_of(len(document_ids), 'candidates')}")
-        if task_metadata.dataset["path"] == OF_MSR_VTT:
+        if task_metadata.dataset.get("path") == OF_MSR_VTT:
             say(f"note: {ABOUT_MSR_VTT}")
         return {
             query: _best(row, document_ids, top_k, None if top_ranked is None else top_ranked.get(query, ()))
@@ -162,12 +162,14 @@ def _parts(features: Iterator[tuple[int, Features]]) -> Iterator[list[tuple[int,
 def _best(
     scores: np.ndarray, document_ids: Sequence[str], top_k: int, ranked: Collection[str] | None
 ) -> dict[str, float]:
+    """Return {id: score} of the best documents of a query that have a score, and are among ``ranked`` if given."""
     is_wanted = np.isfinite(scores)
     if ranked is not None:
         is_wanted &= np.isin(document_ids, list(ranked))
     wanted = np.flatnonzero(is_wanted)
     best = wanted[np.argsort(-scores[wanted], kind="stable")[:top_k]]
-    return {document_ids[number]: float(scores[number]) for number in best} or {NO_DOCUMENT: 0.0}
+    found = {document_ids[number]: float(scores[number]) for number in best.tolist()}
+    return found or {NO_DOCUMENT: 0.0}
 
 
 def _texts_of(side: "Dataset") -> list[str] | None:
@@ -225,7 +227,8 @@ def mteb_model(
         run: Folder of a run, exported or not, or its name with ``dataset``.
         features: Instead of a run: an encoder such as "clip_vit_b32" or "hf:google/siglip2-base-patch16-224".
         dataset: Folder of a data set whose video ids are those of the task, as of one that ``mteb_task`` made.
-        weights: With ``features``: file or folder of its weights. None: where the extraction found them.
+        weights: File or folder of the weights of the encoder, or of that whose features a run reads, if these are of
+            one. None: where the extraction found them.
         device: What computes; see ``find_device``.
         trust: Modules of your own that may be imported if the run names them.
 
@@ -238,12 +241,11 @@ def mteb_model(
     check_mteb()
     if (run is None) == (features is None):
         raise SettingError("run", run, "expected either a run or features of an encoder")
+    place = None if weights is None else Path(weights)
     if run is not None:
-        if weights is not None:
-            raise SettingError("weights", weights, "applies to features; a run has its own; omit it")
-        return _model_of_run(run, dataset, device, trust)
+        return _model_of_run(run, dataset, place, device, trust)
     assert features is not None
-    return _model_of_encoder(features, dataset, None if weights is None else Path(weights), device)
+    return _model_of_encoder(features, dataset, place, device)
 
 
 def check_mteb() -> None:
@@ -254,7 +256,9 @@ def check_mteb() -> None:
         raise UserError(missing_package_message(error) or f"mteb cannot be imported: {error}") from None
 
 
-def _model_of_run(run: Path | str, dataset: Path | str | None, device: str, trust: Collection[str]) -> MtebModel:
+def _model_of_run(
+    run: Path | str, dataset: Path | str | None, weights: Path | None, device: str, trust: Collection[str]
+) -> MtebModel:
     folder = run_in(dataset, run)
     loaded = load_run(folder, device, trust)
     about, config = read_run(folder), loaded.config
@@ -275,8 +279,12 @@ def _model_of_run(run: Path | str, dataset: Path | str | None, device: str, trus
         max_tokens=config.data.max_text_tokens,
     )
     if dataset is not None:
+        if weights is not None:
+            raise SettingError("weights", weights, "changes nothing: features are looked up in the data set; omit it")
         return MtebModel(meta, loaded, StoredVideos(by_name))
-    extractors = {name: extractor_of_store(store, device=device) for name, store in by_name.items()}
+    if weights is not None and len(by_name) > 1:
+        raise SettingError("weights", weights, f"the run reads features of several: {', '.join(by_name)}; omit it")
+    extractors = {name: extractor_of_store(store, weights, device) for name, store in by_name.items()}
     return MtebModel(meta, loaded, DecodedVideos(extractors))
 
 
@@ -327,7 +335,7 @@ def _meta(
     """
     from mteb.models.model_meta import ModelMeta, ScoringFunction
 
-    text = json.dumps(made | {"vlalign": package_version()}, sort_keys=True)
+    text = json.dumps({**made, "vlalign": package_version()}, sort_keys=True)
     return ModelMeta(
         loader=None,
         name=f"vlalign/{name}",

@@ -68,9 +68,7 @@ def mteb_task(
     }
     right: dict[str, dict[str, int]] = {}
     for text_id, caption in zip(text_ids, captions, strict=True):
-        query, document = (
-            (text_id, caption.video_id) if direction == "text_to_video" else (caption.video_id, text_id)
-        )
+        query, document = (text_id, caption.video_id) if direction == "text_to_video" else (caption.video_id, text_id)
         right.setdefault(query, {})[document] = 1
     queries, corpus = direction.split("_to_")
 

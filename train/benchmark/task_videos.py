@@ -12,7 +12,6 @@ from ...extract.decoding.errors import VideoError
 from ...extract.extractor import Extractor
 from ...extract.pipeline.engine import extract_videos
 from ...extract.pipeline.video_jobs import VideoJob
-from ...storage.common.errors import UserError
 from ...storage.common.progress import progress
 from ...storage.records import VideoFeatures
 from ...storage.stores.store import Store
@@ -104,4 +103,3 @@ def _jobs(
 def _stored(rows: VideoFeatures, extractor: Extractor) -> VideoFeatures:
     """Return features in the type in which a store has them."""
     return replace(rows, features=rows.features.astype(extractor.profile.row_type))
-
