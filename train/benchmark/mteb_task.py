@@ -2,7 +2,7 @@
 
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from ...storage.captions.files import choose_protocol, read_captions
 from ...storage.common.errors import SettingError, UserError
@@ -11,16 +11,13 @@ from ...storage.records import SPLITS, Caption
 from ..data.usable_captions import captions_of_split
 from .mteb_model import check_mteb
 
-if TYPE_CHECKING:
-    from mteb.abstasks.retrieval import AbsTaskRetrieval
-
 Direction = Literal["text_to_video", "video_to_text"]
 CATEGORIES: dict[Direction, Literal["t2v", "v2t"]] = {"text_to_video": "t2v", "video_to_text": "v2t"}
 
 
 def mteb_task(
     dataset: Path | str, *, split: str = "test", direction: Direction = "text_to_video", protocol: str = ""
-) -> "AbsTaskRetrieval":
+) -> Any:
     """Return a split of a data set as a task that ``mteb.evaluate`` takes.
 
     Each caption and each video that has one is a query or a candidate; the ids of videos are those of the data set, so
@@ -38,7 +35,8 @@ def mteb_task(
         protocol: Protocol of the data set; "" for the usual one.
 
     Returns:
-        The task, called ``<data set>-<split>-t2v`` or ``-v2t``, whose main score is nDCG@10 as for tasks of MVEB.
+        The task, an ``AbsTaskRetrieval`` called ``<data set>-<split>-t2v`` or ``-v2t``, whose main score is nDCG@10, as
+        for the tasks of MVEB.
 
     Raises:
         UserError: mteb is not installed; the data set or the split has no captions; or captions are about parts of
