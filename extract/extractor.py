@@ -33,6 +33,7 @@ from .models.network import Network
 from .models.weights import load_published, load_random, published_weights
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+CPU = torch.device("cpu")
 NAMED = ("pretrained", "random")
 """Weights that are no path."""
 NO_WEIGHTS = Weights(name="none", sha256="")
@@ -243,23 +244,24 @@ def load_hub_network(encoder: HubEncoder) -> tuple[Network, Weights]:
     return encoder.load()
 
 
-def load_for_store(profile: Profile, weights: Path) -> Extractor:
-    """Load the extractor that made a store, on the CPU.
+def load_for_store(profile: Profile, weights: Path, device: torch.device = CPU) -> Extractor:
+    """Load the extractor that made a store.
 
     Args:
         profile: The store's profile.
         weights: File or folder of the weights that made it.
+        device: What the network computes on.
 
     Raises:
         UserError: The weights are missing or those of another model.
     """
     if not is_of_hub(profile):
-        extractor = load_extractor(profile.name, weights=weights, precision=profile.precision)
+        extractor = load_extractor(profile.name, weights=weights, device=str(device), precision=profile.precision)
         return replace(extractor, profile=replace(extractor.profile, decoding=profile.decoding))
     encoder = HubEncoder.of_store(profile, weights)
     network, used = load_hub_network(encoder)
     made = replace(encoder.profile, precision=profile.precision, decoding=profile.decoding)
-    return _on_device(made, used, network, torch.device("cpu"))
+    return _on_device(made, used, network, device)
 
 
 def _on_device(profile: Profile, used: Weights, network: Network, device: torch.device) -> Extractor:

@@ -56,6 +56,8 @@ PLACES = {
     "storage/shards/write.py lay_out": "in memory",
     "storage/common/user_state.py writable_state_file": "the user's own state, which is in no data set",
     "storage/captions/word_vectors.py write_word_vectors": "an open file",
+    "train/benchmark/task_videos.py _jobs": OWN,
+    "train/benchmark/task_videos.py features": OWN,
     "train/data/text_inputs.py save_text_inputs": "a folder with a random name, in one that make_folder has checked",
     "train/data/text_inputs.py save": "a folder with a random name, in one that make_folder has checked",
     "train/loop/event_log.py _open_board": "a folder that make_folder has checked, without links",

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -205,14 +205,24 @@ def pin_revision(text: str) -> str:
 def download_model(model: str, revision: str | None, what: str, option: str) -> ModelFiles:
     """Return the files of a model of the hub: those that its cache on this machine has, or else downloaded.
 
+    The arguments and errors are those of ``download``.
+    """
+    found = download(model, revision, DOWNLOADED_FILES, what, f"pass {option}")
+    return ModelFiles(found, model, found.name)
+
+
+def download(model: str, revision: str | None, patterns: Sequence[str], what: str, instead: str) -> Path:
+    """Return the folder of a revision in the hub's cache, with files of a repository that were downloaded if need be.
+
     Args:
         model: ``ORG/MODEL``.
         revision: A branch, a tag or a commit; None for the newest.
-        what: What needs it, for messages, such as "features hf:ORG/MODEL".
-        option: The option that takes a folder of the model, for messages.
+        patterns: Which files, such as "*.json".
+        what: What needs them, for messages, such as "features hf:ORG/MODEL".
+        instead: What to do with a folder instead, for messages, such as "pass --features hf:/path/to/FOLDER".
 
     Raises:
-        UserError: There is no such model or revision, or the hub cannot be reached.
+        UserError: There is no such repository or revision, or the hub cannot be reached.
     """
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import (
@@ -225,21 +235,20 @@ def download_model(model: str, revision: str | None, what: str, option: str) -> 
 
     try:
         offline = constants.HF_HUB_OFFLINE  # some versions of huggingface_hub would ask the hub all the same
-        found = Path(
-            snapshot_download(model, revision=revision, allow_patterns=list(DOWNLOADED_FILES), local_files_only=offline)
+        return Path(
+            snapshot_download(model, revision=revision, allow_patterns=list(patterns), local_files_only=offline)
         )
-        return ModelFiles(found, model, found.name)
     except GatedRepoError:
         reason = f"its owners must allow it first: ask at https://huggingface.co/{model}, then run hf auth login"
     except RevisionNotFoundError:
         reason = f"it has no revision {revision}; expected a branch, a tag or a commit"
     except RepositoryNotFoundError:
-        reason = f"the hub has no such model, or it is private: run hf auth login; for a folder, pass {option}"
+        reason = f"the hub has no such model, or it is private: run hf auth login; for a folder, {instead}"
     except LocalEntryNotFoundError:
         at = f" --revision {revision}" if revision else ""
         reason = (
             "not in the hub's cache on this machine, and the hub cannot be reached; where it can be, run "
-            f"hf download {model}{at} --local-dir FOLDER, bring the folder here and pass {option}"
+            f"hf download {model}{at} --local-dir FOLDER, bring the folder here and {instead}"
         )
     except (HfHubHTTPError, OSError, ValueError) as error:
         reason = reason_of(error)

@@ -119,7 +119,9 @@ def make_parser(own_task: Task[Any] | None = None) -> Parser:
         "metrics.json and report.html into the run's folder.",
         EXAMPLES,
     )
-    parser.add_argument("run", nargs="?", metavar="RUN", help="a run's folder or name (default: the last one finished)")
+    parser.add_argument(
+        "run", nargs="?", metavar="RUN", help="a run's folder or name, or hf:ORG/NAME (default: the last one finished)"
+    )
     parser.add_argument(
         "--on",
         metavar="DATASET",

@@ -26,7 +26,7 @@ def index_parser(prog: str, description: str, examples: str) -> Parser:
         "run",
         metavar="RUN",
         nargs="?",
-        help="a run's folder or name (default: the last one finished; none with --features)",
+        help="a run's folder or name, or hf:ORG/NAME (default: the last one finished; none with --features)",
     )
     add_encoder(parser)
     add_trust(parser)

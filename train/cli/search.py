@@ -318,7 +318,7 @@ def make_parser() -> Parser:
         "run",
         metavar="RUN",
         nargs="?",
-        help="a run's folder or name (default: the last one finished; none with --features)",
+        help="a run's folder or name, or hf:ORG/NAME (default: the last one finished; none with --features)",
     )
     parser.add_argument("query", metavar="TEXT", nargs="?", help="text query")
     parser.add_argument("more_words", nargs="*", help=argparse.SUPPRESS)  # of a text without quotes

@@ -129,7 +129,7 @@ def make_parser() -> Parser:
         "run",
         metavar="RUN",
         nargs="?",
-        help="a run's folder or name (default: the last one finished; none with --features)",
+        help="a run's folder or name, or hf:ORG/NAME (default: the last one finished; none with --features)",
     )
     parser.add_argument(
         "--features", help="search without a run: features whose encoder also reads texts (such as clip_vit_b32)"

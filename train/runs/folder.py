@@ -20,6 +20,7 @@ from ..recipes.recipes import RECIPES, usual_recipe
 from ..recipes.train_config import TrainConfig, default_settings
 from ..untrusted_files import TRAIN_AGAIN
 from .files import IDF_FILE, LABELS_FILE, RUN_FILE, TEXT_FOLDER, VIDEO_FOLDER
+from .hub_runs import hub_run, is_hub_run
 from .run_json import is_exported, read_config, read_run
 
 HINTS = {"features": "vlalign-extract", "captions": "vlalign-preprocess"}
@@ -36,8 +37,9 @@ def find_run(root: Path, dataset: str | None, name: str | None) -> Path:
     Args:
         root: Folder of all data sets.
         dataset: Where to look first; None: in all data sets.
-        name: A path, or a name under ``<root>/<dataset>/runs``; None: the run that was finished last. Runs that cannot
-            be read, such as those of an objective that this version does not know, are then skipped with a line each.
+        name: A path, a name under ``<root>/<dataset>/runs`` or "hf:ORG/NAME"; None: the run that was finished last.
+            Runs that cannot be read, such as those of an objective that this version does not know, are then skipped
+            with a line each.
 
     Raises:
         UserError: There is no such run, or there are several, or none can be read.
@@ -75,10 +77,14 @@ def finished_runs(root: Path, dataset: str | None, name: str | None) -> list[Pat
     Args:
         root: Folder of all data sets.
         dataset: Where to look first; None: in all data sets.
-        name: A path, a name under ``<root>/<dataset>/runs``, or any other text, which no run has. None: all runs.
+        name: A path, a name under ``<root>/<dataset>/runs``, "hf:ORG/NAME", or any other text, which no run has. None:
+            all runs.
+
+    Raises:
+        UserError: The hub has no such run.
     """
     # os.path.exists and glob.glob take any text; Path.exists and Path.glob raise if it is too long for a file's name.
-    if name is not None and os.path.exists(Path(name) / RUN_FILE):
+    if name is not None and (is_hub_run(name) or os.path.exists(Path(name) / RUN_FILE)):
         return [named_folder(name)]
     pattern = glob.escape(name.strip("/")) if name else "*"
 
@@ -95,7 +101,7 @@ def run_in(dataset: Path | str | None, run: Path | str | None) -> Path:
     Args:
         dataset: A data set's folder, where a name is looked up first; or else in those beside it. None: ``run`` is a
             folder.
-        run: A run's folder or name. None: the run of the data set that was finished last.
+        run: A run's folder or name, or "hf:ORG/NAME". None: the run of the data set that was finished last.
 
     Raises:
         UserError: There is no such run.
@@ -105,7 +111,7 @@ def run_in(dataset: Path | str | None, run: Path | str | None) -> Path:
         return find_run(folder.root, folder.name, None if run is None else str(run))
     if run is None:
         raise UserError("which run? expected its folder, or that of a data set")
-    if not os.path.exists(Path(run) / RUN_FILE):  # False for any long text
+    if not is_hub_run(run) and not os.path.exists(Path(run) / RUN_FILE):  # False for any long text
         shown = one_line(str(run))[:MAX_SHOWN_CHARACTERS]
         raise UserError(
             f"run {shown}: not the folder of a finished run; expected one, or a name with the folder of its data set"
@@ -114,7 +120,13 @@ def run_in(dataset: Path | str | None, run: Path | str | None) -> Path:
 
 
 def named_folder(run: Path | str) -> Path:
-    """Return a run's folder so that its last part is its name, which "." and ".." do not have."""
+    """Return a run's folder so that its last part is its name, which "." and ".." do not have.
+
+    Raises:
+        UserError: It is named "hf:ORG/NAME", and the hub has no such run.
+    """
+    if is_hub_run(run):
+        return hub_run(str(run))
     path = Path(run)
     return path if path.name not in ("", "..") else Path(os.path.abspath(path))
 

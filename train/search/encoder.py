@@ -30,6 +30,7 @@ from .moments import ScoreCurve
 if TYPE_CHECKING:
     from ...extract.encoders.hub_text import HubTextTower
     from ...extract.encoders.text_tower import ClipTextTower
+    from ...extract.extractor import Extractor
     from ..scoring.query_biases import DotProducts
 
 TINY = float(np.finfo(np.float32).tiny)
@@ -246,8 +247,7 @@ class StoreEncoder:
     def encode_image(self, path: Path) -> np.ndarray:
         """Return the mean of the rows that the same model gives an image, of length 1."""
         weights_path = self._weights if isinstance(self.tower, UserError) else self.tower.weights_path
-        shown = image_features(self.store, path, weights_path)
-        return _window_means(shown, [Clip(shown.video_id, None, None)])[0]
+        return video_vector(image_features(self.store, path, weights_path))
 
     def score(self, text: str, clips: Sequence[Clip], rerank: int) -> ClipScores | None:
         """Return None: the vectors are all there is."""
@@ -298,6 +298,11 @@ def _window_means(video: VideoFeatures, clips: Sequence[Clip]) -> np.ndarray:
     return l2_normalize((sums[last] - sums[first]) / (last - first)[:, None])
 
 
+def video_vector(video: VideoFeatures) -> np.ndarray:
+    """Return the mean of a whole video's rows, each of length 1, of length 1: [D]. NaN without rows."""
+    return _window_means(video, [Clip(video.video_id, None, None)])[0]
+
+
 def image_features(store: Store, path: Path, weights: Path | None = None) -> VideoFeatures:
     """Return the features of an image, made as those of a store were.
 
@@ -309,26 +314,42 @@ def image_features(store: Store, path: Path, weights: Path | None = None) -> Vid
     Raises:
         UserError: The image or the weights cannot be read, or the store was imported.
     """
-    from ...extract import extract_video, load_extractor
+    from ...extract import extract_video
+
+    try:
+        return extract_video(path, [extractor_of_store(store, weights)])[store.profile.name]
+    except VideoError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def extractor_of_store(store: Store, weights: Path | None = None, device: str = "cpu") -> "Extractor":
+    """Return the extractor that made a store.
+
+    Args:
+        store: The store.
+        weights: File or folder of the weights that made it. None: where the extraction found them.
+        device: What the network computes on; see ``find_device``.
+
+    Raises:
+        UserError: The weights cannot be read, or the store was imported.
+    """
+    from ...extract import load_extractor
     from ...extract.encoders.weights_paths import find_weights
     from ...extract.extractor import load_for_store, without_network
+    from ...storage.common.device import find_device
 
-    used = store.weights
+    used, at = store.weights, find_device(device)
     if store.profile.is_frames:
         extractor = without_network(store.profile)
     elif used.is_random:
         seed = int("".join(filter(str.isdigit, used.name)) or 0)
-        extractor = load_extractor(store.profile.name, weights="random", seed=seed)
+        extractor = load_extractor(store.profile.name, weights="random", seed=seed, device=str(at))
     else:
-        extractor = load_for_store(store.profile, weights or find_weights(store.profile, used))
+        extractor = load_for_store(store.profile, weights or find_weights(store.profile, used), at)
     if (extractor.profile, extractor.weights.sha256) != (store.profile, used.sha256):
-        raise UserError(
-            f"{store.where}: {path} cannot be encoded as this store was made; use a store that was extracted"
-        )
-    try:
-        return extract_video(path, [extractor])[store.profile.name]
-    except VideoError as error:
-        raise UserError(f"{path}: {error}") from None
+        problem = "not made as this version makes it, so nothing else can be encoded like it"
+        raise UserError(f"{store.where}: {problem}; use a store that was extracted")
+    return extractor
 
 
 def open_store_encoder(dataset: DatasetFolder, features: str, weights: Path | None) -> StoreEncoder:
