@@ -17,6 +17,7 @@ COMMANDS = {
     "search": ("vlalign.train.cli.search", "find the moments that match a text or an image"),
     "serve": ("vlalign.train.cli.serve", "search in the browser"),
     "index": ("vlalign.train.cli.index", "build or update the search index of a data set"),
+    "measure": ("vlalign.train.cli.measure", "measure search by a public protocol"),
     "sync": ("vlalign.train.cli.sync", "bring a data set up to date with folders of your own videos"),
     "runs": ("vlalign.train.cli.runs", "show, compare, rename and delete runs"),
     "store": ("vlalign.storage.cli.store", "inspect, check and repair feature stores; import and export features"),
