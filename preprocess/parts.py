@@ -9,7 +9,15 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..storage.captions.files import EXTRA_COLUMNS, INPUT_FIELDS, extra_columns, part_path, read_part_about, write_part
+from ..storage.captions.files import (
+    EXTRA_COLUMNS,
+    INPUT_FIELDS,
+    MOMENT_FIELDS,
+    extra_columns,
+    part_path,
+    read_part_about,
+    write_part,
+)
 from ..storage.captions.idf import write_counts
 from ..storage.captions.languages import languages_among
 from ..storage.common.errors import UserError
@@ -60,7 +68,9 @@ def part_key(captions: Sequence[Caption], tagger: str) -> str:
 
 def input_bytes(caption: Caption) -> bytes:
     """Return all fields of a caption that come from the annotations."""
-    own = [dict(caption.extra)] if caption.extra else []
+    own: list[object] = [dict(caption.extra)] if caption.extra else []
+    if caption.query is not None:
+        own += [getattr(caption, name) for name in MOMENT_FIELDS]
     return json.dumps([*(getattr(caption, name) for name in INPUT_FIELDS), *own]).encode()
 
 

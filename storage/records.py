@@ -326,13 +326,17 @@ class Caption:
     question_type: str | None = None
     recording: str | None = field(default=None, metadata=ADDED_LATER)
     """Id of the recording of a spoken caption, in the data set's ``logmel`` store. The caption is its transcript."""
+    query: str | None = field(default=None, metadata=ADDED_LATER)
+    """Id of the query that the caption is, where a query has several moments: a caption each (QVHighlights)."""
+    saliency: list[int] = field(default_factory=list, metadata=ADDED_LATER)
+    """How well each 2 s of the clip fit, 0 to 4, by three annotators, one after the other (QVHighlights)."""
     extra: Mapping[str, float] = field(default_factory=dict)
     """{column: number} in columns of the user's own, without those that are blank. Objectives get them as inputs."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.video_id, str) or not self.video_id.strip():
             raise ValueError(f"the video is {self.video_id!r}, expected an id")
-        for value in (self.video_id, self.caption, self.task, self.answer, self.recording):
+        for value in (self.video_id, self.caption, self.task, self.answer, self.recording, self.query):
             if value is not None:
                 check_text(value)
         if self.recording is not None and not self.recording.strip():

@@ -6,6 +6,7 @@ To add one, write a module with a ``Dataset`` here and add a row to ``DATASETS``
 
 from . import (
     activitynet,
+    charades_sta,
     coin,
     crosstask,
     howto100m,
@@ -15,6 +16,7 @@ from . import (
     msvd,
     msvd_qa,
     places,
+    qvhighlights,
     smit,
     vatex,
     youcook2,
@@ -35,4 +37,6 @@ DATASETS: dict[str, Dataset] = {
     "places": places.DATASET,
     "smit": smit.DATASET,
     "vatex": vatex.DATASET,
+    "charades_sta": charades_sta.DATASET,
+    "qvhighlights": qvhighlights.DATASET,
 }

@@ -51,9 +51,13 @@ RECORD_SCHEMA = pa.schema(
 CAPTION_SCHEMA = pa.schema([pa.field("clip_id", pa.string()), *RECORD_SCHEMA])
 """The columns of every caption table. Columns of the user's own follow, with ``EXTRA_PREFIX``."""
 OPTIONAL_COLUMNS = {name for name, field in _FIELDS.items() if field.metadata.get("added_later")}
-"""Columns that older tables lack. Their values are None."""
-INPUT_FIELDS = tuple(name for name, field in _FIELDS.items() if not field.metadata.get("tagged"))
-"""Fields that come from the annotations rather than from tagging."""
+"""Columns that older tables lack. Their values are None, or empty lists."""
+MOMENT_FIELDS = ("query", "saliency")
+"""Fields that only moments of queries have (QVHighlights)."""
+INPUT_FIELDS = tuple(
+    name for name, field in _FIELDS.items() if not field.metadata.get("tagged") and name not in MOMENT_FIELDS
+)
+"""Fields that come from the annotations rather than from tagging, without ``MOMENT_FIELDS``."""
 ABOUT_NAME = "about.json"
 OTHER_LANGUAGES = "other_languages"
 """Field of ``about.json``: share of captions in each language that the tagger does not speak; missing if hardly any."""
@@ -88,7 +92,7 @@ ABOUT_RULES = {
 """{field of ``about.json`` that is used: (whether a value fits, what does)}"""
 CACHE_NAME = f"captions{SUFFIX}"
 """The content of all parts, to be mapped."""
-CACHE_FORMAT = 1
+CACHE_FORMAT = 2
 MAX_CAPTIONS = 1 << 31
 """Their numbers are stored in four bytes."""
 ENCODED_AT_ONCE = 1 << 16

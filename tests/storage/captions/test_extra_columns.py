@@ -53,6 +53,7 @@ def test_a_table_without_columns_of_ones_own_is_as_it_always_was(tmp_path):
     TensorFile(tmp_path / files.CACHE_NAME, TENSOR_TYPES, files.CACHE_FORMAT, "", "")  # has these tensors only
     # As version 1.0 hashed it: another hash would tag all captions again.
     assert input_bytes(PLAIN[0]) == b'["v", "c0", "train", null, null, null, null, null, null, null]'
+    assert len({input_bytes(replace(PLAIN[0], query="1", saliency=[score])) for score in (0, 4)}) == 2
 
 
 def test_a_change_of_a_number_alone_changes_what_a_part_is_known_by():

@@ -22,6 +22,9 @@ CAPTIONS = [
         pos_tags=["DET", "NOUN"],
     ),
     Caption(video_id="v", caption="sits", split="test", start_seconds=0.0, end_seconds=1.25, recording="wavs/7/ä"),
+    Caption(
+        video_id="w", caption="a dog", split="test", start_seconds=2.0, end_seconds=4.0, query="7", saliency=[4, 0, 3]
+    ),
 ]
 
 
@@ -36,7 +39,7 @@ def test_captions_are_read_as_written(tmp_path):
     assert captions.read_captions_about(tmp_path) == {"tagger": "tiny"}
     assert captions.read_part_about(captions.part_path(tmp_path, 1)) == {"model": "tiny"}
     clip_ids = [pq.read_table(captions.part_path(tmp_path, n))["clip_id"].to_pylist() for n in (0, 1)]
-    assert clip_ids == [["v"], ["v#0.0-1.25"]]
+    assert clip_ids == [["v"], ["v#0.0-1.25", "w#2.0-4.0"]]
 
 
 def test_texts_are_those_of_the_records_in_the_order_of_the_table(tmp_path, monkeypatch):
@@ -50,12 +53,12 @@ def test_texts_are_those_of_the_records_in_the_order_of_the_table(tmp_path, monk
         assert list(of.texts()) == [caption.caption for caption in of]
 
 
-def test_a_caption_table_without_the_recording_column_is_read(tmp_path):
+def test_a_caption_table_without_the_columns_that_were_added_later_is_read(tmp_path):
     captions.write_part(tmp_path, 0, CAPTIONS, {})
     captions.write_captions_about(tmp_path, {})
     path = captions.part_path(tmp_path, 0)
-    pq.write_table(pq.read_table(path).drop_columns(["recording"]), path)
-    assert list(read_captions(tmp_path)) == [CAPTIONS[0], replace(CAPTIONS[1], recording=None)]
+    pq.write_table(pq.read_table(path).drop_columns(["recording", "query", "saliency"]), path)
+    assert list(read_captions(tmp_path)) == [replace(c, recording=None, query=None, saliency=[]) for c in CAPTIONS]
 
 
 @pytest.mark.parametrize("column", ["clip_id", "words"])

@@ -1,0 +1,70 @@
+"""The command vlalign-measure."""
+
+import argparse
+from pathlib import Path
+
+from ...storage.cli.command import run_command
+from ...storage.cli.parser import Parser, add_trust, command_parser
+from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE
+from ...storage.common.terminal import show
+from ...storage.records import SPLITS
+from ..yardsticks import YARDSTICKS
+from .search import LIKE_WEIGHT, add_encoder, run_of, source_of
+
+EXAMPLES = """vlalign-measure moments --dataset charades_sta --features clip_vit_b32
+  vlalign-measure copies --dataset vsc2022 --features clip_vit_b32 --ground-truth train_matching_ground_truth.csv
+  vlalign-measure composed --dataset momentseeker --features siglip2 --ground-truth movie_ti2v.json"""
+
+
+def _measure(args: argparse.Namespace) -> int:
+    args.run = run_of(args)
+    source = source_of(args)
+    from ..yardsticks.measure import MeasureSettings, measure  # numpy and torch take their time
+
+    settings = MeasureSettings(
+        split=args.split, protocol=args.protocol, ground_truth=args.ground_truth, like_weight=args.like_weight
+    )
+    result = measure(args.yardstick, source, settings)
+    show("\n".join(result.summary))
+    show(f"metrics: {result.folder / 'metrics.json'}")
+    return EXIT_INCOMPLETE if result.num_skipped else EXIT_DONE
+
+
+def make_parser() -> Parser:
+    """Return the parser of vlalign-measure."""
+    measured = "; ".join(f"{name}: {what}" for name, what in YARDSTICKS.items())
+    parser = command_parser(
+        "vlalign-measure",
+        f"Measure search by a public protocol, with --features or with a run. {measured}.",
+        EXAMPLES,
+    )
+    parser.add_argument("yardstick", choices=YARDSTICKS, help="what is measured")
+    parser.add_argument(
+        "run",
+        metavar="RUN",
+        nargs="?",
+        help="a run's folder or name (default: the last one finished; none with --features)",
+    )
+    add_encoder(parser)
+    parser.add_argument("--split", choices=SPLITS, help="of moments: captions that are the queries (default: test)")
+    parser.add_argument("--protocol", help="of moments: protocol of the captions (default: the usual one)")
+    parser.add_argument(
+        "--ground-truth",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="of copies and composed: the published file; of composed, may be given several times",
+    )
+    parser.add_argument(
+        "--like-weight",
+        type=float,
+        help=f"of composed: weight of the example beside the text, 0 to 1 (default: {LIKE_WEIGHT})",
+    )
+    add_trust(parser)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    return run_command(_measure, make_parser(), argv)

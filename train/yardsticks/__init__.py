@@ -1,0 +1,8 @@
+"""Search measured by public protocols."""
+
+YARDSTICKS = {
+    "moments": "the moments of a video that a text describes (Charades-STA, QVHighlights, or any captions with times)",
+    "copies": "copies of videos (VSC2022)",
+    "composed": "the parts of a long video for a text with an image or a clip (MomentSeeker)",
+}
+"""{name: what is measured}"""

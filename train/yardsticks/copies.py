@@ -1,0 +1,254 @@
+"""Copies: how well vectors of videos find the video that another one was copied from (VSC2022).
+
+The videos are those of the Meta AI Video Similarity Challenge: queries, whose ids begin with Q, and references, with R.
+All pairs of a query and a reference are ranked in one list, by their score:
+
+- ``whole videos``: the cosine of the vectors of both videos, by which ``vlalign-index --duplicates`` finds duplicates;
+- ``search windows``: the highest cosine of a search window of each, as the challenge's descriptor track compares all
+  descriptors of both, and as ``vlalign-search --like`` finds a part of a video.
+
+Sources: Pizzi et al. 2023; ``evaluate_descriptor_track`` in ``vsc/descriptor_eval_lib.py`` and ``average_precision`` in
+``vsc/metrics.py`` of facebookresearch/vsc2022.
+"""
+
+import csv
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ...storage.common.errors import UserError
+from ...storage.common.files import check_regular
+from ...storage.common.problems import Problems
+from ...storage.common.progress import progress
+from ..search.encoder import l2_normalize
+from ..search.index import WindowIndex
+from .ground_truth import EXPECTED, ids_by_name
+from .result import Measured
+
+PAIRS_PER_QUERY = 25
+"""So many pairs for each query count, the best of all (``AGGREGATED_CANDIDATES_PER_QUERY``)."""
+NEAREST = 10
+"""References of a query that mAP@10 counts."""
+WINDOWS_AT_ONCE = 1 << 12
+"""Windows of queries, and of references, whose products are in memory: 64 MiB; those of one video more may fit in."""
+NOTES = (
+    "descriptors are the vectors of search windows, of which there are fewer than the one for each second that the "
+    "challenge allows; all pairs of windows are compared, not only the 1,200 best for each query",
+    "the matching track, which asks when a copy begins in both videos, is not measured: search shows no such times",
+)
+
+
+@dataclass(frozen=True)
+class RankedPairs:
+    """The pairs of queries and references with the highest scores."""
+
+    queries: np.ndarray
+    """int64 [P], index of each pair's query, the best pair first."""
+    references: np.ndarray
+    """int64 [P]"""
+    scores: np.ndarray
+    """float32 [P]"""
+    nearest_QK: np.ndarray
+    """int64 [Q, K], the best references of each query, the best first; -1 where there are fewer."""
+
+
+def read_copies(path: Path) -> set[tuple[str, str]]:
+    """Return the (query, reference) pairs of a ground truth of VSC2022: a CSV file with ``query_id`` and ``ref_id``.
+
+    Both tracks' files are read; of the matching track's, which has a row for each copied part, times do not count.
+
+    Raises:
+        UserError: The file is not as published.
+    """
+    check_regular(path)
+    pairs: set[tuple[str, str]] = set()
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file, strict=True)
+            if missing := {"query_id", "ref_id"} - set(reader.fieldnames or ()):
+                raise UserError(f"{path}: no column {', '.join(sorted(missing))}; {EXPECTED}")
+            for row in reader:
+                query, reference = row["query_id"], row["ref_id"]
+                if not (query or "").startswith("Q") or not (reference or "").startswith("R"):
+                    problem = f"the pair {query!r} and {reference!r}, expected ids that begin with Q and R"
+                    raise UserError(f"{path}, line {reader.line_num}: {problem}")
+                pairs.add((query, reference))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); expected a ground truth of VSC2022") from None
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not valid CSV in UTF-8 ({error}); {EXPECTED}") from None
+    if not pairs:
+        raise UserError(f"{path}: has no pair; {EXPECTED}")
+    return pairs
+
+
+def measure_copies(index: WindowIndex, pairs: Collection[tuple[str, str]], problems: Problems) -> Measured:
+    """Rank all pairs of a query and a reference, and compare the first ones with the right ones.
+
+    Args:
+        index: The search windows of all queries and references.
+        pairs: The right ones.
+        problems: Receives the pairs whose videos are not in the index, which are skipped.
+    """
+    ids = {name: video_id for name, video_id in ids_by_name(index.video_ids).items() if len(index.rows_of(video_id))}
+    queries = sorted(name for name in ids if name.startswith("Q"))
+    references = sorted(name for name in ids if name.startswith("R"))
+    if not queries or not references:
+        raise UserError(
+            f"of {len(index.video_ids):,} videos in the index, {len(queries):,} are queries (Q...) and "
+            f"{len(references):,} references (R...); expected both, named as VSC2022 names them"
+        )
+    number_of = {name: number for names in (queries, references) for number, name in enumerate(names)}
+    right: set[tuple[int, int]] = set()
+    for query, reference in sorted(pairs):
+        if missing := [name for name in (query, reference) if name not in number_of]:
+            problems.add(f"copy {query} of {reference}: {missing[0]} is not in the index; skipped")
+        else:
+            right.add((number_of[query], number_of[reference]))
+    if not right:
+        raise UserError("no pair of the ground truth has both videos in the index; run vlalign-extract on them")
+    metrics: dict[str, dict[str, float]] = {}
+    rows = []
+    of_queries, of_references = ([ids[name] for name in names] for names in (queries, references))
+    for kind, whole in (("whole videos", True), ("search windows", False)):
+        found = rank_pairs(index, of_queries, of_references, whole=whole)
+        metrics[kind] = {"micro-AP": 100 * micro_ap(found, right), "mAP@10": 100 * mean_ap(found, right)}
+        listed = zip(found.queries.tolist(), found.references.tolist(), found.scores.tolist(), strict=True)
+        rows += [
+            {"by": kind, "query": queries[q], "reference": references[r], "score": score, "right": (q, r) in right}
+            for q, r, score in listed
+        ]
+    metrics["chance"] = _chance(len(queries), len(references), right)
+    copied = len({query for query, _ in right})
+    return Measured(
+        what=f"{len(right):,} of {len(pairs):,} copies; {len(queries):,} queries, {len(references):,} references",
+        metrics=metrics,
+        rows=rows,
+        notes=NOTES,
+        num_items=copied,
+    )
+
+
+def rank_pairs(index: WindowIndex, queries: Sequence[str], references: Sequence[str], *, whole: bool) -> RankedPairs:
+    """Return the best pairs of queries and references.
+
+    Args:
+        index: Their windows.
+        queries: Ids of videos.
+        references: Ids of other videos.
+        whole: Compare the vectors of whole videos; else the score is the highest of any two windows.
+    """
+    most = PAIRS_PER_QUERY * len(queries)
+    best, least = np.zeros((0, 3)), -np.inf  # score, query and reference of each pair; least score that counts
+    nearest = np.full((len(queries), NEAREST), -1, dtype=np.int64)
+    nearest_scores = np.full((len(queries), NEAREST), -np.inf, dtype=np.float32)
+    blocks = list(_blocks(index, references, whole=whole))
+    for first_reference, reference_vectors, reference_starts in progress(
+        iter(blocks), total=len(blocks), what="whole videos" if whole else "search windows", unit="blocks"
+    ):
+        reference_WD = reference_vectors()
+        for first_query, query_vectors, query_starts in _blocks(index, queries, whole=whole):
+            products = np.nan_to_num(query_vectors() @ reference_WD.T, nan=-np.inf)
+            scores = np.maximum.reduceat(np.maximum.reduceat(products, reference_starts, axis=1), query_starts, axis=0)
+            rows = slice(first_query, first_query + len(scores))
+            _keep_nearest(nearest[rows], nearest_scores[rows], scores, first_reference)
+            q, r = np.nonzero((scores >= least) & np.isfinite(scores))
+            best = np.concatenate([best, np.stack([scores[q, r], q + first_query, r + first_reference], axis=1)])
+            if len(best) > 2 * most:
+                best = _sorted(best)[:most]
+                least = best[-1, 0]
+    best = _sorted(best)[:most]
+    return RankedPairs(best[:, 1].astype(np.int64), best[:, 2].astype(np.int64), best[:, 0].astype(np.float32), nearest)
+
+
+def _sorted(pairs_P3: np.ndarray) -> np.ndarray:
+    """Return pairs (score, query, reference), the best first; of equal scores the first query and reference."""
+    return pairs_P3[np.lexsort((pairs_P3[:, 2], pairs_P3[:, 1], -pairs_P3[:, 0]))]
+
+
+def _blocks(
+    index: WindowIndex, video_ids: Sequence[str], *, whole: bool
+) -> Iterator[tuple[int, "_Vectors", np.ndarray]]:
+    """Yield (number of the first video, its and the next ones' vectors, where each one's begin) of a few videos."""
+    rows: list[np.ndarray] = []
+    first = 0
+    for number, video_id in enumerate(video_ids):
+        of_video = index.rows_of(video_id)
+        rows.append(of_video[:1] if whole else of_video)
+        if sum(map(len, rows)) >= WINDOWS_AT_ONCE or number == len(video_ids) - 1:
+            starts = np.cumsum([0, *map(len, rows)])[:-1]
+            yield first, _Vectors(index, np.concatenate(rows)), starts
+            rows, first = [], number + 1
+
+
+@dataclass(frozen=True)
+class _Vectors:
+    """Vectors of windows, which are read when they are called for."""
+
+    index: WindowIndex
+    rows: np.ndarray
+
+    def __call__(self) -> np.ndarray:
+        return l2_normalize(self.index.vectors_of(self.rows))
+
+
+def _keep_nearest(nearest: np.ndarray, nearest_scores: np.ndarray, scores: np.ndarray, first_reference: int) -> None:
+    """Put the best of new references among those that were the best before, in place: [Q, K] each."""
+    numbers = np.broadcast_to(np.arange(first_reference, first_reference + scores.shape[1]), scores.shape)
+    all_scores, all_numbers = np.hstack([nearest_scores, scores]), np.hstack([nearest, numbers])
+    order = np.argsort(-all_scores, axis=1, kind="stable")[:, :NEAREST]
+    nearest_scores[:] = np.take_along_axis(all_scores, order, axis=1)
+    nearest[:] = np.where(np.isfinite(nearest_scores), np.take_along_axis(all_numbers, order, axis=1), -1)
+
+
+def micro_ap(found: RankedPairs, right: Collection[tuple[int, int]]) -> float:
+    """Return the average precision of one list of all pairs, 0 to 1: the challenge's micro-AP.
+
+    Args:
+        found: The list.
+        right: (query, reference) of each copy.
+    """
+    is_right = np.array(
+        [pair in right for pair in zip(found.queries.tolist(), found.references.tolist(), strict=True)], dtype=bool
+    )
+    precision = is_right.cumsum() / np.arange(1, len(is_right) + 1)
+    return float(precision[is_right].sum() / len(right))
+
+
+def mean_ap(found: RankedPairs, right: Collection[tuple[int, int]]) -> float:
+    """Return the mean over queries that are copies of the average precision of their first ten references, 0 to 1.
+
+    It is ``map_at_10`` of mteb's task VSC2022Retrieval, whose queries and references are a part of the challenge's.
+    """
+    sources: dict[int, set[int]] = {}
+    for query, reference in right:
+        sources.setdefault(query, set()).add(reference)
+    precisions = []
+    for query, of_query in sources.items():
+        is_right = np.array([reference in of_query for reference in found.nearest_QK[query].tolist()])
+        precision = is_right.cumsum() / np.arange(1, len(is_right) + 1)
+        precisions.append(float(precision[is_right].sum() / len(of_query)))
+    return float(np.mean(precisions))
+
+
+def _chance(num_queries: int, num_references: int, right: Collection[tuple[int, int]]) -> dict[str, float]:
+    """Return the metrics of lists in random order, on average: the precision of any part of them is the same.
+
+    A right pair at rank n of N, with others before it by chance, has the precision (1 + (n - 1) (R - 1) / (N - 1)) / n.
+    """
+    num_pairs = num_queries * num_references
+    of_query = np.unique([query for query, _ in right], return_counts=True)[1]
+    by_query = [_random_ap(int(count), num_references, NEAREST) for count in of_query]
+    return {
+        "micro-AP": 100 * _random_ap(len(right), num_pairs, PAIRS_PER_QUERY * num_queries),
+        "mAP@10": 100 * float(np.mean(by_query)),
+    }
+
+
+def _random_ap(num_right: int, num_all: int, num_counted: int) -> float:
+    """Return the expected average precision of a list in random order, of which the first ones count."""
+    ranks = np.arange(1, min(num_all, num_counted) + 1)
+    others = (num_right - 1) / max(num_all - 1, 1)
+    return float(np.sum((1 + (ranks - 1) * others) / ranks) / num_all)

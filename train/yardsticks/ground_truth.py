@@ -1,0 +1,49 @@
+"""Tools for readers of published ground truth: paths of videos in it, and errors that name the file and the row."""
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+from ...storage.common.errors import UserError
+
+EXPECTED = "expected the file as its authors publish it"
+
+
+@contextmanager
+def as_published(path: Path, row: str) -> Iterator[None]:
+    """Turn the errors of code that expects the published structure of a file into a ``UserError`` of one line."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else str(error)
+        raise UserError(f"{path}, {row}: {reason}; {EXPECTED}") from None
+
+
+def file_below(folder: Path, named: str) -> Path | None:
+    """Return the file in a folder that a published file names by its path on another machine; None if there is none.
+
+    The longest end of the path that exists below the folder counts. A path with ``..``, or a link that leads out of the
+    folder, names no file.
+
+    Args:
+        folder: Where to look.
+        named: Such as ``/share/momentseeker/images/12.png``.
+    """
+    parts = [part for part in PurePosixPath(named).parts if part != "/"]
+    if ".." in parts:
+        return None
+    home = folder.resolve()
+    for first in range(len(parts)):
+        path = folder.joinpath(*parts[first:])
+        if path.is_file():
+            return path if path.resolve().is_relative_to(home) else None
+    return None
+
+
+def ids_by_name(video_ids: Collection[str]) -> dict[str, str]:
+    """Return {last part of an id: the id}, without names that several videos have."""
+    names: dict[str, str | None] = {}
+    for video_id in video_ids:
+        name = video_id.rsplit("/", 1)[-1]
+        names[name] = None if name in names else video_id
+    return {name: video_id for name, video_id in names.items() if video_id is not None}

@@ -1,0 +1,34 @@
+"""What a yardstick returns: metrics with those by chance, and what to know beside them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+MIN_COMPARABLE = 100
+"""Number of queries. With fewer, a single one moves a metric by more than a point."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """The result of a measurement."""
+
+    what: str
+    """How much was measured, such as "12 of 12 queries in 3 videos"."""
+    metrics: Mapping[str, Mapping[str, float]]
+    """{row of the table, such as "search" or "chance": {metric: value}}"""
+    rows: Sequence[Mapping[str, Any]]
+    """What was found, and what is right, for each query."""
+    notes: Sequence[str]
+    """Where the measurement departs from the published protocol, and what else limits comparisons."""
+    num_items: int
+    """Number of queries that count."""
+
+
+def metric_table(metrics: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
+    """Yield a table: a line for each metric, and a column for each row of ``Measured.metrics``."""
+    names = list(dict.fromkeys(name for values in metrics.values() for name in values))
+    width = max(map(len, names), default=0) + 2
+    yield f"{'percent':<{width}}" + "".join(f"{row:>14}" for row in metrics)
+    for name in names:
+        cells = (f"{values[name]:>14.2f}" if name in values else f"{'':>14}" for values in metrics.values())
+        yield f"{name:<{width}}" + "".join(cells)
