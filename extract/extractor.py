@@ -200,7 +200,7 @@ def load_extractor(
             raise SettingError("weights", weights, f"{name} uses no network and has none; remove --weights")
         profile = find_profile(name)
         if profile.is_shots and find_spec("scenedetect") is None:
-            todo = install_command(EXTRAS["shots"])
+            todo = install_command(*EXTRAS["shots"])
             raise UserError(f"features {name}: PySceneDetect is not installed; install it with: {todo}")
         return without_network(profile if profile.modality == "sound" else replace(profile, decoding=decoding))
     profile = replace(find_profile(name), precision=precision, decoding=decoding)

@@ -202,7 +202,7 @@ def test_without_the_library_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "scenedetect", None)
     with pytest.raises(UserError) as caught:
         load_extractor("shots")
-    assert install_command(EXTRAS["shots"]) in str(caught.value)
+    assert install_command(*EXTRAS["shots"]) in str(caught.value)
 
 
 def test_shots_are_no_features_of_a_network(tmp_path):
