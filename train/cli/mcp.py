@@ -1,10 +1,12 @@
 """The command vlalign-mcp."""
 
 import argparse
+import sys
 
 from ...storage.cli.command import run_command
 from ...storage.cli.parser import Parser, add_trust, command_parser
 from ...storage.common.errors import EXIT_DONE
+from ...storage.common.terminal import say
 from .search import add_encoder
 from .serve import open_searches
 
@@ -12,6 +14,8 @@ from .serve import open_searches
 def _answer(args: argparse.Namespace) -> int:
     from ..page.mcp_stdio import serve_stdio  # of the extra mcp
 
+    if sys.stdin.isatty():
+        say("note: an MCP client starts this command, and talks to it by standard input; Ctrl-C ends it")
     serve_stdio(lambda: open_searches(args))
     return EXIT_DONE
 

@@ -25,9 +25,9 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from ...storage.common.errors import SettingError, UserError
+from ...storage.common.errors import SettingError, UserError, reason_of
 from ...storage.common.packages import package_version
-from ...storage.common.terminal import one_line
+from ...storage.common.terminal import one_line, warn
 from ...storage.common.validation import is_text
 from .app import SECONDS_HEADER, SOURCE_HEADER, read_content
 from .guard import MCP, UPLOADS, Access
@@ -80,7 +80,11 @@ def make_server(app: FastAPI, access: Access, loaded: asyncio.Event | None = Non
     async def get(name: str, query: str, outer: Request | None) -> _Answer:
         if loaded is not None:
             await loaded.wait()
-        return await _get(app, access, TOOLS[name][0], query, outer)
+        try:
+            return await _get(app, access, TOOLS[name][0], query, outer)
+        except Exception as error:  # which the SDK would show to the client
+            warn(f"warning: {name}: {reason_of(error)}")
+            raise MCPError(types.INTERNAL_ERROR, f"{name} failed in the server, whose messages say why") from None
 
     async def list_tools(_: ServerRequestContext, __: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         return types.ListToolsResult(tools=list(tools.values()))

@@ -160,7 +160,7 @@ def page(root):
     return TestClient(make_app([search], Access(["127.0.0.1"])), base_url="http://127.0.0.1:8377")
 
 
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
+@pytest.mark.parametrize("mode", ["auto", pytest.param("legacy", marks=pytest.mark.slow)])
 def test_a_client_searches_and_looks_by_stdio(root, page, mode):
     async def talk():
         async with by_stdio(root, mode) as client:
@@ -275,6 +275,27 @@ def test_a_search_ends_with_its_client(root, monkeypatch):
         assert began.is_set() and ended.wait(5)
 
 
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_a_fault_of_the_server_shows_no_details(root, monkeypatch, caplog, mode):
+    search = open_search(root / "demo", run=RUN)
+
+    def fail(*args, **kwargs):
+        raise RuntimeError("/home/somebody/secret")
+
+    monkeypatch.setattr(search, "part", fail)
+    server = make_server(make_app([search], Access([])), Access([]))
+
+    async def talk():
+        async with Client(server, mode=mode) as client:
+            with pytest.raises(MCPError, match="search failed") as caught:
+                await client.call_tool("search", {"q": "onion"})
+            assert "secret" not in str(caught.value)
+            assert not (await client.call_tool("about", {})).is_error
+
+    asyncio.run(talk())
+    assert "/home/somebody/secret" in caplog.text
+
+
 def send(server: subprocess.Popen, message: dict) -> None:
     server.stdin.write(json.dumps(message).encode() + b"\n")
     server.stdin.flush()
@@ -287,7 +308,10 @@ def start(root: Path) -> subprocess.Popen:
     return server
 
 
-@pytest.mark.parametrize("how", ["closes", "closes while it loads", "terminates", "interrupts", "reads no more"])
+SLOW = [pytest.param(how, marks=pytest.mark.slow) for how in ("closes while it loads", "interrupts", "reads no more")]
+
+
+@pytest.mark.parametrize("how", ["closes", "terminates", *SLOW])
 def test_the_server_ends_with_its_client(root, how):
     with start(root) as server:
         if how != "closes while it loads":
