@@ -14,6 +14,8 @@ EXTRAS = {
 }
 """{extra of pyproject.toml: its package}. Messages name the package and not ``vlalign[timm]``: vlalign is on no package
 index."""
+EDITORS = "opentimelineio>=0.18", "otio-cmx3600-adapter>=1.0"
+"""Packages of the extra ``editors`` that are imported; its third one reads files in tests."""
 NEEDED = {
     "PIL": "pillow>=11.3",
     "aiohttp": "aiohttp>=3.14.1",
