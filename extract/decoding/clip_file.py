@@ -29,7 +29,7 @@ from .frames import DecodeProgress, decoded_sound, frames_of_packets
 from .scaling import set_known_colours, swaps_sides, upright_filters
 from .single_frame import OpenVideo
 from .sound import MAX_DRIFT_SECONDS, time_zero
-from .span import Span, copy_container, find_span
+from .span import NOT_COPIED, Span, copy_container, find_span
 from .webm_clip import SEEK_BACK_SECONDS, go_to, upright_rgb
 
 MAX_CLIP_BYTES = 8 << 30
@@ -161,7 +161,7 @@ def _open_output(file: PartWriter, container: str, num_packets: int) -> OutputCo
 
 def _copy(path: Path, span: Span, file: PartWriter, heartbeat: Heartbeat) -> Shown:
     if span.key is None:
-        raise VideoError("unreadable", "no key frame before it can be copied; ask for an exact clip")
+        raise VideoError("unreadable", NOT_COPIED)
     with open_video(path) as container:
         streams = [video_stream(container), *container.streams.audio[:1]]
         streams = [stream for stream in streams if context_of(stream) is not None]
@@ -269,7 +269,8 @@ def _frames(path: Path, span: Span, heartbeat: Heartbeat) -> Iterator[tuple[int,
         with open_video(path) as container:
             video = OpenVideo(container, type(span.start)(back=back), float(span.seconds[0]))
             aspect = as_fraction(video.stream.sample_aspect_ratio or 1)
-            last, number, begun, yielded = None, -1, not video.is_later, -1
+            video.by_dts = video.by_dts or (span.info is not None and span.info.delayed)
+            last, number, yielded = None, -1, -1
             decoded = frames_of_packets(
                 DecodeProgress(heartbeat=heartbeat), video.packets(heartbeat), video.stream.codec_context
             )
@@ -277,11 +278,10 @@ def _frames(path: Path, span: Span, heartbeat: Heartbeat) -> Iterator[tuple[int,
                 heartbeat()
                 number += 1
                 last = time = _time_of(frame, video, span, last, number)
-                begun = begun or frame.key_frame
-                if time is None or not begun:
+                if time is None:
                     continue
                 if yielded < 0 and video.is_later and time > span.times[0]:
-                    break  # the place was too late
+                    break  # the place was too late, or its key frame was none that decoding can begin with
                 if time > span.times[-1]:
                     return
                 if time >= span.times[0] and time > yielded:

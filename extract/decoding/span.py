@@ -6,12 +6,14 @@ The end is exclusive: a frame whose time is the end, or later, does not belong t
     frames at 0, 0.04, 0.08, 0.12, 0.16, part 0.05 to 0.12  ->  frames at 0.04 and 0.08, shown until 0.12
 """
 
+import io
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
+import av
 import numpy as np
 from av.container import InputContainer
 
@@ -23,7 +25,22 @@ from .probe import VideoInfo, probe_video
 from .single_frame import ENTERED_CONTAINERS, OpenVideo, Start
 from .webm_clip import SEEK_BACK_SECONDS
 
-NOT_COPIED = {"avi", "h264", "hevc", "m4v", "mpegvideo", "dv", "yuv4mpegpipe", "gif", "apng", "obu", "ivf", "rm", "mxf"}
+NOT_COPIED = "it has no key frame before, or no packets, that can be copied into another file; ask for an exact clip"
+UNTIMED_CONTAINERS = {
+    "avi",
+    "h264",
+    "hevc",
+    "m4v",
+    "mpegvideo",
+    "dv",
+    "yuv4mpegpipe",
+    "gif",
+    "apng",
+    "obu",
+    "ivf",
+    "rm",
+    "mxf",
+}
 """Containers whose packets do not say when each frame is shown, or whose key frames do not."""
 MP4_CODECS = {"h264", "hevc", "av1", "vp9", "mpeg4", "aac", "mp3", "ac3", "eac3", "opus", "flac", "alac"}
 """Codecs that players read from an MP4; others stay in a QuickTime movie, or go into a Matroska file."""
@@ -156,6 +173,8 @@ def _span(
         skipped = 0
     first_key_time = stored[keys[0]][0] if keys else -math.inf
     shown = sorted({time for time, _ in stored if time >= 0 and (not video.is_later or time >= first_key_time)})
+    if not shown:
+        return "no times"
     times, after = _part(shown, limit, end)
     before = [number for number in keys if stored[number][0] <= times[0]]
     key = before[-1] if before else None
@@ -180,8 +199,6 @@ def _part(shown: list[int], limit: int, end: int) -> tuple[list[int], int | None
         limit: The last tick that is not after the start.
         end: The first tick that does not belong to the part.
     """
-    if not shown:
-        raise VideoError("no_video", "its video stream has no frames")
     first = max(sum(time <= limit for time in shown) - 1, 0)
     behind = max(sum(time < end for time in shown), first + 1)
     return shown[first:behind], shown[behind] if behind < len(shown) else None
@@ -199,7 +216,7 @@ def _by_probing(
     times = [int(time) for time in info.pts[first:behind]]
     after = int(info.pts[behind]) if behind < len(info.pts) else info.end
     key, num_before, num_packets = None, 0, 0
-    if info.timed and not names & NOT_COPIED:
+    if info.timed and not names & UNTIMED_CONTAINERS:
         key, num_before, num_packets = _key_before(path, times, heartbeat)
     return Span(times, after, tick, Start(), key, num_before, num_packets, info)
 
@@ -293,9 +310,12 @@ def _timecode(container: InputContainer) -> str:
 
 
 def copy_container(container: InputContainer) -> str:
-    """Return FFmpeg's name of the container into which a file's packets are copied."""
+    """Return FFmpeg's name of the container into which a file's packets are copied; empty if there is none."""
     streams = [video_stream(container), *container.streams.audio[:1]]
     contexts = [context for stream in streams if (context := context_of(stream)) is not None]
-    if {context.codec.canonical_name for context in contexts} <= MP4_CODECS:
+    codecs = {context.codec.canonical_name for context in contexts}
+    if codecs <= MP4_CODECS:
         return "mp4"
-    return "mov" if "mov" in container.format.name.split(",") else "matroska"
+    other = "mov" if "mov" in container.format.name.split(",") else "matroska"
+    with av.open(io.BytesIO(), "w", format=other) as output:
+        return other if codecs <= output.supported_codecs else ""

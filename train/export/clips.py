@@ -111,7 +111,9 @@ def clip_name(number: int, moment: Moment, kind: str, facts: "SpanProbed") -> st
         SourceError: It cannot be copied.
     """
     if kind == "copy" and not facts.copy_container:
-        raise SourceError("no key frame before it can be copied; ask for an exact clip")
+        from ...extract.decoding.span import NOT_COPIED
+
+        raise SourceError(NOT_COPIED)
     suffix = ".mp4" if kind == "exact" else SUFFIXES.get(facts.copy_container, ".mkv")
     start = facts.start_seconds if kind == "exact" else facts.key_seconds
     return f"{number:04d}-{safe_name(moment.video_id)}-{start:.3f}s-{kind}{suffix}"
