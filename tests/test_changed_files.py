@@ -32,6 +32,8 @@ FOR_READING = {"r", "rb", "rt", "r:", "r|"}
 OWN = "a temporary file or folder of this process, with a random name that only its user can open"
 PLACES = {
     "extract/decoding/webm_clip.py webm_clip": "in memory",
+    "extract/decoding/span.py copy_container": "in memory",
+    "extract/decoding/clip_file.py _open_output": "in memory",
     "extract/decoding/ffmpeg_backend.py _memory_file": OWN,
     "extract/decoding/process_link.py create_memory": OWN,
     "extract/decoding/process_link.py _start_connecting": OWN,

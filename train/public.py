@@ -13,6 +13,11 @@ from .evaluation.evaluate import evaluate as evaluate
 from .evaluation.task import EvaluationRequest as EvaluationRequest
 from .evaluation.task import Task as Task
 from .evaluation.task import TaskResult as TaskResult
+from .export.clips import ExportedClip as ExportedClip
+from .export.export import ExportedClips as ExportedClips
+from .export.export import ExportedMoments as ExportedMoments
+from .export.export import export_clips as export_clips
+from .export.export import export_moments as export_moments
 from .intervals import Difference as Difference
 from .loop.training import TrainedRun as TrainedRun
 from .loop.training import train as train

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, get_args, get_type_hints
 
+from .clip_file import ClipWritten
 from .decode import DecodingFinished, DecodingStarted
 from .sampling import MAX_SIDE_RATIO, FrameSpec
 from .sound import SoundFinished
+from .span import SpanProbed
 
 MAX_TEXT, MAX_LIST, MAX_INT = 1 << 16, 64, 1 << 53
 
@@ -43,6 +45,12 @@ class Request:
     """If given, only this: the part between two seconds, as WebM."""
     frame_at: float | None = None
     """If given, only this: the frame of this second, as JPEG."""
+    as_pixels: bool = False
+    """Send that frame as its pixels, which the receiver need not decode."""
+    span: tuple[float, float] | None = None
+    """If given, only this: the facts about the part between two seconds, or a clip of it, as a file."""
+    clip_kind: str = ""
+    """"copy" or "exact" for a clip of ``span`` (``clip_file``); empty for its facts."""
     path_decoders_only: bool = False
     """Use the decoders that open the file by its path, instead of those that read a handed descriptor."""
     folders: Sequence[str] | None = None
@@ -61,8 +69,8 @@ class Request:
     def from_json(cls, content: bytes) -> "Request":
         """Read a request, which comes from this program."""
         values = json.loads(content)
-        clip = None if values["clip"] is None else tuple(values["clip"])
-        return cls(**values | {"specs": [FrameSpec(**spec) for spec in values["specs"]], "clip": clip})
+        spans = {name: values[name] and tuple(values[name]) for name in ("clip", "span")}
+        return cls(**values | {"specs": [FrameSpec(**spec) for spec in values["specs"]]} | spans)
 
 
 @dataclass(frozen=True)
@@ -170,6 +178,24 @@ class FrameFollows:
     """Its own second."""
 
 
+@dataclass(frozen=True)
+class PixelsFollow:
+    """The next message holds the pixels of the frame that was asked for, uint8 [height, width, 3] RGB."""
+
+    seconds: float
+    """Its own second."""
+    height: int
+    width: int
+
+
+@dataclass(frozen=True)
+class ClipPart:
+    """The next message holds bytes of a clip."""
+
+    offset: int
+    """The byte of the clip at which they begin."""
+
+
 Message = (
     Heartbeat
     | Failed
@@ -183,12 +209,17 @@ Message = (
     | ShotsFollow
     | ClipFollows
     | FrameFollows
+    | PixelsFollow
+    | SpanProbed
+    | ClipPart
+    | ClipWritten
     | SoundFinished
     | DecodingFinished
 )
 LAST = Failed, DecodingFinished, VideoProbed
 """One of these is the last answer. If only sound was requested, it is ``SoundFinished``, ``SoundProbed`` or
-``Failed``; if a clip was, ``ClipFollows`` or ``Failed``; if one frame was, ``FrameFollows`` or ``Failed``."""
+``Failed``; if a clip was, ``ClipFollows`` or ``Failed``; if a part was, ``SpanProbed``, ``ClipWritten``
+or ``Failed``; if one frame was, ``FrameFollows``, ``PixelsFollow`` or ``Failed``."""
 _TYPES: dict[str, type[Message]] = {kind.__name__: kind for kind in get_args(Message)}
 _FIELDS = {name: get_type_hints(kind) for name, kind in _TYPES.items()}
 

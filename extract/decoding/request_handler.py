@@ -7,15 +7,18 @@ from pathlib import Path
 
 from ...storage.common.system import limit
 from . import input_file
+from .clip_file import ClipWritten, write_clip
 from .decode import DecodedThumbnail, DecodeEvent, DecodingFinished, cut, decode_video
 from .errors import VideoError
 from .images import is_image, probe_image
 from .messages import (
     ClipFollows,
+    ClipPart,
     Failed,
     FrameFollows,
     Heartbeat,
     Message,
+    PixelsFollow,
     Request,
     ShotsFollow,
     SoundFailed,
@@ -30,8 +33,9 @@ from .probe import VideoInfo, probe_video
 from .process_link import FrameMemory
 from .sampling import MAX_VIDEO_SECONDS, Window
 from .shots import ShotsFound
-from .single_frame import jpeg_at
+from .single_frame import jpeg_at, pixels_at
 from .sound import SoundFinished, declared_seconds, planned_sound, sound_rows
+from .span import SpanProbed, probe_span
 from .webm_clip import webm_clip
 
 BY_DESCRIPTOR, BY_PATH = ("NVDEC", "PyAV", "Pillow"), ("decord", "ffmpeg", "torchcodec")
@@ -45,6 +49,9 @@ NEEDS_COMPLETE_READ = (
     ClipFollows,
     FrameFollows,
     ShotsFollow,
+    PixelsFollow,
+    SpanProbed,
+    ClipWritten,
 )
 """Messages that are only true if the whole file could be read."""
 MEMORY_BYTES = 4 << 30
@@ -143,8 +150,15 @@ def handle_request(request: Request, responder: Responder) -> None:
         content = webm_clip(Path(request.path), *request.clip, responder.heartbeat)
         responder.send(ClipFollows(), content)
         return
+    if request.span is not None:
+        handle_span(request, request.span, responder)
+        return
     if request.frame_at is not None:
         responder.on_duration(0)
+        if request.as_pixels:
+            seconds, image = pixels_at(Path(request.path), request.frame_at, responder.heartbeat)
+            responder.send(PixelsFollow(seconds, *image.shape[:2]), image.tobytes())
+            return
         seconds, jpeg = jpeg_at(Path(request.path), request.frame_at, responder.heartbeat)
         responder.send(FrameFollows(seconds), jpeg)
         return
@@ -157,6 +171,25 @@ def handle_request(request: Request, responder: Responder) -> None:
             responder.send(SoundFailed(error.kind, str(error)))
     if request.needs_frames:
         handle_video(request, responder)
+
+
+def handle_span(request: Request, span: tuple[float, float], responder: Responder) -> None:
+    """Send the facts about a part of the video, or a clip of it.
+
+    Raises:
+        VideoError: The video failed.
+    """
+    responder.on_duration(0)
+    path = Path(request.path)
+    if not request.clip_kind:
+        responder.send(probe_span(path, *span, responder.heartbeat))
+        return
+
+    def take(offset: int, content: bytes) -> None:
+        responder.send(ClipPart(offset), content)
+
+    clip = write_clip(path, *span, request.clip_kind, take, responder.heartbeat, responder.on_duration)
+    responder.send(clip)
 
 
 def handle_sound(request: Request, responder: Responder) -> None:

@@ -70,10 +70,16 @@ def jpeg_at(path: Path, seconds: float, heartbeat: Heartbeat = lambda: None) -> 
     Raises:
         VideoError: The video cannot be decoded there.
     """
-    found = _image_file(path) if is_image(path) else _frame_at(path, seconds, heartbeat)
+    found_seconds, image = pixels_at(path, seconds, heartbeat)
     encoded = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(found.image)).save(encoded, "JPEG", quality=JPEG_QUALITY)
-    return found.seconds, encoded.getvalue()
+    Image.fromarray(image).save(encoded, "JPEG", quality=JPEG_QUALITY)
+    return found_seconds, encoded.getvalue()
+
+
+def pixels_at(path: Path, seconds: float, heartbeat: Heartbeat = lambda: None) -> tuple[float, np.ndarray]:
+    """Return the frame that ``jpeg_at`` returns as (its own second, uint8 [H, W, 3] RGB)."""
+    found = _image_file(path) if is_image(path) else _frame_at(path, seconds, heartbeat)
+    return found.seconds, np.ascontiguousarray(found.image, np.uint8)
 
 
 def _image_file(path: Path) -> _Decoded:
@@ -90,19 +96,19 @@ def _frame_at(path: Path, seconds: float, heartbeat: Heartbeat) -> _Decoded:
         )
     if has_times and names & ENTERED_CONTAINERS:
         for back in SEEK_BACK_SECONDS:
-            start = _Start(back=back)
+            start = Start(back=back)
             if found := _from(start, _survey(start, path, seconds, heartbeat), path, seconds, heartbeat):
                 return found
     elif has_times and names & JOINED_CONTAINERS:
-        survey = _survey(_Start(), path, seconds, heartbeat)
+        survey = _survey(Start(), path, seconds, heartbeat)
         for num_skipped in (survey.num_before_key, 0):
-            if found := _from(_Start(num_skipped=num_skipped), survey, path, seconds, heartbeat):
+            if found := _from(Start(num_skipped=num_skipped), survey, path, seconds, heartbeat):
                 return found
     return _by_probing(path, seconds, heartbeat)
 
 
 @dataclass(frozen=True)
-class _Start:
+class Start:
     """The place in a file at which decoding starts."""
 
     back: float = math.inf
@@ -111,10 +117,10 @@ class _Start:
     """Packets that are read and not decoded."""
 
 
-class _OpenVideo:
+class OpenVideo:
     """A video that is open at a place, with its times."""
 
-    def __init__(self, container: InputContainer, start: _Start, seconds: float) -> None:
+    def __init__(self, container: InputContainer, start: Start, seconds: float) -> None:
         self.container, self.stream = container, video_stream(container)
         self.stream.codec_context.thread_count = 1
         self.tick, zero = time_base_of(self.stream), time_zero(container)
@@ -158,10 +164,10 @@ class _Survey:
     """Packets before the last key frame that is not after the second."""
 
 
-def _survey(start: _Start, path: Path, seconds: float, heartbeat: Heartbeat) -> _Survey:
+def _survey(start: Start, path: Path, seconds: float, heartbeat: Heartbeat) -> _Survey:
     first_key, wanted, num_before_key = None, None, 0
     with open_video(path) as container:
-        video = _OpenVideo(container, start, seconds)
+        video = OpenVideo(container, start, seconds)
         if video.by_dts:
             return _Survey()
         for number, packet in enumerate(video.packets(heartbeat)):
@@ -180,13 +186,13 @@ def _survey(start: _Start, path: Path, seconds: float, heartbeat: Heartbeat) -> 
         return _Survey(wanted is None and video.is_later, wanted, num_before_key)
 
 
-def _from(start: _Start, survey: _Survey, path: Path, seconds: float, heartbeat: Heartbeat) -> _Decoded | None:
+def _from(start: Start, survey: _Survey, path: Path, seconds: float, heartbeat: Heartbeat) -> _Decoded | None:
     """Return the frame of a second, decoded from a place before it; None if that place was too late."""
     if survey.is_late:
         return None
     for skips in (True, False):
         with open_video(path) as container:
-            video = _OpenVideo(container, start, seconds)
+            video = OpenVideo(container, start, seconds)
             if skips and (survey.wanted is None or video.stream.codec_context.name not in SKIPPING_CODECS):
                 continue
             found = _last_frame(video, heartbeat, survey.wanted if skips else None)
@@ -195,7 +201,7 @@ def _from(start: _Start, survey: _Survey, path: Path, seconds: float, heartbeat:
     return None
 
 
-def _last_frame(video: _OpenVideo, heartbeat: Heartbeat, needed: int | None) -> tuple[int, av.VideoFrame] | None:
+def _last_frame(video: OpenVideo, heartbeat: Heartbeat, needed: int | None) -> tuple[int, av.VideoFrame] | None:
     """Return (time, frame) of the last frame that is not after the limit; None if there is none from this place on.
 
     Args:

@@ -1,14 +1,20 @@
 """Single frames of videos for people to look at, by a decoder process, which holds whatever a file does to it."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
 
 from ...storage.stores.thumbnails import MAX_JPEG_BYTES, is_jpeg
-from ..decoding.messages import FrameFollows, InvalidMessage, Request
+from ..decoding.messages import FrameFollows, InvalidMessage, PixelsFollow, Request
 from ..decoding.process import DecodeProcess
+from ..decoding.webm_clip import MAX_SIDE_PX
 from .clips import killed_after
 
+MAX_PIXEL_BYTES = 3 * MAX_SIDE_PX**2
+Answer = TypeVar("Answer")
 IDLE_SECONDS = 20.0
 """Time for which the process waits for the next frame. Starting one takes as long as several frames."""
 
@@ -39,12 +45,35 @@ class FrameReader:
         Raises:
             VideoError: The video cannot be decoded there, or takes too long.
         """
+        request = Request(str(path), [], frame_at=seconds, folders=folders)
+        return self._answer(request, wait_seconds, _receive)
+
+    def pixels(
+        self, path: Path, seconds: float, *, wait_seconds: float, folders: Sequence[str] | None = None
+    ) -> np.ndarray:
+        """Return the frame that ``jpeg`` returns as its pixels, uint8 [H, W, 3] RGB, which no parser reads here.
+
+        Args:
+            path: The video or image.
+            seconds: Of the video.
+            wait_seconds: How long the work may take.
+            folders: Where the file must lie when it is opened; None for anywhere.
+
+        Raises:
+            VideoError: The video cannot be decoded there, or takes too long.
+        """
+        request = Request(str(path), [], frame_at=seconds, as_pixels=True, folders=folders)
+        return self._answer(request, wait_seconds, _receive_pixels)
+
+    def _answer(
+        self, request: Request, wait_seconds: float, receive: Callable[[DecodeProcess, Request], Answer]
+    ) -> Answer:
         with self._lock:
             self._idle.cancel()
             process = self._usable_process()
             try:
                 with killed_after(process, wait_seconds, "decoding"):
-                    return _receive(process, Request(str(path), [], frame_at=seconds, folders=folders))
+                    return receive(process, request)
             finally:
                 self._idle = threading.Timer(IDLE_SECONDS, self.close)
                 self._idle.daemon = True
@@ -73,3 +102,14 @@ def _receive(process: DecodeProcess, request: Request) -> tuple[float, bytes]:
     if not is_jpeg(jpeg):
         raise process.refused(InvalidMessage("a frame that is no small JPEG"))
     return answer.seconds, jpeg
+
+
+def _receive_pixels(process: DecodeProcess, request: Request) -> np.ndarray:
+    process.start(request)
+    while not isinstance(answer := process.receive(), PixelsFollow):
+        pass
+    content = process.receive_bytes(MAX_PIXEL_BYTES)
+    height, width = answer.height, answer.width
+    if not (0 < height <= MAX_SIDE_PX and 0 < width <= MAX_SIDE_PX and len(content) == height * width * 3):
+        raise process.refused(InvalidMessage(f"a frame of {height}x{width}"))
+    return np.frombuffer(content, np.uint8).reshape(height, width, 3)

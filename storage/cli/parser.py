@@ -29,8 +29,9 @@ ONLY_TYPED = (
     *("allow-folder", "allow-host", "videos", "host", "no-token"),  # permissions
     "address",
     *("delete", "rename", "yes", "prune", "forget"),
+    *("export", "clips"),  # files
 )
-"""Options of all commands that import, permit, connect or delete: no file may choose for the user."""
+"""Options of all commands that import, permit, connect, delete, or write anywhere: no file may choose for the user."""
 
 
 @dataclass(frozen=True)

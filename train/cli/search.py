@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from ...storage.cli.command import run_command
 from ...storage.cli.parser import DEVICE_HELP, Parser, add_stores, add_trust, command_parser
-from ...storage.common.errors import EXIT_DONE, SettingError, UserError
-from ...storage.common.terminal import number_of, say, show
+from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, SettingError, UserError
+from ...storage.common.terminal import number_of, say, show, warn
 from ...storage.dataset.folder import DatasetFolder, find_dataset
 from ...storage.dataset.media_types import IMAGE_SUFFIXES
 from ...storage.records import SPLITS
-from ..search.moments import moment_table
+from ..search.moments import moment_table, moment_values
 from ..search.query_checks import (
     NUM_RESULTS,
     RERANK,
@@ -43,11 +43,9 @@ LIKE_WEIGHT = 0.5
 EXAMPLES = """vlalign-search words-s3d-seed0 "a blue cross grows"
   vlalign-search "a dog catches a frisbee" --dataset mine --features clip_vit_b32
   vlalign-search --like video7@12.5-18 --dataset mine --features clip_vit_b32
-  vlalign-search "a beach" --without people --since 2026-06-01 --group video"""
+  vlalign-search "a beach" --without people --since 2026-06-01 --group video
+  vlalign-search "a beach" --features clip_vit_b32 --export beach.edl --clips beach --exact"""
 
-SIMILAR_KEYS = ("video_id", "start_seconds", "end_seconds")
-OCCURRENCE_KEYS = ("start_seconds", "end_seconds", "best_seconds", "score")
-"""Values of such moments in the object that --json prints."""
 MAX_SHOWN_CHARACTERS = 200
 """Number of shown characters of a text, in the call that a message suggests."""
 
@@ -212,6 +210,7 @@ def _search(args: argparse.Namespace) -> int:
     _check_query(args, query)
     args.run = run_of(args)
     _check_rerank(args)
+    _check_exports(args)
     from ..search.search import Search
     from ..search.video_filters import VideoFacts
 
@@ -224,9 +223,10 @@ def _search(args: argparse.Namespace) -> int:
     reason = search.why_nothing_fits(query, moments, videos) if is_text else None
     warnings = [*filters.warnings(facts), *search.warnings(query, args.by, args.without, bool(args.like))]
     num_videos = search.index.state.num_current if videos is None else len(videos)
+    exit_code = _export(args, search, query, moments)
     if args.json:
         show(json.dumps(_as_json(args, search, query, num_videos, moments, reason, warnings)))
-        return EXIT_DONE
+        return exit_code
     show(f"{_what(args, query)} among {number_of(num_videos, 'videos')} of {search.encoder.description}")
     if reason is not None or (not moments and not args.skip):
         show("nothing fits" + (f": {reason}" if reason else "") + ("; the nearest moments are" if moments else ""))
@@ -237,7 +237,43 @@ def _search(args: argparse.Namespace) -> int:
     for note in (*warnings, search.encoder.note):
         if note:
             show(f"note: {note}")
-    return EXIT_DONE
+    return exit_code
+
+
+def _check_exports(args: argparse.Namespace) -> None:
+    """Raise ``UserError`` for a file that cannot be exported to, before the search."""
+    if args.exact and args.clips is None:
+        raise SettingError("exact", args.exact, "belongs to --clips; pass --clips FOLDER, or omit it")
+    if not args.export:
+        return
+    from ..export.clips import refuse_existing
+    from ..export.export import form_of
+
+    for path in args.export:
+        form_of(path)
+        refuse_existing(path)
+
+
+def _export(args: argparse.Namespace, search: "Search", query: str, moments: "list[Moment]") -> int:
+    """Write the files that were asked for; return the exit code, which tells whether all moments are in them."""
+    from ..export.export import export_clips, export_moments
+
+    problems: list[str] = []
+    for path in args.export:
+        exported = export_moments(search, moments, path, query=query)
+        for written in exported.paths:
+            say(f"wrote {written}")
+        for note in exported.notes:
+            say(f"note: {note}")
+        problems += [f"{path}: {problem}" for problem in exported.problems]
+    if args.clips is not None:
+        cut = export_clips(search, moments, args.clips, exact=args.exact, query=query)
+        for clip in cut.clips:
+            say(f"wrote {clip.line()}")
+        problems += [f"{args.clips}: {problem}" for problem in cut.problems]
+    for problem in problems:
+        warn(f"not exported: {problem}")
+    return EXIT_INCOMPLETE if problems else EXIT_DONE
 
 
 def _moments(args: argparse.Namespace, search: "Search", query: str, videos: set[str] | None) -> "list[Moment]":
@@ -293,16 +329,8 @@ def _as_json(
         "nothing_fits": reason,
         "warnings": list(warnings),
         "note": search.encoder.note,
-        "moments": [_moment_as_json(moment) for moment in moments],
+        "moments": [moment_values(moment) for moment in moments],
     }
-
-
-def _moment_as_json(moment: "Moment") -> dict[str, Any]:
-    values = {name: value for name, value in vars(moment).items() if name not in ("curve", "similar", "occurrences")}
-    values["best_seconds"] = moment.best_seconds
-    values["similar"] = [{name: getattr(other, name) for name in SIMILAR_KEYS} for other in moment.similar]
-    values["occurrences"] = [{name: getattr(other, name) for name in OCCURRENCE_KEYS} for other in moment.occurrences]
-    return values
 
 
 def make_parser() -> Parser:
@@ -379,6 +407,25 @@ def make_parser() -> Parser:
     filters.add_argument("--until", metavar="DAY", help="only videos whose files were changed on this day or before")
     filters.add_argument("--caption", metavar="TEXT", help="only videos of which a caption has all words of this text")
     filters.add_argument("--caption-language", metavar="CODE", help="only videos with captions in this language")
+    exports = parser.add_argument_group("exports of the moments that are shown")
+    exports.add_argument(
+        "--export",
+        type=Path,
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="write them to a file, whose suffix says how: .json, .csv, .m3u8 (playlist), .vtt (chapters), .srt, "
+        ".edl, .fcpxml, .otio (editors), .jpg or .png (contact sheet); may be repeated",
+    )
+    exports.add_argument(
+        "--clips",
+        type=Path,
+        metavar="FOLDER",
+        help="cut them out: copied, from the key frame before each (the name says from which second on)",
+    )
+    exports.add_argument(
+        "--exact", action="store_true", help="with --clips: encode again, so that first and last frames are exact"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object: the moments, and whether they fit")
     add_trust(parser)
     return parser

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +12,9 @@ from .query_checks import SearchBy, check_time
 
 MAX_CAPTION_CHARACTERS = 60
 """Of a caption in the table for the terminal."""
+SIMILAR_KEYS = ("video_id", "start_seconds", "end_seconds")
+OCCURRENCE_KEYS = ("start_seconds", "end_seconds", "best_seconds", "score")
+"""Values of such moments in ``moment_values``."""
 RANK_OFFSET = 60
 """Reciprocal rank fusion (Cormack et al. 2009): a rank in a list counts 1 / (60 + rank)."""
 FUSED_AT_ONCE = 20
@@ -238,6 +242,15 @@ def share_time(moment: Moment, other: Moment) -> bool:
         and moment.start_seconds < other.end_seconds
         and moment.end_seconds > other.start_seconds
     )
+
+
+def moment_values(moment: Moment) -> dict[str, Any]:
+    """Return a moment as an object of JSON, without its curve."""
+    values = {name: value for name, value in vars(moment).items() if name not in ("curve", "similar", "occurrences")}
+    values["best_seconds"] = moment.best_seconds
+    values["similar"] = [{name: getattr(other, name) for name in SIMILAR_KEYS} for other in moment.similar]
+    values["occurrences"] = [{name: getattr(other, name) for name in OCCURRENCE_KEYS} for other in moment.occurrences]
+    return values
 
 
 def moment_table(moments: Sequence[Moment]) -> Iterator[str]:

@@ -1,0 +1,114 @@
+"""Facts about parts of videos, and clips of them as files, by a decoder process, which holds whatever a file does."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Literal
+
+from ..decoding.clip_file import MAX_CLIP_BYTES, ClipWritten
+from ..decoding.errors import VideoError
+from ..decoding.messages import ClipPart, InvalidMessage, Message, Request
+from ..decoding.process import DecodeProcess
+from ..decoding.span import SpanProbed
+from .clips import killed_after
+
+ClipKind = Literal["copy", "exact"]
+"""The packets from the key frame before the part on, unchanged; or the part encoded again, exact to the frame."""
+
+
+class SpanReader:
+    """Reads parts of videos one after another, in a process that ends with the block."""
+
+    def __init__(self) -> None:
+        """Start nothing yet."""
+        self._process: DecodeProcess | None = None
+
+    def __enter__(self) -> "SpanReader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+
+    def probe(
+        self, path: Path, start_seconds: float, end_seconds: float, folders: Sequence[str] | None = None
+    ) -> SpanProbed:
+        """Return the facts about a part of a video: ``decoding.span``.
+
+        Args:
+            path: The video.
+            start_seconds: Start of the part, counted as rows are.
+            end_seconds: Its end, exclusive.
+            folders: Where the file must lie when it is opened; None for anywhere.
+
+        Raises:
+            VideoError: It cannot be read, or has no frames.
+        """
+        process = self._started(Request(str(path), [], span=(start_seconds, end_seconds), folders=folders))
+        while not isinstance(answer := process.receive(), SpanProbed):
+            pass
+        if not (answer.num_frames > 0 and answer.start_seconds < answer.end_seconds and answer.rate_denominator > 0):
+            raise process.refused(InvalidMessage("a part without frames"))
+        return answer
+
+    def write(
+        self,
+        path: Path,
+        start_seconds: float,
+        end_seconds: float,
+        kind: ClipKind,
+        file: IO[bytes],
+        *,
+        folders: Sequence[str] | None = None,
+        wait_seconds: float | None = None,
+        max_bytes: int = MAX_CLIP_BYTES,
+    ) -> ClipWritten:
+        """Write a part of a video as a file of its own: ``decoding.clip_file``.
+
+        Args:
+            path: The video.
+            start_seconds: Start of the part, counted as rows are.
+            end_seconds: Its end, exclusive.
+            kind: What is done with the frames.
+            file: Receives the clip; open for writing, empty.
+            folders: Where the file must lie when it is opened; None for anywhere.
+            wait_seconds: How long the work may take; None for as long as a decoder may.
+            max_bytes: Longest clip.
+
+        Raises:
+            VideoError: It cannot be read there, cannot be copied, takes too long, or is too large.
+        """
+        request = Request(str(path), [], span=(start_seconds, end_seconds), clip_kind=kind, folders=folders)
+        process = self._started(request)
+        limit = contextlib.nullcontext() if wait_seconds is None else killed_after(process, wait_seconds, "cutting")
+        with limit:
+            for answer in _answers(process):
+                if isinstance(answer, ClipPart):
+                    content = process.receive_bytes()
+                    if not 0 <= answer.offset <= MAX_CLIP_BYTES - len(content):
+                        raise process.refused(InvalidMessage(f"a clip with a byte {answer.offset:,}"))
+                    if answer.offset + len(content) > max_bytes:
+                        self.close()
+                        raise VideoError("too_large", f"the clip has more than {max_bytes >> 20:,} MiB")
+                    file.seek(answer.offset)
+                    file.write(content)
+                elif isinstance(answer, ClipWritten):
+                    return answer
+            raise AssertionError  # answers never end
+
+    def _started(self, request: Request) -> DecodeProcess:
+        if self._process is not None and not self._process.usable:
+            self.close()
+        self._process = self._process or DecodeProcess()
+        self._process.start(request)
+        return self._process
+
+
+def _answers(process: DecodeProcess) -> Iterator[Message]:
+    while True:
+        yield process.receive()

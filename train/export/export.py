@@ -1,0 +1,203 @@
+"""Hands the moments of a search on: as lists, chapters, timelines of editors, contact sheets, and clips."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...storage.common.errors import UserError
+from ...storage.common.packages import package_version
+from ...storage.common.terminal import one_line
+from ...storage.common.writing import atomic_write, check_folders
+from ..search.moments import Moment
+from . import text_files, timelines
+from .clips import ExportedClip, refuse_existing, write_clips
+from .results import MAX_LABEL_CHARACTERS, Result, results_of
+from .source_videos import SourceVideos
+
+if TYPE_CHECKING:
+    from ..search.search import Search
+
+TEXT_FORMS = (".json", ".csv", ".m3u8", ".m3u", ".vtt", ".srt")
+EDITOR_FORMS: dict[str, Callable[[Sequence[timelines.EditClip], str], str]] = {
+    ".otio": timelines.otio_text,
+    ".edl": timelines.edl_text,
+    ".fcpxml": timelines.fcpxml_text,
+}
+SHEET_FORMS = (".jpg", ".jpeg", ".png", ".webp")
+FORMS = (*TEXT_FORMS, *EDITOR_FORMS, *SHEET_FORMS)
+"""Suffixes of files that moments can be exported to."""
+NOTHING = "no moments to export"
+
+
+@dataclass(frozen=True)
+class Content:
+    """Moments as files that are not written yet."""
+
+    files: dict[str, bytes]
+    """{addition to the name before its suffix: bytes}"""
+    problems: list[str] = field(default_factory=list)
+    """Why some moments are not in them."""
+    notes: list[str] = field(default_factory=list)
+    """What is to be known of others."""
+
+
+@dataclass(frozen=True)
+class ExportedMoments:
+    """Files that moments were exported to."""
+
+    paths: list[Path]
+    """One, or for chapters and subtitles one of each video."""
+    num_moments: int
+    """Moments that are in them."""
+    problems: list[str]
+    """A line for each moment that is not: its video cannot be read, for one."""
+    notes: list[str]
+    """A line for each video of a variable rate, whose times in a file of an editor are counted at a constant one."""
+
+
+@dataclass(frozen=True)
+class ExportedClips:
+    """Moments that were cut out."""
+
+    clips: list[ExportedClip]
+    problems: list[str]
+    """A line for each moment that could not be cut."""
+
+
+def form_of(path: Path | str) -> str:
+    """Return the form of a file by its suffix.
+
+    Raises:
+        UserError: There is no such form, or a package for it is missing.
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix not in FORMS:
+        raise UserError(f"{path}: no form of an export; expected a name that ends with {', '.join(FORMS)}")
+    if suffix in EDITOR_FORMS:
+        timelines.require_editors()
+    return suffix
+
+
+def content_of(form: str, results: Sequence[Result], videos: SourceVideos, about: dict[str, Any]) -> Content:
+    """Return moments in a form.
+
+    Args:
+        form: One of ``FORMS``.
+        results: The moments.
+        videos: Their files; those of editors and contact sheets are read.
+        about: What ``about_search`` returned.
+
+    Raises:
+        UserError: They cannot be in this form, or none of their videos can be read.
+    """
+    if not results:
+        raise UserError(NOTHING)
+    problems: list[str] = []
+    notes: list[str] = []
+    if form in EDITOR_FORMS:
+        clips, problems, notes = timelines.edit_clips(results, videos)
+        if not clips:
+            raise UserError(f"none of the moments can be exported: {problems[0]}")
+        texts = {"": EDITOR_FORMS[form](clips, one_line(about["query"][:MAX_LABEL_CHARACTERS]) or "moments")}
+    elif form in SHEET_FORMS:
+        from .contact_sheet import contact_sheet
+
+        image, problems = contact_sheet(results, videos, form)
+        return Content({"": image}, problems)
+    elif form == ".json":
+        texts = {"": text_files.json_text(results, videos, about)}
+    elif form == ".csv":
+        texts = {"": text_files.csv_text(results, videos)}
+    elif form in (".vtt", ".srt"):
+        texts = text_files.cue_texts(results, form)
+    else:
+        text, problems = text_files.playlist_text(results, videos)
+        texts = {"": text}
+    return Content({addition: text.encode() for addition, text in texts.items()}, problems, notes)
+
+
+def about_search(search: "Search", query: str) -> dict[str, Any]:
+    """Return what an export says about the search."""
+    encoder = search.encoder
+    return {
+        "made_by": f"vlalign {package_version()}",
+        "query": query,
+        "dataset": encoder.dataset.name,
+        "model": encoder.name,
+    }
+
+
+def export_moments(
+    search: "Search", moments: Sequence[Moment], path: Path | str, *, query: str = ""
+) -> ExportedMoments:
+    """Write moments to a file, whose suffix says what it is.
+
+    ``.json`` and ``.csv`` are lists, ``.m3u8`` a playlist for VLC; ``.vtt`` has WebVTT chapters and ``.srt`` subtitles:
+    a file for each video, numbered if there are several. ``.otio`` (OpenTimelineIO), ``.edl`` (CMX3600) and
+    ``.fcpxml`` are for video editors and need the extra ``editors``: a clip for each moment, with the frames from the
+    one that is shown at its start up to the one that is shown at its end, which does not belong to it. ``.jpg``,
+    ``.png`` and ``.webp`` are contact sheets.
+
+    Example:
+        >>> search = open_search("datasets/holidays", features="clip_vit_b32")  # doctest: +SKIP
+        >>> moments = search("a dog catches a frisbee")  # doctest: +SKIP
+        >>> export_moments(search, moments, "dog.edl", query="a dog catches a frisbee").num_moments  # doctest: +SKIP
+        5
+
+    Args:
+        search: The search that found the moments; their files are found by its data set.
+        moments: What it found. Of a search that is grouped by video, all occurrences are exported.
+        path: The file, which must not be there yet.
+        query: What was searched for: the label of moments that no caption has found.
+
+    Raises:
+        UserError: The suffix is of no form, a package is missing, the file exists, there are no moments, or they cannot
+            be in this form, such as videos of several rates in an EDL.
+    """
+    path = Path(path)
+    form = form_of(path)
+    results = results_of(moments, query)
+    refuse_existing(path)
+    with SourceVideos.of(search.encoder.dataset) as videos:
+        content = content_of(form, results, videos, about_search(search, query))
+    paths = [path.with_name(f"{path.stem}{addition}{path.suffix}") for addition in content.files]
+    for each in paths:
+        refuse_existing(each)
+    check_folders(path.parent)
+    for each, written in zip(paths, content.files.values(), strict=True):
+        with atomic_write(each) as unfinished:
+            unfinished.write_bytes(written)
+    return ExportedMoments(paths, len(results) - len(content.problems), content.problems, content.notes)
+
+
+def export_clips(
+    search: "Search", moments: Sequence[Moment], folder: Path | str, *, exact: bool = False, query: str = ""
+) -> ExportedClips:
+    """Cut moments out of their videos, as files in a folder.
+
+    A file is named by a number, its video and the second of the video at which it begins. Beside it are a ``.json``
+    with what it is, and an ``.srt`` with the captions that it has, in its own time.
+
+    Example:
+        >>> cut = export_clips(search, moments, "clips", exact=True)  # doctest: +SKIP
+        >>> cut.clips[0].path.name  # doctest: +SKIP
+        '0001-beach-12.480s-exact.mp4'
+
+    Args:
+        search: The search that found the moments.
+        moments: What it found. Of a search that is grouped by video, all occurrences are cut out.
+        folder: Receives the files; made if it is missing. Files that are there are not replaced.
+        exact: Encode again, as H.264 and AAC in an MP4: the first and last frames are those of the moment. If False,
+            the packets are copied from the key frame before on, without loss and fast: the clip begins earlier.
+        query: What was searched for, for the files beside the clips.
+
+    Raises:
+        UserError: There are no moments, or a file exists.
+    """
+    results = results_of(moments, query)
+    if not results:
+        raise UserError(NOTHING)
+    with SourceVideos.of(search.encoder.dataset) as videos:
+        about = about_search(search, query)
+        return ExportedClips(*write_clips(results, videos, Path(folder), "exact" if exact else "copy", about))

@@ -1,0 +1,51 @@
+"""What is exported: the moments that a search found, one after the other, with their names."""
+
+import os
+import re
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ...storage.common.terminal import one_line
+from ..search.moments import Moment
+
+MAX_LABEL_CHARACTERS, MAX_NAME_CHARACTERS = 120, 60
+
+
+@dataclass(frozen=True)
+class Result:
+    """A moment of an export."""
+
+    number: int
+    """From 1, in the order of the search."""
+    moment: Moment
+    label: str
+    """What stands beside it, in one line: the caption that found it, or else the query."""
+
+
+def results_of(moments: Iterable[Moment], query: str = "") -> list[Result]:
+    """Return moments as an export has them, where each video's occurrences stand in the place of its best moment.
+
+    Args:
+        moments: What was found.
+        query: The text that was searched for.
+    """
+    every = [one for moment in moments for one in (moment.occurrences if len(moment.occurrences) > 1 else (moment,))]
+    return [Result(number, moment, label_of(moment, query, number)) for number, moment in enumerate(every, start=1)]
+
+
+def label_of(moment: Moment, query: str, number: int) -> str:
+    """Return what stands beside a moment, in one line without characters that cannot be printed."""
+    text = moment.caption or query.strip() or f"moment {number}"
+    return one_line(" ".join(text.split()))[:MAX_LABEL_CHARACTERS]
+
+
+def safe_name(video_id: str) -> str:
+    """Return letters, digits, "." , "-" and "_" that remind of a video's id, for the name of a file.
+
+    >>> safe_name("../../Höhle 1.mp4")
+    'Hohle_1'
+    """
+    base = os.path.splitext(re.split(r"[/\\]", video_id)[-1])[0]
+    plain = unicodedata.normalize("NFKD", base).encode("ascii", "ignore").decode()
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", plain).strip("._-")[:MAX_NAME_CHARACTERS] or "video"

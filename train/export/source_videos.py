@@ -1,0 +1,153 @@
+"""The files behind moments: where they lie, and what a confined decoder reads of them."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...storage.common.errors import UserError
+from ...storage.dataset.folder import DatasetFolder
+from ...storage.dataset.trusted_folders import AllowedFolders
+from ...storage.records import VideoRecord
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ...extract.decoding.span import SpanProbed
+    from ...extract.videos.frames import FrameReader
+    from ...extract.videos.spans import SpanReader
+    from ..search.moments import Moment
+
+FRAME_SECONDS = 30.0
+"""Time limit for decoding a frame."""
+
+
+class SourceError(Exception):
+    """The file of a video cannot be used. The message says why."""
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """The file of a video."""
+
+    path: Path
+    """Where it lies, after all links."""
+    folders: Sequence[str]
+    """Folders in which it must lie when it is opened."""
+
+
+class SourceVideos:
+    """The videos of a data set as files. Close it after use: a decoder process may wait for the next question."""
+
+    def __init__(self, dataset: DatasetFolder, videos: Mapping[str, VideoRecord], *, with_folders: bool = True) -> None:
+        """Take the list of videos.
+
+        Args:
+            dataset: The data set.
+            videos: {id: video}
+            with_folders: Whether exports may say in which folders files lie; if not, they have the names alone.
+        """
+        self.dataset, self._videos, self.with_folders = dataset, videos, with_folders
+
+    @classmethod
+    def of(cls, dataset: DatasetFolder) -> "SourceVideos":
+        """Read the list of a data set."""
+        return cls(dataset, {video.video_id: video for video in dataset.read_videos()})
+
+    def file_name(self, video_id: str) -> str:
+        """Return the path of a video's file as the list has it, or its name alone; empty if it is on no disk here."""
+        video = self._videos.get(video_id)
+        if video is None or video.url:
+            return ""
+        path = self.dataset.video_file(video)
+        return path if self.with_folders else os.path.basename(path)
+
+    def url(self, video_id: str) -> str:
+        """Return the address by which editors and players find a video's file: of a file, or relative.
+
+        Raises:
+            SourceError: It is not on this machine.
+        """
+        from urllib.parse import quote
+
+        name = self.file_name(video_id)
+        if not name:
+            raise SourceError(self._why_no_file(video_id))
+        return Path(name).as_uri() if self.with_folders else quote(name)
+
+    def _why_no_file(self, video_id: str) -> str:
+        if video_id in self._videos:
+            return "its file lies on another machine"
+        return "the list of videos does not have it"
+
+    def find(self, video_id: str) -> SourceFile:
+        """Return the file of a video, if it lies under the root or in a folder that the user named.
+
+        Raises:
+            SourceError: It does not, or it is gone.
+        """
+        video = self._videos.get(video_id)
+        if video is None or video.url:
+            raise SourceError(self._why_no_file(video_id))
+        try:
+            allowed = AllowedFolders.of(self.dataset)
+            descriptor, real_path = allowed.open(self.dataset.video_path(video))
+        except (UserError, OSError, ValueError):
+            raise SourceError("its file was moved or deleted, or lies where it may not be read") from None
+        os.close(descriptor)
+        return SourceFile(Path(real_path), allowed.folders)
+
+    @cached_property
+    def reader(self) -> "SpanReader":
+        """Reads parts of videos."""
+        from ...extract.videos.spans import SpanReader  # loads decoders, which most searches do not need
+
+        return SpanReader()
+
+    @cached_property
+    def _frames(self) -> "FrameReader":
+        from ...extract.videos.frames import FrameReader
+
+        return FrameReader()
+
+    def probe(self, moment: "Moment") -> "SpanProbed":
+        """Return the facts about the frames of a moment.
+
+        Raises:
+            SourceError: They cannot be read.
+        """
+        from ...extract.decoding.errors import VideoError
+
+        file = self.find(moment.video_id)
+        try:
+            return self.reader.probe(file.path, moment.start_seconds, moment.end_seconds, file.folders)
+        except VideoError as error:
+            raise SourceError(str(error)) from None
+
+    def frame(self, moment: "Moment") -> "np.ndarray":
+        """Return the frame of a moment's best second, uint8 [H, W, 3] RGB, at most 640 px a side.
+
+        Raises:
+            SourceError: It cannot be decoded.
+        """
+        from ...extract.decoding.errors import VideoError
+
+        file = self.find(moment.video_id)
+        try:
+            return self._frames.pixels(file.path, moment.best_seconds, wait_seconds=FRAME_SECONDS, folders=file.folders)
+        except VideoError as error:
+            raise SourceError(str(error)) from None
+
+    def close(self) -> None:
+        """End the decoder processes."""
+        for name in ("reader", "_frames"):
+            if name in vars(self):
+                vars(self).pop(name).close()
+
+    def __enter__(self) -> "SourceVideos":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
