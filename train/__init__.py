@@ -49,6 +49,7 @@ __all__ = [
     "compare_similarities",
     "evaluate",
     "export_run",
+    "export_sentence_transformer",
     "load_run",
     "mteb_model",
     "mteb_task",
