@@ -60,6 +60,9 @@ PLACES = {
     "storage/captions/word_vectors.py write_word_vectors": "an open file",
     "train/benchmark/task_videos.py _jobs": OWN,
     "train/benchmark/task_videos.py features": OWN,
+    "train/comparison/sentence_transformer.py _same_model": OWN,
+    "train/comparison/sentence_transformer.py export_sentence_transformer": "a folder that make_folder has checked, "
+    "which was empty",
     "train/data/text_inputs.py save_text_inputs": "a folder with a random name, in one that make_folder has checked",
     "train/data/text_inputs.py save": "a folder with a random name, in one that make_folder has checked",
     "train/loop/event_log.py _open_board": "a folder that make_folder has checked, without links",

@@ -54,6 +54,7 @@ __all__ = [
     "export_clips",
     "export_moments",
     "export_run",
+    "export_sentence_transformer",
     "load_run",
     "mteb_model",
     "mteb_task",

@@ -6,6 +6,7 @@ from .benchmark.mteb_task import mteb_task as mteb_task
 from .comparison.export import export_run as export_run
 from .comparison.seeds import SeedRuns as SeedRuns
 from .comparison.seeds import train_seeds as train_seeds
+from .comparison.sentence_transformer import export_sentence_transformer as export_sentence_transformer
 from .data.clip_dataset import ClipDataset as ClipDataset
 from .evaluation.evaluate import Evaluation as Evaluation
 from .evaluation.evaluate import EvaluationSettings as EvaluationSettings

@@ -1,6 +1,7 @@
 """The files of a model: a folder on this machine, or what the hub's cache has or downloads."""
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,10 +12,14 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from ..common.errors import READ_ERRORS, UserError, reason_of, refuse_unreadable
-from ..common.files import check_regular, read_object, sha256_of
+from ..common.files import check_regular, read_object, read_small, sha256_of
 from .names import HubName, read_hub_name, title_of
 
 CONFIG_FILE = "config.json"
+MODULES_FILE = "modules.json"
+"""In a model of sentence-transformers: its modules, each in a subfolder or the folder itself."""
+ST_NETWORKS = ("Transformer", "CLIPModel")
+"""Modules of it that are a model of transformers."""
 DOWNLOADED_FILES = ("*.json", "*.txt", "*.model", "*.safetensors", "README.md")
 MAX_CONFIG_BYTES, MAX_INDEX_BYTES = 4 << 20, 64 << 20
 WEIGHT_TYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -50,19 +55,46 @@ class ModelFiles:
     """The commit; empty for a folder."""
 
     @property
+    def part(self) -> Path:
+        """The folder of the network itself: of some models of sentence-transformers, a subfolder.
+
+        Raises:
+            UserError: The list of modules cannot be read.
+        """
+        if (self.folder / CONFIG_FILE).is_file():
+            return self.folder
+        first = next((name for name, kind in self.modules().items() if kind in ST_NETWORKS), "")
+        return self.folder / first if re.fullmatch(r"\w{1,40}", first) else self.folder
+
+    def modules(self) -> dict[str, str]:
+        """Return {subfolder: kind} of the modules of a model of sentence-transformers; nothing for other models.
+
+        Raises:
+            UserError: The list cannot be read.
+        """
+        path = self.folder / MODULES_FILE
+        if not path.is_file():
+            return {}
+        with refuse_unreadable(path, "not the modules of a model"):
+            modules = json.loads(read_small(path, MAX_CONFIG_BYTES))
+            if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
+                raise ValueError("no list of modules")
+        return {str(module.get("path")): str(module.get("type")).rpartition(".")[2] for module in modules}
+
+    @property
     def config(self) -> dict[str, Any]:
         """The content of ``config.json``. Raises ``UserError`` if it cannot be read."""
-        path = self.folder / CONFIG_FILE
+        path = self.part / CONFIG_FILE
         if not path.is_file():
             expected = "expected a folder that transformers or sentence-transformers saved"
-            raise UserError(f"{self.folder}: has no {CONFIG_FILE}; {expected}")
+            raise UserError(f"{self.part}: has no {CONFIG_FILE}; {expected}")
         with refuse_unreadable(path, "not the configuration of a model"):
             return read_object(path, MAX_CONFIG_BYTES)
 
     @property
     def weights(self) -> list[Path]:
         """The files of weights. Raises ``UserError`` if some are missing."""
-        index = self.folder / "model.safetensors.index.json"
+        index = self.part / "model.safetensors.index.json"
         if index.is_file():
             with refuse_unreadable(index, "not a list of files of weights"):
                 names = sorted(set(map(str, read_object(index, MAX_INDEX_BYTES)["weight_map"].values())))
@@ -70,17 +102,17 @@ class ModelFiles:
             names = ["model.safetensors"]
         if outside := [name for name in names if Path(name).name != name]:
             raise UserError(f"{index}: names files outside of the folder ({outside[0][:80]!r})")
-        if missing := [name for name in names if not (self.folder / name).is_file()]:
+        if missing := [name for name in names if not (self.part / name).is_file()]:
             raise UserError(
-                f"{self.folder / missing[0]}: not found; a model needs its weights as safetensors; "
+                f"{self.part / missing[0]}: not found; a model needs its weights as safetensors; "
                 "AutoModel.from_pretrained(...).save_pretrained(FOLDER) writes them"
             )
-        return [self.folder / name for name in names]
+        return [self.part / name for name in names]
 
     def names_video_processor(self) -> bool:
         """Return whether the files say that videos have a processor of their own."""
         for name in ("processor_config.json", "video_preprocessor_config.json", "preprocessor_config.json"):
-            path = self.folder / name
+            path = self.part / name
             if path.is_file():
                 with refuse_unreadable(path, "not the configuration of a processor"):
                     about = read_object(path, MAX_CONFIG_BYTES)
@@ -93,10 +125,10 @@ class ModelFiles:
 
         ``auto_map`` of ``config.json`` itself is not refused: transformers' own network of that type is used.
         """
-        if (self.folder / ADAPTER_FILE).exists():
-            raise UserError(f"{self.folder / ADAPTER_FILE}: an adapter of a model; expected a model: merge and save it")
+        if (self.part / ADAPTER_FILE).exists():
+            raise UserError(f"{self.part / ADAPTER_FILE}: an adapter of a model; expected a model: merge and save it")
         for name in PROCESSOR_FILES:
-            path = self.folder / name
+            path = self.part / name
             if path.is_file():
                 with refuse_unreadable(path, "not the configuration of a processor"):
                     about = read_object(path, MAX_CONFIG_BYTES)
@@ -105,7 +137,7 @@ class ModelFiles:
                         raise UserError(f"{path}: its processor has code of its own, which is not run (auto_map)")
                     if field := next((field for field in AUDIO_TOKENIZER if field in part), None):
                         raise UserError(f"{path}: its processor loads another model ({field}); remove this field")
-        path, about = self.folder / CONFIG_FILE, self.config
+        path, about = self.part / CONFIG_FILE, self.config
         if "quantization_config" in about:
             raise UserError(f"{path}: its weights are quantised; pass the model that it was made of")
         if "configuration_files" in about:
@@ -182,11 +214,16 @@ def find_files(name: HubName) -> ModelFiles:
     """
     if name.is_folder:
         folder = Path(os.path.expanduser(name.model))
-        if not (folder / CONFIG_FILE).is_file():
+        files = ModelFiles(folder.absolute(), title_of(folder.absolute()), "")
+        if not (files.part / CONFIG_FILE).is_file():
             problem = f"{folder} has no {CONFIG_FILE}" if folder.is_dir() else f"{folder}: no such folder"
             raise UserError(f"features {name.text}: {problem}; expected what save_pretrained writes, or hf:ORG/MODEL")
-        return ModelFiles(folder.absolute(), title_of(folder.absolute()), "")
-    return download_model(name.model, name.revision, f"features {name.text}", "--features hf:/path/to/FOLDER")
+    else:
+        what, option = f"features {name.text}", "--features hf:/path/to/FOLDER"
+        files = download_model(name.model, name.revision, what, option)
+    if unused := [kind for kind in files.modules().values() if kind not in (*ST_NETWORKS, "Normalize")]:
+        raise UserError(f"features {name.text}: {MODULES_FILE} has the module {unused[0]}, which is not computed here")
+    return files
 
 
 def pin_revision(text: str) -> str:

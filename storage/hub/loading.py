@@ -127,7 +127,7 @@ def load_network(
         check_regular(path)
     with _loading():
         return AutoModel.from_pretrained(
-            files.folder,
+            files.part,
             config=config,
             local_files_only=True,
             output_loading_info=True,
@@ -160,7 +160,7 @@ def load_text_processor(files: ModelFiles) -> Any:
     try:
         return load_processor(files, "text")
     except ImportError:  # SigLIP names a tokenizer that needs sentencepiece; the same one is in tokenizer.json
-        if not (files.folder / "tokenizer.json").is_file():
+        if not (files.part / "tokenizer.json").is_file():
             raise
     with _processor_files(files) as folder, _loading():
         return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
@@ -250,7 +250,7 @@ def _processor_files(files: ModelFiles) -> Iterator[str]:
     config = _plain_config(files)
     with tempfile.TemporaryDirectory(prefix="vlalign-model-") as name:
         folder = Path(name)
-        for path in sorted(files.folder.iterdir()):
+        for path in sorted(files.part.iterdir()):
             wanted = any(fnmatch(path.name, pattern) for pattern in COPIED_FILES)
             if not wanted or not path.is_file() or any(fnmatch(path.name, pattern) for pattern in EXCLUDED_FILES):
                 continue

@@ -170,7 +170,7 @@ def _best(
         is_wanted &= np.isin(document_ids, list(ranked))
     wanted = np.flatnonzero(is_wanted)
     best = wanted[np.argsort(-scores[wanted], kind="stable")[:top_k]]
-    found = {document_ids[number]: float(scores[number]) for number in best.tolist()}
+    found = {document_ids[int(number)]: float(scores[number]) for number in best}
     return found or {NO_DOCUMENT: 0.0}
 
 

@@ -6,7 +6,7 @@ import sys
 
 from ...storage.cli.command import run_command
 from ...storage.cli.parser import Parser, add_trust, command_parser
-from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, UserError
+from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, SettingError, UserError
 from ...storage.common.terminal import say, show
 from ...storage.dataset.folder import DatasetFolder, find_dataset
 from ..comparison.claims import list_claims
@@ -27,9 +27,14 @@ EXAMPLES = """vlalign-runs --dataset demo
   vlalign-runs export words-s3d-seed0 words-on-demo"""
 
 
+RUN, SENTENCE_TRANSFORMERS = "run", "sentence-transformers"
+
+
 def _runs(args: argparse.Namespace) -> int:
     if args.export:
         return _export(args)
+    if args.form != RUN:
+        raise SettingError("form", args.form, "belongs to export RUN FOLDER; omit it")
     if args.claims:
         return _claims(args)
     if args.figure:
@@ -63,9 +68,15 @@ def _runs(args: argparse.Namespace) -> int:
 def _export(args: argparse.Namespace) -> int:
     if len(args.export) != 3 or args.export[0] != "export":
         raise UserError(f"{shlex.join(args.export)}: expected options only, or: export RUN FOLDER")
+    _, run, target = args.export
+    if args.form == SENTENCE_TRANSFORMERS:
+        from ..comparison.sentence_transformer import export_sentence_transformer  # torch takes seconds to import
+
+        folder = export_sentence_transformer(find_run(args.root, args.dataset, run), target)
+        show(f"exported {folder}: the text encoder alone; SentenceTransformer({str(folder)!r}) loads it")
+        return EXIT_DONE
     from ..comparison.export import export_run  # torch takes seconds to import
 
-    _, run, target = args.export
     folder = export_run(find_run(args.root, args.dataset, run), target)
     num_bytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     show(f"exported {folder}: {num_bytes / 1e6:,.1f} MB; its card: {folder / CARD_FILE}")
@@ -109,6 +120,12 @@ def make_parser() -> Parser:
         nargs="*",
         metavar="export RUN FOLDER",
         help="write a run into a folder of its own, with a card, from which it can be loaded without its data set",
+    )
+    parser.add_argument(
+        "--form",
+        choices=(RUN, SENTENCE_TRANSFORMERS),
+        default=RUN,
+        help="with export: the whole run, or its text encoder as a model of sentence-transformers (default: run)",
     )
     parser.add_argument(
         "--sort", metavar="NAME", help="sort by a metric, a setting or another column, best first (default: R@1)"

@@ -459,7 +459,7 @@ def new_text_encoder(name: str, train_captions: Iterable[str], workers: Workers)
             tokenizer = _fast_tokenizer(load_processor(files, "tokenizer"), config)
             network, _ = load_network(files, whole if is_tower else config)
             encoder = tower_of(network, config) if is_tower else token_encoder(network)
-            pooling, note = tower_pooling(config) if is_tower else declared_pooling(files.folder, config)
+            pooling, note = tower_pooling(config) if is_tower else declared_pooling(files, config)
         if note and workers.is_first:
             say(f"note: text encoder {name!r}: {one_line(note)}")
         return tokenizer, encoder, pooling

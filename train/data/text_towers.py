@@ -1,6 +1,5 @@
 """Pooling of text encoders: which vector stands for a sentence; and the text towers of CLIP and SigLIP."""
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -11,7 +10,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
-from ...storage.common.files import read_object, read_small, write_json
+from ...storage.common.files import read_object, write_json
+from ...storage.hub.files import MODULES_FILE, ModelFiles
 from ...storage.hub.loading import new_network
 from ..untrusted_files import refuse_damaged
 
@@ -24,8 +24,6 @@ POOLINGS = {
 """Which vector stands for a sentence."""
 POOLING_FILE = "pooling.json"
 """In a run's folder ``text_encoder``. Absent: the first token, as in TACo (section 3.3) and in all earlier runs."""
-MODULES_FILE = "modules.json"
-"""In a model of sentence-transformers: its modules, of which one is the pooling."""
 MAX_CONFIG_BYTES = 1 << 20
 MAX_PADDED_TOKENS = 512
 
@@ -62,7 +60,7 @@ SENTENCE_TRANSFORMERS = {"cls": CLS, "mean": MEAN, "lasttoken": LAST}
 """Methods by the name that sentence-transformers gives them."""
 
 
-def declared_pooling(folder: Path, config: PreTrainedConfig) -> tuple[TextPooling, str]:
+def declared_pooling(files: ModelFiles, config: PreTrainedConfig) -> tuple[TextPooling, str]:
     """Return the pooling that a model of sentence-transformers declares, and a note about it.
 
     Of other models it is the first token, or, for T5, which begins no text with a token of its own, the mean of all.
@@ -70,26 +68,32 @@ def declared_pooling(folder: Path, config: PreTrainedConfig) -> tuple[TextPoolin
     Raises:
         ValueError: The files are damaged, or declare another kind of pooling.
     """
-    path = folder / MODULES_FILE
-    if not path.is_file():
+    kinds = files.modules()
+    if not kinds:
         if config.model_type != "t5":
             return TextPooling(), ""
         note = f"it has no [CLS]: a sentence's vector is {POOLINGS[MEAN]}, unless --encoder pools them itself"
         return TextPooling(MEAN), note
-    modules = json.loads(read_small(path, MAX_CONFIG_BYTES))
-    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
-        raise ValueError(f"its {MODULES_FILE} is no list of modules")
-    kinds = {str(module.get("path")): str(module.get("type")).rpartition(".")[2] for module in modules}
     poolings = [where for where, kind in kinds.items() if kind == "Pooling"]
     unused = [where for where, kind in kinds.items() if kind not in ("Transformer", "Pooling", "Normalize")]
     without = f"; its {', '.join(unused)} is not used" if unused else ""
+    without += _unused_prompt(files.folder)
     if not poolings:
         return TextPooling(), without.removeprefix("; ")
     where = poolings[0]
     if not re.fullmatch(r"\w{1,40}", where):
         raise ValueError(f"its {MODULES_FILE} names the folder {where[:80]!r}")
-    method = _method(read_object(folder / where / "config.json", MAX_CONFIG_BYTES), where)
+    method = _method(read_object(files.folder / where / "config.json", MAX_CONFIG_BYTES), where)
     return TextPooling(method), f"a sentence's vector is {POOLINGS[method]}, as its {where}/config.json says{without}"
+
+
+def _unused_prompt(folder: Path) -> str:
+    """Return a note about the text that sentence-transformers puts before each text; empty if it puts none there."""
+    path = folder / "config_sentence_transformers.json"
+    about = read_object(path, MAX_CONFIG_BYTES) if path.is_file() else {}
+    prompts, name = about.get("prompts"), about.get("default_prompt_name")
+    prompt = prompts.get(name) if isinstance(prompts, dict) and isinstance(name, str) else None
+    return f"; its prompt {str(prompt)[:80]!r} is not put before texts" if prompt else ""
 
 
 def _method(about: Mapping[str, Any], where: str) -> str:
