@@ -15,6 +15,7 @@ from ...storage.captions.files import choose_protocol, read_captions
 from ...storage.common.errors import UserError
 from ...storage.common.problems import Problems
 from ...storage.common.progress import progress
+from ...storage.common.terminal import number_of
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.records import Caption
 from ..data.usable_captions import captions_of_split
@@ -108,9 +109,9 @@ def measure_moments(search: Search, queries: Sequence[MomentQuery], problems: Pr
     if rated:
         metrics |= highlight_metrics(rated)
         by_chance |= highlight_metrics([(rng.random(len(scores)), ratings) for scores, ratings in rated])
-    num_videos = len({query.video_id for query in usable})
+    videos = number_of(len({query.video_id for query in usable}), "videos")
     return Measured(
-        what=f"{len(usable):,} of {len(queries):,} queries in {num_videos:,} videos",
+        what=f"{len(usable):,} of {len(queries):,} queries in {videos}",
         metrics={"search": metrics, "chance": by_chance},
         rows=rows,
         notes=NOTES,

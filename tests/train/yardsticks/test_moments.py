@@ -96,7 +96,7 @@ def test_a_query_with_two_moments_and_saliency(tmp_path):
 def test_videos_that_are_not_there_are_skipped_by_name(dataset, search):
     queries = [*read_queries(dataset, "", "test")[:2], MomentQuery("cat", "gone", [])]
     problems = Problems(quiet=True)
-    assert measure_moments(search, queries, problems).what == "2 of 3 queries in 1 videos"
+    assert measure_moments(search, queries, problems).what == "2 of 3 queries in 1 video"
     assert problems.count == 1 and "'gone'" in problems.messages[0]
     with pytest.raises(UserError, match="no query is about a video of the index"):
         measure_moments(search, queries[2:], Problems(quiet=True))
