@@ -13,10 +13,10 @@ EXTRAS = {
     "s3": ("s3fs>=2026.6.0",),
     "speech": ("faster-whisper>=1.2.1",),
     "ocr": ("rapidocr>=3.10", "onnxruntime>=1.22"),
-    "editors": ("opentimelineio>=0.18", "otio-cmx3600-adapter>=1.0", "otio-fcpx-xml-adapter>=1.0"),
+    "editors": ("opentimelineio>=0.18", "otio-cmx3600-adapter>=1.0"),
     "mcp": ("mcp>=2.3",),
     "shots": ("scenedetect>=0.7.2",),
-    "mteb": ("mteb>=2.26; python_version >= '3.11'",),
+    "mteb": ("mteb>=2.26",),
     "sentence-transformers": ("sentence-transformers>=6.2",),
 }
 """{extra of pyproject.toml: its packages}. Messages name these and not ``vlalign[timm]``: no index has vlalign."""
@@ -60,6 +60,7 @@ OF_EXTRAS = {
     "rapidocr": "ocr",
     "onnxruntime": "ocr",
     "opentimelineio": "editors",
+    "otio_cmx3600_adapter": "editors",
     "mcp": "mcp",
     "scenedetect": "shots",
     "mteb": "mteb",

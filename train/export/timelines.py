@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from ...storage.common.errors import UserError
-from ...storage.common.packages import EDITORS, install_command
+from ...storage.common.packages import EXTRAS, install_command
 from ..search.moments import moment_values
 from .results import Result, safe_name
 from .source_videos import SourceError, SourceVideos
@@ -165,7 +165,8 @@ def require_editors() -> None:
     """Raise ``UserError`` if a package of the extra ``editors`` is missing."""
     for name in ("opentimelineio", "otio_cmx3600_adapter"):
         if find_spec(name) is None:
-            raise UserError(f"the Python package {name} is not installed; install it with: {install_command(*EDITORS)}")
+            todo = install_command(*EXTRAS["editors"])
+            raise UserError(f"the Python package {name} is not installed; install it with: {todo}")
 
 
 def timeline_of(clips: Sequence[EditClip], name: str) -> "Timeline":
