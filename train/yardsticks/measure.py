@@ -81,10 +81,10 @@ def measure(yardstick: str, source: SearchSource, settings: MeasureSettings | No
     """
     settings = settings or MeasureSettings()
     _check(yardstick, settings)
-    run: Callable[[SearchSource, MeasureSettings, Problems], tuple[Search, Measured]] = _RUNS[yardstick]
-    with Problems() as problems:
-        search, measured = run(source, settings, problems)
+    search = _open(source)
     encoder = search.encoder
+    with Problems(file=encoder.dataset.problems("measure")) as problems:
+        measured = _RUNS[yardstick](search, settings, problems)
     named = index_folder(encoder.dataset, encoder.name).name
     folder = encoder.dataset.path / FOLDER / "-".join([yardstick, named, *_of_name(settings)])
     check_folders(folder)
@@ -121,6 +121,9 @@ def _check(yardstick: str, settings: MeasureSettings) -> None:
         raise SettingError("ground_truth", str(settings.ground_truth[1]), "a second file; copies have one")
     if settings.like_weight is not None and not 0 <= settings.like_weight <= 1:
         raise SettingError("like_weight", settings.like_weight, "expected 0 to 1")
+    for path in settings.ground_truth:
+        if not path.is_file():
+            raise SettingError("ground_truth", path, f"no such file; expected the published file of {yardstick}")
 
 
 def _of_name(settings: MeasureSettings) -> Iterator[str]:
@@ -142,26 +145,26 @@ def _open(source: SearchSource) -> Search:
     return Search(encoder, index, None, open_coded_index(folder, index), biases)
 
 
-def _moments(source: SearchSource, settings: MeasureSettings, problems: Problems) -> tuple[Search, Measured]:
-    search = _open(source)
+def _moments(search: Search, settings: MeasureSettings, problems: Problems) -> Measured:
     queries = read_queries(search.encoder.dataset, settings.protocol or "", settings.split or "test")
-    return search, measure_moments(search, queries, problems)
+    return measure_moments(search, queries, problems)
 
 
-def _copies(source: SearchSource, settings: MeasureSettings, problems: Problems) -> tuple[Search, Measured]:
-    pairs = read_copies(settings.ground_truth[0])
-    search = _open(source)
-    return search, measure_copies(search.index, pairs, problems)
+def _copies(search: Search, settings: MeasureSettings, problems: Problems) -> Measured:
+    return measure_copies(search.index, read_copies(settings.ground_truth[0]), problems)
 
 
-def _composed(source: SearchSource, settings: MeasureSettings, problems: Problems) -> tuple[Search, Measured]:
+def _composed(search: Search, settings: MeasureSettings, problems: Problems) -> Measured:
     queries = [query for path in settings.ground_truth for query in read_composed(path)]
     weight = LIKE_WEIGHT if settings.like_weight is None else settings.like_weight
-    search = _open(source)
-    return search, measure_composed(search, queries, weight, problems)
+    return measure_composed(search, queries, weight, problems)
 
 
-_RUNS = {"moments": _moments, "copies": _copies, "composed": _composed}
+_RUNS: dict[str, Callable[[Search, MeasureSettings, Problems], Measured]] = {
+    "moments": _moments,
+    "copies": _copies,
+    "composed": _composed,
+}
 
 
 def _notes(measured: Measured, note: str | None, num_skipped: int) -> Iterator[str]:

@@ -30,6 +30,7 @@ def test_every_yardstick_can_be_run():
         ("copies", {"ground_truth": [Path("a"), Path("b")]}, "ground_truth"),
         ("copies", {"ground_truth": [Path("a")], "split": "test"}, "split"),
         ("composed", {}, "ground_truth"),
+        ("composed", {"ground_truth": [Path("nowhere/gt.json")]}, "ground_truth"),
         ("composed", {"ground_truth": [Path("a")], "like_weight": 1.5}, "like_weight"),
     ],
 )
