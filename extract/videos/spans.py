@@ -36,7 +36,13 @@ class SpanReader:
             self._process = None
 
     def probe(
-        self, path: Path, start_seconds: float, end_seconds: float, folders: Sequence[str] | None = None
+        self,
+        path: Path,
+        start_seconds: float,
+        end_seconds: float,
+        *,
+        folders: Sequence[str] | None = None,
+        wait_seconds: float | None = None,
     ) -> SpanProbed:
         """Return the facts about a part of a video: ``decoding.span``.
 
@@ -45,13 +51,15 @@ class SpanReader:
             start_seconds: Start of the part, counted as rows are.
             end_seconds: Its end, exclusive.
             folders: Where the file must lie when it is opened; None for anywhere.
+            wait_seconds: How long the work may take; None for as long as a decoder may.
 
         Raises:
-            VideoError: It cannot be read, or has no frames.
+            VideoError: It cannot be read, has no frames, or takes too long.
         """
         process = self._started(Request(str(path), [], span=(start_seconds, end_seconds), folders=folders))
-        while not isinstance(answer := process.receive(), SpanProbed):
-            pass
+        with _limit(process, wait_seconds, "reading it"):
+            while not isinstance(answer := process.receive(), SpanProbed):
+                pass
         if not (answer.num_frames > 0 and answer.start_seconds < answer.end_seconds and answer.rate_denominator > 0):
             raise process.refused(InvalidMessage("a part without frames"))
         return answer
@@ -85,8 +93,7 @@ class SpanReader:
         """
         request = Request(str(path), [], span=(start_seconds, end_seconds), clip_kind=kind, folders=folders)
         process = self._started(request)
-        limit = contextlib.nullcontext() if wait_seconds is None else killed_after(process, wait_seconds, "cutting")
-        with limit:
+        with _limit(process, wait_seconds, "cutting"):
             for answer in _answers(process):
                 if isinstance(answer, ClipPart):
                     content = process.receive_bytes()
@@ -107,6 +114,10 @@ class SpanReader:
         self._process = self._process or DecodeProcess()
         self._process.start(request)
         return self._process
+
+
+def _limit(process: DecodeProcess, wait_seconds: float | None, what: str) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext() if wait_seconds is None else killed_after(process, wait_seconds, what)
 
 
 def _answers(process: DecodeProcess) -> Iterator[Message]:
