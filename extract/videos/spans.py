@@ -12,6 +12,8 @@ from ..decoding.process import DecodeProcess
 from ..decoding.span import SpanProbed
 from .clips import killed_after
 
+MAX_SECONDS, ROUNDING_SECONDS = 10_000_000, 0.001
+"""No video is as long; times of one file differ by less."""
 ClipKind = Literal["copy", "exact"]
 """The packets from the key frame before the part on, unchanged; or the part encoded again, exact to the frame."""
 
@@ -60,7 +62,9 @@ class SpanReader:
         with _limit(process, wait_seconds, "reading it"):
             while not isinstance(answer := process.receive(), SpanProbed):
                 pass
-        if not (answer.num_frames > 0 and answer.start_seconds < answer.end_seconds and answer.rate_denominator > 0):
+        start, end = answer.start_seconds, answer.end_seconds
+        in_order = -ROUNDING_SECONDS < answer.zero_seconds <= start + ROUNDING_SECONDS and start < end < MAX_SECONDS
+        if not (in_order and answer.num_frames > 0 and answer.rate_numerator >= 0 and answer.rate_denominator > 0):
             raise process.refused(InvalidMessage("a part without frames"))
         return answer
 

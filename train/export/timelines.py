@@ -104,7 +104,7 @@ def _edit_clip(result: Result, videos: SourceVideos) -> tuple[EditClip, str]:
             drops = ";" in label and rate in DROPPING_RATES
         except ValueError:
             note = f"its timecode {facts.timecode} has no such frame at {shown_rate(rate)}; it is counted from 0"
-    first = round(Fraction(facts.start_seconds - facts.zero_seconds) * rate)
+    first = max(round(Fraction(facts.start_seconds - facts.zero_seconds) * rate), 0)
     num_frames = max(round(Fraction(facts.end_seconds - facts.start_seconds) * rate), 1)
     best = first + int((moment.best_seconds - facts.start_seconds) * float(rate) + 1e-6)
     name = videos.file_name(moment.video_id).rpartition("/")[2] or moment.video_id
