@@ -20,6 +20,7 @@ from xml.etree import ElementTree
 
 from ...storage.common.errors import UserError
 from ...storage.common.packages import EDITORS, install_command
+from ...storage.common.progress import progress
 from ..search.moments import moment_values
 from .results import Result, safe_name
 from .source_videos import SourceError, SourceVideos
@@ -78,7 +79,7 @@ def edit_clips(results: Sequence[Result], videos: SourceVideos) -> tuple[list[Ed
     """
     clips: list[EditClip] = []
     problems, notes = [], {}
-    for each in results:
+    for each in progress(results, total=len(results), what="reading times of frames", unit="moments"):
         try:
             clip, note = _edit_clip(each, videos)
         except SourceError as error:
