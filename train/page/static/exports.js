@@ -29,11 +29,12 @@ async function save(path, parameters) {
 function saver(label, name, tell, path, parametersOf) {
   const button = make("button", { type: "button", textContent: label, attributes: name ? { "aria-label": name } : {} });
   button.addEventListener("click", async () => {
-    button.disabled = true;
+    if (button.ariaDisabled === "true") return;
+    button.ariaDisabled = "true";  // it keeps the focus
     tell(`Preparing ${label} …`);
     try { tell(await save(path, parametersOf())); }
     catch (error) { tell(`Not saved: ${error.message}`); }
-    finally { button.disabled = false; }
+    finally { button.ariaDisabled = "false"; }
   });
   return button;
 }
@@ -45,9 +46,8 @@ export function listen(shown) {
     return [...parameters, ["form", form], ["num_results", Math.min(count, isRead ? MAX_READ : MAX_LISTED)]];
   }))));
   const close = () => { menu.open = false; };
-  menu.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape" || !menu.open) return;
-    event.stopPropagation();
+  addEventListener("keydown", ({ key }) => {
+    if (key !== "Escape" || !menu.open) return;
     close();
     menu.querySelector("summary").focus();
   });
