@@ -67,6 +67,7 @@ PLACES = {
     "train/data/text_inputs.py save": "a folder with a random name, in one that make_folder has checked",
     "train/loop/event_log.py _open_board": "a folder that make_folder has checked, without links",
     "train/page/browser_clips.py __init__": OWN,
+    "train/page/exports.py clip": OWN,
     "train/page/browser_clips.py _path": OWN,
     "train/page/browser_clips.py _write": OWN,
     "train/page/example_pictures.py __init__": OWN,

@@ -12,6 +12,8 @@ from ..decoding.process import DecodeProcess
 from ..decoding.span import SpanProbed
 from .clips import killed_after
 
+MAX_SECONDS, ROUNDING_SECONDS = 10_000_000, 0.001
+"""No video is as long; times of one file differ by less."""
 ClipKind = Literal["copy", "exact"]
 """The packets from the key frame before the part on, unchanged; or the part encoded again, exact to the frame."""
 
@@ -36,7 +38,13 @@ class SpanReader:
             self._process = None
 
     def probe(
-        self, path: Path, start_seconds: float, end_seconds: float, folders: Sequence[str] | None = None
+        self,
+        path: Path,
+        start_seconds: float,
+        end_seconds: float,
+        *,
+        folders: Sequence[str] | None = None,
+        wait_seconds: float | None = None,
     ) -> SpanProbed:
         """Return the facts about a part of a video: ``decoding.span``.
 
@@ -45,14 +53,18 @@ class SpanReader:
             start_seconds: Start of the part, counted as rows are.
             end_seconds: Its end, exclusive.
             folders: Where the file must lie when it is opened; None for anywhere.
+            wait_seconds: How long the work may take; None for as long as a decoder may.
 
         Raises:
-            VideoError: It cannot be read, or has no frames.
+            VideoError: It cannot be read, has no frames, or takes too long.
         """
         process = self._started(Request(str(path), [], span=(start_seconds, end_seconds), folders=folders))
-        while not isinstance(answer := process.receive(), SpanProbed):
-            pass
-        if not (answer.num_frames > 0 and answer.start_seconds < answer.end_seconds and answer.rate_denominator > 0):
+        with _limit(process, wait_seconds, "reading it"):
+            while not isinstance(answer := process.receive(), SpanProbed):
+                pass
+        start, end = answer.start_seconds, answer.end_seconds
+        in_order = -ROUNDING_SECONDS < answer.zero_seconds <= start + ROUNDING_SECONDS and start < end < MAX_SECONDS
+        if not (in_order and answer.num_frames > 0 and answer.rate_numerator >= 0 and answer.rate_denominator > 0):
             raise process.refused(InvalidMessage("a part without frames"))
         return answer
 
@@ -85,8 +97,7 @@ class SpanReader:
         """
         request = Request(str(path), [], span=(start_seconds, end_seconds), clip_kind=kind, folders=folders)
         process = self._started(request)
-        limit = contextlib.nullcontext() if wait_seconds is None else killed_after(process, wait_seconds, "cutting")
-        with limit:
+        with _limit(process, wait_seconds, "cutting"):
             for answer in _answers(process):
                 if isinstance(answer, ClipPart):
                     content = process.receive_bytes()
@@ -107,6 +118,10 @@ class SpanReader:
         self._process = self._process or DecodeProcess()
         self._process.start(request)
         return self._process
+
+
+def _limit(process: DecodeProcess, wait_seconds: float | None, what: str) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext() if wait_seconds is None else killed_after(process, wait_seconds, what)
 
 
 def _answers(process: DecodeProcess) -> Iterator[Message]:

@@ -14,7 +14,7 @@ from ...storage.common.writing import atomic_write, make_folder
 from ...storage.records import Caption
 from ..search.moments import Moment
 from .results import Result, safe_name
-from .source_videos import SourceError, SourceVideos
+from .source_videos import Part, SourceError, SourceVideos
 from .text_files import problem_of, srt_text
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _write_clip(
     return clip
 
 
-def clip_name(number: int, moment: Moment, kind: str, facts: "SpanProbed") -> str:
+def clip_name(number: int, moment: Moment | Part, kind: str, facts: "SpanProbed") -> str:
     """Return the name of a clip's file: number, video, the second at which it really begins, and how it was cut.
 
     Raises:
@@ -131,16 +131,8 @@ def cut(moment: Moment, videos: SourceVideos, kind: "ClipKind", path: Path) -> "
     Raises:
         SourceError: It cannot be read, or not be cut.
     """
-    from ...extract.decoding.errors import VideoError
-
-    source = videos.find(moment.video_id)
-    try:
-        with atomic_write(path) as unfinished, open(unfinished, "wb") as file:
-            return videos.reader.write(
-                source.path, moment.start_seconds, moment.end_seconds, kind, file, folders=source.folders
-            )
-    except VideoError as error:
-        raise SourceError(str(error)) from None
+    with atomic_write(path) as unfinished, open(unfinished, "wb") as file:
+        return videos.cut(moment, kind, file)
 
 
 def cues_inside(captions: Sequence[Caption], clip: "ClipWritten") -> list[tuple[float, float, str]]:

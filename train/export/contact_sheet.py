@@ -5,8 +5,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from ...storage.common.errors import UserError
 from ...storage.common.progress import progress
@@ -47,7 +46,7 @@ def contact_sheet(results: Sequence[Result], videos: SourceVideos, suffix: str) 
         left, top = GAP + column * (CELL_WIDTH + GAP), GAP + row * (FRAME_HEIGHT + LABEL_HEIGHT + GAP)
         pen.rectangle((left, top, left + CELL_WIDTH - 1, top + FRAME_HEIGHT - 1), fill=EMPTY)
         try:
-            image = _fitted(videos.frame(each.moment))
+            image = ImageOps.contain(Image.fromarray(videos.frame(each.moment)), (CELL_WIDTH, FRAME_HEIGHT))
             place = left + (CELL_WIDTH - image.width) // 2, top + (FRAME_HEIGHT - image.height) // 2
             sheet.paste(image, place)
         except SourceError as error:
@@ -60,12 +59,6 @@ def contact_sheet(results: Sequence[Result], videos: SourceVideos, suffix: str) 
     content = io.BytesIO()
     sheet.save(content, FORMATS[suffix], quality=90)
     return content.getvalue(), problems
-
-
-def _fitted(frame: np.ndarray) -> Image.Image:
-    image = Image.fromarray(frame)
-    image.thumbnail((CELL_WIDTH, FRAME_HEIGHT))
-    return image
 
 
 def _font() -> ImageFont.FreeTypeFont:

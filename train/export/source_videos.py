@@ -1,11 +1,12 @@
 """The files behind moments: where they lie, and what a confined decoder reads of them."""
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from ...storage.common.errors import UserError
 from ...storage.dataset.folder import DatasetFolder
@@ -15,9 +16,10 @@ from ...storage.records import VideoRecord
 if TYPE_CHECKING:
     import numpy as np
 
+    from ...extract.decoding.clip_file import ClipWritten
     from ...extract.decoding.span import SpanProbed
     from ...extract.videos.frames import FrameReader
-    from ...extract.videos.spans import SpanReader
+    from ...extract.videos.spans import ClipKind, SpanReader
     from ..search.moments import Moment
 
 FRAME_SECONDS = 30.0
@@ -38,17 +40,35 @@ class SourceFile:
     """Folders in which it must lie when it is opened."""
 
 
+@dataclass(frozen=True)
+class Part:
+    """A part of a video that no search has found."""
+
+    video_id: str
+    start_seconds: float
+    end_seconds: float
+
+
 class SourceVideos:
     """The videos of a data set as files. Close it after use: a decoder process may wait for the next question."""
 
-    def __init__(self, dataset: DatasetFolder, videos: Mapping[str, VideoRecord], *, with_folders: bool = True) -> None:
+    def __init__(
+        self,
+        dataset: DatasetFolder,
+        videos: Mapping[str, VideoRecord],
+        *,
+        with_folders: bool = True,
+        wait_seconds: float | None = None,
+    ) -> None:
         """Take the list of videos.
 
         Args:
             dataset: The data set.
             videos: {id: video}
             with_folders: Whether exports may say in which folders files lie; if not, they have the names alone.
+            wait_seconds: How long reading all of them together may take; None for as long as decoders may.
         """
+        self._ends = None if wait_seconds is None else time.monotonic() + wait_seconds
         self.dataset, self._videos, self.with_folders = dataset, videos, with_folders
 
     @classmethod
@@ -112,7 +132,19 @@ class SourceVideos:
 
         return FrameReader()
 
-    def probe(self, moment: "Moment") -> "SpanProbed":
+    def _seconds_left(self) -> float | None:
+        """Return how long reading may still take; None for as long as decoders may.
+
+        Raises:
+            SourceError: The time is over.
+        """
+        if self._ends is None:
+            return None
+        if (left := self._ends - time.monotonic()) <= 0:
+            raise SourceError("the time for reading the videos was over before its turn")
+        return left
+
+    def probe(self, moment: "Moment | Part") -> "SpanProbed":
         """Return the facts about the frames of a moment.
 
         Raises:
@@ -122,7 +154,45 @@ class SourceVideos:
 
         file = self.find(moment.video_id)
         try:
-            return self.reader.probe(file.path, moment.start_seconds, moment.end_seconds, file.folders)
+            return self.reader.probe(
+                file.path,
+                moment.start_seconds,
+                moment.end_seconds,
+                folders=file.folders,
+                wait_seconds=self._seconds_left(),
+            )
+        except VideoError as error:
+            raise SourceError(str(error)) from None
+
+    def cut(
+        self, moment: "Moment | Part", kind: "ClipKind", file: IO[bytes], max_bytes: int | None = None
+    ) -> "ClipWritten":
+        """Write a moment as a file of its own.
+
+        Args:
+            moment: The part of a video.
+            kind: How it is cut.
+            file: Receives the clip.
+            max_bytes: Longest clip; None for as long as decoders write.
+
+        Raises:
+            SourceError: It cannot be read, or not be cut.
+        """
+        from ...extract.decoding.clip_file import MAX_CLIP_BYTES
+        from ...extract.decoding.errors import VideoError
+
+        source = self.find(moment.video_id)
+        try:
+            return self.reader.write(
+                source.path,
+                moment.start_seconds,
+                moment.end_seconds,
+                kind,
+                file,
+                folders=source.folders,
+                wait_seconds=self._seconds_left(),
+                max_bytes=max_bytes or MAX_CLIP_BYTES,
+            )
         except VideoError as error:
             raise SourceError(str(error)) from None
 
@@ -136,7 +206,9 @@ class SourceVideos:
 
         file = self.find(moment.video_id)
         try:
-            return self._frames.pixels(file.path, moment.best_seconds, wait_seconds=FRAME_SECONDS, folders=file.folders)
+            left = self._seconds_left()
+            wait_seconds = FRAME_SECONDS if left is None else min(left, FRAME_SECONDS)
+            return self._frames.pixels(file.path, moment.best_seconds, wait_seconds=wait_seconds, folders=file.folders)
         except VideoError as error:
             raise SourceError(str(error)) from None
 

@@ -20,6 +20,7 @@ from xml.etree import ElementTree
 
 from ...storage.common.errors import UserError
 from ...storage.common.packages import EXTRAS, install_command
+from ...storage.common.progress import progress
 from ..search.moments import moment_values
 from .results import Result, safe_name
 from .source_videos import SourceError, SourceVideos
@@ -78,7 +79,7 @@ def edit_clips(results: Sequence[Result], videos: SourceVideos) -> tuple[list[Ed
     """
     clips: list[EditClip] = []
     problems, notes = [], {}
-    for each in results:
+    for each in progress(results, total=len(results), what="reading times of frames", unit="moments"):
         try:
             clip, note = _edit_clip(each, videos)
         except SourceError as error:
@@ -104,7 +105,7 @@ def _edit_clip(result: Result, videos: SourceVideos) -> tuple[EditClip, str]:
             drops = ";" in label and rate in DROPPING_RATES
         except ValueError:
             note = f"its timecode {facts.timecode} has no such frame at {shown_rate(rate)}; it is counted from 0"
-    first = round(Fraction(facts.start_seconds - facts.zero_seconds) * rate)
+    first = max(round(Fraction(facts.start_seconds - facts.zero_seconds) * rate), 0)
     num_frames = max(round(Fraction(facts.end_seconds - facts.start_seconds) * rate), 1)
     best = first + int((moment.best_seconds - facts.start_seconds) * float(rate) + 1e-6)
     name = videos.file_name(moment.video_id).rpartition("/")[2] or moment.video_id

@@ -20,6 +20,8 @@ from starlette.types import Receive, Scope, Send
 from ...storage.common.errors import UserError
 from ...storage.common.terminal import one_line
 from ...storage.records import SPLITS
+from ..export.export import about_search
+from ..export.source_videos import Part
 from ..search.caption_index import NO_CURVE
 from ..search.caption_terms import CaptionTerms
 from ..search.moments import Moment
@@ -39,6 +41,8 @@ from ..search.video_filters import VideoFacts, VideoFilters
 from .browser_clips import ClipCache
 from .concurrency import AddressQueue, Busy, client_gone, one_at_a_time
 from .example_pictures import ExamplePictures
+from .exports import MAX_LISTED, CutError, ExportForm, PageExports
+from .exports import MEDIA_TYPES as EXPORT_TYPES
 from .folder_sync import FolderSync
 from .guard import PICTURES, UPLOADS, Access, Guard, Upload
 from .library import NotFound, VideoLibrary
@@ -62,6 +66,8 @@ STATIC = Path(__file__).parent / "static"
 SEARCHES = ("/api/search", "/api/like")
 SEARCH_SECONDS = 20.0
 """Time limit of a search, and of waiting for the searches before it."""
+MISSING_HEADER = "Moments-Missing"
+"""Header of an export: the number of moments that are not in it."""
 SOURCE_HEADER, SECONDS_HEADER = "Picture-Source", "Picture-Seconds"
 """Headers of a picture."""
 UPLOAD_SECONDS = 30.0
@@ -99,6 +105,8 @@ Examples = Annotated[
     ),
 ]
 NumResults = Annotated[int, Query(ge=1, le=MAX_RESULTS)]
+NumExported = Annotated[int, Query(ge=1, le=MAX_LISTED, description="moments, or videos with group")]
+Exact = Annotated[bool, Query(description="encode again, exact to the frame, instead of copying from a key frame on")]
 Offset = Annotated[int, Query(ge=0, le=MAX_OFFSET, description="moments, or videos with group, to skip")]
 Group = Annotated[SearchGroup | None, Query(description="the best moment of each video, with its others that fit")]
 Fold = Annotated[bool, Query(description="return moments that look nearly the same as a better one with that one")]
@@ -319,6 +327,7 @@ def make_app(searches: Sequence[Search], access: Access) -> FastAPI:
     every = {"dependencies": [Depends(check_parameters)], "responses": {422: PROBLEM_RESPONSE}}
     app = FastAPI(title="vlalign", lifespan=_life, **every, **urls)
     app.state.clips, app.state.frames, app.state.pictures = ClipCache(), FrameCache(), ExamplePictures()
+    app.state.exports = PageExports()
     app.state.datasets, app.state.sync = {}, None
     app.state.version, app.state.changing = 0, threading.Lock()
     for search in searches:
@@ -404,6 +413,10 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(Busy)
     async def busy(_: Request, error: Exception) -> JSONResponse:
         return JSONResponse({"detail": str(error)}, 503, {"Retry-After": "5"})
+
+    @app.exception_handler(CutError)
+    async def not_cut(_: Request, error: Exception) -> JSONResponse:
+        return JSONResponse({"detail": f"no clip of this moment: {error}"}, 404)
 
     @app.exception_handler(NotFound)
     async def not_found(_: Request, error: Exception) -> JSONResponse:
@@ -498,6 +511,33 @@ def _add_searches(app: FastAPI) -> None:
             reason = dataset.search.why_nothing_fits(q, moments, videos) if is_text else None
             return dataset.respond(moments, videos, has_more, warnings, reason)
 
+    @app.get("/api/export", dependencies=[Depends(AddressQueue("exports"))], response_class=Response)
+    def export(
+        request: Request,
+        dataset: SelectedDataset,
+        filters: Filters,
+        like: Examples,
+        form: ExportForm,
+        q: OptionalText = "",
+        without: OptionalText = "",
+        num_results: NumExported = 12,
+        by: SearchBy = "both",
+        group: Group = None,
+        fold: Fold = True,
+    ) -> Response:
+        """Return the moments that a search finds as a file: a list, a file of an editor, or a contact sheet. Chapters
+        and subtitles of several videos come as a ZIP. Files are named without their folders."""
+        examples = [_example(request, dataset.search, text) for text in like]
+        with one_search():
+            videos = filters.videos(dataset.facts)
+            options = {"like": examples, "without": without, "by": by, "group": group, "fold": fold}
+            moments, _ = dataset.search.part(q, num_results=num_results, videos=videos, **options)
+        exports: PageExports = app.state.exports
+        about, library = about_search(dataset.search, q), dataset.library
+        name, content, problems = exports.file(form, moments, library.dataset, library.by_id, about)
+        headers = {"Content-Disposition": f'attachment; filename="{name}"', MISSING_HEADER: str(len(problems))}
+        return Response(content, media_type=EXPORT_TYPES.get(name.rpartition(".")[2], "text/plain"), headers=headers)
+
     @app.get("/api/like", dependencies=queue)
     def like(
         dataset: SelectedDataset,
@@ -562,6 +602,15 @@ def _add_media(app: FastAPI) -> None:
     def clip(dataset: SelectedDataset, video_id: KnownId, start: Seconds, end: Seconds) -> Any:
         """Return a part of a video as WebM, or one range of its bytes: at most 30 seconds and 640 px a side."""
         return FileResponse(dataset.library.clip(video_id, start, end), media_type="video/webm", headers=caching)
+
+    @app.get("/media/cut", dependencies=[Depends(AddressQueue("clips"))], response_class=FileResponse)
+    def cut(dataset: SelectedDataset, video_id: KnownId, start: Seconds, end: Seconds, exact: Exact = True) -> Any:
+        """Return a part of a video as a file to keep, at most two minutes: encoded again as MP4, exact to the frame, or
+        copied from the key frame before on. The file's name has the second at which it begins."""
+        part, library = Part(video_id, start, end), dataset.library
+        name, descriptor, media_type = app.state.exports.clip(part, exact, library.dataset, library.by_id)
+        headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
+        return OpenFileResponse(descriptor, Path(name), media_type, headers)
 
     picture_headers = {
         SOURCE_HEADER: {"description": "frame, or thumbnail", "schema": {"type": "string"}},

@@ -4,7 +4,7 @@ import os
 import threading
 import unicodedata
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from itertools import chain
 from pathlib import Path
 
@@ -53,6 +53,11 @@ class VideoLibrary:
         short = [text for text in every if len(text) <= MAX_SUGGESTION_CHARACTERS]
         self.suggestions = list(dict.fromkeys(short[index] for index in evenly(len(short), MAX_SUGGESTIONS)))
         """Short captions, as examples of what can be asked."""
+
+    @property
+    def by_id(self) -> Mapping[str, VideoRecord]:
+        """The list of videos, by their ids."""
+        return self._videos
 
     @property
     def videos(self) -> Collection[VideoRecord]:

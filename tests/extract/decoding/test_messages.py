@@ -12,16 +12,19 @@ import pytest
 from helpers.extractors import run, stub
 from vlalign.extract import load_extractor
 from vlalign.extract.decoding import process as decode_process
+from vlalign.extract.decoding.clip_file import ClipWritten
 from vlalign.extract.decoding.decode import DecodingFinished, DecodingStarted
 from vlalign.extract.decoding.errors import VideoError
 from vlalign.extract.decoding.log_mel import ROW as SOUND_ROW
 from vlalign.extract.decoding.messages import (
     ClipFollows,
+    ClipPart,
     Failed,
     FrameFollows,
     Heartbeat,
     InvalidMessage,
     Message,
+    PixelsFollow,
     Request,
     ShotsFollow,
     SoundFailed,
@@ -37,6 +40,7 @@ from vlalign.extract.decoding.process import MAX_ANSWER_BYTES, DecodeProcess
 from vlalign.extract.decoding.process_link import num_bytes_for
 from vlalign.extract.decoding.sampling import MAX_VIDEO_SECONDS, FrameSpec, num_windows, sample_frames
 from vlalign.extract.decoding.sound import SoundFinished
+from vlalign.extract.decoding.span import SpanProbed
 from vlalign.extract.pipeline import video_jobs
 from vlalign.extract.pipeline.video_jobs import VideoJob, frame_spec_of
 from vlalign.storage.profiles import PROFILES
@@ -54,6 +58,10 @@ MESSAGES: list[Message] = [
     ShotsFollow("PySceneDetect 0.7.2"),
     ClipFollows(),
     FrameFollows(2.5),
+    PixelsFollow(2.5, 480, 640),
+    SpanProbed(30000, 1001, 0.0, 1.0, 2.0, 30, 0.033, 0.034, 9.5, 64, 48, 2, 48000, "01:00:00;00", 0.5, "mp4"),
+    ClipPart(1 << 20),
+    ClipWritten(1 << 33, 1.0, 2.0, 30),
     SoundFinished("PyAV 18", -3, 1000, 10.0, ""),
     DecodingFinished("PyAV 18", 2.25, "cut", [54], note="its clock jumps"),
 ]
@@ -68,6 +76,8 @@ def test_messages_and_requests_survive_encoding():
     assert Request.from_json(request.to_json()) == request
     clip = Request("/x.mp4", [], clip=(1.5, 2.0))
     assert Request.from_json(clip.to_json()) == clip
+    span = Request("/x.mp4", [], span=(1.5, 2.0), clip_kind="exact")
+    assert Request.from_json(span.to_json()) == span
     frame = Request("/x.mp4", [], frame_at=0.0, thumbnails_every=2.0)
     assert Request.from_json(frame.to_json()) == frame
 

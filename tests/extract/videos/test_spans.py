@@ -133,7 +133,7 @@ def test_a_copy_has_the_very_frames_and_an_exact_clip_nearly(tmp_path, reader):
     key = next(i for i, frame in enumerate(source) if np.array_equal(frame, copied[0]))
     assert key <= 9 and written.num_frames == len(copied)
     assert all(np.array_equal(a, b) for a, b in zip(copied, source[key:], strict=False))
-    assert any(np.array_equal(copied[-1 - late], source[19]) for late in range(3))  # ticks 11 to 21 are frames 9 to 17
+    assert any(np.array_equal(copied[-1 - late], source[17]) for late in range(3))  # ticks 11 to 21 are frames 9 to 17
     _, content = cut(reader, path, 0.44, 0.88, "exact")
     exact = raw_frames(content)
     assert len(exact) == 9  # ticks 11, 12, 13, 14, 15, 18, 19, 20, 21
@@ -165,26 +165,35 @@ def clicks(path: Path, at: list[float], rate: int = 48_000) -> Path:
     return path
 
 
+def lights_and_clicks(source) -> tuple[list[float], list[float]]:
+    """When frames are white, and when sound begins."""
+    with av.open(source) as opened:
+        lit = [float(f.time or 0) for f in opened.decode(video=0) if f.to_ndarray(format="gray").mean() > 200]
+    if isinstance(source, io.BytesIO):
+        source.seek(0)
+    with av.open(source) as opened:
+        sounds = [(float(f.time or 0) + np.arange(f.samples) / f.sample_rate, f) for f in opened.decode(audio=0)]
+    times, samples = (
+        np.concatenate([t for t, _ in sounds]),
+        np.concatenate([f.to_ndarray()[0] for _, f in sounds]),
+    )
+    loud = times[np.abs(samples) > 0.3]
+    return lit, [float(loud[0]), *(float(b) for a, b in itertools.pairwise(loud) if b - a > 0.2)]
+
+
 @pytest.mark.parametrize("rate", [48_000, 96_000])
 @pytest.mark.parametrize("kind", ["exact", "copy"])
 def test_sound_stays_with_the_picture(tmp_path, reader, kind, rate):
     path = clicks(tmp_path / "v.mp4", [1.0, 2.2, 3.0, 4.4], rate)
     written, content = cut(reader, path, 2.16, 4.6, kind)
     content.seek(0)
-    with av.open(content) as clip:
-        lit = [float(f.time or 0) for f in clip.decode(video=0) if f.to_ndarray(format="gray").mean() > 200]
-        content_seconds = float(clip.duration or 0) / 1_000_000
+    lit, begins = lights_and_clicks(content)
+    source_lit, source_begins = lights_and_clicks(path)
+    assert [time + written.start_seconds for time in lit] == pytest.approx(source_lit[1:], abs=0.001)
+    assert [time + written.start_seconds for time in begins] == pytest.approx(source_begins[1:], abs=0.002)
     content.seek(0)
     with av.open(content) as clip:
-        level = [
-            (float(f.time or 0) + np.arange(f.samples) / f.sample_rate, f.to_ndarray()[0]) for f in clip.decode(audio=0)
-        ]
-    times, samples = np.concatenate([t for t, _ in level]), np.concatenate([s for _, s in level])
-    loud = times[np.abs(samples) > 0.3]
-    begins = [float(loud[0]), *(float(b) for a, b in itertools.pairwise(loud) if b - a > 0.2)]
-    assert [round(time + written.start_seconds, 2) for time in lit] == [2.2, 3.0, 4.4]
-    assert begins == pytest.approx(lit, abs=0.004)
-    assert content_seconds == pytest.approx(written.end_seconds - written.start_seconds, abs=0.05)
+        assert (clip.duration or 0) / 1e6 == pytest.approx(written.end_seconds - written.start_seconds, abs=0.05)
     assert content.getvalue()[4:8] == b"ftyp" and content.getvalue().index(b"moov") < content.getvalue().index(b"mdat")
 
 
@@ -218,4 +227,4 @@ def test_what_stops_a_clip(tmp_path, reader):
         reader.probe(tmp_path / "v.mkv", 0.0, 1.0)
     with pytest.raises(VideoError):
         reader.probe(mp4, 0.0, 1.0, folders=[str(tmp_path / "elsewhere")])
-    assert reader.probe(mp4, 0.0, 1.0).num_frames == 23  # the reader goes on
+    assert reader.probe(mp4, 0.0, 1.0).num_frames == 21  # the reader goes on

@@ -313,9 +313,40 @@ def test_axe_finds_nothing_serious_on_the_page(address, browser, width, colours)
     search(page)
     page.get_by_role("button", name="Filters").click()
     assert not violations()
+    page.locator("#export summary").click()
+    page.get_by_role("button", name="CSV").wait_for()
+    assert not violations()
+    page.keyboard.press("Escape")
     open_card(page, "v0")
     page.wait_for_load_state("networkidle")
     assert not violations()
+
+
+def test_results_are_saved_as_files_and_clips(address, browser, tmp_path):
+    page = browser.new_page()
+    page.goto(address)
+    page.locator(".card").first.wait_for()
+    assert page.locator("#export").is_hidden()  # the list of videos is no result
+    search(page)
+    page.locator("#export summary").focus()
+    page.keyboard.press("Enter")
+    for name, file, start in (("CSV", "moments.csv", b"\xef\xbb\xbfnumber"), ("EDL", "moments.edl", b"TITLE: ")):
+        with page.expect_download() as download:
+            page.get_by_role("button", name=name).press("Enter")
+        assert download.value.suggested_filename == file
+        download.value.save_as(tmp_path / file)
+        assert (tmp_path / file).read_bytes().startswith(start)
+        page.get_by_text(f"Saved {file}").wait_for()
+    assert b"* FROM CLIP: v" in (tmp_path / "moments.edl").read_bytes()  # no folder
+    page.keyboard.press("Escape")
+    assert not page.get_by_role("button", name="CSV").is_visible()
+    viewer = open_card(page, "v0")
+    with page.expect_download() as download:
+        viewer.get_by_role("button", name="encoded again").click()
+    download.value.save_as(tmp_path / "clip.mp4")
+    with av.open(str(tmp_path / "clip.mp4")) as clip:
+        assert clip.streams.video[0].frames > 0
+    assert download.value.suggested_filename.endswith("s-exact.mp4")
 
 
 def test_the_time_line_shows_the_frame_of_a_second_and_plays_from_there(address, browser):

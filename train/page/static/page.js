@@ -2,6 +2,7 @@
 import { addExample, asked, datasetOf, isEmpty, listen, showAsked, showChoices, withOther } from "./asking.js";
 import { card } from "./cards.js";
 import { Unreachable, ask, byId, make, numberOf } from "./common.js";
+import { listen as listenToExports, showMenu } from "./exports.js";
 import { followSync, serverIsBack } from "./live.js";
 import { closeViewer, openViewer } from "./viewer.js";
 
@@ -184,6 +185,7 @@ function more() {
       if (!first) clear();
       moments.push(...found.moments);
       hasMore = found.has_more && moments.length < MAX_SKIPPED;
+      showMenu(!isEmpty(parameters) && moments.length > 0 && !found.nothing_fits);
       if (found.moments.length) showBlock(first, found.moments, { dataset: datasetOf(parameters), signal });
       if (found.has_more && !hasMore) note(`The first ${numberOf(moments.length, "result")} are shown; ask for something narrower.`);
       next.textContent = "Show more";
@@ -241,6 +243,7 @@ function showNothing(found) {
     nearest.parentElement.remove();
     results.hidden = false;
     next.hidden = !hasMore;
+    showMenu(true);
   });
   notes.append(make("li", {}, nearest));
 }
@@ -254,6 +257,7 @@ async function show(typed = "") {
   const parameters = asked(), unknown = showAsked(parameters, typed);
   scrollTo(0, 0);
   notes.replaceChildren();
+  showMenu(false);
   status.setAttribute("aria-live", "polite");
   next.hidden = true;
   byId("end").hidden = true;
@@ -308,6 +312,7 @@ async function start() {
 }
 
 listen(go, failed, (text) => { status.textContent = text; });
+listenToExports(() => ({ parameters: asked(), count: moments.length }));
 cancel.addEventListener("click", () => {
   request.abort();
   clear();

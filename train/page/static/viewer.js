@@ -1,11 +1,13 @@
 // The viewer of a result: its video at the second, the time line, what found it, and what to ask next.
 import { ask, byId, clock, make, nameOf, numberOf, span } from "./common.js";
 import { reason } from "./cards.js";
+import { clipButtons } from "./exports.js";
 import { sourceOf } from "./pictures.js";
 import { player } from "./player.js";
 import { timeline } from "./timeline.js";
 
 const FOUND_BY = { video: "the video", text: "the text of a caption", both: "the video and the text of a caption" };
+const MAX_CUT_SECONDS = 120;  // of a clip to keep, as the server allows
 const BY_PAGE = "by the page";
 const dialog = byId("viewer");
 let showing = new AbortController();
@@ -86,6 +88,7 @@ export function openViewer(moment, { query, dataset, position, actions }) {
     make("h2", { id: "viewer-name", tabIndex: -1, textContent: nameOf(moment) }),
     make("p", { className: "quiet", textContent: moment.file_name ? `Video ${moment.video_id}` : "" }),
     make("p", {}, make("b", { textContent: part }), " ", ...why), remark, words, buttons);
+  if (plays && moment.found_by && moment.end_seconds - moment.start_seconds <= MAX_CUT_SECONDS) about.append(...clipButtons(moment, dataset));
   const captions = [...new Set(moment.captions)].filter((caption) => !moment.found_by || caption !== moment.caption);
   if (captions.length) about.append(make("h3", { textContent: "Captions here" }), make("ul", {}, ...captions.map((caption) => make("li", { textContent: caption }))));
   if (moment.occurrences?.length > 1) {
