@@ -217,10 +217,13 @@ def asked_of(model, metadata) -> None:
 
 def test_models_of_mteb_take_a_task_of_ours(filmed, clip):
     """An image model of mteb, which decodes the files by itself and averages 24 frames; ours averages 3."""
-    from mteb.models import SentenceTransformerEncoderWrapper, Video2ImagesWrapper
+    from mteb.models import Video2ImagesWrapper
+    from mteb.models.sentence_transformer_wrapper import SentenceTransformerMultimodalEncoderWrapper
 
     dataset, _ = filmed
-    theirs = Video2ImagesWrapper(SentenceTransformerEncoderWrapper(str(clip), device="cpu"), num_frames=24)
+    model = SentenceTransformerMultimodalEncoderWrapper(str(clip), device="cpu")
+    model.mteb_model_meta = model.mteb_model_meta.model_copy(update={"modalities": ["text", "image"]})
+    theirs = Video2ImagesWrapper(model, num_frames=24)
     for direction in DIRECTIONS:
         found = scores_of(theirs, mteb_task(dataset.path, direction=direction))
         assert 0 < found["ndcg_at_10"] <= 100 and found["hit_rate_at_10"] == 100
