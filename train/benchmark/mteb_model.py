@@ -114,18 +114,20 @@ class MtebModel:
         Raises:
             UserError: The task does not compare a text with a video.
         """
+        from mteb.types import PromptType
+
         del options
         name = task_metadata.name
         assert self._corpus is not None, "mteb calls index first"
         query_ids, document_ids = list(map(str, queries["id"])), list(map(str, self._corpus["id"]))
-        texts, videos = _texts_of(queries), _videos_of(queries)
-        other_texts, other_videos = _texts_of(self._corpus), _videos_of(self._corpus)
-        if texts is not None and videos is None and other_videos is not None and other_texts is None:
-            scores = self._scores(name, texts, TaskVideos(document_ids, other_videos))
-        elif texts is None and videos is not None and other_videos is None and other_texts is not None:
-            scores = self._scores(name, other_texts, TaskVideos(query_ids, videos)).T
+        sides = [task_metadata.get_modalities(kind) for kind in map(PromptType, ("query", "document"))]
+        if sides == [["text"], ["video"]]:
+            scores = self._scores(name, _texts_of(queries), TaskVideos(document_ids, _videos_of(self._corpus)))
+        elif sides == [["video"], ["text"]]:
+            scores = self._scores(name, _texts_of(self._corpus), TaskVideos(query_ids, _videos_of(queries))).T
         else:
-            raise UserError(f"task {name}: expected texts on one side and videos on the other, and nothing besides")
+            problem = f"its queries are {'+'.join(sides[0])}, its candidates {'+'.join(sides[1])}"
+            raise UserError(f"task {name}: {problem}; expected texts and videos")
         say(f"{name}: {number_of(len(query_ids), 'queries')}, {number_of(len(document_ids), 'candidates')}")
         if task_metadata.dataset.get("path") == OF_MSR_VTT:
             warnings.warn(ABOUT_MSR_VTT, stacklevel=2)
@@ -174,32 +176,29 @@ def _best(
     return found or {NO_DOCUMENT: 0.0}
 
 
-def _texts_of(side: "Dataset") -> list[str] | None:
-    """Return the texts of the queries or the corpus; None if it has none.
+def _texts_of(side: "Dataset") -> list[str]:
+    """Return the texts of the queries or the corpus.
 
     Raises:
-        UserError: There are titles or instructions besides.
+        UserError: There are titles or instructions besides, or conversations.
     """
-    if "text" not in side.column_names:
-        return None
     for column in ("title", "instruction"):
         if column in side.column_names and any(side[column]):
             raise UserError(f"texts have a column {column!r}; expected captions alone")
-    return [*map(str, side["text"])]
+    texts = list(side["text"])
+    if wrong := next((text for text in texts if not isinstance(text, str)), None):
+        raise UserError(f"a text is a {type(wrong).__name__}; expected captions alone")
+    return texts
 
 
-def _videos_of(side: "Dataset") -> Sequence[Mapping[str, Any]] | None:
-    """Return the videos of the queries or the corpus as files or bytes, not decoded; None if it has none.
+def _videos_of(side: "Dataset") -> Sequence[Mapping[str, Any]]:
+    """Return the videos of the queries or the corpus as files or bytes, not decoded.
 
     Raises:
-        UserError: There are sounds or images besides, or the videos are decoded already.
+        UserError: They are decoded already.
     """
     from datasets import Video
 
-    if other := {"audio", "image"} & {*side.column_names}:
-        raise UserError(f"a side of the task has a column {min(other)!r}; expected texts or videos alone")
-    if "video" not in side.column_names:
-        return None
     if not isinstance(side.features["video"], Video):
         raise UserError(f"the column 'video' is {side.features['video']}; expected datasets.Video")
     return side.cast_column("video", Video(decode=False))["video"]

@@ -121,6 +121,7 @@ def _same_model(scorer: Scorer, inputs: SubwordInputs) -> "SentenceTransformer |
     from sentence_transformers.base.modules import Transformer
     from sentence_transformers.sentence_transformer.modules import Pooling
 
+    assert not isinstance(inputs.encoder, TextTower), "export_sentence_transformer has refused it"
     expected = text_vectors(scorer, [scorer.weights.tag_query(text) for text in SAMPLES])
     with tempfile.TemporaryDirectory(prefix="vlalign-export-") as name:
         inputs.encoder.save_pretrained(name)

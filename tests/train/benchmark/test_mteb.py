@@ -192,8 +192,8 @@ def test_what_cannot_be_asked_ends_in_one_line(filmed, clip, tmp_path, monkeypat
     with pytest.raises(SettingError, match="direction"):
         mteb_task(dataset.path, direction="t2v")
     model = mteb_model(features=f"hf:{clip}", device="cpu")
-    with pytest.raises(UserError, match="texts on one side and videos on the other"):
-        mteb.evaluate(model, texts_alone(dataset), cache=None)
+    with pytest.raises(UserError, match=r"queries are video, its candidates audio; expected texts and videos"):
+        asked_of(model, mteb.get_task("MSRVTTV2A").metadata)
     cut = DatasetFolder(tmp_path, "cut")
     shutil.copytree(dataset.path, cut.path)
     captions = [replace(of, start_seconds=0.0, end_seconds=1.0) for of in read_captions(dataset.captions)]
@@ -207,10 +207,34 @@ def test_what_cannot_be_asked_ends_in_one_line(filmed, clip, tmp_path, monkeypat
         mteb_model(run)
 
 
-def texts_alone(dataset: DatasetFolder):
-    """Return a task of captions that find captions."""
-    task = mteb_task(dataset.path)
+def asked_of(model, metadata) -> None:
+    from datasets import Dataset
+
+    side = Dataset.from_dict({"id": ["0"]})
+    model.index(side, task_metadata=metadata)
+    model.search(side, task_metadata=metadata, top_k=1)
+
+
+def test_models_of_mteb_take_a_task_of_ours(filmed, clip):
+    """An image model of mteb, which decodes the files by itself and averages 24 frames; ours averages 3."""
+    from mteb.models import Video2ImagesWrapper
+    from mteb.models.sentence_transformer_wrapper import SentenceTransformerMultimodalEncoderWrapper
+
+    dataset, _ = filmed
+    model = SentenceTransformerMultimodalEncoderWrapper(str(clip), device="cpu")
+    model.mteb_model_meta = model.mteb_model_meta.model_copy(update={"modalities": ["text", "image"]})
+    theirs = Video2ImagesWrapper(model, num_frames=24)
+    for direction in DIRECTIONS:
+        found = scores_of(theirs, mteb_task(dataset.path, direction=direction))
+        assert 0 < found["ndcg_at_10"] <= 100 and found["hit_rate_at_10"] == 100
+
+
+def test_columns_that_a_task_does_not_compare_change_nothing(filmed, clip):
+    """Data sets of MVEB also have the sound beside each video."""
+    dataset, _ = filmed
+    model, task = mteb_model(features=f"hf:{clip}", device="cpu"), mteb_task(dataset.path)
+    expected = scores_of(model, task)
     task.load_data()
     of_split = task.dataset["default"]["test"]
-    of_split["corpus"] = of_split["queries"]
-    return task
+    of_split["corpus"] = of_split["corpus"].add_column("audio", [f"{number}.wav" for number in range(6)])
+    assert scores_of(model, task) == expected
