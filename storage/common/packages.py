@@ -12,6 +12,7 @@ EXTRAS = {
     "index": "faiss-cpu>=1.10",
     "s3": "s3fs>=2026.6.0",
     "shots": "scenedetect>=0.7.2",
+    "ocr": "rapidocr>=3.10",
 }
 """{extra of pyproject.toml: its package}. Messages name the package and not ``vlalign[timm]``: vlalign is on no package
 index."""
@@ -46,7 +47,14 @@ NEEDED = {
     "zlib_ng": "zlib-ng>=1.0",
 }
 """{import name: requirement of pyproject.toml}. An installation has them all; folders on the import path may not."""
-OF_EXTRAS = {"timm": "timm", "torchcodec": "torchcodec", "faiss": "index", "s3fs": "s3", "scenedetect": "shots"}
+OF_EXTRAS = {
+    "timm": "timm",
+    "torchcodec": "torchcodec",
+    "faiss": "index",
+    "s3fs": "s3",
+    "scenedetect": "shots",
+    "rapidocr": "ocr",
+}
 """{import name: extra}"""
 NOT_INSTALLED = "not installed"
 """The version of folders that are only on the import path."""
