@@ -1,0 +1,120 @@
+"""A video -> the text in its frames, with times."""
+
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+
+from ..decoding.decode import DecodingFinished, DecodingStarted
+from ..decoding.errors import RETRY_KINDS, VideoError
+from ..decoding.messages import InvalidMessage, Request, ThumbnailFollows, WindowReady
+from ..decoding.process import DecodeProcess
+from ..decoding.sampling import FrameSpec, window_times
+from .lines import TextLine, TextSpan, merge_lines
+from .reader import TextReader
+
+SPEC = FrameSpec(fps=1, window=1, short_side_px=720, crop_px=None, tail="none")
+"""Letters of 2 % of the frame's height are 14 px high then."""
+BLOCK_PX, MAX_DIFFERENCE = 16, 4
+"""A frame has the text of the one before if no block of so many pixels a side differs by more, of 255, in the mean."""
+
+
+def video_text(path: str | Path, reader: TextReader, *, folders: Sequence[str] | None = None) -> list[TextSpan]:
+    """Read the text in a video or an image, one frame a second. Frames that look the same are read once.
+
+    >>> with TextReader() as reader:  # doctest: +SKIP
+    ...     video_text("talk.mp4", reader)
+    [TextSpan(text='Chapter 3', start_seconds=12.0, end_seconds=19.0, confidence=0.99, box=(0.1, 0.1, 0.4, 0.2))]
+
+    Args:
+        path: The file. It is decoded in the sandbox of the decoders.
+        reader: Reads the frames; for many videos, start it once.
+        folders: Where the file must lie when it is opened; None for anywhere.
+
+    Returns:
+        The lines of text by start, each with the seconds in which it is shown.
+
+    Raises:
+        VideoError: The video cannot be decoded, or its text not be read.
+    """
+    excluded: list[str] = []
+    failure: VideoError | None = None
+    while True:
+        request = Request(str(Path(path).absolute()), [SPEC], excluded_decoders=excluded, folders=folders)
+        attempt = _Attempt(request, reader)
+        try:
+            return attempt.spans()
+        except VideoError as error:
+            failure = failure or error
+            if error.kind not in RETRY_KINDS or not attempt.decoder or attempt.decoder in excluded:
+                raise failure from None
+            excluded = [*excluded, attempt.decoder]
+
+
+class _Attempt:
+    """One decoding of a video, whose frames are read as they come."""
+
+    def __init__(self, request: Request, reader: TextReader) -> None:
+        self._request, self._reader = request, reader
+        self.decoder = ""
+        """The decoder that failed; empty if none did."""
+
+    def spans(self) -> list[TextSpan]:
+        with closing(DecodeProcess([SPEC])) as process:
+            lines, duration = self._lines(process)
+        starts, ends, _ = window_times(len(lines), 0, SPEC.window, SPEC.fps, duration, stride=1)
+        return merge_lines(zip(starts.tolist(), ends.tolist(), lines, strict=True))
+
+    def _lines(self, process: DecodeProcess) -> tuple[list[list[TextLine]], float]:
+        """Return the lines of each frame, and how long the video is."""
+        lines: list[list[TextLine]] = []
+        before = np.zeros(0)
+        process.start(self._request)
+        while True:
+            message = process.receive()
+            try:
+                if isinstance(message, DecodingStarted):
+                    self.decoder, lines = message.decoder, []
+                elif isinstance(message, WindowReady):
+                    message.check([SPEC] if self.decoder else [])
+                    if len(lines) >= SPEC.max_windows:
+                        raise InvalidMessage("more frames than the longest video has")
+                    frame = np.empty(message.shape, np.uint8)
+                    process.take_frames(message, frame)
+                    same = bool(lines) and looks_the_same(frame, before)
+                    lines.append(lines[-1] if same else self._read(frame))
+                    before = before if same else frame  # what was read last: slow changes add up
+                    process.last_heard = time.monotonic()  # nobody listened meanwhile
+                elif isinstance(message, ThumbnailFollows):
+                    process.receive_bytes()
+                elif isinstance(message, DecodingFinished):
+                    if message.num_frames != [len(lines)]:
+                        raise InvalidMessage("the end of another video")
+                    return lines, message.duration_seconds
+            except InvalidMessage as error:
+                raise process.refused(error) from None
+
+    def _read(self, frame: np.ndarray) -> list[TextLine]:
+        try:
+            return self._reader.read(frame)
+        except VideoError:
+            self.decoder = ""  # another one would not help
+            raise
+
+
+def looks_the_same(frame: np.ndarray, before: np.ndarray) -> bool:
+    """Return whether no part of a frame differs enough from another frame to show other text.
+
+    Args:
+        frame: uint8 [H, W, 3].
+        before: The other frame.
+    """
+    if frame.shape != before.shape:
+        return False
+    difference = np.abs(frame.astype(np.int16) - before).mean(axis=2)
+    tops, lefts = (np.arange(0, size, BLOCK_PX) for size in difference.shape)
+    sums = np.add.reduceat(np.add.reduceat(difference, tops, axis=0), lefts, axis=1)
+    heights, widths = (np.diff([*starts, size]) for starts, size in zip((tops, lefts), difference.shape, strict=True))
+    return bool((sums <= MAX_DIFFERENCE * heights[:, None] * widths).all())
