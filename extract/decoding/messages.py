@@ -11,7 +11,7 @@ from typing import Any, get_args, get_type_hints
 
 from .decode import DecodingFinished, DecodingStarted
 from .sampling import MAX_SIDE_RATIO, FrameSpec
-from .sound import SoundFinished
+from .sound import SamplesFinished, SoundFinished
 
 MAX_TEXT, MAX_LIST, MAX_INT = 1 << 16, 64, 1 << 53
 
@@ -29,6 +29,8 @@ class Request:
     """The frames that each profile needs; empty for sound, a clip or one frame alone."""
     sound: bool = False
     """Decode the sound also."""
+    samples: bool = False
+    """If true, only this: the sound as samples."""
     excluded_decoders: list[str] = field(default_factory=list)
     """Decoders not to use."""
     seconds: float | None = None
@@ -143,6 +145,11 @@ class SoundFollows:
 
 
 @dataclass(frozen=True)
+class SamplesFollow:
+    """The next message holds samples of sound: int16, mono, at ``log_mel.RATE``."""
+
+
+@dataclass(frozen=True)
 class ClipFollows:
     """The next message holds a part of the video, as WebM."""
 
@@ -165,14 +172,17 @@ Message = (
     | WindowReady
     | ThumbnailFollows
     | SoundFollows
+    | SamplesFollow
     | ClipFollows
     | FrameFollows
     | SoundFinished
+    | SamplesFinished
     | DecodingFinished
 )
 LAST = Failed, DecodingFinished, VideoProbed
 """One of these is the last answer. If only sound was requested, it is ``SoundFinished``, ``SoundProbed`` or
-``Failed``; if a clip was, ``ClipFollows`` or ``Failed``; if one frame was, ``FrameFollows`` or ``Failed``."""
+``Failed``; if samples were, ``SamplesFinished`` or ``Failed``; if a clip was, ``ClipFollows`` or ``Failed``; if one
+frame was, ``FrameFollows`` or ``Failed``."""
 _TYPES: dict[str, type[Message]] = {kind.__name__: kind for kind in get_args(Message)}
 _FIELDS = {name: get_type_hints(kind) for name, kind in _TYPES.items()}
 

@@ -11,6 +11,7 @@ EXTRAS = {
     "torchcodec": "torchcodec>=0.17",
     "index": "faiss-cpu>=1.10",
     "s3": "s3fs>=2026.6.0",
+    "speech": "faster-whisper>=1.2.1",
 }
 """{extra of pyproject.toml: its package}. Messages name the package and not ``vlalign[timm]``: vlalign is on no package
 index."""
@@ -45,7 +46,7 @@ NEEDED = {
     "zlib_ng": "zlib-ng>=1.0",
 }
 """{import name: requirement of pyproject.toml}. An installation has them all; folders on the import path may not."""
-OF_EXTRAS = {"timm": "timm", "torchcodec": "torchcodec", "faiss": "index", "s3fs": "s3"}
+OF_EXTRAS = {"timm": "timm", "torchcodec": "torchcodec", "faiss": "index", "s3fs": "s3", "faster_whisper": "speech"}
 """{import name: extra}"""
 NOT_INSTALLED = "not installed"
 """The version of folders that are only on the import path."""

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -202,7 +202,9 @@ def pin_revision(text: str) -> str:
     return replace(name, revision=files.revision).text
 
 
-def download_model(model: str, revision: str | None, what: str, option: str) -> ModelFiles:
+def download_model(
+    model: str, revision: str | None, what: str, option: str, *, patterns: Sequence[str] = DOWNLOADED_FILES
+) -> ModelFiles:
     """Return the files of a model of the hub: those that its cache on this machine has, or else downloaded.
 
     Args:
@@ -210,6 +212,7 @@ def download_model(model: str, revision: str | None, what: str, option: str) -> 
         revision: A branch, a tag or a commit; None for the newest.
         what: What needs it, for messages, such as "features hf:ORG/MODEL".
         option: The option that takes a folder of the model, for messages.
+        patterns: The files to download.
 
     Raises:
         UserError: There is no such model or revision, or the hub cannot be reached.
@@ -226,7 +229,7 @@ def download_model(model: str, revision: str | None, what: str, option: str) -> 
     try:
         offline = constants.HF_HUB_OFFLINE  # some versions of huggingface_hub would ask the hub all the same
         found = Path(
-            snapshot_download(model, revision=revision, allow_patterns=list(DOWNLOADED_FILES), local_files_only=offline)
+            snapshot_download(model, revision=revision, allow_patterns=list(patterns), local_files_only=offline)
         )
         return ModelFiles(found, model, found.name)
     except GatedRepoError:
