@@ -6,8 +6,7 @@ the one before said, so that nothing is repeated over and over; and the most pro
 What remains is judged here by how sure the model was. ``docs/speech.md`` has the rates of both errors.
 """
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .messages import RecognisedPart, RecognisedWindow
@@ -61,26 +60,27 @@ def keep_speech(parts: Sequence[tuple[float, RecognisedPart]], *, is_multilingua
         is_multilingual: Whether the model knows other languages than English.
     """
     words: list[tuple[str, float, float, float]] = []
-    languages, left_out = Counter[str](), Counter[str]()
+    languages: dict[str, float] = {}
+    left_out: dict[str, float] = {}
     probability = 0.0
     for begin, part in parts:
         for window in part.windows:
             if reason := why_left_out(window, is_multilingual=is_multilingual):
-                left_out[reason] += window.speech_seconds
+                left_out[reason] = left_out.get(reason, 0.0) + window.speech_seconds
             elif window.words:
-                languages[part.language] += window.speech_seconds
+                languages[part.language] = languages.get(part.language, 0.0) + window.speech_seconds
                 probability += window.speech_seconds * part.language_probability
                 words += [(word, begin + start, begin + end, sure) for word, start, end, sure in window.words]
-    spoken = languages.total()
-    if not is_multilingual and left_out.total() > MAX_FOREIGN_SHARE * (spoken + left_out.total()):
-        return KeptSpeech(left_out={NOT_ENGLISH: _rounded(spoken + left_out.total())})
+    spoken, unsure = sum(languages.values()), sum(left_out.values())
+    if not is_multilingual and unsure > MAX_FOREIGN_SHARE * (spoken + unsure):
+        return KeptSpeech(left_out={NOT_ENGLISH: round(spoken + unsure, 2)})
     return KeptSpeech(
         words=words,
-        languages={name: _rounded(seconds) for name, seconds in languages.most_common()},
+        languages=_most_first(languages),
         language_probability=round(probability / spoken, 4) if is_multilingual and spoken else None,
-        left_out={reason: _rounded(seconds) for reason, seconds in left_out.most_common()},
+        left_out=_most_first(left_out),
     )
 
 
-def _rounded(seconds: float) -> float:
-    return round(seconds, 2)
+def _most_first(seconds: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(seconds[name], 2) for name in sorted(seconds, key=lambda name: -seconds[name])}

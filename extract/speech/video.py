@@ -51,20 +51,21 @@ class Transcriber:
         """
         source = file_identity(path)
         decoder, recogniser = self._processes()
-        about = {"video_id": video_id, "source": source, "model": self.model.key}
         try:
             finished, parts = _recognised_parts(path, decoder, recogniser, folders)
         except VideoError as error:
             if error.kind != "no_sound":
                 self._end_broken()
                 raise
-            return Transcript(**about, duration_seconds=0.0)
+            return Transcript(video_id=video_id, source=source, model=self.model.key, duration_seconds=0.0)
         except BaseException:  # the processes are in the middle of a video
             self.close()
             raise
         kept = keep_speech(parts, is_multilingual=recogniser.is_multilingual)
         return Transcript(
-            **about,
+            video_id=video_id,
+            source=source,
+            model=self.model.key,
             duration_seconds=round(finished.num_samples / RATE, 2),
             languages=kept.languages,
             language_probability=kept.language_probability,

@@ -142,12 +142,13 @@ class TranscriptPlace:
     part: int
     offset: int
     num_bytes: int
+    num_segments: int
     written_ns: int
 
     def __post_init__(self) -> None:
         for text in (self.video_id, self.source, self.model):
             check_text(text)
-        for number in (self.part, self.offset, self.num_bytes, self.written_ns):
+        for number in (self.part, self.offset, self.num_bytes, self.num_segments, self.written_ns):
             if type(number) is not int or not 0 <= number < 1 << 63:
                 raise ValueError(f"{number!r}: expected a whole number")
         if self.num_bytes > MAX_TRANSCRIPT_BYTES or not KEY.fullmatch(self.model):
@@ -187,7 +188,7 @@ class TranscriptStore:
                 except (ValueError, RecursionError):
                     if line.startswith(b"{"):
                         continue  # a process was killed while it wrote; the video is transcribed again
-                    values = None
+                    values = {}
                 with refuse_unreadable(f"{path}, line {number}", "not the place of a transcript", REMEDY):
                     place = TranscriptPlace(**values)
                 self.places.pop(place.video_id, None)
@@ -233,6 +234,7 @@ class TranscriptStore:
             part=part,
             offset=offset,
             num_bytes=len(line),
+            num_segments=len(transcript.segments),
             written_ns=time.time_ns(),
         )
         index_line = json.dumps(asdict(place), ensure_ascii=False).encode() + b"\n"
