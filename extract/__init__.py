@@ -2,7 +2,7 @@
 
 ``load_extractor`` and ``extract_video`` are all that one video needs. ``extract_dataset`` extracts a whole data set
 into its stores, as ``vlalign-extract`` does; ``plan_extraction`` and ``verify_dataset`` are its ``--plan`` and
-``--verify-against``.
+``--verify-against``. ``transcribe_video`` and ``transcribe_dataset`` give what is spoken.
 """
 
 from __future__ import annotations
@@ -20,11 +20,15 @@ __all__ = [
     "ExtractionPlan",
     "ExtractionResult",
     "ExtractionSettings",
+    "TranscriptionResult",
+    "TranscriptionSettings",
     "VerificationResult",
     "extract_dataset",
     "extract_video",
     "load_extractor",
     "plan_extraction",
+    "transcribe_dataset",
+    "transcribe_video",
     "verify_dataset",
 ]
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from ..storage.captions.transcripts import TranscriptStore
 from ..storage.common.errors import SettingError, UserError
 from ..storage.common.plugins import Plugin, facts_of_plugin, plugin_names
 from ..storage.common.problems import Problems
@@ -48,8 +49,10 @@ def choose_source(settings: PreprocessingSettings) -> CaptionSource:
     name = dataset.name
     if plugin is None:  # "." has another name than its path
         spec = DATASETS.get(name)
-    has_subtitles = spec is None and name != DEMO and annotations is not None and _are_subtitles(annotations)
-    protocols = subtitles.PROTOCOLS if has_subtitles else spec.protocols if spec else ("",)
+    is_own = spec is None and name != DEMO
+    has_subtitles = is_own and annotations is not None and _are_subtitles(annotations)
+    has_transcripts = is_own and annotations is None and bool(subtitles.spoken_videos(dataset))
+    protocols = subtitles.PROTOCOLS if has_subtitles or has_transcripts else spec.protocols if spec else ("",)
     if protocol is not None and protocol not in protocols:
         expected = f"expected one of {', '.join(protocols)}" if any(protocols) else "it has no protocols"
         raise SettingError("protocol", protocol, f"not a protocol of data set {name!r}; {expected}")
@@ -58,11 +61,13 @@ def choose_source(settings: PreprocessingSettings) -> CaptionSource:
     provenance = CaptionProvenance(seed=seed)
     if name == DEMO:
         return CaptionSource(dataset, in_one_process(partial(demo.read, annotations, seed)), provenance)
+    if has_transcripts:
+        return _spoken(replace(dataset, protocol=settings.protocol or ""), protocol or subtitles.PROTOCOLS[0], settings)
     if annotations is None:
         raise UserError(
             f"data set {name!r}: not one of {known_datasets()}; for your own captions pass --annotations FILE, "
-            f"a {custom.SUFFIXES} with the columns {', '.join(custom.REQUIRED)}, or a folder with subtitles; for a "
-            "reader of your own pass --dataset MODULE:NAME"
+            f"a {custom.SUFFIXES} with the columns {', '.join(custom.REQUIRED)}, or a folder with subtitles; "
+            "vlalign-transcribe makes captions of what is spoken; for a reader of your own pass --dataset MODULE:NAME"
         )
     if not annotations.exists():
         raise SettingError("annotations", annotations, f"no such file; expected a {custom.SUFFIXES} with captions")
@@ -87,16 +92,37 @@ def _subtitles(dataset: DatasetFolder, annotations: Path, settings: Preprocessin
 
 
 def subtitles_beside(settings: PreprocessingSettings) -> CaptionSource:
-    """Return the reader of the subtitles that lie beside a data set's own videos, as captions of the first protocol.
+    """Return the reader of the subtitles that lie beside a data set's own videos, and of the transcripts of the others,
+    as captions of the first protocol.
 
     Raises:
         UserError: The folder's name cannot be that of a data set, or videos lie in a folder that nobody allowed.
     """
     dataset, chosen = dataset_at(Path(settings.dataset)), subtitles.PROTOCOLS[0]
+    return _spoken(replace(dataset, protocol=chosen), chosen, settings)
+
+
+def _spoken(dataset: DatasetFolder, protocol: str, settings: PreprocessingSettings) -> CaptionSource:
+    """Return the reader of subtitles beside videos and of transcripts.
+
+    Raises:
+        UserError: Videos lie in a folder that nobody allowed.
+    """
     refuse_other_folders(dataset, dataset.read_videos())
-    provenance = CaptionProvenance(seed=settings.seed, protocol=chosen, speech=True)
-    read = partial(subtitles.read_beside, dataset, chosen, settings.seed, language=settings.language)
-    return CaptionSource(replace(dataset, protocol=chosen), in_one_process(read), provenance)
+    provenance = CaptionProvenance(
+        seed=settings.seed, protocol=protocol, speech=True, facts=_facts_of_transcripts(dataset)
+    )
+    read = partial(subtitles.read_beside, dataset, protocol, settings.seed, language=settings.language)
+    return CaptionSource(dataset, in_one_process(read), provenance)
+
+
+def _facts_of_transcripts(dataset: DatasetFolder) -> dict[str, int | str]:
+    """Return how many videos are transcribed, and by which models."""
+    store = TranscriptStore(dataset.transcripts)
+    if not store.places:
+        return {}
+    models = [str(store.describe_model(key).get("model", key)) for key in store.models()]
+    return {"transcribed_videos": len(store.places), "transcribed_by": ", ".join(models)}
 
 
 def _official_files(

@@ -48,6 +48,10 @@ ALLOWED = {
         ("subprocess.Popen", "subprocess.run"), "the ffmpeg program that find_program found"
     ),
     "extract/decoding/process_link.py": {"subprocess.Popen": "a decoder, by python_command"},
+    "extract/speech/child.py": {
+        "importlib.import_module": "modules of NumPy",
+        "os.fork": "the confined recogniser is forked from the process that opens files",
+    },
     "extract/decoding/torchcodec_backend.py": {"importlib.import_module": "torchcodec, once memory is limited"},
     "preprocess/tag.py": {"spacy.load": "a pipeline that is an installed package"},
     "storage/captions/languages.py": {"runpy.run_path": "spaCy's lists of stop words, files of the installed package"},

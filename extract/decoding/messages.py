@@ -12,7 +12,7 @@ from typing import Any, get_args, get_type_hints
 from .clip_file import ClipWritten
 from .decode import DecodingFinished, DecodingStarted
 from .sampling import MAX_SIDE_RATIO, FrameSpec
-from .sound import SoundFinished
+from .sound import SamplesFinished, SoundFinished
 from .span import SpanProbed
 
 MAX_TEXT, MAX_LIST, MAX_INT = 1 << 16, 64, 1 << 53
@@ -33,6 +33,8 @@ class Request:
     """Decode the sound also."""
     shots: bool = False
     """Find the shots also, in all frames."""
+    samples: bool = False
+    """If true, only this: the sound as samples."""
     excluded_decoders: list[str] = field(default_factory=list)
     """Decoders not to use."""
     seconds: float | None = None
@@ -166,6 +168,11 @@ class ShotsFollow:
 
 
 @dataclass(frozen=True)
+class SamplesFollow:
+    """The next message holds samples of sound: int16, mono, at ``log_mel.RATE``."""
+
+
+@dataclass(frozen=True)
 class ClipFollows:
     """The next message holds a part of the video, as WebM."""
 
@@ -207,6 +214,7 @@ Message = (
     | ThumbnailFollows
     | SoundFollows
     | ShotsFollow
+    | SamplesFollow
     | ClipFollows
     | FrameFollows
     | PixelsFollow
@@ -214,12 +222,13 @@ Message = (
     | ClipPart
     | ClipWritten
     | SoundFinished
+    | SamplesFinished
     | DecodingFinished
 )
 LAST = Failed, DecodingFinished, VideoProbed
 """One of these is the last answer. If only sound was requested, it is ``SoundFinished``, ``SoundProbed`` or
-``Failed``; if a clip was, ``ClipFollows`` or ``Failed``; if a part was, ``SpanProbed``, ``ClipWritten``
-or ``Failed``; if one frame was, ``FrameFollows``, ``PixelsFollow`` or ``Failed``."""
+``Failed``; if samples were, ``SamplesFinished`` or ``Failed``; if a clip was, ``ClipFollows`` or ``Failed``; if a part
+was, ``SpanProbed``, ``ClipWritten`` or ``Failed``; if one frame was, ``FrameFollows``, ``PixelsFollow`` or ``Failed``."""
 _TYPES: dict[str, type[Message]] = {kind.__name__: kind for kind in get_args(Message)}
 _FIELDS = {name: get_type_hints(kind) for name, kind in _TYPES.items()}
 

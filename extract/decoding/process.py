@@ -36,59 +36,38 @@ COMMAND = "from vlalign.extract.decoding.child import main; main()"
 COMMAND_WITH_SHOTS = "from vlalign.extract.decoding.child import main; main(shots=True)"
 
 
-class DecodeProcess:
-    """A child process that decodes one video after another."""
+class ConfinedChild:
+    """A child process that answers one request after another, and whose answers are not believed."""
 
-    def __init__(self, specs: Sequence[FrameSpec] = (), *, gpu: str = "", shots: bool = False) -> None:
-        """Start the process.
+    called = "decoder"
+    """What messages call it."""
 
-        Args:
-            specs: What requests will have. There is room for windows of all of these, or else for small ones.
-            gpu: The GPU whose video engine decodes, such as "cuda:0"; empty: none.
-            shots: Requests may ask for shots, whose library must be installed.
-        """
-        environment = without_current_folder(sandbox.environment(os.environ))
-        environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        if gpu:
-            environment |= {name: os.environ[name] for name in CUDA_VARIABLES if name in os.environ}
-        command = python_command(COMMAND_WITH_SHOTS if shots else COMMAND)
-        self._link = link.start(command, gpu, num_bytes_for(specs), environment)
-        self._process, self._memory = self._link.process, self._link.memory
-        self.connection = self._link.connection
+    def __init__(self, parent_link: link.ParentLink) -> None:
+        """Take the link with a process that has been started."""
+        self._link = parent_link
+        self._process, self._memory = parent_link.process, parent_link.memory
+        self.connection = parent_link.connection
         """Becomes readable when the child has sent something, or has ended."""
         self.num_videos = 0
         self.last_heard = time.monotonic()
         """Time at which it last sent something. Who does not listen for a while sets this when listening again."""
         self._waited_seconds = 0.0
 
-    def start(self, request: Request) -> None:
-        """Send a request; its answers come by ``receive``, the last being one of ``messages.LAST``."""
-        self.num_videos += 1
-        self._link.take_output()
-        self.last_heard, self._waited_seconds = time.monotonic(), 0.0
-        with contextlib.suppress(ConnectionError, TimeoutError):  # it has ended or hangs; ``receive`` will say how
-            content = request.to_json()
-            self.connection.settimeout(SILENCE_SECONDS)
+    @property
+    def silence_seconds(self) -> float:
+        """A child that sends nothing for this long hangs."""
+        return SILENCE_SECONDS
+
+    def send_bytes(self, content: bytes) -> None:
+        """Send a message. If the child has ended or hangs, the next ``receive_bytes`` says how."""
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            self.connection.settimeout(self.silence_seconds)
             self.connection.sendall(HEADER.pack(len(content)) + content)
-
-    def receive(self) -> Message:
-        """Return the next answer.
-
-        Raises:
-            VideoError: The video failed, the child has ended, was silent for too long, or sent nonsense.
-        """
-        try:
-            message = parse(self.receive_bytes(MAX_MESSAGE_BYTES))
-        except InvalidMessage as error:
-            raise self.refused(error) from None
-        if isinstance(message, Failed):
-            raise VideoError(message.kind, message.words)
-        return message
 
     def refused(self, error: InvalidMessage) -> VideoError:
         """Kill the child, which is no longer believed; return the error that replaces its answer."""
         self.kill()
-        return VideoError("crashed", f"its decoder answered what no decoder answers ({error})")
+        return VideoError("crashed", f"its {self.called} answered what no {self.called} answers ({error})")
 
     def receive_bytes(self, max_bytes: int = MAX_ANSWER_BYTES) -> bytes:
         """Return the content that an answer announced.
@@ -97,7 +76,7 @@ class DecodeProcess:
             VideoError: The child has ended, was silent for too long, or sent too much.
         """
         try:
-            (num_bytes,) = HEADER.unpack(self._read(HEADER.size, self.last_heard + SILENCE_SECONDS))
+            (num_bytes,) = HEADER.unpack(self._read(HEADER.size, self.last_heard + self.silence_seconds))
             now = time.monotonic()
             self._waited_seconds += now - self.last_heard
             self.last_heard = now
@@ -105,11 +84,11 @@ class DecodeProcess:
                 raise self.refused(InvalidMessage(f"more than {max_bytes:,} bytes at once"))
             if self._waited_seconds > MAX_WAIT_SECONDS:
                 raise TimeoutError
-            return self._read(num_bytes, now + SILENCE_SECONDS)
+            return self._read(num_bytes, now + self.silence_seconds)
         except (TimeoutError, BlockingIOError):
             self.kill()
-            reason = f"sent nothing whole for {SILENCE_SECONDS:.0f} s, or was at work for a day"
-            raise VideoError("timeout", f"its decoder {reason}") from None
+            reason = f"sent nothing whole for {self.silence_seconds:.0f} s, or was at work for a day"
+            raise VideoError("timeout", f"its {self.called} {reason}") from None
         except (EOFError, ConnectionError):
             raise self._cause_of_end() from None
 
@@ -127,7 +106,76 @@ class DecodeProcess:
     @property
     def is_silent(self) -> bool:
         """True if the child has sent nothing for so long that ``receive`` gives it up."""
-        return time.monotonic() - self.last_heard > SILENCE_SECONDS
+        return time.monotonic() - self.last_heard > self.silence_seconds
+
+    def _cause_of_end(self) -> VideoError:
+        code = self._process.wait()
+        words = " ".join(self._link.take_output()[-2000:].decode(errors="replace").split())[-200:]
+        last_words = f"; its last words: {words}" if words else ""
+        if code == -SIGXCPU:
+            return VideoError("timeout", f"its {self.called} took more processor time than a video may{last_words}")
+        if code == -SIGKILL:
+            reason = f"the system killed its {self.called}, as it does when memory runs out"
+            return VideoError("out_of_memory", f"{reason}{last_words}")
+        ending = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return VideoError("crashed", f"its {self.called} ended with {ending}{last_words}")
+
+    @property
+    def usable(self) -> bool:
+        """True if the process runs and may decode another video."""
+        return self._process.poll() is None and self.num_videos < MAX_VIDEOS_PER_PROCESS
+
+    def kill(self) -> None:
+        """End the process, perhaps from another thread; who waits for an answer learns that there will be none."""
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        """Kill the process and free what it held."""
+        self.kill()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._link.close()
+
+
+class DecodeProcess(ConfinedChild):
+    """A child process that decodes one video after another."""
+
+    def __init__(self, specs: Sequence[FrameSpec] = (), *, gpu: str = "", shots: bool = False) -> None:
+        """Start the process.
+
+        Args:
+            specs: What requests will have. There is room for windows of all of these, or else for small ones.
+            gpu: The GPU whose video engine decodes, such as "cuda:0"; empty: none.
+            shots: Requests may ask for shots, whose library must be installed.
+        """
+        environment = without_current_folder(sandbox.environment(os.environ))
+        environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        if gpu:
+            environment |= {name: os.environ[name] for name in CUDA_VARIABLES if name in os.environ}
+        command = python_command(COMMAND_WITH_SHOTS if shots else COMMAND)
+        super().__init__(link.start(command, gpu, num_bytes_for(specs), environment))
+
+    def start(self, request: Request) -> None:
+        """Send a request; its answers come by ``receive``, the last being one of ``messages.LAST``."""
+        self.num_videos += 1
+        self._link.take_output()
+        self.last_heard, self._waited_seconds = time.monotonic(), 0.0
+        self.send_bytes(request.to_json())
+
+    def receive(self) -> Message:
+        """Return the next answer.
+
+        Raises:
+            VideoError: The video failed, the child has ended, was silent for too long, or sent nonsense.
+        """
+        try:
+            message = parse(self.receive_bytes(MAX_MESSAGE_BYTES))
+        except InvalidMessage as error:
+            raise self.refused(error) from None
+        if isinstance(message, Failed):
+            raise VideoError(message.kind, message.words)
+        return message
 
     def take_frames(self, window: WindowReady, frames: np.ndarray) -> None:
         """Copy the frames of a window, after which the child may overwrite them.
@@ -148,32 +196,3 @@ class DecodeProcess:
             raise self.refused(InvalidMessage("windows without end")) from None
         except ConnectionError:
             pass  # the child has ended; ``receive`` will say how
-
-    def _cause_of_end(self) -> VideoError:
-        code = self._process.wait()
-        words = " ".join(self._link.take_output()[-2000:].decode(errors="replace").split())[-200:]
-        last_words = f"; its last words: {words}" if words else ""
-        if code == -SIGXCPU:
-            return VideoError("timeout", f"decoding took more processor time than a video may{last_words}")
-        if code == -SIGKILL:
-            reason = "the system killed its decoder, as it does when memory runs out"
-            return VideoError("out_of_memory", f"{reason}{last_words}")
-        ending = f"signal {-code}" if code < 0 else f"exit code {code}"
-        return VideoError("crashed", f"its decoder ended with {ending}{last_words}")
-
-    @property
-    def usable(self) -> bool:
-        """True if the process runs and may decode another video."""
-        return self._process.poll() is None and self.num_videos < MAX_VIDEOS_PER_PROCESS
-
-    def kill(self) -> None:
-        """End the process, perhaps from another thread; who waits for an answer learns that there will be none."""
-        self._process.kill()
-        self._process.wait()
-
-    def close(self) -> None:
-        """Kill the process and free what it held."""
-        self.kill()
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        self._link.close()

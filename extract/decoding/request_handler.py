@@ -20,6 +20,7 @@ from .messages import (
     Message,
     PixelsFollow,
     Request,
+    SamplesFollow,
     ShotsFollow,
     SoundFailed,
     SoundFollows,
@@ -34,7 +35,7 @@ from .process_link import FrameMemory
 from .sampling import MAX_VIDEO_SECONDS, Window
 from .shots import ShotsFound
 from .single_frame import jpeg_at, pixels_at
-from .sound import SoundFinished, declared_seconds, planned_sound, sound_rows
+from .sound import SamplesFinished, SoundFinished, declared_seconds, planned_sound, sound_rows, sound_samples
 from .span import SpanProbed, probe_span
 from .webm_clip import webm_clip
 
@@ -43,6 +44,7 @@ BY_DESCRIPTOR, BY_PATH = ("NVDEC", "PyAV", "Pillow"), ("decord", "ffmpeg", "torc
 NEEDS_COMPLETE_READ = (
     DecodingFinished,
     SoundFinished,
+    SamplesFinished,
     SoundFailed,
     VideoProbed,
     SoundProbed,
@@ -162,6 +164,9 @@ def handle_request(request: Request, responder: Responder) -> None:
         seconds, jpeg = jpeg_at(Path(request.path), request.frame_at, responder.heartbeat)
         responder.send(FrameFollows(seconds), jpeg)
         return
+    if request.samples:
+        handle_samples(request, responder)
+        return
     if request.sound:
         try:
             handle_sound(request, responder)
@@ -212,6 +217,24 @@ def handle_sound(request: Request, responder: Responder) -> None:
             responder.send(part)
         else:
             responder.send(SoundFollows(), part.tobytes())
+
+
+def handle_samples(request: Request, responder: Responder) -> None:
+    """Send the sound as samples.
+
+    Raises:
+        VideoError: The sound failed.
+    """
+    path = Path(request.path)
+    responder.on_duration(0)
+    if is_image(path):
+        raise VideoError("no_sound", "it is an image")
+    responder.on_duration(declared_seconds(path))
+    for part in sound_samples(path, responder.heartbeat):
+        if isinstance(part, SamplesFinished):
+            responder.send(part)
+        else:
+            responder.send(SamplesFollow(), part.tobytes())
 
 
 def handle_video(request: Request, responder: Responder) -> None:

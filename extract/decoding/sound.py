@@ -1,4 +1,4 @@
-"""The sound of a video file -> log-mel rows, a block at a time."""
+"""The sound of a video file -> log-mel rows or samples, a block at a time."""
 
 import math
 import sys
@@ -24,6 +24,8 @@ from .sampling import MAX_VIDEO_SECONDS
 MAX_DRIFT_SECONDS = 0.015
 """Timestamps that differ by more from the count of samples are followed. Smaller differences are the rounding of
 containers, and each correction is a click."""
+MAX_BLOCK_SAMPLES = 1 << 18
+"""Samples in a block; about 16 s."""
 MAX_BACK_SECONDS = 1.0
 """Overlaps up to this are cut away. Beyond it, the clock jumps back, as for frames."""
 
@@ -40,6 +42,25 @@ class SoundFinished:
     """End of the sound."""
     partial: str
     """The parts that are missing or damaged, with numbers; empty if none are."""
+
+
+@dataclass(frozen=True)
+class SamplesFinished:
+    """Summary of the sound as samples, after its last block."""
+
+    decoder: str
+    num_samples: int
+    """Counted from the video's time zero, ``RATE`` a second."""
+    partial: str
+    """The parts that are missing or damaged, with numbers; empty if none are."""
+
+
+@dataclass(frozen=True)
+class _End:
+    """Summary of a signal, after its last samples."""
+
+    seconds: float
+    partial: str
 
 
 def sound_stream(container: InputContainer) -> AudioStream:
@@ -208,33 +229,80 @@ def sound_rows(
     Raises:
         VideoError: no_sound, unreadable, bad_times, too_long, or what opening a file may raise.
     """
-    progress = DecodeProgress(heartbeat=heartbeat)
+    blocks = None
+    for part in _signal(path, seconds, heartbeat):
+        if not isinstance(part, _End):
+            first, samples, real = part
+            blocks = blocks or RowBlocks(first)
+            yield from blocks.add(samples, real=real)
+        elif blocks is not None:
+            yield from blocks.finish()
+            yield SoundFinished(f"PyAV {av.__version__}", blocks.first_row, blocks.num_rows, part.seconds, part.partial)
+
+
+def sound_samples(path: Path, heartbeat: Callable[[], None] = lambda: None) -> Iterator[np.ndarray | SamplesFinished]:
+    """Yield blocks int16 [N] of mono samples at ``RATE``, in order, then ``SamplesFinished``.
+
+    The first sample is that of the video's time zero. Where there is no sound, there is silence. Values beyond -1..1
+    are clipped.
+
+    Args:
+        path: The file.
+        heartbeat: Called for each decoded frame.
+
+    Raises:
+        VideoError: As for ``sound_rows``.
+    """
+    num_samples = 0
+    for part in _signal(path, None, heartbeat):
+        if isinstance(part, _End):
+            yield SamplesFinished(f"PyAV {av.__version__}", num_samples, part.partial)
+            return
+        first, samples, _ = part
+        if not num_samples:
+            num_samples = first
+            yield from _blocks(np.broadcast_to(np.float32(0), first))
+        num_samples += len(samples)
+        yield from _blocks(samples)
+
+
+def _blocks(samples: np.ndarray) -> Iterator[np.ndarray]:
+    for start in range(0, len(samples), MAX_BLOCK_SAMPLES):
+        block = np.nan_to_num(samples[start : start + MAX_BLOCK_SAMPLES])
+        yield (block.clip(-1, 1) * np.iinfo(np.int16).max).round().astype(np.int16)
+
+
+def _signal(
+    path: Path, seconds: float | None, heartbeat: Callable[[], None]
+) -> Iterator[tuple[int, np.ndarray, bool] | _End]:
+    """Yield (position of the signal's first sample, samples, whether they come from the file), in order, then ``_End``.
+
+    Raises:
+        VideoError: As for ``sound_rows``.
+    """
+    progress, num_given = DecodeProgress(heartbeat=heartbeat), 0
     with open_video(path) as container:
         stream = sound_stream(container)
         limit = sys.maxsize if seconds is None else max(int(seconds * RATE), 1)
         signal = _Signal(time_base_of(stream), time_zero(container), limit)
-        blocks = None
         try:
             for samples, real in _pieces(signal, progress, container, stream):
-                blocks = blocks or RowBlocks(signal.first or 0)
-                yield from blocks.add(samples, real=real)
+                num_given += 1
+                yield signal.first or 0, samples, real
         except (FFmpegError, ValueError) as error:
             raise VideoError("unreadable", f"its sound cannot be decoded ({short_reason(error)})") from None
-        if blocks is None and progress.num_damaged:
+        if not num_given and progress.num_damaged:
             raise VideoError(
                 "unreadable", f"none of its sound can be decoded; {progress.num_damaged:,} packets are damaged"
             )
-        if blocks is None:
+        if not num_given:
             raise VideoError("no_sound", "its sound stream is empty")
-        yield from blocks.finish()
         partial = _pauses(signal)
         if seconds is None and (missing := _missing(path, container, stream, signal.end / RATE, heartbeat)):
             partial.append(missing)
         if progress.num_damaged:
             partial.append(f"{progress.num_damaged:,} packets of its sound are damaged, says the decoder")
-        yield SoundFinished(
-            f"PyAV {av.__version__}", blocks.first_row, blocks.num_rows, signal.end / RATE, "; ".join(partial)
-        )
+        yield _End(signal.end / RATE, "; ".join(partial))
 
 
 def _pieces(

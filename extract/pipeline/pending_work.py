@@ -47,7 +47,7 @@ class VideoTask(NamedTuple):
     """None if it has none, as far as is known: then they are written."""
 
 
-class _File:
+class VideoFile:
     """A video file, examined no closer than needed.
 
     Reading a part of each of a million finished files would take hours.
@@ -110,12 +110,12 @@ class PendingWork:
         if only_failed:
             videos = (video for video in videos if any(video.video_id in self.failures[name] for name in self.features))
         seen = ((video, None if video.url else self.dataset.video_file(video)) for video in videos)
-        files = map_in_threads(lambda each: (each[0], _File(each[1])), seen)
+        files = map_in_threads(lambda each: (each[0], VideoFile(each[1])), seen)
         find_missing = self._failed if only_failed else self._missing
         while batch := list(islice(files, BATCH_VIDEOS)):
             missing = [find_missing(video, file) for video, file in batch]
             unread = [file for (_, file), known in zip(batch, missing, strict=True) if known is None]
-            for _ in map_in_threads(_File.read, unread):
+            for _ in map_in_threads(VideoFile.read, unread):
                 pass
             for (video, file), known in zip(batch, missing, strict=True):
                 if left := find_missing(video, file) if known is None else known:
@@ -125,10 +125,10 @@ class PendingWork:
         """Return the features that a video still needs, as ``tasks`` does."""
         return next((task.features for task in self.tasks([video], only_failed=only_failed)), [])
 
-    def _failed(self, video: VideoRecord, _: _File) -> list[str]:
+    def _failed(self, video: VideoRecord, _: VideoFile) -> list[str]:
         return [name for name in self.features if video.video_id in self.failures[name]]
 
-    def _missing(self, video: VideoRecord, file: _File) -> list[str] | None:
+    def _missing(self, video: VideoRecord, file: VideoFile) -> list[str] | None:
         """Return the features that a video needs; None if its file must be read to tell."""
         missing = []
         for features in self.features:

@@ -76,6 +76,11 @@ class DatasetFolder:
         return self.path / "word_times"
 
     @property
+    def transcripts(self) -> Path:
+        """Folder of the transcripts (``storage.captions.transcripts``)."""
+        return self.path / "transcripts"
+
+    @property
     def pairs(self) -> Path:
         """Folder of the clips that captions are about, as training maps them."""
         return self.path / "pairs" / self.protocol

@@ -1,5 +1,7 @@
 """Subtitles of a user's own videos, beside the videos or in a folder, read as captions.
 
+Transcripts that ``vlalign-transcribe`` made are read in the same way.
+
 SubRip (``.srt``), WebVTT (``.vtt``), TTML (``.ttml``, ``.dfxp``) and the JSON of Whisper and WhisperX are known. The
 name of a file is that of its video, with or without a language: ``kitchen/onion.srt``, ``kitchen/onion.en.vtt`` or
 ``onion.mp4.json``.
@@ -15,8 +17,10 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
+from ....storage.captions.transcripts import TranscriptStore
 from ....storage.common.errors import UserError
 from ....storage.common.files import check_regular
 from ....storage.common.problems import Problems
@@ -27,13 +31,13 @@ from ....storage.records import Caption, VideoRecord
 from ..custom import draw_splits
 from ..encodings import Note, decode
 from ..howto100m import TimedText, extend, merge
-from .cues import Cue, read_cues
+from .cues import Cue, plain, read_cues
 from .files import SUFFIXES, SubtitleFile, find_beside, find_files
 from .rolling import without_repeats
 from .ttml import TTML_SUFFIXES, declared_text, read_ttml
 from .whisper import NoTranscript, read_segments
 
-__all__ = ["PROTOCOLS", "SUFFIXES", "SubtitleFile", "find_beside", "read", "read_beside"]
+__all__ = ["PROTOCOLS", "SUFFIXES", "SubtitleFile", "find_beside", "read", "read_beside", "spoken_videos"]
 
 PROTOCOLS = ("cues", "extended", "merged")
 """The first is the default."""
@@ -73,13 +77,15 @@ def read(
 
     of_video = find_files(annotations, videos, language, problems, note)
     reader = _FileReader(problems, note, is_only_one=not annotations.is_dir())
-    yield from _captions(of_video, protocol, seed, reader)
+    yield from _captions(of_video, protocol, seed, reader, None, ())
 
 
 def read_beside(
     dataset: DatasetFolder, protocol: str, seed: int, problems: Problems, language: str | None = None
 ) -> Iterator[Caption]:
     """Yield the captions in the subtitle files that lie beside the videos of a data set, as ``read`` does.
+
+    A video without such a file has the captions of its transcript, if there is one.
 
     Args:
         dataset: A data set that lists its videos.
@@ -96,17 +102,34 @@ def read_beside(
 
     of_video = find_beside(dataset, dataset.read_videos(), language, Problems(quiet=True))
     reader = _FileReader(problems, note, allowed=AllowedFolders.of(dataset))
-    yield from _captions(of_video, protocol, seed, reader)
+    yield from _captions(of_video, protocol, seed, reader, TranscriptStore(dataset.transcripts), spoken_videos(dataset))
 
 
-def _captions(of_video: list[list[SubtitleFile]], protocol: str, seed: int, reader: "_FileReader") -> Iterator[Caption]:
-    """Yield the captions in the files of each video."""
+def spoken_videos(dataset: DatasetFolder) -> list[str]:
+    """Return the ids of the listed videos with a transcript in which something is said, sorted."""
+    places = TranscriptStore(dataset.transcripts).places
+    if not places:
+        return []
+    listed = {video.video_id for video in dataset.read_videos()}
+    return sorted(video_id for video_id, place in places.items() if place.num_segments and video_id in listed)
+
+
+def _captions(
+    of_video: list[list[SubtitleFile]],
+    protocol: str,
+    seed: int,
+    reader: "_FileReader",
+    transcripts: TranscriptStore | None,
+    transcribed: Sequence[str],
+) -> Iterator[Caption]:
+    """Yield the captions in the files of each video, and those of the transcripts of other videos."""
     clips_of = {files[0].video_id: clips for files in of_video if (clips := reader.first_readable(files))}
+    others = [video_id for video_id in transcribed if video_id not in clips_of]
     reader.report()
-    if not clips_of:
+    if not clips_of and not others:
         return
-    splits = draw_splits(list(clips_of), seed, reader.note, "subtitles have no split")
-    for video_id, clips in clips_of.items():
+    splits = draw_splits([*clips_of, *others], seed, reader.note, "subtitles have no split")
+    for video_id, clips in chain(clips_of.items(), ((each, reader.transcribed(transcripts, each)) for each in others)):
         for start, end, text in _shaped(clips, protocol):
             yield Caption(video_id=video_id, caption=text, split=splits[video_id], start_seconds=start, end_seconds=end)
 
@@ -156,6 +179,25 @@ class _FileReader:
         if not cues:
             self.problems.add(f"{path}: no cue in it, expected lines such as 00:00:01,000 --> 00:00:02,500; skipped")
             return []
+        return self._in_order(path, cues)
+
+    def transcribed(self, transcripts: TranscriptStore | None, video_id: str) -> list[TimedText]:
+        """Return the cues of a transcript in time order; none if it cannot be read, which is reported."""
+        if transcripts is None:
+            return []
+        try:
+            transcript = transcripts.read(video_id)
+        except UserError as error:
+            self.problems.add(f"{error}; skipped")
+            return []
+        cues = [
+            Cue(segment.start_seconds, segment.end_seconds, tuple(filter(None, [plain(segment.text)])), f"segment {n}")
+            for n, segment in enumerate(transcript.segments, start=1)
+        ]
+        return self._in_order(transcripts.folder / video_id, cues)
+
+    def _in_order(self, path: Path, cues: list[Cue]) -> list[TimedText]:
+        """Return the cues that can be used in time order, each once."""
         usable = sorted(self._usable(path, cues), key=lambda cue: cue.start_seconds)
         kept = without_repeats(usable)
         self.changes["repeat what the cue before shows, as rolling captions do: skipped"] += len(usable) - len(kept)

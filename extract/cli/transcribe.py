@@ -1,0 +1,58 @@
+"""The command vlalign-transcribe."""
+
+import argparse
+
+from ...storage.cli.command import run_command
+from ...storage.cli.parser import Parser, add_setting, command_parser, given_settings
+from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, UserError
+from ...storage.common.settings import names_of_options
+from ...storage.common.terminal import number_of, say, show, warn
+from ...storage.dataset.folder import DatasetFolder
+from ..speech.dataset import Spread, transcribe_dataset
+from ..speech.settings import TranscriptionSettings
+
+
+def transcribe_parser(prog: str, description: str, example: str) -> Parser:
+    """Return the parser of ``vlalign-transcribe`` and of the cluster job that does the same."""
+    parser = command_parser(prog, description, example)
+    for name in names_of_options(TranscriptionSettings):
+        add_setting(parser, TranscriptionSettings, name)
+    return parser
+
+
+def make_parser() -> Parser:
+    """Return the parser of ``vlalign-transcribe``."""
+    return transcribe_parser(
+        "vlalign-transcribe",
+        "Transcribe what is spoken in the videos of a data set, with the times of words.",
+        "vlalign-transcribe --dataset mine\n  vlalign-transcribe --dataset mine --weights models/whisper-small",
+    )
+
+
+def run_transcribe(args: argparse.Namespace, spread: Spread | None = None) -> int:
+    """Transcribe, here or where ``spread`` takes it, and print what was done; return the exit code."""
+    import faster_whisper  # noqa: F401 (says before any work is done how to install it)
+
+    if args.dataset is None:
+        raise UserError(f"--dataset is missing: the name of a data set under {args.root}")
+    dataset = DatasetFolder(args.root, args.dataset)
+    settings = TranscriptionSettings(dataset=dataset.path, **given_settings(args, TranscriptionSettings))
+    result = transcribe_dataset(settings, spread=spread)
+    done, hours = len(result.transcribed), result.sound_seconds / 3600
+    show(
+        f"{dataset.transcripts}: {number_of(done, 'videos')} transcribed ({hours:,.2f} h of sound, "
+        f"{number_of(result.num_with_speech, 'videos')} with speech), {number_of(len(result.failed), 'videos')} failed"
+    )
+    if result.num_at_addresses:
+        warn(
+            f"warning: {number_of(result.num_at_addresses, 'videos')} at addresses are not transcribed; download them "
+            "first, and list the files"
+        )
+    if result.complete:
+        say(f"next: vlalign-preprocess --root {args.root} --dataset {args.dataset}")
+    return EXIT_DONE if result.complete else EXIT_INCOMPLETE
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run ``vlalign-transcribe``; return its exit code."""
+    return run_command(run_transcribe, make_parser(), argv)

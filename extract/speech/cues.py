@@ -1,0 +1,53 @@
+"""Words with times -> segments of a few seconds, as captions are."""
+
+from collections.abc import Iterator, Sequence
+
+from ...storage.captions.transcripts import SpokenSegment, TimedWord
+
+MAX_SECONDS = 6.0
+"""A segment that would last longer is ended. HowTo100M's captions last 4 s on average (Miech et al. 2019, Table 1)."""
+MIN_SENTENCE_SECONDS = 1.0
+"""A sentence that is shorter, such as "OK.", stays with the next one."""
+PAUSE_SECONDS = 1.0
+"""A pause that ends a segment."""
+SENTENCE_ENDS = (".", "?", "!", "…", "。", "\uff1f", "\uff01", "।", "؟")
+"""Of scripts that Whisper writes; two are full-width."""
+
+
+def segments_of(words: Sequence[tuple[str, float, float, float]]) -> list[SpokenSegment]:
+    """Return segments that end with a sentence, before a pause, or after ``MAX_SECONDS``.
+
+    Args:
+        words: (word with punctuation and the blank before it, start, end, probability), in order.
+    """
+    return [_segment(group) for group in _groups(words)]
+
+
+def _groups(words: Sequence[tuple[str, float, float, float]]) -> Iterator[list[tuple[str, float, float, float]]]:
+    group: list[tuple[str, float, float, float]] = []
+    for word in words:
+        if group:
+            first, last = group[0], group[-1]
+            is_sentence = last[0].endswith(SENTENCE_ENDS) and last[2] - first[1] >= MIN_SENTENCE_SECONDS
+            if is_sentence or word[1] - last[2] >= PAUSE_SECONDS or word[2] - first[1] > MAX_SECONDS:
+                yield group
+                group = []
+        group.append(word)
+    if group:
+        yield group
+
+
+def _segment(group: Sequence[tuple[str, float, float, float]]) -> SpokenSegment:
+    """Return a segment; it has a length, even if all of its words were put to one time."""
+    start = group[0][1]
+    end = max(group[-1][2], start + 0.1)
+    return SpokenSegment(
+        start_seconds=round(start, 2),
+        end_seconds=round(end, 2),
+        text=" ".join("".join(word for word, *_ in group).split()),
+        confidence=round(sum(probability for *_, probability in group) / len(group), 4),
+        words=[
+            TimedWord(word.strip(), round(begin, 2), round(max(end, begin), 2), round(probability, 4))
+            for word, begin, end, probability in group
+        ],
+    )

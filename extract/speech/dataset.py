@@ -1,0 +1,324 @@
+"""Transcribe the videos of a data set: the Python call behind ``vlalign-transcribe``."""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from ...storage.captions.transcripts import LOCK_NAME, Transcript, TranscriptPlace, TranscriptStore
+from ...storage.common.errors import SettingError, UserError
+from ...storage.common.locks import folder_lock
+from ...storage.common.problems import Problems
+from ...storage.common.progress import Listener, progress, report_progress_to
+from ...storage.common.signals import report_saved_work, uninterrupted
+from ...storage.common.system import available_cores
+from ...storage.common.terminal import number_of, say
+from ...storage.common.threads import map_in_threads
+from ...storage.common.writing import check_folders
+from ...storage.dataset.folder import DatasetFolder
+from ...storage.dataset.trusted_folders import AllowedFolders, allow_folder, refuse_other_folders
+from ...storage.records import Failure, VideoRecord
+from ..decoding import sandbox
+from ..decoding.errors import VideoError
+from ..pipeline.failure_log import FailureLog
+from ..pipeline.pending_work import VideoFile, is_transient
+from .model import SpeechModel, check_same_model, find_model
+from .settings import TranscriptionSettings
+from .video import Transcriber
+
+FAILURES_NAME = "failures.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranscriptionResult:
+    """The result of a transcription."""
+
+    num_videos: int
+    """Videos that were asked for, without those at addresses."""
+    num_tried: int
+    """Videos that lacked a transcript before."""
+    transcribed: Sequence[str] = ()
+    """Ids of the videos that have one now and lacked it before."""
+    num_with_speech: int = 0
+    """Of these, the videos in which something is spoken."""
+    sound_seconds: float = 0.0
+    """Length of their sound."""
+    failed: Sequence[str] = ()
+    """Ids of all videos that lack a transcript because they failed, also in an earlier call."""
+    num_at_addresses: int = 0
+    """Videos that are not on this machine, and are not transcribed."""
+
+    @property
+    def complete(self) -> bool:
+        """True if all videos have a transcript."""
+        return not self.failed and not self.num_at_addresses
+
+
+@dataclass(frozen=True)
+class TranscriptionTask:
+    """A video to transcribe."""
+
+    video_id: str
+    path: Path
+    folders: Sequence[str]
+    """Where the file must lie when it is opened."""
+
+
+@dataclass(frozen=True)
+class TranscriptionOutcome:
+    """What became of a video: it has a transcript or failed."""
+
+    video_id: str
+    transcript: Transcript | None
+    failure: Failure | None
+
+
+Transcribe = Callable[[TranscriptionTask], TranscriptionOutcome]
+"""Transcribes one video. It can be pickled."""
+
+
+class Spread(Protocol):
+    """Calls a function with each of some items, on other machines; yields the results as they are done."""
+
+    def __call__(
+        self, call: Transcribe, items: Iterable[TranscriptionTask], *, doing: str
+    ) -> Iterator[TranscriptionOutcome]:
+        """Yield the results."""
+        ...
+
+
+_transcribers: dict[tuple[str, str, int], Transcriber] = {}
+"""The processes of this one, kept from video to video: {key of the model, device, number of threads: them}."""
+
+
+@dataclass(frozen=True)
+class TranscribeVideos:
+    """Transcribes one video after another, in processes that are kept for the next one."""
+
+    model: SpeechModel
+    device: str
+    num_threads: int = field(default_factory=available_cores)
+
+    @property
+    def _key(self) -> tuple[str, str, int]:
+        return self.model.key, self.device, self.num_threads
+
+    def __call__(self, task: TranscriptionTask) -> TranscriptionOutcome:
+        """Return what became of a video.
+
+        Raises:
+            UserError: The model cannot be loaded.
+        """
+        transcriber = _transcribers.get(self._key)
+        if transcriber is None:
+            transcriber = _transcribers[self._key] = Transcriber(self.model, self.device, self.num_threads)
+        file = VideoFile(str(task.path))
+        file.read()
+        try:
+            transcript = transcriber.transcribe(task.video_id, task.path, folders=task.folders)
+        except VideoError as error:
+            failure = Failure(
+                video_id=task.video_id,
+                path=str(task.path),
+                kind=error.kind,
+                message=str(error),
+                source=file.identity or "",
+            )
+            return TranscriptionOutcome(task.video_id, None, failure)
+        return TranscriptionOutcome(task.video_id, transcript, None)
+
+    def close(self) -> None:
+        """End the processes."""
+        if (transcriber := _transcribers.pop(self._key, None)) is not None:
+            transcriber.close()
+
+
+def transcribe_dataset(
+    settings: TranscriptionSettings, *, spread: Spread | None = None, on_progress: Listener | None = None
+) -> TranscriptionResult:
+    """Transcribe what is spoken in the videos of a data set, into ``transcripts/``.
+
+    A video that fails is recorded in ``transcripts/failures.jsonl`` and the others continue; it is not tried again
+    unless its file changes or ``settings.retry_failed`` is set. If the call is interrupted, the next one resumes there:
+    at most the video at work is transcribed again.
+
+    Example:
+        >>> settings = TranscriptionSettings(dataset="vlalign_data/mine", weights="models/whisper-small")
+        >>> transcribe_dataset(settings).complete  # doctest: +SKIP
+        True
+
+    Args:
+        settings: What to transcribe, and by which model.
+        spread: Runs the work elsewhere, such as on a cluster, on CPUs (default: in processes of this machine).
+        on_progress: Called with the progress of the work.
+
+    Raises:
+        UserError: A setting, the list of videos or the model cannot be used.
+        OSError: A file cannot be written.
+    """
+    dataset = settings.folder
+    for folder in settings.allow_folder:
+        allow_folder(dataset, folder)
+    videos = dataset.read_videos()
+    if not videos:
+        raise UserError(
+            f"{dataset.videos_file}: lists no videos; run vlalign-sync FOLDER or vlalign-extract --videos FOLDER first"
+        )
+    if settings.video_ids is not None:
+        wanted = set(settings.video_ids)
+        videos = [video for video in videos if video.video_id in wanted]
+    here = [video for video in videos if not video.url]
+    refuse_other_folders(dataset, here)
+    check_folders(dataset.transcripts)
+    lock = folder_lock(dataset.transcripts / LOCK_NAME, "transcribes videos")
+    with lock, report_progress_to(on_progress), Problems(file=dataset.problems("transcribe")) as problems:
+        store, log = TranscriptStore(dataset.transcripts), FailureLog(dataset.transcripts / FAILURES_NAME)
+        model = find_model(settings.weights)
+        others = {key: count for key, count in store.models().items() if key != model.key}
+        if not settings.replace:
+            check_same_model(model, others, {key: store.describe_model(key) for key in others})
+        tasks = pending_videos(dataset, here, store, log, model.key, only_failed=settings.retry_failed)
+        if tasks:
+            work = _Work(settings, model, store, log, problems)
+            work.run(tasks, spread)
+            transcribed, with_speech, seconds = work.transcribed, work.num_with_speech, work.sound_seconds
+        else:
+            transcribed, with_speech, seconds = [], 0, 0.0
+        asked = {video.video_id for video in here}
+        return TranscriptionResult(
+            num_videos=len(here),
+            num_tried=len(tasks),
+            transcribed=transcribed,
+            num_with_speech=with_speech,
+            sound_seconds=seconds,
+            failed=[video_id for video_id in log.failures if video_id in asked],
+            num_at_addresses=len(videos) - len(here),
+        )
+
+
+def pending_videos(
+    dataset: DatasetFolder,
+    videos: Sequence[VideoRecord],
+    store: TranscriptStore,
+    log: FailureLog,
+    key: str,
+    *,
+    only_failed: bool = False,
+) -> list[TranscriptionTask]:
+    """Return the videos whose file has no transcript of a model, and did not fail for a reason of its own.
+
+    Args:
+        dataset: The data set.
+        videos: Its videos, all on this machine.
+        store: Its transcripts.
+        log: The videos that failed.
+        key: Key of the model.
+        only_failed: Return those that failed instead, for whatever reason.
+    """
+    folders = AllowedFolders.of(dataset).folders
+
+    def needs(video: VideoRecord) -> bool:
+        failure, place = log.failures.get(video.video_id), store.places.get(video.video_id)
+        if only_failed:
+            return failure is not None
+        if place is None and (failure is None or is_transient(failure)):
+            return True
+        file = VideoFile(dataset.video_file(video))
+        if failure is not None and not is_transient(failure):
+            file.read()
+            return bool(file.identity) and file.identity != failure.source
+        return place is None or _is_outdated(place, file, key)
+
+    chosen = map_in_threads(needs, videos)
+    return [
+        TranscriptionTask(video.video_id, dataset.video_path(video), folders)
+        for video, is_pending in zip(videos, chosen, strict=True)
+        if is_pending
+    ]
+
+
+def _is_outdated(place: TranscriptPlace, file: VideoFile, key: str) -> bool:
+    """Return whether a transcript is of another model, or of another content than a file has."""
+    if place.model != key:
+        return True
+    if file.has_same_size_and_time(place.source, place.written_ns):
+        return False
+    file.read()
+    return file.identity not in ("", place.source)
+
+
+class _Work:
+    """The work of one call, and what became of it."""
+
+    def __init__(
+        self,
+        settings: TranscriptionSettings,
+        model: SpeechModel,
+        store: TranscriptStore,
+        log: FailureLog,
+        problems: Problems,
+    ) -> None:
+        self._settings, self._model, self._store, self._log = settings, model, store, log
+        self._problems = problems
+        self.transcribed: list[str] = []
+        self.num_with_speech = 0
+        self.sound_seconds = 0.0
+
+    def run(self, tasks: Sequence[TranscriptionTask], spread: Spread | None) -> None:
+        """Transcribe the videos and store each transcript as it is done."""
+        device = chosen_device(self._settings.device) if spread is None else "cpu"
+        if lacking := sandbox.missing_protections():
+            say(f"note: decoders are confined less than they could be: this system has {'; '.join(lacking)}")
+        if device != "cpu":
+            say(f"note: the recogniser on {device} may open files, as NVIDIA's driver must")
+        self._store.write_model(self._model.key, self._model.about({"device": device}))
+        title = f"{self._model.name} on {device}"
+        say(f"{self._settings.folder.path}: transcribes {number_of(len(tasks), 'videos')} by {title}")
+        transcribe = TranscribeVideos(self._model, device, available_cores() if spread is None else 1)
+        with contextlib.closing(transcribe), report_saved_work(self._saved):
+            outcomes = map(transcribe, tasks) if spread is None else spread(transcribe, tasks, doing="transcribing")
+            shown = progress(outcomes, total=len(tasks), what="transcribing", unit="videos", note=self._note)
+            for outcome in shown:
+                with uninterrupted():
+                    self._take(outcome)
+
+    def _take(self, outcome: TranscriptionOutcome) -> None:
+        if outcome.failure is not None:
+            self._log.append({outcome.video_id: outcome.failure})
+            self._problems.add(f"video {outcome.video_id!r}: {outcome.failure.kind}: {outcome.failure.message}")
+        if outcome.transcript is None:
+            return
+        self._store.add(outcome.transcript)
+        if outcome.video_id in self._log.failures:
+            self._log.append({outcome.video_id: None})
+        self.transcribed.append(outcome.video_id)
+        self.num_with_speech += bool(outcome.transcript.segments)
+        self.sound_seconds += outcome.transcript.duration_seconds
+
+    def _saved(self) -> str:
+        return f"the transcripts of {number_of(len(self.transcribed), 'videos')} are kept" if self.transcribed else ""
+
+    def _note(self) -> str:
+        return f"{self.sound_seconds / 3600:,.2f} h of sound"
+
+
+def chosen_device(name: str) -> str:
+    """Return the device that a name means.
+
+    Raises:
+        SettingError: There is no such device.
+    """
+    if name == "cpu":
+        return name
+    import ctranslate2
+
+    num_gpus = ctranslate2.get_cuda_device_count()
+    if name == "auto":
+        return "cuda:0" if num_gpus else "cpu"
+    devices = [f"cuda:{number}" for number in range(num_gpus)]
+    if name not in ("cuda", *devices):
+        raise SettingError("device", name, f"expected one of {', '.join(['auto', 'cpu', *devices])}")
+    if not num_gpus:
+        raise SettingError("device", name, "CTranslate2 finds no GPU of NVIDIA's; expected cpu")
+    return "cuda:0" if name == "cuda" else name

@@ -1,0 +1,103 @@
+"""The files of a Whisper model in CTranslate2's form, on this machine or of the hub."""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from ...storage.common.errors import SettingError, UserError
+from ...storage.common.files import check_regular, sha256_of
+from ...storage.hub.files import download
+from ...storage.hub.names import is_hub_name, read_hub_name
+from .suppression import RULES_VERSION
+
+WEIGHTS_FILE = "model.bin"
+NEEDED_FILES = (WEIGHTS_FILE, "config.json", "tokenizer.json")
+VOCABULARIES = ("vocabulary.json", "vocabulary.txt")
+OPTIONAL_FILES = ("preprocessor_config.json",)
+CONVERT = "ct2-transformers-converter --model ORG/MODEL --output_dir FOLDER --copy_files tokenizer.json"
+
+
+@dataclass(frozen=True)
+class SpeechModel:
+    """A Whisper model: its files, and what identifies it."""
+
+    name: str
+    """``ORG/MODEL``, or the name of the folder."""
+    revision: str
+    """The commit; empty for a folder."""
+    files: Mapping[str, Path]
+    """{name that CTranslate2 expects: file}"""
+    sha256: str
+    """Of the weights."""
+
+    @property
+    def key(self) -> str:
+        """16 hexadecimal digits that other weights, or other rules of what is kept, change."""
+        return hashlib.sha256(f"{self.sha256} {RULES_VERSION}".encode()).hexdigest()[:16]
+
+    def about(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what makes transcripts, to be stored with them."""
+        libraries = {name: version(name) for name in ("faster-whisper", "ctranslate2", "onnxruntime", "av")}
+        return {
+            "model": self.name,
+            "revision": self.revision,
+            "sha256": self.sha256,
+            "rules_version": RULES_VERSION,
+            "libraries": libraries,
+            **settings,
+        }
+
+
+def find_model(weights: str) -> SpeechModel:
+    """Return a model by its folder, or by its name on the hub, from where it is downloaded if it is not here.
+
+    Raises:
+        SettingError: There is no such folder or model, or something else is in it.
+    """
+    if is_hub_name(weights):
+        name = read_hub_name(weights)
+        patterns = [*NEEDED_FILES, *VOCABULARIES, *OPTIONAL_FILES]
+        folder = download(name.model, name.revision, patterns, f"weights {weights}", "pass --weights FOLDER")
+        title, revision = name.model, folder.name
+    else:
+        folder = Path(os.path.expanduser(weights)).absolute()
+        title, revision = folder.name, ""
+        if not folder.is_dir():
+            raise SettingError("weights", weights, "no such folder; for a model of the hub write hf:ORG/MODEL")
+    files = {name: folder / name for name in (*NEEDED_FILES, *OPTIONAL_FILES, *VOCABULARIES)}
+    files = {name: path for name, path in files.items() if path.is_file()}
+    if missing := [name for name in NEEDED_FILES if name not in files]:
+        is_other = (folder / "model.safetensors").is_file() or (folder / "pytorch_model.bin").is_file()
+        todo = f"; convert the model of transformers: {CONVERT}" if is_other else ""
+        expected = "expected a Whisper model in CTranslate2's form"
+        raise SettingError("weights", weights, f"{folder} has no {missing[0]}; {expected}{todo}")
+    if not any(name in files for name in VOCABULARIES):
+        raise SettingError("weights", weights, f"{folder} has no {' or '.join(VOCABULARIES)}; {CONVERT} writes it")
+    for path in files.values():
+        check_regular(path)
+    return SpeechModel(title, revision, files, sha256_of(files[WEIGHTS_FILE]))
+
+
+def check_same_model(model: SpeechModel, others: Mapping[str, int], describe: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise ``UserError`` if transcripts of another model are there.
+
+    Args:
+        model: The model that is asked for.
+        others: {key of another model: number of its transcripts}
+        describe: {key: what made them}
+    """
+    if not others:
+        return
+    key = next(iter(others))
+    about = describe.get(key, {})
+    known = about.get("model")
+    before = f"{str(known)[:80]!r} (SHA-256 {str(about.get('sha256'))[:12]!r})" if known else f"a model {key}"
+    raise UserError(
+        f"{sum(others.values()):,} transcripts are of {before}, and weights {model.name} (SHA-256 "
+        f"{model.sha256[:12]}) would make others; pass the --weights of before, or --replace to transcribe all videos "
+        "again"
+    )

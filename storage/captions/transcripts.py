@@ -1,0 +1,351 @@
+"""Transcripts of a data set's videos: what is spoken, and when.
+
+``transcripts/`` has logs, to which one process at a time appends, so that a million videos need a few files:
+
+- ``part-00000.jsonl``, ...: a transcript on each line, in the form of Whisper's JSON with more fields.
+- ``index.jsonl``: where the transcript of each video lies. A line of it is written after the transcript is on disk, so
+  what a killed process left unfinished is not listed. Later lines replace earlier ones.
+- ``models/KEY.json``: what made the transcripts whose ``model`` is KEY.
+"""
+
+import json
+import math
+import os
+import re
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ..common.errors import refuse_unreadable
+from ..common.files import MAX_LINE_BYTES, read_json, write_json, write_jsonl
+from ..common.validation import check_text
+from ..common.writing import atomic_write, errors_naming, make_folder, open_to_read, open_to_write, remove_file
+
+INDEX_NAME = "index.jsonl"
+LOCK_NAME = "transcribe.lock"
+PART_NAME = re.compile(r"part-(\d{5,})\.jsonl")
+MAX_PART_BYTES = 1 << 30
+"""A part that is larger is not appended to."""
+MAX_TRANSCRIPT_BYTES = 64 << 20
+"""The longest video, spoken without a pause, has 15 MB."""
+KEY = re.compile(r"[0-9a-f]{16}")
+REMEDY = "remove that line, and the video is transcribed again"
+
+
+@dataclass(frozen=True)
+class TimedWord:
+    """A word as it was recognised, with punctuation, and when it is spoken."""
+
+    word: str
+    start_seconds: float
+    end_seconds: float
+    probability: float
+
+
+@dataclass(frozen=True)
+class SpokenSegment:
+    """A few seconds of speech."""
+
+    start_seconds: float
+    end_seconds: float
+    text: str
+    confidence: float
+    """Mean probability of the words."""
+    words: Sequence[TimedWord] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transcript:
+    """What is spoken in a video. Without speech, or without sound, there are no segments."""
+
+    video_id: str
+    source: str
+    """Identity of the file (``common.files.file_identity``)."""
+    model: str
+    """Key of what made it (``TranscriptStore.describe_model``)."""
+    duration_seconds: float
+    """End of the sound; 0 if there is none."""
+    languages: Mapping[str, float] = field(default_factory=dict)
+    """{language, such as "en": seconds of speech in it}, the most spoken one first."""
+    language_probability: float | None = None
+    """Mean probability of these languages, as the model sees them; None if the model knows only one."""
+    left_out: Mapping[str, float] = field(default_factory=dict)
+    """{why speech was left out: seconds of it}"""
+    partial: str = ""
+    """The parts of the sound that are missing or damaged; empty if none are."""
+    segments: Sequence[SpokenSegment] = ()
+
+    @property
+    def language(self) -> str:
+        """The language that is spoken most; empty if nothing is."""
+        return next(iter(self.languages), "")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values. Segments are those of Whisper's JSON; a word is [word, start, end, probability]."""
+        about = {name: value for name, value in vars(self).items() if name != "segments"}
+        segments = [
+            {
+                "start": segment.start_seconds,
+                "end": segment.end_seconds,
+                "text": segment.text,
+                "confidence": segment.confidence,
+                "words": [[w.word, w.start_seconds, w.end_seconds, w.probability] for w in segment.words],
+            }
+            for segment in self.segments
+        ]
+        return {**about, "language": self.language, "segments": segments}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Transcript":
+        """Read what ``to_json`` returns.
+
+        Raises:
+            ValueError, TypeError, KeyError: It is something else.
+        """
+        segments = [
+            SpokenSegment(
+                *_times(row["start"], row["end"]),
+                _text(row["text"]),
+                _share(row["confidence"]),
+                tuple(
+                    TimedWord(_text(word), *_times(start, end), _share(probability))
+                    for word, start, end, probability in row["words"]
+                ),
+            )
+            for row in values["segments"]
+        ]
+        for name in ("video_id", "source", "model", "partial"):
+            check_text(values[name])
+        probability = values["language_probability"]
+        return cls(
+            video_id=values["video_id"],
+            source=values["source"],
+            model=values["model"],
+            duration_seconds=_seconds(values["duration_seconds"]),
+            languages={str(name): _seconds(value) for name, value in values["languages"].items()},
+            language_probability=None if probability is None else _share(probability),
+            left_out={str(name): _seconds(value) for name, value in values["left_out"].items()},
+            partial=values["partial"],
+            segments=segments,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranscriptPlace:
+    """A line of the index: where a transcript lies, and what it was made of."""
+
+    video_id: str
+    source: str
+    model: str
+    part: int
+    offset: int
+    num_bytes: int
+    num_segments: int
+    written_ns: int
+
+    def __post_init__(self) -> None:
+        for text in (self.video_id, self.source, self.model):
+            check_text(text)
+        for number in (self.part, self.offset, self.num_bytes, self.num_segments, self.written_ns):
+            if type(number) is not int or not 0 <= number < 1 << 63:
+                raise ValueError(f"{number!r}: expected a whole number")
+        if self.num_bytes > MAX_TRANSCRIPT_BYTES or not KEY.fullmatch(self.model):
+            raise ValueError("not the place of a transcript")
+
+
+class TranscriptStore:
+    """The transcripts of a data set.
+
+    Example:
+        >>> store = TranscriptStore(Path("vlalign_data/mine/transcripts"))
+        >>> [segment.text for segment in store.read("onion").segments]  # doctest: +SKIP
+        ['First we cut the onion.', 'Now add two spoons of olive oil.']
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Read the index; a folder that is missing has no transcripts.
+
+        Raises:
+            UserError: The index is damaged.
+        """
+        self.folder = folder
+        self.places: dict[str, TranscriptPlace] = {}
+        """{video id: where its transcript lies}"""
+        self._read_index()
+
+    def _read_index(self) -> None:
+        path = self.folder / INDEX_NAME
+        try:
+            file = open_to_read(path, "rb")
+        except FileNotFoundError:
+            return
+        with file:
+            for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES), b""), start=1):
+                try:
+                    values = json.loads(line)
+                except (ValueError, RecursionError):
+                    if line.startswith(b"{"):
+                        continue  # a process was killed while it wrote; the video is transcribed again
+                    values = {}
+                with refuse_unreadable(f"{path}, line {number}", "not the place of a transcript", REMEDY):
+                    place = TranscriptPlace(**values)
+                self.places.pop(place.video_id, None)
+                self.places[place.video_id] = place
+
+    def models(self) -> dict[str, int]:
+        """Return {key of what made transcripts: number of them}."""
+        counts: dict[str, int] = {}
+        for place in self.places.values():
+            counts[place.model] = counts.get(place.model, 0) + 1
+        return counts
+
+    def model_file(self, key: str) -> Path:
+        """Return the file that says what made the transcripts with this key."""
+        return self.folder / "models" / f"{key}.json"
+
+    def describe_model(self, key: str) -> dict[str, Any]:
+        """Return what made the transcripts with this key; empty if that is not known any more."""
+        path = self.model_file(key)
+        about = read_json(path) if KEY.fullmatch(key) and path.is_file() else {}
+        return about if isinstance(about, dict) else {}
+
+    def write_model(self, key: str, about: Mapping[str, Any]) -> None:
+        """Write what makes the transcripts with this key, unless it is there."""
+        if not self.model_file(key).exists():
+            write_json(self.model_file(key), about)
+
+    def add(self, transcript: Transcript) -> None:
+        """Append a transcript, which replaces an earlier one of its video. It is on disk afterwards.
+
+        Raises:
+            UserError: It lies where nothing may be written.
+            OSError: It cannot be written.
+        """
+        make_folder(self.folder)
+        line = json.dumps(transcript.to_json(), ensure_ascii=False).encode() + b"\n"
+        part = self._open_part()
+        offset = _append(self._part_path(part), line)
+        place = TranscriptPlace(
+            video_id=transcript.video_id,
+            source=transcript.source,
+            model=transcript.model,
+            part=part,
+            offset=offset,
+            num_bytes=len(line),
+            num_segments=len(transcript.segments),
+            written_ns=time.time_ns(),
+        )
+        index_line = json.dumps(asdict(place), ensure_ascii=False).encode() + b"\n"
+        _append(self.folder / INDEX_NAME, index_line)
+        self.places.pop(place.video_id, None)
+        self.places[place.video_id] = place
+
+    def read(self, video_id: str) -> Transcript:
+        """Return the transcript of a video.
+
+        Raises:
+            KeyError: It has none.
+            UserError: The file is damaged or gone.
+        """
+        place = self.places[video_id]
+        path = self._part_path(place.part)
+        where, todo = f"{path}, byte {place.offset}", "run vlalign-transcribe again, without this folder"
+        with refuse_unreadable(where, "not the transcript of a video", todo), open_to_read(path, "rb") as file:
+            file.seek(place.offset)
+            transcript = Transcript.from_json(json.loads(file.read(place.num_bytes)))
+            if transcript.video_id != video_id:
+                raise ValueError(f"it is that of {transcript.video_id!r}")
+            return transcript
+
+    def __iter__(self) -> Iterator[Transcript]:
+        """Yield all transcripts, in the order of the ids of their videos."""
+        for video_id in sorted(self.places):
+            yield self.read(video_id)
+
+    def remove(self, video_ids: Collection[str]) -> None:
+        """Remove the transcripts of some videos: their lines, and all lines that are replaced.
+
+        Each part with such lines is written anew under another name, then the index, and then the old part is removed.
+        """
+        gone = {video_id for video_id in video_ids if video_id in self.places}
+        if not gone:
+            return
+        changed = {self.places[video_id].part for video_id in gone}
+        kept = {video_id: place for video_id, place in self.places.items() if video_id not in gone}
+        number = max((self._numbers_of_parts()), default=0)
+        for part in sorted(changed):
+            places = [place for place in kept.values() if place.part == part]
+            if not places:
+                continue
+            number += 1
+            with (
+                atomic_write(self._part_path(number)) as partial,
+                partial.open("wb") as new,
+                open_to_read(self._part_path(part), "rb") as old,
+            ):
+                for place in places:
+                    old.seek(place.offset)
+                    kept[place.video_id] = replace(place, part=number, offset=new.tell())
+                    new.write(old.read(place.num_bytes))
+        write_jsonl(self.folder / INDEX_NAME, map(asdict, kept.values()))
+        self.places = kept
+        for part in changed:
+            remove_file(self._part_path(part), missing_ok=True)
+
+    def _part_path(self, number: int) -> Path:
+        return self.folder / f"part-{number:05d}.jsonl"
+
+    def _numbers_of_parts(self) -> list[int]:
+        if not self.folder.is_dir():
+            return []
+        return [int(match[1]) for name in os.listdir(self.folder) if (match := PART_NAME.fullmatch(name))]
+
+    def _open_part(self) -> int:
+        """Return the number of the part to append to."""
+        number = max(self._numbers_of_parts(), default=0)
+        path = self._part_path(number)
+        return number + 1 if path.exists() and path.stat().st_size > MAX_PART_BYTES else number
+
+
+def _append(path: Path, line: bytes) -> int:
+    """Append a line to a file and flush it; return its place. A line that a killed process left unfinished is ended."""
+    with open_to_write(path, "ab") as file, errors_naming(path):
+        offset = os.fstat(file.fileno()).st_size
+        if offset and not _ends_with_newline(path):
+            file.write(b"\n")
+            offset += 1
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
+    return offset
+
+
+def _ends_with_newline(path: Path) -> bool:
+    with open_to_read(path, "rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
+
+
+def _text(value: Any) -> str:
+    check_text(value)
+    return value
+
+
+def _seconds(value: Any) -> float:
+    if type(value) not in (int, float) or not 0 <= value < math.inf:
+        raise ValueError(f"{str(value)[:40]} is no time")
+    return float(value)
+
+
+def _times(start: Any, end: Any) -> tuple[float, float]:
+    if _seconds(start) > _seconds(end):
+        raise ValueError(f"from {start:g} to {end:g} s")
+    return float(start), float(end)
+
+
+def _share(value: Any) -> float:
+    if type(value) not in (int, float) or not 0 <= value <= 1:
+        raise ValueError(f"{str(value)[:40]} is no probability")
+    return float(value)
