@@ -82,8 +82,8 @@ EXCEPTIONS = {
 }
 """CLIP's features, and those of all hf: encoders, are defined by transformers' own networks; a copy of them here would
 soon differ. A query is
-encoded by the model that made the features. A clip, a frame or a picture for the page is decoded by the confined
-decoder. A sync calls the steps of the other folders, for a server that brings its data set up to date."""
+encoded by the model that made the features. A clip, a frame or a picture for the page or an export is decoded by
+the confined decoder. A sync calls the steps of the other folders, for a server that brings its data set up to date."""
 
 
 def absolute_imports(path: Path) -> list[tuple[int, str]]:

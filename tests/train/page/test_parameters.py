@@ -6,15 +6,17 @@ from starlette.testclient import TestClient
 from vlalign.train.page.app import make_app
 from vlalign.train.page.guard import Access
 
-NEEDED = {"q": "dog", "video_id": "v0", "start": "0", "end": "5", "picture": "x"}
+NEEDED = {"form": "csv", "q": "dog", "video_id": "v0", "start": "0", "end": "5", "picture": "x"}
 ONE_VIDEO = ("/api/videos", "video_id")
 """With it, the address ignores the filters."""
 NO_NUMBERS = ["-1", "nan", "inf", "abc", "", "9" * 400]
 WRONG = {
-    "num_results": [*NO_NUMBERS, "0", "61", "1.5"],
+    "num_results": [*NO_NUMBERS, "0", "1001", "1.5"],
     "offset": [*NO_NUMBERS, "1.5"],
     "by": ["foo", "VIDEO", "", "both,text", "1"],
     "group": ["x", "Video", "", "folder", "1"],
+    "form": ["doc", "CSV", "", ".csv", "json,csv"],
+    "exact": ["maybe", "2", "", "None", "x"],
     "fold": ["maybe", "2", "", "None", "x"],
     "has_caption": ["maybe", "2", "", "None", "x"],
     "split": ["foo", "Train", "train|test", "1", "x" * 101],
@@ -87,6 +89,7 @@ def test_each_wrong_value_of_each_address_is_named(client):
         ("/api/score_curve", {"q": "dog", "video_id": "v0", "": "1"}, "(empty): no parameter of /api/score_curve"),
         ("/media/picture", {"videoID": "v0"}, "videoID: no parameter of /media/picture; did you mean video_id?"),
         ("/api/search", {"q": ["a", "b"]}, "q a, b: several values; pass one"),
+        ("/api/search", {"q": "dog", "num_results": "61"}, "num_results 61: expected at most 60"),
         ("/media/picture", {}, "video_id: missing; pass it"),
     ],
 )
