@@ -58,8 +58,8 @@ PLACES = {
     "storage/shards/write.py lay_out": "in memory",
     "storage/common/user_state.py writable_state_file": "the user's own state, which is in no data set",
     "storage/captions/word_vectors.py write_word_vectors": "an open file",
-    "train/benchmark/task_videos.py _jobs": OWN,
-    "train/benchmark/task_videos.py features": OWN,
+    "train/benchmarks/task_videos.py _jobs": OWN,
+    "train/benchmarks/task_videos.py features": OWN,
     "train/comparison/sentence_transformer.py _same_model": OWN,
     "train/comparison/sentence_transformer.py export_sentence_transformer": "a folder that make_folder has checked, "
     "which was empty",

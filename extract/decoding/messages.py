@@ -228,7 +228,8 @@ Message = (
 LAST = Failed, DecodingFinished, VideoProbed
 """One of these is the last answer. If only sound was requested, it is ``SoundFinished``, ``SoundProbed`` or
 ``Failed``; if samples were, ``SamplesFinished`` or ``Failed``; if a clip was, ``ClipFollows`` or ``Failed``; if a part
-was, ``SpanProbed``, ``ClipWritten`` or ``Failed``; if one frame was, ``FrameFollows``, ``PixelsFollow`` or ``Failed``."""
+was, ``SpanProbed``, ``ClipWritten`` or ``Failed``; if one frame was, ``FrameFollows``, ``PixelsFollow`` or
+``Failed``."""
 _TYPES: dict[str, type[Message]] = {kind.__name__: kind for kind in get_args(Message)}
 _FIELDS = {name: get_type_hints(kind) for name, kind in _TYPES.items()}
 

@@ -19,7 +19,7 @@ COMMANDS = {
     "serve": ("vlalign.train.cli.serve", "search in the browser"),
     "mcp": ("vlalign.train.cli.mcp", "let language models search (MCP)"),
     "index": ("vlalign.train.cli.index", "build or update the search index of a data set"),
-    "measure": ("vlalign.train.cli.measure", "measure search by a public protocol"),
+    "benchmark": ("vlalign.train.cli.benchmark", "measure search by a public protocol"),
     "sync": ("vlalign.train.cli.sync", "bring a data set up to date with folders of your own videos"),
     "runs": ("vlalign.train.cli.runs", "show, compare, rename and delete runs"),
     "store": ("vlalign.storage.cli.store", "inspect, check and repair feature stores; import and export features"),

@@ -10,9 +10,9 @@ from vlalign.storage import Caption
 from vlalign.storage.captions.files import write_captions_about, write_part
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
+from vlalign.train.benchmarks.moments import MomentQuery, clip_scores, measure_moments, random_moments, read_queries
 from vlalign.train.search.moments import ScoreCurve
 from vlalign.train.search.search import Search
-from vlalign.train.yardsticks.moments import MomentQuery, clip_scores, measure_moments, random_moments, read_queries
 
 WORDS = ["cat", "dog", "bird", "fish", "horse", "cow", "sheep", "goat", "duck", "frog"]
 NUM_VIDEOS, SCENES, SECONDS = 12, 5, 12

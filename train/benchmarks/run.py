@@ -1,4 +1,4 @@
-"""Measuring search by a public protocol, and writing the metrics. ``vlalign-measure`` wraps ``measure``."""
+"""Measuring search by a public protocol, and writing the metrics. ``vlalign-benchmark`` wraps ``measure``."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,19 +15,19 @@ from ..search.search import Search
 from ..search.search_source import SearchSource
 from ..search.window_biases import MAX_WINDOWS_BY_SEARCH, open_window_biases
 from ..search.window_encoding import open_coded_index, open_index
-from . import YARDSTICKS
+from . import BENCHMARKS
 from .composed import measure_composed, read_composed
 from .copies import measure_copies, read_copies
 from .moments import measure_moments, read_queries
 from .result import MIN_COMPARABLE, Measured, metric_table
 
-FOLDER = "yardsticks"
+FOLDER = "benchmarks"
 """Folder of the results, in the data set's."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureSettings:
-    """The settings of a measurement. Those of another yardstick have no effect, and are refused."""
+    """The settings of a measurement. Those of another benchmark have no effect, and are refused."""
 
     split: str | None = None
     """Of moments: the split whose captions are the queries. None: "test"."""
@@ -59,20 +59,20 @@ USES: dict[str, tuple[str, ...]] = {
     "copies": ("ground_truth",),
     "composed": ("ground_truth", "like_weight"),
 }
-"""{yardstick: settings that it reads}"""
+"""{benchmark: settings that it reads}"""
 
 
-def measure(yardstick: str, source: SearchSource, settings: MeasureSettings | None = None) -> Measurement:
+def measure(benchmark: str, source: SearchSource, settings: MeasureSettings | None = None) -> Measurement:
     """Measure search in a data set by a public protocol, and write ``metrics.json`` and ``queries.jsonl``.
 
-    They go into ``yardsticks/<yardstick>-<features or run>`` in the data set's folder.
+    They go into ``benchmarks/<benchmark>-<features or run>`` in the data set's folder.
 
     Example::
 
         measure("moments", SearchSource("vlalign_data/charades_sta", features="clip_vit_b32")).metrics
 
     Args:
-        yardstick: A key of ``YARDSTICKS``.
+        benchmark: A key of ``BENCHMARKS``.
         source: The data set, and the features or the run that search uses.
         settings: What to measure, and how. None: the defaults.
 
@@ -80,21 +80,21 @@ def measure(yardstick: str, source: SearchSource, settings: MeasureSettings | No
         UserError: A file cannot be read, or nothing can be measured with what is there.
     """
     settings = settings or MeasureSettings()
-    _check(yardstick, settings)
+    _check(benchmark, settings)
     search = _open(source)
     encoder = search.encoder
-    with Problems(file=encoder.dataset.problems("measure")) as problems:
-        measured = _RUNS[yardstick](search, settings, problems)
+    with Problems(file=encoder.dataset.problems("benchmark")) as problems:
+        measured = _RUNS[benchmark](search, settings, problems)
     named = index_folder(encoder.dataset, encoder.name).name
-    folder = encoder.dataset.path / FOLDER / "-".join([yardstick, named, *_of_name(settings)])
+    folder = encoder.dataset.path / FOLDER / "-".join([benchmark, named, *_of_name(settings)])
     check_folders(folder)
     notes = list(_notes(measured, encoder.note, problems.count))
     metrics = {
-        "yardstick": yardstick,
+        "benchmark": benchmark,
         "dataset": encoder.dataset.name,
         "encoder": encoder.name,
         "identity": encoder.identity,
-        "settings": {name: getattr(settings, name) for name in USES[yardstick] if name != "ground_truth"},
+        "settings": {name: getattr(settings, name) for name in USES[benchmark] if name != "ground_truth"},
         "ground_truth": {path.name: sha256_of(path) for path in settings.ground_truth},
         "measured": measured.what,
         "metrics": measured.metrics,
@@ -103,27 +103,27 @@ def measure(yardstick: str, source: SearchSource, settings: MeasureSettings | No
     }
     write_jsonl(folder / "queries.jsonl", measured.rows)
     write_json(folder / "metrics.json", metrics)
-    summary = [f"{encoder.name}: {yardstick} of {encoder.dataset.name}, {measured.what}"]
+    summary = [f"{encoder.name}: {benchmark} of {encoder.dataset.name}, {measured.what}"]
     summary += [*metric_table(measured.metrics), *(f"note: {note}" for note in notes)]
     return Measurement(metrics, folder, summary, problems.count)
 
 
-def _check(yardstick: str, settings: MeasureSettings) -> None:
-    if yardstick not in YARDSTICKS:
-        raise SettingError("yardstick", yardstick, f"expected one of {', '.join(YARDSTICKS)}")
+def _check(benchmark: str, settings: MeasureSettings) -> None:
+    if benchmark not in BENCHMARKS:
+        raise SettingError("benchmark", benchmark, f"expected one of {', '.join(BENCHMARKS)}")
     for name, value in vars(settings).items():
-        if name not in USES[yardstick] and value not in (None, ()) and value != []:
+        if name not in USES[benchmark] and value not in (None, ()) and value != []:
             users = ", ".join(other for other, used in USES.items() if name in used)
             raise SettingError(name, value, f"belongs to {users}; omit it")
-    if "ground_truth" in USES[yardstick] and not settings.ground_truth:
-        raise SettingError("ground_truth", "is missing", f"expected the published file of {yardstick}")
-    if yardstick == "copies" and len(settings.ground_truth) > 1:
+    if "ground_truth" in USES[benchmark] and not settings.ground_truth:
+        raise SettingError("ground_truth", "is missing", f"expected the published file of {benchmark}")
+    if benchmark == "copies" and len(settings.ground_truth) > 1:
         raise SettingError("ground_truth", str(settings.ground_truth[1]), "a second file; copies have one")
     if settings.like_weight is not None and not 0 <= settings.like_weight <= 1:
         raise SettingError("like_weight", settings.like_weight, "expected 0 to 1")
     for path in settings.ground_truth:
         if not path.is_file():
-            raise SettingError("ground_truth", path, f"no such file; expected the published file of {yardstick}")
+            raise SettingError("ground_truth", path, f"no such file; expected the published file of {benchmark}")
 
 
 def _of_name(settings: MeasureSettings) -> Iterator[str]:

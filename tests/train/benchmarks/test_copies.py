@@ -14,9 +14,9 @@ from vlalign.extract.videos.demo import scene_background, scene_frame
 from vlalign.preprocess.datasets.demo import plan_scenes
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
-from vlalign.train.cli.measure import main as measure_main
-from vlalign.train.yardsticks import copies
-from vlalign.train.yardsticks.copies import RankedPairs, mean_ap, measure_copies, micro_ap, rank_pairs, read_copies
+from vlalign.train.benchmarks import copies
+from vlalign.train.benchmarks.copies import RankedPairs, mean_ap, measure_copies, micro_ap, rank_pairs, read_copies
+from vlalign.train.cli.benchmark import main as measure_main
 
 FPS, SECONDS, NUM_SCENES = 8, 6, 8
 
@@ -30,7 +30,7 @@ def listed(scores: np.ndarray, count: int) -> RankedPairs:
 
 
 def test_micro_ap_as_the_published_program():
-    text = (GOLDEN_FOLDER / "reference" / "yardsticks.json").read_text(encoding="utf-8")
+    text = (GOLDEN_FOLDER / "reference" / "benchmarks.json").read_text(encoding="utf-8")
     made = json.loads(text)["vsc2022"]
     scores, right = np.array(made["scores"]), {(query, reference) for query, reference in made["right"]}
     for count in (300, 60):
@@ -186,7 +186,7 @@ def test_copied_cut_mirrored_and_encoded_videos_stand_above_chance(tmp_path, mod
     call = ["copies", *at, "--features", f"hf:{model}", "--ground-truth", str(truth)]
     assert measure_main(call) == 0
     shown = capsys.readouterr().out
-    folder = tmp_path / "vsc2022" / "yardsticks" / "copies-small"
+    folder = tmp_path / "vsc2022" / "benchmarks" / "copies-small"
     metrics = json.loads((folder / "metrics.json").read_text())
     print(metrics["metrics"])
     windows, whole, chance = (metrics["metrics"][name] for name in ("search windows", "whole videos", "chance"))

@@ -1,4 +1,4 @@
-"""The command vlalign-measure."""
+"""The command vlalign-benchmark."""
 
 import argparse
 from pathlib import Path
@@ -8,37 +8,37 @@ from ...storage.cli.parser import Parser, add_trust, command_parser
 from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE
 from ...storage.common.terminal import show
 from ...storage.records import SPLITS
-from ..yardsticks import YARDSTICKS
+from ..benchmarks import BENCHMARKS
 from .search import LIKE_WEIGHT, add_encoder, run_of, source_of
 
-EXAMPLES = """vlalign-measure moments --dataset charades_sta --features clip_vit_b32
-  vlalign-measure copies --dataset vsc2022 --features clip_vit_b32 --ground-truth train_matching_ground_truth.csv
-  vlalign-measure composed --dataset momentseeker --features siglip2 --ground-truth movie_ti2v.json"""
+EXAMPLES = """vlalign-benchmark moments --dataset charades_sta --features clip_vit_b32
+  vlalign-benchmark copies --dataset vsc2022 --features clip_vit_b32 --ground-truth train_matching_ground_truth.csv
+  vlalign-benchmark composed --dataset momentseeker --features siglip2 --ground-truth movie_ti2v.json"""
 
 
 def _measure(args: argparse.Namespace) -> int:
     args.run = run_of(args)
     source = source_of(args)
-    from ..yardsticks.measure import MeasureSettings, measure  # numpy and torch take their time
+    from ..benchmarks.run import MeasureSettings, measure  # numpy and torch take their time
 
     settings = MeasureSettings(
         split=args.split, protocol=args.protocol, ground_truth=args.ground_truth, like_weight=args.like_weight
     )
-    result = measure(args.yardstick, source, settings)
+    result = measure(args.benchmark, source, settings)
     show("\n".join(result.summary))
     show(f"metrics: {result.folder / 'metrics.json'}")
     return EXIT_INCOMPLETE if result.num_skipped else EXIT_DONE
 
 
 def make_parser() -> Parser:
-    """Return the parser of vlalign-measure."""
-    measured = "; ".join(f"{name}: {what}" for name, what in YARDSTICKS.items())
+    """Return the parser of vlalign-benchmark."""
+    measured = "; ".join(f"{name}: {what}" for name, what in BENCHMARKS.items())
     parser = command_parser(
-        "vlalign-measure",
+        "vlalign-benchmark",
         f"Measure search by a public protocol, with --features or with a run. {measured}.",
         EXAMPLES,
     )
-    parser.add_argument("yardstick", choices=YARDSTICKS, help="what is measured")
+    parser.add_argument("benchmark", choices=BENCHMARKS, help="what is measured")
     parser.add_argument(
         "run",
         metavar="RUN",

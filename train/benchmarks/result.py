@@ -1,4 +1,4 @@
-"""What a yardstick returns: metrics with those by chance, and what to know beside them."""
+"""What a benchmark returns: metrics with those by chance, and what to know beside them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

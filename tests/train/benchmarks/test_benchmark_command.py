@@ -1,4 +1,4 @@
-"""The command vlalign-measure: options, mistakes, and moments from the annotation files to the metrics."""
+"""The command vlalign-benchmark: options, mistakes, and moments from the annotation files to the metrics."""
 
 import json
 from pathlib import Path
@@ -8,22 +8,22 @@ from helpers.captions import call
 from helpers.clips_of_text import save_clip_with_processor
 from helpers.videos import extract_two_shapes
 from vlalign.storage.common.errors import EXIT_INCOMPLETE, SettingError
-from vlalign.train.cli.measure import main
+from vlalign.train.benchmarks import BENCHMARKS
+from vlalign.train.benchmarks.run import _RUNS, USES, MeasureSettings, measure
+from vlalign.train.cli.benchmark import main
 from vlalign.train.search.search_source import SearchSource
-from vlalign.train.yardsticks import YARDSTICKS
-from vlalign.train.yardsticks.measure import _RUNS, USES, MeasureSettings, measure
 
 NOWHERE = SearchSource("nowhere", features="none")
 
 
-def test_every_yardstick_can_be_run():
-    assert set(YARDSTICKS) == set(USES) == set(_RUNS)
+def test_every_benchmark_can_be_run():
+    assert set(BENCHMARKS) == set(USES) == set(_RUNS)
 
 
 @pytest.mark.parametrize(
-    ("yardstick", "settings", "named"),
+    ("benchmark", "settings", "named"),
     [
-        ("none", {}, "yardstick"),
+        ("none", {}, "benchmark"),
         ("moments", {"ground_truth": [Path("a.csv")]}, "ground_truth"),
         ("moments", {"like_weight": 0.2}, "like_weight"),
         ("copies", {}, "ground_truth"),
@@ -34,9 +34,9 @@ def test_every_yardstick_can_be_run():
         ("composed", {"ground_truth": [Path("a")], "like_weight": 1.5}, "like_weight"),
     ],
 )
-def test_settings_without_effect_are_refused(yardstick, settings, named):
+def test_settings_without_effect_are_refused(benchmark, settings, named):
     with pytest.raises(SettingError) as refused:
-        measure(yardstick, NOWHERE, MeasureSettings(**settings))
+        measure(benchmark, NOWHERE, MeasureSettings(**settings))
     assert refused.value.setting == named and "\n" not in str(refused.value)
 
 
@@ -63,7 +63,7 @@ def test_official_files_are_measured_from_the_command_line(root, capsys):
     out, errors = capsys.readouterr()
     assert "small: moments of charades_sta, 2 of 3 queries in 2 videos" in out and "'gone'" in errors
     assert "not comparable with published numbers" in out and "R@1, IoU 0.5" in out
-    folder = root / "charades_sta" / "yardsticks" / "moments-small"
+    folder = root / "charades_sta" / "benchmarks" / "moments-small"
     metrics = json.loads((folder / "metrics.json").read_text())
     assert metrics["left_out"] == 1 and metrics["settings"] == {"split": None, "protocol": None}
     assert metrics["identity"] and metrics["metrics"].keys() == {"search", "chance"}
@@ -76,7 +76,7 @@ def test_official_files_are_measured_from_the_command_line(root, capsys):
 
 
 def test_a_folder_that_leads_out_is_not_written(root, tmp_path, capsys):
-    folder = root / "charades_sta" / "yardsticks"
+    folder = root / "charades_sta" / "benchmarks"
     aside = folder.with_name("aside")
     if folder.exists():
         folder.rename(aside)
@@ -85,6 +85,6 @@ def test_a_folder_that_leads_out_is_not_written(root, tmp_path, capsys):
         call(root, "--dataset", "charades_sta")
         measured = ["moments", "--root", str(root), "--dataset", "charades_sta", "--features", f"hf:{root / 'small'}"]
         assert main(measured) == 2
-        assert list(tmp_path.iterdir()) == [] and "yardsticks" in capsys.readouterr().err
+        assert list(tmp_path.iterdir()) == [] and "benchmarks" in capsys.readouterr().err
     finally:
         folder.unlink()

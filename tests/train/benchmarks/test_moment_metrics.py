@@ -7,7 +7,7 @@ import pytest
 from helpers.golden import GOLDEN_FOLDER
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from vlalign.train.yardsticks.moment_metrics import (
+from vlalign.train.benchmarks.moment_metrics import (
     LocatedQuery,
     average_precision,
     clip_ratings,
@@ -74,7 +74,7 @@ def test_perfect_moments_get_all():
 
 
 def golden() -> dict:
-    return json.loads((GOLDEN_FOLDER / "reference" / "yardsticks.json").read_text(encoding="utf-8"))["qvhighlights"]
+    return json.loads((GOLDEN_FOLDER / "reference" / "benchmarks.json").read_text(encoding="utf-8"))["qvhighlights"]
 
 
 def test_moments_as_the_published_program():

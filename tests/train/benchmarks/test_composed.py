@@ -12,15 +12,15 @@ from PIL import Image
 from vlalign.extract.cli.extract import main as extract_main
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
-from vlalign.train.cli.measure import main as measure_main
-from vlalign.train.yardsticks.composed import (
+from vlalign.train.benchmarks.composed import (
     chance_metrics,
     measure_composed,
     query_metrics,
     read_composed,
     span_of,
 )
-from vlalign.train.yardsticks.ground_truth import file_below, ids_by_name
+from vlalign.train.benchmarks.ground_truth import file_below, ids_by_name
+from vlalign.train.cli.benchmark import main as measure_main
 
 WORDS = ["cat", "dog", "bird", "fish", "horse", "cow", "sheep", "goat", "duck", "frog"]
 SECONDS, NUM_PARTS = 10, 8
@@ -193,7 +193,7 @@ def test_images_find_their_parts_in_a_made_video(tmp_path, capsys):
     assert "weight of the example beside the text: 1" in capsys.readouterr().out
     assert measure_main([*call, "0"]) == 0
     image, text = (
-        json.loads((tmp_path / "mine" / "yardsticks" / f"composed-small-like={w}" / "metrics.json").read_text())
+        json.loads((tmp_path / "mine" / "benchmarks" / f"composed-small-like={w}" / "metrics.json").read_text())
         for w in (1, 0)
     )
     assert image["metrics"]["text and image"]["R@1"] == 100

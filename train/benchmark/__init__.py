@@ -1,1 +1,0 @@
-"""Benchmarks of other programs: a run or an encoder as their model, a data set as their task."""
