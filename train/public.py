@@ -1,8 +1,8 @@
 """The public names of ``vlalign.train``, as ``__init__`` gives them at their first use."""
 
-from .benchmark.mteb_model import MtebModel as MtebModel
-from .benchmark.mteb_model import mteb_model as mteb_model
-from .benchmark.mteb_task import mteb_task as mteb_task
+from .benchmarks.mteb_model import MtebModel as MtebModel
+from .benchmarks.mteb_model import mteb_model as mteb_model
+from .benchmarks.mteb_task import mteb_task as mteb_task
 from .comparison.export import export_run as export_run
 from .comparison.seeds import SeedRuns as SeedRuns
 from .comparison.seeds import train_seeds as train_seeds
