@@ -23,11 +23,11 @@ from vlalign.extract.speech.video import Transcriber
 from vlalign.storage.captions.transcripts import Transcript
 
 RATE = 16_000
-WORDS = (
-    *"onion tomato hammer garden window bicycle kitchen guitar mountain river butter chicken pepper".split(),
-    *"scissors paper bottle candle basket dinner engine ladder market needle orange pencil rabbit".split(),
-    *"spider table umbrella violin".split(),
-)
+SAID = """
+onion tomato hammer garden window bicycle kitchen guitar mountain river butter chicken pepper scissors paper
+bottle candle basket dinner engine ladder market needle orange pencil rabbit spider table umbrella violin
+"""
+WORDS = SAID.split()
 VOICES = ("flite slt", "flite rms", "flite awb", "flite kal", "espeak en-us", "espeak en-gb", "espeak en-us+f3")
 HELD_OUT_VOICES = ("espeak en-gb-x-rp", "espeak en-029", "espeak en-us+m4", "flite kal16")
 """The limits of ``suppression.py`` were chosen without these, and without ``HELD_OUT_LINES``."""
