@@ -494,6 +494,11 @@ def test_videos_without_subtitles_are_transcribed_if_that_was_asked_for(home):
     assert heard("fridge")[0][0] == "titled"
     [(video_id, second)] = heard("wrench")
     assert video_id == "english" and abs(second - 16) < 1
+    home.capsys.readouterr()
+    place = ["--root", str(home.dataset.root), "--dataset", "mine", "--features", f"hf:{home.model}"]
+    assert search_main([*place, "--by", "text", "--json", "the dog gets a ball"]) == 0
+    best = json.loads(home.capsys.readouterr().out)["moments"][0]
+    assert best["video_id"] == "english" and abs(best["start_seconds"] - 9) < 1
     assert home.sync()["transcribed"] == []
     (home.videos / "english.mkv").rename(home.videos / "renamed.mkv")
     assert home.sync()["transcribed"] == [] and heard("wrench")[0][0] == "english"
