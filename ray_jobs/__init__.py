@@ -17,6 +17,7 @@ __all__ = [
     "extract_on_cluster",
     "prepare_captions_on_cluster",
     "train_on_cluster",
+    "transcribe_dataset_on_cluster",
 ]
 
 

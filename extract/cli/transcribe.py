@@ -1,15 +1,18 @@
 """The command vlalign-transcribe."""
 
 import argparse
+from collections.abc import Callable
 
 from ...storage.cli.command import run_command
-from ...storage.cli.parser import Parser, add_setting, command_parser, given_settings
+from ...storage.cli.parser import Parser, add_setting, command_parser, given_settings, next_call
 from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, UserError
 from ...storage.common.settings import names_of_options
 from ...storage.common.terminal import number_of, say, show, warn
 from ...storage.dataset.folder import DatasetFolder
-from ..speech.dataset import Spread, transcribe_dataset
+from ..speech.dataset import TranscriptionResult, transcribe_dataset
 from ..speech.settings import TranscriptionSettings
+
+Transcribe = Callable[[TranscriptionSettings], TranscriptionResult]
 
 
 def transcribe_parser(prog: str, description: str, example: str) -> Parser:
@@ -29,15 +32,20 @@ def make_parser() -> Parser:
     )
 
 
-def run_transcribe(args: argparse.Namespace, spread: Spread | None = None) -> int:
-    """Transcribe, here or where ``spread`` takes it, and print what was done; return the exit code."""
+def run_transcribe(args: argparse.Namespace, transcribe: Transcribe = transcribe_dataset) -> int:
+    """Call a function with the options of ``transcribe_parser``, and print what was done; return the exit code.
+
+    Args:
+        args: The options.
+        transcribe: ``transcribe_dataset``, or a function that does the same elsewhere.
+    """
     import faster_whisper  # noqa: F401 (says before any work is done how to install it)
 
     if args.dataset is None:
         raise UserError(f"--dataset is missing: the name of a data set under {args.root}")
     dataset = DatasetFolder(args.root, args.dataset)
     settings = TranscriptionSettings(dataset=dataset.path, **given_settings(args, TranscriptionSettings))
-    result = transcribe_dataset(settings, spread=spread)
+    result = transcribe(settings)
     done, hours = len(result.transcribed), result.sound_seconds / 3600
     show(
         f"{dataset.transcripts}: {number_of(done, 'videos')} transcribed ({hours:,.2f} h of sound, "
@@ -49,7 +57,7 @@ def run_transcribe(args: argparse.Namespace, spread: Spread | None = None) -> in
             "first, and list the files"
         )
     if result.complete:
-        say(f"next: vlalign-preprocess --root {args.root} --dataset {args.dataset}")
+        say(next_call("vlalign-preprocess", args.root, args.dataset))
     return EXIT_DONE if result.complete else EXIT_INCOMPLETE
 
 

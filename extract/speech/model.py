@@ -18,7 +18,8 @@ WEIGHTS_FILE = "model.bin"
 NEEDED_FILES = (WEIGHTS_FILE, "config.json", "tokenizer.json")
 VOCABULARIES = ("vocabulary.json", "vocabulary.txt")
 OPTIONAL_FILES = ("preprocessor_config.json",)
-CONVERT = "ct2-transformers-converter --model ORG/MODEL --output_dir FOLDER --copy_files tokenizer.json"
+CONVERT = "ct2-transformers-converter"
+"""The program, of CTranslate2's package, that makes such a folder of a model of transformers."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def find_model(weights: str) -> SpeechModel:
     files = {name: path for name, path in files.items() if path.is_file()}
     if missing := [name for name in NEEDED_FILES if name not in files]:
         is_other = (folder / "model.safetensors").is_file() or (folder / "pytorch_model.bin").is_file()
-        todo = f"; convert the model of transformers: {CONVERT}" if is_other else ""
+        todo = f"; {CONVERT} converts the model of transformers" if is_other else ""
         expected = "expected a Whisper model in CTranslate2's form"
         raise SettingError("weights", weights, f"{folder} has no {missing[0]}; {expected}{todo}")
     if not any(name in files for name in VOCABULARIES):

@@ -22,6 +22,7 @@ from vlalign.ray_jobs.extract_howto100m import main as extract_main
 from vlalign.ray_jobs.index import main as index_main
 from vlalign.ray_jobs.preprocess import main as preprocess_main
 from vlalign.ray_jobs.train import main as train_main
+from vlalign.ray_jobs.transcribe import main as transcribe_main
 
 TOP = Path(__file__).resolve().parents[2]
 FILES = TOP / "ray_jobs"
@@ -317,6 +318,7 @@ PAGES = [
 SCRIPTS = {
     "extract_howto100m.py": extract_main,
     "preprocess.py": preprocess_main,
+    "transcribe.py": transcribe_main,
     "index.py": index_main,
     "train.py": train_main,
 }

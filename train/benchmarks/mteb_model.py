@@ -120,7 +120,8 @@ class MtebModel:
         name = task_metadata.name
         assert self._corpus is not None, "mteb calls index first"
         query_ids, document_ids = list(map(str, queries["id"])), list(map(str, self._corpus["id"]))
-        sides = [task_metadata.get_modalities(kind) for kind in (PromptType["query"], PromptType["document"])]
+        kinds: list[Any] = [PromptType.query, PromptType.document]  # type checkers take these for texts
+        sides = [task_metadata.get_modalities(kind) for kind in kinds]
         if sides == [["text"], ["video"]]:
             scores = self._scores(name, _texts_of(queries), TaskVideos(document_ids, _videos_of(self._corpus)))
         elif sides == [["video"], ["text"]]:

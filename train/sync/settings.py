@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...extract.settings import ExtractionSettings, parse_weights
+from ...extract.speech.settings import DEFAULT_MODEL
 from ...storage.common.errors import SettingError
 from ...storage.common.files import write_json
 from ...storage.common.locks import file_lock
@@ -52,7 +53,13 @@ class SyncSettings(Settings):
     language: str | None = setting(
         None, "language of the subtitles, such as de, for which a spaCy pipeline must be installed (default: English)"
     )
-    prune: bool = setting(False, "remove the features of deleted videos")
+    transcribe: str | None = setting(
+        None,
+        "transcribe videos that have no subtitles beside them, by this model: a folder or hf:ORG/MODEL, as for "
+        "vlalign-transcribe --weights, or 'default'; later syncs do so also, until 'no'",
+        metavar="WEIGHTS|default|no",
+    )
+    prune: bool = setting(False, "remove the features and transcripts of deleted videos")
     forget: Sequence[Path] = setting(
         (), "folder that the data set follows no longer; its videos count as deleted", metavar="FOLDER"
     )
@@ -85,6 +92,16 @@ class SyncSettings(Settings):
             weights={name: chosen for name, chosen in weights.items() if name in encoders},
             **more,
         )
+
+    def speech_weights(self) -> str | None:
+        """Return the model by which videos are transcribed, None if they are not; what is typed is remembered."""
+        if self.transcribe is None:
+            return _remembered_speech(self.folder)
+        chosen = {"no": "", "default": DEFAULT_MODEL}.get(self.transcribe, self.transcribe)
+        if chosen and not is_hub_name(chosen):
+            chosen = str(Path(chosen).expanduser().absolute())
+        _remember_speech(self.folder, chosen)
+        return chosen or None
 
 
 def _used_before(dataset: DatasetFolder) -> tuple[dict[str, str], dict[str, str]]:
@@ -126,6 +143,26 @@ def _remember(dataset: DatasetFolder, asked: ExtractionSettings) -> None:
             write_json(path, {"dataset": key, "encoders": encoders | known, "weights": weights | absolute})
     except OSError as error:  # no home folder, or a read-only one
         note_once(f"note: the features of this sync cannot be remembered ({error}); pass --features next time also")
+
+
+def _remember_speech(dataset: DatasetFolder, weights: str) -> None:
+    """Keep the model in the user's own state: nothing in the data set's folder chooses one."""
+    key = str(dataset.path.resolve())
+    try:
+        path = writable_state_file("sync-speech", key)
+        with file_lock(path):
+            write_json(path, {"dataset": key, "weights": weights})
+    except OSError as error:  # no home folder, or a read-only one
+        note_once(f"note: the model of this sync cannot be remembered ({error}); pass --transcribe next time also")
+
+
+def _remembered_speech(dataset: DatasetFolder) -> str | None:
+    key = str(dataset.path.resolve())
+    try:
+        record = json.loads(state_file("sync-speech", key).read_text(encoding="utf-8"))
+        return str(record["weights"]) or None if record["dataset"] == key else None
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
 
 
 def _absolute(weights: str) -> str:

@@ -21,6 +21,7 @@ from ...extract.pipeline.pending_work import PendingWork, is_transient
 from ...extract.settings import ExtractionSettings
 from ...extract.videos.changes import Changes, Known, Renamed, find_changes
 from ...extract.videos.folder_look import FolderLook, kept_paths, look_at, mount_of, paths_of, unmounted_disks
+from ...storage.captions.transcripts import LOCK_NAME, TranscriptStore
 from ...storage.common.errors import UserError
 from ...storage.common.files import file_identity, has_same_samples
 from ...storage.common.locks import folder_lock
@@ -65,6 +66,8 @@ class SyncResult:
 
     extracted: Sequence[str] = ()
     """Ids of the videos whose features were extracted: new and changed ones, and those that an earlier call left."""
+    transcribed: Sequence[str] = ()
+    """Ids of the videos that were transcribed, if that is asked for."""
     renamed: Sequence[Renamed] = ()
     """Videos whose files were renamed or moved. They keep their ids; nothing was extracted."""
     removed: Sequence[str] = ()
@@ -122,6 +125,7 @@ class SyncResult:
         """Return plain values, as ``vlalign-sync --json`` prints them."""
         return {
             "extracted": list(self.extracted),
+            "transcribed": list(self.transcribed),
             "renamed": [{"id": r.video_id, "from": r.old_path, "to": r.new_path} for r in self.renamed],
             "removed": list(self.removed),
             "returned": list(self.returned),
@@ -178,6 +182,7 @@ def sync_videos(settings: SyncSettings, *, on_progress: Listener | None = None) 
         subtitles_before = record.made_from.get("subtitles")
         are_read = not _has_own_captions(dataset, record)
         subtitles = _find_subtitles(settings, changes.videos, problems if are_read else Problems(quiet=True))
+        transcribed = _transcribe(settings, changes, kept, subtitles, record, problems)
         notes = [*_notes(dataset, looks, changes, subtitles), *_read_subtitles(settings, subtitles, record, problems)]
         pruned = _prune(dataset, record, problems) if settings.prune else []
         indexed = _index(extraction, record, problems)
@@ -185,6 +190,7 @@ def sync_videos(settings: SyncSettings, *, on_progress: Listener | None = None) 
             problems.add(f"{path}: cannot be read; skipped")
         return SyncResult(
             extracted=extracted,
+            transcribed=transcribed,
             renamed=changes.renamed,
             removed=[video.video_id for video in changes.removed],
             returned=changes.returned,
@@ -392,6 +398,51 @@ def _failed(extraction: ExtractionSettings, changes: Changes) -> dict[str, str]:
     return failed
 
 
+def _transcribe(
+    settings: SyncSettings,
+    changes: Changes,
+    kept: Collection[str],
+    subtitles: Sequence["SubtitleFile"],
+    record: SyncRecord,
+    problems: Problems,
+) -> Sequence[str]:
+    """Transcribe the videos that can be reached and have no subtitles, if that is asked for; return their ids.
+
+    Nothing is loaded while the videos are those of the last time. What failed for good is said by each sync.
+    """
+    weights = settings.speech_weights()
+    if weights is None:
+        return []
+    from ...extract.pipeline.failure_log import read_failures
+    from ...extract.speech.dataset import FAILURES_NAME, transcribe_dataset
+    from ...extract.speech.settings import TranscriptionSettings
+
+    dataset, with_subtitles = settings.folder, {file.video_id for file in subtitles}
+    wanted = {}
+    for video in changes.videos:
+        path = "" if video.url else dataset.video_file(video)
+        if path and path not in kept and path in changes.files and video.video_id not in with_subtitles:
+            wanted[video.video_id] = changes.files[path].source
+    key = hashlib.sha256(json.dumps([weights, package_version(), sorted(wanted.items())]).encode()).hexdigest()
+    transcribed: Sequence[str] = []
+    if wanted and record.made_from.get("transcripts") != key:
+        try:
+            asked = TranscriptionSettings(dataset=dataset.path, weights=weights, video_ids=wanted)
+            transcribed = transcribe_dataset(asked).transcribed
+        except UserError as error:
+            problems.add(f"videos are not transcribed: {error}")
+            return []
+        record.made_from["transcripts"] = key
+        write_folders(dataset, record)
+    failures = read_failures(dataset.transcripts / FAILURES_NAME)
+    for video_id, failure in failures.items():
+        if video_id in wanted:
+            problems.add(f"video {video_id!r} is not transcribed: {failure.kind}: {failure.message}")
+    if any(is_transient(failure) for video_id, failure in failures.items() if video_id in wanted):
+        record.made_from.pop("transcripts", None)  # the next sync tries again
+    return transcribed
+
+
 def _has_own_captions(dataset: DatasetFolder, record: SyncRecord) -> bool:
     """Return whether there are captions of the protocol of subtitles that no sync made."""
     return "subtitles" not in record.made_from and replace(dataset, protocol="cues").captions.is_dir()
@@ -417,15 +468,16 @@ def _read_subtitles(
 
     dataset = settings.folder
     about = [(file.video_id, str(file.path), *_size_and_time(file.path)) for file in files]
-    key = hashlib.sha256(json.dumps([settings.language, about]).encode()).hexdigest()
+    spoken = _spoken(dataset, {file.video_id for file in files})
+    key = hashlib.sha256(json.dumps([settings.language, about, *spoken]).encode()).hexdigest()
     made_from, captions = record.made_from.get("subtitles"), replace(dataset, protocol="cues").captions
     if made_from == key and captions.is_dir():
         for message in record.made_from.get(SUBTITLE_PROBLEMS, "").splitlines():
             problems.add(message)
         return []
-    if files and _has_own_captions(dataset, record):
+    if (files or spoken) and _has_own_captions(dataset, record):
         return [f"{captions}: captions of your own; subtitles beside the videos are not read, as long as it is there"]
-    if files:
+    if files or spoken:
         found = Problems(deferred=True)
         try:
             prepare_subtitles(PreprocessingSettings(dataset.path, language=settings.language), found)
@@ -446,6 +498,15 @@ def _read_subtitles(
     return []
 
 
+def _spoken(dataset: DatasetFolder, with_subtitles: Collection[str]) -> list[tuple[str, int]]:
+    """Return the transcripts that are read as captions: (id of the video, when it was written)."""
+    from ...preprocess.datasets.subtitles import spoken_videos
+
+    places = TranscriptStore(dataset.transcripts).places
+    ids = [video_id for video_id in spoken_videos(dataset) if video_id not in with_subtitles]
+    return [(video_id, places[video_id].written_ns) for video_id in ids]
+
+
 def _size_and_time(path: Path) -> tuple[int, int]:
     try:
         about = path.stat()
@@ -455,7 +516,7 @@ def _size_and_time(path: Path) -> tuple[int, int]:
 
 
 def _prune(dataset: DatasetFolder, record: SyncRecord, problems: Problems) -> list[str]:
-    """Remove the features and thumbnails of the removed videos; return their ids."""
+    """Remove the features, thumbnails and transcripts of the removed videos; return their ids."""
     gone = sorted(record.removed)
     if not gone:
         return []
@@ -471,6 +532,9 @@ def _prune(dataset: DatasetFolder, record: SyncRecord, problems: Problems) -> li
     if problems.count > num_problems:
         return []
     remove_thumbnails(dataset.thumbnails, gone)
+    if dataset.transcripts.is_dir():
+        with folder_lock(dataset.transcripts / LOCK_NAME, "transcribes videos"):
+            TranscriptStore(dataset.transcripts).remove(gone)
     record.removed = {}
     write_removed(dataset, record)
     return gone

@@ -63,10 +63,11 @@ def show_messages(result: SyncResult, before: SyncResult | None) -> None:
 
 def summary(result: SyncResult) -> str:
     """Return one line about what was done."""
+    transcribed = f"{len(result.transcribed):,} transcribed, " if result.transcribed else ""
     returned = f", {len(result.returned):,} returned" if result.returned else ""
     pruned = f", {len(result.pruned):,} pruned" if result.pruned else ""
     return (
-        f"{number_of(result.num_videos, 'videos')}; {len(result.extracted):,} extracted, "
+        f"{number_of(result.num_videos, 'videos')}; {len(result.extracted):,} extracted, {transcribed}"
         f"{len(result.renamed):,} renamed, {len(result.removed):,} removed{returned}{pruned}, "
         f"{result.num_unchanged:,} unchanged, {len(result.skipped):,} skipped, {len(result.failed):,} failed"
     )

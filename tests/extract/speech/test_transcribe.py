@@ -210,7 +210,7 @@ def test_the_command_keeps_what_is_done_when_it_is_stopped(tmp_path, model, caps
     dataset.write_videos(videos[: num_kept + 1])
     assert main(arguments) == 0
     shown = capsys.readouterr()
-    assert "1 video transcribed" in shown.out and "next: vlalign-preprocess" in shown.err
+    assert "1 video transcribed" in shown.out and "now: vlalign-preprocess" in shown.err
     assert json.loads(index.read_text().splitlines()[-1])["video_id"] == f"v{num_kept}"
 
 

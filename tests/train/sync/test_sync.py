@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 from helpers.clips_of_text import save_clip_with_processor
+from helpers.speech import VIDEOS as SPEECH
+from helpers.speech import small_model
 from helpers.videos import record_scenes
 from vlalign.extract.cli.extract import main as extract_main
 from vlalign.extract.videos import folder_look, scan
@@ -475,6 +477,37 @@ def test_subtitles_beside_the_videos_follow_them(home):
         (home.videos / name).unlink()
     home.sync()
     assert not (home.dataset.path / "captions" / "cues").exists()
+
+
+def test_videos_without_subtitles_are_transcribed_if_that_was_asked_for(home):
+    for name in ("english", "german"):
+        shutil.copy(SPEECH / f"{name}.mkv", home.videos / f"{name}.mkv")
+    shutil.copy(SPEECH / "music.mkv", home.videos / "titled.mkv")
+    (home.videos / "titled.srt").write_text(CUE.format("a fridge hums"))
+    assert home.first()["transcribed"] == []
+
+    def heard(query: str) -> list[tuple[str, float]]:
+        search = open_search(home.dataset.path, features=f"hf:{home.model}")
+        return [(moment.video_id, moment.start_seconds) for moment in search(query, by="text")]
+
+    assert set(home.sync("--transcribe", small_model())["transcribed"]) == {"english", "german"}
+    assert heard("fridge")[0][0] == "titled"
+    [(video_id, second)] = heard("wrench")
+    assert video_id == "english" and abs(second - 16) < 1
+    home.capsys.readouterr()
+    place = ["--root", str(home.dataset.root), "--dataset", "mine", "--features", f"hf:{home.model}"]
+    assert search_main([*place, "--by", "text", "--json", "the dog gets a ball"]) == 0
+    best = json.loads(home.capsys.readouterr().out)["moments"][0]
+    assert best["video_id"] == "english" and abs(best["start_seconds"] - 9) < 1
+    assert home.sync()["transcribed"] == []
+    (home.videos / "english.mkv").rename(home.videos / "renamed.mkv")
+    assert home.sync()["transcribed"] == [] and heard("wrench")[0][0] == "english"
+    (home.videos / "renamed.mkv").unlink()
+    home.sync("--prune")
+    assert heard("wrench") == []
+    assert "wrench" not in "".join(path.read_text() for path in home.dataset.transcripts.glob("*.jsonl"))
+    shutil.copy(SPEECH / "english.mkv", home.videos / "again.mkv")
+    assert home.sync("--transcribe", "no")["transcribed"] == []
 
 
 CUE = "1\n00:00:00,000 --> 00:00:00,600\n{}\n"
