@@ -45,8 +45,6 @@ OTHER_RATE = 48_000
 """Samples a second of AAC, where it does not have the file's own."""
 X264 = {"crf": "18", "preset": "veryfast"}
 """Encoding that the eye does not tell from its source."""
-READ_AHEAD = 64
-"""Packets of the encoders that wait for those of the other stream."""
 Heartbeat = Callable[[], None]
 TakePart = Callable[[int, bytes], None]
 """Takes (offset, bytes) of the file."""

@@ -26,7 +26,7 @@ MAX_LISTED, MAX_READ = 1000, 60
 """Moments of an export; and of one for which each video is read."""
 READ_SECONDS = 30.0
 """Time limit for reading the videos of an export."""
-MAX_CUT_SECONDS, MAX_CUT_BYTES, CUT_SECONDS = 120.0, 512 << 20, 60.0
+MAX_CUT_SECONDS, MAX_CUT_BYTES, CUT_SECONDS = 120.0, 512 << 20, 180.0
 """Longest clip of a visitor, and the time that cutting it may take."""
 MEDIA_TYPES = {
     "json": "application/json",
