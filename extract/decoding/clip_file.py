@@ -26,11 +26,11 @@ from av.video.stream import VideoStream
 from .container import as_fraction, context_of, demuxed, open_video, time_base_of, video_stream
 from .errors import VideoError, short_reason
 from .frames import DecodeProgress, decoded_sound, frames_of_packets
-from .scaling import set_known_colours, swaps_sides, upright_filters
+from .scaling import Filters, set_known_colours, swaps_sides, upright_filters, upright_image
 from .single_frame import OpenVideo
 from .sound import MAX_DRIFT_SECONDS, time_zero
 from .span import NOT_COPIED, Span, copy_container, find_span
-from .webm_clip import SEEK_BACK_SECONDS, go_to, upright_rgb
+from .webm_clip import SEEK_BACK_SECONDS, go_to
 
 MAX_CLIP_BYTES = 8 << 30
 """Longest clip."""
@@ -324,19 +324,24 @@ def _even(side: int) -> int:
 def _video_packets(
     frames: Iterator[tuple[int, av.VideoFrame, Fraction]], encoded: VideoStream, span: Span, written: _Written
 ) -> Iterator[Packet]:
+    turns: Filters | None = None
     for time, frame, _ in frames:
-        ready = _ready(frame, encoded.width, encoded.height)
+        # The side data of a frame refer to it, and keep it in memory for long: only those of the first are looked at.
+        turns = upright_filters(frame) if turns is None else turns
+        ready = _ready(frame, encoded.width, encoded.height, turns)
         ready.pts, ready.time_base = time - span.times[0], span.tick
         written.num_frames += 1
         yield from encoded.encode(ready)
     yield from encoded.encode(None)
 
 
-def _ready(frame: av.VideoFrame, width: int, height: int) -> av.VideoFrame:
+def _ready(frame: av.VideoFrame, width: int, height: int, turns: Filters) -> av.VideoFrame:
     """Return a frame as the encoder takes it: upright, with even sides."""
-    if upright_filters(frame):
+    if turns:
         set_known_colours(frame)
-        image = np.ascontiguousarray(upright_rgb(frame, width, height), np.uint8)
+        size = (height, width) if swaps_sides(turns) else (width, height)
+        image = upright_image(frame.reformat(*size, "rgb24").to_ndarray(), turns)
+        image = np.ascontiguousarray(image, np.uint8)
         return av.VideoFrame.from_ndarray(image, "rgb24").reformat(format="yuv420p")
     if (frame.width, frame.height, frame.format.name) == (width, height, "yuv420p"):
         frame.pict_type = PictureType.NONE  # the encoder chooses its own key frames
