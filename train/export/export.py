@@ -3,20 +3,18 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...storage.common.errors import UserError
 from ...storage.common.packages import package_version
 from ...storage.common.terminal import one_line
 from ...storage.common.writing import atomic_write, check_folders
 from ..search.moments import Moment
+from ..search.search import Search
 from . import text_files, timelines
 from .clips import ExportedClip, refuse_existing, write_clips
 from .results import MAX_LABEL_CHARACTERS, Result, results_of
 from .source_videos import SourceVideos
-
-if TYPE_CHECKING:
-    from ..search.search import Search
 
 TEXT_FORMS = (".json", ".csv", ".m3u8", ".m3u", ".vtt", ".srt")
 EDITOR_FORMS: dict[str, Callable[[Sequence[timelines.EditClip], str], str]] = {
@@ -117,7 +115,7 @@ def content_of(form: str, results: Sequence[Result], videos: SourceVideos, about
     return Content({addition: text.encode() for addition, text in texts.items()}, problems, notes)
 
 
-def about_search(search: "Search", query: str) -> dict[str, Any]:
+def about_search(search: Search, query: str) -> dict[str, Any]:
     """Return what an export says about the search."""
     encoder = search.encoder
     return {
@@ -128,9 +126,7 @@ def about_search(search: "Search", query: str) -> dict[str, Any]:
     }
 
 
-def export_moments(
-    search: "Search", moments: Sequence[Moment], path: Path | str, *, query: str = ""
-) -> ExportedMoments:
+def export_moments(search: Search, moments: Sequence[Moment], path: Path | str, *, query: str = "") -> ExportedMoments:
     """Write moments to a file, whose suffix says what it is.
 
     ``.json`` and ``.csv`` are lists, ``.m3u8`` a playlist for VLC; ``.vtt`` has WebVTT chapters and ``.srt`` subtitles:
@@ -172,7 +168,7 @@ def export_moments(
 
 
 def export_clips(
-    search: "Search", moments: Sequence[Moment], folder: Path | str, *, exact: bool = False, query: str = ""
+    search: Search, moments: Sequence[Moment], folder: Path | str, *, exact: bool = False, query: str = ""
 ) -> ExportedClips:
     """Cut moments out of their videos, as files in a folder.
 
