@@ -17,10 +17,10 @@ from .results import MAX_LABEL_CHARACTERS, Result, results_of
 from .source_videos import SourceVideos
 
 TEXT_FORMS = (".json", ".csv", ".m3u8", ".m3u", ".vtt", ".srt")
-EDITOR_FORMS: dict[str, Callable[[Sequence[timelines.EditClip], str], str]] = {
-    ".otio": timelines.otio_text,
-    ".edl": timelines.edl_text,
-    ".fcpxml": timelines.fcpxml_text,
+EDITOR_FORMS: dict[str, Callable[[Sequence[timelines.EditClip], str], dict[str, str]]] = {
+    ".otio": lambda clips, name: {"": timelines.otio_text(clips, name)},
+    ".edl": timelines.edl_texts,
+    ".fcpxml": lambda clips, name: {"": timelines.fcpxml_text(clips, name)},
 }
 SHEET_FORMS = (".jpg", ".jpeg", ".png", ".webp")
 FORMS = (*TEXT_FORMS, *EDITOR_FORMS, *SHEET_FORMS)
@@ -45,13 +45,14 @@ class ExportedMoments:
     """Files that moments were exported to."""
 
     paths: list[Path]
-    """One, or for chapters and subtitles one of each video."""
+    """One; or for chapters and subtitles one of each video, for EDLs one of each frame rate."""
     num_moments: int
     """Moments that are in them."""
     problems: list[str]
     """A line for each moment that is not: its video cannot be read, for one."""
     notes: list[str]
-    """A line for each video of a variable rate, whose times in a file of an editor are counted at a constant one."""
+    """A line for each video of a variable rate, whose times in a file of an editor are counted at a constant one; and a
+    line if several EDLs were written."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,9 @@ def content_of(form: str, results: Sequence[Result], videos: SourceVideos, about
         clips, problems, notes = timelines.edit_clips(results, videos)
         if not clips:
             raise UserError(f"none of the moments can be exported: {problems[0]}")
-        texts = {"": EDITOR_FORMS[form](clips, one_line(about["query"][:MAX_LABEL_CHARACTERS]) or "moments")}
+        texts = EDITOR_FORMS[form](clips, one_line(about["query"][:MAX_LABEL_CHARACTERS]) or "moments")
+        if len(texts) > 1:
+            notes.append(f"an EDL has one rate and one way to count: {len(texts)} of them are written")
     elif form in SHEET_FORMS:
         from .contact_sheet import contact_sheet
 
@@ -132,7 +135,8 @@ def export_moments(search: Search, moments: Sequence[Moment], path: Path | str, 
     ``.json`` and ``.csv`` are lists, ``.m3u8`` a playlist for VLC; ``.vtt`` has WebVTT chapters and ``.srt`` subtitles:
     a file for each video, numbered if there are several. ``.otio`` (OpenTimelineIO), ``.edl`` (CMX3600) and
     ``.fcpxml`` are for video editors and need the extra ``editors``: a clip for each moment, with the frames from the
-    one that is shown at its start up to the one that is shown at its end, which does not belong to it. ``.jpg``,
+    one that is shown at its start up to the one that is shown at its end, which does not belong to it; there is an EDL
+    for each frame rate. ``.jpg``,
     ``.png`` and ``.webp`` are contact sheets.
 
     Example:
@@ -148,8 +152,8 @@ def export_moments(search: Search, moments: Sequence[Moment], path: Path | str, 
         query: What was searched for: the label of moments that no caption has found.
 
     Raises:
-        UserError: The suffix is of no form, a package is missing, the file exists, there are no moments, or they cannot
-            be in this form, such as videos of several rates in an EDL.
+        UserError: The suffix is of no form, a package is missing, a file exists, there are no moments, or they cannot
+            be in this form, such as more than 999 in an EDL.
     """
     path = Path(path)
     form = form_of(path)

@@ -43,6 +43,9 @@ STEP_SECONDS = 0.0025
 TIMECODE = re.compile(r"\d\d:\d\d:\d\d[:;.]\d\d")
 MAX_EVENTS = 999
 """Of an EDL: its numbers have three digits."""
+EDL_EVENT = re.compile(r"^(\d{3}  \S+ +)V +C", re.MULTILINE)
+EDL_CHANNELS = {0: "V", 1: "B", 2: "AA/V"}
+"""{channels of sound: what an event of an EDL takes}. B: picture and the first channel; AA/V: and the first two."""
 REEL_CHARACTERS = 8
 MAX_CLIP_NAME_CHARACTERS = 80
 
@@ -159,7 +162,11 @@ def shown_rate(rate: Fraction) -> str:
     >>> shown_rate(Fraction(24000, 1001)), shown_rate(Fraction(25))
     ('23.976 frames a second', '25 frames a second')
     """
-    return f"{float(rate):.3f}".rstrip("0").rstrip(".") + " frames a second"
+    return f"{_number(rate)} frames a second"
+
+
+def _number(rate: Fraction) -> str:
+    return f"{float(rate):.3f}".rstrip("0").rstrip(".")
 
 
 def require_editors() -> None:
@@ -206,34 +213,39 @@ def otio_text(clips: Sequence[EditClip], name: str) -> str:
     return timeline_of(clips, name).to_json_string(indent=2) + "\n"
 
 
-def edl_text(clips: Sequence[EditClip], name: str) -> str:
-    """Return clips as a CMX3600 EDL. Its record side begins at 00:00:00:00.
+def edl_texts(clips: Sequence[EditClip], name: str) -> dict[str, str]:
+    """Return clips as CMX3600 EDLs: one for each rate and way to count, as {what its file's name ends with: text}.
 
-    Reels have eight characters: the start of the file's name and a number. Each clip's comments have the whole name,
-    and where the file lies. Markers (LOC) have record times.
+    An EDL has one rate, and timecode with or without dropped numbers. Its record side begins at 00:00:00:00. Reels have
+    eight characters: the start of the file's name and a number. Each clip's comments have the whole name, and where the
+    file lies. Markers (LOC) have record times. The sound of a video comes along: its first channel, or the first two.
 
     Raises:
-        UserError: They have several rates or ways to count, or there are too many: an EDL has one rate.
+        UserError: There are too many for an EDL.
     """
+    groups: dict[tuple[Fraction, bool], list[EditClip]] = {}
+    for clip in clips:
+        stated = {each.drops for each in clips if each.rate == clip.rate} - {None}
+        drops = clip.rate in DROPPING_RATES and (stated != {False} if clip.drops is None else clip.drops)
+        groups.setdefault((clip.rate, drops), []).append(clip)
+    if len(groups) == 1:
+        [((rate, drops), _)] = groups.items()
+        return {"": _edl_text(clips, name, rate, drops)}
+    return {
+        f"-{_number(rate)}{'df' if drops else ''}": _edl_text(of_rate, name, rate, drops)
+        for (rate, drops), of_rate in groups.items()
+    }
+
+
+def _edl_text(clips: Sequence[EditClip], name: str, exact_rate: Fraction, drops: bool) -> str:
     from opentimelineio import adapters, opentime, schema
 
-    rates = sorted({clip.rate for clip in clips})
-    if len(rates) > 1:
-        shown = ", ".join(f"{float(rate):.3f}".rstrip("0").rstrip(".") for rate in rates)
-        raise UserError(f"an EDL has one rate, and these videos have {shown} frames a second; export .otio or .fcpxml")
-    counting = {clip.drops for clip in clips} - {None}
-    if len(counting) > 1:
-        raise UserError(
-            "an EDL counts in one way, and some of these videos have drop-frame timecode and others not; export .otio "
-            "or .fcpxml"
-        )
     if len(clips) > MAX_EVENTS:
         raise UserError(
             f"an EDL has at most {MAX_EVENTS} events, got {len(clips):,}; export .otio or .fcpxml, or fewer"
         )
-    drops = rates[0] in DROPPING_RATES and counting != {False}
     # OpenTimelineIO drops at each rate that can. Numbers that are not dropped are those of the whole rate: 30 of 29.97.
-    rate = float(rates[0]) if drops else float(round(rates[0]))
+    rate = float(exact_rate) if drops else float(round(exact_rate))
     timeline = schema.Timeline(name=name)
     track = schema.Track(name="moments", kind=schema.TrackKind.Video)
     reels, record = _reels(clips), 0
@@ -247,6 +259,8 @@ def edl_text(clips: Sequence[EditClip], name: str) -> str:
         record += clip.num_frames
     timeline.tracks.append(track)
     text = adapters.write_to_string(timeline, "cmx_3600", rate=rate)
+    sounds = iter([EDL_CHANNELS[min(clip.facts.num_channels, 2)] for clip in clips])
+    text = EDL_EVENT.sub(lambda event: f"{event[1]}{next(sounds):6}C", text)  # the adapter writes pictures only
     title, _, events = text.partition("\n\n")
     return f"{title}\nFCM: {'DROP FRAME' if drops else 'NON-DROP FRAME'}\n\n{events}"
 

@@ -33,16 +33,24 @@ HOSTILE = "../../../x\n\r=cmd()|' --> <b>" + "y" * 300
 FILM, PAL, NTSC, DOUBLE = Fraction(24000, 1001), Fraction(25), Fraction(30000, 1001), Fraction(60000, 1001)
 
 
-def write_at(path: Path, rate: Fraction, timecode: str = "", num_frames: int = 200) -> Path:
-    """A video whose frames have their numbers."""
+def write_at(path: Path, rate: Fraction, timecode: str = "", num_frames: int = 200, channels: str = "") -> Path:
+    """A video whose frames have their numbers; with a second of silence if it has channels of sound, such as "mono"."""
     with av.open(str(path), "w") as written:
         if timecode:
             written.metadata["timecode"] = timecode
+        if channels:
+            sound = written.add_stream("aac", rate=48000, layout=channels)
         video = written.add_stream("libx264", rate=rate, options={"bf": "2", "g": "24", "preset": "ultrafast"})
         video.width, video.height, video.pix_fmt = 64, 48, "yuv420p"
         for number in range(num_frames):
             written.mux(video.encode(av.VideoFrame.from_ndarray(numbered_picture(number), "rgb24")))
         written.mux(video.encode(None))
+        if channels:
+            silence = np.zeros((1 if channels == "mono" else 2, 48000), np.float32)
+            heard = av.AudioFrame.from_ndarray(silence, "fltp", channels)
+            heard.sample_rate = 48000
+            written.mux(sound.encode(heard))
+            written.mux(sound.encode(None))
     return path
 
 
@@ -236,7 +244,7 @@ def test_a_clip_of_an_editor_has_the_frames_of_an_exact_clip(search, tmp_path):
         assert numbers == list(range(first, first + clip.num_frames))
 
 
-def test_an_edl_has_one_rate_and_one_way_to_count(tmp_path):
+def test_there_is_an_edl_for_each_rate_and_way_to_count(tmp_path):
     dataset = plant(tmp_path / "root", {name: [(4, "dog")] for name in ("film", "drop", "non", "none")})
     rates = {"film": (FILM, ""), "drop": (NTSC, "01:00:00;00"), "non": (NTSC, "01:00:00:00"), "none": (NTSC, "")}
     listed = []
@@ -245,20 +253,37 @@ def test_an_edl_has_one_rate_and_one_way_to_count(tmp_path):
         listed.append(VideoRecord(video_id=name, path=str(path)))
     dataset.write_videos(listed)
     search, of = open_planted(dataset), {name: moment(name, 0.5, 1.0) for name in rates}
-    with pytest.raises(UserError, match=r"23\.976, 29\.97"):
-        export_moments(search, [of["film"], of["drop"]], tmp_path / "m.edl")
-    with pytest.raises(UserError, match="drop-frame"):
-        export_moments(search, [of["drop"], of["non"]], tmp_path / "m.edl")
-    assert not (tmp_path / "m.edl").exists()
-    export_moments(search, [of["none"], of["non"]], tmp_path / "m.edl")
-    assert "NON-DROP" in (tmp_path / "m.edl").read_text()
+    done = export_moments(search, [*of.values()], tmp_path / "m.edl")
+    assert done.num_moments == 4 and done.notes == ["an EDL has one rate and one way to count: 3 of them are written"]
+    names = {path.name: re.findall(r"FROM CLIP NAME:  (\w+)", path.read_text()) for path in done.paths}
+    assert names == {"m-23.976.edl": ["film"], "m-29.97df.edl": ["drop", "none"], "m-29.97.edl": ["non"]}
+    for path in done.paths:
+        assert ("FCM: DROP" in path.read_text()) == path.name.endswith("df.edl")
+        starts = [line.split()[-2] for line in path.read_text().splitlines() if line.startswith("001 ")]
+        assert starts[0].startswith("00:00:00")  # each has a record side of its own
+    with pytest.raises(UserError, match=r"m-23\.976\.edl"):
+        export_moments(search, [*of.values()], tmp_path / "m.edl")
+    export_moments(search, [of["none"], of["non"]], tmp_path / "n.edl")
+    assert "NON-DROP" in (tmp_path / "n.edl").read_text()
     with pytest.raises(UserError, match="999"):
-        timelines.edl_text([clip_of(search, of["drop"])] * 1000, "m")
+        timelines.edl_texts([clip_of(search, of["drop"])] * 1000, "m")
     export_moments(search, [*of.values()], tmp_path / "m.fcpxml")  # the sequence has the most common rate
     root = ElementTree.parse(tmp_path / "m.fcpxml").getroot()
     assert {
         (ratio(e.get(name)) * NTSC).denominator for e in root.iter("asset-clip") for name in ("offset", "duration")
     } == {1}
+
+
+def test_an_edl_takes_the_sound_that_a_video_has(tmp_path):
+    channels = {"silent": "", "one": "mono", "two": "stereo"}
+    dataset = plant(tmp_path / "root", {name: [(4, "dog")] for name in channels})
+    files = {name: write_at(dataset.root / f"{name}.mov", PAL, channels=of) for name, of in channels.items()}
+    dataset.write_videos([VideoRecord(video_id=name, path=str(path)) for name, path in files.items()])
+    export_moments(open_planted(dataset), [moment(name, 0.5, 1.0) for name in channels], tmp_path / "m.edl")
+    tracks = otio.adapters.read_from_file(str(tmp_path / "m.edl"), rate=25).tracks
+    heard = {track.name: [clip.name for clip in track.find_clips()] for track in tracks}
+    videos = [f"{name}.mov" for name in channels]
+    assert heard == {"V": videos, "A1": videos[1:], "A2": videos[2:]}
 
 
 def clip_of(search, one: Moment):
