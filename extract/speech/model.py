@@ -100,5 +100,5 @@ def check_same_model(model: SpeechModel, others: Mapping[str, int], describe: Ma
     raise UserError(
         f"{sum(others.values()):,} transcripts are of {before}, and weights {model.name} (SHA-256 "
         f"{model.sha256[:12]}) would make others; pass the model of before, or transcribe all videos again by "
-        "vlalign-transcribe --replace"
+        "vlalign-transcribe --replace with these --weights"
     )
