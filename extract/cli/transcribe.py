@@ -9,6 +9,7 @@ from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, UserError
 from ...storage.common.settings import names_of_options
 from ...storage.common.terminal import number_of, say, show, warn
 from ...storage.dataset.folder import DatasetFolder
+from ...storage.dataset.synced import is_synced
 from ..speech.dataset import TranscriptionResult, transcribe_dataset
 from ..speech.settings import TranscriptionSettings
 
@@ -57,7 +58,8 @@ def run_transcribe(args: argparse.Namespace, transcribe: Transcribe = transcribe
             "first, and list the files"
         )
     if result.complete:
-        say(next_call("vlalign-preprocess", args.root, args.dataset))
+        reads_them = "vlalign-sync" if is_synced(dataset.path) else "vlalign-preprocess"
+        say(next_call(reads_them, args.root, args.dataset))
     return EXIT_DONE if result.complete else EXIT_INCOMPLETE
 
 

@@ -1,7 +1,8 @@
 """Transcribe the videos of a data set: the Python call behind ``vlalign-transcribe``."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -165,6 +166,7 @@ def transcribe_dataset(
         raise UserError(
             f"{dataset.videos_file}: lists no videos; run vlalign-sync FOLDER or vlalign-extract --videos FOLDER first"
         )
+    listed = {video.video_id for video in videos}
     if settings.video_ids is not None:
         wanted = set(settings.video_ids)
         videos = [video for video in videos if video.video_id in wanted]
@@ -175,7 +177,7 @@ def transcribe_dataset(
     with lock, report_progress_to(on_progress), Problems(file=dataset.problems("transcribe")) as problems:
         store, log = TranscriptStore(dataset.transcripts), FailureLog(dataset.transcripts / FAILURES_NAME)
         model = find_model(settings.weights)
-        others = {key: count for key, count in store.models().items() if key != model.key}
+        others = _other_models(store, listed, model.key)
         if not settings.replace:
             check_same_model(model, others, {key: store.describe_model(key) for key in others})
         tasks = pending_videos(dataset, here, store, log, model.key, only_failed=settings.retry_failed)
@@ -238,6 +240,15 @@ def pending_videos(
     ]
 
 
+def _other_models(store: TranscriptStore, listed: Collection[str], key: str) -> dict[str, int]:
+    """Return {key of another model: number of its transcripts of listed videos}.
+
+    A deleted video that comes back is transcribed again if its transcript is of another model.
+    """
+    places = [place for video_id, place in store.places.items() if video_id in listed and place.model != key]
+    return dict(Counter(place.model for place in places))
+
+
 def _is_outdated(place: TranscriptPlace, file: VideoFile, key: str) -> bool:
     """Return whether a transcript is of another model, or of another content than a file has."""
     if place.model != key:
@@ -286,6 +297,7 @@ class _Work:
     def _take(self, outcome: TranscriptionOutcome) -> None:
         if outcome.failure is not None:
             self._log.append({outcome.video_id: outcome.failure})
+            self._store.remove([outcome.video_id])  # of another model, or of what the file had before
             self._problems.add(f"video {outcome.video_id!r}: {outcome.failure.kind}: {outcome.failure.message}")
         if outcome.transcript is None:
             return

@@ -99,6 +99,6 @@ def check_same_model(model: SpeechModel, others: Mapping[str, int], describe: Ma
     before = f"{str(known)[:80]!r} (SHA-256 {str(about.get('sha256'))[:12]!r})" if known else f"a model {key}"
     raise UserError(
         f"{sum(others.values()):,} transcripts are of {before}, and weights {model.name} (SHA-256 "
-        f"{model.sha256[:12]}) would make others; pass the --weights of before, or --replace to transcribe all videos "
-        "again"
+        f"{model.sha256[:12]}) would make others; pass the model of before, or transcribe all videos again by "
+        "vlalign-transcribe --replace with these --weights"
     )

@@ -41,6 +41,9 @@ def one_of_each_video(moments: Iterable[Moment], num_videos: int) -> Iterator[Mo
 def fold_similar(moments: Iterable[Moment], vector_of: Callable[[Moment], np.ndarray]) -> Iterator[Moment]:
     """Yield moments without those that look nearly the same as a better one of another video.
 
+    A moment that only a caption found is one of these if the better one has the same caption: what is said in two
+    interviews that look the same is not the same.
+
     These are in ``Moment.similar`` of the better one if they are among the ``FOLD_AHEAD`` moments behind it; later ones
     are only skipped. So the result does not depend on how many moments are asked for. Each is compared with the first
     ``MAX_COMPARED`` that stay. Behind ``MAX_IN_A_ROW`` near-duplicates, all moments stay.
@@ -54,6 +57,7 @@ def fold_similar(moments: Iterable[Moment], vector_of: Callable[[Moment], np.nda
     groups: list[list[Moment]] = []
     """Those of the moments that others are compared with; empty once they were yielded."""
     video_ids: list[str] = []
+    captions: list[str | None] = []
     vectors = np.zeros((0, 0), np.float32)
     num_in_a_row = 0
     for place, moment in enumerate(moments):
@@ -63,7 +67,11 @@ def fold_similar(moments: Iterable[Moment], vector_of: Callable[[Moment], np.nda
             if not video_ids:
                 vectors = np.empty((MAX_COMPARED, len(vector)), np.float32)
             cosines = vectors[: len(video_ids)] @ vector
-            rows = [r for r in np.flatnonzero(cosines >= NEAR_DUPLICATE_COSINE) if video_ids[r] != moment.video_id]
+            rows = [
+                row
+                for row in np.flatnonzero(cosines >= NEAR_DUPLICATE_COSINE)
+                if video_ids[row] != moment.video_id and (moment.found_by != "text" or captions[row] == moment.caption)
+            ]
             num_in_a_row = num_in_a_row + 1 if rows else 0
             if rows:
                 if groups[rows[0]]:
@@ -72,6 +80,7 @@ def fold_similar(moments: Iterable[Moment], vector_of: Callable[[Moment], np.nda
             elif len(video_ids) < MAX_COMPARED:
                 vectors[len(video_ids)] = vector
                 video_ids.append(moment.video_id)
+                captions.append(moment.caption)
                 groups.append(group)
         if group:
             waiting.append((place, group))

@@ -120,18 +120,49 @@ def test_a_data_set_is_transcribed_once(tmp_path, model):
     assert not read_failures(dataset.transcripts / "failures.jsonl")
 
 
+def other_model(folder, model):
+    """Return a folder with the same model, whose weights have another hash."""
+    folder.mkdir()
+    for path in model.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes() + (b"\0" if path.name == "model.bin" else b""))
+    return folder
+
+
 def test_another_model_is_refused_or_replaces_all(tmp_path, model):
     dataset = spoken_dataset(tmp_path, ("english",))
     transcribe_dataset(settings_of(dataset, model))
-    other = tmp_path / "other"
-    other.mkdir()
-    for path in model.iterdir():
-        (other / path.name).write_bytes(path.read_bytes() + (b"\0" if path.name == "model.bin" else b""))
+    other = other_model(tmp_path / "other", model)
     with pytest.raises(UserError, match=r"1 transcripts are of 'model'.*--replace"):
         transcribe_dataset(settings_of(dataset, other))
     result = transcribe_dataset(settings_of(dataset, other, replace=True))
     assert result.transcribed == ["english"]
     assert list(TranscriptStore(dataset.transcripts).models()) == [find_model(str(other)).key]
+
+
+def test_another_model_replaces_those_that_fail_and_not_those_that_were_deleted(tmp_path, model):
+    dataset = spoken_dataset(tmp_path, ("music", "german", "english"))
+    transcribe_dataset(settings_of(dataset, model))
+    music, german, _ = dataset.read_videos()
+    dataset.write_videos([music, german])
+    (dataset.path / "files" / "german.mkv").write_bytes(b"no video at all")
+    other = other_model(tmp_path / "other", model)
+    result = transcribe_dataset(settings_of(dataset, other, replace=True))
+    assert (result.transcribed, result.failed) == (["music"], ["german"])
+    store = TranscriptStore(dataset.transcripts)
+    assert {name: place.model == find_model(str(other)).key for name, place in store.places.items()} == {
+        "music": True,
+        "english": False,
+    }
+    assert transcribe_dataset(settings_of(dataset, other)).num_tried == 0
+
+
+def test_the_next_call_brings_captions_up_to_date_as_they_were_made(tmp_path, model, capsys):
+    dataset = spoken_dataset(tmp_path, ("music",))
+    arguments = ["--root", str(tmp_path), "--dataset", "mine", "--weights", str(model), "--device", "cpu"]
+    assert main(arguments) == 0 and "now: vlalign-preprocess" in capsys.readouterr().err
+    (dataset.path / "sync").mkdir()
+    (dataset.path / "sync" / "folders.json").write_text("{}")
+    assert main(arguments) == 0 and "now: vlalign-sync" in capsys.readouterr().err
 
 
 def test_folders_that_are_no_model_get_one_line(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -354,6 +355,20 @@ def test_folding_ends_behind_many_near_duplicates(monkeypatch):
     found = fold_similar(made_moments(60), lambda moment: looked_at.append(moment) or np.ones(4))
     ids = [moment.video_id for moment in found]
     assert ids == ["v0", *(f"v{n}" for n in range(21, 60))] and len(looked_at) == 21
+
+
+def test_what_only_captions_found_folds_under_the_same_caption():
+    first, *others = made_moments(5)
+    captions = ["tighten the screw", "cut the onion", "cut the onion", "tighten the screw"]
+    said = [replace(m, found_by="text", caption=text) for m, text in zip(others, captions, strict=True)]
+    seen = replace(first, found_by="both", caption="tighten the screw")
+    found = list(fold_similar([seen, *said], lambda moment: np.ones(4)))
+    assert [(moment.video_id, [other.video_id for other in moment.similar]) for moment in found] == [
+        ("v0", ["v1", "v4"]),
+        ("v2", ["v3"]),
+    ]
+    unread = list(fold_similar([first, *said], lambda moment: np.ones(4)))
+    assert [moment.video_id for moment in unread] == ["v0", "v1", "v2"]
 
 
 def test_moments_are_compared_with_a_bounded_number_of_better_ones(monkeypatch):
