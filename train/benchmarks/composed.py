@@ -38,8 +38,8 @@ NOTES = (
     "are not merged",
     "mAP@5 is that of the authors' code: precisions weighted by the overlap with the span from the first to the last "
     "right part; it can be above 100",
-    "the candidates are those that a query lists; the authors' script ranks all parts of its video that any query lists",
-    "mteb's MomentSeeker tasks rank 30 s chunks of all videos together, or whole videos; this is neither",
+    "the candidates are those that a query lists; the authors' script ranks all parts of its video that a query lists",
+    "mteb's MomentSeeker tasks rank 30 s chunks of all videos together",
 )
 
 
