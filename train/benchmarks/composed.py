@@ -25,7 +25,7 @@ from ..search.encoder import l2_normalize
 from ..search.query_checks import ExampleQuery, VideoSpan
 from ..search.search import Search
 from .ground_truth import EXPECTED, as_published, file_below, ids_by_name
-from .result import Measured
+from .result import RANDOM, Measured
 
 RECALL_AT = (1, 5, 10)
 PRECISION_AT = 5
@@ -38,7 +38,8 @@ NOTES = (
     "are not merged",
     "mAP@5 is that of the authors' code: precisions weighted by the overlap with the span from the first to the last "
     "right part; it can be above 100",
-    "mteb's MomentSeeker tasks rank 30 s chunks of all videos together, or whole videos; this is neither",
+    "the candidates are those that a query lists; the authors' script ranks all parts of its video that a query lists",
+    "mteb's MomentSeeker tasks rank 30 s chunks of all videos together",
 )
 
 
@@ -123,7 +124,7 @@ def measure_composed(
     """
     ids = ids_by_name([v for v in search.index.video_ids if len(search.index.rows_of(v))])
     results: dict[str, list[dict[str, float]]] = {}
-    by_chance: dict[str, list[dict[str, float]]] = {}
+    baseline: dict[str, list[dict[str, float]]] = {}
     rows = []
     for query in progress(queries, total=len(queries), what="composed", unit="queries"):
         try:
@@ -134,7 +135,7 @@ def measure_composed(
             continue
         kind = KINDS[query.kind]
         results.setdefault(kind, []).append(query_metrics(order, spans, query.right))
-        by_chance.setdefault(kind, []).append(chance_metrics(len(spans), len(query.right)))
+        baseline.setdefault(kind, []).append(random_metrics(len(spans), len(query.right)))
         best = [query.candidates[i] for i in order[: max(RECALL_AT)].tolist()]
         right = [query.candidates[i] for i in sorted(query.right)]
         rows.append({"query": query.text, "example": query.example, "kind": kind, "right": right, "found": best})
@@ -143,7 +144,7 @@ def measure_composed(
     metrics: dict[str, dict[str, float]] = {}
     for kind in filter(results.__contains__, KINDS.values()):
         metrics[kind] = _means(results[kind])
-        metrics[f"{kind}, chance" if len(results) > 1 else "chance"] = _means(by_chance[kind])
+        metrics[f"{kind}, {RANDOM}" if len(results) > 1 else RANDOM] = _means(baseline[kind])
     return Measured(
         what=f"{len(rows):,} of {len(queries):,} queries",
         metrics=metrics,
@@ -215,15 +216,15 @@ def _overlap(span: tuple[float, float], other: tuple[float, float]) -> float:
     return shared / (max(span[1], other[1]) - min(span[0], other[0]))
 
 
-def chance_metrics(num_candidates: int, num_right: int) -> dict[str, float]:
+def random_metrics(num_candidates: int, num_right: int) -> dict[str, float]:
     """Return the share of random orders with a right candidate among the first k, 0 to 1."""
-    chance = {}
+    shares = {}
     for k in RECALL_AT:
         missed = 1.0
         for rank in range(min(k, num_candidates)):
             missed *= max(num_candidates - num_right - rank, 0) / (num_candidates - rank)
-        chance[f"R@{k}"] = 1 - missed
-    return chance
+        shares[f"R@{k}"] = 1 - missed
+    return shares
 
 
 def _means(values: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -30,10 +30,10 @@ from .moment_metrics import (
     highlight_metrics,
     moment_metrics,
 )
-from .result import Measured
+from .result import RANDOM, Measured
 
-CHANCE_SEED = 0
-"""Seed of the scores that give the metrics by chance."""
+RANDOM_SEED = 0
+"""Seed of the scores of the random baseline."""
 NOTES = (
     "nothing was trained to find where a moment begins and ends",
     f"moments are merged search windows of {', '.join(f'{s:g}' for s in SEARCH_WINDOW_SECONDS)} s and whole videos, "
@@ -90,14 +90,14 @@ def measure_moments(search: Search, queries: Sequence[MomentQuery], problems: Pr
     usable = list(_usable(search, queries, problems))
     if not usable:
         raise UserError(f"{search.encoder.dataset.name}: no query is about a video of the index; run vlalign-extract")
-    located, chance, rated, rows = [], [], [], []
-    rng = np.random.default_rng(CHANCE_SEED)
+    located, at_random, rated, rows = [], [], [], []
+    rng = np.random.default_rng(RANDOM_SEED)
     for query in progress(usable, total=len(usable), what="moments", unit="queries"):
         found = search(query.text, videos={query.video_id}, by="video", num_results=MAX_MOMENTS)
         right_M2 = np.array(query.spans)
         located.append(LocatedQuery(_spans([(m.start_seconds, m.end_seconds) for m in found]), right_M2))
         duration = search.encoder.duration_seconds(query.video_id)
-        chance.append(LocatedQuery(random_moments(query.video_id, duration, rng), right_M2))
+        at_random.append(LocatedQuery(random_moments(query.video_id, duration, rng), right_M2))
         if all(moment.saliency for moment in query.moments):
             curve = search.score_curve(query.text, query.video_id)
             num_clips = max(int(duration / CLIP_SECONDS), 1)
@@ -105,14 +105,14 @@ def measure_moments(search: Search, queries: Sequence[MomentQuery], problems: Pr
             rated.append((clip_scores(curve, num_clips), ratings_TA))
         rows.append(_row(query, located[-1]))
     metrics = moment_metrics(located)
-    by_chance: dict[str, float] = moment_metrics(chance)
+    baseline: dict[str, float] = moment_metrics(at_random)
     if rated:
         metrics |= highlight_metrics(rated)
-        by_chance |= highlight_metrics([(rng.random(len(scores)), ratings) for scores, ratings in rated])
+        baseline |= highlight_metrics([(rng.random(len(scores)), ratings) for scores, ratings in rated])
     videos = number_of(len({query.video_id for query in usable}), "videos")
     return Measured(
         what=f"{len(usable):,} of {len(queries):,} queries in {videos}",
-        metrics={"search": metrics, "chance": by_chance},
+        metrics={"search": metrics, RANDOM: baseline},
         rows=rows,
         notes=NOTES,
         num_items=len(usable),

@@ -1,9 +1,11 @@
-"""What a benchmark returns: metrics with those by chance, and what to know beside them."""
+"""What a benchmark returns: metrics beside a random baseline, and what to know beside them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+RANDOM = "random baseline"
+"""Name of its row of the table."""
 MIN_COMPARABLE = 100
 """Number of queries. With fewer, a single one moves a metric by more than a point."""
 
@@ -15,11 +17,11 @@ class Measured:
     what: str
     """How much was measured, such as "12 of 12 queries in 3 videos"."""
     metrics: Mapping[str, Mapping[str, float]]
-    """{row of the table, such as "search" or "chance": {metric: value}}"""
+    """{row of the table, such as "search" or "random baseline": {metric: value}}"""
     rows: Sequence[Mapping[str, Any]]
     """What was found, and what is right, for each query."""
     notes: Sequence[str]
-    """Where the measurement departs from the published protocol, and what else limits comparisons."""
+    """Where the measurement differs from the published protocol, and what else limits comparisons."""
     num_items: int
     """Number of queries that count."""
 
@@ -28,7 +30,9 @@ def metric_table(metrics: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
     """Yield a table: a line for each metric, and a column for each row of ``Measured.metrics``."""
     names = list(dict.fromkeys(name for values in metrics.values() for name in values))
     width = max(map(len, names), default=0) + 2
-    yield f"{'percent':<{width}}" + "".join(f"{row:>14}" for row in metrics)
+    widths = [max(len(row) + 2, 14) for row in metrics]
+    yield f"{'percent':<{width}}" + "".join(f"{row:>{w}}" for row, w in zip(metrics, widths, strict=True))
     for name in names:
-        cells = (f"{values[name]:>14.2f}" if name in values else f"{'':>14}" for values in metrics.values())
+        columns = zip(metrics.values(), widths, strict=True)
+        cells = (f"{values[name]:>{w}.2f}" if name in values else " " * w for values, w in columns)
         yield f"{name:<{width}}" + "".join(cells)

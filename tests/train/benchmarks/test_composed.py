@@ -13,9 +13,9 @@ from vlalign.extract.cli.extract import main as extract_main
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
 from vlalign.train.benchmarks.composed import (
-    chance_metrics,
     measure_composed,
     query_metrics,
+    random_metrics,
     read_composed,
     span_of,
 )
@@ -70,9 +70,9 @@ def test_text_and_clip_together_find_the_part_that_shows_both(search, tmp_path):
     ]
     result, problems = measured(search, tmp_path, rows)
     assert problems.count == 0 and result.what == "8 of 8 queries"
-    assert list(result.metrics) == ["text and clip", "chance"]
+    assert list(result.metrics) == ["text and clip", "random baseline"]
     assert result.metrics["text and clip"] == {"R@1": 100, "R@5": 100, "R@10": 100, "mAP@5": 100}
-    assert result.metrics["chance"]["R@1"] == pytest.approx(100 / NUM_PARTS)
+    assert result.metrics["random baseline"]["R@1"] == pytest.approx(100 / NUM_PARTS)
     for weight in (0, 1):  # the text alone fits four parts, the clip alone two
         alone = measured(search, tmp_path, rows, weight)[0].metrics["text and clip"]
         assert alone["R@1"] < 100 and alone["R@5"] > alone["R@1"]
@@ -81,7 +81,7 @@ def test_text_and_clip_together_find_the_part_that_shows_both(search, tmp_path):
 def test_a_clip_is_a_part_of_a_video_too_and_a_text_may_be_alone(search, tmp_path):
     rows = [row(text="blue", clip=part("movie1", 0), right=[4]), row(text="dog red", right=[1])]
     result, _ = measured(search, tmp_path, rows)
-    assert list(result.metrics) == ["text", "text, chance", "text and clip", "text and clip, chance"]
+    assert list(result.metrics) == ["text", "text, random baseline", "text and clip", "text and clip, random baseline"]
     assert result.metrics["text"]["R@1"] == 100
     assert result.metrics["text and clip"]["R@5"] == 100
 
@@ -114,12 +114,12 @@ def test_metrics_by_hand():
     assert query_metrics(np.arange(6), spans, {0})["mAP@5"] == 1
 
 
-def test_chance_is_the_share_of_random_orders():
+def test_the_random_baseline_is_the_share_of_random_orders():
     rng = np.random.default_rng(0)
     first = [rng.permutation(9)[:5] for _ in range(20_000)]
-    chance = chance_metrics(9, 2)
-    assert chance["R@5"] == pytest.approx(np.mean([bool({0, 1} & set(order.tolist())) for order in first]), abs=0.015)
-    assert chance["R@1"] == pytest.approx(2 / 9) and chance["R@10"] == 1
+    baseline = random_metrics(9, 2)
+    assert baseline["R@5"] == pytest.approx(np.mean([bool({0, 1} & set(order.tolist())) for order in first]), abs=0.015)
+    assert baseline["R@1"] == pytest.approx(2 / 9) and baseline["R@10"] == 1
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """mteb's scores of a model and a task of ours, beside our own evaluation of the same data."""
 
+import re
 import shutil
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -238,3 +240,13 @@ def test_columns_that_a_task_does_not_compare_change_nothing(filmed, clip):
     of_split = task.dataset["default"]["test"]
     of_split["corpus"] = of_split["corpus"].add_column("audio", [f"{number}.wav" for number in range(6)])
     assert scores_of(model, task) == expected
+
+
+def test_the_page_names_the_tasks_that_work():
+    text = (Path(__file__).parents[3] / "docs" / "mteb.md").read_text(encoding="utf-8")
+    for name in ("MVEB(text, video, v1)", "MVEB(v1)", "MVEB(video, v1)"):
+        about = [task.metadata for task in mteb.get_benchmark(name).tasks]
+        work = {each.name for each in about if each.type == "Any2AnyRetrieval" and each.category in ("t2v", "v2t")}
+        [row] = [line for line in text.splitlines() if line.startswith(f"| `{name}` | ")]
+        assert f"| {len(work)} of {len(about)}" in row, (name, len(work), len(about))
+        assert set(re.findall(r"`(\w+)`", row.partition(" | ")[2])) == work
