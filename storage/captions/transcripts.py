@@ -99,6 +99,10 @@ class Transcript:
         ]
         return {**about, "language": self.language, "segments": segments}
 
+    def to_line(self) -> bytes:
+        """Return the line of a part that has it: at most ``MAX_TRANSCRIPT_BYTES`` can be stored."""
+        return json.dumps(self.to_json(), ensure_ascii=False).encode() + b"\n"
+
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Transcript":
         """Read what ``to_json`` returns.
@@ -252,7 +256,7 @@ class TranscriptStore:
             OSError: It cannot be written.
         """
         make_folder(self.folder)
-        line = json.dumps(transcript.to_json(), ensure_ascii=False).encode() + b"\n"
+        line = transcript.to_line()
         part = self._open_part()
         offset = _append(self._part_path(part), line)
         place = TranscriptPlace(
