@@ -17,6 +17,8 @@ from .datasets.sources import Annotations, Dataset
 from .settings import CaptionProvenance, PreprocessingSettings
 
 DEMO = "demo"
+SHOWN_MODELS, MAX_MODEL_CHARACTERS = 5, 80
+"""Of the models that made transcripts, in the facts about captions."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,10 @@ def _facts_of_transcripts(dataset: DatasetFolder) -> dict[str, int | str]:
     store = TranscriptStore(dataset.transcripts)
     if not store.places:
         return {}
-    models = [str(store.describe_model(key).get("model", key)) for key in store.models()]
+    keys = list(store.models())
+    models = [str(store.describe_model(key).get("model", key))[:MAX_MODEL_CHARACTERS] for key in keys[:SHOWN_MODELS]]
+    if len(keys) > SHOWN_MODELS:
+        models.append(f"and {len(keys) - SHOWN_MODELS:,} others")
     return {"transcribed_videos": len(store.places), "transcribed_by": ", ".join(models)}
 
 

@@ -179,7 +179,7 @@ def transcribe_dataset(
         model = find_model(settings.weights)
         others = _other_models(store, listed, model.key)
         if not settings.replace:
-            check_same_model(model, others, {key: store.describe_model(key) for key in others})
+            check_same_model(model, others, store.describe_model)
         tasks = pending_videos(dataset, here, store, log, model.key, only_failed=settings.retry_failed)
         if tasks:
             work = _Work(settings, model, store, log, problems)

@@ -16,6 +16,10 @@ MAX_WINDOWS = 4096
 MAX_WORDS = 1024
 """Words of a window: a model writes at most 448 tokens."""
 MAX_WORD_CHARACTERS = 256
+MAX_WORDS_PER_SECOND = 32
+"""Of a part, besides ``MAX_WORDS``: 448 tokens of a window of 30 s, and half-full windows."""
+MIN_SHARE_DONE = 0.5
+"""Of a part: only its last span of speech, of 30 s at most, waits for the next part."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +88,13 @@ def _part(values: dict[str, Any], num_samples: int, rate: int) -> RecognisedPart
     _require(is_text(language) and len(language) <= 8 and ((language.isascii() and language.isalpha()) or not language))
     _require(_is_share(probability), "a language's probability")
     windows = values["windows"]
+    _require(num_done >= MIN_SHARE_DONE * num_samples, f"{num_done:,} samples done, of {num_samples:,}")
     _require(isinstance(windows, list) and len(windows) <= MAX_WINDOWS, "too many windows")
-    return RecognisedPart(num_done, language, probability, [_window(window, num_samples / rate) for window in windows])
+    seconds = num_samples / rate
+    checked = [_window(window, seconds) for window in windows]
+    num_words = sum(len(window.words) for window in checked)
+    _require(num_words <= MAX_WORDS + MAX_WORDS_PER_SECOND * seconds, f"{num_words:,} words in {seconds:.0f} s")
+    return RecognisedPart(num_done, language, probability, checked)
 
 
 def _window(values: dict[str, Any], seconds: float) -> RecognisedWindow:

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -18,6 +18,8 @@ WEIGHTS_FILE = "model.bin"
 NEEDED_FILES = (WEIGHTS_FILE, "config.json", "tokenizer.json")
 VOCABULARIES = ("vocabulary.json", "vocabulary.txt")
 OPTIONAL_FILES = ("preprocessor_config.json",)
+MAX_WEIGHTS_BYTES, MAX_JSON_BYTES = 32 << 30, 64 << 20
+"""Of the weights, and of each other file. The largest Whisper has 6 GB in float32, and a tokenizer of 4 MB."""
 CONVERT = "ct2-transformers-converter"
 """The program, of CTranslate2's package, that makes such a folder of a model of transformers."""
 
@@ -78,23 +80,29 @@ def find_model(weights: str) -> SpeechModel:
         raise SettingError("weights", weights, f"{folder} has no {missing[0]}; {expected}{todo}")
     if not any(name in files for name in VOCABULARIES):
         raise SettingError("weights", weights, f"{folder} has no {' or '.join(VOCABULARIES)}; {CONVERT} writes it")
-    for path in files.values():
+    for name, path in files.items():
         check_regular(path)
+        limit = MAX_WEIGHTS_BYTES if name == WEIGHTS_FILE else MAX_JSON_BYTES
+        if (size := path.stat().st_size) > limit:
+            problem = f"has {size >> 20:,} MiB; expected at most {limit >> 20:,}, as in a Whisper model"
+            raise SettingError("weights", weights, f"{path} {problem}")
     return SpeechModel(title, revision, files, sha256_of(files[WEIGHTS_FILE]))
 
 
-def check_same_model(model: SpeechModel, others: Mapping[str, int], describe: Mapping[str, Mapping[str, Any]]) -> None:
+def check_same_model(
+    model: SpeechModel, others: Mapping[str, int], describe: Callable[[str], Mapping[str, Any]]
+) -> None:
     """Raise ``UserError`` if transcripts of another model are there.
 
     Args:
         model: The model that is asked for.
         others: {key of another model: number of its transcripts}
-        describe: {key: what made them}
+        describe: Returns what made the transcripts with a key.
     """
     if not others:
         return
     key = next(iter(others))
-    about = describe.get(key, {})
+    about = describe(key)
     known = about.get("model")
     before = f"{str(known)[:80]!r} (SHA-256 {str(about.get('sha256'))[:12]!r})" if known else f"a model {key}"
     raise UserError(

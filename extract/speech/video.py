@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...storage.captions.transcripts import Transcript
+from ...storage.captions.transcripts import MAX_TRANSCRIPT_BYTES, Transcript
 from ...storage.common.files import file_identity
 from ...storage.common.system import available_cores
 from ..decoding.errors import VideoError
@@ -62,7 +62,7 @@ class Transcriber:
             self.close()
             raise
         kept = keep_speech(parts, is_multilingual=recogniser.is_multilingual)
-        return Transcript(
+        transcript = Transcript(
             video_id=video_id,
             source=source,
             model=self.model.key,
@@ -73,6 +73,9 @@ class Transcriber:
             partial=finished.partial,
             segments=segments_of(kept.words),
         )
+        if (num_bytes := len(transcript.to_line())) > MAX_TRANSCRIPT_BYTES:
+            raise recogniser.refused(InvalidMessage(f"a transcript of {num_bytes:,} bytes"))
+        return transcript
 
     def _processes(self) -> tuple[DecodeProcess, Recogniser]:
         if self._decoder is None or not self._decoder.usable:

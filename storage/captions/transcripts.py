@@ -18,18 +18,20 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..common.errors import refuse_unreadable
-from ..common.files import MAX_LINE_BYTES, read_json, write_json, write_jsonl
+from ..common.errors import UserError, refuse_unreadable
+from ..common.files import MAX_LINE_BYTES, write_json, write_jsonl
 from ..common.validation import check_text
 from ..common.writing import atomic_write, errors_naming, make_folder, open_to_read, open_to_write, remove_file
 
 INDEX_NAME = "index.jsonl"
 LOCK_NAME = "transcribe.lock"
-PART_NAME = re.compile(r"part-(\d{5,})\.jsonl")
+PART_NAME = re.compile(r"part-(\d{5,9})\.jsonl", re.ASCII)
+MAX_PART = 999_999_999
 MAX_PART_BYTES = 1 << 30
 """A part that is larger is not appended to."""
 MAX_TRANSCRIPT_BYTES = 64 << 20
 """The longest video, spoken without a pause, has 15 MB."""
+MAX_MODEL_BYTES = 1 << 20
 KEY = re.compile(r"[0-9a-f]{16}")
 REMEDY = "remove that line, and the video is transcribed again"
 
@@ -97,6 +99,10 @@ class Transcript:
         ]
         return {**about, "language": self.language, "segments": segments}
 
+    def to_line(self) -> bytes:
+        """Return the line of a part that has it: at most ``MAX_TRANSCRIPT_BYTES`` can be stored."""
+        return json.dumps(self.to_json(), ensure_ascii=False).encode() + b"\n"
+
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Transcript":
         """Read what ``to_json`` returns.
@@ -124,9 +130,9 @@ class Transcript:
             source=values["source"],
             model=values["model"],
             duration_seconds=_seconds(values["duration_seconds"]),
-            languages={str(name): _seconds(value) for name, value in values["languages"].items()},
+            languages={_text(name): _seconds(value) for name, value in values["languages"].items()},
             language_probability=None if probability is None else _share(probability),
-            left_out={str(name): _seconds(value) for name, value in values["left_out"].items()},
+            left_out={_text(name): _seconds(value) for name, value in values["left_out"].items()},
             partial=values["partial"],
             segments=segments,
         )
@@ -151,7 +157,7 @@ class TranscriptPlace:
         for number in (self.part, self.offset, self.num_bytes, self.num_segments, self.written_ns):
             if type(number) is not int or not 0 <= number < 1 << 63:
                 raise ValueError(f"{number!r}: expected a whole number")
-        if self.num_bytes > MAX_TRANSCRIPT_BYTES or not KEY.fullmatch(self.model):
+        if self.num_bytes > MAX_TRANSCRIPT_BYTES or self.part > MAX_PART or not KEY.fullmatch(self.model):
             raise ValueError("not the place of a transcript")
 
 
@@ -174,6 +180,7 @@ class TranscriptStore:
         self.places: dict[str, TranscriptPlace] = {}
         """{video id: where its transcript lies}"""
         self._read_index()
+        self._refuse_shared_bytes()
 
     def _read_index(self) -> None:
         path = self.folder / INDEX_NAME
@@ -194,6 +201,18 @@ class TranscriptStore:
                 self.places.pop(place.video_id, None)
                 self.places[place.video_id] = place
 
+    def _refuse_shared_bytes(self) -> None:
+        """Raise ``UserError`` if transcripts share bytes of a part: reading all would take many times its size."""
+        ends: dict[int, int] = {}
+        for place in sorted(self.places.values(), key=lambda place: (place.part, place.offset)):
+            if place.offset < ends.get(place.part, 0):
+                where = f"{self.folder / INDEX_NAME}, video {place.video_id!r}"
+                raise UserError(
+                    f"{where}: its transcript begins inside of another; remove {self.folder}, and run "
+                    "vlalign-transcribe again"
+                )
+            ends[place.part] = place.offset + place.num_bytes
+
     def models(self) -> dict[str, int]:
         """Return {key of what made transcripts: number of them}."""
         counts: dict[str, int] = {}
@@ -206,10 +225,23 @@ class TranscriptStore:
         return self.folder / "models" / f"{key}.json"
 
     def describe_model(self, key: str) -> dict[str, Any]:
-        """Return what made the transcripts with this key; empty if that is not known any more."""
+        """Return what made the transcripts with this key; empty if that is not known any more.
+
+        Raises:
+            UserError: The file is damaged, or a link.
+        """
         path = self.model_file(key)
-        about = read_json(path) if KEY.fullmatch(key) and path.is_file() else {}
-        return about if isinstance(about, dict) else {}
+        if not os.path.lexists(path):
+            return {}
+        todo = "remove it; vlalign-transcribe writes it again"
+        with refuse_unreadable(path, "not what made transcripts", todo), open_to_read(path, "rb") as file:
+            content = file.read(MAX_MODEL_BYTES + 1)
+            if len(content) > MAX_MODEL_BYTES:
+                raise ValueError(f"it has more than {MAX_MODEL_BYTES >> 20} MiB")
+            about = json.loads(content)
+            if not isinstance(about, dict):
+                raise ValueError(f"a {type(about).__name__}; expected an object")
+        return about
 
     def write_model(self, key: str, about: Mapping[str, Any]) -> None:
         """Write what makes the transcripts with this key, unless it is there."""
@@ -224,7 +256,7 @@ class TranscriptStore:
             OSError: It cannot be written.
         """
         make_folder(self.folder)
-        line = json.dumps(transcript.to_json(), ensure_ascii=False).encode() + b"\n"
+        line = transcript.to_line()
         part = self._open_part()
         offset = _append(self._part_path(part), line)
         place = TranscriptPlace(
@@ -274,12 +306,12 @@ class TranscriptStore:
             return
         changed = {self.places[video_id].part for video_id in gone}
         kept = {video_id: place for video_id, place in self.places.items() if video_id not in gone}
-        number = max((self._numbers_of_parts()), default=0)
+        number = self._last_part()
         for part in sorted(changed):
             places = [place for place in kept.values() if place.part == part]
             if not places:
                 continue
-            number += 1
+            number = self._part_after(number)
             with (
                 atomic_write(self._part_path(number)) as partial,
                 partial.open("wb") as new,
@@ -302,11 +334,24 @@ class TranscriptStore:
             return []
         return [int(match[1]) for name in os.listdir(self.folder) if (match := PART_NAME.fullmatch(name))]
 
+    def _last_part(self) -> int:
+        """Return the highest number of a part that is there or that the index names; 0 if there is none."""
+        return max([0, *self._numbers_of_parts(), *(place.part for place in self.places.values())])
+
+    def _part_after(self, number: int) -> int:
+        if number >= MAX_PART:
+            raise UserError(
+                f"{self._part_path(number)}: the last number that a part may have; remove {self.folder}, and run "
+                "vlalign-transcribe again"
+            )
+        return number + 1
+
     def _open_part(self) -> int:
         """Return the number of the part to append to."""
-        number = max(self._numbers_of_parts(), default=0)
+        number = self._last_part()
         path = self._part_path(number)
-        return number + 1 if path.exists() and path.stat().st_size > MAX_PART_BYTES else number
+        is_full = path.exists() and path.stat().st_size > MAX_PART_BYTES
+        return self._part_after(number) if is_full else number
 
 
 def _append(path: Path, line: bytes) -> int:

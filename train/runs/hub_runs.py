@@ -4,13 +4,14 @@ A run of the hub is a stranger's. Only the files of an exported run are taken, b
 their own without links: the hub's cache links its files to each other.
 """
 
+import os
 import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from ...storage.common.errors import UserError
-from ...storage.common.files import check_regular, read_object
+from ...storage.common.errors import UserError, refuse_unreadable
+from ...storage.common.files import read_object
 from ...storage.common.terminal import note_once
 from ...storage.common.user_state import cache_folder
 from ...storage.common.writing import atomic_write, make_folder
@@ -65,7 +66,9 @@ def hub_run(name: str) -> Path:
         raise UserError(f"{snapshot}: expected a folder of the hub's cache, called as a commit")
     if not (snapshot / RUN_FILE).is_file():
         raise UserError(f"run {name}: has no {RUN_FILE}; expected a run that vlalign-runs export wrote")
-    if not is_exported(read_object(_blob(snapshot / RUN_FILE), MAX_RUN_FILE_BYTES)):
+    with refuse_unreadable(f"run {name}", f"{RUN_FILE} is not what vlalign-runs export writes"):
+        about = read_object(_blob(snapshot / RUN_FILE), MAX_RUN_FILE_BYTES)
+    if not is_exported(about):
         raise UserError(f"run {name}: was not exported; expected what vlalign-runs export writes")
     folder = cache_folder("runs") / snapshot.name / model.replace("/", "--")
     if not (folder / RUN_FILE).exists():
@@ -94,8 +97,10 @@ def _blob(path: Path) -> Path:
     Raises:
         UserError: It leads out of the repository's folder in the cache, or to something else than a file.
     """
-    repository, found = next(parent.parent for parent in path.parents if parent.name == "snapshots"), path.resolve()
+    repository = next(parent.parent for parent in path.parents if parent.name == "snapshots")
+    found = Path(os.path.realpath(path))  # Path.resolve raises RuntimeError for a link to itself
     if repository.resolve() not in found.parents:
         raise UserError(f"{path}: a link to {found}, out of {repository}; remove this folder, it is not as the hub's")
-    check_regular(found)
+    if not found.is_file():
+        raise UserError(f"{path}: leads to no file, as in no cache of the hub; remove this folder")
     return found

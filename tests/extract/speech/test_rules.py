@@ -117,7 +117,7 @@ def test_segments_of_no_length_get_one():
     assert (segment.start_seconds, segment.confidence) == (3.0, 0.7) and segment.end_seconds > 3
 
 
-PART = RecognisedPart(900, "en", 1.0, [SURE])
+PART = RecognisedPart(200_000, "en", 1.0, [SURE])
 
 
 def test_answers_arrive_as_they_were_sent():
@@ -131,6 +131,7 @@ def test_answers_arrive_as_they_were_sent():
     "change",
     [
         {"num_done": 0},
+        {"num_done": 900},
         {"num_done": 320_001},
         {"num_done": True},
         {"language": "../x"},
@@ -140,6 +141,8 @@ def test_answers_arrive_as_they_were_sent():
         {"windows": [asdict(SURE)] * 5000},
         {"windows": [asdict(SURE) | {"speech_seconds": 1e9}]},
         {"windows": [asdict(SURE) | {"log_probability": float("nan")}]},
+        {"windows": [asdict(SURE) | {"log_probability": 10**400}]},
+        {"windows": [asdict(SURE) | {"words": [["a", 0, 1, 0.5]] * 1000}] * 2},
         {"windows": [asdict(SURE) | {"words": [["a", 0, 22.0, 0.5]]}]},
         {"windows": [asdict(SURE) | {"words": [["a", 2, 1, 0.5]]}]},
         {"windows": [asdict(SURE) | {"words": [["a", 0, 1, -0.5]]}]},

@@ -184,6 +184,26 @@ def test_damaged_models_get_one_line(tmp_path, model, name):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["model.bin", "tokenizer.json", "vocabulary.txt"])
+def test_a_model_whose_files_are_gigantic_is_refused_before_they_are_read(tmp_path, model, name):
+    for path in model.iterdir():
+        if path.name != name:
+            (tmp_path / path.name).symlink_to(path)
+    with open(tmp_path / name, "wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(SettingError, match=rf"{name} has 1,048,576 MiB; expected at most"):
+        find_model(str(tmp_path))
+
+
+def test_a_transcript_that_is_too_large_costs_one_video(tmp_path, model, monkeypatch):
+    dataset = spoken_dataset(tmp_path, ("german", "english"))
+    monkeypatch.setattr(speech_video, "MAX_TRANSCRIPT_BYTES", 500)
+    result = transcribe_dataset(settings_of(dataset, model))
+    assert (result.transcribed, result.failed) == (["german"], ["english"])
+    failure = read_failures(dataset.transcripts / "failures.jsonl")["english"]
+    assert "a transcript of" in failure.message
+
+
 def test_a_recogniser_that_is_killed_costs_one_video(tmp_path, model, monkeypatch):
     dataset = spoken_dataset(tmp_path, ("german", "english"))
     recognise, kills = Recogniser.recognise, []

@@ -1,7 +1,8 @@
 """Transcripts on disk: an index and logs, to which killed processes may have written half."""
 
 import json
-from dataclasses import replace
+import os
+from dataclasses import asdict, replace
 
 import pytest
 from vlalign.storage.captions import transcripts
@@ -146,3 +147,57 @@ def test_the_model_is_described_once(tmp_path):
     store.write_model(KEY, {"model": "tiny"})
     store.write_model(KEY, {"model": "other"})
     assert store.describe_model(KEY) == {"model": "tiny"} and store.describe_model("../x") == {}
+
+
+def index_of(store: TranscriptStore, **change) -> None:
+    """Write an index whose lines differ from those of a store."""
+    lines = [json.dumps(asdict(replace(place, **change))) + "\n" for place in store.places.values()]
+    (store.folder / "index.jsonl").write_text("".join(lines), encoding="utf-8")
+
+
+def test_an_index_names_no_byte_twice_so_a_small_folder_takes_no_large_time_or_disk(tmp_path):
+    store = TranscriptStore(tmp_path)
+    for name in "abc":
+        store.add(transcript(name))
+    index_of(store, offset=0)
+    with pytest.raises(UserError, match="'b': its transcript begins inside of another; remove"):
+        TranscriptStore(tmp_path)
+
+
+def test_a_part_with_a_strange_number_is_refused_or_left_alone(tmp_path):
+    store = TranscriptStore(tmp_path)
+    store.add(transcript("a"))
+    for digits in ("9" * 30, "\u0661" * 5):
+        (tmp_path / f"part-{digits}.jsonl").write_text("mine")
+    store.add(transcript("b"))
+    assert TranscriptStore(tmp_path).places["b"].part == 0
+    (tmp_path / "part-999999999.jsonl").write_text("")
+    with pytest.raises(UserError, match="the last number that a part may have"):
+        TranscriptStore(tmp_path).remove(["a"])
+    assert [each.video_id for each in TranscriptStore(tmp_path)] == ["a", "b"]
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "huge", "list"])
+def test_what_made_transcripts_is_a_small_file_of_the_folder(tmp_path, kind):
+    store = TranscriptStore(tmp_path / "transcripts")
+    store.write_model(KEY, {"model": "small"})
+    assert store.describe_model(KEY) == {"model": "small"} and store.describe_model("../" + KEY) == {}
+    path, secret = store.model_file(KEY), tmp_path / "secret.json"
+    path.unlink()
+    secret.write_text('{"model": "a secret of this machine"}')
+    if kind == "link":
+        path.symlink_to(secret)
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_text("[]" if kind == "list" else json.dumps({"model": "x" * (2 << 20)}))
+    with pytest.raises(UserError, match=f"{KEY}.json: .*remove it") as caught:
+        store.describe_model(KEY)
+    assert "secret of" not in str(caught.value) and len(str(caught.value)) < 1000
+
+
+def test_names_of_languages_are_text(tmp_path):
+    values = transcript("a").to_json()
+    for name in ("languages", "left_out"):
+        with pytest.raises(ValueError, match="valid Unicode"):
+            Transcript.from_json(values | {name: {"\ud800": 1.0}})

@@ -172,6 +172,35 @@ def test_a_link_out_of_the_repository_is_refused(copied, tmp_path):
     assert not list((tmp_path / "cache").rglob("run.json"))  # what is not complete is no run
 
 
+@pytest.mark.parametrize("content", [b"{", b"[]", b"[" * 100_000, b"\xff\xfe{", None], ids=repr)
+def test_a_damaged_or_gigantic_description_is_refused_in_one_line(copied, content):
+    (copied / "run.json").unlink()
+    if content is None:
+        with open(copied / "run.json", "wb") as file:
+            file.truncate(1 << 40)
+    else:
+        (copied / "run.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"run.json is not what vlalign-runs export writes \(") as caught:
+        load_run(NAME)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("kind", ["itself", "nothing", "pipe", "folder"])
+def test_what_is_no_file_in_the_cache_is_refused(copied, tmp_path, kind):
+    path = copied / "labels.json"
+    path.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path = copied / "text_encoder" / "more.json"
+        path.symlink_to("more.json" if kind == "itself" else copied.parents[1] / "blobs" / "none")
+    with pytest.raises(UserError, match=f"{path.name}: leads to no file"):
+        load_run(NAME)
+    assert not list((tmp_path / "cache").rglob("run.json"))
+
+
 def test_a_model_and_a_run_that_was_not_exported_are_refused(copied):
     model = copied.parents[2] / "models--me--model"
     (model / "refs").mkdir(parents=True)
