@@ -2,7 +2,8 @@
 
 ``load_extractor`` and ``extract_video`` are all that one video needs. ``extract_dataset`` extracts a whole data set
 into its stores, as ``vlalign-extract`` does; ``plan_extraction`` and ``verify_dataset`` are its ``--plan`` and
-``--verify-against``. ``transcribe_video`` and ``transcribe_dataset`` give what is spoken.
+``--verify-against``. ``transcribe_video`` and ``transcribe_dataset`` give what is spoken; the latter also
+gives the text in frames.
 """
 
 from __future__ import annotations

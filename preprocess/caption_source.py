@@ -53,9 +53,15 @@ def choose_source(settings: PreprocessingSettings) -> CaptionSource:
         spec = DATASETS.get(name)
     is_own = spec is None and name != DEMO
     has_subtitles = is_own and annotations is not None and _are_subtitles(annotations)
-    has_transcripts = is_own and annotations is None and bool(subtitles.spoken_videos(dataset))
+    has_transcripts = is_own and annotations is None and _is_transcribed(dataset, dataset.transcripts)
+    has_text = is_own and annotations is None and _is_transcribed(dataset, dataset.text_in_frames)
     protocols = subtitles.PROTOCOLS if has_subtitles or has_transcripts else spec.protocols if spec else ("",)
+    if has_text:
+        protocols = (*filter(None, protocols), subtitles.TEXT_PROTOCOL)
     if protocol is not None and protocol not in protocols:
+        if protocol == subtitles.TEXT_PROTOCOL and is_own and annotations is None:
+            todo = f"run vlalign-transcribe --dataset {name} --what text first"
+            raise SettingError("protocol", protocol, f"no listed video has text in its frames; {todo}")
         expected = f"expected one of {', '.join(protocols)}" if any(protocols) else "it has no protocols"
         raise SettingError("protocol", protocol, f"not a protocol of data set {name!r}; {expected}")
     if spec is not None:
@@ -63,13 +69,18 @@ def choose_source(settings: PreprocessingSettings) -> CaptionSource:
     provenance = CaptionProvenance(seed=seed)
     if name == DEMO:
         return CaptionSource(dataset, in_one_process(partial(demo.read, annotations, seed)), provenance)
+    if has_text and protocol == subtitles.TEXT_PROTOCOL:
+        return _text_in_frames(dataset, settings)
     if has_transcripts:
         return _spoken(replace(dataset, protocol=settings.protocol or ""), protocol or subtitles.PROTOCOLS[0], settings)
+    if has_text:
+        raise UserError(f"data set {name!r}: its only captions are text in frames; pass --protocol text")
     if annotations is None:
         raise UserError(
             f"data set {name!r}: not one of {known_datasets()}; for your own captions pass --annotations FILE, "
             f"a {custom.SUFFIXES} with the columns {', '.join(custom.REQUIRED)}, or a folder with subtitles; "
-            "vlalign-transcribe makes captions of what is spoken; for a reader of your own pass --dataset MODULE:NAME"
+            "vlalign-transcribe makes captions of what is spoken, or of text in frames; for a reader of your own pass "
+            "--dataset MODULE:NAME"
         )
     if not annotations.exists():
         raise SettingError("annotations", annotations, f"no such file; expected a {custom.SUFFIXES} with captions")
@@ -112,15 +123,34 @@ def _spoken(dataset: DatasetFolder, protocol: str, settings: PreprocessingSettin
     """
     refuse_other_folders(dataset, dataset.read_videos())
     provenance = CaptionProvenance(
-        seed=settings.seed, protocol=protocol, speech=True, facts=_facts_of_transcripts(dataset)
+        seed=settings.seed,
+        protocol=protocol,
+        speech=True,
+        facts=_facts_of_transcripts(TranscriptStore(dataset.transcripts)),
     )
     read = partial(subtitles.read_beside, dataset, protocol, settings.seed, language=settings.language)
     return CaptionSource(dataset, in_one_process(read), provenance)
 
 
-def _facts_of_transcripts(dataset: DatasetFolder) -> dict[str, int | str]:
+def _text_in_frames(dataset: DatasetFolder, settings: PreprocessingSettings) -> CaptionSource:
+    """Return the reader of text in frames."""
+    provenance = CaptionProvenance(
+        seed=settings.seed,
+        protocol=subtitles.TEXT_PROTOCOL,
+        text_in_frames=True,
+        facts=_facts_of_transcripts(TranscriptStore(dataset.text_in_frames)),
+    )
+    read = partial(subtitles.read_text, dataset, settings.seed)
+    return CaptionSource(replace(dataset, protocol=subtitles.TEXT_PROTOCOL), in_one_process(read), provenance)
+
+
+def _is_transcribed(dataset: DatasetFolder, folder: Path) -> bool:
+    """Return whether a folder of transcripts has one of a listed video, with segments."""
+    return bool(subtitles.transcribed_videos(dataset, TranscriptStore(folder)))
+
+
+def _facts_of_transcripts(store: TranscriptStore) -> dict[str, int | str]:
     """Return how many videos are transcribed, and by which models."""
-    store = TranscriptStore(dataset.transcripts)
     if not store.places:
         return {}
     keys = list(store.models())

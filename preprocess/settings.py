@@ -71,11 +71,13 @@ class CaptionProvenance:
     """Steps of each instructional task."""
     speech: bool | None = None
     """True if the captions are the speech of the videos, so that search can look for spoken words."""
+    text_in_frames: bool | None = None
+    """True if the captions are the text in frames."""
     plugins: Mapping[str, PluginFacts] | None = None
     """The ``dataset`` of somebody's own module that read the captions: its name, module and SHA-256."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, without those that are None."""
         values = {"seed": self.seed, "protocol": self.protocol, **self.facts, "task": self.task, "steps": self.steps}
-        values |= {"speech": self.speech, "plugins": self.plugins}
+        values |= {"speech": self.speech, "text_in_frames": self.text_in_frames, "plugins": self.plugins}
         return {name: value for name, value in values.items() if value is not None}

@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 
 from vlalign.extract.cli.transcribe import run_transcribe, transcribe_parser
-from vlalign.extract.speech.dataset import TranscriptionResult, transcribe_dataset
-from vlalign.extract.speech.settings import TranscriptionSettings
+from vlalign.extract.transcription.dataset import TranscriptionResult, transcribe_dataset
+from vlalign.extract.transcription.settings import TranscriptionSettings
 from vlalign.ray_jobs.cluster import add_address, connect, spread
 from vlalign.storage.cli.command import run_command
 from vlalign.storage.common.errors import SettingError

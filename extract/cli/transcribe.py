@@ -10,8 +10,9 @@ from ...storage.common.settings import names_of_options
 from ...storage.common.terminal import number_of, say, show, warn
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.dataset.synced import is_synced
-from ..speech.dataset import TranscriptionResult, transcribe_dataset
-from ..speech.settings import TranscriptionSettings
+from ..ocr.model import check_installed
+from ..transcription.dataset import TranscriptionResult, transcribe_dataset
+from ..transcription.settings import SPEECH, TranscriptionSettings
 
 Transcribe = Callable[[TranscriptionSettings], TranscriptionResult]
 
@@ -28,8 +29,9 @@ def make_parser() -> Parser:
     """Return the parser of ``vlalign-transcribe``."""
     return transcribe_parser(
         "vlalign-transcribe",
-        "Transcribe what is spoken in the videos of a data set, with the times of words.",
-        "vlalign-transcribe --dataset mine\n  vlalign-transcribe --dataset mine --weights models/whisper-small",
+        "Transcribe what is spoken in the videos of a data set, with the times of words; or the text in their frames.",
+        "vlalign-transcribe --dataset mine\n  vlalign-transcribe --dataset mine --weights models/whisper-small\n"
+        "  vlalign-transcribe --dataset mine --what text",
     )
 
 
@@ -40,17 +42,21 @@ def run_transcribe(args: argparse.Namespace, transcribe: Transcribe = transcribe
         args: The options.
         transcribe: ``transcribe_dataset``, or a function that does the same elsewhere.
     """
-    import faster_whisper  # noqa: F401 (says before any work is done how to install it)
-
     if args.dataset is None:
         raise UserError(f"--dataset is missing: the name of a data set under {args.root}")
     dataset = DatasetFolder(args.root, args.dataset)
     settings = TranscriptionSettings(dataset=dataset.path, **given_settings(args, TranscriptionSettings))
+    is_speech = settings.what == SPEECH
+    if is_speech:
+        import faster_whisper  # noqa: F401 (says before any work is done how to install it)
+    else:
+        check_installed()
     result = transcribe(settings)
-    done, hours = len(result.transcribed), result.sound_seconds / 3600
+    done, hours = len(result.transcribed), result.duration_seconds / 3600
     show(
-        f"{dataset.transcripts}: {number_of(done, 'videos')} transcribed ({hours:,.2f} h of sound, "
-        f"{number_of(result.num_with_speech, 'videos')} with speech), {number_of(len(result.failed), 'videos')} failed"
+        f"{settings.transcripts}: {number_of(done, 'videos')} transcribed ({hours:,.2f} h of "
+        f"{'sound' if is_speech else 'video'}, {number_of(result.num_with_text, 'videos')} with {settings.what}), "
+        f"{number_of(len(result.failed), 'videos')} failed"
     )
     if result.num_at_addresses:
         warn(
@@ -58,8 +64,8 @@ def run_transcribe(args: argparse.Namespace, transcribe: Transcribe = transcribe
             "first, and list the files"
         )
     if result.complete:
-        reads_them = "vlalign-sync" if is_synced(dataset.path) else "vlalign-preprocess"
-        say(next_call(reads_them, args.root, args.dataset))
+        reads_them = "vlalign-sync" if is_speech and is_synced(dataset.path) else "vlalign-preprocess"
+        say(next_call(reads_them, args.root, args.dataset, protocol=None if is_speech else settings.what))
     return EXIT_DONE if result.complete else EXIT_INCOMPLETE
 
 

@@ -4,19 +4,17 @@ import contextlib
 import json
 import os
 import subprocess
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
 from ...storage.common.child_connection import start_connected
-from ...storage.common.errors import UserError
-from ...storage.common.packages import EXTRAS, install_command
 from ...storage.common.programs import python_command, without_current_folder
 from ...storage.common.validation import is_number
 from ..decoding import sandbox
 from ..decoding.errors import VideoError
 from .lines import TextLine
+from .model import check_installed
 
 FRAME_SECONDS = 120.0
 """Time in which a frame is read, or the models are loaded. A frame of 1280 x 720 takes about 1.5 s of one core."""
@@ -40,9 +38,7 @@ class TextReader:
         Raises:
             UserError: RapidOCR is not installed.
         """
-        if any(find_spec(name) is None for name in ("rapidocr", "onnxruntime")):
-            todo = install_command(EXTRAS["ocr"], "onnxruntime>=1.22")
-            raise UserError(f"text in frames: RapidOCR is not installed; install it with: {todo}")
+        check_installed()
         environment = without_current_folder(sandbox.environment(os.environ))
         environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         self._process, self._connection = start_connected(python_command(COMMAND), environment)
@@ -53,6 +49,11 @@ class TextReader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def usable(self) -> bool:
+        """False once it has been closed, such as after an error."""
+        return not self._connection.closed
 
     def read(self, frame: np.ndarray) -> list[TextLine]:
         """Return the lines of text in a frame, from top to bottom as the library orders them.

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,20 +22,28 @@ BLOCK_PX, MAX_DIFFERENCE = 16, 4
 """A frame has the text of the one before if no block of so many pixels a side differs by more, of 255, in the mean."""
 
 
-def video_text(path: str | Path, reader: TextReader, *, folders: Sequence[str] | None = None) -> list[TextSpan]:
+@dataclass(frozen=True, kw_only=True)
+class VideoText:
+    """The text in a video's frames."""
+
+    spans: Sequence[TextSpan]
+    """The lines of text by start, each with the seconds in which it is shown."""
+    duration_seconds: float
+    partial: str
+    """The parts of the video that are missing or damaged; empty if none are."""
+
+
+def video_text(path: str | Path, reader: TextReader, *, folders: Sequence[str] | None = None) -> VideoText:
     """Read the text in a video or an image, one frame a second. Frames that look the same are read once.
 
     >>> with TextReader() as reader:  # doctest: +SKIP
-    ...     video_text("talk.mp4", reader)
+    ...     video_text("talk.mp4", reader).spans
     [TextSpan(text='Chapter 3', start_seconds=12.0, end_seconds=19.0, confidence=0.99, box=(0.1, 0.1, 0.4, 0.2))]
 
     Args:
         path: The file. It is decoded in the sandbox of the decoders.
         reader: Reads the frames; for many videos, start it once.
         folders: Where the file must lie when it is opened; None for anywhere.
-
-    Returns:
-        The lines of text by start, each with the seconds in which it is shown.
 
     Raises:
         VideoError: The video cannot be decoded, or its text not be read.
@@ -45,7 +54,7 @@ def video_text(path: str | Path, reader: TextReader, *, folders: Sequence[str] |
         request = Request(str(Path(path).absolute()), [SPEC], excluded_decoders=excluded, folders=folders)
         attempt = _Attempt(request, reader)
         try:
-            return attempt.spans()
+            return attempt.text()
         except VideoError as error:
             failure = failure or error
             if error.kind not in RETRY_KINDS or not attempt.decoder or attempt.decoder in excluded:
@@ -61,14 +70,16 @@ class _Attempt:
         self.decoder = ""
         """The decoder that failed; empty if none did."""
 
-    def spans(self) -> list[TextSpan]:
+    def text(self) -> VideoText:
         with closing(DecodeProcess([SPEC])) as process:
-            lines, duration = self._lines(process)
+            lines, finished = self._lines(process)
+        duration = finished.duration_seconds
         starts, ends, _ = window_times(len(lines), 0, SPEC.window, SPEC.fps, duration, stride=1)
-        return merge_lines(zip(starts.tolist(), ends.tolist(), lines, strict=True))
+        spans = merge_lines(zip(starts.tolist(), ends.tolist(), lines, strict=True))
+        return VideoText(spans=spans, duration_seconds=duration, partial=finished.partial)
 
-    def _lines(self, process: DecodeProcess) -> tuple[list[list[TextLine]], float]:
-        """Return the lines of each frame, and how long the video is."""
+    def _lines(self, process: DecodeProcess) -> tuple[list[list[TextLine]], DecodingFinished]:
+        """Return the lines of each frame, and the decoder's summary."""
         lines: list[list[TextLine]] = []
         before = np.zeros(0)
         process.start(self._request)
@@ -92,7 +103,7 @@ class _Attempt:
                 elif isinstance(message, DecodingFinished):
                     if message.num_frames != [len(lines)]:
                         raise InvalidMessage("the end of another video")
-                    return lines, message.duration_seconds
+                    return lines, message
             except InvalidMessage as error:
                 raise process.refused(error) from None
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from ...storage.captions.transcripts import SpokenSegment, TimedWord
+from ...storage.captions.transcripts import TimedWord, TranscriptSegment
 
 MAX_SECONDS = 6.0
 """A segment that would last longer is ended. HowTo100M's captions last 4 s on average (Miech et al. 2019, Table 1)."""
@@ -14,7 +14,7 @@ SENTENCE_ENDS = (".", "?", "!", "…", "。", "\uff1f", "\uff01", "।", "؟")
 """Of scripts that Whisper writes; two are full-width."""
 
 
-def segments_of(words: Sequence[tuple[str, float, float, float]]) -> list[SpokenSegment]:
+def segments_of(words: Sequence[tuple[str, float, float, float]]) -> list[TranscriptSegment]:
     """Return segments that end with a sentence, before a pause, or after ``MAX_SECONDS``.
 
     Args:
@@ -37,11 +37,11 @@ def _groups(words: Sequence[tuple[str, float, float, float]]) -> Iterator[list[t
         yield group
 
 
-def _segment(group: Sequence[tuple[str, float, float, float]]) -> SpokenSegment:
+def _segment(group: Sequence[tuple[str, float, float, float]]) -> TranscriptSegment:
     """Return a segment; it has a length, even if all of its words were put to one time."""
     start = group[0][1]
     end = max(group[-1][2], start + 0.1)
-    return SpokenSegment(
+    return TranscriptSegment(
         start_seconds=round(start, 2),
         end_seconds=round(end, 2),
         text=" ".join("".join(word for word, *_ in group).split()),

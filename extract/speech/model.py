@@ -2,13 +2,13 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ...storage.common.errors import SettingError, UserError
+from ...storage.common.errors import SettingError
 from ...storage.common.files import check_regular, sha256_of
 from ...storage.hub.files import download
 from ...storage.hub.names import is_hub_name, read_hub_name
@@ -87,26 +87,3 @@ def find_model(weights: str) -> SpeechModel:
             problem = f"has {size >> 20:,} MiB; expected at most {limit >> 20:,}, as in a Whisper model"
             raise SettingError("weights", weights, f"{path} {problem}")
     return SpeechModel(title, revision, files, sha256_of(files[WEIGHTS_FILE]))
-
-
-def check_same_model(
-    model: SpeechModel, others: Mapping[str, int], describe: Callable[[str], Mapping[str, Any]]
-) -> None:
-    """Raise ``UserError`` if transcripts of another model are there.
-
-    Args:
-        model: The model that is asked for.
-        others: {key of another model: number of its transcripts}
-        describe: Returns what made the transcripts with a key.
-    """
-    if not others:
-        return
-    key = next(iter(others))
-    about = describe(key)
-    known = about.get("model")
-    before = f"{str(known)[:80]!r} (SHA-256 {str(about.get('sha256'))[:12]!r})" if known else f"a model {key}"
-    raise UserError(
-        f"{sum(others.values()):,} transcripts are of {before}, and weights {model.name} (SHA-256 "
-        f"{model.sha256[:12]}) would make others; pass the model of before, or transcribe all videos again by "
-        "vlalign-transcribe --replace with these --weights"
-    )

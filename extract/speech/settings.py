@@ -1,43 +1,4 @@
-"""Settings of a transcription. Imports nothing heavy."""
-
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
-
-from ...storage.common.settings import Settings, setting
-from ...storage.dataset.folder import DatasetFolder, dataset_at
+"""The default model of speech. Imports nothing heavy."""
 
 DEFAULT_MODEL = "hf:Systran/faster-whisper-small"
 """Knows about 100 languages; 464 MB (MIT licence)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TranscriptionSettings(Settings):
-    """The settings of ``transcribe_dataset``. Those that are declared with ``setting`` are options of
-    ``vlalign-transcribe`` and of the cluster job.
-
-    Raises:
-        SettingError: A value cannot be used.
-    """
-
-    dataset: Path | str
-    """The data set's folder, ``<root>/<data set>``, which lists videos."""
-    weights: str = setting(
-        DEFAULT_MODEL,
-        "folder of a Whisper model in CTranslate2's form (model.bin, config.json, tokenizer.json, vocabulary), or "
-        "hf:ORG/MODEL[@REVISION], one of the hub",
-        metavar="FOLDER",
-    )
-    device: str = setting("auto", "cpu, cuda or cuda:N; auto: the first GPU, or the CPU")
-    replace: bool = setting(False, "transcribe again the videos that another model has transcribed")
-    retry_failed: bool = setting(False, "transcribe only the videos that failed before")
-    allow_folder: Sequence[Path] = ()
-    """Folders outside the root in which listed videos may lie. They are remembered for later calls."""
-    video_ids: Collection[str] | None = None
-    """Ids of the videos to transcribe; None: all that the data set lists."""
-
-    @cached_property
-    def folder(self) -> DatasetFolder:
-        """The data set's folder and the paths in it."""
-        return dataset_at(self.dataset)

@@ -73,6 +73,10 @@ def _are_steps(value: Any) -> bool:
     )
 
 
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
 def _are_shares(value: Any) -> bool:
     return isinstance(value, dict) and all(type(each) in (int, float) and 0 <= each <= 1 for each in value.values())
 
@@ -85,7 +89,8 @@ ABOUT_RULES = {
     "protocol": (is_text, "a text"),
     "task": (is_text, "a text"),
     "steps": (_are_steps, "lists of texts by task"),
-    "speech": (lambda value: isinstance(value, bool), "true or false"),
+    "speech": (_is_flag, "true or false"),
+    "text_in_frames": (_is_flag, "true or false"),
     OTHER_LANGUAGES: (_are_shares, "a number from 0 to 1 for each language"),
     EXTRA_COLUMNS: (_are_names, "a list of different names"),
 }

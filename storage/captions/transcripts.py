@@ -1,6 +1,7 @@
-"""Transcripts of a data set's videos: what is spoken, and when.
+"""Transcripts of a data set's videos: what is spoken, or the text in frames, and when.
 
-``transcripts/`` has logs, to which one process at a time appends, so that a million videos need a few files:
+``transcripts/`` (speech) and ``text_in_frames/`` have logs, to which one process at a time appends, so that a million
+videos need a few files:
 
 - ``part-00000.jsonl``, ...: a transcript on each line, in the form of Whisper's JSON with more fields.
 - ``index.jsonl``: where the transcript of each video lies. A line of it is written after the transcript is on disk, so
@@ -47,20 +48,21 @@ class TimedWord:
 
 
 @dataclass(frozen=True)
-class SpokenSegment:
-    """A few seconds of speech."""
+class TranscriptSegment:
+    """A few seconds of speech, or a line of text in frames while it is shown."""
 
     start_seconds: float
     end_seconds: float
     text: str
     confidence: float
-    """Mean probability of the words."""
+    """Mean probability of the words, or of what was read in the frames."""
     words: Sequence[TimedWord] = ()
+    """Those that are spoken; the text in frames has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Transcript:
-    """What is spoken in a video. Without speech, or without sound, there are no segments."""
+    """What is spoken in a video, or the text in its frames. Without either, there are no segments."""
 
     video_id: str
     source: str
@@ -68,16 +70,16 @@ class Transcript:
     model: str
     """Key of what made it (``TranscriptStore.describe_model``)."""
     duration_seconds: float
-    """End of the sound; 0 if there is none."""
+    """End of the sound, or of the video if its frames were read; 0 if there is none."""
     languages: Mapping[str, float] = field(default_factory=dict)
-    """{language, such as "en": seconds of speech in it}, the most spoken one first."""
+    """{language, such as "en": seconds of speech in it}, the most spoken one first; none for text in frames."""
     language_probability: float | None = None
     """Mean probability of these languages, as the model sees them; None if the model knows only one."""
     left_out: Mapping[str, float] = field(default_factory=dict)
     """{why speech was left out: seconds of it}"""
     partial: str = ""
-    """The parts of the sound that are missing or damaged; empty if none are."""
-    segments: Sequence[SpokenSegment] = ()
+    """The parts of the sound or video that are missing or damaged; empty if none are."""
+    segments: Sequence[TranscriptSegment] = ()
 
     @property
     def language(self) -> str:
@@ -111,7 +113,7 @@ class Transcript:
             ValueError, TypeError, KeyError: It is something else.
         """
         segments = [
-            SpokenSegment(
+            TranscriptSegment(
                 *_times(row["start"], row["end"]),
                 _text(row["text"]),
                 _share(row["confidence"]),

@@ -11,7 +11,10 @@ from .parser import Parser, new_parser
 
 COMMANDS = {
     "extract": ("vlalign.extract.cli.extract", "run feature extractors over videos"),
-    "transcribe": ("vlalign.extract.cli.transcribe", "transcribe what is spoken in videos"),
+    "transcribe": (
+        "vlalign.extract.cli.transcribe",
+        "transcribe what is spoken in videos, or text in frames",
+    ),
     "preprocess": ("vlalign.preprocess.cli", "read captions and tag their words"),
     "train": ("vlalign.train.cli.train", "train a video-text model on features and captions"),
     "evaluate": ("vlalign.train.cli.evaluate", "evaluate a run, and write a report"),

@@ -391,10 +391,12 @@ def default_root() -> Path:
     return Path(os.environ.get("VLALIGN_ROOT", "vlalign_data"))
 
 
-def next_call(command: str, root: Path, dataset: str, stores: str | None = None) -> str:
+def next_call(command: str, root: Path, dataset: str, stores: str | None = None, *, protocol: str | None = None) -> str:
     """Return a line that says which command to call next, for a data set, whose stores may be one's own."""
     options = ["--dataset", dataset] if root == default_root() else ["--root", str(root), "--dataset", dataset]
-    return f"now: {shlex.join([command, *options, *(['--stores', stores] if stores else [])])}"
+    options += ["--stores", stores] if stores else []
+    options += ["--protocol", protocol] if protocol else []
+    return f"now: {shlex.join([command, *options])}"
 
 
 def add_dataset(parser: Parser) -> None:

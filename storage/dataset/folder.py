@@ -77,8 +77,13 @@ class DatasetFolder:
 
     @property
     def transcripts(self) -> Path:
-        """Folder of the transcripts (``storage.captions.transcripts``)."""
+        """Folder of the transcripts of speech (``storage.captions.transcripts``)."""
         return self.path / "transcripts"
+
+    @property
+    def text_in_frames(self) -> Path:
+        """Folder of the transcripts of text in frames, in the same form."""
+        return self.path / "text_in_frames"
 
     @property
     def pairs(self) -> Path:

@@ -84,7 +84,8 @@ def open_caption_scores(
     if not folder.encoder.reads_texts:
         return ""
     about_captions = read_captions_about(folder.encoder.dataset.captions)
-    if about_captions is None or about_captions.get("speech"):  # what is spoken does not say what is seen
+    if about_captions is None or about_captions.get("speech") or about_captions.get("text_in_frames"):
+        # what is spoken or written does not say what is seen
         return TOO_FEW_CAPTIONS
     captions = read_captions(folder.encoder.dataset.captions)
     about = [folder.key, is_normalised, captions.key, [shard.path.name for shard in index.shards]]

@@ -414,8 +414,8 @@ def _transcribe(
     if weights is None:
         return []
     from ...extract.pipeline.failure_log import read_failures
-    from ...extract.speech.dataset import FAILURES_NAME, transcribe_dataset
-    from ...extract.speech.settings import TranscriptionSettings
+    from ...extract.transcription.dataset import FAILURES_NAME, transcribe_dataset
+    from ...extract.transcription.settings import TranscriptionSettings
 
     dataset, with_subtitles = settings.folder, {file.video_id for file in subtitles}
     wanted = {}
@@ -500,11 +500,11 @@ def _read_subtitles(
 
 def _spoken(dataset: DatasetFolder, with_subtitles: Collection[str]) -> list[tuple[str, int]]:
     """Return the transcripts that are read as captions: (id of the video, when it was written)."""
-    from ...preprocess.datasets.subtitles import spoken_videos
+    from ...preprocess.datasets.subtitles import transcribed_videos
 
-    places = TranscriptStore(dataset.transcripts).places
-    ids = [video_id for video_id in spoken_videos(dataset) if video_id not in with_subtitles]
-    return [(video_id, places[video_id].written_ns) for video_id in ids]
+    store = TranscriptStore(dataset.transcripts)
+    ids = [video_id for video_id in transcribed_videos(dataset, store) if video_id not in with_subtitles]
+    return [(video_id, store.places[video_id].written_ns) for video_id in ids]
 
 
 def _size_and_time(path: Path) -> tuple[int, int]:
@@ -532,9 +532,10 @@ def _prune(dataset: DatasetFolder, record: SyncRecord, problems: Problems) -> li
     if problems.count > num_problems:
         return []
     remove_thumbnails(dataset.thumbnails, gone)
-    if dataset.transcripts.is_dir():
-        with folder_lock(dataset.transcripts / LOCK_NAME, "transcribes videos"):
-            TranscriptStore(dataset.transcripts).remove(gone)
+    for folder in (dataset.transcripts, dataset.text_in_frames):
+        if folder.is_dir():
+            with folder_lock(folder / LOCK_NAME, "transcribes videos"):
+                TranscriptStore(folder).remove(gone)
     record.removed = {}
     write_removed(dataset, record)
     return gone

@@ -1,6 +1,7 @@
 """Subtitles of a user's own videos, beside the videos or in a folder, read as captions.
 
-Transcripts that ``vlalign-transcribe`` made are read in the same way.
+Transcripts that ``vlalign-transcribe`` made are read in the same way; text in frames, of ``--what text``, by a protocol
+of its own, ``text``: a caption for each line, with the times in which it is shown.
 
 SubRip (``.srt``), WebVTT (``.vtt``), TTML (``.ttml``, ``.dfxp``) and the JSON of Whisper and WhisperX are known. The
 name of a file is that of its video, with or without a language: ``kitchen/onion.srt``, ``kitchen/onion.en.vtt`` or
@@ -37,10 +38,22 @@ from .rolling import without_repeats
 from .ttml import TTML_SUFFIXES, declared_text, read_ttml
 from .whisper import NoTranscript, read_segments
 
-__all__ = ["PROTOCOLS", "SUFFIXES", "SubtitleFile", "find_beside", "read", "read_beside", "spoken_videos"]
+__all__ = [
+    "PROTOCOLS",
+    "SUFFIXES",
+    "TEXT_PROTOCOL",
+    "SubtitleFile",
+    "find_beside",
+    "read",
+    "read_beside",
+    "read_text",
+    "transcribed_videos",
+]
 
 PROTOCOLS = ("cues", "extended", "merged")
 """The first is the default."""
+TEXT_PROTOCOL = "text"
+"""Text in frames."""
 MAX_BYTES = 64 << 20
 """Largest file that is read. A day of speech has about 2 MB; with the times of all words, 20 MB."""
 SHOWN = 3
@@ -102,16 +115,48 @@ def read_beside(
 
     of_video = find_beside(dataset, dataset.read_videos(), language, Problems(quiet=True))
     reader = _FileReader(problems, note, allowed=AllowedFolders.of(dataset))
-    yield from _captions(of_video, protocol, seed, reader, TranscriptStore(dataset.transcripts), spoken_videos(dataset))
+    store = TranscriptStore(dataset.transcripts)
+    yield from _captions(of_video, protocol, seed, reader, store, transcribed_videos(dataset, store))
 
 
-def spoken_videos(dataset: DatasetFolder) -> list[str]:
-    """Return the ids of the listed videos with a transcript in which something is said, sorted."""
-    places = TranscriptStore(dataset.transcripts).places
-    if not places:
+def read_text(dataset: DatasetFolder, seed: int, problems: Problems) -> Iterator[Caption]:
+    """Yield the lines of text in the frames of a data set's videos as captions, those of a video together.
+
+    Args:
+        dataset: A data set that lists its videos.
+        seed: Decides the splits.
+        problems: Receives what is skipped. If it is quiet, nothing else is logged either.
+    """
+
+    def note(message: str) -> None:
+        if not problems.quiet:
+            say(f"note: {dataset.name}: {message}")
+
+    store = TranscriptStore(dataset.text_in_frames)
+    splits = draw_splits(transcribed_videos(dataset, store), seed, note, "text in frames has no split")
+    for video_id, split in splits.items():
+        try:
+            segments = store.read(video_id).segments
+        except UserError as error:
+            problems.add(f"{error}; skipped")
+            continue
+        for number, segment in enumerate(segments, start=1):
+            start, end = segment.start_seconds, segment.end_seconds
+            if start == end or not segment.text.strip():
+                where = f"{store.folder / video_id}, segment {number}"
+                problems.add(
+                    f"{where}: {segment.text!r} from {start:g} to {end:g} s, expected a text and a time; skipped"
+                )
+                continue
+            yield Caption(video_id=video_id, caption=segment.text, split=split, start_seconds=start, end_seconds=end)
+
+
+def transcribed_videos(dataset: DatasetFolder, store: TranscriptStore) -> list[str]:
+    """Return the ids of the listed videos whose transcript has segments, sorted."""
+    if not store.places:
         return []
     listed = {video.video_id for video in dataset.read_videos()}
-    return sorted(video_id for video_id, place in places.items() if place.num_segments and video_id in listed)
+    return sorted(video_id for video_id, place in store.places.items() if place.num_segments and video_id in listed)
 
 
 def _captions(

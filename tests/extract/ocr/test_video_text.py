@@ -9,27 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.text_frames import frame
 from helpers.videos import encode_frames
-from matplotlib import get_data_path
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image
 from vlalign.extract.decoding.errors import VideoError
 from vlalign.extract.ocr import reader as text_reader
 from vlalign.extract.ocr.reader import MAX_LINES, TextReader
 from vlalign.extract.ocr.video_text import looks_the_same, video_text
 from vlalign.storage import UserError
 from vlalign.storage.common.packages import EXTRAS
-
-FONT = Path(get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
-
-
-def frame(*lines: str, px: int = 40, size: tuple[int, int] = (640, 360)) -> np.ndarray:
-    """Return white lines on a dark background."""
-    image = Image.new("RGB", size, (20, 40, 60))
-    for number, text in enumerate(lines):
-        ImageDraw.Draw(image).text(
-            (30, 40 + 2 * px * number), text, font=ImageFont.truetype(FONT, px), fill=(250, 250, 250)
-        )
-    return np.asarray(image)
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +39,15 @@ def test_lines_are_read_with_their_places_and_without_text_there_are_none(reader
 def test_the_text_of_a_video_has_its_times(reader, tmp_path):
     shown = [frame("Chapter one")] * 30 + [frame()] * 20 + [frame("Any questions?", "Thank you")] * 30
     encode_frames(tmp_path / "talk.mp4", shown, 10)
-    spans = video_text(tmp_path / "talk.mp4", reader)
-    assert [(span.text, span.start_seconds, span.end_seconds) for span in spans] == [
+    text = video_text(tmp_path / "talk.mp4", reader)
+    assert (text.duration_seconds, text.partial) == (8, "")
+    assert [(span.text, span.start_seconds, span.end_seconds) for span in text.spans] == [
         ("Chapter one", 0, 3),
         ("Any questions?", 5, 8),
         ("Thank you", 5, 8),
     ]
     Image.fromarray(frame("Exit")).save(tmp_path / "sign.png")
-    [span] = video_text(tmp_path / "sign.png", reader)
+    [span] = video_text(tmp_path / "sign.png", reader).spans
     assert (span.text, span.start_seconds) == ("Exit", 0)
 
 
@@ -140,4 +129,4 @@ def test_without_the_library_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "rapidocr", None)
     with pytest.raises(UserError) as caught:
         TextReader()
-    assert EXTRAS["ocr"] in str(caught.value) and "\n" not in str(caught.value)
+    assert all(package in str(caught.value) for package in EXTRAS["ocr"]) and "\n" not in str(caught.value)

@@ -101,7 +101,7 @@ def test_a_data_set_is_transcribed_once(tmp_path, model):
     seen = []
     result = transcribe_dataset(settings_of(dataset, model), on_progress=seen.append)
     assert set(result.transcribed) == {"english", "german", "music", "silent"} and result.failed == ["broken"]
-    assert result.num_with_speech == 1 and not result.complete and seen[-1].done == 5
+    assert result.num_with_text == 1 and not result.complete and seen[-1].done == 5
     store = TranscriptStore(dataset.transcripts)
     assert {name for name in store.places if store.read(name).segments} == {"english"}
     assert store.read("german").left_out.keys() == {"not English"}

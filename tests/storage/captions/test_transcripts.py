@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 
 import pytest
 from vlalign.storage.captions import transcripts
-from vlalign.storage.captions.transcripts import SpokenSegment, TimedWord, Transcript, TranscriptStore
+from vlalign.storage.captions.transcripts import TimedWord, Transcript, TranscriptSegment, TranscriptStore
 from vlalign.storage.common.errors import UserError
 
 KEY = "0123456789abcdef"
@@ -14,7 +14,7 @@ KEY = "0123456789abcdef"
 
 def transcript(video_id: str, text: str = "Cut the onion.") -> Transcript:
     words = [TimedWord(word, 0.5 * n, 0.5 * n + 0.4, 0.9) for n, word in enumerate(text.split())]
-    segment = SpokenSegment(0.0, 0.5 * len(words), text, 0.9, tuple(words))
+    segment = TranscriptSegment(0.0, 0.5 * len(words), text, 0.9, tuple(words))
     return Transcript(
         video_id=video_id,
         source="12-ab",

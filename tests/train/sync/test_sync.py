@@ -20,6 +20,7 @@ from helpers.videos import record_scenes
 from vlalign.extract.cli.extract import main as extract_main
 from vlalign.extract.videos import folder_look, scan
 from vlalign.storage import FeatureStore
+from vlalign.storage.captions.transcripts import Transcript, TranscriptStore
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.locks import folder_lock
 from vlalign.storage.dataset import trusted_folders
@@ -503,8 +504,11 @@ def test_videos_without_subtitles_are_transcribed_if_that_was_asked_for(home):
     (home.videos / "english.mkv").rename(home.videos / "renamed.mkv")
     assert home.sync()["transcribed"] == [] and heard("wrench")[0][0] == "english"
     (home.videos / "renamed.mkv").unlink()
+    in_frames = TranscriptStore(home.dataset.text_in_frames)
+    for video_id in ("english", "german"):
+        in_frames.add(Transcript(video_id=video_id, source="1-a", model="0" * 16, duration_seconds=1.0))
     home.sync("--prune")
-    assert heard("wrench") == []
+    assert heard("wrench") == [] and set(TranscriptStore(in_frames.folder).places) == {"german"}
     assert "wrench" not in "".join(path.read_text() for path in home.dataset.transcripts.glob("*.jsonl"))
     shutil.copy(SPEECH / "english.mkv", home.videos / "again.mkv")
     assert home.sync("--transcribe", "no")["transcribed"] == []

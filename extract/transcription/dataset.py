@@ -1,11 +1,15 @@
-"""Transcribe the videos of a data set: the Python call behind ``vlalign-transcribe``."""
+"""Transcribe the videos of a data set: the Python call behind ``vlalign-transcribe``.
+
+Speech and text in frames have models (``SpeechModel``, ``TextModel``) and processes (``Transcriber``,
+``TextTranscriber``) of their own; all else is the same.
+"""
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from ...storage.captions.transcripts import LOCK_NAME, Transcript, TranscriptPlace, TranscriptStore
 from ...storage.common.errors import SettingError, UserError
@@ -22,11 +26,13 @@ from ...storage.dataset.trusted_folders import AllowedFolders, allow_folder, ref
 from ...storage.records import Failure, VideoRecord
 from ..decoding import sandbox
 from ..decoding.errors import VideoError
+from ..ocr.model import TextModel, find_text_model
+from ..ocr.transcriber import TextTranscriber
 from ..pipeline.failure_log import FailureLog
 from ..pipeline.pending_work import VideoFile, is_transient
-from .model import SpeechModel, check_same_model, find_model
-from .settings import TranscriptionSettings
-from .video import Transcriber
+from ..speech.model import SpeechModel, find_model
+from ..speech.video import Transcriber
+from .settings import TEXT, TranscriptionSettings
 
 FAILURES_NAME = "failures.jsonl"
 
@@ -41,10 +47,10 @@ class TranscriptionResult:
     """Videos that lacked a transcript before."""
     transcribed: Sequence[str] = ()
     """Ids of the videos that have one now and lacked it before."""
-    num_with_speech: int = 0
-    """Of these, the videos in which something is spoken."""
-    sound_seconds: float = 0.0
-    """Length of their sound."""
+    num_with_text: int = 0
+    """Of these, the videos in which something is spoken, or in whose frames there is text."""
+    duration_seconds: float = 0.0
+    """Length of their sound, or of the videos if their frames were read."""
     failed: Sequence[str] = ()
     """Ids of all videos that lack a transcript because they failed, also in an earlier call."""
     num_at_addresses: int = 0
@@ -89,7 +95,9 @@ class Spread(Protocol):
         ...
 
 
-_transcribers: dict[tuple[str, str, int], Transcriber] = {}
+Model = SpeechModel | TextModel
+
+_transcribers: dict[tuple[str, str, int], Transcriber | TextTranscriber] = {}
 """The processes of this one, kept from video to video: {key of the model, device, number of threads: them}."""
 
 
@@ -97,9 +105,10 @@ _transcribers: dict[tuple[str, str, int], Transcriber] = {}
 class TranscribeVideos:
     """Transcribes one video after another, in processes that are kept for the next one."""
 
-    model: SpeechModel
+    model: Model
     device: str
     num_threads: int = field(default_factory=available_cores)
+    """Of the recogniser of speech; text is read by one."""
 
     @property
     def _key(self) -> tuple[str, str, int]:
@@ -113,7 +122,11 @@ class TranscribeVideos:
         """
         transcriber = _transcribers.get(self._key)
         if transcriber is None:
-            transcriber = _transcribers[self._key] = Transcriber(self.model, self.device, self.num_threads)
+            if isinstance(self.model, TextModel):
+                transcriber = TextTranscriber(self.model)
+            else:
+                transcriber = Transcriber(self.model, self.device, self.num_threads)
+            _transcribers[self._key] = transcriber
         file = VideoFile(str(task.path))
         file.read()
         try:
@@ -138,9 +151,10 @@ class TranscribeVideos:
 def transcribe_dataset(
     settings: TranscriptionSettings, *, spread: Spread | None = None, on_progress: Listener | None = None
 ) -> TranscriptionResult:
-    """Transcribe what is spoken in the videos of a data set, into ``transcripts/``.
+    """Transcribe what is spoken in the videos of a data set, into ``transcripts/``, or the text in their frames, into
+    ``text_in_frames/``.
 
-    A video that fails is recorded in ``transcripts/failures.jsonl`` and the others continue; it is not tried again
+    A video that fails is recorded in ``failures.jsonl`` there and the others continue; it is not tried again
     unless its file changes or ``settings.retry_failed`` is set. If the call is interrupted, the next one resumes there:
     at most the video at work is transcribed again.
 
@@ -172,31 +186,56 @@ def transcribe_dataset(
         videos = [video for video in videos if video.video_id in wanted]
     here = [video for video in videos if not video.url]
     refuse_other_folders(dataset, here)
-    check_folders(dataset.transcripts)
-    lock = folder_lock(dataset.transcripts / LOCK_NAME, "transcribes videos")
+    check_folders(settings.transcripts)
+    lock = folder_lock(settings.transcripts / LOCK_NAME, "transcribes videos")
     with lock, report_progress_to(on_progress), Problems(file=dataset.problems("transcribe")) as problems:
-        store, log = TranscriptStore(dataset.transcripts), FailureLog(dataset.transcripts / FAILURES_NAME)
-        model = find_model(settings.weights)
+        store, log = TranscriptStore(settings.transcripts), FailureLog(settings.transcripts / FAILURES_NAME)
+        model = find_text_model() if settings.what == TEXT else find_model(settings.weights)
         others = _other_models(store, listed, model.key)
         if not settings.replace:
-            check_same_model(model, others, store.describe_model)
+            _check_same_model(model, others, store.describe_model)
         tasks = pending_videos(dataset, here, store, log, model.key, only_failed=settings.retry_failed)
         if tasks:
             work = _Work(settings, model, store, log, problems)
             work.run(tasks, spread)
-            transcribed, with_speech, seconds = work.transcribed, work.num_with_speech, work.sound_seconds
+            transcribed, with_text, seconds = work.transcribed, work.num_with_text, work.duration_seconds
         else:
-            transcribed, with_speech, seconds = [], 0, 0.0
+            transcribed, with_text, seconds = [], 0, 0.0
         asked = {video.video_id for video in here}
         return TranscriptionResult(
             num_videos=len(here),
             num_tried=len(tasks),
             transcribed=transcribed,
-            num_with_speech=with_speech,
-            sound_seconds=seconds,
+            num_with_text=with_text,
+            duration_seconds=seconds,
             failed=[video_id for video_id in log.failures if video_id in asked],
             num_at_addresses=len(videos) - len(here),
         )
+
+
+def _check_same_model(model: Model, others: Mapping[str, int], describe: Callable[[str], Mapping[str, Any]]) -> None:
+    """Raise ``UserError`` if transcripts of another model are there.
+
+    Args:
+        model: The model that is asked for.
+        others: {key of another model: number of its transcripts}
+        describe: Returns what made the transcripts with a key.
+    """
+    if not others:
+        return
+    key = next(iter(others))
+    about = describe(key)
+    known = about.get("model")
+    before = f"{str(known)[:80]!r} (SHA-256 {str(about.get('sha256'))[:12]!r})" if known else f"a model {key}"
+    is_text = isinstance(model, TextModel)
+    same = "install its version again" if is_text else "pass the --weights of before"
+    again = (
+        "vlalign-transcribe --what text --replace" if is_text else "vlalign-transcribe --replace with these --weights"
+    )
+    raise UserError(
+        f"{sum(others.values()):,} transcripts are of {before}, and {model.name} (SHA-256 {model.sha256[:12]}) would "
+        f"make others; {same}, or transcribe all videos again by {again}"
+    )
 
 
 def pending_videos(
@@ -265,7 +304,7 @@ class _Work:
     def __init__(
         self,
         settings: TranscriptionSettings,
-        model: SpeechModel,
+        model: Model,
         store: TranscriptStore,
         log: FailureLog,
         problems: Problems,
@@ -273,19 +312,21 @@ class _Work:
         self._settings, self._model, self._store, self._log = settings, model, store, log
         self._problems = problems
         self.transcribed: list[str] = []
-        self.num_with_speech = 0
-        self.sound_seconds = 0.0
+        self.num_with_text = 0
+        self.duration_seconds = 0.0
 
     def run(self, tasks: Sequence[TranscriptionTask], spread: Spread | None) -> None:
         """Transcribe the videos and store each transcript as it is done."""
-        device = chosen_device(self._settings.device) if spread is None else "cpu"
+        is_text = isinstance(self._model, TextModel)
+        device = "cpu" if is_text or spread is not None else chosen_device(self._settings.device)
         if lacking := sandbox.missing_protections():
             say(f"note: decoders are confined less than they could be: this system has {'; '.join(lacking)}")
         if device != "cpu":
             say(f"note: the recogniser on {device} may open files, as NVIDIA's driver must")
         self._store.write_model(self._model.key, self._model.about({"device": device}))
+        what = "the text in frames of " if is_text else ""
         title = f"{self._model.name} on {device}"
-        say(f"{self._settings.folder.path}: transcribes {number_of(len(tasks), 'videos')} by {title}")
+        say(f"{self._settings.folder.path}: transcribes {what}{number_of(len(tasks), 'videos')} by {title}")
         transcribe = TranscribeVideos(self._model, device, available_cores() if spread is None else 1)
         with contextlib.closing(transcribe), report_saved_work(self._saved):
             outcomes = map(transcribe, tasks) if spread is None else spread(transcribe, tasks, doing="transcribing")
@@ -305,14 +346,14 @@ class _Work:
         if outcome.video_id in self._log.failures:
             self._log.append({outcome.video_id: None})
         self.transcribed.append(outcome.video_id)
-        self.num_with_speech += bool(outcome.transcript.segments)
-        self.sound_seconds += outcome.transcript.duration_seconds
+        self.num_with_text += bool(outcome.transcript.segments)
+        self.duration_seconds += outcome.transcript.duration_seconds
 
     def _saved(self) -> str:
         return f"the transcripts of {number_of(len(self.transcribed), 'videos')} are kept" if self.transcribed else ""
 
     def _note(self) -> str:
-        return f"{self.sound_seconds / 3600:,.2f} h of sound"
+        return f"{self.duration_seconds / 3600:,.2f} h of {'video' if isinstance(self._model, TextModel) else 'sound'}"
 
 
 def chosen_device(name: str) -> str:
