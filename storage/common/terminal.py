@@ -54,8 +54,8 @@ def warn(message: str) -> None:
 
 
 def show(result: str) -> None:
-    """Print a result on standard output."""
-    print(escape_controls(result, kept="\n\t"))
+    """Print a result on standard output, at once: who reads it from a pipe or a file need not wait for the end."""
+    print(escape_controls(result, kept="\n\t"), flush=True)
 
 
 @lru_cache(maxsize=1024)

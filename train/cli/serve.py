@@ -148,7 +148,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--host",
         default="127.0.0.1",
-        help="address to listen on (default: 127.0.0.1)",
+        help="IP address to listen on; 0.0.0.0 for all of this machine (default: 127.0.0.1)",
     )
     parser.add_argument("--port", type=int, default=8377, help="port; 0 for any free one (default: 8377)")
     parser.add_argument(

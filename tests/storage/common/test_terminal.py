@@ -1,5 +1,6 @@
 """Control characters in text from files are escaped before they reach a terminal; counts in messages."""
 
+import os
 import subprocess
 import sys
 
@@ -101,3 +102,11 @@ say("after")
 )
 def test_one_thing_is_said_as_one(count, things, shown):
     assert number_of(count, things) == shown
+
+
+def test_a_result_in_a_pipe_is_there_before_the_program_ends():
+    """Such as the URL of a server, which a service's log or the program that started it reads."""
+    program = "import os; from vlalign.storage.common.terminal import show; show('a result'); os._exit(0)"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, env=environment)
+    assert (ended.returncode, ended.stdout) == (0, b"a result\n")

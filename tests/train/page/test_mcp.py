@@ -217,6 +217,7 @@ def test_requests_without_permission_are_refused_as_by_the_page(address):
     assert status == 200 and len(json.loads(answer)["result"]["tools"]) == len(TOOLS)
     assert post(address, Authorization="Bearer wrong")[0] == 401
     assert post(address, Authorization="")[0] == 401
+    assert post(address, path=f"{MCP}?{urlsplit(address).query}", Authorization="")[0] == 200
     assert post(address, Host="evil.example")[0] == 421
     assert post(address, Origin="http://evil.example")[0] == 403
     assert post(address, Sec_Fetch_Site="cross-site")[0] == 403
