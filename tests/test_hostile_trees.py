@@ -24,7 +24,7 @@ pytestmark = skip_without(SYSTEM, [] if sys.platform == "linux" else ["pipes, de
 NUM_TREES, PARTS = 36, 3
 FAST = {"extract": 2, "train": 2, "evaluate again": 3, "search like": 2, "index": 1, "serve": 1}
 FAST |= {"runs list": 3, "runs delete": 3, "store verify": 3, "store compact": 3, "doctor": 1, "vlalign": 2, "sync": 2}
-FAST |= {"convert": 3}
+FAST |= {"convert": 3, "transcribe": 2, "mcp": 1, "benchmark": 2}
 """{command: number of trees that are tried each time}. Loading what vlalign-preprocess tags with takes seconds."""
 KNOWN: dict[str, str] = {}
 """{tree: what goes wrong there}. Whoever mends one removes it here."""

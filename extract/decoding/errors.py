@@ -10,6 +10,8 @@ RETRY_KINDS = ("timeout", "out_of_memory", "crashed")
 process has tried all backends itself."""
 NOT_OF_THE_VIDEO = (*TRANSIENT, "missing", *RETRY_KINDS)
 """Kinds of failures that may be the machine's or the network's. With others, the file was read and found wanting."""
+LAST_WORDS = "; its last words: "
+"""In a message: what follows was written by the process that has ended."""
 FAILURE_KINDS = (
     *TRANSIENT,
     "missing",
@@ -40,6 +42,12 @@ class VideoError(VlalignError):
 
     def __reduce__(self) -> tuple[type["VideoError"], tuple[str, str]]:  # so that it can be pickled
         return VideoError, (self.kind, str(self))
+
+
+def without_last_words(error: VideoError) -> str:
+    """Return the message of an error without what the decoder wrote before it ended: that names folders of this
+    machine, and somebody else may read the message."""
+    return str(error).partition(LAST_WORDS)[0]
 
 
 class DecoderRejected(Exception):

@@ -12,7 +12,7 @@ from ...storage.common.programs import python_command, without_current_folder
 from ...storage.common.system import SIGKILL, SIGXCPU
 from . import process_link as link
 from . import sandbox
-from .errors import VideoError
+from .errors import LAST_WORDS, VideoError
 from .messages import Failed, InvalidMessage, Message, Request, WindowReady, parse
 from .process_link import num_bytes_for
 from .sampling import FrameSpec
@@ -111,7 +111,7 @@ class ConfinedChild:
     def _cause_of_end(self) -> VideoError:
         code = self._process.wait()
         words = " ".join(self._link.take_output()[-2000:].decode(errors="replace").split())[-200:]
-        last_words = f"; its last words: {words}" if words else ""
+        last_words = f"{LAST_WORDS}{words}" if words else ""
         if code == -SIGXCPU:
             return VideoError("timeout", f"its {self.called} took more processor time than a video may{last_words}")
         if code == -SIGKILL:

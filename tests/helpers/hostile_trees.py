@@ -38,6 +38,7 @@ from PIL import Image
 from vlalign.extract.videos.demo import render_video
 from vlalign.preprocess.settings import SPACY_MODEL
 from vlalign.preprocess.tag import load_pipeline
+from vlalign.storage.captions.transcripts import SpokenSegment, Transcript, TranscriptStore
 from vlalign.storage.cli.all_commands import COMMANDS as MODULES
 from vlalign.storage.common.files import write_jsonl
 from vlalign.storage.dataset.folder import DatasetFolder
@@ -70,6 +71,8 @@ COMMANDS: dict[str, list[str]] = {
     "extract folder": ["extract", "AT", "--features", "logmel", "--videos", "ROOT/toy/videos"],
     "extract verify": ["extract", "AT", "--features", "logmel", "--verify-against", "ROOT/toy/theirs"],
     "preprocess": ["preprocess", "AT", "--annotations", "ROOT/toy/annotations/captions.jsonl", "--workers", "1"],
+    "preprocess spoken": ["preprocess", "AT", "--workers", "1"],
+    "transcribe": ["transcribe", "AT", "--weights", "ROOT/toy/whisper", "--device", "cpu", "--replace"],
     "train": ["train", "AT", *GATED_RUN, "--features", "s3d", "--run-name", "new"],
     "train again": ["train", "AT", *TWO_STEPS, "--run-name", "taco"],
     "train from": ["train", "AT", *TWO_STEPS, "--run-name", "new", "--init", "taco"],
@@ -78,6 +81,8 @@ COMMANDS: dict[str, list[str]] = {
     "search": ["search", "AT", "taco", CUT],
     "search like": ["search", "AT", "gated", "--like", "v000"],
     "index": ["index", "AT", "taco", "--duplicates", "0.98"],
+    "benchmark": ["benchmark", "AT", "copies", "taco", "--ground-truth", "ROOT/toy/pairs.csv"],
+    "mcp": ["mcp", "AT", "taco"],
     "serve": ["serve", "AT", "taco", "--port", "0"],
     "sync": ["sync", "AT", "ROOT/toy/videos", "--features", "logmel"],
     "runs list": ["runs", "AT"],
@@ -526,7 +531,22 @@ class Grounds:
         self._prepare("index", "taco")
         self._prepare("search", "taco", CUT)
         self._prepare("runs", "--compare", "gated", "taco")
+        self._speak(toy)
         self._link(toy)
+
+    @staticmethod
+    def _speak(toy: DatasetFolder) -> None:
+        """Lay transcripts, a speech model that cannot be loaded, and a ground truth of which no video is there."""
+        store, key = TranscriptStore(toy.transcripts), "0123456789abcdef"
+        segments = [SpokenSegment(0.0, 0.5, CUT, 0.9)]
+        for video_id in ("v000", "v001", "v002"):
+            about = {"video_id": video_id, "source": "1-a", "model": key, "duration_seconds": 0.6}
+            store.add(Transcript(**about, languages={"en": 0.5}, segments=segments))
+        store.write_model(key, {"model": "small", "sha256": key})
+        (toy.path / "whisper").mkdir()
+        for name in ("model.bin", "config.json", "tokenizer.json", "vocabulary.txt"):
+            (toy.path / "whisper" / name).write_text("{}")
+        (toy.path / "pairs.csv").write_text("query_id,ref_id\nQ1,R1\n")
 
     def _link(self, toy: DatasetFolder) -> None:
         """Let a folder stand for a store elsewhere, as this user confirmed."""

@@ -30,7 +30,7 @@ from .result import RANDOM, Measured
 RECALL_AT = (1, 5, 10)
 PRECISION_AT = 5
 MAX_BYTES = 1 << 28
-SPAN = re.compile(r"(?P<start>\d+(?:\.\d+)?)_(?P<end>\d+(?:\.\d+)?)", re.ASCII)
+SPAN = re.compile(r"(?P<start>\d{1,7}(?:\.\d+)?)_(?P<end>\d{1,7}(?:\.\d+)?)", re.ASCII)
 """Name of a candidate's file: when it begins and ends in its video, such as ``30.00_60.00.mp4``."""
 KINDS = {"": "text", "image": "text and image", "video": "text and clip"}
 NOTES = (
@@ -87,6 +87,8 @@ def _query(row: Mapping[str, Any], path: Path) -> ComposedQuery:
     right = frozenset(row["gt_indices"])
     if not all(isinstance(value, str) for value in (row["qry_text"], image, clip, *candidates)):
         raise TypeError("expected texts as qry_text, qry_img_path, qry_video_path and output_path")
+    if any(type(index) is not int for index in right):
+        raise TypeError(f"gt_indices {str(sorted(right, key=str))[:80]}, expected whole numbers")
     if not right or not right <= set(range(len(candidates))):
         raise ValueError(f"gt_indices {sorted(right)}, expected some of 0 to {len(candidates) - 1}")
     kind = "image" if image else "video" if clip else ""

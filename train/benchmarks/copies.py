@@ -12,6 +12,7 @@ Sources: Pizzi et al. 2023; ``evaluate_descriptor_track`` in ``vsc/descriptor_ev
 """
 
 import csv
+import io
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from ...storage.common.errors import UserError
-from ...storage.common.files import check_regular
+from ...storage.common.files import read_small
 from ...storage.common.problems import Problems
 from ...storage.common.progress import progress
 from ..search.encoder import l2_normalize
@@ -27,6 +28,8 @@ from ..search.index import WindowIndex
 from .ground_truth import EXPECTED, ids_by_name
 from .result import RANDOM, Measured
 
+MAX_BYTES, MAX_SHOWN = 16 << 20, 80
+"""Of the file, the published ones of which have less than 1 MB; and characters of an id in a message."""
 PAIRS_PER_QUERY = 25
 """The list has so many pairs for each query on average: a query may have more of them, or none
 (``AGGREGATED_CANDIDATES_PER_QUERY``)."""
@@ -68,22 +71,22 @@ def read_copies(path: Path) -> set[tuple[str, str]]:
     Raises:
         UserError: The file is not as published.
     """
-    check_regular(path)
     pairs: set[tuple[str, str]] = set()
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, strict=True)
-            if missing := {"query_id", "ref_id"} - set(reader.fieldnames or ()):
-                raise UserError(f"{path}: no column {', '.join(sorted(missing))}; {EXPECTED}")
-            for row in reader:
-                query, reference = row["query_id"], row["ref_id"]
-                if not (query or "").startswith("Q") or not (reference or "").startswith("R"):
-                    problem = f"the pair {query!r} and {reference!r}, expected ids that begin with Q and R"
-                    raise UserError(f"{path}, line {reader.line_num}: {problem}")
-                pairs.add((query, reference))
+        text = read_small(path, MAX_BYTES).decode("utf-8-sig")
+        reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+        if missing := {"query_id", "ref_id"} - set(reader.fieldnames or ()):
+            raise UserError(f"{path}: no column {', '.join(sorted(missing))}; {EXPECTED}")
+        for row in reader:
+            query, reference = row["query_id"], row["ref_id"]
+            if not (query or "").startswith("Q") or not (reference or "").startswith("R"):
+                shown = f"{str(query)[:MAX_SHOWN]!r} and {str(reference)[:MAX_SHOWN]!r}"
+                problem = f"the pair {shown}, expected ids that begin with Q and R"
+                raise UserError(f"{path}, line {reader.line_num}: {problem}")
+            pairs.add((query, reference))
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); expected a ground truth of VSC2022") from None
-    except (csv.Error, UnicodeDecodeError) as error:
+    except (csv.Error, ValueError) as error:
         raise UserError(f"{path}: not valid CSV in UTF-8 ({error}); {EXPECTED}") from None
     if not pairs:
         raise UserError(f"{path}: has no pair; {EXPECTED}")

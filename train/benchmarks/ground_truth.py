@@ -1,5 +1,6 @@
 """Tools for readers of published ground truth: paths of videos in it, and errors that name the file and the row."""
 
+import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -7,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from ...storage.common.errors import UserError
 
 EXPECTED = "expected the file as its authors publish it"
+MAX_PATH_CHARACTERS = 1024
 
 
 @contextmanager
@@ -29,13 +31,13 @@ def file_below(folder: Path, named: str) -> Path | None:
         folder: Where to look.
         named: Such as ``/share/momentseeker/images/12.png``.
     """
-    parts = [part for part in PurePosixPath(named).parts if part != "/"]
-    if ".." in parts:
+    parts = [part for part in PurePosixPath(named[:MAX_PATH_CHARACTERS]).parts if part != "/"]
+    if ".." in parts or len(named) > MAX_PATH_CHARACTERS:
         return None
     home = folder.resolve()
     for first in range(len(parts)):
         path = folder.joinpath(*parts[first:])
-        if path.is_file():
+        if os.path.isfile(path):  # Path.is_file raises OSError for a long name
             return path if path.resolve().is_relative_to(home) else None
     return None
 

@@ -10,6 +10,7 @@ from ...storage.captions.files import read_captions, read_captions_about
 from ...storage.common.errors import UserError
 from ...storage.common.files import write_json, write_text
 from ...storage.common.progress import progress
+from ...storage.common.terminal import one_line
 from ...storage.common.writing import atomic_write, make_folder
 from ...storage.records import Caption
 from ..search.moments import Moment
@@ -146,6 +147,6 @@ def cues_inside(captions: Sequence[Caption], clip: "ClipWritten") -> list[tuple[
             continue
         start, end = max(caption.start_seconds, clip.start_seconds), min(caption.end_seconds, clip.end_seconds)
         if start < end:
-            text = " ".join(caption.caption.split())
+            text = one_line(" ".join(caption.caption.split()))
             cues.append((start - clip.start_seconds, end - clip.start_seconds, text))
     return sorted(cues)

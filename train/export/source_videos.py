@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ...extract.decoding.clip_file import ClipWritten
+    from ...extract.decoding.errors import VideoError
     from ...extract.decoding.span import SpanProbed
     from ...extract.videos.frames import FrameReader
     from ...extract.videos.spans import ClipKind, SpanReader
@@ -65,7 +66,8 @@ class SourceVideos:
         Args:
             dataset: The data set.
             videos: {id: video}
-            with_folders: Whether exports may say in which folders files lie; if not, they have the names alone.
+            with_folders: Whether exports and errors may name folders of this machine; if not, they have the names of
+                files alone.
             wait_seconds: How long reading all of them together may take; None for as long as decoders may.
         """
         self._ends = None if wait_seconds is None else time.monotonic() + wait_seconds
@@ -144,6 +146,11 @@ class SourceVideos:
             raise SourceError("the time for reading the videos was over before its turn")
         return left
 
+    def _source_error(self, error: "VideoError") -> SourceError:
+        from ...extract.decoding.errors import without_last_words
+
+        return SourceError(str(error) if self.with_folders else without_last_words(error))
+
     def probe(self, moment: "Moment | Part") -> "SpanProbed":
         """Return the facts about the frames of a moment.
 
@@ -162,7 +169,7 @@ class SourceVideos:
                 wait_seconds=self._seconds_left(),
             )
         except VideoError as error:
-            raise SourceError(str(error)) from None
+            raise self._source_error(error) from None
 
     def cut(
         self, moment: "Moment | Part", kind: "ClipKind", file: IO[bytes], max_bytes: int | None = None
@@ -194,7 +201,7 @@ class SourceVideos:
                 max_bytes=max_bytes or MAX_CLIP_BYTES,
             )
         except VideoError as error:
-            raise SourceError(str(error)) from None
+            raise self._source_error(error) from None
 
     def frame(self, moment: "Moment") -> "np.ndarray":
         """Return the frame of a moment's best second, uint8 [H, W, 3] RGB, at most 640 px a side.
@@ -210,7 +217,7 @@ class SourceVideos:
             wait_seconds = FRAME_SECONDS if left is None else min(left, FRAME_SECONDS)
             return self._frames.pixels(file.path, moment.best_seconds, wait_seconds=wait_seconds, folders=file.folders)
         except VideoError as error:
-            raise SourceError(str(error)) from None
+            raise self._source_error(error) from None
 
     def close(self) -> None:
         """End the decoder processes."""

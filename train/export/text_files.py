@@ -10,8 +10,10 @@
 import csv
 import io
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 from ..search.moments import moment_values
@@ -30,8 +32,10 @@ COLUMNS = (
     "found_by",
     "caption",
 )
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""Starts of texts that spreadsheets run as formulas (OWASP, CSV injection)."""
+FORMULA = re.compile(r'^(?=[\t\r\n])|(^|[;\t\r\n]"*)(?=[=+\-@\uff1d\uff0b\uff0d\uff20])')
+"""Places at which a spreadsheet may find a formula (OWASP, CSV injection): the start of a text, and, where it takes not
+commas but semicolons or tabs for separators and so sees no quotation marks, what stands behind these or a new line.
+Full-width signs count in some languages."""
 MIN_CUE_SECONDS = 0.001
 
 
@@ -62,8 +66,12 @@ def csv_text(results: Sequence[Result], videos: SourceVideos) -> str:
 
 
 def _cell(value: Any) -> Any:
-    """Return a value as a cell; a text that a spreadsheet would run gets an apostrophe before it."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_STARTS) else value
+    """Return a value as a cell; what a spreadsheet would run gets an apostrophe before it.
+
+    >>> _cell("=1+1"), _cell("a;=1+1"), _cell("4;5 - 3")
+    ("'=1+1", "a;'=1+1", '4;5 - 3')
+    """
+    return FORMULA.sub(r"\1'", value) if isinstance(value, str) else value
 
 
 def playlist_text(results: Sequence[Result], videos: SourceVideos) -> tuple[str, list[str]]:
@@ -129,7 +137,7 @@ def srt_text(cues: Iterable[Cue]) -> str:
     """Return cues as SubRip subtitles. Their texts are in one line."""
     blocks = []
     for number, (start, end, text) in enumerate(cues, start=1):
-        shown = text.replace("-->", "->").replace("<", "\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}")
+        shown = re.sub("-{2,}>", "->", text).replace("<", "\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}")
         blocks.append(f"{number}\n{_span(start, end, ',')}\n{shown}\n")
     return "\n".join(blocks)
 
@@ -140,6 +148,6 @@ def _span(start: float, end: float, point: str) -> str:
 
 def _clock(seconds: float, point: str) -> str:
     """Return a time, such as 01:02:03.004."""
-    milliseconds = round(seconds * 1000)
+    milliseconds = round(Fraction(seconds) * 1000)  # a product of floats may be infinite
     minutes, rest = divmod(milliseconds, 60_000)
     return f"{minutes // 60:02d}:{minutes % 60:02d}:{rest // 1000:02d}{point}{rest % 1000:03d}"

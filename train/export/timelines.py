@@ -88,6 +88,9 @@ def edit_clips(results: Sequence[Result], videos: SourceVideos) -> tuple[list[Ed
         except SourceError as error:
             problems.append(problem_of(each, error))
             continue
+        except ArithmeticError:  # what a decoder says of the rate and the times gives no number
+            problems.append(problem_of(each, SourceError("its frames have impossible times")))
+            continue
         clips.append(clip)
         if note:
             notes.setdefault(each.moment.video_id, f"{each.moment.video_id}: {note}")

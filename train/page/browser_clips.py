@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...extract.decoding.errors import VideoError
+from ...extract.decoding.errors import VideoError, without_last_words
 from ...extract.decoding.sandbox import missing_protections
 from ...storage.common.errors import reason_of
 from .concurrency import Busy, one_at_a_time
@@ -72,7 +72,7 @@ class ClipCache:
                 self._write(path, content)
                 self._paths[key] = path
         except VideoError as error:
-            raise ClipError(str(error)) from None
+            raise ClipError(without_last_words(error)) from None
         except OSError as error:
             raise ClipError(error.strerror or reason_of(error)) from None
         self._paths.move_to_end(key)

@@ -103,11 +103,11 @@ async def _watch(request: Request, gone: threading.Event) -> None:
 
 
 @contextmanager
-def one_at_a_time(lock: threading.Lock, requests: str) -> Iterator[None]:
+def one_at_a_time(lock: "threading.Lock | threading.BoundedSemaphore", requests: str) -> Iterator[None]:
     """Hold a lock in the block.
 
     Args:
-        lock: What one thread may hold.
+        lock: What one thread may hold, or a few.
         requests: What they are called, such as "searches".
 
     Raises:

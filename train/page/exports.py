@@ -26,6 +26,8 @@ MAX_LISTED, MAX_READ = 1000, 60
 """Moments of an export; and of one for which each video is read."""
 READ_SECONDS = 30.0
 """Time limit for reading the videos of an export."""
+MAX_AT_ONCE = 2
+"""Exports for which videos are read, and clips that are cut."""
 MAX_CUT_SECONDS, MAX_CUT_BYTES, CUT_SECONDS = 120.0, 512 << 20, 180.0
 """Longest clip of a visitor, and the time that cutting it may take."""
 MEDIA_TYPES = {
@@ -45,10 +47,13 @@ class CutError(Exception):
 
 
 class PageExports:
-    """Makes one export, and cuts one clip, at a time."""
+    """Reads videos for few exports, and cuts few clips, at a time.
+
+    An address asks for one export and one clip at a time, so a single one cannot keep others out.
+    """
 
     def __init__(self) -> None:
-        self._reading, self._cutting = threading.Lock(), threading.Lock()
+        self._reading, self._cutting = (threading.BoundedSemaphore(MAX_AT_ONCE) for _ in range(2))
 
     def file(
         self,
@@ -113,7 +118,7 @@ class PageExports:
             raise UserError(f"end {part.end_seconds:g}: expected up to {MAX_CUT_SECONDS:.0f} s after start")
         with (
             one_at_a_time(self._cutting, "clips"),
-            SourceVideos(dataset, videos, wait_seconds=CUT_SECONDS) as sources,
+            SourceVideos(dataset, videos, with_folders=False, wait_seconds=CUT_SECONDS) as sources,
             tempfile.TemporaryFile() as file,
         ):
             kind = "exact" if exact else "copy"

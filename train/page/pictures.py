@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ...extract.decoding.errors import VideoError
+from ...extract.decoding.errors import VideoError, without_last_words
 from ...storage.common.errors import reason_of
 from .concurrency import Busy, one_at_a_time
 
@@ -104,10 +104,10 @@ class FrameCache:
             own_seconds, jpeg = self._reader.jpeg(video, seconds, wait_seconds=DECODE_SECONDS, folders=folders)
         except VideoError as error:
             with self._changing:
-                self._failed[video, changed] = time.monotonic(), str(error)
+                self._failed[video, changed] = time.monotonic(), without_last_words(error)
                 while len(self._failed) > MAX_FAILED:
                     self._failed.popitem(last=False)
-            raise FrameError(str(error)) from None
+            raise FrameError(without_last_words(error)) from None
         except OSError as error:  # of the decoder's process: of no fault of the video, which may be asked for again
             raise FrameError(error.strerror or reason_of(error)) from None
         picture = Picture("frame", own_seconds, jpeg)

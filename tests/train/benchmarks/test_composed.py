@@ -133,6 +133,8 @@ def test_the_random_baseline_is_the_share_of_random_orders():
         ([row(), row(right=[])], "query 2: gt_indices []"),
         ([row(right=[NUM_PARTS])], f"0 to {NUM_PARTS - 1}"),
         ([row(right=["0"])], "gt_indices"),
+        ([row(right=[1.0])], "gt_indices [1.0], expected whole numbers"),
+        ([row(right=[True, 0])], "gt_indices"),
         ([row(text=7)], "qry_text"),
         ([row(image=["x"])], "qry_img_path"),
     ],
@@ -150,7 +152,7 @@ def test_a_missing_file_is_one_line(tmp_path):
         read_composed(tmp_path / "none.json")
 
 
-@pytest.mark.parametrize("path", ["", "a.mp4", "v/3.mp4", "v/5_2.mp4", "v/-1_2.mp4", "1_2.mp4"])
+@pytest.mark.parametrize("path", ["", "a.mp4", "v/3.mp4", "v/5_2.mp4", "v/-1_2.mp4", "1_2.mp4", f"v/1_{'9' * 400}.mp4"])
 def test_other_names_have_no_span(path):
     assert span_of(path) is None
 
@@ -162,7 +164,17 @@ def test_images_are_looked_for_below_the_folder_only(tmp_path):
         path.write_bytes(b"")
     (home / "link.png").symlink_to(tmp_path / "secret.png")
     assert file_below(home, "/share/set/images/a.png") == home / "images" / "a.png"
-    for named in ("/share/b.png", "../secret.png", "link.png", str(tmp_path / "secret.png"), "", "/", "images"):
+    strange = ("", "/", "images", "a\0.png", f"{'a' * 300}.png", "a/" * 10**6)
+    for named in (
+        "/share/b.png",
+        "../secret.png",
+        "link.png",
+        str(tmp_path / "secret.png"),
+        "",
+        "/",
+        "images",
+        *strange,
+    ):
         assert file_below(home, named) is None
 
 

@@ -29,6 +29,19 @@ def listed(scores: np.ndarray, count: int) -> RankedPairs:
     return RankedPairs(queries, references, scores[queries, references], nearest)
 
 
+def test_a_gigantic_ground_truth_is_refused_before_it_is_read(tmp_path):
+    path = tmp_path / "pairs.csv"
+    path.write_text("query_id,ref_id\n")
+    with open(path, "ab") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(UserError, match="more than 16 MiB"):
+        read_copies(path)
+    path.write_text(f"query_id,ref_id\n{'x' * 100_000},R1\n")
+    with pytest.raises(UserError, match="expected ids that begin with Q and R") as caught:
+        read_copies(path)
+    assert len(str(caught.value)) < 500
+
+
 def test_micro_ap_as_the_published_program():
     text = (GOLDEN_FOLDER / "reference" / "benchmarks.json").read_text(encoding="utf-8")
     made = json.loads(text)["vsc2022"]

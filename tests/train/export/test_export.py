@@ -1,6 +1,7 @@
 """Search results as files: what other programs read in them, and what ids and files cannot do."""
 
 import csv
+import dataclasses
 import io
 import json
 import re
@@ -92,10 +93,27 @@ def test_json_and_csv_have_all_and_run_nothing(search, tmp_path):
     assert found["query"] == "dog" and found["moments"][0]["file"].endswith("a b#1.mov")
     rows = list(csv.DictReader(io.StringIO(exported(search, tmp_path / "m.csv").removeprefix("\ufeff"), newline="")))
     assert [float(row["start_seconds"]) for row in rows] == [1.0, 0.5, 4.0]
-    assert rows[1]["caption"] == "'=1+1\n--> <b>" and rows[1]["video_id"] == HOSTILE
+    assert rows[1]["caption"] == "'=1+1\n'--> <b>" and rows[1]["video_id"] == HOSTILE.replace("=cmd", "'=cmd")
     for start in "=+-@\t\r":
         text = exported(search, tmp_path / f"m{ord(start)}.csv", [moment("a", 0, 1, caption=f"{start}cmd()")])
         assert list(csv.reader(io.StringIO(text)))[1][-1] == f"'{start}cmd()"
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+@pytest.mark.parametrize("lead", ["", "a;", "a\t", "a\n", 'a;"', 'a\t""', "\uff1d", "4 - 3;b,"])
+def test_no_cell_is_a_formula_whatever_separates_cells(search, tmp_path, separator, lead):
+    path = tmp_path / "m.csv"
+    text = exported(search, path, [moment("a", 0, 1, caption=f"{lead}=cmd|' /C calc'!A0")]).removeprefix("\ufeff")
+    cells = [cell for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator) for cell in row]
+    assert not [cell for cell in cells if cell.lstrip('"')[:1] in ("=", "@", "+", "\uff1d")]
+
+
+def test_no_text_is_the_times_of_a_cue(search, tmp_path):
+    texts = ["a ---> b", "00:00:01,000 ----> 00:00:02,000", "x --->-> y"]
+    srt = exported(search, tmp_path / "m.srt", [moment("a", n, n + 1, caption=text) for n, text in enumerate(texts)])
+    assert srt.count("-->") == len(texts)
+    vtt = exported(search, tmp_path / "m.vtt", [moment("a", 0, 1e308, caption="a ---> b")])
+    assert vtt.count("-->") == 1
 
 
 def test_a_playlist_has_a_file_and_its_part_for_each_moment(search, tmp_path):
@@ -304,13 +322,34 @@ def clip_of(search, one: Moment):
     ],
 )
 def test_the_rate_at_which_editors_count(search, stated, shortest, longest, expected):
-    from dataclasses import replace
-
     facts = clip_of(search, MOMENTS[0]).facts
     rate = Fraction(*stated)
-    facts = replace(facts, rate_numerator=stated[0], rate_denominator=stated[1], shortest_seconds=shortest)
-    facts = replace(facts, longest_seconds=longest, num_frames=30, start_seconds=0.0, end_seconds=float(30 / rate))
+    facts = dataclasses.replace(facts, rate_numerator=stated[0], rate_denominator=stated[1], shortest_seconds=shortest)
+    facts = dataclasses.replace(
+        facts, longest_seconds=longest, num_frames=30, start_seconds=0.0, end_seconds=float(30 / rate)
+    )
     assert edit_rate(facts) == expected
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"start_seconds": 0.0, "end_seconds": 5e-324, "num_frames": 1 << 50},
+        {"rate_numerator": 0, "end_seconds": 9e6, "num_frames": 1},
+    ],
+)
+def test_impossible_times_cost_one_moment(search, tmp_path, monkeypatch, lie):
+    """As a decoder that was taken over says them."""
+    probe = SourceVideos.probe
+
+    def lying(self, one):
+        facts = probe(self, one)
+        changed = {"shortest_seconds": 1.0, "longest_seconds": 1.0, **lie}
+        return dataclasses.replace(facts, **changed) if one.video_id == "a" else facts
+
+    monkeypatch.setattr(SourceVideos, "probe", lying)
+    done = export_moments(search, MOMENTS[:2], tmp_path / "m.otio", query="dog")
+    assert done.num_moments == 1 and done.problems == ["moment 1, a: its frames have impossible times"]
 
 
 def test_hostile_names_stay_text_in_files_of_editors(search, tmp_path):

@@ -2,6 +2,8 @@
 
 import io
 import json
+import os
+import threading
 import zipfile
 from fractions import Fraction
 
@@ -10,7 +12,10 @@ import pytest
 from helpers.numbered import numbers_of, write_video
 from helpers.planted_search import open_planted, plant
 from starlette.testclient import TestClient
+from vlalign.extract.decoding.errors import VideoError
+from vlalign.extract.decoding.process import ConfinedChild
 from vlalign.storage.records import VideoRecord
+from vlalign.train.export.source_videos import Part, SourceVideos
 from vlalign.train.page import exports
 from vlalign.train.page.app import MISSING_HEADER, make_app
 from vlalign.train.page.guard import Access
@@ -86,3 +91,55 @@ def test_what_is_refused(client, monkeypatch):
     monkeypatch.setattr(exports, "MAX_CUT_BYTES", 1000)
     answer = client.get("/media/cut", params={"video_id": "a", "start": 0, "end": 2})
     assert answer.status_code == 404 and "MiB" in answer.text
+
+
+LAST_WORDS = "its decoder ended with exit code 1; its last words: File /home/somebody/lib/av.py line 3"
+
+
+@pytest.mark.parametrize(
+    "address", ["/media/cut?start=0&end=1", "/media/clip?start=0&end=1", "/media/picture?seconds=1", "/api/export"]
+)
+def test_what_a_decoder_wrote_before_it_ended_is_not_shown(dataset, monkeypatch, address):
+    """It names folders of this machine."""
+
+    def ended(*_: object, **__: object) -> None:
+        raise VideoError("crashed", LAST_WORDS)
+
+    monkeypatch.setattr(ConfinedChild, "receive_bytes", ended)
+    app = make_app([open_planted(dataset)], Access(["127.0.0.1"]))
+    client = TestClient(app, base_url="http://127.0.0.1:8377", raise_server_exceptions=False)
+    answer = export(client, "edl") if address == "/api/export" else client.get(f"{address}&video_id=a")
+    assert answer.status_code in (404, 422) and "somebody" not in answer.text
+    assert "ended with exit code 1" in answer.text
+
+
+def test_one_address_cannot_keep_others_from_clips(dataset, monkeypatch):
+    """While a long clip of one is cut, another is answered."""
+    made, videos = exports.PageExports(), {video.video_id: video for video in dataset.read_videos()}
+    begun, go_on = threading.Event(), threading.Event()
+    cut = SourceVideos.cut
+
+    def slow(self, part, *more):
+        if part.start_seconds == 0:
+            begun.set()
+            assert go_on.wait(60)
+        return cut(self, part, *more)
+
+    monkeypatch.setattr(SourceVideos, "cut", slow)
+    descriptors = []
+
+    def ask(start: float) -> None:
+        descriptors.append(made.clip(Part("a", start, start + 1), False, dataset, videos)[1])
+
+    one = threading.Thread(target=ask, args=(0,))
+    one.start()
+    try:
+        assert begun.wait(60)
+        ask(2)
+        assert len(descriptors) == 1
+    finally:
+        go_on.set()
+        one.join()
+        for each in descriptors:
+            os.close(each)
+    assert len(descriptors) == 2
