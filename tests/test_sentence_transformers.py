@@ -1,6 +1,5 @@
 """Models that sentence-transformers saved, beside its own vectors: as text encoders, and as features of videos."""
 
-import importlib.util
 import json
 import shutil
 import zipfile
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.clips_of_text import save_clip_with_processor
+from helpers.needs import package
 from helpers.text_encoders import KINDS, WEIGHTS
 from PIL import Image
 from sentence_transformers import SentenceTransformer
@@ -32,11 +32,9 @@ TEXTS = ["Cut the red  Onion, and fry it.", "a", "the the red onion and the cut 
 @pytest.fixture(scope="module")
 def minilm(tmp_path_factory):
     """The published all-MiniLM-L6-v2."""
-    spec = importlib.util.find_spec("all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
-        pytest.skip("no such package in this environment: trained weights of all-MiniLM-L6-v2")
+    weights = package("all_minilm_l6_v2")
     folder = tmp_path_factory.mktemp("minilm")
-    with zipfile.ZipFile(Path(spec.origin).parent / "model.zip") as archive:
+    with zipfile.ZipFile(Path(weights.__file__).parent / "model.zip") as archive:
         archive.extractall(folder)
     return folder
 

@@ -38,7 +38,7 @@ from PIL import Image
 from vlalign.extract.videos.demo import render_video
 from vlalign.preprocess.settings import SPACY_MODEL
 from vlalign.preprocess.tag import load_pipeline
-from vlalign.storage.captions.transcripts import SpokenSegment, Transcript, TranscriptStore
+from vlalign.storage.captions.transcripts import TranscriptSegment, Transcript, TranscriptStore
 from vlalign.storage.cli.all_commands import COMMANDS as MODULES
 from vlalign.storage.common.files import write_jsonl
 from vlalign.storage.dataset.folder import DatasetFolder
@@ -538,7 +538,7 @@ class Grounds:
     def _speak(toy: DatasetFolder) -> None:
         """Lay transcripts, a speech model that cannot be loaded, and a ground truth of which no video is there."""
         store, key = TranscriptStore(toy.transcripts), "0123456789abcdef"
-        segments = [SpokenSegment(0.0, 0.5, CUT, 0.9)]
+        segments = [TranscriptSegment(0.0, 0.5, CUT, 0.9)]
         for video_id in ("v000", "v001", "v002"):
             about = {"video_id": video_id, "source": "1-a", "model": key, "duration_seconds": 0.6}
             store.add(Transcript(**about, languages={"en": 0.5}, segments=segments))

@@ -27,7 +27,7 @@ from vlalign.storage.common.files import read_jsonl
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.profiles import LOGMEL, PROFILES
 
-PICTURED = [profile for profile in PROFILES.values() if profile.name != LOGMEL]
+PICTURED = [profile for profile in PROFILES.values() if profile.name != LOGMEL and not profile.is_shots]
 HEIGHT, WIDTH = 48, 70
 NOISE = np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH, 3), dtype=np.uint8)
 SMOOTH = np.stack(

@@ -26,6 +26,7 @@ from vlalign.extract.decoding.messages import (
     Message,
     PixelsFollow,
     Request,
+    SamplesFollow,
     ShotsFollow,
     SoundFailed,
     SoundFollows,
@@ -39,7 +40,7 @@ from vlalign.extract.decoding.messages import (
 from vlalign.extract.decoding.process import MAX_ANSWER_BYTES, DecodeProcess
 from vlalign.extract.decoding.process_link import num_bytes_for
 from vlalign.extract.decoding.sampling import MAX_VIDEO_SECONDS, FrameSpec, num_windows, sample_frames
-from vlalign.extract.decoding.sound import SoundFinished
+from vlalign.extract.decoding.sound import SamplesFinished, SoundFinished
 from vlalign.extract.decoding.span import SpanProbed
 from vlalign.extract.pipeline import video_jobs
 from vlalign.extract.pipeline.video_jobs import VideoJob, frame_spec_of
@@ -55,6 +56,7 @@ MESSAGES: list[Message] = [
     WindowReady(0, [16, 224, 224, 3], 4096),
     ThumbnailFollows(0.5),
     SoundFollows(),
+    SamplesFollow(),
     ShotsFollow("PySceneDetect 0.7.2"),
     ClipFollows(),
     FrameFollows(2.5),
@@ -63,6 +65,7 @@ MESSAGES: list[Message] = [
     ClipPart(1 << 20),
     ClipWritten(1 << 33, 1.0, 2.0, 30),
     SoundFinished("PyAV 18", -3, 1000, 10.0, ""),
+    SamplesFinished("PyAV 18", 16000, "cut"),
     DecodingFinished("PyAV 18", 2.25, "cut", [54], note="its clock jumps"),
 ]
 CROPPED = FrameSpec(fps=24, window=16, short_side_px=224, crop_px=224, tail="loop")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.needs import needs_linux
 from helpers.text_frames import frame
 from helpers.videos import encode_frames
 from PIL import Image
@@ -105,7 +106,7 @@ def test_a_process_that_hangs_or_ends_is_an_error_of_the_video(monkeypatch):
     assert refused.value.kind == "crashed"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="not on this system: sandboxes of Linux")
+@needs_linux
 def test_the_process_is_confined_and_ends_with_its_parent(reader):
     reader.read(frame())
     status = Path(f"/proc/{reader._process.pid}/status").read_text()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.needs import needs_linux
 from helpers.speech import SPOKEN, VIDEOS, plain_words, small_model, spoken_dataset
 from vlalign.extract import TranscriptionSettings, transcribe_dataset, transcribe_video
 from vlalign.extract.cli.transcribe import main
@@ -23,7 +24,6 @@ from vlalign.extract.speech.model import find_model
 from vlalign.extract.speech.recogniser import Recogniser
 from vlalign.storage.captions.transcripts import TranscriptStore
 from vlalign.storage.common.errors import SettingError, UserError
-from vlalign.storage.common.system import IS_LINUX
 
 ENGLISH = VIDEOS / "english.mkv"
 
@@ -220,7 +220,7 @@ def test_a_recogniser_that_is_killed_costs_one_video(tmp_path, model, monkeypatc
     assert failure.kind == "out_of_memory" and "recogniser" in failure.message
 
 
-@pytest.mark.skipif(not IS_LINUX, reason="not on this system: sandboxes")
+@needs_linux
 def test_the_recogniser_can_open_no_file_and_no_socket(model):
     """The process that holds sound and weights is the child of the one that was started."""
     recogniser = Recogniser(find_model(str(model)), "cpu", 1)

@@ -9,7 +9,7 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from helpers.needs import PROGRAM, needs_program
+from helpers.needs import PROGRAM, need, needs_program
 from helpers.numbered import busy_picture, numbered_picture, numbers_of, write_video
 from helpers.odd_videos import KINDS, make, write_source
 from vlalign.extract.decoding.errors import VideoError
@@ -109,7 +109,7 @@ def test_clips_of_all_kinds_have_the_frames_of_rows(kind, reader, tmp_path):
     try:
         check_kind(kind, reader, tmp_path)
     except RuntimeError as error:
-        pytest.skip(f"{PROGRAM}: ffmpeg that writes this kind ({error})")
+        need(PROGRAM, [f"ffmpeg that writes this kind ({error})"])
 
 
 def busy_video(path: Path, **how) -> Path:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.clips_of_text import save_clip_with_processor
+from helpers.needs import package
 from helpers.toy import make_toy
 from helpers.training import GATED
 from helpers.videos import encode_frames
@@ -20,7 +21,7 @@ from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.train import EvaluationSettings, evaluate, mteb_model, mteb_task, open_search, train
 from vlalign.train.metrics import retrieval_metrics
 
-mteb = pytest.importorskip("mteb", reason="no such package in this environment: mteb needs Python 3.11")
+mteb = package("mteb")
 
 SHORT = {"batch_size": 4, "num_steps": 2, "validate_every": 1}
 CASES = {
