@@ -38,7 +38,7 @@ from PIL import Image
 from vlalign.extract.videos.demo import render_video
 from vlalign.preprocess.settings import SPACY_MODEL
 from vlalign.preprocess.tag import load_pipeline
-from vlalign.storage.captions.transcripts import TranscriptSegment, Transcript, TranscriptStore
+from vlalign.storage.captions.transcripts import Transcript, TranscriptSegment, TranscriptStore
 from vlalign.storage.cli.all_commands import COMMANDS as MODULES
 from vlalign.storage.common.files import write_jsonl
 from vlalign.storage.dataset.folder import DatasetFolder

@@ -176,7 +176,8 @@ def folded_by_loops(search, moments):
     for place, moment in enumerate(moments):
         vector = unit(search._vector_of(moment))
         for first_place, best, best_vector, similar in kept:
-            if best.video_id != moment.video_id and vector @ best_vector >= NEAR_DUPLICATE_COSINE:
+            looks_the_same = best.video_id != moment.video_id and vector @ best_vector >= NEAR_DUPLICATE_COSINE
+            if looks_the_same and (moment.found_by != "text" or best.caption == moment.caption):
                 if place - first_place <= FOLD_AHEAD:
                     similar.append(moment)
                 break
