@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from ...storage.common.errors import UserError
-from ...storage.common.packages import EXTRAS, install_command
+from ...storage.common.packages import missing_package_message
 from ...storage.common.progress import progress
 from ..search.moments import moment_values
 from .results import Result, safe_name
@@ -176,8 +176,7 @@ def require_editors() -> None:
     """Raise ``UserError`` if a package of the extra ``editors`` is missing."""
     for name in ("opentimelineio", "otio_cmx3600_adapter"):
         if find_spec(name) is None:
-            todo = install_command(*EXTRAS["editors"])
-            raise UserError(f"the Python package {name} is not installed; install it with: {todo}")
+            raise UserError(str(missing_package_message(ModuleNotFoundError(name=name))))
 
 
 def timeline_of(clips: Sequence[EditClip], name: str) -> "Timeline":
