@@ -31,7 +31,7 @@ from vlalign.extract.models.resnet import ResNet152
 from vlalign.extract.models.s3d import S3D
 from vlalign.extract.models.weights import load_random
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.profiles import FRAME_MAPS, LOGMEL, PROFILES
+from vlalign.storage.profiles import FRAME_MAPS, LOGMEL, PROFILES, SHOTS, WITHOUT_NETWORK
 from vlalign.storage.records import Weights
 
 pytestmark = pytest.mark.portable
@@ -337,7 +337,7 @@ def test_folding_leaves_no_copy_of_the_original_weights(extractor):
 
 
 def test_every_profile_has_a_network_and_a_row_in_the_docs():
-    assert list(MODELS) == [name for name in PROFILES if name != LOGMEL]
+    assert list(MODELS) == [name for name in PROFILES if name not in WITHOUT_NETWORK]
     _, _, table = EXTRACTION_PAGE.read_text(encoding="utf-8").partition("\n| features | model, weights |")
     lines = [
         [cell.strip(" `") for cell in line.split("|")[1:-1]] for line in table.partition("\n\n")[0].splitlines()[2:]
@@ -346,8 +346,11 @@ def test_every_profile_has_a_network_and_a_row_in_the_docs():
     assert list(rows) == list(PROFILES)
     for name, profile in PROFILES.items():
         _, fps, windows, *_, dimension = rows[name]
-        rate = f"{profile.fps:,} samples" if name == LOGMEL else str(profile.fps)
+        rate = f"{profile.fps:,} samples" if name == LOGMEL else str(profile.fps or "every frame")
         windows = windows.partition(" (")[0]
+        if name == SHOTS:
+            assert (fps, windows, dimension) == (rate, "1 shot", str(profile.dimension))
+            continue
         assert (fps, dimension) == (rate, str(profile.dimension)), name
         assert windows == ("1 frame" if profile.window == 1 else f"{profile.window}/{profile.stride}"), name
     assert {name: math.prod(shape) for name, shape in FRAME_MAPS.items()} == {

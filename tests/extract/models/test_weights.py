@@ -21,7 +21,7 @@ from vlalign.extract.models import weights
 from vlalign.extract.models.s3d import S3D
 from vlalign.extract.models.weights import PublishedFile, published_weights
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.profiles import LOGMEL, PROFILES
+from vlalign.storage.profiles import PROFILES, WITHOUT_NETWORK
 
 REGISTRY = weights.PUBLISHED  # tests see another one: see conftest
 NAME = "resnext101.pth"
@@ -126,7 +126,7 @@ def refusal() -> str:
 
 
 def test_every_profile_has_weights_with_a_page_or_no_network():
-    assert {profile.weights for profile in PROFILES.values() if profile.name != LOGMEL} == set(REGISTRY)
+    assert {profile.weights for name, profile in PROFILES.items() if name not in WITHOUT_NETWORK} == set(REGISTRY)
     for name, published in REGISTRY.items():
         assert published.page.startswith("https://"), name
         assert all(

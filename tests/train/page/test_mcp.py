@@ -199,7 +199,7 @@ def test_several_clients_at_once_get_their_own_answers(address, page):
 def post(
     address: str, message: object = LIST, path: str = MCP, method: str = "POST", **headers: str
 ) -> tuple[int, str]:
-    """Send a message; return the status and the content of the answer. A header of None is left out."""
+    """Send a message; return the status and the content of the answer. An empty header is left out."""
     split = urlsplit(address)
     [token] = parse_qs(split.query)["token"]
     given = HEADERS | {"Authorization": f"Bearer {token}"} | {name.replace("_", "-"): v for name, v in headers.items()}
@@ -222,7 +222,7 @@ def test_requests_without_permission_are_refused_as_by_the_page(address):
     assert post(address, Origin="http://evil.example")[0] == 403
     assert post(address, Sec_Fetch_Site="cross-site")[0] == 403
     assert post(address, Content_Type="text/plain")[0] == 415
-    assert post(address, b"x" * (UPLOADS[MCP].max_bytes + 1))[0] == 413
+    assert post(address, Content_Length=str(UPLOADS[MCP].max_bytes + 1))[0] == 413
     assert post(address, method="GET")[0] == 405 and post(address, method="DELETE")[0] == 405
     assert post(address, path="/api/search")[0] == 405 and post(address, path="/mcp/")[0] == 405
     assert post(address, b"{")[0] == 400 and post(address, [LIST])[0] == 400 and post(address, b"[" * 100_000)[0] == 400
