@@ -105,7 +105,7 @@ child.main()
 def test_a_decoder_that_dies_of_the_sound_still_gives_the_pictures(clips, logmel, monkeypatch, what, kind):
     monkeypatch.setattr(decode_process, "COMMAND", ENDING.format(what=what))
     if kind == "timeout":
-        monkeypatch.setattr("vlalign.extract.decoding.process.SILENCE_SECONDS", 2.0)
+        monkeypatch.setattr("vlalign.extract.decoding.process.SILENCE_SECONDS", 15.0)
     expected = extract_video(clips["both"], [stub("s3d")])["s3d"]
     extractors = [stub("s3d"), logmel]
     ((_, made),) = extract_videos([VideoJob("x", clips["both"], extractors)], extractors)
