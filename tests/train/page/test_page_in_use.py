@@ -379,7 +379,7 @@ def test_a_link_is_copied_and_a_file_that_is_there_is_downloaded(address, browse
     search(page)
     viewer = open_card(page, "v0")
     viewer.get_by_role("button", name="Copy link").click()
-    viewer.get_by_role("button", name="Copied").wait_for()
+    viewer.get_by_role("button", name="Copied", exact=True).wait_for()
     link = page.evaluate("navigator.clipboard.readText()")
     assert link == page.url and "open=v0%40" in link and "token" not in link
     with page.expect_download() as download:
