@@ -84,8 +84,9 @@ def profiles_page() -> str:
     for name, of in PROFILES.items():
         side = f"short side {of.short_side_px}" if of.short_side_px else "none: audio"
         crop = f", crop {of.crop_px}" if of.crop_px else ""
+        rate = f"{of.fps:g} a second" if of.fps else "every frame"
         rows.append(
-            f"| `{name}` | {of.dimension:,} | {of.fps:g} a second | {of.window} | {of.stride} | {side}{crop} | "
+            f"| `{name}` | {of.dimension:,} | {rate} | {of.window} | {of.stride} | {side}{crop} | "
             f"{of.layer} | {of.weights} |"
         )
     return (
