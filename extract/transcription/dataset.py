@@ -183,6 +183,11 @@ def transcribe_dataset(
     listed = {video.video_id for video in videos}
     if settings.video_ids is not None:
         wanted = set(settings.video_ids)
+        if unknown := sorted(wanted - listed):
+            raise UserError(
+                f"video_ids: {number_of(len(unknown), 'ids')} not in {dataset.videos_file}, such as {unknown[0]!r}; "
+                "expected ids of videos in that file"
+            )
         videos = [video for video in videos if video.video_id in wanted]
     here = [video for video in videos if not video.url]
     refuse_other_folders(dataset, here)

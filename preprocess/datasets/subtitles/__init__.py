@@ -36,7 +36,7 @@ from .cues import Cue, plain, read_cues
 from .files import SUFFIXES, SubtitleFile, find_beside, find_files
 from .rolling import without_repeats
 from .ttml import TTML_SUFFIXES, declared_text, read_ttml
-from .whisper import NoTranscript, read_segments
+from .whisper import NothingSpoken, NoTranscript, read_segments
 
 __all__ = [
     "PROTOCOLS",
@@ -169,7 +169,7 @@ def _captions(
 ) -> Iterator[Caption]:
     """Yield the captions in the files of each video, and those of the transcripts of other videos."""
     clips_of = {files[0].video_id: clips for files in of_video if (clips := reader.first_readable(files))}
-    others = [video_id for video_id in transcribed if video_id not in clips_of]
+    others = [video_id for video_id in transcribed if video_id not in clips_of and video_id not in reader.silent]
     reader.report()
     if not clips_of and not others:
         return
@@ -195,18 +195,29 @@ class _FileReader:
         self.several: list[list[SubtitleFile]] = []
         """Files of the videos that have more than one."""
         self.other_json: list[Path] = []
+        self.silent: set[str] = set()
+        """Videos in which nothing is spoken, as a file beside them says."""
 
     def first_readable(self, files: list[SubtitleFile]) -> list[TimedText]:
         """Return the cues of the first file of a video that has any."""
         for index, file in enumerate(files):
-            if clips := self.clips(file.path):
+            try:
+                clips = self.clips(file.path)
+            except NothingSpoken:
+                self.silent.add(file.video_id)
+                continue
+            if clips:
                 if len(files) > index + 1:
                     self.several.append(files[index:])
                 return clips
         return []
 
     def clips(self, path: Path) -> list[TimedText]:
-        """Return the cues of a file in time order; none if it cannot be used, which is reported."""
+        """Return the cues of a file in time order; none if it cannot be used, which is reported.
+
+        Raises:
+            NothingSpoken: The file is a transcript without segments.
+        """
         try:
             cues = self._cues(path)
         except NoTranscript as error:

@@ -11,6 +11,10 @@ class NoTranscript(Exception):
     """A JSON file that holds something else. The message says what is missing."""
 
 
+class NothingSpoken(Exception):
+    """A transcript without segments, as of a video in which nobody speaks."""
+
+
 def read_segments(content: str, drop: Drop) -> Iterator[Cue]:
     """Yield the segments of a transcript, in its order. Segments may have no lines.
 
@@ -20,6 +24,7 @@ def read_segments(content: str, drop: Drop) -> Iterator[Cue]:
 
     Raises:
         NoTranscript: The file is not a transcript.
+        NothingSpoken: The transcript has no segments.
     """
     try:
         value = json.loads(content)
@@ -28,6 +33,8 @@ def read_segments(content: str, drop: Drop) -> Iterator[Cue]:
     segments = value.get("segments") if isinstance(value, dict) else None
     if not isinstance(segments, list):
         raise NoTranscript("no list 'segments', which Whisper and WhisperX write")
+    if not segments:
+        raise NothingSpoken
     for number, segment in enumerate(segments, start=1):
         where = f"segment {number}"
         try:

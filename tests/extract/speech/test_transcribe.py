@@ -128,6 +128,14 @@ def other_model(folder, model):
     return folder
 
 
+def test_selected_videos_alone_are_transcribed_and_unknown_ids_are_refused(tmp_path, model):
+    dataset = spoken_dataset(tmp_path)
+    with pytest.raises(UserError, match=r"1 id not in .*'onion'"):
+        transcribe_dataset(settings_of(dataset, model, video_ids=["music", "onion"]))
+    result = transcribe_dataset(settings_of(dataset, model, video_ids=["music"]))
+    assert (result.num_videos, result.transcribed) == (1, ["music"])
+
+
 def test_another_model_is_refused_or_replaces_all(tmp_path, model):
     dataset = spoken_dataset(tmp_path, ("english",))
     transcribe_dataset(settings_of(dataset, model))

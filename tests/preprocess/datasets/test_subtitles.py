@@ -11,6 +11,7 @@ from vlalign.preprocess.datasets.subtitles.cues import plain, read_cues
 from vlalign.preprocess.datasets.subtitles.files import video_ids
 from vlalign.preprocess.settings import PreprocessingSettings
 from vlalign.storage import Caption, VideoRecord
+from vlalign.storage.captions.transcripts import Transcript, TranscriptSegment, TranscriptStore
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.dataset.folder import DatasetFolder
@@ -412,3 +413,31 @@ def test_subtitles_beside_videos_are_found_by_the_names_of_the_files(tmp_path):
     }
     [first, *_] = subtitles.find_beside(dataset, videos, "en", problems)
     assert first[0].path.name == "a.en.vtt" and not problems.count
+
+
+def test_a_correction_without_segments_takes_all_text_of_a_transcript_away(tmp_path):
+    dataset = DatasetFolder(tmp_path, "mine")
+    files = dataset.path / "files"
+    files.mkdir(parents=True)
+    ids = ("music", "talk")
+    for video_id in ids:
+        (files / f"{video_id}.mp4").touch()
+    dataset.write_videos([VideoRecord(video_id=video_id, path=f"files/{video_id}.mp4") for video_id in ids])
+    said = "Thanks for watching."
+    segments = [TranscriptSegment(1.0, 2.0, said, 0.9)]
+    store = TranscriptStore(dataset.transcripts)
+    for video_id in ids:
+        about = {"source": "12-ab", "model": "0123456789abcdef", "duration_seconds": 3.0}
+        store.add(Transcript(video_id=video_id, segments=segments, **about))
+
+    def captions() -> list[tuple[str, str]]:
+        problems = Problems()
+        found = [(c.video_id, c.caption) for c in subtitles.read_beside(dataset, "cues", 0, problems)]
+        assert problems.count == 0
+        return found
+
+    assert captions() == [("music", said), ("talk", said)]
+    (files / "music.json").write_text(json.dumps({"segments": []}))
+    assert captions() == [("talk", said)]
+    (files / "music.srt").write_text(SRT)  # another file with text is read
+    assert ("music", "Much later") in captions()
