@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...storage.captions.files import read_captions, read_captions_about
+from ...storage.captions.files import TimedCaption, caption_parts, read_timed_captions
 from ...storage.common.errors import UserError
 from ...storage.common.files import write_json, write_text
 from ...storage.common.progress import progress
 from ...storage.common.terminal import one_line
 from ...storage.common.writing import atomic_write, make_folder
-from ...storage.records import Caption
 from ..search.moments import Moment
 from .results import Result, safe_name
 from .source_videos import Part, SourceError, SourceVideos
@@ -62,20 +61,20 @@ def write_clips(
     clips, problems = [], []
     for each in progress(results, total=len(results), what="cutting clips", unit="clips"):
         try:
-            clips.append(_write_clip(each, videos, folder, kind, about, captions[each.moment.video_id]))
+            clips.append(_write_clip(each, videos, folder, kind, about, captions.get(each.moment.video_id, ())))
         except SourceError as error:
             problems.append(problem_of(each, error))
     return clips, problems
 
 
-def captions_of(videos: SourceVideos, video_ids: Collection[str]) -> dict[str, list[Caption]]:
-    """Return {video: its captions}."""
-    found: dict[str, list[Caption]] = defaultdict(list)
-    if read_captions_about(videos.dataset.captions) is not None:
-        for caption in read_captions(videos.dataset.captions):
+def captions_of(videos: SourceVideos, video_ids: Collection[str]) -> dict[str, list[TimedCaption]]:
+    """Return {video: its captions}, each once: those of all protocols, which search reads too."""
+    found: dict[str, dict[TimedCaption, None]] = defaultdict(dict)
+    for part in caption_parts(videos.dataset):
+        for caption in read_timed_captions(part):
             if caption.video_id in video_ids:
-                found[caption.video_id].append(caption)
-    return found
+                found[caption.video_id][caption] = None
+    return {video_id: [*captions] for video_id, captions in found.items()}
 
 
 def _write_clip(
@@ -84,7 +83,7 @@ def _write_clip(
     folder: Path,
     kind: "ClipKind",
     about: dict[str, Any],
-    captions: Sequence[Caption],
+    captions: Sequence[TimedCaption],
 ) -> ExportedClip:
     facts = videos.probe(result.moment)
     path = folder / clip_name(result.number, result.moment, kind, facts)
@@ -98,7 +97,7 @@ def _write_clip(
         write_text(sidecars[1], srt_text(cues))
     asked = {"start_seconds": result.moment.start_seconds, "end_seconds": result.moment.end_seconds}
     got = {"start_seconds": written.start_seconds, "end_seconds": written.end_seconds, "num_frames": written.num_frames}
-    whole = [caption.caption for caption in captions if caption.start_seconds is None]
+    whole = [caption.text for caption in captions if caption.start_seconds is None]
     facts_of_clip = {"number": result.number, "video_id": result.moment.video_id, "kind": kind}
     facts_of_clip |= {"asked": asked, "got": got, "label": result.label, "captions_of_video": whole}
     write_json(sidecars[0], {**about, **facts_of_clip, "score": result.moment.score})
@@ -136,7 +135,7 @@ def cut(moment: Moment, videos: SourceVideos, kind: "ClipKind", path: Path) -> "
         return videos.cut(moment, kind, file)
 
 
-def cues_inside(captions: Sequence[Caption], clip: "ClipWritten") -> list[tuple[float, float, str]]:
+def cues_inside(captions: Sequence[TimedCaption], clip: "ClipWritten") -> list[tuple[float, float, str]]:
     """Return the captions that share time with a clip, in its own time, by time.
 
     caption 3 s to 6 s, clip of 4 s to 10 s  ->  0 s to 2 s
@@ -147,6 +146,6 @@ def cues_inside(captions: Sequence[Caption], clip: "ClipWritten") -> list[tuple[
             continue
         start, end = max(caption.start_seconds, clip.start_seconds), min(caption.end_seconds, clip.end_seconds)
         if start < end:
-            text = one_line(" ".join(caption.caption.split()))
+            text = one_line(" ".join(caption.text.split()))
             cues.append((start - clip.start_seconds, end - clip.start_seconds, text))
     return sorted(cues)

@@ -388,6 +388,20 @@ def test_clips_have_facts_and_captions_beside_them(search, tmp_path, exact):
         export_clips(search, MOMENTS, tmp_path / "clips", exact=exact)
 
 
+def test_captions_of_each_protocol_are_beside_a_clip_once(search, tmp_path):
+    """A sync, for example, writes only those of a protocol."""
+    usual = tmp_path / "root" / "planted" / "captions"
+    shutil.copytree(usual, tmp_path / "cues")
+    shutil.move(tmp_path / "cues", usual / "cues")
+    [twice] = export_clips(search, MOMENTS[:1], tmp_path / "twice").clips
+    for path in [*usual.iterdir()]:
+        if path.is_file():
+            path.unlink()
+    [clip] = export_clips(search, MOMENTS[:1], tmp_path / "clips").clips
+    text = clip.path.with_suffix(".srt").read_text()
+    assert text.count("a dog barks") == 1 and text == twice.path.with_suffix(".srt").read_text()
+
+
 def test_nothing_is_written_through_links_or_over_files(search, tmp_path):
     secret = tmp_path / "secret.json"
     secret.write_text("mine")
