@@ -204,6 +204,7 @@ class _FileReader:
             try:
                 clips = self.clips(file.path)
             except NothingSpoken:
+                self.note(f"{file.path.name}: no segments in it, so nothing is spoken")
                 self.silent.add(file.video_id)
                 continue
             if clips:

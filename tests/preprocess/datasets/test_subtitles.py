@@ -415,7 +415,7 @@ def test_subtitles_beside_videos_are_found_by_the_names_of_the_files(tmp_path):
     assert first[0].path.name == "a.en.vtt" and not problems.count
 
 
-def test_a_correction_without_segments_takes_all_text_of_a_transcript_away(tmp_path):
+def test_a_correction_without_segments_takes_all_text_of_a_transcript_away(tmp_path, capsys):
     dataset = DatasetFolder(tmp_path, "mine")
     files = dataset.path / "files"
     files.mkdir(parents=True)
@@ -438,6 +438,6 @@ def test_a_correction_without_segments_takes_all_text_of_a_transcript_away(tmp_p
 
     assert captions() == [("music", said), ("talk", said)]
     (files / "music.json").write_text(json.dumps({"segments": []}))
-    assert captions() == [("talk", said)]
+    assert captions() == [("talk", said)] and "music.json: no segments in it" in capsys.readouterr().err
     (files / "music.srt").write_text(SRT)  # another file with text is read
     assert ("music", "Much later") in captions()
