@@ -5,6 +5,9 @@ so this model searches itself (mteb's ``SearchProtocol``): it scores all texts w
 here do. Videos come as files, so they are sampled and decoded here, and not by mteb.
 """
 
+# pyright: reportMissingImports=false
+# mteb needs Python 3.11; types are checked on 3.10 too.
+
 import hashlib
 import json
 import warnings

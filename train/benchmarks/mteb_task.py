@@ -1,5 +1,8 @@
 """A data set as a retrieval task of mteb, for models of mteb as well as for ``mteb_model``."""
 
+# pyright: reportMissingImports=false
+# mteb needs Python 3.11; types are checked on 3.10 too.
+
 import hashlib
 from pathlib import Path
 from typing import Any, Literal
