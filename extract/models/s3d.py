@@ -41,7 +41,7 @@ def _over_space(x_BCTP: Tensor, height: int) -> Tensor:
 
 
 class STConv3D(nn.Module):
-    """Convolution, batch norm and ReLU; if ``separable``, a spatial and then a temporal one, each with norm and ReLU."""
+    """Convolution, batch norm and ReLU; if ``separable``, first a spatial, then a temporal one."""
 
     def __init__(self, num_in: int, num_out: int, kernel: tuple[int, int, int], *, separable: bool = False) -> None:
         super().__init__()
