@@ -224,7 +224,7 @@ class _Engine:
             self._release(process)
 
     def _failed(self, process: DecodeProcess, error: VideoError) -> Iterator[Result]:
-        """Try the next backend if the failure ended the process; else yield the failure, or the sound if there is any."""
+        """Try the next backend if the failure ended the process; else yield the failure or the sound."""
         video = self._decoding[process]
         self._release(process)
         if video.needs_sound and video.needs_frames:  # sound is decoded first: the sound has failed

@@ -193,7 +193,7 @@ class VideoScheduler:
         return None
 
     def take_superfluous(self, worker: int) -> list[int]:
-        """Return videos of a worker that another one has computed in the meantime. It need not extract or write them."""
+        """Return videos of a worker that another one has computed in the meantime: it may drop them."""
         return self._superfluous.pop(worker, [])
 
     def _drop_copies(self, worker: int, video: int) -> None:
