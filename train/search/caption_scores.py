@@ -1,8 +1,8 @@
-"""The best scores that captions of the searched videos find: what tells a moment that fits from one that does not.
+"""The best scores of captions of the searched videos, used to decide whether a moment fits a query.
 
-Scores of two models cannot be compared, and a fixed limit fits none of them. So captions that the model was not trained
-with, whose videos are there, are searched for. A text whose best moment scores lower than those of nearly all of these
-captions is probably about something that is not there.
+Scores of two models cannot be compared, and no fixed threshold fits all models. Therefore captions of indexed videos
+that were not used for training are searched for. A text whose best moment scores lower than those of nearly all of
+these captions is probably about something that is not there.
 """
 
 import hashlib
