@@ -24,11 +24,11 @@ IMAGES = Path(__file__).resolve().parent / "images"
 RUNS = Path("vlalign_data", "demo", "runs")
 WIDTH = 1040
 CODEBOOK_PX = 1500
-"""Of the codebook's part of the report, which is longer."""
+"""Height for the codebook's part of the report, which is longer."""
 
 
 DEMO_QUERY = "a+blue+cross+grows"
-"""What ``make demo`` searches for, too. The demo has such scenes, and one of them comes first."""
+"""The query of ``make demo``. The demo has such scenes, and one of them ranks first."""
 SCREENS = ({"width": 1300}, {"width": 375, "color_scheme": "dark"})
 """A large screen, and a phone."""
 SCREEN_HEIGHT = 812
@@ -39,7 +39,7 @@ LONGEST = """data.queries.filter((query) => query.map && query.rank === 1)
 
 
 def save(name: str, picture: bytes) -> None:
-    """Write a picture of the browser as a small file."""
+    """Write a screenshot as a small file."""
     Image.open(io.BytesIO(picture)).convert("RGB").save(IMAGES / f"{name}.webp", quality=80, method=6)
 
 
@@ -125,7 +125,7 @@ def take_run_page(page: Any, folder: Path) -> None:
 
 
 def main() -> int:
-    """Take all pictures."""
+    """Take all screenshots."""
     parser = argparse.ArgumentParser(description="Take the pictures of the search page and of the gallery.")
     parser.add_argument("folder", type=Path, help="where the commands of the gallery were run")
     folder = parser.parse_args().folder

@@ -87,7 +87,7 @@ class WorkerReport:
     quiet_seconds: float
     """Time since the last outcome, while there are videos to extract."""
     left: bool = False
-    """True if it was asked to leave and has written what was finished. Videos that are not on disk are for others."""
+    """True if it was asked to leave and has written its finished videos. Other workers get the rest."""
 
 
 @dataclass
@@ -168,7 +168,7 @@ class _Videos:
 
     @property
     def has_news(self) -> bool:
-        """True if the driver should hear at once of videos on disk, or be asked for more."""
+        """True if the driver should immediately learn of written videos, or be asked for more."""
         is_written = any(isinstance(event, ShardsWritten) for event in self.events)
         return is_written or (self.refill_at is not None and len(self.waiting) <= self.refill_at)
 

@@ -48,8 +48,9 @@ class VideoError(VlalignError):
 
 
 def without_last_words(error: VideoError) -> str:
-    """Return the message of an error without the decoder's last output. That output names folders of this machine, and
-    strangers may read the message.
+    """Return the message of an error without the decoder's last output.
+
+    That output names folders of this machine, and strangers may read the message.
     """
     return str(error).partition(LAST_WORDS)[0]
 

@@ -192,8 +192,10 @@ def _weights(num_in: int, num_out: int, name: str, *, is_rounded: bool) -> _Weig
 
 
 def _scaled_rows(rows: np.ndarray, num_out: int, name: str, *, is_rounded: bool) -> np.ndarray:
-    """Scale [N, M, 3] to [num_out, M, 3]: uint8, or float64 without rounding. In float64, sums of whole numbers are
-    exact."""
+    """Scale [N, M, 3] to [num_out, M, 3]: uint8, or float64 without rounding.
+
+    In float64, sums of whole numbers are exact.
+    """
     weights = _weights(len(rows), num_out, name, is_rounded=is_rounded)
     flat = np.ascontiguousarray(rows).reshape(len(rows), -1)
     scaled = np.empty((num_out, flat.shape[1]), dtype=np.uint8 if is_rounded else np.float64)

@@ -121,8 +121,9 @@ class FrameMemory:
         return np.ndarray(shape, dtype, self._memory, offset)
 
     def hand_over(self, frames: np.ndarray) -> int:
-        """Return the offset of ``frames``, an array of ``allocate``. The caller sends it to the parent, which copies
-        them.
+        """Return the offset of ``frames``, an array of ``allocate``.
+
+        The caller sends it to the parent, which copies them.
         """
         self._unread.append(frames.ctypes.data - self._start)
         return self._unread[-1]

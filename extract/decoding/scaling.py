@@ -90,8 +90,10 @@ class Scaler:
         self._graph_key: tuple[object, ...] | None = None
 
     def see(self, frame: av.VideoFrame, upright: Filters) -> tuple[int, int]:
-        """Return (height, width) of the images, which the first frame decides. Call it with every frame, wanted or
-        not."""
+        """Return (height, width) of the images, which the first frame decides.
+
+        Call it with every frame, wanted or not.
+        """
         if self._shape is None:
             self._shape = self.size.shape(*_turned(frame, upright))
         return self._shape

@@ -48,8 +48,9 @@ MP4_CODECS = {"h264", "hevc", "av1", "vp9", "mpeg4", "aac", "mp3", "ac3", "eac3"
 
 @dataclass(frozen=True)
 class SpanProbed:
-    """The facts about a part of a video, and about the whole video, that editors need. Times are on the clock of
-    feature vectors.
+    """The facts about a part of a video, and about the whole video, that editors need.
+
+    Times are on the clock of feature vectors.
     """
 
     rate_numerator: int

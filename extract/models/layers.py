@@ -106,8 +106,10 @@ class FoldedConv(nn.Module):
         )
 
     def _packed_for(self, shape: list[int]) -> Tensor:
-        """Return the weights as packed for the first input's shape, which also serve other shapes. A new weight is
-        packed again."""
+        """Return the weights as packed for the first input's shape, which also serve other shapes.
+
+        A new weight is packed again.
+        """
         if self.packed is None or self.packed[0] is not self.weight:
             kernels = torch._C._nn  # pyright: ignore[reportAttributeAccessIssue] (missing in torch's stubs)
             conv_2d = self.weight.ndim == 4

@@ -73,8 +73,9 @@ class VideoFile:
         self.identity = file_identity(Path(self._path)) if self._path else ""
 
     def has_same_size_and_time(self, source: str, since_ns: int) -> bool:
-        """Return whether the file has the size that it had when features were made from it and is older, or is gone. In
-        both cases it needs no features.
+        """Return whether the file has the size that it had when features were made from it and is older, or is gone.
+
+        In both cases it needs no features.
 
         Args:
             source: Identity of the features' source file.

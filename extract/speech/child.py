@@ -149,8 +149,9 @@ def _in_part(segment: Any, window: SpeechWindow, start: int) -> RecognisedWindow
 
 
 def serve(connection: Connection, files: Mapping[str, BinaryIO], device: str, num_threads: int) -> None:
-    """Load the model and answer requests one after another. A request is a message, which marks the last part of a
-    sound, and a message with the samples.
+    """Load the model and answer requests one after another.
+
+    A request is a message, which marks the last part of a sound, and a message with the samples.
     """
 
     def heartbeat() -> None:

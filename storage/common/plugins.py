@@ -70,7 +70,7 @@ class PluginFacts(TypedDict):
 
 
 class UntrustedModule(SettingError):
-    """A file names a module that the user does not trust. Nothing was imported; the message explains how to trust it."""
+    """A file names a module that the user does not trust. It was not imported; the message explains how to trust it."""
 
     def __init__(self, module: str, trusted: str, problem: str) -> None:
         """Create the error, with the module, the trusted modules, and the way to trust it."""

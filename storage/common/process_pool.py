@@ -120,8 +120,9 @@ _STARTING = threading.Lock()
 
 @contextlib.contextmanager
 def _python_commands() -> Iterator[None]:
-    """Start multiprocessing's processes with ``python_command``. It has no option for this or for environment
-    variables.
+    """Start multiprocessing's processes with ``python_command``.
+
+    It has no option for this or for environment variables.
     """
 
     def start(path: bytes, args: list[Any], passfds: Any) -> int:

@@ -35,8 +35,9 @@ BATCH_BYTES = 256 << 20
 
 
 class ProfileMismatch(UserError):
-    """An export whose profile or weights differ from the declared ones. The import stops: the whole source is in
-    doubt.
+    """An export whose profile or weights differ from the declared ones.
+
+    The import stops: the whole source is in doubt.
     """
 
 

@@ -78,8 +78,9 @@ class RemoteFiles:
                     _retried(lambda: self._files.rm_file(path, **self._time_limit()), self.url)
 
     def names(self) -> list[str]:
-        """Return the names of all files in the folder; empty if it is missing. Raises ``Refused`` if the server reports
-        a missing bucket.
+        """Return the names of all files in the folder; empty if it is missing.
+
+        Raises ``Refused`` if the server reports a missing bucket.
         """
 
         def list_names() -> list[str]:

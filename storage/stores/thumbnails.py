@@ -1,4 +1,4 @@
-"""Small JPEGs of every video, made while it is decoded, so that reports and search need no video."""
+"""Small JPEGs of every video, made during decoding: reports and search then need no video."""
 
 import io
 import math
@@ -106,8 +106,9 @@ class _Rows:
 
 
 class ThumbnailStore:
-    """Reads the thumbnails in a folder; a missing folder has none. Of two shards with the same video the later one
-    counts.
+    """Reads the thumbnails in a folder; a missing folder has none.
+
+    Of two shards with the same video the later one counts.
 
     A shard cannot make HDF5 open other files. Thumbnails that are not JPEGs, or are too large, are skipped with a
     warning.

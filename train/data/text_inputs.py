@@ -107,8 +107,10 @@ class TokenWeights:
                 )  # Eq. 7 for no caption: log |D|
 
     def tag_query(self, text: str) -> Caption:
-        """Return free text as a caption. A word has its most frequent tag in the training captions, "X" if it has
-        none."""
+        """Return free text as a caption.
+
+        A word has its most frequent tag in the training captions, "X" if it has none.
+        """
         words = list(re.finditer(r"\w+", text))
         return Caption(
             video_id="query",

@@ -199,8 +199,10 @@ def skip_without_rows(captions: CaptionTable, features: ClipFeatures, problems: 
 def why_split_is_unusable(
     dataset: DatasetFolder, features: ClipFeatures, split: str, recordings: Store | None = None
 ) -> str:
-    """Return why no caption of a split can be used, or so few: each cause with its count and an example. For
-    messages."""
+    """Return why no caption of a split can be used, or so few: each cause with its count and an example.
+
+    For messages.
+    """
     captions = read_captions(dataset.captions)
     splits, codes = captions.codes("split")
     if split not in splits:

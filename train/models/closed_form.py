@@ -38,8 +38,9 @@ class Strengths(NamedTuple):
 
 @dataclass
 class Sums:
-    """Sums over clips and over the word weights of their captions. All clips have the same weight, whatever their
-    captions.
+    """Sums over clips and over the word weights of their captions.
+
+    All clips have the same weight, whatever their captions.
     """
 
     x_D: Tensor
@@ -171,7 +172,7 @@ class CanonicalCorrelations:
         return LinearVectors(*(torch.nn.functional.pad(part, (0, num_dimensions - kept)).float() for part in parts))
 
     def _solved_words(self, penalty: float) -> Tensor:
-        """Return the inverse covariance of words, with its penalty, times their covariance with clips, [V, R]; cached."""
+        """Return the words' penalised inverse covariance times their covariance with clips, [V, R]; cached."""
         if self._solved_by_penalty is None or self._solved_by_penalty[0] != penalty:
             penalized_VV = self._yy_VV.clone()
             penalized_VV.diagonal().add_(max(penalty * float(self._yy_VV.diagonal().mean()), MIN_VARIANCE))

@@ -120,8 +120,10 @@ class SharedCodebook(nn.Module):
     idle: Tensor
 
     def __init__(self, sizes: TokenSizes, size: int, parts: CodebookParts = CodebookParts()) -> None:
-        """Make a codebook of ``size`` random codewords [width]. With ``size`` 0, vectors are f_high alone, CMCM's
-        baseline."""
+        """Make a codebook of ``size`` random codewords [width].
+
+        With ``size`` 0, vectors are f_high alone, CMCM's baseline.
+        """
         super().__init__()
         width, of_tokens = sizes.width, {"text": sizes.text, "video": sizes.video}
         self.parts, self.width = parts, width

@@ -163,8 +163,10 @@ class Fusion(MixedPrecision):
     def text_outputs(
         self, bank: TokenBank, text_of_P: Tensor, video_of_P: Tensor, *, recompute: bool = False
     ) -> Tensor:
-        """Return the last layer's outputs at the texts' tokens, [P, N, D], anything at padding. Arguments are
-        ``forward``'s."""
+        """Return the last layer's outputs at the texts' tokens, [P, N, D], anything at padding.
+
+        Arguments are ``forward``'s.
+        """
         groups, back = self._groups(bank, text_of_P, video_of_P, recompute)
         outputs = []
         for group in groups:

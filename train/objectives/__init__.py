@@ -75,5 +75,5 @@ COMMON_SETTINGS = (DataSettings, ModelSettings, OptimizationSettings, Validation
 
 
 def objective_for(task: str) -> str | None:
-    """Return the objective whose runs are the only ones for a task, and have no other task; None if others can do it."""
+    """Return the only objective for a task, whose runs have no other task; None if there are others."""
     return next((name for name, objective in OBJECTIVES.items() if objective.task == task), None)

@@ -60,7 +60,7 @@ class TocoMlmObjective(TocoObjective):
 
 
 def _masked_loss(model: PairModel, batch: Batch) -> Tensor:
-    """Return this process's share of the cross entropy; the mean over the processes is the mean over masked subwords."""
+    """Return this process's share of the cross entropy, whose mean over processes is over masked subwords."""
     import torch
     import torch.nn.functional as F
 

@@ -525,8 +525,10 @@ def _add_searches(app: FastAPI) -> None:
         group: Group = None,
         fold: Fold = True,
     ) -> Response:
-        """Return the moments that a search finds as a file: a list, a file of an editor, or a contact sheet. Chapters
-        and subtitles of several videos come as a ZIP. Files are named without their folders."""
+        """Return the moments that a search finds as a file: a list, a file of an editor, or a contact sheet.
+
+        Chapters and subtitles of several videos come as a ZIP. Files are named without their folders.
+        """
         examples = [_example(request, dataset.search, text) for text in like]
         with one_search():
             videos = filters.videos(dataset.facts)
