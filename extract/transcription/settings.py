@@ -15,9 +15,8 @@ SPEECH, TEXT = "speech", "text"
 
 @dataclass(frozen=True, kw_only=True)
 class TranscriptionSettings(Settings):
-    """The settings of ``transcribe_dataset``.
-
-    Those that are declared with ``setting`` are options of ``vlalign-transcribe`` and of the cluster job.
+    """The settings of ``transcribe_dataset``. Those that are declared with ``setting`` are options of
+    ``vlalign-transcribe`` and of the cluster job.
 
     Raises:
         SettingError: A value cannot be used.

@@ -106,9 +106,8 @@ class _Rows:
 
 
 class ThumbnailStore:
-    """Reads the thumbnails in a folder; a missing folder has none.
-
-    Of two shards with the same video the later one counts.
+    """Reads the thumbnails in a folder; a missing folder has none. Of two shards with the same video the later one
+    counts.
 
     A shard cannot make HDF5 open other files. Thumbnails that are not JPEGs, or are too large, are skipped with a
     warning.
