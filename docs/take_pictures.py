@@ -1,10 +1,9 @@
-"""Take the pictures of the search page and of the gallery in Chromium, from runs of the demo, and that of an
-extraction on a cluster.
+"""Take the screenshots of the search page, the gallery and the cluster's page in Chromium.
 
     python docs/take_pictures.py FOLDER
 
-FOLDER is where the commands of docs/gallery.md were run, and ray_jobs/extract_howto100m.py; the pictures go into
-docs/images.
+FOLDER is where the commands of docs/gallery.md were run, and ray_jobs/extract_howto100m.py; the screenshots are written
+into docs/images.
 """
 
 import argparse

@@ -1,5 +1,4 @@
-"""The state of an extraction on many machines: a table that is redrawn on a terminal, lines elsewhere, JSON lines in
-a file, a page for browsers, and metrics for Prometheus."""
+"""The state of a cluster extraction: table on a terminal, log file, page, and metrics for Prometheus."""
 
 import json
 import shutil

@@ -1,5 +1,4 @@
-"""One worker of an extraction: extractors on their device, and a thread in which videos pass through them without a
-pause.
+"""One worker of an extraction: extractors on their device, and a thread that feeds them videos without a pause.
 
 It does not use Ray. It receives videos and reports their outcomes through ``exchange``, and lives on if nobody calls
 it.

@@ -1,5 +1,4 @@
-"""Files of a run that anybody may have made: each is read, or refused in one line, at a cost in proportion to its
-size."""
+"""Read a run's untrusted files, or refuse them in one line, at a cost in proportion to their size."""
 
 import contextlib
 from collections.abc import Iterator

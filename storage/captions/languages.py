@@ -1,5 +1,7 @@
-"""Guess the language of captions by script and stop words. The guess is good enough to choose stop words and stems, and
-to find captions in a language that the tagger does not know.
+"""Guess the language of captions by script and stop words.
+
+The guess is good enough to choose stop words and stems, and to find captions in a language that the tagger does not
+know.
 
 The script decides if it is used almost only by one language (Japanese, Korean, Greek, ...). Among languages with the
 same script, the one with the most stop words of spaCy's lists wins. There are two limits. A caption without stop words

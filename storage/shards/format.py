@@ -1,5 +1,6 @@
-"""The format of a feature shard: videos that one writer finished together, in a file that never changes afterwards. Its
-schema is 1, or 2 for frames.
+"""The format of a feature shard: videos that one writer finished together, in a file that never changes.
+
+Its schema is 1, or 2 for frames.
 
 To other programs a shard is an HDF5 file that h5py alone can read: ``features`` [sum T, D], flat, contiguous and not
 compressed; ``start_seconds``, ``end_seconds`` and ``valid_frames`` [sum T]; ``videos`` with a row for each video; and

@@ -1,6 +1,4 @@
-"""Questions about videos (SSML section 5.2), answered by the nearest of the answers that the training questions have,
-and how well the model answers without the videos.
-"""
+"""Questions about videos (SSML section 5.2), answered by the nearest answer of the training questions."""
 
 from __future__ import annotations
 

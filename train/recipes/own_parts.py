@@ -1,6 +1,4 @@
-"""Custom objectives and encoders in settings: loaded if the user names them, or if a file names them and their module
-is trusted.
-"""
+"""Load custom objectives and encoders: if the user names them, or if a file does and their module is trusted."""
 
 import difflib
 from collections.abc import Iterable, Mapping
