@@ -8,7 +8,7 @@ from pathlib import Path
 TOP = Path(__file__).resolve().parents[1]
 FOLDERS = ("extract", "preprocess", "train", "storage", "ray_jobs")
 GAP = "…"
-"""Stands for what a message says about the case, such as a path."""
+"""Placeholder for the variable part of a message, such as a path."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def _messages(tree: ast.Module, of_module: dict[str, ast.expr]) -> Iterator[str]
 
 
 def _text(node: ast.expr, names: dict[str, ast.expr], depth: int = 3) -> str:
-    """Return a string expression with ``GAP`` for what is only known when it runs."""
+    """Return a string expression with ``GAP`` for its run-time parts."""
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.JoinedStr):

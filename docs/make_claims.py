@@ -50,7 +50,7 @@ def _line(claim: Claim) -> str:
 
 
 def _rows(claim: Claim) -> Iterator[str]:
-    """Yield a line for each data set of each suite: the rows that are trained, and those of other methods."""
+    """Yield a line for each data set of each suite: its trained rows, and its rows of other methods."""
     for suite in map(read_suite, claim.suites):
         for dataset in suite.datasets:
             rows = suite.printed_rows(dataset)

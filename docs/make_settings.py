@@ -40,7 +40,7 @@ def _shown(value: object) -> str:
 
 
 def page() -> str:
-    """Return docs/training.md with the table as the code says it."""
+    """Return docs/training.md with the table generated from the code."""
     text = PAGE.read_text(encoding="utf-8")
     before, rest = text.split(BEGIN)
     return before + BEGIN + table() + END + rest.split(END)[1]

@@ -26,14 +26,14 @@ PACKAGES = {
     "vlalign.storage": "Files on disk.",
     "vlalign.ray_jobs": "The same steps on a Ray cluster.",
 }
-"""{package whose ``__all__`` is public: what it is for}"""
+"""{package with a public ``__all__``: description}"""
 NOTEBOOK = Path(__file__).resolve().parent / "tutorials" / "notebook.ipynb"
 MODULES = {
     "vlalign.train.losses": "Losses of the papers, each as a function of tensors.",
     "vlalign.train.metrics": "Ranks and recall.",
     "vlalign.train.density": "Density of pairs (SSML).",
 }
-"""{module all of which is public: what it is for}"""
+"""{fully public module: description}"""
 
 
 def write(folder: Path) -> None:
@@ -65,7 +65,7 @@ def options_page() -> str:
 
 
 def help_of(parser: Parser) -> str:
-    """Return what ``--help-all`` prints."""
+    """Return the output of ``--help-all``."""
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown):
         parser.show_all()

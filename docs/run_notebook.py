@@ -29,10 +29,10 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def run(notebook: dict[str, Any], folder: Path) -> list[list[dict[str, Any]]]:
-    """Run all cells of code; return what each shows, in the notebook's own form.
+    """Run all code cells; return the outputs of each, in the notebook's format.
 
     Raises:
-        Exception: That of the first cell that fails.
+        Exception: The error of the first cell that fails.
     """
     shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
     matplotlib.use("inline")
@@ -52,7 +52,7 @@ def run(notebook: dict[str, Any], folder: Path) -> list[list[dict[str, Any]]]:
 
 
 def outputs_of(printed: str, displayed: list[Any]) -> list[dict[str, Any]]:
-    """Return printed text, and then what was displayed, as a notebook's outputs."""
+    """Return printed text, followed by displayed objects, as a notebook's outputs."""
     outputs: list[dict[str, Any]] = []
     if printed:
         outputs.append({"name": "stdout", "output_type": "stream", "text": printed.splitlines(keepends=True)})
@@ -67,7 +67,7 @@ def outputs_of(printed: str, displayed: list[Any]) -> list[dict[str, Any]]:
 
 
 def write(path: Path, shown: list[list[dict[str, Any]]]) -> None:
-    """Put what was shown into a notebook."""
+    """Write outputs into a notebook."""
     notebook = read(path)
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     for number, (cell, outputs) in enumerate(zip(cells, shown, strict=True), start=1):
@@ -76,7 +76,7 @@ def write(path: Path, shown: list[list[dict[str, Any]]]) -> None:
 
 
 def as_markdown(notebook: dict[str, Any]) -> tuple[str, dict[str, bytes]]:
-    """Return a notebook with its outputs as a page, and the page's pictures by file name."""
+    """Return a notebook with its outputs as a page, and {file name: image} of its images."""
     parts: list[str] = []
     pictures: dict[str, bytes] = {}
     for cell in notebook["cells"]:

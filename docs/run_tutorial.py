@@ -22,7 +22,7 @@ SHOWN_FOLDER = "/mnt/shared"
 FIGURE = re.compile(r"-?\d[\d,.:]*")
 QUOTED = re.compile(r'"[^"]*"')
 PROGRESS = re.compile(r"^[^%]+: +\d+%")
-"""Whether and how often it is shown depends on the machine, so that it is not compared."""
+"""Progress lines are not compared: their number depends on the machine."""
 
 
 @dataclass

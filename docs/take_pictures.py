@@ -1,10 +1,9 @@
-"""Take the pictures of the search page and of the gallery in Chromium, from runs of the demo, and that of an
-extraction on a cluster.
+"""Take the screenshots of the search page, the gallery and the cluster's page in Chromium.
 
     python docs/take_pictures.py FOLDER
 
-FOLDER is where the commands of docs/gallery.md were run, and ray_jobs/extract_howto100m.py; the pictures go into
-docs/images.
+FOLDER is where the commands of docs/gallery.md were run, and ray_jobs/extract_howto100m.py; the screenshots are written
+into docs/images.
 """
 
 import argparse
@@ -24,11 +23,11 @@ IMAGES = Path(__file__).resolve().parent / "images"
 RUNS = Path("vlalign_data", "demo", "runs")
 WIDTH = 1040
 CODEBOOK_PX = 1500
-"""Of the codebook's part of the report, which is longer."""
+"""Height for the codebook's part of the report, which is longer."""
 
 
 DEMO_QUERY = "a+blue+cross+grows"
-"""What ``make demo`` searches for, too. The demo has such scenes, and one of them comes first."""
+"""The query of ``make demo``. The demo has such scenes, and one of them ranks first."""
 SCREENS = ({"width": 1300}, {"width": 375, "color_scheme": "dark"})
 """A large screen, and a phone."""
 SCREEN_HEIGHT = 812
@@ -39,7 +38,7 @@ LONGEST = """data.queries.filter((query) => query.map && query.rank === 1)
 
 
 def save(name: str, picture: bytes) -> None:
-    """Write a picture of the browser as a small file."""
+    """Write a screenshot as a small file."""
     Image.open(io.BytesIO(picture)).convert("RGB").save(IMAGES / f"{name}.webp", quality=80, method=6)
 
 
@@ -125,7 +124,7 @@ def take_run_page(page: Any, folder: Path) -> None:
 
 
 def main() -> int:
-    """Take all pictures."""
+    """Take all screenshots."""
     parser = argparse.ArgumentParser(description="Take the pictures of the search page and of the gallery.")
     parser.add_argument("folder", type=Path, help="where the commands of the gallery were run")
     folder = parser.parse_args().folder

@@ -1,7 +1,7 @@
 """An extractor: a profile, and a network with its weights.
 
-Adding one costs its file in ``models/``, with the network and the ``PublishedFile`` of its weights, a row in
-``models.MODELS``, a row in ``storage.profiles.PROFILES`` under the same name, and its tests.
+To add one, write a file in ``models/`` with the network and the ``PublishedFile`` of its weights, a row in
+``models.MODELS``, a row in ``storage.profiles.PROFILES`` under the same name, and tests.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ NAMED = ("pretrained", "random")
 NO_WEIGHTS = Weights(name="none", sha256="")
 """Weights of features that are computed without a network."""
 FRAME_BATCH_BYTES = 1 << 20
-"""Size of the frames that are handed over together where no network computes anything of them."""
+"""Size of a batch of frames if no network computes features from them."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,15 @@ class Extractor:
     """Computes the features of a profile.
 
     Raises:
-        ValueError: The profile asks for something that cannot be computed.
+        ValueError: The features of this profile cannot be computed.
     """
 
     profile: Profile
     weights: Weights
     network: Network | None
-    """None: rows are the frames themselves, or log-mel features or shots, which the process that decodes computes."""
+    """None if there is no network: the feature vectors are the frames themselves, or the decoding process computes them
+    (log-mel, shots).
+    """
     device: torch.device
     batch_size: int
     """Number of windows that are best computed together on this device."""
@@ -75,10 +77,10 @@ class Extractor:
                 frame. For sound: float mono samples [N] of -1..1 at the profile's rate, from time zero.
 
         Returns:
-            float32 [B, D]; for sound [rows, D]. If the profile's rows are frames, these, uint8 [B, D].
+            float32 [B, D]; for sound [rows, D]. If the profile stores frames, uint8 [B, D].
 
         Raises:
-            ValueError: The shape or type is wrong; or the profile's rows are shots, which no batch has.
+            ValueError: The shape or type is wrong, or the profile is for shots, which a batch cannot have.
         """
         frames, profile = torch.as_tensor(frames), self.profile
         if profile.is_shots:
@@ -222,7 +224,7 @@ def load_extractor(
 
 
 def without_network(profile: Profile) -> Extractor:
-    """Return the extractor of rows that no network computes."""
+    """Return an extractor without a network, for frames, log-mel features or shots."""
     batch_size = max(FRAME_BATCH_BYTES // profile.dimension, 1) if profile.is_frames else 1
     return Extractor(profile, NO_WEIGHTS, None, torch.device("cpu"), batch_size)
 
@@ -253,7 +255,7 @@ def load_for_store(profile: Profile, weights: Path, device: torch.device = CPU) 
         device: What the network computes on.
 
     Raises:
-        UserError: The weights are missing or those of another model.
+        UserError: The weights are missing or of another model.
     """
     if not is_of_hub(profile):
         extractor = load_extractor(profile.name, weights=weights, device=str(device), precision=profile.precision)

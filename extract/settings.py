@@ -1,4 +1,4 @@
-"""Settings of an extraction. Imports nothing heavy."""
+"""Settings of an extraction. Heavy imports are deferred."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -31,11 +31,11 @@ def known_encoders(
     """Split a text such as "s3d,i3d,hf:ORG/MODEL" into encoders: {name of the store: encoder}, with aliases resolved.
 
     Args:
-        text: Names of profiles, names of encoders that a library loads, or files of profiles of one's own, separated by
+        text: Names of profiles, names of encoders that a library loads, or files of custom profiles, separated by
             commas or +.
-        fps: Frames a second, for encoders of a library that do not say it in their names.
-        weights: {name: file of weights} for profiles of one's own.
-        trusted: Modules that profiles of one's own may run.
+        fps: Frames a second, for encoders of a library whose names do not include it.
+        weights: {name: file of weights} for custom profiles.
+        trusted: Modules that custom profiles may run.
 
     Raises:
         SettingError: Some features are unknown, or two have the same store.
@@ -78,7 +78,7 @@ def known_encoders(
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSettings:
-    """The settings of one process that extracts on one device. They are sent to other processes and machines."""
+    """The settings of one process that extracts on one device. They can be sent to other processes and machines."""
 
     dataset: DatasetFolder
     weights: Mapping[str, str]

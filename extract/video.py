@@ -1,4 +1,4 @@
-"""One video -> features of any number of extractors, in one decode."""
+"""Extract the features of one video with any number of extractors, in one decoding pass."""
 
 from collections.abc import Sequence
 from pathlib import Path

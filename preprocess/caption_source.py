@@ -18,7 +18,7 @@ from .settings import CaptionProvenance, PreprocessingSettings
 
 DEMO = "demo"
 SHOWN_MODELS, MAX_MODEL_CHARACTERS = 5, 80
-"""Of the models that made transcripts, in the facts about captions."""
+"""Maximum number and length of the models of transcripts in the facts about captions."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,10 @@ def _are_subtitles(annotations: Path) -> bool:
 
 
 def _subtitles(dataset: DatasetFolder, annotations: Path, settings: PreprocessingSettings) -> CaptionSource:
-    """A protocol that is asked for by name has a folder of its own, so that captions of another kind stay."""
+    """Return the reader of subtitles.
+
+    A protocol requested by name has its own folder, which leaves other captions unchanged.
+    """
     chosen = settings.protocol or subtitles.PROTOCOLS[0]
     provenance = CaptionProvenance(seed=settings.seed, protocol=chosen, speech=True)
     read = partial(

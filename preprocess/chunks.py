@@ -1,4 +1,4 @@
-"""The records of a data set in chunks, so that several processes can read them."""
+"""The records of a data set in chunks, which several processes can read."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -35,7 +35,7 @@ class ChunkedRecords:
 
 
 def in_one_process(read: Read) -> ChunkedRecords:
-    """Return the chunks of what a reader yields."""
+    """Return the records of a reader as chunks."""
     return ChunkedRecords(lambda problems: _whole_videos(read(problems)), _as_it_is)
 
 

@@ -48,7 +48,7 @@ def _check_options(args: argparse.Namespace) -> None:
 
 
 def run_preprocess(args: argparse.Namespace, prepare: Callable[[PreprocessingSettings], PreparedCaptions]) -> int:
-    """Call a function with the options of ``preprocess_parser``, and print what it prepared.
+    """Prepare captions with the options of ``preprocess_parser``, and print the result.
 
     Args:
         args: The options.
@@ -77,7 +77,7 @@ def preprocess(args: argparse.Namespace) -> int:
 
 
 def _show_prepared(prepared: PreparedCaptions) -> int:
-    """Print what was prepared. Return the exit code."""
+    """Print the result. Return the exit code."""
     if prepared.statistics is not None:
         show(format_statistics(prepared.statistics))
         if prepared.provenance.protocol:

@@ -50,7 +50,9 @@ class CaptionStatistics:
     """{the change: number of rows that were used with a changed value}"""
     left_out: SkippedInputs
     other_languages: dict[str, float] = field(default_factory=dict)
-    """Share of captions in each language that the tagger does not speak, as a sample tells; empty if hardly any are."""
+    """Share of captions in each language that the tagger does not know, estimated from a sample; empty if there are
+    hardly any.
+    """
 
     @property
     def num_captions(self) -> int:
@@ -108,7 +110,7 @@ class CorpusCounter:
         self.num_captions[caption.split] += 1
 
     def add_all(self, other: "CorpusCounter") -> None:
-        """Count what another counter counted, of other videos."""
+        """Add the counts of another counter, from other videos."""
         self.num_captions.update(other.num_captions)
         self.num_clips.update(other.num_clips)
         for split, video_ids in other.videos.items():

@@ -1,4 +1,4 @@
-"""The first pass over the captions: what there is, and the key of each part.
+"""The first pass over the captions: their counts, and the key of each part.
 
 Of a file that is read in chunks, several processes read the chunks, and write their findings to ``survey.jsonl``. A
 call that follows continues there, if file, code and settings are the same.
@@ -29,7 +29,7 @@ from .parts import input_bytes
 BYTES_PER_PROCESS = 1 << 23
 """Smallest share of a file that is worth starting a process."""
 LOG_NAME = "survey.jsonl"
-"""In its lines, the names are earlier ones: ``pieces`` are chunks, and a ``census`` is what was counted in one."""
+"""The lines keep earlier names: ``pieces`` are chunks, and a ``census`` has the counts of one."""
 
 
 @dataclass(frozen=True)
@@ -173,13 +173,13 @@ class FirstPass:
         return min(self.part_captions, self.num_captions - part * self.part_captions)
 
     def add_line(self, line: FirstPassLine, problems: Problems) -> None:
-        """Add what an earlier call found."""
+        """Add the findings of an earlier call."""
         self.keys += line.keys
         for chunk in line.chunks:
             self.add(chunk, problems)
 
     def add(self, chunk: ChunkCounts, problems: Problems) -> None:
-        """Add what a chunk holds, and report its problems."""
+        """Add the counts of a chunk, and report its problems."""
         self.counter.add_all(chunk.counter)
         self.chunk_sizes.append(chunk.num_captions)
         for message in chunk.messages:
@@ -287,7 +287,7 @@ def run_first_pass(
         unlogged.append(result.counts)
         if new := list(keys.add(result.inputs)):
             found.keys += new
-            # Only chunks whose captions all have a part with a key, so that the next call need not read them again.
+            # Only chunks whose captions all belong to a part with a key: the next call need not read them again.
             whole = []
             while unlogged and num_logged + unlogged[0].num_captions <= len(found.keys) * part_captions:
                 whole.append(unlogged.pop(0))
@@ -304,7 +304,7 @@ def run_first_pass(
 def _read(
     chunks: ChunkedRecords, problems: Problems, num_known: int, parallel_map: OrderedMap
 ) -> Iterator[CountedChunk]:
-    """Yield what the chunks after the first ``num_known`` hold. Show progress if they are those of a file."""
+    """Yield the content of the chunks after the first ``num_known``. Show progress for chunks of a file."""
     split, read = chunks.split(problems), partial(count_chunk, read=chunks.read)
     if chunks.source is None:
         return parallel_map(read, islice(split, num_known, None), doing="reading captions")

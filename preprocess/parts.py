@@ -81,10 +81,10 @@ def is_tagged(folder: Path, index: int, key: str) -> bool:
 
 
 def tag_part(part: TaggingPart) -> int:
-    """Tag a part and write it, whole or not at all. Return its number of captions.
+    """Tag a part and write it atomically. Return its number of captions.
 
     Raises:
-        UserError: The captions are not those that the key was made of.
+        UserError: The captions do not match the part's key.
     """
     captions = part.captions()
     if part_key(captions, part.tagger.identity) != part.key:

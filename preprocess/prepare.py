@@ -136,7 +136,7 @@ def _prepare(
 def _with_word_vectors(
     source: CaptionSource, statistics: CaptionStatistics | None, word_vectors: Path | str | None, problems: Problems
 ) -> PreparedCaptions:
-    """Prepare the word vectors, if there are captions, and return what was done."""
+    """Prepare the word vectors if there are captions, and return the result."""
     vectors = None
     if statistics is not None:
         if word_vectors is not None:
@@ -185,7 +185,7 @@ def prepare_records(preparation: Preparation) -> CaptionStatistics | None:
 
 
 def _first_pass(preparation: Preparation) -> FirstPass:
-    """Look through all captions; continue what an earlier call found in the same file."""
+    """Read all captions once; resume from the findings of an earlier call on the same file."""
     chunks, tagger = preparation.chunks, preparation.tagger
     look = partial(run_first_pass, chunks, tagger.identity, preparation.problems, part_captions=PART_CAPTIONS)
     if chunks.source is None:

@@ -1,4 +1,4 @@
-"""The settings of a call that prepares captions, and what a data set remembers of them."""
+"""The settings of preparing captions, and the settings that a data set remembers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -70,14 +70,14 @@ class CaptionProvenance:
     steps: Mapping[str, list[str]] | None = None
     """Steps of each instructional task."""
     speech: bool | None = None
-    """True if the captions are the speech of the videos, so that search can look for spoken words."""
+    """True if the captions are the speech of the videos: search can then look for spoken words."""
     text_in_frames: bool | None = None
     """True if the captions are the text in frames."""
     plugins: Mapping[str, PluginFacts] | None = None
-    """The ``dataset`` of somebody's own module that read the captions: its name, module and SHA-256."""
+    """The custom ``dataset`` that read the captions: its name, module and SHA-256."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, without those that are None."""
+        """Return the values for JSON, without None."""
         values = {"seed": self.seed, "protocol": self.protocol, **self.facts, "task": self.task, "steps": self.steps}
         values |= {"speech": self.speech, "text_in_frames": self.text_in_frames, "plugins": self.plugins}
         return {name: value for name, value in values.items() if value is not None}

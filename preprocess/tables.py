@@ -72,7 +72,7 @@ class Preparation:
 
 
 def make_tables(preparation: Preparation, first_pass: FirstPass) -> CaptionStatistics:
-    """Tag the parts that are not on disk, and write what is made of all parts.
+    """Tag the parts that are not on disk, and write the files made from all parts.
 
     Returns:
         The statistics that are also on disk.
@@ -177,7 +177,7 @@ def _write_tables(preparation: Preparation, first_pass: FirstPass) -> tuple[Capt
 
 
 def _read_counts(folder: Path, index: int) -> Counter[tuple[str, str]]:
-    """Return the counts of a part. Those of earlier versions lack words with any tag, which the part itself gives."""
+    """Return the counts of a part, with any-tag counts added from the part if an older version lacks them."""
     counts = read_counts(part_path(folder / "counts", index))
     if not any(tag == ANY_TAG for _, tag in counts):
         table = read_table(part_path(folder, index), ["split", "words"])

@@ -110,8 +110,9 @@ def load_pipeline(model: str) -> "Language":
 
 
 def tag_captions(captions: Iterable[Caption], model: str) -> Iterator[Caption]:
-    """Yield the captions with words, word positions and tags, in order. Duplicate texts near each other are tagged
-    once.
+    """Yield the captions with words, word positions and tags, in order.
+
+    Duplicate texts near each other are tagged once.
 
     Args:
         captions: Captions without words.
@@ -143,7 +144,7 @@ def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _split(nlp: "Language", text: str) -> "Doc | str":
-    """Return the words of a text that has long runs without a blank; other texts as they are."""
+    """Return the words of a text with long runs without spaces; return other texts unchanged."""
     if not RUN.search(text):
         return text
     from spacy.tokens import Doc

@@ -1,4 +1,4 @@
-"""The word vectors of a data set: those that its captions need, and how many of their words have one."""
+"""The word vectors of a data set: vectors of its captions' words, and the share of words that have one."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -61,8 +61,9 @@ class WordVectorSummary:
 
 
 def prepare_word_vectors(dataset: DatasetFolder, source: Path) -> WordVectorSummary:
-    """Write ``word_vectors.npz`` for the prepared captions of a data set. Keep an existing one from the same file and
-    captions.
+    """Write ``word_vectors.npz`` for the prepared captions of a data set.
+
+    Keep an existing one from the same file and captions.
 
     Args:
         dataset: Has prepared captions.

@@ -41,7 +41,7 @@ class ExtractionActor(ExtractionWorker):
         threading.Thread(target=self._end_when_left_alone, args=(node,), daemon=True).start()
 
     def __repr__(self) -> str:
-        """Return what Ray writes before each message of this worker, and shows in its dashboard."""
+        """Return the worker's label in Ray's messages and dashboard."""
         return self._label
 
     def _end_when_left_alone(self, node: str) -> None:
@@ -115,7 +115,7 @@ def _names_in_namespace(actors: Sequence[Any]) -> list[str]:
 
 
 async def ask_to_leave(workers: Iterable[WorkerHandle]) -> None:
-    """Ask workers to write what they finished, hand back the rest, and end. Returns before they do."""
+    """Ask workers to write finished videos, hand back the rest, and end. Return without waiting for them."""
     calls = [worker.actor.leave.remote() for worker in workers]
     with contextlib.suppress(asyncio.TimeoutError):
         await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), ASK_SECONDS)

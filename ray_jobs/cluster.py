@@ -1,4 +1,4 @@
-"""The Ray cluster: connecting to it, what a worker uses of it, and which of its machines will be gone soon."""
+"""The Ray cluster: connection, share of a machine for each worker, and machines that will be gone soon."""
 
 import argparse
 import atexit
@@ -30,7 +30,7 @@ NAMESPACE = "vlalign"
 GPU_WORKER_CPUS = 8.0
 """Cores of a GPU worker if no number is given and no machine with a GPU is up yet."""
 ITEMS_PER_CORE = 2
-"""Items per core that wait in the cluster, so that no more is read than is worked on."""
+"""Number of items per core that wait in the cluster, which limits reading ahead."""
 MAX_RETRIES = 5
 """Number of times that an item is tried again after its process or machine was lost."""
 
@@ -46,7 +46,7 @@ def add_address(parser: argparse.ArgumentParser) -> None:
 class _OwnImports(JobConfig):
     """A job whose workers import from their own installation only.
 
-    Ray would put the driver's current folder, and that of its script, before everything else.
+    Ray would put the driver's current folder and its script's folder first in the import path.
     """
 
     @property
@@ -96,7 +96,7 @@ def connect(address: str | None = None) -> None:
 
 
 def running_cluster(address: str | None) -> str | None:
-    """Return the address of a running cluster, whose token is sent from now on; None without any.
+    """Return the address of a running cluster, or None; its token is sent from now on.
 
     Args:
         address: As for ``connect``.
@@ -114,7 +114,7 @@ def running_cluster(address: str | None) -> str | None:
 
 
 def _address_here() -> str | None:
-    """Return the address that this user's ``ray start`` noted on this machine, if any.
+    """Return the address that this user's ``ray start`` recorded on this machine, if any.
 
     Every user may write to Ray's folder: an address that another one left there would lead to their cluster, whose
     code this process would run.
@@ -143,7 +143,7 @@ def _send_token() -> None:
 
 
 def _settings_of_local_ray() -> dict[str, Any]:
-    """Prepare a Ray that nobody but this user can reach or read. Return its settings for ``ray.init``."""
+    """Prepare a Ray that only this user can reach or read. Return its settings for ``ray.init``."""
     folder = tempfile.TemporaryDirectory(
         prefix="vlalign-", dir=os.environ.get("RAY_TMPDIR") or None, ignore_cleanup_errors=True
     )
@@ -216,7 +216,7 @@ def share_of_worker(
     cpus_per_worker: float | None = None,
     gpus_per_worker: float | None = None,
 ) -> Share:
-    """Return what each worker uses of a machine.
+    """Return each worker's share of a machine.
 
     Args:
         device: "cpu", or the device of the networks.
@@ -290,7 +290,7 @@ def spread(call: Callable[[T], R], items: Iterable[T], *, doing: str, preserve_o
 
 
 def cause_of(error: Exception) -> Exception:
-    """Return what was raised in a worker, if that is known, else the error itself."""
+    """Return the original error of a worker if it is known, or else the error itself."""
     return getattr(error, "cause", None) or error
 
 

@@ -1,7 +1,7 @@
-"""Handing back the work of a machine that will be gone soon: ``python -m vlalign.ray_jobs.drain``, run on it.
+"""Hand back the work of a machine that will be gone soon: run ``python -m vlalign.ray_jobs.drain`` on it.
 
 Ray starts nothing more on a machine that is drained. Its extraction workers notice it, write the videos that they have
-finished, hand back the others and end; then Ray ends there, too. No driver is needed.
+finished, hand back the others and end; then Ray also ends there. No driver is needed.
 """
 
 import argparse
@@ -61,7 +61,7 @@ class _Machines:
 
 
 def drain(address: str, *, all_machines: bool = False, seconds: float = SECONDS) -> bool:
-    """Let the extraction workers of this machine write what they have finished, hand back the rest, and end.
+    """Make the extraction workers of this machine write finished videos, hand back the rest, and end.
 
     Args:
         address: Address of the cluster, HOST:PORT.

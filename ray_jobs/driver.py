@@ -66,11 +66,11 @@ WORKER_ENDED = "worker_ended"
 IDLE_SECONDS = 0.5
 """Time between offers of work to an idle worker."""
 WRITE_SECONDS = 5.0
-"""A stopped run waits so long until its workers have written what they computed. They write on without it."""
+"""Time that a stopped run waits for its workers to write. They continue writing without it."""
 
 
 class ExtractionDriver:
-    """One call: what is to be done, and the workers that do it."""
+    """One call: its work, and its workers."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class ExtractionDriver:
         self._expected_weights = {
             name: (store.profile, store.weights) for name, store in extraction.pending.stores.items()
         }
-        """Profile and weights of each features name: those of its store or, without one, of the first worker."""
+        """{features: (profile, weights)} of its store or, without one, of the first worker."""
         remote = {name: remote_store(settings.folder.features(name)) for name in extraction.weights}
         self._store_urls = {name: store.url for name, store in remote.items() if store}
         self._ends_in_a_row = 0
@@ -179,7 +179,7 @@ class ExtractionDriver:
             self._report_outcomes()
 
     async def _await_last_shards(self) -> None:
-        """Wait a little until workers that leave have written what they computed, so that the last report is true."""
+        """Wait briefly until leaving workers have written their videos: the last report is then complete."""
         end = time.monotonic() + WRITE_SECONDS
         with contextlib.suppress(UserError, OSError):
             while self.scheduler.num_computed and time.monotonic() < end:
@@ -209,7 +209,7 @@ class ExtractionDriver:
         return worker
 
     async def _end_workers_with_other_settings(self) -> None:
-        """Wait until workers of earlier calls for other features have written what they finished, and have ended."""
+        """Wait until workers of earlier calls for other features have written their finished videos and have ended."""
 
         async def end(name: str) -> None:
             with contextlib.suppress(RayError, ValueError, asyncio.TimeoutError):  # it has ended, or waits for room
@@ -328,7 +328,7 @@ class ExtractionDriver:
         self.status.show([worker.number for worker in self._workers.values() if worker.loaded])
 
     async def _check_places(self) -> None:
-        """Let machines check the places from which videos failed there, and end the workers of those that cannot."""
+        """Let machines check the places of failed videos, and end the workers of machines that cannot read them."""
         by_machine = {
             worker.machine: worker
             for worker in self._workers.values()
@@ -363,7 +363,7 @@ class ExtractionDriver:
         self._unreported.append((outcome, machine))
 
     def _report_outcomes(self) -> None:
-        """Report what became of videos, and record failures. This waits for disks, so a thread does it."""
+        """Report the outcomes of videos, and record failures. A thread does this, since it waits for disks."""
         with self._reporting:  # the thread may still be at it when the run ends
             while self._unreported:
                 outcome, machine = self._unreported.popleft()
@@ -384,7 +384,7 @@ class ExtractionDriver:
                 )
 
     def _return_videos(self, worker: WorkerHandle, error: Exception) -> None:
-        """Requeue the videos of an ended worker; fail those that ``MAX_ENDS`` workers ended with."""
+        """Requeue the videos of an ended worker; fail the videos that ended ``MAX_ENDS`` workers."""
         reason = reason_of(error)
         self.status.num_ended += 1
         self._ends_in_a_row += 1
@@ -440,7 +440,7 @@ async def _report_without_driver(worker: WorkerHandle) -> TakeoverReport | None:
 
 
 def _settings_digest(extraction: Extraction, worker: WorkerSettings) -> str:
-    """Return what the names of workers with the same settings have in common. Only those are taken over."""
+    """Return the common part of the names of workers with the same settings. Only these workers are reused."""
     settings = extraction.settings
     chosen = [(name, settings.weights_of(name)) for name in settings.store_names]
     return _digest([chosen, replace(worker, weights={}, num_cores=None)])  # these two may differ in a repeated call
@@ -456,7 +456,7 @@ def _readable(name: str) -> str:
 
 
 def _call_of(extraction: Extraction, worker: WorkerSettings, share: Share) -> dict[str, str]:
-    """Return what people are told of a call: its options, and where its driver runs."""
+    """Return the description of a call for people: its options, and the machine of its driver."""
     about = {
         "features": ",".join(extraction.settings.store_names),
         "device": worker.device,

@@ -103,12 +103,12 @@ class ClusterRunner:
     def probe(
         self, videos: Sequence[tuple[str, Path]], profiles: Sequence[Profile]
     ) -> Iterator[tuple[str, ProbedVideo | VideoError]]:
-        """Yield what is known of each video, in any order; see ``Runner``."""
+        """Yield the facts about each video, in any order; see ``Runner``."""
         parts = (videos[first : first + PROBE_TOGETHER] for first in range(0, len(videos), PROBE_TOGETHER))
         return chain.from_iterable(spread(lambda part: list(probe_videos(part, profiles, 1)), parts, doing="probing"))
 
     def measure_speed(self, extraction: Extraction, probed: Sequence[ProbedVideo]) -> Speed:
-        """Estimate the speed of all workers from that of one; see ``Runner``."""
+        """Estimate the speed of all workers from one worker's; see ``Runner``."""
         share, device = self._share(extraction.settings), device_of_workers(extraction.settings.device)
         worker = extraction.settings.for_worker(extraction.weights, device, share.num_cores)
 

@@ -1,7 +1,7 @@
 """The results of an extraction by video and machine, and the rate at which they come.
 
 This is bookkeeping only, without Ray, files or a clock of its own. Videos are numbers. A video has one result, the
-latest: whatever is lost, restarted or tried again, it counts once.
+latest: it counts once, even after losses, restarts and retries.
 """
 
 import math
@@ -16,7 +16,7 @@ from ..extract.pipeline.shard_writing import VideoOutcome
 from ..storage.records import Failure
 
 RATE_SECONDS = 300.0
-"""The rate is that of the last five minutes."""
+"""Time over which the rate is computed."""
 MIN_RESULTS = 2
 """With fewer results in that time, nothing is estimated."""
 MIN_ERROR = 0.05
@@ -37,7 +37,7 @@ class Results:
         known = np.asarray(sizes, np.float64)
         mean = known[known > 0].mean() if (known > 0).any() else 1.0
         self.work = np.where(known > 0, known, mean)
-        """What each video costs, in bytes; 1 for each if no size is known."""
+        """Cost of each video, in bytes; 1 for each if no size is known."""
         self.kind = np.zeros(len(known), np.uint8)
         self.seconds, self.rows, self.bytes = np.zeros(len(known)), *np.zeros((2, len(known)), np.int64)
         self.machine = np.zeros(len(known), np.int32)
@@ -177,7 +177,7 @@ class Rates:
         self._samples = deque([first])
 
     def add(self, sample: Sample) -> None:
-        """Add a sample. Those that are not needed any more are dropped."""
+        """Add a sample, and drop samples that are too old."""
         self._samples.append(sample)
         while len(self._samples) > 2 and self._samples[1].seconds <= sample.seconds - RATE_SECONDS:
             self._samples.popleft()

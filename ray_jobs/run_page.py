@@ -13,7 +13,7 @@ from ..storage.common.terminal import number_of
 
 WRITE_EVERY_SECONDS = 60.0
 STALE_SECONDS = 180
-"""The page says that the call does not run any more if it was not written for this long."""
+"""Age after which the page marks the call as ended."""
 MAX_POINTS = 400
 """Points of the curve. Beyond it, every second one is dropped."""
 SCRIPT = (

@@ -1,5 +1,4 @@
-"""The state of an extraction on many machines: a table that is redrawn on a terminal, lines elsewhere, JSON lines in
-a file, a page for browsers, and metrics for Prometheus."""
+"""The state of a cluster extraction: table on a terminal, log file, page, and metrics for Prometheus."""
 
 import json
 import shutil
@@ -30,7 +29,7 @@ MAX_SHOWN_MACHINES = 16
 
 
 class Status:
-    """Counts what workers report and shows it."""
+    """Counts the workers' reports and displays them."""
 
     def __init__(
         self,
@@ -61,9 +60,9 @@ class Status:
         self._times: dict[int, tuple[str, float, float]] = {}
         """For each worker, its machine, its seconds of computing and its age."""
         self.problems: Sequence[str] = ()
-        """What ``RunState.problems`` has."""
+        """Value of ``RunState.problems``."""
         self._states: dict[str, tuple[str, str]] = {}
-        """For each machine that does not simply work, what it does and why."""
+        """{machine: (state, reason)} of machines that do not simply work."""
         self._logged = -LOG_EVERY_SECONDS
         self._num_lines = 0
         self._writer = ThreadPoolExecutor(1)
@@ -199,7 +198,7 @@ class Status:
             say(_line(state))
 
     def finish_writing(self) -> None:
-        """Wait until what was shown is in the log. Raises ``OSError`` if it could not be written."""
+        """Wait until the displayed figures are in the log. Raises ``OSError`` if it could not be written."""
         if self._writing is not None:
             self._writing.result()
 

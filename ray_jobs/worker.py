@@ -1,5 +1,4 @@
-"""One worker of an extraction: extractors on their device, and a thread in which videos pass through them without a
-pause.
+"""One worker of an extraction: extractors on their device, and a thread that feeds them videos without a pause.
 
 It does not use Ray. It receives videos and reports their outcomes through ``exchange``, and lives on if nobody calls
 it.
@@ -87,7 +86,7 @@ class WorkerReport:
     quiet_seconds: float
     """Time since the last outcome, while there are videos to extract."""
     left: bool = False
-    """True if it was asked to leave and has written what was finished. Videos that are not on disk are for others."""
+    """True if it was asked to leave and has written its finished videos. Other workers get the rest."""
 
 
 @dataclass
@@ -168,7 +167,7 @@ class _Videos:
 
     @property
     def has_news(self) -> bool:
-        """True if the driver should hear at once of videos on disk, or be asked for more."""
+        """True if the driver should immediately learn of written videos, or be asked for more."""
         is_written = any(isinstance(event, ShardsWritten) for event in self.events)
         return is_written or (self.refill_at is not None and len(self.waiting) <= self.refill_at)
 

@@ -1,7 +1,7 @@
 """The feature profiles, one row for each.
 
-Comments say what published features were made with, and where to read that. Never change a value of a profile: add
-another profile.
+Comments describe how published features were made, with sources. Never change a value of a profile; add another profile
+instead.
 
 Frames are resized like FFmpeg's ``scale`` filter with ``flags=bilinear``. That was its kernel under ffmpeg-python when
 most of the features below were published (before FFmpeg's commit 9f14396a). Frames for CLIP are resized by Pillow, as
@@ -58,11 +58,11 @@ CLIP = Profile(
     dimension=512,
 )
 
-# The motion features of moment retrieval (QVHighlights and what follows it), of 2 seconds each:
+# The motion features of moment retrieval (QVHighlights and later work), of 2 seconds each:
 # linjieli222/HERO_Video_Feature_Extractor, slowfast/extract_feature (extract.py:57-63,108,185; preprocessing.py:91-162;
-# its clip_len is 3/2 for HERO, and 2 for QVHighlights). It uses PySlowFast's weights of the same network; those of
-# pytorchvideo are another training of it. Of recordings with less than 30 frames a second it takes the 32 frames from a
-# part of the window only; here all are taken as those with 30.
+# its clip_len is 3/2 for HERO, and 2 for QVHighlights). It uses PySlowFast's weights of the same network;
+# pytorchvideo's weights are from another training. For recordings with less than 30 frames a second, it takes the 32
+# frames from only a part of the window. Here all recordings are treated as recordings with 30.
 SLOWFAST = Profile(
     name="slowfast",
     model="SlowFast R50 8x8",
@@ -100,8 +100,8 @@ RESNET152 = Profile(
     layer="layer4, mean over space",
     dimension=2048,
 )
-# For the codes of CMCM on S-MiT (its section 4.1, Table 3), which have a position in the frame. The paper does not say
-# how frames are made.
+# For the codes of CMCM on S-MiT (its section 4.1, Table 3), which have a position in the frame. The paper does not
+# state how frames are prepared.
 RESNET152_MAP = replace(
     RESNET152, name="resnet152_map", crop_px=224, layer="layer4, 7 x 7 cells, row by row", dimension=7 * 7 * 2048
 )
@@ -156,7 +156,7 @@ PROFILES = {
             dimension=2048,
         ),
         # Hara et al. 2020: kenshohara/3D-ResNets-PyTorch, main.py:264-277; mean and std are its defaults for Kinetics.
-        # A last window that is not full repeats its own frames from the first one (LoopPadding).
+        # An incomplete last window repeats its own frames from the first one (LoopPadding).
         Profile(
             name="i3d_resnet152",
             model="3D ResNet-152",
@@ -184,11 +184,11 @@ PROFILES = {
             CLIP, name="clip_vit_b32_map", layer="7 x 7 patch tokens, each projected, row by row", dimension=7 * 7 * 512
         ),
         # Motion features of Support-Set Bottlenecks (Patrick et al. 2021), which NCL trains on (its appendix C).
-        # Neither paper says which frames they see. These are the frames of the publisher of the weights:
-        # moabitcoin/ig65m-pytorch, ig65m/cli/extract.py (32 frames, short side 128, centre 112, mean and std of
-        # Kinetics). That code takes the frames of the video as they are, resizes without antialiasing, and drops a
-        # last window that is not full. Here there are 30 frames a second, so that a feature does not depend on the
-        # frame rate of the recording, frames are resized like all others, and a last window repeats its own frames.
+        # Neither paper states the frames. This profile follows the publisher of the weights: moabitcoin/ig65m-pytorch,
+        # ig65m/cli/extract.py (32 frames, short side 128, centre 112, mean and std of Kinetics). That code takes the
+        # frames at the video's own rate, resizes without antialiasing, and drops an incomplete last window. Here there
+        # are 30 frames a second: a feature does not depend on the frame rate of the recording. Frames are resized as
+        # for other profiles, and an incomplete last window repeats its own frames.
         Profile(
             name="r2plus1d",
             model="R(2+1)D-34",
@@ -221,8 +221,8 @@ PROFILES = {
             crop_px=256,
             tail="loop",
         ),
-        # Log-mel spectrogram of the sound: CMCM, appendix B. extract/decoding/sound.py explains what the paper does
-        # not state.
+        # Log-mel spectrogram of the sound: CMCM, appendix B. extract/decoding/log_mel.py explains the choices that the
+        # paper does not state.
         Profile(
             name=LOGMEL,
             model="log-mel spectrogram",
@@ -242,8 +242,8 @@ PROFILES = {
             dimension=40,
         ),
         # PySceneDetect's AdaptiveDetector with its defaults, on every frame (extract/decoding/shot_finder.py). Its
-        # threshold is the least ratio, its min_content_val the least change, its window_width the frames on each side;
-        # min_scene_len is in seconds, so that it does not depend on the frame rate.
+        # threshold is the minimum ratio, its min_content_val the minimum change, its window_width the number of frames
+        # on each side. min_scene_len is in seconds: it does not depend on the frame rate.
         Profile(
             name=SHOTS,
             model="PySceneDetect 0.7 AdaptiveDetector: ratio 3, change 15, 2 frames on each side, 0.6 s or longer",
@@ -272,7 +272,7 @@ def frames_of(profile: Profile, name: str) -> Profile:
     (1, 224, 224, 3)
 
     Args:
-        profile: That of features.
+        profile: Profile of features.
         name: Name of the new profile.
 
     Raises:
@@ -303,7 +303,7 @@ them; training tunes a network on them."""
 BUILT_IN: Mapping[str, Profile] = ChainMap(PROFILES, FRAME_PROFILES)
 """All profiles by name."""
 WITHOUT_NETWORK = (LOGMEL, SHOTS, *FRAME_PROFILES)
-"""Names of profiles whose rows no network computes."""
+"""Names of profiles whose stores are made without a network."""
 
 ALIASES = {
     "i3d": "i3d_resnext101",

@@ -17,9 +17,9 @@ EXACT, NVDEC = "exact", "nvdec"
 FRAMES_LAYER = "frames, RGB, before normalisation"
 """``Profile.layer`` of frames that no network has seen: the input of networks that are trained on them."""
 SHOTS_LAYER = "shots: change and ratio of the frame that begins each"
-"""``Profile.layer`` of shots, whose rows are as long as these."""
+"""``Profile.layer`` of shots: each covers the time of one shot."""
 SQUARE = ", to a square"
-"""In ``Profile.resize``: both sides get the length of the short one, whatever the image's shape."""
+"""In ``Profile.resize``: both sides get the length of the short one, regardless of the image's shape."""
 UNKNOWN = "unknown"
 UNKNOWN_VALUES: Mapping[str, Any] = {
     "model": UNKNOWN,
@@ -83,7 +83,7 @@ PROFILE_CHECKS = {
 }
 """By field of a profile. All other fields are texts."""
 OPTIONAL = ("decoding", "unknown")
-"""Fields that the JSON of a profile leaves out where they have their default."""
+"""Fields that a profile's JSON omits if they have their default."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,8 +250,8 @@ class Weights:
 
 
 URL_SCHEMES = ("s3", "gs", "gcs", "abfs", "az", "http", "https", "ftp", "sftp", "hdfs", "memory")
-"""Schemes of fsspec that a list of videos may use. Schemes of local files and chained addresses are excluded, so that
-a list from a stranger cannot name files of this machine.
+"""Schemes of fsspec that a list of videos may use. Schemes of local files and chained addresses are excluded: a
+stranger's list cannot name files of this machine.
 """
 
 
@@ -288,7 +288,7 @@ class VideoRecord:
 
 
 SPLITS = ("train", "validation", "test")
-"""Parts of a data set that a caption can belong to."""
+"""Parts of a data set that a caption can be in."""
 
 TAGGED = {"tagged": True}
 """Marks the fields of ``Caption`` that tagging fills in."""

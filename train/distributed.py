@@ -26,8 +26,8 @@ PATIENCE = timedelta(hours=6)
 class _Gather(torch.autograd.Function):
     """Gathers the rows of all processes, with their gradient.
 
-    The other processes' losses depend on what is gathered here, so their gradients are summed on the way back. An
-    all_gather that returns only its own part's gradient gives a fraction of it.
+    The other processes' losses depend on the gathered rows: their gradients are summed in the backward pass. An
+    all_gather that returns only its own part's gradient would give a fraction of it.
     """
 
     # The methods of torch's class take any arguments.
@@ -63,7 +63,7 @@ def _counts(x: Tensor, size: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Workers:
-    """This process's place among those that train one model together."""
+    """This process's rank among the processes that train one model together."""
 
     rank: int = 0
     size: int = 1
@@ -71,12 +71,12 @@ class Workers:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the first process, which writes files and messages."""
+        """True for the first process, which writes files and messages."""
         return self.rank == 0
 
     @property
     def on_machine(self) -> "Workers":
-        """This process's place among those of its machine."""
+        """This process's rank among the processes of its machine."""
         rank, size = os.environ.get("LOCAL_RANK", self.rank), os.environ.get("LOCAL_WORLD_SIZE", self.size)
         return Workers(int(rank), int(size))
 
@@ -99,7 +99,7 @@ class Workers:
         return x if self.size == 1 else _Gather.apply(x, self.rank, self.size)
 
     def gather_list(self, items: list[T]) -> list[T]:
-        """Return the items of all processes, those of the first one first."""
+        """Return the items of all processes, in order of rank."""
         if self.size == 1:
             return items
         parts: list[Any] = [None] * self.size
@@ -125,7 +125,7 @@ class Workers:
         return total, mean_D, (squares_SD + num_S1 * (mean_SD - mean_D).square()).sum(dim=0) / total
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """Return what the first process makes, in all processes; the others wait for it."""
+        """Run ``make`` in the first process and return its result in all processes; the others wait."""
         made = [make() if self.is_first else None]
         if self.size > 1:
             dist.broadcast_object_list(made, src=0, device=_device())
@@ -153,7 +153,7 @@ class Workers:
 
 
 def current_workers() -> Workers:
-    """Return the processes that this one trains with, for a layer that is not told them."""
+    """Return the processes that this one trains with, for layers that do not receive them as an argument."""
     return Workers(dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else Workers()
 
 

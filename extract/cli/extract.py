@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 GROUPS = {"features": ("features", "weights", "fps", "trust"), "videos": ("videos", "allow_host")}
-"""{title of a group of options: its settings}; the others stand in none."""
+"""{title of a group of options: its settings}. Other settings belong to no group."""
 
 
 def named_dataset(args: argparse.Namespace) -> DatasetFolder:
@@ -42,7 +42,7 @@ def settings_of(args: argparse.Namespace) -> ExtractionSettings:
 
 
 def run(args: argparse.Namespace, runner: Runner | None = None) -> int:
-    """Extract, plan, verify or show the state, as the options say; return the exit code."""
+    """Extract, plan, verify or show the state, depending on the options; return the exit code."""
     if args.status:
         from ..pipeline.run_state import status_lines
 
@@ -159,7 +159,7 @@ def make_parser() -> Parser:
 
 
 def extract(args: argparse.Namespace) -> int:
-    """Run the command on this machine, and say what to call next; return the exit code."""
+    """Run the command on this machine and print the next command; return the exit code."""
     code = run(args)
     if code == EXIT_DONE and not args.plan and not args.status and args.verify_against is None:
         has_captions = DatasetFolder(args.root, args.dataset).captions.is_dir()

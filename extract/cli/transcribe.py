@@ -36,7 +36,7 @@ def make_parser() -> Parser:
 
 
 def run_transcribe(args: argparse.Namespace, transcribe: Transcribe = transcribe_dataset) -> int:
-    """Call a function with the options of ``transcribe_parser``, and print what was done; return the exit code.
+    """Run a transcription with the options of ``transcribe_parser`` and print its result; return the exit code.
 
     Args:
         args: The options.

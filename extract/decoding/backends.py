@@ -1,10 +1,10 @@
 """The decoders, in the order in which they are tried. All give the same frames.
 
-PyAV comes first. If it fails, decord is tried on what it reads well, then the ffmpeg program, then torchcodec, which
-takes seconds to start and reports no damage. Each scales frames with FFmpeg's ``scale`` filter, or with another
-library's kernel from the frame in RGB at its own size. Images are decoded by Pillow and scaled alike.
+PyAV is tried first. If it fails, decord is tried on the files that it reads well, then the ffmpeg program, then
+torchcodec. torchcodec takes seconds to start and reports no damage. Each scales frames with FFmpeg's ``scale`` filter,
+or with another library's kernel from the frame in RGB at its own size. Images are decoded by Pillow and scaled alike.
 
-NVIDIA's video engine, whose frames are nearly these, comes before all where a profile asks for it.
+If a profile requests NVIDIA's video engine, it is tried before all others. Its frames are nearly the same.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +32,7 @@ BACKENDS: dict[str, Callable[[DecodePass, np.ndarray], Iterator[tuple[int, Image
     "Pillow": decode_with_pillow,
 }
 SILENT_BACKENDS = {"decord", "torchcodec"}
-"""They paint over what they cannot decode and do not say so."""
+"""Decoders that conceal damaged frames without reporting them."""
 
 
 def choose_backends(info: VideoInfo, sizes: list[Size], excluded_decoders: Sequence[str] = ()) -> list[str]:

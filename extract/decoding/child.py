@@ -1,14 +1,14 @@
-"""The child process that decodes, so that whatever a file does to its decoder ends here.
+"""The child process that decodes, which contains whatever a file does to its decoder.
 
-There are three processes. This one loads the libraries, takes requests and opens files, but reads nothing of them, and
-counts processor time. It forks one that gets each file as a descriptor and can open none itself (``sandbox.py``); that
-one decodes. If its decoders fail, those that open a file by its path are tried: for each such video in a process of its
-own, which sees no other file; this one starts the ffmpeg program for it, which sees no other file either. Only a
-process that decodes on a GPU is not confined (``nvdec_backend.py``). All this is Linux: elsewhere a single process does
-everything (``serve_here``), and ``sandbox.missing_protections`` says so.
+Decoding takes up to three processes. This one loads the libraries, receives requests, opens files without reading them,
+and counts processor time. It forks a second one, which decodes: it receives each file as a descriptor and cannot open
+files itself (``sandbox.py``). If its decoders fail, the decoders that open a file by its path are tried, for each video
+in a new process that can read only this file. The ffmpeg program is started by this process and can read only this file
+as well. Only a process that decodes on a GPU is not confined (``nvdec_backend.py``). This works on Linux only.
+Elsewhere a single process does everything (``serve_here``), and ``sandbox.missing_protections`` reports it.
 
-Requests and answers are JSON over a socket, and frames lie in memory that is shared with the parent
-(``process_link.py``). Nothing that is sent from here can make the parent run code.
+Requests and answers are JSON over a socket, and frames are passed in shared memory (``process_link.py``). No message
+from here can make the parent run code.
 """
 
 import importlib
@@ -43,10 +43,10 @@ from .request_handler import OtherDecodersNeeded, Responder, respond
 
 
 def load_all(shots: bool) -> None:
-    """Import what the libraries would import on first use: by then they can open no file.
+    """Import the modules that libraries would import at their first use, when they can no longer open files.
 
     Args:
-        shots: Import also what finds shots.
+        shots: Also import shot detection.
     """
     for module in pkgutil.walk_packages(av.__path__, "av."):
         if not module.name.endswith("__main__"):
@@ -59,11 +59,11 @@ def load_all(shots: bool) -> None:
 
 
 def serve(connection: Connection, memory: FrameMemory, gpu: str) -> None:
-    """Open the file of each request here, and have it read by another process.
+    """Open the file of each request and let another process read it.
 
     Args:
-        connection: Where requests come from and answers go.
-        memory: Where frames are handed to the parent.
+        connection: Receives requests and sends answers.
+        memory: Shared memory that passes frames to the parent.
         gpu: As for ``decode_by_descriptor``.
 
     Standard input is a pipe to which the parent never writes; it is closed when the parent ends.
@@ -100,11 +100,11 @@ def serve(connection: Connection, memory: FrameMemory, gpu: str) -> None:
 
 
 def serve_here(connection: Connection, memory: FrameMemory, gpu: str) -> None:
-    """Open the file of each request and read it in this process, where a process cannot be confined, or not forked.
+    """Open and read the file of each request in this process, where processes cannot be confined or forked.
 
     Args:
-        connection: Where requests come from and answers go.
-        memory: Where frames are handed to the parent.
+        connection: Receives requests and sends answers.
+        memory: Shared memory that passes frames to the parent.
         gpu: As for ``decode_by_descriptor``.
     """
     threading.Thread(target=_end_with_parent, daemon=True).start()

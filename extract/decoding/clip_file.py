@@ -3,7 +3,7 @@
     copy    the packets from the key frame before the part on, unchanged: the file begins earlier
     exact   H.264 and AAC: the first and the last frame are those of the part
 
-Both are written from front to back but for their headers, and handed over in parts, so no memory holds a whole clip.
+Both are written from front to back, apart from their headers, and delivered in parts: a whole clip is never in memory.
 """
 
 import io
@@ -35,9 +35,11 @@ from .webm_clip import SEEK_BACK_SECONDS, go_to
 MAX_CLIP_BYTES = 8 << 30
 """Longest clip."""
 PART_BYTES = 1 << 20
-"""Bytes that are handed over at once."""
+"""Bytes of a delivered part."""
 HEADER_BYTES, PACKET_HEADER_BYTES = 1 << 16, 64
-"""Room at the start of an MP4 for its header, and for each packet in it, so that players begin before they have all."""
+"""Bytes reserved at the start of an MP4 for its header, and for each packet in it. Players can then start before the
+whole file has arrived.
+"""
 SOUND_FRAME = 1024
 """Samples of a packet of AAC."""
 SOUND_RATES = {8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000}
@@ -56,14 +58,14 @@ class ClipWritten:
 
     num_bytes: int
     start_seconds: float
-    """Time of its first frame in the video, counted as rows are."""
+    """Time of the first frame in the video, on the clock of the stored feature vectors."""
     end_seconds: float
     """Time in the video until which its last frame is shown."""
     num_frames: int
 
 
 class PartWriter(io.RawIOBase):
-    """A file that hands what is written over, in parts."""
+    """A file object that delivers the written bytes in parts."""
 
     def __init__(self, take: TakePart) -> None:
         self._take, self._part, self._start, self._place = take, bytearray(), 0, 0
@@ -92,7 +94,7 @@ class PartWriter(io.RawIOBase):
         return len(content)
 
     def flush(self) -> None:
-        """Hand over what was written."""
+        """Deliver the bytes written so far."""
         for first in range(0, len(self._part), PART_BYTES):
             self._take(self._start + first, bytes(self._part[first : first + PART_BYTES]))
         self._start, self._part = self._place, bytearray()
@@ -120,15 +122,15 @@ def write_clip(
 
     Args:
         path: The video.
-        start_seconds: Start of the part, counted as rows are; ``span`` says which frames it has.
+        start_seconds: Start of the part, on the clock of the stored feature vectors; ``span`` defines its frames.
         end_seconds: Its end.
         kind: "copy", or "exact".
-        take: Takes the parts of the file.
+        take: Receives the parts of the file.
         heartbeat: Called for each packet and frame.
         on_duration: Called with the seconds of video that have to be decoded.
 
     Raises:
-        VideoError: The video cannot be read there, or not be copied.
+        VideoError: The part cannot be read, or cannot be copied.
     """
     span = find_span(path, start_seconds, end_seconds, heartbeat)
     file = PartWriter(take)
@@ -279,7 +281,7 @@ def _frames(path: Path, span: Span, heartbeat: Heartbeat) -> Iterator[tuple[int,
                 if time is None:
                     continue
                 if yielded < 0 and video.is_later and time > span.times[0]:
-                    break  # the place was too late, or its key frame was none that decoding can begin with
+                    break  # the seek went too far, or decoding cannot start at its key frame
                 if time > span.times[-1]:
                     return
                 if time >= span.times[0] and time > yielded:
@@ -301,7 +303,7 @@ def _time_of(frame: av.VideoFrame, video: OpenVideo, span: Span, last: int | Non
 def _video_encoder(
     output: OutputContainer, frame: av.VideoFrame, tick: Fraction, stated: Fraction | None, aspect: Fraction
 ) -> VideoStream:
-    """Return the encoder of a clip whose frames are like this one: as large, upright, with the same colours."""
+    """Return the encoder of a clip whose upright frames have the size and colours of ``frame``."""
     video = output.add_stream("libx264", rate=stated or Fraction(25), options=X264)
     width, height = _even(frame.width), _even(frame.height)
     if swaps_sides(upright_filters(frame)):
@@ -326,7 +328,7 @@ def _video_packets(
 ) -> Iterator[Packet]:
     turns: Filters | None = None
     for time, frame, _ in frames:
-        # The side data of a frame refer to it, and keep it in memory for long: only those of the first are looked at.
+        # The side data of a frame keep the frame in memory: only the side data of the first frame are read.
         turns = upright_filters(frame) if turns is None else turns
         ready = _ready(frame, encoded.width, encoded.height, turns)
         ready.pts, ready.time_base = time - span.times[0], span.tick
@@ -361,7 +363,7 @@ def _layout(stream: AudioStream) -> str:
 def _sound_packets(
     path: Path, start: Fraction, end: Fraction, encoded: AudioStream, heartbeat: Heartbeat
 ) -> Iterator[Packet]:
-    """Yield the sound between two times, to the sample, with silence where it has none."""
+    """Yield the sound between two times, exact to the sample, with silence in gaps."""
     rate, layout = encoded.codec_context.sample_rate, encoded.codec_context.layout.name
     num_samples, place = round((end - start) * rate), 0
     fifo = av.AudioFifo()

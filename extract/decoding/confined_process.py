@@ -1,6 +1,6 @@
-"""A process forked to decode, confined to the file that it was given, and what it says to the process that forked it.
+"""A forked process that decodes, confined to one file, and its messages to the process that forked it.
 
-Both ends of each message are here: ``ConfinedProcess`` is the end that forked and counts processor time;
+This module has both ends of the connection. ``ConfinedProcess`` is the forking end, which counts processor time.
 ``decode_by_descriptor`` and ``decode_by_path`` run at the other end, which may be under the control of a hostile file.
 """
 
@@ -41,7 +41,10 @@ POLL_SECONDS = 1.0
 
 
 class ConfinedProcess:
-    """A process forked from this one that decodes. This one counts the processor time of each video.
+    """A forked process that decodes, with a limit on the processor time of each video.
+
+    If the forked process crashes, this one ends in the same way. Its messages are untrusted, since a file may control
+    it.
 
     If the other ends badly, this one ends in the same way. What it sends may come from a file that has taken it over.
     """
@@ -81,16 +84,16 @@ class ConfinedProcess:
         self._hand(request.to_json(), [descriptor])
 
     def _hand(self, content: bytes, descriptors: list[int]) -> None:
-        """Send something without waiting: a process that reads nothing is ended."""
+        """Send bytes and descriptors without waiting; end a process that does not read them."""
         try:
             socket.send_fds(self._line, [content], descriptors, socket.MSG_DONTWAIT)
         except BlockingIOError:
             os.kill(self._process, signal.SIGKILL)
-        except ConnectionError:  # it has ended; ``receive`` will say how
+        except ConnectionError:  # it has ended; ``receive`` reports how
             pass
 
     def receive(self) -> bytes:
-        """Return the next message; nothing if the process has ended well."""
+        """Return the next message; empty if the process has ended without an error."""
         while True:
             self.wait_for(self._line)
             message = self._line.recv(MAX_FAILURE_BYTES)
@@ -103,7 +106,7 @@ class ConfinedProcess:
         return message
 
     def wait_for(self, source: socket.socket | Connection) -> None:
-        """Wait until there is something to read; end the process if it takes more time than its video may."""
+        """Wait for something to read; end the process if it exceeds the processor time of its video."""
         ready = []
         while not ready:
             ready, _, _ = select.select([source, sys.stdin], [], [], POLL_SECONDS)
@@ -141,7 +144,8 @@ class ConfinedProcess:
     def _end(self) -> None:
         self._end_program()
         self._line.close()
-        os.kill(self._process, signal.SIGKILL)  # it may only have closed its end; if it has ended, nothing changes
+        # it may only have closed its end; a process that has ended is not affected
+        os.kill(self._process, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(self._process, 0)[1])
         if code:
             end_as(code)
@@ -152,7 +156,7 @@ class ConfinedProcess:
 
 
 def end_as(code: int) -> NoReturn:
-    """End this process as another one ended, by exit code or signal: the parent reads from it what happened."""
+    """End this process with another process's exit code or signal, from which the parent reads the reason."""
     if code < 0:
         if -code not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(-code, signal.SIG_DFL)
@@ -164,12 +168,12 @@ def end_as(code: int) -> NoReturn:
 
 
 def decode_by_descriptor(responder: Responder, gpu: str, line: socket.socket) -> None:
-    """Answer one request after another, each with the file's descriptor.
+    """Answer requests one after another; each comes with a descriptor of its file.
 
     Args:
         responder: The way to the parent.
-        gpu: The GPU whose video engine decodes, such as "cuda:0", without a sandbox; empty: none.
-        line: Where requests come from.
+        gpu: The GPU whose video engine decodes without a sandbox, such as "cuda:0"; empty for none.
+        line: Socket that receives requests.
     """
     if not gpu or not nvdec_backend.use(gpu, request_handler.MEMORY_BYTES):
         sandbox.confine()

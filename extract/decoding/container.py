@@ -1,4 +1,4 @@
-"""Opening a video file and picking its streams, with nothing that the file may refer to."""
+"""Open a video file and choose its streams, without opening other files that it refers to."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -30,8 +30,9 @@ METADATA: dict[str, Any] = {} if int(av.__version__.split(".")[0]) >= 19 else {"
 SHORT_DELAY, SHOWN_DELAY = 1, 10
 """A GIF's frame with the first delay is shown for the second, as in browsers and FFmpeg 5.1; in 1/100 s."""
 OWN_CLOCK_CONTAINERS = {"mpegts", "mpeg"}
-"""Containers whose clock may start at any time. The ffmpeg program sets it to 0 at the first of the streams that it
-reads; for other containers, at the first stream of the file."""
+"""Containers whose clock may start at any time. In these, the ffmpeg program sets time 0 at the first of the streams
+that it reads; in others, at the first stream of the file.
+"""
 JOINED_CONTAINERS = OWN_CLOCK_CONTAINERS | {"ogg"}
 """Containers that may be put together from parts with clocks of their own. Ogg calls it chaining (RFC 3533, 4)."""
 MAX_JUMP_SECONDS, MAX_STEP_BACK_SECONDS = 10, Fraction(1, 10)
@@ -40,7 +41,7 @@ MAX_JUMP_SECONDS, MAX_STEP_BACK_SECONDS = 10, Fraction(1, 10)
 Source: fftools/ffmpeg.c (process_input).
 """
 MAX_PIXELS = 50_000_000
-"""Most pixels of a frame. 7680x4320 has 33 million."""
+"""Maximum number of pixels of a frame. 7680x4320 has 33 million."""
 
 
 def memory_error(error: MemoryError) -> VideoError:
@@ -73,7 +74,7 @@ def open_video(path: Path) -> InputContainer:
 def _format_of(file: InputFile) -> str | None:
     """Return "wav" for a WAV file; None where FFmpeg finds the format itself.
 
-    FFmpeg 9 takes a WAV file whose samples repeat every 188 bytes, such as a pure tone, for MPEG-TS.
+    FFmpeg 9 mistakes a WAV file for MPEG-TS if its samples repeat every 188 bytes, as in a pure tone.
     """
     head = file.read(12)
     file.seek(0)
@@ -86,7 +87,7 @@ def video_streams(container: InputContainer) -> list[VideoStream]:
 
 
 def video_stream(container: InputContainer) -> VideoStream:
-    """Return the first video stream that is not a cover image, or the first default one if only others are default.
+    """Return the first default video stream, or else the first video stream; cover images do not count.
 
     Raises:
         VideoError: There is none, its format is unknown, or its frames are too large.
@@ -106,12 +107,12 @@ def demuxed(
 ) -> Iterator[Packet]:
     """Yield the packets of some streams, in the order of the file.
 
-    Some are empty: they stand for a repeated frame, and are not to be given to a decoder. Where the clock of a stream
-    jumps within a container whose clock may start at any time, the next part follows the one before.
+    An empty packet marks a repeated frame; do not pass it to a decoder. If the clock of a stream may start at any time
+    and jumps, the times after the jump continue the times before it.
 
     Args:
         container: The opened file.
-        streams: Whose packets to read.
+        streams: Streams to read.
         begins_part: Called with the first packet after a jump, before it is yielded.
     """
     joins = bool(JOINED_CONTAINERS & container_names(container))
@@ -191,14 +192,14 @@ class _JoinedClock:
 
 
 def ticks_of_frame(stream: Stream, rate: Any = None) -> int:
-    """Return how long a frame lasts if its packet does not say."""
+    """Return the duration of a frame whose packet does not state it."""
     stated = (rate, getattr(stream, "average_rate", None), getattr(stream, "guessed_rate", None), Fraction(25))
     given = next(value for value in stated if value)
     return max(round(1 / (as_fraction(given) * time_base_of(stream))), 1)
 
 
 def first_frame(path: Path) -> av.VideoFrame | None:
-    """Return the first frame of a video as FFmpeg's own decoder gives it; None if there is none.
+    """Return the first frame of a video, decoded by FFmpeg's default decoder; None if there is none.
 
     Raises:
         VideoError: The file cannot be opened.
@@ -211,12 +212,12 @@ def first_frame(path: Path) -> av.VideoFrame | None:
 
 
 def context_of(stream: Stream) -> CodecContext | None:
-    """Return the decoder of a stream; None if this FFmpeg has none. (PyAV's annotations leave the None out.)"""
+    """Return the decoder of a stream; None if this FFmpeg has none. (PyAV's annotations omit the None.)"""
     return stream.codec_context
 
 
 def check_size(width: int, height: int) -> None:
-    """Raise ``VideoError`` for frames that would take too much memory, as they are or scaled."""
+    """Raise ``VideoError`` for frames that would take too much memory, before or after scaling."""
     if width * height > MAX_PIXELS:
         raise VideoError("too_large", f"its frames are {width}x{height}; expected at most {MAX_PIXELS:,} pixels")
     if max(width, height) > MAX_SIDE_RATIO * max(min(width, height), 1):
@@ -245,5 +246,5 @@ def time_base_of(stream: Stream) -> Fraction:
 
 
 def as_fraction(rational: Any) -> Fraction:
-    """Return one of PyAV's fractions, which have a type of their own from PyAV 19 on."""
+    """Return one of PyAV's rational numbers as a ``Fraction``; PyAV 19 and later have a type of their own."""
     return Fraction(rational)

@@ -1,6 +1,6 @@
 """One video or image -> the frames that feature profiles need, in one pass.
 
-This runs in a child process (``process.py``), which imports neither torch nor anything else that is slow to start.
+This runs in a child process (``process.py``), which imports no slow libraries such as torch.
 """
 
 import io
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 THUMBNAIL_POSITIONS = (0.1, 0.5, 0.9)
 THUMBNAIL_HEIGHT_PX = 90
 MAX_DENSE_THUMBNAILS, MAX_DENSE_BYTES = MAX_VIDEO_SECONDS + 2, 256 << 20
-"""Thumbnails of a video, and their bytes: one for each second of the longest video, with 6 kB. An extraction holds them
-in memory until they are written."""
+"""Maximum number and size of a video's thumbnails: one for each second of the longest video, 6 kB each. An extraction
+holds them in memory until it writes them.
+"""
 
 
 SAME_SECONDS = Fraction(1, 1_000_000)
@@ -56,7 +57,7 @@ class DecodingStarted:
 
 @dataclass(frozen=True)
 class DecodingFinished:
-    """All windows and thumbnails have come."""
+    """The end of the events: all windows and thumbnails were yielded."""
 
     decoder: str
     """Name and version."""
@@ -66,9 +67,9 @@ class DecodingFinished:
     num_frames: list[int]
     """Number of sampled frames, for each profile."""
     fallback_reason: str = ""
-    """Why another decoder was used than the profile asks for; empty if it was not."""
+    """Reason why the profile's decoder was replaced by another; empty if it was not."""
     note: str = ""
-    """Peculiarities of a file that is whole, and how they were treated; empty if there are none."""
+    """Peculiarities of an intact file and their treatment; empty if there are none."""
 
 
 DecodeEvent = Window | DecodedThumbnail | ShotsFound | DecodingStarted | DecodingFinished
@@ -84,16 +85,16 @@ def decode_video(
     heartbeat: Callable[[], None] = lambda: None,
     allocate: Allocate = new_array,
 ) -> Iterator[DecodeEvent]:
-    """Yield the windows of each of ``specs``, in order, thumbnails, shots, and ``DecodingFinished``.
+    """Yield the windows of each of ``specs`` in order, thumbnails, shots and, last, ``DecodingFinished``.
 
-    Frames are held for one window only.
+    At most one window of frames is in memory.
 
     Args:
         info: The probed video.
-        specs: What each profile needs.
+        specs: The frames that each profile needs.
         excluded_decoders: Decoders not to use.
-        thumbnails_every: Seconds between thumbnails; None: three of the video (``THUMBNAIL_POSITIONS``).
-        shots: Also find the shots, in all frames.
+        thumbnails_every: Seconds between thumbnails; None for three thumbnails (``THUMBNAIL_POSITIONS``).
+        shots: Also detect shots, which needs all frames.
         heartbeat: Called for each decoded frame.
         allocate: Returns the memory for each window.
 
@@ -151,7 +152,7 @@ class _Plan:
         self.num_thumbnail_bytes = self.num_without_room = 0
 
     def _times_of_thumbnails(self) -> dict[int, list[float]]:
-        """Return which frames become thumbnails: of the sampled ones, or, every few seconds, those that are shown."""
+        """Return {frame: seconds of its thumbnails}, for frames spread over the video or one every few seconds."""
         info = self.info
         if self.thumbnails_every is None:
             last = len(self.indices) - 1
@@ -192,7 +193,7 @@ def _decode_with(
     decoding, num_absent = yield from _pass(backend, plan, heartbeat)
     num_damaged = decoding.num_damaged
     if num_damaged and backend == "PyAV" and plan.info.codec in STRICT_DECODERS:
-        # After damage, a strict decoder shows nothing until the next key frame. Another decoder shows what it can.
+        # After damage, a strict decoder returns no frame until the next key frame. Another decoder returns some.
         plan.strict = False
         yield DecodingStarted(backend)
         decoding, num_absent = yield from _pass(backend, plan, heartbeat)
@@ -221,9 +222,9 @@ def _decode_with(
 
 
 def _plan_for_delivered(backend: str, plan: _Plan, heartbeat: Callable[[], None]) -> tuple[_Plan, list[str]]:
-    """Choose frames again, among those that really come; return the plan and what is missing.
+    """Choose frames again from the frames that are really decoded; return the plan and what is missing.
 
-    Some frames are not what their packets promised. Which ones come is known only after a pass over all of them.
+    Packets do not always announce frames correctly. Only a pass over the whole video shows which frames exist.
 
     A packet of interlaced H.264 may hold a whole frame (F) or one of a frame's two fields (f):
 
@@ -262,7 +263,7 @@ def _pass(
     """Yield the windows, thumbnails and shots of one pass.
 
     Returns:
-        How it went, and how many wanted frames did not come.
+        The pass, and the number of wanted frames that were not decoded.
     """
     plan.num_thumbnail_bytes = plan.num_without_room = 0
     decoding = DecodePass(plan.info, plan.sizes, plan.strict, heartbeat=heartbeat)
@@ -302,7 +303,7 @@ def _jpeg(frame: np.ndarray) -> bytes:
 
 
 def cut(info: VideoInfo, seconds: float) -> VideoInfo:
-    """Return the first ``seconds`` of a video, or at least its first frame."""
+    """Return the first ``seconds`` of a video, at least one frame."""
     end = max(int(seconds / info.time_base), int(info.pts[0]) + 1)
     if end >= info.end:
         return info

@@ -25,7 +25,7 @@ DECORD_CONTAINERS = {"mov", "mp4", "matroska", "webm"}
 DECORD_CODECS = {"h264", "vp8", "vp9"}
 FRAMES_AT_ONCE = 16
 STILL_PACKET_SHARE, STILL_PACKET_BYTES = 0.1, 100
-"""A frame that repeats the one before it is tiny once encoded: this share of the median packet, or this many bytes."""
+"""Maximum size of an encoded frame that repeats the frame before it: a share of the median packet, or bytes."""
 
 
 def has_decord() -> bool:
@@ -34,7 +34,7 @@ def has_decord() -> bool:
 
 
 def decord_reads_well(info: VideoInfo, sizes: list[Size]) -> bool:
-    """Return whether decord can be trusted with a file, judged by its packets and first frame.
+    """Return whether decord reads a file correctly, judging by its packets and first frame.
 
     decord scales to one size only, with its own kernel.
     """
@@ -55,7 +55,7 @@ def decode_with_decord(decoding: DecodePass, wanted: np.ndarray) -> Iterator[tup
     """Yield (index, images) for each wanted frame, like ``decode_with_pyav``, in one size.
 
     Raises:
-        DecoderRejected: decord reads the file differently from its packets.
+        DecoderRejected: decord's frames do not match the packets.
     """
     info = decoding.info
     height, width = scaled_size(info.height, info.width, decoding.sizes[0].short_side_px)
@@ -69,7 +69,7 @@ def decode_with_decord(decoding: DecodePass, wanted: np.ndarray) -> Iterator[tup
         for first in range(0, len(wanted), FRAMES_AT_ONCE):
             indices = wanted[first : first + FRAMES_AT_ONCE]
             for index, image in zip(indices.tolist(), reader.get_batch(indices).asnumpy(), strict=True):
-                # If decord cannot decode a frame, it returns the one before and says nothing.
+                # decord returns the previous frame instead of a frame that it cannot decode, without an error.
                 follows = last_index == index - 1
                 if follows and info.packet_bytes[index] > still_bytes and np.array_equal(image, last_image):
                     raise DecoderRejected(f"decord repeats frame {index - 1} instead of frame {index}")
@@ -82,7 +82,7 @@ def decode_with_decord(decoding: DecodePass, wanted: np.ndarray) -> Iterator[tup
 
 
 def _compare_times(reader: "decord.VideoReader", info: VideoInfo) -> None:
-    """Raise ``DecoderRejected`` if decord's times, from the first frame on, are not those of the packets."""
+    """Raise ``DecoderRejected`` if decord's times, relative to the first frame, differ from the packets' times."""
     seconds = reader.get_frame_timestamp(np.arange(len(info.pts)))[:, 0].astype(float)
     expected = info.pts.astype(float) * float(info.time_base)
     worst = np.abs((seconds - seconds[0]) - (expected - expected[0])).max()

@@ -6,12 +6,13 @@ TRANSIENT = ("unreachable", "no_room")
 """Kinds of failures that are not the video's own, but its server's, the network's or the disk's. Failures of these
 kinds in lists of earlier versions are also tried again."""
 RETRY_KINDS = ("timeout", "out_of_memory", "crashed")
-"""Failures that end the decode process: a new one then tries the next backend. Before it reports other failures, a
-process has tried all backends itself."""
+"""Failures that end the decoding process; a new process then tries the next backend. All other failures are reported
+after a process has tried all backends itself.
+"""
 NOT_OF_THE_VIDEO = (*TRANSIENT, "missing", *RETRY_KINDS)
 """Kinds of failures that may be the machine's or the network's. With others, the file was read and found wanting."""
 LAST_WORDS = "; its last words: "
-"""In a message: what follows was written by the process that has ended."""
+"""Separator in a message; the text after it was written by the decoder before it ended."""
 FAILURE_KINDS = (
     *TRANSIENT,
     "missing",
@@ -31,7 +32,9 @@ FAILURE_KINDS = (
 
 
 class VideoError(VlalignError):
-    """A file gives no features, or not with this decoder.
+    """A file or its decoder yields no features.
+
+    ``kind`` is one of ``FAILURE_KINDS`` except the last two.
 
     ``kind`` is one of ``FAILURE_KINDS`` but the last two.
     """
@@ -40,13 +43,15 @@ class VideoError(VlalignError):
         super().__init__(message)
         self.kind = kind
 
-    def __reduce__(self) -> tuple[type["VideoError"], tuple[str, str]]:  # so that it can be pickled
+    def __reduce__(self) -> tuple[type["VideoError"], tuple[str, str]]:  # for pickling
         return VideoError, (self.kind, str(self))
 
 
 def without_last_words(error: VideoError) -> str:
-    """Return the message of an error without what the decoder wrote before it ended: that names folders of this
-    machine, and somebody else may read the message."""
+    """Return the message of an error without the decoder's last output.
+
+    That output names folders of this machine, and strangers may read the message.
+    """
     return str(error).partition(LAST_WORDS)[0]
 
 

@@ -53,7 +53,7 @@ class FfmpegProcess:
     frames: IO[bytes]
     """Its output: raw video in NUT."""
     log: BinaryIO
-    """A file in memory that gets what it prints."""
+    """A file in memory that receives the program's printed output."""
     process: subprocess.Popen[bytes] | None = None
     """None if another process has started it, and ends it."""
 
@@ -117,14 +117,14 @@ _start: Start = start
 
 
 def use_starter(other: Start) -> None:
-    """Let ``other`` start the program from now on, as this process may not."""
+    """Replace the function that starts the program, in a process that may not start programs."""
     global _start
     _start = other
 
 
 @cache
 def program_files(program: Path) -> tuple[list[str], list[str]]:
-    """Return the files that the kernel runs to start a program, and those that its loader reads.
+    """Return (files that the kernel runs to start a program, files that its loader reads).
 
     Raises:
         OSError: It is not a program for this machine, such as a script.
@@ -171,8 +171,9 @@ def decode_with_ffmpeg(decoding: DecodePass, wanted: np.ndarray) -> Iterator[tup
         stream = video_stream(original)
         index, shown = stream.index, first_frame(info.path) or stream.codec_context
         colours = int(shown.colorspace), int(shown.color_range)  # NUT does not carry them
-    # The file's own times: versions of the program differ in what they take for its start, such as a sound's pre-skip.
-    # Times before 0 do not fit into NUT. A whole number of the time base's numerator is a whole number of ticks.
+    # Keep the file's own times: versions of the program define the start differently, for example with a sound's
+    # pre-skip. Times before 0 do not fit into NUT. A whole number of the time base's numerator is a whole number of
+    # ticks.
     own_times = not info.containers & OWN_CLOCK_CONTAINERS
     early_seconds = max(-int(info.pts[0]) - info.offset, 0) * info.time_base if own_times else 0
     later_seconds = -(-early_seconds // info.time_base.numerator) * info.time_base.numerator

@@ -1,4 +1,4 @@
-"""Decoding with FFmpeg's libraries: packets -> frames in order, and what was damaged."""
+"""Decode packets into ordered frames with FFmpeg's libraries, and record damage."""
 
 from array import array
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ from .probe import VideoInfo
 from .scaling import Scaler, set_known_colours, upright_filters
 
 LOGGING_CODECS = {"hevc"}
-"""Their decoders mark no frame as damaged; they only log what they find."""
+"""Codecs whose decoders log damage but do not mark the damaged frames."""
 SKIPPING_CODECS = {"h264", "hevc", "mpeg4", "mpeg2video"}
 """Their decoders can skip frames that no other frame refers to, and leave the others unchanged."""
 DAMAGED_PACKET = (FFmpegError, ValueError, UnicodeError, AttributeError, IndexError)
@@ -56,10 +56,10 @@ class DecodePass(DecodeProgress):
     strict: bool = True
     """Prefer a decoder that rejects damaged frames. If False, damaged frames are shown as far as they go."""
     delivered: "array[int]" = field(default_factory=lambda: array("q"))
-    """The times, in ticks, of the frames that came."""
+    """Times of the decoded frames, in ticks."""
 
     def count(self, time: int) -> None:
-        """Note a frame that came at ``time``, in ticks."""
+        """Record a decoded frame at ``time``, in ticks."""
         self.delivered.append(time)
         self.heartbeat()
 
@@ -118,7 +118,7 @@ def frames_in_order(
     colours: tuple[int, int] | None = None,
     context: VideoCodecContext | None = None,
 ) -> Iterator[tuple[int, Images]]:
-    """Yield (index, images) for each wanted frame that comes.
+    """Yield (index, images) for each wanted frame that is decoded.
 
     Args:
         decoding: Counts frames and damage.
@@ -126,10 +126,9 @@ def frames_in_order(
         container: The opened video.
         time_base: Seconds of a tick of the container's times.
         offset: The container's time at which the video starts, in its ticks.
-        skip: Do not decode frames that are not wanted and that no other frame refers to.
-        colours: Matrix and range that replace those of each wanted frame, for sources whose frames state none or
-            wrong ones.
-        context: A decoder other than FFmpeg's choice.
+        skip: Skip frames that are neither wanted nor referred to by other frames.
+        colours: Matrix and range to use for each wanted frame, for sources whose frames state none or wrong ones.
+        context: The decoder to use instead of FFmpeg's default.
     """
     info, scalers = decoding.info, [Scaler(size) for size in decoding.sizes]
     known = info.timed or info.delayed
@@ -165,7 +164,7 @@ def frames_in_order(
 def _with_times(
     decoding: DecodePass, timestamps: _FrameTimestamps, frames: Iterator[av.VideoFrame]
 ) -> Iterator[tuple[int, av.VideoFrame]]:
-    """Count frames and their damage; skip those that should have a time and have none."""
+    """Count frames and their damage; skip frames that lack a required time."""
     for frame in frames:
         if (time := timestamps.time_of(frame)) is not None:
             decoding.num_damaged += frame.is_corrupt
@@ -174,7 +173,7 @@ def _with_times(
 
 
 def _last_of_each_time(frames: Iterator[tuple[int, av.VideoFrame]]) -> Iterator[tuple[int, av.VideoFrame]]:
-    """Yield the last of the frames that follow each other at one time.
+    """Of consecutive frames with the same time, yield the last.
 
     frames a, b, c, d at times 0, 1, 1, 2  ->  a, c, d
     """
@@ -238,7 +237,7 @@ def decoded_sound(progress: DecodeProgress, container: InputContainer, stream: A
 
 
 def _packets(progress: DecodeProgress, packets: Iterator[Packet]) -> Iterator[Packet | None]:
-    """Yield packets, and None whenever the decoder should return what it holds back; the last item is None."""
+    """Yield packets, then None to flush the decoder."""
     while True:
         try:
             packet = next(packets, None)
@@ -270,7 +269,7 @@ def _decode(
 
 @contextmanager
 def _logged_errors(codec: str) -> Iterator[list[tuple[int, str, str]]]:
-    """Yield a list that receives what a decoder of ``LOGGING_CODECS`` logs; it stays empty for other decoders."""
+    """Yield a list that collects the log messages of a decoder in ``LOGGING_CODECS``; empty for other decoders."""
     if codec not in LOGGING_CODECS:
         yield []
         return

@@ -1,10 +1,10 @@
 """Still images: JPEG, PNG, WebP and AVIF files, each a video of one frame.
 
 Pillow decodes them, as the loaders of image-caption data do (dharwath/DAVEnet-pytorch,
-dataloaders/image_caption_dataset.py). FFmpeg never does: its image reader takes a name such as ``img%03d.jpg`` for a
-whole sequence of files. EXIF orientation is applied, as rotation is for videos; what is transparent is laid over white,
-as viewers show it. Of a file with several images (an animated PNG or WebP, a camera's multi-picture JPEG), the first is
-taken. A file that is cut off is rejected; damage that libjpeg conceals goes unreported.
+dataloaders/image_caption_dataset.py). FFmpeg is not used, since its image reader treats a name such as ``img%03d.jpg``
+as a sequence of files. EXIF orientation is applied, as rotation is for videos; transparent parts become white, as in
+viewers. The first image of a file with several is read (an animated PNG or WebP, a camera's multi-picture JPEG). A
+truncated file is rejected; damage that libjpeg conceals is not reported.
 """
 
 import struct
@@ -30,10 +30,11 @@ FORMATS = ("JPEG", "PNG", "WEBP", "AVIF")
 """Pillow's names of the formats that are read."""
 KINDS = "JPEG, PNG, WebP or AVIF image"
 IMAGE = "image"
-"""Stands for the name of a container."""
+"""Name of an image's container."""
 TIME_BASE = Fraction(1, 25)
-"""Duration of an image, as in FFmpeg. It is one frame at any rate of a profile: rounding gives 1 slot at 16 to 30
-frames a second, and at 1 frame a second none, which stands for the first frame."""
+"""Duration of an image, as in FFmpeg. An image is one frame at any rate of a profile: at 16 to 30 frames a second its
+duration is rounded to 1 slot, at 1 frame a second to 0, where the first frame is used.
+"""
 _OF_PYTHON = (OSError, SyntaxError, ValueError, EOFError, TypeError, LookupError, OverflowError, RuntimeError)
 DAMAGED = (*_OF_PYTHON, struct.error, zlib.error)
 """Errors that Pillow raises for files that are not images, or are damaged."""
@@ -50,7 +51,7 @@ UPRIGHT = {
 
 
 def is_image(path: Path) -> bool:
-    """Return whether a file is treated as an image, by its name alone: FFmpeg never gets such a file."""
+    """Return whether a file is treated as an image. Only its name decides: FFmpeg never gets such a file."""
     return path.suffix.lower() in IMAGE_SUFFIXES
 
 
@@ -95,7 +96,7 @@ def read_image(path: Path) -> np.ndarray:
 
 
 def decode_with_pillow(decoding: DecodePass, wanted: np.ndarray) -> Iterator[tuple[int, Images]]:
-    """Yield the one frame of an image, like ``decode_with_pyav``.
+    """Yield the only frame of an image, like ``decode_with_pyav``.
 
     Raises:
         VideoError: The image cannot be read.
@@ -121,7 +122,7 @@ def _over_white(image: Image.Image) -> Image.Image:
 
 
 def _unreadable(error: Exception) -> VideoError:
-    """Return what is said of an image that Pillow opened or decoded in vain; its own words are for programmers."""
+    """Return the error for an image that Pillow could not open or decode; Pillow's own message is for programmers."""
     is_of_system = isinstance(error, OSError) and error.errno is not None
     damaged = "the image is damaged or cut off; copy or save it again"
     return VideoError("unreadable", short_reason(error) if is_of_system else damaged)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 OF_THE_PATH = (errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO)
-"""Errors of opening that no other try changes: the path leads nowhere, or to a socket."""
+"""Errors of opening that a retry does not change: the path is invalid, or leads to a socket."""
 _descriptors: dict[Path, int] = {}
 _read_errors: list[OSError] = []
 """The first error of ``InputFile.read`` since ``take``, if any."""
@@ -72,7 +72,7 @@ class InputFile(io.RawIOBase):
         start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position}.get(whence)
         position = offset + (num_bytes_of(self._descriptor) if start is None else start)
         if position < 0:
-            return -1  # FFmpeg does this to learn the size of an empty file, and cannot handle an exception
+            return -1  # FFmpeg seeks here to get the size of an empty file, and cannot handle an exception
         self._position = position
         return position
 
@@ -106,7 +106,7 @@ def open_regular(path: Path, folders: Sequence[str] | None = None) -> int:
 
     Args:
         path: The file.
-        folders: Where it must lie; None for anywhere.
+        folders: Folders that must contain it; None for any.
 
     Raises:
         OSError: There is no such regular file.
@@ -121,7 +121,7 @@ def open_regular(path: Path, folders: Sequence[str] | None = None) -> int:
 
 
 def take(path: Path, descriptor: int) -> None:
-    """Read ``path`` from ``descriptor`` from now on; close what was taken before."""
+    """Read ``path`` from ``descriptor`` from now on; close the previous descriptor."""
     for before in _descriptors.values():
         os.close(before)
     _descriptors.clear()
@@ -130,15 +130,15 @@ def take(path: Path, descriptor: int) -> None:
 
 
 def read_failure() -> VideoError | None:
-    """Return the failure of a file whose disk or network did not give all of it.
+    """Return the failure of a file that could not be read completely from its disk or network.
 
-    A decoder may take the error for the end of the file, or for damage.
+    A decoder may mistake the error for the end of the file or for damage.
     """
     return VideoError("unreachable", f"reading it failed ({_read_errors[0].strerror})") if _read_errors else None
 
 
 def opening_failure(error: OSError, path: Path) -> VideoError:
-    """Return what an error of ``open_regular`` means for the video at ``path``."""
+    """Return the failure of the video at ``path`` for an error of ``open_regular``."""
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         problem = not_mounted(path.parent)
         return VideoError("unreachable", problem) if problem else VideoError("missing", "no such file")

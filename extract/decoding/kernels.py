@@ -1,7 +1,8 @@
-"""The ways to scale a image, by the words of ``Profile.resize``, and torch's arithmetic for one of them.
+"""The kernels that scale images, as named in ``Profile.resize``, and a port of torch's arithmetic.
 
 torchvision scales bytes by torch's kernel, whose weights are whole numbers. It differs from Pillow's by 1 in a few
-pixels of a thousand. Decoders do not import torch, which would take seconds and gigabytes of addresses in each of them.
+pixels of a thousand. Decoders do not import torch: in each of them, it would take seconds and gigabytes of address
+space.
 """
 
 import math
@@ -18,7 +19,9 @@ BY_FFMPEG, BY_PILLOW, BY_TORCHVISION = "libswscale", "Pillow", "torchvision"
 UNROUNDED = ", not rounded"
 """At the end of ``Profile.resize``: images are float32. Some processors scale to 0..1 before they resize."""
 CUT_TO_EVEN = ", cut like torchvision"
-"""After those: if a cut cannot be centred, it begins at the even of the two pixels; else at the lower."""
+"""Suffix of a kernel's name. A crop that cannot be centred starts at the even one of the two middle pixels; without the
+suffix, at the lower one.
+"""
 LIBSWSCALE, LIBSWSCALE_BICUBIC, PILLOW = "bilinear, libswscale", "bicubic, libswscale", "bicubic, Pillow"
 NAMES = "bilinear", "bicubic", "lanczos"
 KERNELS = (
@@ -45,7 +48,7 @@ _PILLOW = {
     "lanczos": Image.Resampling.LANCZOS,
 }
 BLOCK = 32
-"""Output rows that are computed together, from the few input rows that they need."""
+"""Number of output rows computed together, from the few input rows that they need."""
 
 
 class Kernel(NamedTuple):
@@ -60,7 +63,7 @@ class Kernel(NamedTuple):
 
     @classmethod
     def of(cls, resize: str) -> "Kernel":
-        """Return the parts of a text. Raises ``ValueError`` if it is none of ``KERNELS``."""
+        """Parse a value of ``Profile.resize``. Raises ``ValueError`` if it is not in ``KERNELS``."""
         if resize not in KERNELS:
             raise ValueError(f"resize {resize!r}: expected {KERNELS_HELP}")
         uncut = resize.removesuffix(CUT_TO_EVEN)
@@ -70,7 +73,7 @@ class Kernel(NamedTuple):
 
     @property
     def dtype(self) -> type[np.generic]:
-        """The type of its images, whose values are 0 to 255 either way."""
+        """Type of the scaled images. Their values are 0 to 255 in either type."""
         return np.uint8 if self.is_rounded else np.float32
 
     def scaled(self, image: np.ndarray, height: int, width: int) -> np.ndarray:
@@ -100,10 +103,11 @@ def centre_crop(height: int, width: int, crop_px: int, *, to_even: bool = False)
     5x9, crop 2  ->  (1, 3); to even  ->  (2, 4)
 
     Args:
-        height: Of the image.
-        width: Of the image.
+        height: Height of the image.
+        width: Width of the image.
         crop_px: Side of the square.
-        to_even: Where two pixels are equally near, take the even one (torchvision's ``center_crop``), not the lower.
+        to_even: If two start pixels are equally near the centre, use the even one (torchvision's ``center_crop``), not
+            the lower.
     """
     if to_even:
         return round((height - crop_px) / 2), round((width - crop_px) / 2)
@@ -154,7 +158,7 @@ _FILTERS: dict[str, tuple[int, Callable[[np.ndarray], np.ndarray]]] = {
 
 
 class _Weights(NamedTuple):
-    """The weights of each output row: whole numbers, and how many bits they are shifted by."""
+    """The integer weights of each output row, and the number of bits to shift by."""
 
     values: np.ndarray
     """float64 [rows out, rows in]."""
@@ -162,7 +166,7 @@ class _Weights(NamedTuple):
     first: np.ndarray
     """First input row of each output row."""
     last: np.ndarray
-    """First input row after those."""
+    """End (exclusive) of each output row's input rows."""
 
 
 @lru_cache(maxsize=16)
@@ -178,7 +182,7 @@ def _weights(num_in: int, num_out: int, name: str, *, is_rounded: bool) -> _Weig
     weights = np.zeros((num_out, num_in))
     for row, (start, end) in enumerate(zip(first, last, strict=True)):
         values = kernel((np.arange(start, end, dtype=real) - centres[row] + real(0.5)) * (real(1) / wider))
-        weights[row, start:end] = values / np.cumsum(values)[-1]  # added one by one, as there
+        weights[row, start:end] = values / np.cumsum(values)[-1]  # summed one by one, as torch does
     if not is_rounded:
         return _Weights(weights, 0, first, last)
     bits = 0
@@ -188,8 +192,10 @@ def _weights(num_in: int, num_out: int, name: str, *, is_rounded: bool) -> _Weig
 
 
 def _scaled_rows(rows: np.ndarray, num_out: int, name: str, *, is_rounded: bool) -> np.ndarray:
-    """Scale [N, M, 3] to [num_out, M, 3]: uint8, or float64 without rounding. In float64, sums of whole numbers are
-    exact."""
+    """Scale [N, M, 3] to [num_out, M, 3]: uint8, or float64 without rounding.
+
+    In float64, sums of whole numbers are exact.
+    """
     weights = _weights(len(rows), num_out, name, is_rounded=is_rounded)
     flat = np.ascontiguousarray(rows).reshape(len(rows), -1)
     scaled = np.empty((num_out, flat.shape[1]), dtype=np.uint8 if is_rounded else np.float64)

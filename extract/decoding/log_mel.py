@@ -1,17 +1,16 @@
 """Samples of sound -> log-mel rows, a block at a time.
 
-CMCM (appendix B) states 40 mel bands, windows of 25 ms and a hop of 10 ms. The rest is that of the code it builds on
+CMCM (appendix B) states 40 mel bands, windows of 25 ms and a hop of 10 ms. The rest follows the code that it builds on
 (wnhsu/ResDAVEnet-VQ dataloaders/utils.py, roudimit/AVLnet audio_to_spectrograms.py, which use librosa): mono at 16 kHz
 by the mean of the channels, pre-emphasis of 0.97 over the whole signal, a symmetric Hamming window, an FFT as long as
 the window, power, triangles of equal area on Slaney's mel scale from 20 to 8000 Hz, decibels of at least 1e-10. Three
-steps of theirs need more than the row itself; they are left to the reader of the rows:
+steps of that code need more than one row. They are not done here:
 
-- Their decibels are relative to each file's maximum, clipped 80 below it. Here they are of full scale;
-  ``np.maximum(rows - rows.max(), -80)`` over a file's rows gives theirs.
-- They first subtract the mean of the whole file, which is known only at its end. Pre-emphasis leaves 3 % of it.
-- Their windows are centred on multiples of the hop, and the samples before the first are a mirror image of those after
-  it. Here a window begins at a multiple of the hop, so that a row covers the seconds that the store states; missing
-  samples are silence.
+- Its decibels are relative to each file's maximum, clipped 80 below it. Here they are relative to full scale;
+  ``np.maximum(rows - rows.max(), -80)`` over a file's rows gives the same.
+- It first subtracts the mean of the whole file, which is known only at its end. Pre-emphasis reduces it to 3 %.
+- Its windows are centred on multiples of the hop, with mirrored samples before the first. Here a window begins at a
+  multiple of the hop: a row covers the seconds that the store states. Missing samples are silence.
 """
 
 import math
@@ -23,13 +22,13 @@ from numpy.lib.stride_tricks import sliding_window_view
 from .errors import VideoError
 
 RATE, WINDOW, HOP, NUM_BANDS = 16000, 400, 160, 40
-"""Value of the profile ``logmel``, which would take a child process too long to import."""
+"""Values of the profile ``logmel``, repeated here: importing profiles would slow down each child process."""
 LOWEST_HZ, HIGHEST_HZ = 20, 8000
 PREEMPHASIS = 0.97
 MIN_POWER = 1e-10
 BLOCK_ROWS = 1000
 ROW = np.dtype([("features", np.float32, NUM_BANDS), ("valid", np.int32)])
-"""A row, and how many samples of its window come from the file."""
+"""A row, and the number of its window's samples that come from the file."""
 
 
 def mel_to_hz(mels: np.ndarray) -> np.ndarray:
@@ -58,7 +57,7 @@ def log_mel(samples: np.ndarray, *, before: float = 0.0) -> np.ndarray:
 
     Args:
         samples: [N] of -1..1, at ``RATE``.
-        before: The sample before the first.
+        before: The sample before ``samples``.
 
     Returns:
         float32 [rows, NUM_BANDS].
@@ -71,7 +70,7 @@ def log_mel(samples: np.ndarray, *, before: float = 0.0) -> np.ndarray:
 
 
 def log_mel_of_all(samples: np.ndarray) -> np.ndarray:
-    """Compute a row for each hop that has begun, like ``log_mel``; samples after the end are silence."""
+    """Compute a row for each started hop, like ``log_mel``; samples after the end are silence."""
     num_rows = math.ceil(len(samples) / HOP)
     return log_mel(np.pad(samples, (0, WINDOW)))[:num_rows]
 
@@ -83,7 +82,7 @@ def row_times(first_row: int, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 class RowBlocks:
-    """Cut samples that come in pieces of any length into windows. Holds one block of rows."""
+    """Cut samples that arrive in blocks of any length into windows. At most one block of rows is in memory."""
 
     def __init__(self, first_sample: int) -> None:
         """Begin at ``first_sample``, counted from time zero."""
@@ -91,7 +90,7 @@ class RowBlocks:
         self.num_rows = 0
         self._samples = np.zeros(1 + (BLOCK_ROWS - 1) * HOP + WINDOW, dtype=np.float32)
         self._real = np.zeros(len(self._samples), dtype=bool)
-        # The sample before the first window, and what is missing at the start of its hop.
+        # The sample before the first window, and the missing samples at the start of its hop.
         self._filled = 1 + first_sample - self.first_row * HOP
         self._end = self._filled - 1
 
@@ -125,7 +124,7 @@ class RowBlocks:
         return rows
 
     def finish(self) -> Iterator[np.ndarray]:
-        """Yield the rest, if there is any: a row for each hop that has begun."""
+        """Yield the remaining rows: one for each started hop."""
         blocks = list(self._add(np.zeros(WINDOW, dtype=np.float32), False))
         if self._filled > WINDOW:  # else a full block has taken the last window
             blocks.append(self._block())

@@ -28,35 +28,35 @@ class Request:
 
     path: str
     specs: list[FrameSpec]
-    """The frames that each profile needs; empty for sound, shots, a clip or one frame alone."""
+    """The frames that each profile needs; empty for sound, shots, a clip or a single frame."""
     sound: bool = False
     """Decode the sound also."""
     shots: bool = False
     """Find the shots also, in all frames."""
     samples: bool = False
-    """If true, only this: the sound as samples."""
+    """If true, send only the sound, as samples."""
     excluded_decoders: list[str] = field(default_factory=list)
     """Decoders not to use."""
     seconds: float | None = None
-    """If given, only the first part of the video."""
+    """If given, read only the first seconds of the video."""
     thumbnails_every: float | None = None
     """Seconds between thumbnails; None: three of the video."""
     only_probe: bool = False
-    """Read the packets and decode nothing."""
+    """Read the packets without decoding."""
     clip: tuple[float, float] | None = None
-    """If given, only this: the part between two seconds, as WebM."""
+    """If given, send only the part between two seconds, as WebM."""
     frame_at: float | None = None
-    """If given, only this: the frame of this second, as JPEG."""
+    """If given, send only the frame at this second, as JPEG."""
     as_pixels: bool = False
     """Send that frame as its pixels, which the receiver need not decode."""
     span: tuple[float, float] | None = None
-    """If given, only this: the facts about the part between two seconds, or a clip of it, as a file."""
+    """If given, send only the facts about the part between two seconds, or this part as a file."""
     clip_kind: str = ""
     """"copy" or "exact" for a clip of ``span`` (``clip_file``); empty for its facts."""
     path_decoders_only: bool = False
-    """Use the decoders that open the file by its path, instead of those that read a handed descriptor."""
+    """Use the decoders that open the file by its path instead of those that read its descriptor."""
     folders: Sequence[str] | None = None
-    """If given, the file must lie in one of these folders when it is opened."""
+    """If given, one of these folders must contain the file when it is opened."""
 
     @property
     def needs_frames(self) -> bool:
@@ -69,7 +69,7 @@ class Request:
 
     @classmethod
     def from_json(cls, content: bytes) -> "Request":
-        """Read a request, which comes from this program."""
+        """Parse a request, which comes from this program."""
         values = json.loads(content)
         spans = {name: values[name] and tuple(values[name]) for name in ("clip", "span")}
         return cls(**values | {"specs": [FrameSpec(**spec) for spec in values["specs"]]} | spans)
@@ -82,7 +82,7 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class Failed:
-    """The video failed, or its frames did. ``kind`` is that of ``VideoError``."""
+    """Decoding failed. ``kind`` is the ``kind`` of a ``VideoError``."""
 
     kind: str
     words: str
@@ -98,7 +98,7 @@ class SoundFailed:
 
 @dataclass(frozen=True)
 class SoundProbed:
-    """About how many rows the sound will give, and when it ends."""
+    """The approximate number of rows of the sound, and its end."""
 
     num_rows: int
     duration_seconds: float
@@ -120,7 +120,7 @@ class VideoProbed:
 
 @dataclass(frozen=True)
 class WindowReady:
-    """A window's frames lie in the shared memory (``process_link.py``).
+    """A window's frames are in the shared memory (``process_link.py``).
 
     They are [window, H, W, 3], or [H, W, 3] if the window is one frame, in the type of the profile's kernel.
     """
@@ -179,7 +179,7 @@ class ClipFollows:
 
 @dataclass(frozen=True)
 class FrameFollows:
-    """The next message holds the frame that was asked for, as JPEG."""
+    """The next message holds the requested frame, as JPEG."""
 
     seconds: float
     """Its own second."""
@@ -187,7 +187,7 @@ class FrameFollows:
 
 @dataclass(frozen=True)
 class PixelsFollow:
-    """The next message holds the pixels of the frame that was asked for, uint8 [height, width, 3] RGB."""
+    """The next message holds the requested frame as pixels, uint8 [height, width, 3] RGB."""
 
     seconds: float
     """Its own second."""
@@ -226,10 +226,10 @@ Message = (
     | DecodingFinished
 )
 LAST = Failed, DecodingFinished, VideoProbed
-"""One of these is the last answer. If only sound was requested, it is ``SoundFinished``, ``SoundProbed`` or
-``Failed``; if samples were, ``SamplesFinished`` or ``Failed``; if a clip was, ``ClipFollows`` or ``Failed``; if a part
-was, ``SpanProbed``, ``ClipWritten`` or ``Failed``; if one frame was, ``FrameFollows``, ``PixelsFollow`` or
-``Failed``."""
+"""Types of the last answer to a request for frames. Other requests end with: sound: ``SoundFinished`` or
+``SoundProbed``; samples: ``SamplesFinished``; a clip: ``ClipFollows``; a part: ``SpanProbed`` or ``ClipWritten``; a
+frame: ``FrameFollows`` or ``PixelsFollow``. Each may end with ``Failed`` instead.
+"""
 _TYPES: dict[str, type[Message]] = {kind.__name__: kind for kind in get_args(Message)}
 _FIELDS = {name: get_type_hints(kind) for name, kind in _TYPES.items()}
 

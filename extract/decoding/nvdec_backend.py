@@ -1,11 +1,11 @@
 """Frames by NVIDIA's video engine (NVDEC), through torchcodec, for profiles whose ``decoding`` is "nvdec".
 
-A GPU converts frames to RGB with other roundings, and they are scaled from RGB here, where other decoders scale before
-the conversion if the kernel is FFmpeg's. So frames are nearly those of the other decoders. A file is trusted to it
-only if a few of its first frames are. Like torchcodec on a CPU, it does not say what is damaged.
+Frames differ slightly from other decoders' frames: a GPU rounds differently when it converts to RGB, and frames are
+scaled after the conversion, where FFmpeg's kernels scale before it. The engine is used for a file only if a few of its
+first frames nearly equal the CPU's. Like torchcodec on a CPU, it does not report damage.
 
-CUDA opens devices and libraries while it decodes, and reserves any number of addresses: the process that uses it is not
-confined, unlike all other decoders.
+CUDA opens devices and libraries while it decodes, and reserves large address ranges. Its process is therefore not
+confined, unlike all other decoders' processes.
 """
 
 from array import array
@@ -40,7 +40,7 @@ MAX_DIFFERENCE = 1.0
 """Mean absolute difference, of 255, between a frame and the CPU's, both in RGB of the video's own size. The matrix of
 another standard changes saturated frames by more, and full instead of limited range changes all by 5 to 20."""
 MAX_COMPARED_FRAMES, COMPARED_SECONDS = 4, 2.0
-"""Frames that are compared at most, and the part of the video that they are from."""
+"""Maximum number of compared frames, and the length of the part at the start that they come from."""
 
 
 class Engine(NamedTuple):
@@ -48,21 +48,21 @@ class Engine(NamedTuple):
 
     device: str
     refusal: str
-    """Why it cannot; empty if it can."""
+    """Reason why the GPU cannot be used; empty if it can."""
 
 
 _engine: Engine | None = None
 
 
 def use(device: str, memory_bytes: int) -> bool:
-    """Load what decoding on a GPU needs, in the process that decodes. No other is to use CUDA before.
+    """Load the libraries for decoding on a GPU, in the process that decodes. Its parent must not have used CUDA.
 
     Args:
         device: "cuda" or "cuda:N".
         memory_bytes: Address space that decoding may take if the GPU cannot be used.
 
     Returns:
-        Whether it can be used. If not, each video's ``DecoderRejected`` says why.
+        Whether the GPU can be used. If not, each video's ``DecoderRejected`` gives the reason.
     """
     global _engine
     refusal = _load(device, memory_bytes)
@@ -100,7 +100,7 @@ def decode_with_nvdec(decoding: DecodePass, wanted: np.ndarray) -> Iterator[tupl
     """Yield (index, images) for each wanted frame, like ``decode_with_pyav``.
 
     Raises:
-        DecoderRejected: The engine cannot be used for the file, or its frames are not nearly those of the CPU.
+        DecoderRejected: The engine cannot be used for the file, or its frames differ from the CPU's.
     """
     info = decoding.info
     if refusal := refusal_of(info):
@@ -155,10 +155,10 @@ def frames_of_cpu(decoding: DecodePass, indices: np.ndarray) -> list[np.ndarray]
 
 
 def check_near(frames: Sequence[np.ndarray], frames_of_cpu: Sequence[np.ndarray]) -> None:
-    """Compare frames with those of the CPU.
+    """Compare frames with the CPU's frames.
 
     Raises:
-        DecoderRejected: There are others, or one differs by more than ``MAX_DIFFERENCE``.
+        DecoderRejected: Their numbers or shapes differ, or a frame differs by more than ``MAX_DIFFERENCE``.
     """
     if [frame.shape for frame in frames] != [frame.shape for frame in frames_of_cpu]:
         raise DecoderRejected("its first frames have other sizes than on the CPU, or are others")

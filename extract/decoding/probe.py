@@ -1,6 +1,6 @@
-"""The times of a video's frames and what is missing from the file, read from its packets.
+"""The times of a video's frames and the missing parts of its file, read from its packets.
 
-Frames are decoded only where packets leave open whether their times are those of decoding, or whether they hold fields.
+Frames are decoded only if packets do not show whether their times are decoding times, or whether they hold fields.
 """
 
 import itertools
@@ -34,17 +34,21 @@ from .sampling import MAX_VIDEO_SECONDS
 from .structure import edits_leave_out, has_broken_units, has_gif_image, structure_damage
 
 MAX_FRAME_SECONDS = 300
-"""A frame shown for longer means a broken clock, and hours of work on one frame, unless the header agrees."""
+"""Maximum duration of a frame, unless the header agrees. A longer one means a broken clock, and hours of work on a
+single frame.
+"""
 MAX_PROBED_FRAMES = 500
-"""Frames that are decoded at most to find out whether a file's times are those of decoding or of showing."""
+"""Maximum number of frames decoded to find out whether a file's times are decoding times or display times."""
 HDR = {16: "PQ", 18: "HLG"}
-"""Transfer characteristics (ITU-T H.273) that no profile maps to those of other videos."""
+"""Transfer characteristics (ITU-T H.273) that no profile maps to the range of other videos."""
 TIMED_CONTAINERS = {"matroska", "mp4"}
-"""Containers that say of each frame when it is shown, and in whose structure lost frames leave a gap."""
+"""Containers that state the display time of each frame, and whose structure shows a gap where frames are lost."""
 WALKED_CONTAINERS = TIMED_CONTAINERS | {"gif", "apng", "ogg", "flv"}
-"""Containers in which ``structure_damage`` or FFmpeg finds what is missing, so that a pause is meant."""
+"""Containers in which ``structure_damage`` or FFmpeg finds missing parts. In these, a pause is intended."""
 PAUSE_FRAMES, PAUSE_SECONDS, CONSTANT_SHARE = 10, 0.3, 0.9
-"""A gap counts as a pause from this many frames and seconds, if this share of frames comes at a constant rate."""
+"""A gap counts as a pause if it has at least this many frames and seconds, and this share of the frames has a constant
+rate.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +67,7 @@ class VideoInfo:
     codec: str
     containers: frozenset[str]
     offset: int
-    """Ticks that were subtracted from the file's own times so that they start at 0."""
+    """Ticks subtracted from the file's own times to make them start at 0."""
     height: int
     width: int
     """Width as coded, before any rotation."""
@@ -73,11 +77,11 @@ class VideoInfo:
     """True if packets have only decoding times, as in AVI. A frame is then shown at the time of the packet with which
     the decoder returns it."""
     plain: bool
-    """True if the video begins with a key frame and no edit list cuts anything away."""
+    """True if the video begins with a key frame and no edit list removes a part."""
     by_fields: bool = False
-    """True if a packet may hold one field of an interlaced frame, so that fewer frames than packets come."""
+    """True if a packet may hold one field of an interlaced frame: there are then fewer frames than packets."""
     unordered: bool = False
-    """True if frames come whose times do not ascend, so that the decoder's guess of their times counts."""
+    """True if frames are not in the order of their times; the decoder's estimate of their times is then used."""
     repeats: bool = False
     """True if several frames have the same time. The last of them is shown."""
     missing: str = ""
@@ -101,13 +105,13 @@ class _Packets:
     dts: list[int | None] = field(default_factory=list)
     num_bytes: list[int] = field(default_factory=list)
     last_duration: int = 0
-    """As in FFmpeg, the last frame lasts as long as the packet that comes last in the file."""
+    """Duration of the last frame. As in FFmpeg, this is the duration of the last packet in the file."""
     last_dts: int | None = None
     plain: bool = True
     num_packets: int = 0
     num_broken: int = 0
     incomplete: list[int] = field(default_factory=list)
-    """Numbers of the packets of which the container says that something is missing."""
+    """Numbers of the packets that the container marks as incomplete."""
     first_of_parts: list[int] = field(default_factory=list)
     """Numbers of the packets before which the clock jumped; ``demuxed`` has joined the parts."""
     reached_seconds: float = 0.0
@@ -122,7 +126,7 @@ class _Packets:
             self._add_video(packet)
 
     def begins_part(self, packet: Packet) -> None:
-        """Note that the clock jumped before the packet that comes next."""
+        """Record that the clock jumped before the next packet."""
         if packet.stream is self.stream:
             self.first_of_parts.append(self.num_packets)
 
@@ -130,7 +134,8 @@ class _Packets:
     def num_corrupt(self) -> int:
         """Number of damaged packets.
 
-        Where parts are joined, other packets come than the container counts on. Its parser notices up to two late.
+        Where parts are joined, the packets are not the ones that the container expects. Its parser reports this up to
+        two packets late.
         """
         at_joins = {number - back for number in self.first_of_parts for back in range(3)}
         return self.num_broken + len(set(self.incomplete) - at_joins)
@@ -161,7 +166,7 @@ class _Packets:
 
 @dataclass(frozen=True)
 class _FrameTimes:
-    """The times at which frames are shown, by whatever times the packets have."""
+    """The display times of frames, computed from the times that the packets have."""
 
     times: np.ndarray
     """[T] ascending, in ticks from the start of the file."""
@@ -186,7 +191,7 @@ def probe_video(path: Path, heartbeat: Callable[[], None] = lambda: None) -> Vid
     with open_video(path) as container:
         stream = video_stream(container)
         time_base, containers = time_base_of(stream), container_names(container)
-        # As in the ffmpeg program: the file starts at 0, whatever its first timestamp is.
+        # As in the ffmpeg program, the file starts at 0, whatever its first timestamp.
         offset = round(start_second(container, stream) / time_base)
         packets = _read_packets(container, stream, time_base, heartbeat)
         frames = _frame_times(path, packets, containers, offset)
@@ -256,7 +261,7 @@ def _notes(
     *,
     is_whole: bool,
 ) -> Iterator[str]:
-    """Yield what is unusual about a file without being damage, and what is done about it."""
+    """Yield the peculiarities of an intact file and their treatment."""
     tracks, chosen = video_streams(container), packets.stream
     if chosen is not tracks[0]:
         number = tracks.index(chosen) + 1
@@ -288,14 +293,14 @@ def _frame_times(path: Path, packets: _Packets, containers: frozenset[str], offs
     pts, dts = [t for t in packets.pts if t is not None], [t for t in packets.dts if t is not None]
     depth = stream.codec_context.reorder_depth
     last_duration = packets.last_duration or ticks_of_frame(stream)
-    # Some files (MXF, for one) repeat the decoding times although frames are stored in another order than shown.
+    # Some files, such as MXF, repeat the decoding times although frames are not stored in display order.
     repeats_dts = depth > 0 and num_frames > 2 and packets.pts == packets.dts and not _come_in_order(path)
     timed = len(pts) == num_frames and "avi" not in containers and not repeats_dts
     delayed = not timed and len(dts) == num_frames
     order = np.arange(num_frames)
     if timed:
         times, order = np.unique(np.array(pts[::-1], dtype=np.int64) - offset, return_index=True)
-        order = num_frames - 1 - order  # of several at one time, the last
+        order = num_frames - 1 - order  # of several at the same time, the last
     elif delayed:
         times = display_times(dts, depth, last_duration) - offset
     else:  # a bare stream has no times: its frames follow each other at the rate that it states
@@ -308,9 +313,9 @@ def _frame_times(path: Path, packets: _Packets, containers: frozenset[str], offs
 def _missing_frames(
     path: Path, container: InputContainer, packets: _Packets, frames: _FrameTimes, containers: frozenset[str]
 ) -> str:
-    """Say whether there are fewer frames, or less time, than the container declares; empty if not."""
+    """Describe missing frames or missing time, compared with the container's header; empty if complete."""
     declared_frames, num_packets = packets.stream.frames, packets.num_packets
-    # A larger number than there are bytes stands for one that the writer did not know.
+    # A number larger than the number of bytes means that the writer did not know it.
     is_stated = declared_frames <= (container.size or math.inf)
     if declared_frames > num_packets and is_stated and not _repeats_frames(packets, containers):
         if "mp4" in containers and edits_leave_out(path) and len(packets.stream.index_entries) <= num_packets:
@@ -330,7 +335,7 @@ def _missing_frames(
 
 
 def _repeats_frames(packets: _Packets, containers: frozenset[str]) -> bool:
-    """Return whether an AVI declares more frames because it counts those that are shown twice; its index does not."""
+    """Return whether an AVI's header counts repeated frames, which its index does not."""
     if "avi" not in containers or len(packets.stream.index_entries) > packets.num_packets:
         return False
     dts = np.array([0, *(time for time in packets.dts if time is not None)])  # in frames
@@ -338,12 +343,12 @@ def _repeats_frames(packets: _Packets, containers: frozenset[str]) -> bool:
 
 
 def _states_pauses(packets: _Packets, containers: frozenset[str]) -> bool:
-    """Return whether a stretch without frames is meant: a frame that is shown for long."""
+    """Return whether a stretch without frames is intended: a frame that is shown for long."""
     return bool(containers & WALKED_CONTAINERS) or _repeats_frames(packets, containers)
 
 
 def display_times(dts: list[int], depth: int, step: int) -> np.ndarray:
-    """Return when a decoder returns its frames, [T] in ticks, if it holds back ``depth`` frames.
+    """Return the times, [T] in ticks, at which a decoder that holds back ``depth`` frames returns its frames.
 
     The first frame comes with packet ``depth``; the last ``depth`` frames come ``step`` ticks apart after the last
     packet.
@@ -357,15 +362,15 @@ def display_times(dts: list[int], depth: int, step: int) -> np.ndarray:
 
 
 def ends_early(reached_seconds: float, declared_seconds: float, longest_step_seconds: float = 0.0) -> bool:
-    """Return whether a file ends so long before its declared end that rounding does not explain it.
+    """Return whether a file ends before its declared end by more than rounding explains.
 
-    The duration of the last frame is often not stated. It may be as long as any other.
+    The duration of the last frame is often not stated. It may be as long as the longest other frame's.
     """
     return declared_seconds - reached_seconds > max(1.0, 2 * longest_step_seconds)
 
 
 def longest_step(pts: np.ndarray) -> int:
-    """Return the ticks for which a frame is shown at most, the last frame aside."""
+    """Return the longest duration of a frame in ticks, without the last frame."""
     return int(np.diff(pts).max(initial=0))
 
 
@@ -393,11 +398,11 @@ def pause(pts: np.ndarray, time_base: Fraction) -> str:
 
 
 def _check_times(info: VideoInfo, is_stated: bool) -> None:
-    """Raise ``VideoError`` for times that make no sense.
+    """Raise ``VideoError`` for impossible times.
 
     Args:
         info: The video.
-        is_stated: Whether its header states at least its length, so that a frame that is shown for long is meant.
+        is_stated: Whether its header states at least this length; a frame that is shown for long is then intended.
     """
     late_seconds = float(info.pts[0] * info.time_base)
     if late_seconds > MAX_FRAME_SECONDS:

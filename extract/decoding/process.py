@@ -18,48 +18,48 @@ from .process_link import num_bytes_for
 from .sampling import FrameSpec
 
 SILENCE_SECONDS = 60.0
-"""A decoder that sends nothing for this long hangs."""
+"""A decoder that sends nothing for this long is considered hung."""
 MAX_VIDEOS_PER_PROCESS = 500
 """After this many videos a new process takes over: libraries that decode for days leak."""
 MAX_WAIT_SECONDS = 24 * 60 * 60.0
-"""A decoder that makes its parent wait longer than this for one video is ended, even if it sends messages."""
+"""Maximum time for one video. A decoder that takes longer is stopped, even if it sends messages."""
 MAX_ANSWER_BYTES = 64 << 20
 """Longest content that a message announces."""
 MAX_MESSAGE_BYTES = 1 << 20
-"""Longest message itself: a small one can be a hundred times as large in memory once it is parsed."""
+"""Maximum size of a message itself. A parsed message can take a hundred times as much memory."""
 MAX_PART_BYTES = 1 << 20
 HEADER = struct.Struct("!i")
 """Header that ``multiprocessing``'s connections send before each message: its length."""
 CUDA_VARIABLES = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
-"""They decide which GPU "cuda:0" is."""
+"""Environment variables that decide which GPU "cuda:0" is."""
 COMMAND = "from vlalign.extract.decoding.child import main; main()"
 COMMAND_WITH_SHOTS = "from vlalign.extract.decoding.child import main; main(shots=True)"
 
 
 class ConfinedChild:
-    """A child process that answers one request after another, and whose answers are not believed."""
+    """A child process that answers one request after another. Its answers are untrusted."""
 
     called = "decoder"
-    """What messages call it."""
+    """Name of the child in messages."""
 
     def __init__(self, parent_link: link.ParentLink) -> None:
         """Take the link with a process that has been started."""
         self._link = parent_link
         self._process, self._memory = parent_link.process, parent_link.memory
         self.connection = parent_link.connection
-        """Becomes readable when the child has sent something, or has ended."""
+        """Readable when the child has sent something or has ended."""
         self.num_videos = 0
         self.last_heard = time.monotonic()
-        """Time at which it last sent something. Who does not listen for a while sets this when listening again."""
+        """Time of the child's last message. A caller that paused reading sets it to the time at which it continues."""
         self._waited_seconds = 0.0
 
     @property
     def silence_seconds(self) -> float:
-        """A child that sends nothing for this long hangs."""
+        """Seconds without a message after which the child is considered hung."""
         return SILENCE_SECONDS
 
     def send_bytes(self, content: bytes) -> None:
-        """Send a message. If the child has ended or hangs, the next ``receive_bytes`` says how."""
+        """Send a message. If the child has ended or hangs, the next ``receive_bytes`` raises the reason."""
         with contextlib.suppress(ConnectionError, TimeoutError):
             self.connection.settimeout(self.silence_seconds)
             self.connection.sendall(HEADER.pack(len(content)) + content)
@@ -70,7 +70,7 @@ class ConfinedChild:
         return VideoError("crashed", f"its {self.called} answered what no {self.called} answers ({error})")
 
     def receive_bytes(self, max_bytes: int = MAX_ANSWER_BYTES) -> bytes:
-        """Return the content that an answer announced.
+        """Return the bytes that an answer announced.
 
         Raises:
             VideoError: The child has ended, was silent for too long, or sent too much.
@@ -93,7 +93,7 @@ class ConfinedChild:
             raise self._cause_of_end() from None
 
     def _read(self, num_bytes: int, until: float) -> bytes:
-        """Return what the child sends, if it is there by ``until``, by the clock of ``time.monotonic``."""
+        """Return the child's bytes that arrive before ``until``, on the clock of ``time.monotonic``."""
         received = bytearray()
         while len(received) < num_bytes:
             self.connection.settimeout(max(until - time.monotonic(), 0))
@@ -105,7 +105,7 @@ class ConfinedChild:
 
     @property
     def is_silent(self) -> bool:
-        """True if the child has sent nothing for so long that ``receive`` gives it up."""
+        """True if the child has been silent for too long: ``receive`` would raise an error."""
         return time.monotonic() - self.last_heard > self.silence_seconds
 
     def _cause_of_end(self) -> VideoError:
@@ -126,12 +126,12 @@ class ConfinedChild:
         return self._process.poll() is None and self.num_videos < MAX_VIDEOS_PER_PROCESS
 
     def kill(self) -> None:
-        """End the process, perhaps from another thread; who waits for an answer learns that there will be none."""
+        """Kill the process, possibly from another thread; a waiting ``receive`` raises an error."""
         self._process.kill()
         self._process.wait()
 
     def close(self) -> None:
-        """Kill the process and free what it held."""
+        """Kill the process and free its resources."""
         self.kill()
         if self._process.stdin is not None:
             self._process.stdin.close()
@@ -145,9 +145,9 @@ class DecodeProcess(ConfinedChild):
         """Start the process.
 
         Args:
-            specs: What requests will have. There is room for windows of all of these, or else for small ones.
-            gpu: The GPU whose video engine decodes, such as "cuda:0"; empty: none.
-            shots: Requests may ask for shots, whose library must be installed.
+            specs: The ``specs`` of later requests, which determine the size of the shared memory.
+            gpu: The GPU whose video engine decodes, such as "cuda:0"; empty for none.
+            shots: Allow requests for shots, whose library must be installed.
         """
         environment = without_current_folder(sandbox.environment(os.environ))
         environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -157,7 +157,7 @@ class DecodeProcess(ConfinedChild):
         super().__init__(link.start(command, gpu, num_bytes_for(specs), environment))
 
     def start(self, request: Request) -> None:
-        """Send a request; its answers come by ``receive``, the last being one of ``messages.LAST``."""
+        """Send a request. ``receive`` returns its answers; the last one is of a type in ``messages.LAST``."""
         self.num_videos += 1
         self._link.take_output()
         self.last_heard, self._waited_seconds = time.monotonic(), 0.0
@@ -167,7 +167,7 @@ class DecodeProcess(ConfinedChild):
         """Return the next answer.
 
         Raises:
-            VideoError: The video failed, the child has ended, was silent for too long, or sent nonsense.
+            VideoError: The video failed, or the child has ended, was silent for too long, or sent an invalid message.
         """
         try:
             message = parse(self.receive_bytes(MAX_MESSAGE_BYTES))
@@ -178,14 +178,14 @@ class DecodeProcess(ConfinedChild):
         return message
 
     def take_frames(self, window: WindowReady, frames: np.ndarray) -> None:
-        """Copy the frames of a window, after which the child may overwrite them.
+        """Copy the frames of a window; the child may overwrite them afterwards.
 
         Args:
-            window: The message, whose other fields the caller has checked.
+            window: The message. The caller has checked its other fields.
             frames: Receives the frames.
 
         Raises:
-            VideoError: They lie outside the memory, or the child does not take back its slots.
+            VideoError: They are outside the memory, or the child does not take back its slots.
         """
         if not 0 <= window.offset <= len(self._memory) - frames.nbytes:
             raise self.refused(InvalidMessage(f"frames at byte {window.offset:,}"))
@@ -195,4 +195,4 @@ class DecodeProcess(ConfinedChild):
         except BlockingIOError:
             raise self.refused(InvalidMessage("windows without end")) from None
         except ConnectionError:
-            pass  # the child has ended; ``receive`` will say how
+            pass  # the child has ended; ``receive`` reports how

@@ -1,11 +1,11 @@
 """The link between a decoder's process and its parent: messages over a connection, frames in shared memory.
 
-On Linux the child inherits both as descriptors, which it can use when it may open nothing any more. Elsewhere it
-connects to its parent and opens the memory's file by its name.
+On Linux the child inherits both as descriptors, which it can use after it has lost the right to open files. Elsewhere
+it connects to its parent and opens the memory's file by its name.
 
-The memory is a file without a name: nothing of it is left when its processes have ended, in whatever way. Its size is
-fixed before the decoder starts. The decoder chooses where in it a window lies, and the parent checks that. Frames may
-change while the parent copies them, if a file has taken over the decoder: that gives other frames, and nothing else.
+The memory is a file without a name: the system removes it when its processes end, even after a crash. Its size is fixed
+before the decoder starts. The decoder chooses the offset of a window, and the parent checks it. If a file has taken
+over the decoder, frames may change while the parent copies them. The result is wrong frames, but no other harm.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ MAX_OUTPUT_BYTES = 1 << 16
 DELETED_AT_LAST: int = getattr(os, "O_TEMPORARY", 0)
 """Flag of ``os.open``: Windows removes the file when the last process closes it."""
 NUM_SLOTS = 2
-"""Windows of one profile that are in the memory at once: one is filled while the parent copies the other."""
+"""Number of one profile's windows in the memory: the child fills one while the parent copies the other."""
 MAX_WINDOW_BYTES = 256 << 20
 SMALL_WINDOW_BYTES = 4 << 20
 TAKEN_AT_ONCE = 4096
@@ -43,9 +43,9 @@ TAKEN_AT_ONCE = 4096
 
 
 def num_bytes_for(specs: Sequence[FrameSpec]) -> int:
-    """Return the size of the memory for the windows of ``specs``; without any, for small windows.
+    """Return the size of the memory for the windows of ``specs``; without specs, for small windows.
 
-    A slot has room for the largest window that may come, but takes only as much memory as was written there.
+    A slot has room for the largest possible window, but only uses the memory that was written.
     """
     largest = max((min(spec.max_window_bytes, MAX_WINDOW_BYTES) for spec in specs), default=SMALL_WINDOW_BYTES)
     whole_pages = -(-largest // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -69,7 +69,10 @@ def create_memory(num_bytes: int) -> int:
 
 
 class FrameMemory:
-    """The memory as the decoder's process sees it.
+    """The shared memory, as used by the decoder's process.
+
+    Each profile has ``NUM_SLOTS`` slots, which its windows use in turn. A window waits until the parent has copied the
+    previous window of its slot.
 
     Each profile has ``NUM_SLOTS`` in it, which its windows take in turn. A window waits until the parent has copied the
     one that was in its slot.
@@ -93,13 +96,13 @@ class FrameMemory:
         """The number of windows that each profile has had."""
 
     def divide(self, num_specs: int) -> None:
-        """Give each of ``num_specs`` profiles its slots. Nothing may be unread."""
+        """Divide the memory among ``num_specs`` profiles. The parent must have read all windows."""
         self._slot_bytes = len(self._memory) // (num_specs * NUM_SLOTS) // mmap.PAGESIZE * mmap.PAGESIZE
 
     def allocate(self, spec_index: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """Return the memory for a profile's next window, whose content is arbitrary; wait until it is free.
+        """Wait for the memory of a profile's next window and return it, with arbitrary content.
 
-        The window before it keeps its content until the call after this one.
+        The previous window stays valid until the next call.
 
         Args:
             spec_index: Index of the profile.
@@ -118,7 +121,10 @@ class FrameMemory:
         return np.ndarray(shape, dtype, self._memory, offset)
 
     def hand_over(self, frames: np.ndarray) -> int:
-        """Return the offset of ``frames``, which ``allocate`` returned. The parent must be told, and copies them."""
+        """Return the offset of ``frames``, an array of ``allocate``.
+
+        The caller sends it to the parent, which copies them.
+        """
         self._unread.append(frames.ctypes.data - self._start)
         return self._unread[-1]
 
@@ -149,13 +155,13 @@ class ParentLink:
     connection: socket.socket
     memory: mmap.mmap
     tell_taken: Callable[[bytes], int]
-    """Tells the child that frames were copied, without waiting: one byte for each window."""
+    """Reports copied frames to the child, without waiting: one byte for each window."""
     take_output: Callable[[], bytes]
-    """Returns what the process has printed since the last call, as far as it was stored, without waiting."""
+    """Returns the child's printed output since the last call, truncated to the stored part, without waiting."""
     _release: Callable[[], None]
 
     def close(self) -> None:
-        """Free what is held, once the child has ended."""
+        """Release the resources after the child has ended."""
         self.connection.close()
         self.memory.close()
         self._release()
@@ -180,7 +186,7 @@ def _start_inheriting(
     descriptor = create_memory(num_bytes)
     memory = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
     taken, tell = os.pipe()
-    printed, output = os.pipe()  # what does not fit is lost, and nobody waits
+    printed, output = os.pipe()  # output that does not fit is lost; nobody waits for it
     for descriptor_without_waiting in (tell, printed, output):
         os.set_blocking(descriptor_without_waiting, False)
     passed = [theirs.fileno(), descriptor, taken]
@@ -228,7 +234,7 @@ def _start_connecting(
         taken_line = entrance.wait_for(process)
         messages = entrance.wait_for(process)
     if not DELETED_AT_LAST:
-        file.close()  # its name is gone, and the memory stays
+        file.close()  # its name is removed, and the memory remains
 
     def release() -> None:
         taken_line.close()
@@ -258,6 +264,6 @@ def child_link() -> tuple[Connection, FrameMemory, str]:
 
 
 def answer_descriptors() -> list[int]:
-    """Return the descriptors by which a process forked from the one that ``start`` has started answers (Linux)."""
+    """Return the descriptors for answers, in a process forked from the one that ``start`` started (Linux)."""
     answering, _, taken = map(int, sys.argv[1:4])
     return [answering, taken]

@@ -1,4 +1,4 @@
-"""Frames by PyAV, the first choice: it says what was damaged."""
+"""Frames by PyAV, the preferred decoder, since it reports damage."""
 
 from collections.abc import Iterator
 
@@ -13,15 +13,14 @@ from .probe import VideoInfo
 from .scaling import upright_filters
 
 STRICT_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
-"""Decoders that reject damaged frames, by codec. FFmpeg's own decoders of these codecs show whatever comes of such
-frames."""
+"""Decoders that reject damaged frames, by codec. FFmpeg's own decoders of these codecs return them damaged."""
 
 
 def decode_with_pyav(decoding: DecodePass, wanted: np.ndarray) -> Iterator[tuple[int, Images]]:
     """Yield (index, images) for each wanted frame.
 
-    Frames that are not wanted and that no other frame refers to are not decoded. Frames that do not come are skipped;
-    ``decoding.delivered`` says which came.
+    Frames that are neither wanted nor referred to by other frames are not decoded. Frames that cannot be decoded are
+    skipped; ``decoding.delivered`` lists the decoded ones.
 
     Args:
         decoding: The video, the sizes, and the counts.

@@ -40,7 +40,7 @@ from .span import SpanProbed, probe_span
 from .webm_clip import webm_clip
 
 BY_DESCRIPTOR, BY_PATH = ("NVDEC", "PyAV", "Pillow"), ("decord", "ffmpeg", "torchcodec")
-"""Decoders that read a handed descriptor, and those that open the file by its path, which run in another process."""
+"""Decoders that read a descriptor, and decoders that open the file by its path, which run in another process."""
 NEEDS_COMPLETE_READ = (
     DecodingFinished,
     SoundFinished,
@@ -66,7 +66,7 @@ HEARTBEAT_SECONDS = 1.0
 
 
 class OtherDecodersNeeded(Exception):
-    """No decoder of this process gets a frame out of the video; those that open it by its path may.
+    """No decoder of this process can read the video; decoders that open it by its path may.
 
     ``failure`` says why; None if no decoder of this process was tried.
     """
@@ -103,7 +103,7 @@ class Responder:
             self._connection.send_bytes(content)
 
     def heartbeat(self) -> None:
-        """Tell the parent that the work continues, at most once a second."""
+        """Tell the parent that the work is progressing, at most once a second."""
         if time.monotonic() - self._last > HEARTBEAT_SECONDS:
             self.send(Heartbeat())
 
@@ -119,12 +119,12 @@ def limit_cpu(length_seconds: float) -> None:
 
 
 def respond(request: Request, responder: Responder, failure: VideoError | None = None) -> None:
-    """Answer a request, failures included.
+    """Answer a request; failures are answers as well.
 
     Args:
         request: What to decode.
         responder: The way to the parent.
-        failure: That of decoders that tried before, which knew more.
+        failure: Failure of the decoders tried before; it is reported instead of a later one.
 
     Raises:
         OtherDecodersNeeded: Other decoders should try.
@@ -238,7 +238,7 @@ def handle_samples(request: Request, responder: Responder) -> None:
 
 
 def handle_video(request: Request, responder: Responder) -> None:
-    """Send the windows, thumbnails and shots, or what the packets say about the frames.
+    """Send the windows, thumbnails and shots, or the facts about the frames that the packets state.
 
     Raises:
         VideoError: The frames failed.

@@ -14,7 +14,9 @@ MAX_SIDE_RATIO = 10
 """Largest ratio of a frame's longer side to the shorter: a 1-pixel strip scaled to a short side of 224 would be
 hundreds of thousands of pixels long."""
 MAX_EARLY_SLOTS = 2
-"""Slots before time 0 that the ffmpeg program outputs at most: those whose end is at most 1.1 slots behind."""
+"""Maximum number of slots that the ffmpeg program outputs before time 0: slots that end at most 1.1 slots before the
+current one.
+"""
 
 
 def round_half_away(values: np.ndarray, ratio: Fraction) -> np.ndarray:
@@ -31,9 +33,9 @@ def sample_frames(pts: np.ndarray, end: int, time_base: Fraction, fps: float) ->
 
     Output slot k shows the last frame whose time, rounded to slots, is not after k; slots run from 0 to the rounded
     end. A frame may be repeated or skipped. Slots before the first frame show what the first frame's slot shows: raw
-    video has a constant rate, so the program repeats its first frame. Where frames begin before time 0, the program
-    first outputs the last two slots before it, so that all others come two slots later, and leaves earlier ones out. If
-    the program would output no frame at all (a video shorter than half a slot), the first frame is taken: no video is
+    video has a constant rate, so the program repeats its first frame. If frames begin before time 0, the program
+    outputs the last two slots before it first, which shifts all others by two slots, and drops earlier ones. If the
+    program would output no frame at all (a video shorter than half a slot), the first frame is taken: no video is
     silently empty.
 
     25 frames a second, 2 s, fps 1  ->  frames 12 and 37 (at 0.48 and 1.48 s), not 0 and 25
@@ -84,7 +86,7 @@ def spread_frames(num_frames: int, window: int) -> np.ndarray:
 
 
 def num_windows(num_frames: int, window: int, stride: int) -> int:
-    """Return how many windows, one every ``stride`` frames, reach the last frame; none begins after it.
+    """Return the number of windows, one every ``stride`` frames, up to the one that reaches the last frame.
 
     40 frames, window 16, stride 16  ->  3;  stride 8  ->  4;  stride 20  ->  2;  36 frames, stride 20  ->  2
     """
@@ -143,7 +145,7 @@ TAILS: dict[str, Callable[[int, int, float], np.ndarray] | None] = {
 }
 """{tail rule of a profile: which frames fill a last window, from (its frames, the window's length, frames a second)}
 
-A last window of 8 at 4 frames a second that has only the frames a b c:
+Example: a last window of 8 at 4 frames a second has only the frames a b c:
 
     black frames   a b c - - - - -
     loop           a b c a b c a b
@@ -153,17 +155,17 @@ A last window of 8 at 4 frames a second that has only the frames a b c:
 
 @dataclass(frozen=True)
 class FrameSpec:
-    """The part of a profile that decoding needs. The fields are those of ``Profile``."""
+    """The part of a profile that decoding needs. The fields have the same meaning as in ``Profile``."""
 
     fps: float | None
-    """None: one window, whose frames are spread over the whole video."""
+    """None for one window whose frames are spread over the whole video."""
     window: int
     short_side_px: int
     crop_px: int | None
     tail: str
     resize: str = LIBSWSCALE
     stride: int | None = None
-    """None: as long as the window."""
+    """None for the length of the window."""
 
     def __post_init__(self) -> None:
         if self.window > 1 and self.tail not in TAILS:
@@ -199,7 +201,7 @@ class FrameSpec:
 
 @dataclass(frozen=True)
 class Window:
-    """The frames of one feature: [window, H, W, 3], or [H, W, 3] if the window is one frame."""
+    """The frames of one feature vector: [window, H, W, 3], or [H, W, 3] if the window is one frame."""
 
     spec_index: int
     """Index of the profile."""
@@ -231,15 +233,15 @@ class WindowAssembler:
         self._next = 0
         """Index into ``indices`` of the next sampled frame."""
         self._frames = np.zeros(0, dtype=np.uint8)
-        """The window that is being filled, or else the one before; its memory is taken when its first frame comes."""
+        """The current window, or else the previous one; its memory is allocated at its first frame."""
         self._num_frames = 0
         self._num_new = 0
         """Frames of the window that were in no window before."""
         self._num_to_skip = 0
-        """Frames still to come between two windows."""
+        """Number of frames to skip before the next window."""
 
     def add(self, index: int, image: np.ndarray) -> Iterator[Window]:
-        """Take a frame, which may have been sampled never, once, or several times in a row; yield complete windows."""
+        """Add a frame, sampled zero or more times in a row; yield complete windows."""
         repeats = int(np.searchsorted(self._indices, index, side="right")) - self._next
         if repeats <= 0:
             return

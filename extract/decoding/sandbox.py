@@ -1,8 +1,8 @@
-"""Confine a process that reads a file of unknown origin: it can read that file, answer, and do nothing else.
+"""Confine a process that reads an untrusted file: it can read this file and send answers, nothing else.
 
 Landlock hides every other file and forbids writing. A seccomp filter lists the permitted system calls, none of which
 reaches the network or starts a program. Both are part of the Linux kernel (Landlock since 5.13), and the confined
-process cannot undo them. ``lacks`` says what this kernel does not have.
+process cannot undo them. ``missing_protections`` lists the features that this kernel lacks.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from pathlib import Path
 from ...storage.common.system import IS_LINUX, limit, make_limits_final
 
 MAX_WRITTEN_BYTES = 1 << 20
-"""Limit for a file that is already open, such as the one for the messages of a program."""
+"""Size limit of a file that is already open, such as the file that receives a program's messages."""
 MAX_OPEN_FILES = 256
 KEPT_VARIABLES = {"PATH", "LANG", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH", "TMPDIR"}
 KEPT_VARIABLES |= {"SYSTEMROOT", "TEMP", "TMP"}  # Windows opens no socket without the first
@@ -42,13 +42,13 @@ PATH_CALLS = """
 newfstatat 262 79 · statx 332 291 · stat 4 - · lstat 6 - · access 21 - · faccessat 269 48 · readlink 89 -
 readlinkat 267 78 · getcwd 79 17
 """
-"""They tell whether a file exists and how large it is, and Landlock does not hide that."""
+"""They show whether a file exists and its size; Landlock does not hide this."""
 OPENING_CALLS = "open 2 - · openat 257 56"
-"""For reading: ``_only_these`` refuses flags that would write."""
+"""Calls that open files for reading; ``_only_these`` refuses flags that would write."""
 CHECKED_CALLS = "clone 56 220 · fcntl 72 25 · tgkill 234 131 · prctl 157 167 · prlimit64 302 261 · ioctl 16 29"
 STARTING_CALLS = "execve 59 221"
 NEWER_CALLS = 403
-"""From this number on, calls fail with "no such call", as on an older kernel: libraries then use the calls above."""
+"""Calls from this number on fail with "no such call", as on an older kernel; libraries then use the calls above."""
 
 AUDIT_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 SECCOMP, SECCOMP_SET_FILTER, SECCOMP_IS_AVAILABLE = {"x86_64": 317, "aarch64": 277}, 1, 2
@@ -81,7 +81,7 @@ def environment(given: Mapping[str, str]) -> dict[str, str]:
 
 @cache
 def missing_protections() -> tuple[str, ...]:
-    """Return what this system cannot confine a decoder with, and what the decoder could do as a result."""
+    """Return the protections that this system lacks, each with what a decoder could do without it."""
     if not IS_LINUX:
         return ("no sandbox for them: a video that takes over its decoder could do what you can do",)
     lacking = []
@@ -120,12 +120,12 @@ def close_all_but(spared: Collection[int]) -> None:
     """Close all descriptors of this process except ``spared``."""
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         if descriptor not in spared:
-            with contextlib.suppress(OSError):  # the one by which they were listed
+            with contextlib.suppress(OSError):  # the descriptor of the listing itself
                 os.close(descriptor)
 
 
 def confine(file: Path | None = None) -> None:
-    """Confine this process, which has one thread, to files that are already open. Its limits become final.
+    """Confine this single-threaded process to files that are already open. Its limits become final.
 
     Args:
         file: A file that it may open for reading.
@@ -142,12 +142,12 @@ def confine(file: Path | None = None) -> None:
 
 
 def confine_program(parent: int, file: Path, starting: Iterable[str], libraries: Iterable[str]) -> None:
-    """Confine a program that ``parent`` starts: it can start no other, reads one file, and gains no rights.
+    """Confine a program that ``parent`` starts: it can start no other program, read one file only, and gain no rights.
 
     Called in the new process before the program is loaded.
 
     Args:
-        parent: The process with which it ends.
+        parent: Process id of the parent; the program ends with it.
         file: The file.
         starting: Files that the kernel runs: the program and its loader.
         libraries: Files that the loader reads.
@@ -164,9 +164,10 @@ def confine_program(parent: int, file: Path, starting: Iterable[str], libraries:
 
 
 def _give_up_rights(*, opening: bool) -> None:
-    """Make the limits of this process final, and give up what a superuser may do; started programs gain no rights.
+    """Make the limits of this process final and give up a superuser's rights; started programs gain no rights.
 
-    The kernel requires the last before it takes rules. A superuser may still read files of other users, if ``opening``.
+    The kernel requires "no new rights" before it accepts rules. With ``opening``, a superuser may still read files of
+    other users.
     """
     if IS_LINUX:
         make_limits_final()

@@ -12,7 +12,7 @@ UNSPECIFIED, BT601, BT2020 = 2, 5, 9
 KNOWN_MATRICES = {0, 1, UNSPECIFIED, 4, BT601, 6, 7, BT2020}
 """Codes of colour matrices (ITU-T H.273) by which libswscale converts."""
 STANDS_FOR = {10: BT2020}
-"""The matrix that is taken for another one; it is BT.601's where nothing is here.
+"""{colour matrix: the matrix used instead}; BT.601's is used for matrices that are not listed.
 
 Source: libswscale/yuv2rgb.c (sws_getCoefficients).
 """
@@ -34,7 +34,7 @@ ON_ARRAYS = {
     "hflip": lambda image: image[:, ::-1],
     "vflip": lambda image: image[::-1],
 }
-"""{filter: its effect on an array [H, W, C]}; filters that turn by other angles than right ones are not there."""
+"""{filter: its effect on an array [H, W, C]}, for right angles only."""
 
 
 # How a frame is turned and mirrored to stand upright, by its display matrix
@@ -90,8 +90,10 @@ class Scaler:
         self._graph_key: tuple[object, ...] | None = None
 
     def see(self, frame: av.VideoFrame, upright: Filters) -> tuple[int, int]:
-        """Return (height, width) of the images, which the first frame decides. Call it with every frame, wanted or
-        not."""
+        """Return (height, width) of the images, which the first frame decides.
+
+        Call it with every frame, wanted or not.
+        """
         if self._shape is None:
             self._shape = self.size.shape(*_turned(frame, upright))
         return self._shape
@@ -139,7 +141,7 @@ def _turned(frame: av.VideoFrame, upright: Filters) -> tuple[int, int]:
 
 
 def set_known_colours(frame: av.VideoFrame) -> None:
-    """Give a frame the colour matrix by which older libswscale would convert it, where newer ones refuse to."""
+    """Set the colour matrix that older libswscale assumes where newer versions refuse to convert a frame."""
     if int(frame.colorspace) not in KNOWN_MATRICES:
         frame.colorspace = STANDS_FOR.get(int(frame.colorspace), BT601)
-    frame.color_trc = UNSPECIFIED  # it changes nothing without tone mapping
+    frame.color_trc = UNSPECIFIED  # no effect without tone mapping

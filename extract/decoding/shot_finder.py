@@ -1,9 +1,9 @@
 """The frames of a video -> its shots, by PySceneDetect, while the video is decoded.
 
-A frame begins a shot if it differs from the one before it much more than its neighbours do from theirs. This is
+A frame begins a shot if its difference from the previous frame is much larger than its neighbours' differences. This is
 PySceneDetect's AdaptiveDetector with its defaults. It sees every frame with the frame's own time, so a variable frame
-rate changes nothing. Cuts are found, also between shots with much motion. Dissolves and most fades are not: no frame of
-them stands out. A flash counts as a cut.
+rate changes nothing. Cuts are found, even between shots with much motion. Dissolves and most fades are not, since none
+of their frames differs much. A flash counts as a cut.
 """
 
 import logging
@@ -25,7 +25,7 @@ logging.getLogger("pyscenedetect").setLevel(logging.ERROR)
 
 
 class _LatestMetrics(StatsManager):
-    """The detector's numbers of the latest frames. The library's own class keeps those of all frames."""
+    """The detector's metrics of the latest frames. The library's own class keeps the metrics of all frames."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class _LatestMetrics(StatsManager):
 
 
 class ShotFinder:
-    """Finds the shots of one video. Holds one frame, and a few numbers of each shot."""
+    """Finds the shots of one video. It holds one frame and a few numbers of each shot in memory."""
 
     def __init__(self, info: VideoInfo) -> None:
         """Begin before the first frame.
@@ -64,7 +64,7 @@ class ShotFinder:
         """The first frame of each shot but the first: its tick, and its features."""
 
     def add(self, tick: int, image: np.ndarray) -> None:
-        """Take the next frame. One that comes after a later one is skipped.
+        """Add the next frame. A frame earlier than the previous one is skipped.
 
         Args:
             tick: Its time, in ticks of the video.

@@ -1,11 +1,11 @@
-"""The frame that a video shows at one second, as a JPEG. Only what lies after the key frame before it is decoded.
+"""The frame that a video shows at one second, as a JPEG. Decoding starts at the key frame before it.
 
-The frame is the one that feature rows of that second have: the last whose time is not after it; before the first
-frame, the first. How its key frame is reached depends on the file:
+The frame is the one that feature vectors of that second use: the last frame that is not later, or else the first frame.
+The way to its key frame depends on the file:
 
-    MP4, Matroska, AVI, ...      the container is asked for a place before the second
-    MPEG-TS, MPEG-PS, Ogg        packets are read from the start, since the clock may jump, and decoded from there on
-    bare streams, GIF, MXF, ...  the whole file is probed and decoded from the start, as for features
+    MP4, Matroska, AVI, ... the container seeks to a place before the second MPEG-TS, MPEG-PS, Ogg packets are read from
+    the start, since the clock may jump, and decoded from there on bare streams, GIF, MXF, ... the whole file is probed
+    and decoded from the start, as for features
 """
 
 import io
@@ -44,7 +44,7 @@ from .webm_clip import MAX_SIDE_PX, SEEK_BACK_SECONDS, go_to, shown_size, uprigh
 
 JPEG_QUALITY = 85
 ENTERED_CONTAINERS = {"mp4", "matroska", "avi", "flv", "asf", "nut"}
-"""Containers in which a place before a second is found without reading what lies before it."""
+"""Containers that can seek to a place before a second without reading all packets before it."""
 NUM_FIRST_PACKETS = 32
 """Packets at the start of a file that show whether packets have times."""
 Heartbeat = Callable[[], None]
@@ -64,7 +64,8 @@ def jpeg_at(path: Path, seconds: float, heartbeat: Heartbeat = lambda: None) -> 
 
     Args:
         path: The video, or an image, whose only frame is at 0 s.
-        seconds: Of the video, counted as its rows are; after the end, the last frame is returned.
+        seconds: Second of the video, on the clock of its stored feature vectors; after the end, the last frame is
+            returned.
         heartbeat: Called for each packet and frame.
 
     Raises:
@@ -112,7 +113,7 @@ class Start:
     """The place in a file at which decoding starts."""
 
     back: float = math.inf
-    """Seconds before the wanted one at which a key frame is sought; ``inf``: the start of the file."""
+    """How many seconds before the wanted one to seek a key frame; ``inf`` for the start of the file."""
     num_skipped: int = 0
     """Packets that are read and not decoded."""
 
@@ -140,7 +141,7 @@ class OpenVideo:
                 yield packet
 
     def time_of(self, frame: av.VideoFrame, last: int | None) -> int | None:
-        """Return the time of a frame that follows one at ``last``, in the file's own ticks."""
+        """Return the time of a frame, given the previous frame's time ``last``, in the file's own ticks."""
         if not self.by_dts:
             return frame.pts
         if frame.dts is None and last is not None:  # after the last packet, at the usual step
@@ -159,7 +160,7 @@ class _Survey:
     is_late: bool = False
     """The packets begin after it."""
     wanted: int | None = None
-    """Its time, in the file's own ticks; None if packets do not say it."""
+    """Time of the wanted frame, in the file's own ticks; None if packets do not state it."""
     num_before_key: int = 0
     """Packets before the last key frame that is not after the second."""
 
@@ -187,7 +188,7 @@ def _survey(start: Start, path: Path, seconds: float, heartbeat: Heartbeat) -> _
 
 
 def _from(start: Start, survey: _Survey, path: Path, seconds: float, heartbeat: Heartbeat) -> _Decoded | None:
-    """Return the frame of a second, decoded from a place before it; None if that place was too late."""
+    """Decode the frame of a second from a start before it; return None if this start was too late."""
     if survey.is_late:
         return None
     for skips in (True, False):
@@ -202,12 +203,12 @@ def _from(start: Start, survey: _Survey, path: Path, seconds: float, heartbeat: 
 
 
 def _last_frame(video: OpenVideo, heartbeat: Heartbeat, needed: int | None) -> tuple[int, av.VideoFrame] | None:
-    """Return (time, frame) of the last frame that is not after the limit; None if there is none from this place on.
+    """Return (time, frame) of the last frame that is not after the limit; None if there is none after the start.
 
     Args:
-        video: Open at a place before.
+        video: Video opened at a place before the frame.
         heartbeat: Called for each packet and frame.
-        needed: Time of the only frame that is needed, where others may be left out; None: take all.
+        needed: Time of the wanted frame, which lets the decoder skip others; None to decode all.
     """
     last, begun = None, not video.is_later
     packets, context = video.packets(heartbeat), video.stream.codec_context
@@ -227,7 +228,7 @@ def _last_frame(video: OpenVideo, heartbeat: Heartbeat, needed: int | None) -> t
 
 
 def _by_probing(path: Path, seconds: float, heartbeat: Heartbeat) -> _Decoded:
-    """Return the frame of a second, decoded from the start, as frames of rows are."""
+    """Decode the frame of a second from the start, like the frames of feature vectors."""
     info = probe_video(path, heartbeat)
     limit = math.floor((Fraction(seconds) + SAME_SECONDS) / info.time_base)
     index = max(int(np.searchsorted(info.pts, limit, side="right")) - 1, 0)

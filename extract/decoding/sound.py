@@ -1,4 +1,4 @@
-"""The sound of a video file -> log-mel rows or samples, a block at a time."""
+"""The sound of a video file as log-mel rows or samples, one block at a time."""
 
 import math
 import sys
@@ -36,7 +36,7 @@ class SoundFinished:
 
     decoder: str
     first_row: int
-    """Row i begins i * ``HOP / RATE`` seconds after the video's time zero."""
+    """Number of the first row. Row i begins i * ``HOP / RATE`` seconds after the video's time zero."""
     num_rows: int
     duration_seconds: float
     """End of the sound."""
@@ -94,7 +94,7 @@ def time_zero(container: InputContainer) -> Fraction:
 
 
 def declared_seconds(path: Path) -> float:
-    """Return how long the file says it is; 0 if it does not.
+    """Return the duration that the file declares; 0 if it declares none.
 
     Raises:
         VideoError: The file cannot be opened.
@@ -104,7 +104,7 @@ def declared_seconds(path: Path) -> float:
 
 
 def planned_sound(path: Path, heartbeat: Callable[[], None] = lambda: None) -> tuple[int, float]:
-    """Return about how many rows the sound will give and when it ends, in seconds, from its packets alone.
+    """Estimate (number of rows, end of the sound in seconds) from packets, without decoding.
 
     Raises:
         VideoError: The file cannot be opened, or has no sound.
@@ -128,14 +128,14 @@ def planned_sound(path: Path, heartbeat: Callable[[], None] = lambda: None) -> t
 
 
 class _Signal:
-    """Mono samples at ``RATE``, counted from time zero, each at the position that its frame's timestamp gives.
+    """Mono samples at ``RATE`` from time zero, each at the position of its frame's timestamp.
 
-    Holds one frame.
+    At most one frame is in memory.
     """
 
     def __init__(self, time_base: Fraction, zero: Fraction, limit: int) -> None:
         self.first: int | None = None
-        """The first sample, once a frame has come."""
+        """The first sample; None before the first frame."""
         self.end = 0
         self.limit = limit
         self.pauses: list[tuple[float, float]] = []
@@ -145,7 +145,7 @@ class _Signal:
         self._resampler: av.AudioResampler | None = None
 
     def add(self, frame: av.AudioFrame) -> Iterator[tuple[np.ndarray, bool]]:
-        """Yield samples in order, and whether they come from the file (or are the silence of a pause)."""
+        """Yield samples in order, each with True if they come from the file, False for the silence of a pause."""
         expected = self._begun + self._taken / self._rate if self._rate else 0.0
         seconds = expected if frame.pts is None else float(frame.pts * self._time_base - self._zero)
         if frame.sample_rate != self._rate or abs(seconds - expected) > MAX_DRIFT_SECONDS:
@@ -164,7 +164,7 @@ class _Signal:
             yield from self._give(resampled.to_ndarray()[0])
 
     def finish(self) -> Iterator[tuple[np.ndarray, bool]]:
-        """Yield what the resampler still holds."""
+        """Yield the samples that are still in the resampler."""
         for resampled in self._resampler.resample(None) if self._resampler else ():
             yield from self._give(resampled.to_ndarray()[0])
         self._resampler = None
@@ -216,10 +216,10 @@ def sound_rows(
 ) -> Iterator[np.ndarray | SoundFinished]:
     """Yield blocks [rows] of ``log_mel.ROW``, in order, then ``SoundFinished``.
 
-    There is a row for each hop from the one in which the sound begins to the one in which it ends, whatever the
-    frames do: none before sound that begins late, and some after frames that end early. Samples that a window
-    lacks, at either end or in a pause, are silence and not counted in ``valid``. Sound before time zero is skipped.
-    Values beyond -1..1, as in clipped recordings, stay as they are.
+    There is a row for each hop from the sound's start to its end, regardless of the frames: none before a late start of
+    the sound, and some after an early end of the frames. Missing samples of a window, at either end or in a pause, are
+    silence and are not counted in ``valid``. Sound before time zero is skipped. Values beyond -1..1, as in clipped
+    recordings, stay as they are.
 
     Args:
         path: The file.
@@ -227,7 +227,7 @@ def sound_rows(
         heartbeat: Called for each decoded frame.
 
     Raises:
-        VideoError: no_sound, unreadable, bad_times, too_long, or what opening a file may raise.
+        VideoError: no_sound, unreadable, bad_times, too_long, or a failure to open the file.
     """
     blocks = None
     for part in _signal(path, seconds, heartbeat):
@@ -243,8 +243,7 @@ def sound_rows(
 def sound_samples(path: Path, heartbeat: Callable[[], None] = lambda: None) -> Iterator[np.ndarray | SamplesFinished]:
     """Yield blocks int16 [N] of mono samples at ``RATE``, in order, then ``SamplesFinished``.
 
-    The first sample is that of the video's time zero. Where there is no sound, there is silence. Values beyond -1..1
-    are clipped.
+    The first sample is at the video's time zero. Gaps are filled with silence. Values beyond -1..1 are clipped.
 
     Args:
         path: The file.
@@ -328,9 +327,9 @@ def _pauses(signal: _Signal) -> list[str]:
 def _missing(
     path: Path, container: InputContainer, stream: AudioStream, end_seconds: float, heartbeat: Callable[[], None]
 ) -> str:
-    """Say what sound the file declares and lacks; empty if none.
+    """Describe sound that the file declares but lacks; empty if complete.
 
-    If only the length of the whole file is known, the frames may be what lasts so long.
+    If only the file's total duration is known, the frames may be longer than the sound.
     """
     if stream.duration:
         end_time = (stream.start_time or 0) + stream.duration

@@ -1,7 +1,7 @@
-"""The frames of a part of a video, as its packets state them: what editors and cut files need to know.
+"""The frames of a part of a video, read from its packets, for editors and for clip files.
 
-The first frame is the one that is shown at the start: the last whose time is not after it, or the first of the video.
-The end is exclusive: a frame whose time is the end, or later, does not belong to the part.
+The first frame is the one shown at the start: the last frame that is not later, or the first of the video. The end is
+exclusive: a frame at the end time or later is not in the part.
 
     frames at 0, 0.04, 0.08, 0.12, 0.16, part 0.05 to 0.12  ->  frames at 0.04 and 0.08, shown until 0.12
 """
@@ -41,14 +41,17 @@ UNTIMED_CONTAINERS = {
     "rm",
     "mxf",
 }
-"""Containers whose packets do not say when each frame is shown, or whose key frames do not."""
+"""Containers whose packets lack the display times of some frames."""
 MP4_CODECS = {"h264", "hevc", "av1", "vp9", "mpeg4", "aac", "mp3", "ac3", "eac3", "opus", "flac", "alac"}
-"""Codecs that players read from an MP4; others stay in a QuickTime movie, or go into a Matroska file."""
+"""Codecs that players read from an MP4. Other codecs stay in a QuickTime movie or are copied into a Matroska file."""
 
 
 @dataclass(frozen=True)
 class SpanProbed:
-    """The facts about a part of a video, and about the video, that editors need. Times are counted as rows are."""
+    """The facts about a part of a video, and about the whole video, that editors need.
+
+    Times are on the clock of feature vectors.
+    """
 
     rate_numerator: int
     """Frames a second, as the file states its average, by ``rate_denominator``."""
@@ -66,10 +69,10 @@ class SpanProbed:
     duration_seconds: float
     """End of the video, as its header states it; of the part if it states none."""
     width: int
-    """Of the frames as they are stored."""
+    """Width of the frames as stored."""
     height: int
     num_channels: int
-    """Of the sound; 0 without sound."""
+    """Number of sound channels; 0 without sound."""
     sample_rate: int
     timecode: str
     """The timecode of the first frame, as the file states it; empty if it states none."""
@@ -86,7 +89,7 @@ class Span:
     times: list[int]
     """Times of its frames, ascending."""
     end: int
-    """Time until which the last one is shown."""
+    """Time until which the last frame is shown."""
     tick: Fraction
     """Seconds of a tick."""
     start: Start
@@ -96,7 +99,7 @@ class Span:
     num_before_key: int
     """Packets of the video between that place and the key frame."""
     num_packets: int
-    """Packets of the video from the key frame to the last one that a frame of the part needs."""
+    """Number of video packets from the key frame to the last one that the part needs."""
     info: VideoInfo | None
     """All frames of the video, where they had to be read."""
 
@@ -113,7 +116,7 @@ def find_span(
 
     Args:
         path: The video.
-        start_seconds: Start of the part, counted as rows are.
+        start_seconds: Start of the part, on the clock of stored feature vectors.
         end_seconds: Its end.
         heartbeat: Called for each packet.
 
@@ -192,12 +195,12 @@ def _span(
 
 
 def _part(shown: list[int], limit: int, end: int) -> tuple[list[int], int | None]:
-    """Return the times of a part's frames, and that of the frame behind them; None if there is none.
+    """Return (times of a part's frames, time of the next frame or None).
 
     Args:
         shown: Times of all frames, ascending.
         limit: The last tick that is not after the start.
-        end: The first tick that does not belong to the part.
+        end: The first tick after the part.
     """
     first = max(sum(time <= limit for time in shown) - 1, 0)
     behind = max(sum(time < end for time in shown), first + 1)
@@ -260,7 +263,7 @@ def probe_span(
 
     Args:
         path: The video.
-        start_seconds: Start of the part, counted as rows are.
+        start_seconds: Start of the part, on the clock of stored feature vectors.
         end_seconds: Its end.
         heartbeat: Called for each packet.
 
@@ -310,7 +313,7 @@ def _timecode(container: InputContainer) -> str:
 
 
 def copy_container(container: InputContainer) -> str:
-    """Return FFmpeg's name of the container into which a file's packets are copied; empty if there is none."""
+    """Return FFmpeg's name of the container that can hold a file's copied packets; empty if there is none."""
     streams = [video_stream(container), *container.streams.audio[:1]]
     contexts = [context for stream in streams if (context := context_of(stream)) is not None]
     codecs = {context.codec.canonical_name for context in contexts}

@@ -1,8 +1,8 @@
 """Check a file's length and layout against its own headers. No frames are decoded.
 
-Wherever a file is damaged, libavformat searches for the next thing that it can read and does not say what it skipped.
-The walkers here understand less, but say where a file stops making sense. Every step goes forward by at least one
-header, whatever a file declares.
+After damage, libavformat searches for the next readable part and does not report what it skipped. The walkers here
+parse less, but report where a file becomes invalid. Every step advances by at least one header, whatever a file
+declares.
 """
 
 import struct
@@ -18,21 +18,22 @@ IN_SEGMENT = {0x114D9B74, 0x1549A966, 0x1654AE6B, CLUSTER, 0x1C53BB6B, 0x1254C36
 IN_CLUSTER = {0xE7, 0xA3, 0xA0, 0xAB, 0xA7, 0x5854, 0xAF, 0xEC, CRC_32}
 """Ids of the elements that may appear there (RFC 9559)."""
 MAX_CHECKED_BYTES = 64 << 20
-"""Longest element whose checksum is checked."""
+"""Maximum size of an element whose checksum is checked."""
 TS_PACKETS = ((188, 0), (192, 4), (204, 0))
-"""Bytes of a packet, and where its first byte, "G", stands: MPEG-TS, M2TS, and with bytes of error correction."""
+"""(bytes of a packet, position of its sync byte "G"): MPEG-TS, M2TS, and MPEG-TS with error correction."""
 MIN_CUT_SECONDS = 0.01
-"""An edit list that shows so much less than there is leaves something out; less is rounding."""
+"""An edit list hides a part if its total is shorter than the track by more than this; a smaller difference is rounding.
+"""
 
 
 class _Broken(Exception):
-    """Says where a file stops making sense, and why."""
+    """Reports the position at which a file becomes invalid, and the reason."""
 
 
 def structure_damage(path: Path, containers: frozenset[str], heartbeat: Callable[[], None] = lambda: None) -> str:
     """Describe what a file's own headers show to be missing or damaged.
 
-    Empty if they show nothing, or if the format is not one of those checked here.
+    Empty if they show no damage, or if the format is not checked here.
     """
     with open_file(path) as file:
         num_bytes = num_bytes_of(file.fileno())
@@ -67,7 +68,7 @@ def _must_fit(end: int, num_bytes: int, what: str) -> None:
 
 
 def _element(file: BinaryIO, position: int) -> tuple[int, int | None, int] | None:
-    """Return (id, size, where its content begins) of the element at ``position``.
+    """Return (id, size, start of the content) of the element at ``position``.
 
     The size is None if it is unknown; the result is None if there is no element.
     """
@@ -127,7 +128,7 @@ def _walk_matroska(file: BinaryIO, num_bytes: int, heartbeat: Callable[[], None]
 
 
 def _check_crc(file: BinaryIO, content: int, end: int) -> None:
-    """Check an element's checksum, which comes first in it, if it has one."""
+    """Check an element's checksum, which is its first child if present."""
     first = _element(file, content)
     if first is None or first[:2] != (CRC_32, 4) or end - first[2] - 4 < 0 or end - first[2] > MAX_CHECKED_BYTES:
         return
@@ -163,7 +164,7 @@ UNKNOWN_SIZES = {0, 0xFFFFFFFF}
 
 
 def _walk_avi(file: BinaryIO, num_bytes: int, heartbeat: Callable[[], None]) -> None:
-    """Walk RIFF chunks, which begin at even positions.
+    """Walk the RIFF chunks, which begin at even positions.
 
     A writer that could not seek back leaves one of ``UNKNOWN_SIZES``.
     """
@@ -210,7 +211,7 @@ def _check_mpegts(file: BinaryIO, num_bytes: int) -> None:
 
 
 def _walk_ogg(file: BinaryIO, num_bytes: int, heartbeat: Callable[[], None]) -> None:
-    """Walk pages. Each stream numbers its own, and marks its last one (RFC 3533)."""
+    """Walk the pages. Each stream numbers its own pages and marks its last one (RFC 3533)."""
     position = 0
     pages: dict[bytes, int] = {}  # {serial number: number of the page before}
     unfinished: set[bytes] = set()
@@ -315,7 +316,7 @@ def _colours_bytes(flags: int) -> int:
 
 
 def has_gif_image(packet: bytes) -> bool:
-    """Return whether a GIF's packet holds an image; the last one may hold only a comment."""
+    """Return whether a GIF's packet holds an image; the last packet may hold only a comment."""
     position = HEADER_BYTES + _colours_bytes(packet[10]) if packet.startswith(b"GIF8") and len(packet) > 10 else 0
     while position + 2 < len(packet) and packet[position] == GIF_EXTENSION:
         position += 2
@@ -334,7 +335,7 @@ MAX_TABLE_BYTES = 1 << 20
 def edits_leave_out(path: Path) -> bool:
     """Return whether the edit list of a video track shows less than all of it, or shows it in several parts.
 
-    A track of 10 s, whose frames stand for 0123456789:
+    Examples with a track of 10 s, one digit for each second, 0123456789:
 
         shown   0123456789     False: all of it, perhaps later (an empty edit before it only delays)
         shown     234567       True: 4 s are skipped
@@ -346,7 +347,7 @@ def edits_leave_out(path: Path) -> bool:
 
 
 def _edited_tracks(file: BinaryIO, position: int, end: int, found: dict[bytes, bytes]) -> list[dict[bytes, bytes]]:
-    """Return the tables of each track, by the names of their boxes; those of the movie are in each."""
+    """Return {box name: table} of each track; the movie's tables are in each."""
     tracks = []
     while position + 8 <= end:
         file.seek(position)
@@ -392,13 +393,13 @@ def _clock_of(header: bytes) -> tuple[int, int]:
 # H.264 and HEVC in MP4 and Matroska
 
 MARKS = (b"\0\0\0", b"\0\0\1", b"\0\0\2")
-"""Bytes that an encoder never writes in a coded picture: it puts a 3 after two zeros."""
+"""Byte sequences that an encoder never writes into a coded frame: it inserts a 3 after two zeros."""
 
 
 def has_broken_units(packet: bytes, codec: str, extradata: bytes | None) -> bool:
-    """Return whether a packet's units do not fill it, or a coded picture holds bytes that no encoder writes.
+    """Return whether a packet's units do not fill it, or a coded frame contains one of ``MARKS``.
 
-    False if the units are not preceded by their lengths.
+    False for streams whose units have no length fields.
 
     Source: H.264 7.4.1, HEVC 7.4.2.
     """

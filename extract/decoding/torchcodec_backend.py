@@ -1,8 +1,8 @@
 """Frames by torchcodec, for profiles that scale RGB frames themselves.
 
-torchcodec converts frames to RGB at their own size, as FFmpeg's ``scale`` filter does, but it also scales RGB, where
-the filter scales before the conversion. So it is exact for Pillow's and torchvision's kernels only. It imports torch,
-which takes seconds and gigabytes of addresses; the process that uses it ends with the video.
+torchcodec converts frames to RGB at their own size, as FFmpeg's ``scale`` filter does. But it scales in RGB, where the
+filter scales before the conversion. It is therefore exact for Pillow's and torchvision's kernels only. It imports
+torch, which takes seconds and gigabytes of address space; its process ends after the video.
 """
 
 import importlib
@@ -39,7 +39,7 @@ GROWING_CONTAINERS = {"flv", "mpegts", "mpeg"}
 
 
 def has_torchcodec() -> bool:
-    """Return whether torchcodec is installed. Whether it finds FFmpeg's libraries, ``load`` says."""
+    """Return whether torchcodec is installed. ``load`` checks whether it finds FFmpeg's libraries."""
     return importlib.util.find_spec("torchcodec") is not None
 
 
@@ -49,10 +49,10 @@ def can_scale(resizes: Iterable[str]) -> bool:
 
 
 def load(memory_bytes: int) -> bool:
-    """Import torchcodec and FFmpeg's libraries, before this process may open no more files.
+    """Import torchcodec and FFmpeg's libraries, before this process loses the right to open files.
 
     Args:
-        memory_bytes: Address space that decoding may take, besides what the libraries take.
+        memory_bytes: Address space for decoding, in addition to the libraries'.
 
     Returns:
         False if FFmpeg's libraries are not found.
@@ -68,7 +68,7 @@ def load(memory_bytes: int) -> bool:
 
 
 def addresses_bytes() -> int:
-    """Return the size of this process's address space; 0 where the system does not say (and does not limit it)."""
+    """Return the size of this process's address space; 0 where the system neither reports nor limits it."""
     statm = Path("/proc/self/statm")
     return int(statm.read_text().split()[0]) * mmap.PAGESIZE if statm.exists() else 0
 
@@ -117,14 +117,14 @@ def open_decoder(info: VideoInfo, device: str = "cpu") -> "VideoDecoder":
         device: What decodes: "cpu", "cuda" or "cuda:N".
 
     Raises:
-        DecoderRejected: It has another number of frames than packets, or frames are not turned as they should.
+        DecoderRejected: The number of frames differs from the number of packets, or frames are rotated wrongly.
     """
     from torchcodec.decoders import VideoDecoder, set_cuda_backend  # pyright: ignore[reportPrivateImportUsage]
 
     with open_video(info.path) as container:
         stream_index = video_stream(container).index
-    # Its own backend for GPUs decodes into frames that were not fetched yet: of 40 frames of H.264 with B-frames as
-    # references, number 34 came as number 37 (torchcodec 0.17, seen on an H200). FFmpeg keeps them.
+    # Its own backend for GPUs overwrites frames that were not fetched yet: of 40 frames of H.264 with B-frames as
+    # references, frame 34 had the content of frame 37 (torchcodec 0.17, on an H200). FFmpeg's backend does not.
     with nullcontext() if device == "cpu" else set_cuda_backend("ffmpeg"):
         decoder = VideoDecoder(InputFile(info.path), stream_index=stream_index, dimension_order="NHWC", device=device)
     if len(decoder) != len(info.pts):
@@ -157,7 +157,7 @@ def torchcodec_version() -> str:
 
 
 def _compare_times(seconds: np.ndarray, info: VideoInfo, indices: np.ndarray) -> None:
-    """Raise ``DecoderRejected`` if frames' times, from the first frame on, are not those of the packets."""
+    """Raise ``DecoderRejected`` if frames' times, relative to the first frame, differ from the packets' times."""
     expected = (info.pts[indices] - info.pts[0]) * float(info.time_base)
     worst = np.abs(seconds - expected).max()
     if worst > float(info.time_base):

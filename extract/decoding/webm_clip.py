@@ -1,4 +1,4 @@
-"""A part of a video as a small WebM file, which browsers play whatever the video's own format is."""
+"""A part of a video as a small WebM file, which browsers can play whatever the format of the video."""
 
 import contextlib
 import io
@@ -25,15 +25,16 @@ from .sound import time_zero
 
 MAX_CLIP_SECONDS = 30.0
 MAX_SIDE_PX = 640
-"""Most pixels of the longer side."""
+"""Maximum length of the longer side in pixels."""
 MAX_FPS = 30
 BITS_PER_SECOND = 1_000_000
 SOUND_RATE, SOUND_FRAME = 48_000, 960
 """Samples a second, and in a packet, of Opus."""
 TICK = Fraction(1, 1000)
 SEEK_BACK_SECONDS = 1.0, 10.0, 60.0, math.inf
-"""Times before the start at which a key frame is sought, by turns: some containers stand between key frames after a
-search."""
+"""Seconds before the start at which to seek a key frame, tried in this order: in some containers, a seek may end
+between key frames.
+"""
 
 
 def webm_clip(
@@ -43,8 +44,8 @@ def webm_clip(
 
     Args:
         path: The video.
-        start_seconds: Of the video, counted as its rows are.
-        end_seconds: At most ``MAX_CLIP_SECONDS`` later count.
+        start_seconds: Start of the clip, on the clock of stored feature vectors.
+        end_seconds: Its end; a clip is cut at ``MAX_CLIP_SECONDS``.
         heartbeat: Called for each frame.
 
     Raises:
@@ -126,7 +127,7 @@ def _video_packets(
 
 
 def shown_size(frame: av.VideoFrame, aspect: Fraction) -> tuple[int, int]:
-    """Return (width, height) of a frame with square pixels, upright, even, and no larger than needed.
+    """Return the even (width, height) of an upright frame with square pixels, at most ``MAX_SIDE_PX``.
 
     Raises:
         VideoError: The frame is too large.

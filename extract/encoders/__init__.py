@@ -3,10 +3,10 @@
 from ...storage.records import Profile
 
 METHODS = "get_video_features", "get_image_features", "get_vision_features", "forward"
-"""Calls of transformers' models that turn images into features, the most specific first."""
+"""Methods of transformers' models that turn images into features, the most specific first."""
 OWN_VECTOR = "the model's own vector"
 SHARED_WITH_TEXTS = f"get_video_features, {OWN_VECTOR}", f"get_image_features, {OWN_VECTOR}"
-"""Layers of features whose model may give texts vectors that can be compared with them."""
+"""Values of a profile's ``layer`` whose model may have comparable text vectors."""
 
 
 def is_of_hub(profile: Profile) -> bool:

@@ -1,8 +1,8 @@
-"""Encoders of one's own: a profile in a file, and a network from a Python module that the user trusts by name.
+"""Custom encoders: a profile in a file, and a network from a Python module that the user trusts by name.
 
 The file is JSON or TOML with all fields of ``Profile``, and ``network``: "MODULE:FUNCTION". The function takes the path
 of the weights, or None, and returns a ``torch.nn.Module`` that turns normalised frames [B, 3, (T,) H, W] into features
-[B, D]. The module may lie beside the file.
+[B, D]. The module may be in the same folder.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ MAX_FILE_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class CustomEncoder:
-    """A profile of one's own."""
+    """A custom encoder: the profile, and the network's module."""
 
     path: Path
     profile: Profile
@@ -74,7 +74,7 @@ class CustomEncoder:
 
 
 def is_custom_encoder(text: str) -> bool:
-    """Return whether a text names an encoder of one's own."""
+    """Return whether a text names a custom encoder."""
     return text.startswith(OWN) or text.endswith(SUFFIXES)
 
 

@@ -1,7 +1,7 @@
 """Encoders that transformers loads: any image or video model, as its authors published it.
 
-Its configuration, its processor and a forward pass without memory give the profile; nothing is guessed, and no code of
-the hub is run. Features are those of the model's own call.
+The profile is derived from its configuration, its processor and a forward pass on the meta device. Nothing is guessed,
+and no code from the hub is run. Features are the output of the model's own methods.
 """
 
 import inspect
@@ -41,8 +41,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 OWN_POOLING = {"timesformer": "first"}
-"""{model type: what its authors' classifier reads}, for models that give tokens only. VideoMAE's configuration says
-``use_mean_pooling``. Source: transformers, ``TimesformerForVideoClassification``."""
+"""{model type: the token that its authors' classifier reads}, for models that output tokens only. VideoMAE's
+configuration says ``use_mean_pooling``. Source: transformers, ``TimesformerForVideoClassification``.
+"""
 IMAGE_FPS = 1
 TEXT_PARTS = ("text_model", "text_projection", "logit_scale", "logit_bias")
 """Parts of models with two towers that no feature of an image depends on."""
@@ -110,7 +111,7 @@ class HubNetwork(Network):
 
 
 def pixel_argument(model: nn.Module, method: str) -> str:
-    """Return the argument of a method that takes images; empty if there is none."""
+    """Return the name of a method's argument that takes images; empty if there is none."""
     parameters = inspect.signature(getattr(model, method, lambda: None)).parameters
     return next((name for name in parameters if name.startswith("pixel_values")), "")
 
@@ -132,11 +133,11 @@ class HubEncoder:
         """Return the encoder that made a store.
 
         Args:
-            profile: The store's.
-            place: The folder of the model.
+            profile: Profile of the store.
+            place: Folder of the model.
 
         Raises:
-            UserError: The folder is that of another model.
+            UserError: The folder has another model.
         """
         model, _, revision = profile.weights.partition("@")
         where = model if revision else str(place)
@@ -152,7 +153,7 @@ class HubEncoder:
         """The profile of its features.
 
         Raises:
-            UserError: It is no image or video model, or its configuration does not say all that decides its features.
+            UserError: It is no image or video model, or its configuration does not define its features completely.
         """
         quiet_transformers()
         config = self._config()
@@ -245,7 +246,7 @@ class HubEncoder:
             tokenizer = tokenizer_of(load_text_processor(self.files))
             max_tokens = min(int(config.text_config.max_position_embeddings), int(tokenizer.model_max_length))
             return text_recipe(config, tokenizer).describe(max_tokens)
-        except (NoTextRule, *LOAD_ERRORS):  # images need no tokenizer; search says what is missing
+        except (NoTextRule, *LOAD_ERRORS):  # images need no tokenizer; a search by text reports the missing file
             return ""
 
     def _network(self, model: nn.Module, config: "PreTrainedConfig") -> HubNetwork:
@@ -300,7 +301,7 @@ class HubEncoder:
         return config
 
     def _preprocessing(self, num_frames: int | None) -> Preprocessing:
-        """Return what the model's own processor makes of frames. Raises ``ValueError`` if that cannot be told."""
+        """Return the preprocessing of the model's own processor. Raises ``ValueError`` if it cannot be determined."""
         processor = self._processor(is_video=num_frames is not None)
 
         def processed(frame: np.ndarray) -> np.ndarray:
@@ -317,7 +318,8 @@ class HubEncoder:
 
     def _processor(self, *, is_video: bool) -> Any:
         kinds: list[Literal["image", "video"]] = ["image"]
-        if is_video:  # the kind that its files name comes first: the two differ in a few pixels of a thousand
+        # the kind that the model's files name is tried first: the two differ in a few of a thousand pixels
+        if is_video:
             kinds.insert(0 if self.files.names_video_processor() else 1, "video")
         reasons: list[str] = []
         for kind in kinds:
@@ -337,7 +339,7 @@ class HubEncoder:
 
 
 def _num_frames(config: "PreTrainedConfig") -> int | None:
-    """Return the number of frames that a video model sees at once; None for an image model."""
+    """Return the number of frames in a video model's input; None for an image model."""
     for part in (config, getattr(config, "vision_config", None)):
         for name in ("num_frames", "frames_per_clip"):
             value = getattr(part, name, None)

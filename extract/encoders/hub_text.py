@@ -16,7 +16,7 @@ from .hub import LOAD_ERRORS
 from .text_preparation import AS_THE_FILES_SAY, NoTextRule, TextRecipe, text_recipe, tokenizer_of
 
 APART = 1e-3
-"""Vectors of length 1 that differ by more are those of other inputs, not of other rounding."""
+"""Maximum difference of equal vectors of length 1: a larger one comes from other inputs, not from rounding."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class HubTextTower:
 
     @torch.inference_mode()
     def encode(self, texts: list[str]) -> np.ndarray:
-        """Return a vector of length 1 for each text, float32 [N, D]; what is beyond ``max_tokens`` is cut off."""
+        """Return a vector of length 1 for each text, float32 [N, D]; texts are cut at ``max_tokens``."""
         options = {"padding": "max_length"} if self.recipe.is_padded else {}
-        # One by one: a text's vector then depends on no other text.
+        # One by one: a text's vector then does not depend on other texts.
         vectors = torch.cat([self._vectors([text], **options) for text in texts]).float().numpy()
         return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
 
@@ -58,7 +58,7 @@ class HubTextTower:
 
     @torch.inference_mode()
     def check_padding(self) -> None:
-        """Raise ``NoTextRule`` if a text's vector depends on padding, and no rule says how long it is padded."""
+        """Raise ``NoTextRule`` if a text's vector depends on padding and no rule states the padded length."""
         if self.recipe.is_padded or tokenizer_of(self.processor).pad_token is None:
             return
         together = self._vectors(["a", "a few words that are more"], padding=True)[:1]
@@ -72,15 +72,15 @@ class HubTextTower:
 
 
 def load_hub_text_tower(profile: Profile, used: Weights, place: Path) -> HubTextTower:
-    """Load the text tower of the model that made a store.
+    """Load the text tower of a store's model.
 
     Args:
         profile: The store's profile.
-        used: The weights that the store was made with.
-        place: The folder of the model.
+        used: The weights that made the store.
+        place: Folder of the model.
 
     Raises:
-        NoTextRule: No rule says how texts are prepared for this model.
+        NoTextRule: No rule states how texts are prepared for this model.
         UserError: The folder has other weights, or the model reads no texts.
     """
     quiet_transformers()

@@ -1,8 +1,7 @@
-"""The preprocessing of a model's own processor, as a profile states it: size, kernel, crop, mean and standard
-deviation.
+"""Translate the preprocessing of a model's own processor into a profile: size, kernel, crop, mean and deviation.
 
-They are read from what the processor states, then proved: the processor's pixels of a few images must equal ours.
-A processor that cannot be described in this way is refused.
+The values are read from the processor and then checked: its pixels of a few images must equal ours. A processor that
+does not fit a profile is refused.
 """
 
 import math
@@ -28,7 +27,7 @@ from .profile_checks import MAX_SIDE_PX
 SHAPES = (270, 480), (480, 271), (131, 257), (60, 301)
 """(height, width) of the images that are compared."""
 NEAR = 1e-4
-"""Pixels are equal if normalised values differ by less; one step of a byte is 40 times as much or more."""
+"""Maximum difference of equal normalised pixels; one step of a byte is at least 40 times as much."""
 RESAMPLING = {1: "lanczos", 2: "bilinear", 3: "bicubic"}
 """{Pillow's number of a kernel: its name}"""
 
@@ -37,7 +36,7 @@ Rgb = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Preparation of images from frames. The fields are those of ``Profile``, whose values are in 0..1."""
+    """Preparation of images from frames. The fields have the same meaning as in ``Profile``; values are in 0..1."""
 
     short_side_px: int
     crop_px: int | None
@@ -58,14 +57,14 @@ class Preprocessing:
 
 
 def preprocessing_of(processor: Any, processed: Callable[[np.ndarray], np.ndarray]) -> Preprocessing:
-    """Return how a processor makes images.
+    """Return the preprocessing of a processor.
 
     Args:
         processor: An image or video processor of transformers.
         processed: Returns the processor's image of a frame: uint8 [H, W, 3] -> float [3, H', W'].
 
     Raises:
-        ValueError: Its images cannot be made here. The message says why.
+        ValueError: Its preprocessing cannot be reproduced here. The message states the reason.
     """
     name = type(processor).__name__
     if (side := max(_stated_sides(processor), default=0)) > MAX_SIDE_PX:
@@ -92,7 +91,7 @@ def preprocessing_of(processor: Any, processed: Callable[[np.ndarray], np.ndarra
 
 
 def declared_preprocessings(processor: Any) -> Iterator[Preprocessing]:
-    """Yield what a processor may mean by what it states, the most likely first."""
+    """Yield possible meanings of a processor's configuration, the most likely first."""
     if (config := getattr(processor, "data_config", None)) is not None:
         yield from _declared_by_timm(config)
         return
@@ -104,7 +103,7 @@ def declared_preprocessings(processor: Any) -> Iterator[Preprocessing]:
 
 
 def _declared_by_timm(config: dict[str, Any]) -> Iterator[Preprocessing]:
-    """Yield what timm's data configuration means. Source: timm, ``transforms_imagenet_eval``."""
+    """Yield the preprocessing that timm's data configuration defines. Source: timm, ``transforms_imagenet_eval``."""
     _, height, width = config["input_size"]
     if height != width:
         return

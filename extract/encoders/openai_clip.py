@@ -1,4 +1,4 @@
-"""Checkpoints in the layout of OpenAI's CLIP, as OpenAI and CLIP4Clip write them: to folders of transformers.
+"""Convert checkpoints in OpenAI's CLIP layout, from OpenAI or CLIP4Clip, to folders of transformers.
 
 The names and shapes of OpenAI's layout are those of ``clip/model.py`` in openai/CLIP. transformers' script
 models/clip/convert_clip_original_pytorch_to_hf.py maps them in the same way.
@@ -30,7 +30,7 @@ PREFIX = "clip."
 SIZES_OF_OPENAI = {"input_resolution", "context_length", "vocab_size"}
 """Entries of OpenAI's files that are no weights."""
 FRAME_PAIRS = "visual.conv2.weight"
-"""The 3D convolution of CLIP4Clip's ``--linear_patch 3d``, which reads several frames at once."""
+"""Entry of the 3D convolution of CLIP4Clip's ``--linear_patch 3d``, which reads several frames at once."""
 HEAD_WIDTH = 64
 """Width of each attention head in OpenAI's code."""
 COPIED_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "special_tokens_map.json")
@@ -75,7 +75,7 @@ class ConvertedClip:
 
 
 def convert_clip(checkpoint: Path, folder: Path, like: Path) -> ConvertedClip:
-    """Write a checkpoint in OpenAI's layout as a folder that transformers, and all commands here, read.
+    """Convert a checkpoint in OpenAI's layout to a folder that transformers and all commands here can read.
 
     For example, ``convert_clip(Path("pytorch_model.bin.4"), Path("clip4clip"), like=Path("clip-vit-base-patch32"))``,
     then ``vlalign-extract --features hf:./clip4clip`` or ``vlalign-train --text-encoder clip4clip``.
@@ -86,8 +86,8 @@ def convert_clip(checkpoint: Path, folder: Path, like: Path) -> ConvertedClip:
         like: Folder of a CLIP of the same sizes; its configuration, tokenizer and image processor are taken.
 
     Raises:
-        UserError: The checkpoint is none of a CLIP with a vision transformer, ``like`` has other sizes or lacks files,
-            or ``folder`` exists.
+        UserError: The checkpoint is not a CLIP with a vision transformer, ``like`` has other sizes or lacks files, or
+            ``folder`` exists.
     """
     if folder.exists() or folder.is_symlink():
         raise UserError(f"{folder}: exists; expected the name of a new folder")
@@ -139,14 +139,14 @@ def rename_clip(
     """Return OpenAI's entries with transformers' names, in float32.
 
     Args:
-        state: The entries. One may show a number of the file many times, so nothing is copied before its shape is
-            compared.
-        checkpoint: Their file, for messages.
-        expected: {transformers' name: shape} of the network that they should be of.
+        state: The entries. An entry may repeat a stored number many times (stride 0): shapes are compared before
+            copying.
+        checkpoint: File of the entries, for messages.
+        expected: {transformers' name: shape} of the expected network.
 
     Raises:
         UserError: An entry has no counterpart, or is not finite.
-        ValueError: They are not those of a network of these shapes.
+        ValueError: The entries do not have these shapes.
     """
     views: dict[str, Tensor] = {}
     for name, value in state.items():
@@ -168,7 +168,7 @@ def rename_clip(
 
 
 def _renamed(name: str, value: Tensor) -> dict[str, Tensor]:
-    """Return what an entry becomes; empty if OpenAI's CLIP has none of this name."""
+    """Return the entries of transformers for one of OpenAI's; empty if OpenAI's CLIP has no such entry."""
     if name in NAMES:
         return {NAMES[name]: value.T if name in TRANSPOSED else value}
     module, _, kind = name.rpartition(".")
@@ -200,7 +200,7 @@ def _expected_shapes(like: Path) -> dict[str, tuple[int, ...]]:
 
 
 def _check_tower(tower: Any) -> None:
-    """Raise ``ValueError`` for a tower that computes something else than OpenAI's code."""
+    """Raise ``ValueError`` for a tower whose computation differs from OpenAI's code."""
     if tower.hidden_act != "quick_gelu":
         raise ValueError(f"its hidden_act is {tower.hidden_act!r}, expected 'quick_gelu'")
     if tower.num_attention_heads * HEAD_WIDTH != tower.hidden_size:

@@ -29,7 +29,7 @@ def check_extractable(profile: Profile) -> None:
         ValueError: With all that cannot be done.
     """
     known = PROFILES.get(profile.name)
-    if known is not None and (known.modality == "sound" or known.is_shots):  # they are computed in one way only
+    if known is not None and (known.modality == "sound" or known.is_shots):  # there is only one way to compute them
         expected, stated = asdict(known), asdict(profile)
         wrong = [
             f"{name} is {stated[name]!r}, expected {expected[name]!r}"

@@ -1,11 +1,11 @@
-"""A network that a training tunes, in the folder of its run: a description of it, and its weights among the model's.
+"""A network tuned by a training, in the folder of its run: its description, and its weights among the model's.
 
     RUN/video_tower/tower.json     the profile of its features, and the weights that training began with
     RUN/video_tower/config.json    its sizes, if its own files state them, with its image processor's settings
     RUN/model.safetensors          has its weights under ``video_tower.network.``
 
-Whoever wrote the run: the network is of a kind that extraction knows, has the sizes of the run's weights, and no code
-is run.
+A run may come from a stranger: the network must be of a kind that extraction knows and have the sizes of the run's
+weights, and no code from the run is executed.
 """
 
 import json
@@ -39,8 +39,9 @@ PREFIX = f"{TOWER_FOLDER}.network."
 COPIED = (CONFIG_FILE, *(name for name in PROCESSOR_FILES if not name.endswith("tokenizer_config.json")))
 MAX_BYTES = 4 << 20
 MAX_TIMES_LARGER, FREE_VALUES = 16, 1 << 22
-"""A model of two towers may have this many times the numbers of its tuned one, and some millions. The largest
-published text towers have ten times those of their image towers."""
+"""Limits of a model of two towers: this many times the parameters of its tuned tower, plus some millions. The largest
+published text towers have ten times those of their image towers.
+"""
 DAMAGED = "not as a training writes it"
 
 
@@ -55,11 +56,11 @@ class SavedTower:
     """The description of a network that is tuned."""
 
     profile: Profile
-    """That of its features."""
+    """Profile of its features."""
     weights: Weights
-    """Those that training began with."""
+    """Weights that the training began with."""
     pooling: str | None = None
-    """One of ``POOLINGS`` if its name says it."""
+    """One of ``POOLINGS`` if the network's name includes it."""
     files: Mapping[str, dict[str, Any]] | None = None
     """{name: content} of the files that state its sizes, as a folder of its own has them."""
 
@@ -68,10 +69,10 @@ class SavedTower:
         """Describe a network.
 
         Args:
-            profile: That of its features.
+            profile: Profile of its features.
             weights: Its weights.
             pooling: As the field.
-            folder: That of its own files; None if it has none.
+            folder: Folder of its own files; None if it has none.
 
         Raises:
             UserError: One of these files is damaged.
@@ -84,7 +85,7 @@ class SavedTower:
         return cls(profile, weights, pooling, files)
 
     def save(self, folder: Path) -> None:
-        """Write what ``read`` reads."""
+        """Write the files that ``read`` reads."""
         for name, content in (self.files or {}).items():
             write_json(folder / name, content)
         profile = json.loads(self.profile.to_json())
@@ -115,7 +116,7 @@ class SavedTower:
                 raise ValueError(f"its profile {made.name!r} is none of this version's with a network")
         used = Weights(name=weights["name"], sha256=weights["sha256"])
         for name in COPIED:
-            if (folder / name).is_symlink():  # what it leads to would be part of an exported run
+            if (folder / name).is_symlink():  # the target of the link would become part of an exported run
                 raise UserError(f"{folder / name}: a link; expected a file, as a training writes it")
         return cls.of(made, used, pooling, folder)
 
@@ -123,9 +124,9 @@ class SavedTower:
         """Return the network with random weights, ready to be trained.
 
         Args:
-            folder: Where ``save`` wrote it.
-            shapes: {name: shape} of its weights in a file. Nothing is allocated before they match. Another tower, which
-                is made and removed at once, may be ``MAX_TIMES_LARGER`` than all of them.
+            folder: Folder that ``save`` wrote.
+            shapes: {name: shape} of its weights in a file. Memory is allocated after they match. A second tower, which
+                is removed at once, may be ``MAX_TIMES_LARGER`` times as large as all of them.
 
         Raises:
             UserError: They do not match, or the folder is not as a training writes it.
@@ -182,7 +183,7 @@ def shapes_of(network: Network) -> dict[str, tuple[int, ...]]:
 
 
 def _without_places(value: Any) -> Any:
-    """Return what a file says without the folder or the hub's name that it was loaded from."""
+    """Return a file's content without the folder or hub name that it was loaded from."""
     if isinstance(value, list):
         return [_without_places(inner) for inner in value]
     if not isinstance(value, dict):

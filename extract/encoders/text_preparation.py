@@ -22,22 +22,23 @@ BY_PIPELINE = (
     "videoprism",
 )
 """Types of models whose texts transformers' zero-shot pipeline prepares (``MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION``).
-BLIP-2 is excluded: there, the pipeline has another class than ``AutoModel``, whose two sides cannot be compared."""
+BLIP-2 is excluded: its pipeline uses another class than ``AutoModel``, whose two sides cannot be compared."""
 BY_PROCESSOR = ("aimv2", "groupvit", "owlv2", "owlvit", "vision-text-dual-encoder", "xclip")
-"""Types that the pipeline lacks and whose own processor says all: it gives a mask, so that padding does not count."""
+"""Types that the pipeline lacks, and whose own processor is sufficient: it returns a mask, and padding does not count.
+"""
 
 
 class NoTextRule(UserError):
-    """Nobody says how texts are prepared for a model; its vectors of texts would be guesses."""
+    """No source states how texts are prepared for a model; its text vectors would be guesses."""
 
 
 @dataclass(frozen=True)
 class TextRecipe:
     """The preparation of texts by a model's authors, as far as its files do not define it.
 
-    Most say all of it: their vector is that of one token, or they ignore padding. SigLIP reads the vector at the last
-    place, so that padding counts. Only its pages say that it was trained with padding and without capitals. Sources:
-    transformers, ``ZeroShotImageClassificationPipeline``, ``SiglipTokenizer.canonicalize_text`` and
+    Most files define it completely: the vector is read at one token, or padding is ignored. SigLIP reads the vector at
+    the last position, where padding counts. Only its pages say that it was trained with padding and without capitals.
+    Sources: transformers, ``ZeroShotImageClassificationPipeline``, ``SiglipTokenizer.canonicalize_text`` and
     ``Siglip2Tokenizer``, which the published SigLIP 2 of one size do not name.
     """
 
@@ -86,12 +87,12 @@ def text_recipe(config: Any, tokenizer: Any) -> TextRecipe:
         )
     if not kind.startswith("siglip"):
         return AS_THE_FILES_SAY
-    # SigLIP's tokenizer is of T5's kind, SigLIP 2's is Gemma's. Without sentencepiece, SigLIP's keeps punctuation.
+    # SigLIP uses a T5 tokenizer, SigLIP 2 a Gemma tokenizer. Without sentencepiece, SigLIP's keeps punctuation.
     backend = getattr(tokenizer, "backend_tokenizer", None)
     is_of_first = backend is None or type(backend.model).__name__ == "Unigram"
     return TextRecipe(is_padded=True, is_lower=True, has_punctuation=not is_of_first)
 
 
 def tokenizer_of(processor: Any) -> Any:
-    """Return the tokenizer of a processor, which may be one itself."""
+    """Return the tokenizer of a processor, which may itself be one."""
     return getattr(processor, "tokenizer", processor)

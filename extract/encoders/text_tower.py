@@ -1,7 +1,7 @@
-"""Text towers: they turn texts into vectors that can be compared with a store's features.
+"""Text towers: they encode texts as vectors that can be compared with a store's features.
 
-A tower is half of a published model whose other half made the features. Its weights and its tokenizer come from files
-of this machine; nothing is downloaded, and no file is executed.
+A tower is one half of a published model whose other half made the features. Its weights and its tokenizer are files on
+this machine; nothing is downloaded, and no file is executed.
 """
 
 import os
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .hub_text import HubTextTower
 
 WITH_TEXT_TOWER = ("clip_vit_b32",)
-"""Features whose published model also reads texts."""
+"""Names of features whose published model also reads texts."""
 HUB_NAME = "openai/clip-vit-base-patch32"
 START, END = "<|startoftext|>", "<|endoftext|>"
 PREFIXES = ("text_model.", "text_projection.")
@@ -54,7 +54,7 @@ class ClipTextTower:
     def encode(self, texts: list[str]) -> np.ndarray:
         """Return a vector of length 1 for each text, float32 [N, D].
 
-        What a text has beyond the tower's longest (77 tokens for CLIP) is cut off.
+        Longer texts are cut (at 77 tokens for CLIP).
         """
         rows = [self.network(torch.tensor([self.token_ids(text)]))[0] for text in texts]
         vectors = torch.stack(rows).float().cpu().numpy()
@@ -77,22 +77,22 @@ class ClipTextTower:
 
 
 def has_text_tower(profile: Profile) -> bool:
-    """Return whether the model that made features also reads texts, as far as the profile tells."""
+    """Return whether the model that made features also reads texts, according to the profile."""
     return profile.name in WITH_TEXT_TOWER or is_shared_with_texts(profile)
 
 
 def load_text_tower(profile: Profile, used: Weights, weights: Path | None = None) -> "ClipTextTower | HubTextTower":
-    """Load the text tower of the model that made a store.
+    """Load the text tower of a store's model.
 
     Args:
         profile: The store's profile.
-        used: The weights that the store was made with.
-        weights: The file of these weights, or the folder of a model as ``save_pretrained`` writes it. None: where the
-            extraction found them.
+        used: The weights that made the store.
+        weights: The file of these weights, or the folder of a model as ``save_pretrained`` writes it. None for the
+            place that the extraction recorded.
 
     Raises:
-        UserError: The profile's model reads no texts, or the weights or the tokenizer are missing, damaged, or not
-            those of the store.
+        UserError: The profile's model reads no texts, or the weights or the tokenizer are missing, damaged, or of
+            another model.
     """
     if not has_text_tower(profile):
         raise UserError(

@@ -11,7 +11,7 @@ from . import is_of_hub
 
 
 def remember_weights(used: Weights, place: Path) -> None:
-    """Note where this user's weights lie, so that a search can encode queries with them.
+    """Record the place of this user's weights, with which a search encodes queries.
 
     Args:
         used: The weights.
@@ -24,14 +24,14 @@ def remember_weights(used: Weights, place: Path) -> None:
 
 
 def find_weights(profile: Profile, used: Weights) -> Path:
-    """Return where the weights of a store lie.
+    """Return the file or folder of a store's weights.
 
     Args:
         profile: The store's profile.
-        used: The weights that it was made with.
+        used: The weights that made the store.
 
     Raises:
-        UserError: No extraction on this machine used them, and the cache does not have them; or they were moved.
+        UserError: No extraction on this machine used them and they are not in the cache, or they were moved.
     """
     moved_from = ""
     with contextlib.suppress(OSError):  # no home folder
@@ -55,5 +55,5 @@ def find_weights(profile: Profile, used: Weights) -> Path:
 
 
 def _about(used: Weights) -> str:
-    """Return what a record is about: copies of a model under other names make other features."""
+    """Return the key of a record. It includes the name: copies of a model under other names make other features."""
     return f"{used.sha256} {used.name}"

@@ -1,8 +1,7 @@
 """CLIP's ViT-B/32 (Radford et al. 2021), run by transformers' own vision tower, with the names of
 openai/clip-vit-base-patch32.
 
-transformers takes seconds to import. It is imported only when a network is made, so that other features need not wait
-for it.
+transformers takes seconds to import. It is imported only when a network is made: other features do not wait for it.
 """
 
 from pathlib import Path
@@ -43,7 +42,7 @@ class ClipViTB32(Network):
     batch_sizes: ClassVar = {"cpu": 16, "cuda": 256}
 
     def __init__(self, **sizes: Any) -> None:
-        """Make a vision tower; without ``sizes``, of ``CLIPVisionConfig``, that of ViT-B/32."""
+        """Make a vision tower; without ``sizes`` (of ``CLIPVisionConfig``), a ViT-B/32."""
         from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 
         super().__init__()
@@ -52,7 +51,7 @@ class ClipViTB32(Network):
 
     @classmethod
     def of_folder(cls, folder: Path) -> Network:
-        """Return the vision tower of a CLIP that ``save_pretrained`` wrote, in its own sizes.
+        """Return the vision tower of a CLIP that ``save_pretrained`` wrote, with the sizes of its configuration.
 
         Raises:
             UserError: The folder describes no CLIP whose features fit the profile.
@@ -77,10 +76,10 @@ class ClipViTB32(Network):
 class ClipViTB32Map(ClipViTB32):
     """The 7 x 7 patch tokens instead of the class token.
 
-    They tell which part of the frame shows what, for CMCM's fine-grained codes.
+    They describe each part of the frame, for CMCM's fine-grained codes.
 
-    ``forward``: as above -> [B, 25088], float32: 7 rows of 7 patches of 512 channels. Layer norm and projection are
-    those of the class token, as in CLIP4Clip, whose frames CMCM quantises.
+    ``forward``: as above -> [B, 25088], float32: 7 rows of 7 patches of 512 channels. The class token's layer norm and
+    projection are used, as in CLIP4Clip, whose frame features CMCM quantises.
 
     A row of the store is a whole frame's map, flat (``storage.profiles.FRAME_MAPS`` has its shape). A row for each
     patch would need 49 rows with the same times. With one row for a window, as in all stores, code that cuts clips,
@@ -96,7 +95,7 @@ class ClipViTB32Map(ClipViTB32):
         return self.embed(self.vision_model(x).last_hidden_state[:, 1:]).flatten(1)
 
     def with_frame_vectors(self, x: Tensor) -> Tensor:
-        """Return the class token's vector, which is that of ``ClipViTB32``, and behind it the map, [B, 512 + 25088]."""
+        """Return the class token's vector, as of ``ClipViTB32``, followed by the map: [B, 512 + 25088]."""
         return self.embed(self.vision_model(x).last_hidden_state).flatten(1)
 
 

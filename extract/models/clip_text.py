@@ -1,7 +1,7 @@
 """CLIP's text tower (Radford et al. 2021), with the names of transformers' ``CLIPTextModelWithProjection``.
 
-It is written out here, because importing transformers takes longer than everything else that a search does. A test
-compares it with transformers' own.
+It is reimplemented here because importing transformers takes longer than the rest of a search. A test compares it with
+transformers' implementation.
 """
 
 from dataclasses import dataclass
@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 ACTIVATIONS = {"quick_gelu": lambda x: x * torch.sigmoid(1.702 * x), "gelu": F.gelu}
 LEGACY_END_ID = 2
-"""Configurations from before transformers 4.31 state this end of text, which is not the tokenizer's. The last token is
-then the one with the highest id."""
+"""Configurations older than transformers 4.31 state this wrong end-of-text id. The end is then the token with the
+highest id.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +113,7 @@ class ClipText(nn.Module):
     """The text half of a published CLIP.
 
     ``forward``: token ids [B, N] -> ``text_embeds`` [B, P], not L2-normalised, read at each text's end token. Tokens
-    after it change nothing, since attention only looks back.
+    after it have no effect, since attention is causal.
     """
 
     def __init__(self, sizes: ClipTextSizes) -> None:

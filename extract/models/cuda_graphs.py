@@ -22,12 +22,12 @@ class CudaGraphCall:
     """A function of one tensor of one shape, whose kernels a GPU launches together (a CUDA graph).
 
     Launching S3D's 621 kernels one by one takes the host longer than the GPU computes
-    (``tests/benchmarks/README.md``, "A GPU in one command"). The result is the same, bit for bit. The memory of a whole
-    call stays taken.
+    (``tests/benchmarks/README.md``, "A GPU in one command"). The result is identical. The memory of a whole call stays
+    allocated.
     """
 
     def __init__(self, call: Callable[[Tensor], Tensor], device: torch.device) -> None:
-        """Take the function. It gets a tensor of ``device``, waits for nothing and makes its result on ``device``."""
+        """Prepare a function that takes and returns tensors on ``device`` and does not synchronise."""
         self._call, self._device = call, device
         self._graph: torch.cuda.CUDAGraph | None = None
         self._input = self._output = torch.empty(0)

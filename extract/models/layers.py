@@ -31,7 +31,7 @@ def mean(x: Tensor, dim: tuple[int, ...]) -> Tensor:
     Features must not be rounded to bfloat16's 8 bits.
     """
     dtype = torch.promote_types(x.dtype, torch.float32)
-    if x.device.type == "cpu" and x.dtype != dtype:  # makes a float32 copy: one part at a time stays in the cache
+    if x.device.type == "cpu" and x.dtype != dtype:  # makes a float32 copy: one part at a time fits into the cache
         return torch.stack([part.mean([d - 1 for d in dim], dtype=dtype) for part in x])
     return x.mean(dim, dtype=dtype)
 
@@ -41,9 +41,9 @@ class FoldedConv(nn.Module):
     ``residual``.
 
     On a CPU that computes in the input's type (``ONE_CALL_TYPES``), it is one call of oneDNN with weights in oneDNN's
-    own order. By itself, PyTorch reorders the weights in every call, and passes over the result again for the sum and
-    for the ReLU: a sixth to a half of the whole time. That call has no gradient, so weights that are trained
-    (``make_trainable``) do without it.
+    own order. PyTorch's own layers reorder the weights in every call and need further passes for the sum and the ReLU,
+    which take a sixth to a half of the time. The oneDNN call has no gradient: trained weights (``make_trainable``) do
+    not use it.
     """
 
     weight: Tensor
@@ -106,8 +106,10 @@ class FoldedConv(nn.Module):
         )
 
     def _packed_for(self, shape: list[int]) -> Tensor:
-        """Return the weights as packed for the first input's shape, which also serve other shapes. A new weight is
-        packed again."""
+        """Return the weights as packed for the first input's shape, which also serve other shapes.
+
+        A new weight is packed again.
+        """
         if self.packed is None or self.packed[0] is not self.weight:
             kernels = torch._C._nn  # pyright: ignore[reportAttributeAccessIssue] (missing in torch's stubs)
             conv_2d = self.weight.ndim == 4

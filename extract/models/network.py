@@ -1,4 +1,4 @@
-"""The base class of all networks, and the network of an encoder of one's own."""
+"""The base class of all networks, and the network of a custom encoder."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ class PublishedFile:
     sources: tuple[str, ...]
     """URLs, tried in turn; empty if the authors only offer a page from which to download it by hand."""
     sha256: str | None = None
-    """None if nobody states it: the first file that is downloaded then counts, and a message says so."""
+    """None if no source states it: the hash of the first download is then recorded, and a message reports it."""
     size_bytes: int | None = None
     page: str = ""
     """Address of the page on which the authors offer it."""
@@ -35,20 +35,19 @@ class Network(nn.Module):
     ignored_entries: ClassVar[tuple[str, ...]] = ()
     """Prefixes of entries of the published file that the network does not need."""
     classifier: ClassVar[str | None] = None
-    """The layer that is as wide as the number of classes of a data set; None if there is none."""
+    """The layer whose width is the number of classes of a data set; None if there is none."""
     without_features: ClassVar[tuple[str, ...]] = ()
     """Parts that no feature depends on, such as a classifier."""
     batch_sizes: ClassVar[dict[str, int]]
     """Number of windows that are best computed together, for "cpu" and "cuda"."""
     has_many_kernels: ClassVar[bool] = False
-    """A GPU computes a whole batch faster than a host launches its kernels one by one."""
+    """True if launching kernels one by one on the host takes longer than a GPU needs for a whole batch."""
     libraries: tuple[str, ...] = ()
-    """Packages that define the network, whose versions a store records."""
+    """Packages that define the network. A store records their versions."""
     frame_vector_width: ClassVar[int] = 0
-    """Width of the vector of a whole frame that ``with_frame_vectors`` puts before a map; 0: there is none."""
+    """Width of the vector of a whole frame that ``with_frame_vectors`` puts before a map; 0 if there is none."""
     texts: str = ""
-    """Preparation of texts whose vectors are compared with the features, which a store records; empty if nobody
-    says so."""
+    """Preparation of the texts whose vectors are compared with the features, recorded in a store; empty if unknown."""
     random_gain: float = 1.0
     """Factor of random weights (see ``weights.load_random``). 1 suits networks of residual branches, which add up."""
 
@@ -66,9 +65,9 @@ class Network(nn.Module):
         return self
 
     def make_trainable(self) -> "Network":
-        """Let all weights be trained, and remove what no feature depends on; return self.
+        """Make all weights trainable and remove layers that do not affect the features; return self.
 
-        Call it after ``fold``: the statistics of batch norms stay as they are, in the weights of the convolutions.
+        Call it after ``fold``: the statistics of batch norms are then frozen in the weights of the convolutions.
         """
         for name in self.without_features:
             if hasattr(self, name):
@@ -90,7 +89,7 @@ class Network(nn.Module):
         raise NotImplementedError
 
     def with_frame_vectors(self, x: Tensor) -> Tensor:
-        """Return what ``forward`` does, behind a vector of each whole frame: [B, frame_vector_width + D]."""
+        """Return the result of ``forward`` after a vector of each whole frame: [B, frame_vector_width + D]."""
         raise NotImplementedError
 
 
@@ -104,7 +103,7 @@ class CustomNetwork(Network):
     batch_sizes: ClassVar = {"cpu": 4, "cuda": 32}
 
     def __init__(self, network: nn.Module, dimension: int, where: str) -> None:
-        """Take the network, how many numbers it gives for a row, and where it is from, for messages."""
+        """Wrap a network with ``dimension`` outputs a row; ``where`` names its origin in messages."""
         super().__init__()
         self.network, self._dimension, self._where = network, dimension, where
 
@@ -118,7 +117,7 @@ class CustomNetwork(Network):
 
 
 def custom_network(made: object, dimension: int, where: str) -> CustomNetwork:
-    """Return what the user's function made as a network. Raises ``UserError`` if it is none."""
+    """Wrap the return value of the user's function as a network. Raises ``UserError`` if it is not one."""
     if not isinstance(made, nn.Module):
         raise UserError(f"{where} gives a {type(made).__name__}; expected a torch.nn.Module")
     return CustomNetwork(made, dimension, where).eval().requires_grad_(False)

@@ -1,9 +1,9 @@
 """R(2+1)D-34 (Tran et al. 2018) as trained on IG-65M (Ghadiyaram et al. 2019), built of torchvision's blocks with their
 names.
 
-The published weights are Caffe2's, converted by moabitcoin/ig65m-pytorch. Its ``ig65m/models.py`` says how Caffe2's
-network differs from torchvision's: the second convolutions of the first blocks of layers 2 to 4 have a middle as wide
-as all others of their layer (288, 576, 1152 rather than 230, 460, 921), and batch norms have an eps of 1e-3.
+The published weights are Caffe2's, converted by moabitcoin/ig65m-pytorch. As its ``ig65m/models.py`` shows, Caffe2's
+network differs from torchvision's in two ways. In layers 2 to 4, the second convolution of the first block has the same
+middle width as the layer's others (288, 576, 1152, not 230, 460, 921). Batch norms have an eps of 1e-3.
 """
 
 from typing import ClassVar
@@ -47,7 +47,7 @@ class R2Plus1D34(Network):
     """
 
     published: ClassVar = {
-        # The last part of the name is checked neither by its authors' own code nor here.
+        # Neither its authors' code nor this one checks the last part of the name.
         "r2plus1d_34_clip32_ig65m_from_scratch-449a7af9.pth": PublishedFile(
             (
                 "https://github.com/moabitcoin/ig65m-pytorch/releases/download/v1.0.0/"

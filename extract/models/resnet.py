@@ -1,4 +1,4 @@
-"""ResNets of bottleneck blocks over images or videos, with the entries' names that torchvision and Hara et al. share.
+"""ResNets of bottleneck blocks for images or videos, with the entry names of torchvision and Hara et al.
 
 ``ResNeXt3D101`` is the one of 2018 (kenshohara/3D-ResNets-PyTorch, branch CVPR2018; the same in
 antoine77340/video_feature_extractor). The newer master builds another network under that name (its issue 231).
@@ -19,7 +19,7 @@ MEMORY_FORMAT = {2: torch.channels_last, 3: torch.channels_last_3d}
 
 
 def fold_pair(parent: nn.Module, conv: str, norm: str, *, relu: bool = True) -> None:
-    """Replace a convolution and its batch norm by one ``FoldedConv``."""
+    """Replace a convolution and its batch norm with one ``FoldedConv``."""
     setattr(parent, conv, folded(parent.get_submodule(conv), parent.get_submodule(norm), relu=relu))
     delattr(parent, norm)
 
@@ -114,7 +114,7 @@ class ResNet(Network):
         return mean(x, tuple(range(2, x.ndim)))
 
     def layer_4(self, x: Tensor) -> Tensor:
-        """Return what layer 4 gives [B, 2048, (T',) H', W']."""
+        """Return the output of layer 4, [B, 2048, (T',) H', W']."""
         x = self.conv1(x.contiguous(memory_format=MEMORY_FORMAT[self.dimensions]))
         max_pool = F.max_pool2d if self.dimensions == 2 else F.max_pool3d
         return self.layer4(self.layer3(self.layer2(self.layer1(max_pool(x, 3, stride=2, padding=1)))))
@@ -140,7 +140,7 @@ class ResNet152(ResNet):
 
 
 def _map_of(x: Tensor) -> Tensor:
-    """Return maps [B, C, H, W] as rows of a store [B, H W C], float32."""
+    """Flatten maps [B, C, H, W] to feature vectors [B, H W C], float32."""
     return x.movedim(1, -1).flatten(1).to(torch.promote_types(x.dtype, torch.float32))
 
 

@@ -1,8 +1,8 @@
 """S3D-G as trained on HowTo100M (Miech et al. 2020), ported entry for entry, computed with 2D convolutions.
 
-Every convolution of S3D is spatial (1xkxk), temporal (kx1x1) or pointwise, and so is every pooling. With frames kept as
-[B*T, C, H, W] in channels_last memory, the same bytes can be read as [B, C, T, H*W], where a temporal convolution is a
-2D one with a (k, 1) kernel. On a CPU, libraries are far faster at 2D than at 3D convolutions.
+Every convolution of S3D is spatial (1xkxk), temporal (kx1x1) or pointwise, and so is every pooling. Frames are stored
+as [B*T, C, H, W] in channels_last memory. The same bytes can be viewed as [B, C, T, H*W], where a temporal convolution
+is a 2D one with a (k, 1) kernel. On a CPU, libraries are far faster at 2D than at 3D convolutions.
 """
 
 from typing import ClassVar
@@ -41,7 +41,7 @@ def _over_space(x_BCTP: Tensor, height: int) -> Tensor:
 
 
 class STConv3D(nn.Module):
-    """Convolution, batch norm, ReLU; if ``separable``, a spatial and then a temporal one, each with a norm and ReLU."""
+    """Convolution, batch norm and ReLU; if ``separable``, first a spatial, then a temporal one."""
 
     def __init__(self, num_in: int, num_out: int, kernel: tuple[int, int, int], *, separable: bool = False) -> None:
         super().__init__()
@@ -126,12 +126,12 @@ def _pool_of_3(x: Tensor, dims: tuple[int, ...]) -> Tensor:
         for dim in reversed(dims):
             x = _max_of_3(x, dim)
         return x
-    kernel = [3 if dim in dims else 1 for dim in (2, 3)]  # one kernel of a GPU instead of four for each dimension
+    kernel = [3 if dim in dims else 1 for dim in (2, 3)]  # one GPU kernel instead of four for each dimension
     return F.max_pool2d(x, kernel, stride=1, padding=[size // 2 for size in kernel])
 
 
 def _max_of_3(x: Tensor, dim: int) -> Tensor:
-    """Max-pool along ``dim``: on a CPU twice as fast as PyTorch's, which keeps indices."""
+    """Max-pool along ``dim``. On a CPU, this is twice as fast as PyTorch's pooling, which keeps indices."""
     size = x.shape[dim]
     if size == 1:
         return x
@@ -147,8 +147,8 @@ def _max_pool_tf(x: Tensor, kernel: tuple[int, int], stride: tuple[int, int]) ->
 
     Inputs are never negative here.
 
-    All kernels are as large as the stride or larger by one, so that at most one zero follows. ``ceil_mode`` reaches
-    over the end of an even size by itself; an odd size gets one more window from the zero.
+    All kernels are as large as the stride or larger by one: at most one zero follows. ``ceil_mode`` covers the end of
+    an even size; an odd size gets one more window from the zero.
     """
     pads = [int(k > s and size % s == 1) for k, s, size in zip(kernel, stride, x.shape[2:], strict=True)]
     if any(pads):
@@ -203,9 +203,9 @@ class S3D(Network):
     def stem(self, video_BCTHW: Tensor) -> tuple[Tensor, int]:
         """Compute space to depth, then conv1: (2, 4, 4), padded (1, 2, 2), first row of each axis dropped.
 
-        That is TensorFlow's SAME padding. The rest of the temporal kernel sees frames t and t + 1 (nothing after the
-        last), so those two are put side by side as channels for one 2D convolution. The rest of the spatial kernel
-        needs one zero before and two after; ``conv1`` pads by one, and the other is added here.
+        This is TensorFlow's SAME padding. The remaining temporal kernel covers frames t and t + 1 (zeros after the
+        last), which become channels of one 2D convolution. The remaining spatial kernel needs one zero before and two
+        after: ``conv1`` pads by one, and the second one is added here.
         """
         b, c, t, h, w = video_BCTHW.shape
         t, h, w = t // 2, h // 2, w // 2

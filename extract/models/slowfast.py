@@ -12,7 +12,7 @@ from .network import Network, PublishedFile
 ZOO = "https://dl.fbaipublicfiles.com/pytorchvideo/model_zoo/kinetics"
 PAGE = "https://pytorchvideo.readthedocs.io/en/latest/model_zoo.html"
 NUM_FAST, NUM_SLOW = 32, 8
-"""Frames that each pathway sees: "8 x 8" means 8 frames, 8 apart."""
+"""Number of frames of each pathway: "8 x 8" means 8 frames at a distance of 8."""
 POOL = 7
 """Side of the squares that pytorchvideo's head takes the mean of."""
 
@@ -49,7 +49,7 @@ class FoldedStem(nn.Module):
 
 
 class FoldedStage(nn.Module):
-    """A stage of both pathways; what the fast one found is joined to the slow one."""
+    """A stage of both pathways; the output of the fast one is joined to the slow one."""
 
     def __init__(self, stage: nn.Module) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class FoldedStage(nn.Module):
 
 
 def folded_pathway(pathway: nn.Module) -> nn.Module:
-    """Fold the batch norms of one pathway of a stage: of its stem, or of its blocks."""
+    """Fold the batch norms of one pathway of a stage, in its stem or its blocks."""
     if hasattr(pathway, "conv"):
         return FoldedStem(pathway)
     return nn.Sequential(*map(FoldedBlock, pathway.get_submodule("res_blocks").children()))
@@ -75,8 +75,8 @@ def folded_pathway(pathway: nn.Module) -> nn.Module:
 class SlowFast(Network):
     """SlowFast 8 x 8.
 
-    ``forward``: normalised float [B, 3, T, H, W] -> the last stage of both pathways, each in its mean over time and
-    space, side by side [B, 2304], float32: 2,048 values of the slow one, 256 of the fast one.
+    ``forward``: normalised float [B, 3, T, H, W] -> the last stage of both pathways, each averaged over time and space,
+    concatenated [B, 2304], float32: 2,048 values of the slow one, 256 of the fast one.
     """
 
     depth: ClassVar[int]
@@ -90,7 +90,7 @@ class SlowFast(Network):
         from pytorchvideo.models.slowfast import create_slowfast  # slow to import
 
         super().__init__()
-        build: Any = create_slowfast  # its annotations forbid what it takes
+        build: Any = create_slowfast  # its annotations reject valid arguments
         kernel = (self.fusion_frames, 1, 1)
         self.blocks = build(model_depth=self.depth, slowfast_fusion_conv_kernel_size=kernel, head=None).blocks
 
@@ -116,20 +116,20 @@ class SlowFast(Network):
 def pooled(x: Tensor) -> Tensor:
     """Return [B, C] of [B, C, T, H, W]: the mean over time and all squares of 7 x 7, in at least float32.
 
-    With 224 pixels there is one square; with 256 there are four, so that what is inside counts more.
+    With 224 pixels there is one square; with 256 there are four, and the centre counts more.
     """
     return F.avg_pool2d(mean(x, (2,)), POOL, stride=1).mean((2, 3))
 
 
 def slow_frames(device: torch.device) -> Tensor:
-    """Return which frames of the fast pathway the slow one sees (``pack_pathway_output`` of PySlowFast)."""
+    """Return the indices of the fast pathway's frames that the slow one uses (PySlowFast's ``pack_pathway_output``)."""
     return torch.linspace(0, NUM_FAST - 1, NUM_SLOW, device=device).long()
 
 
 class SlowFastR50(SlowFast):
     """SlowFast R50 on windows of two seconds: 32 frames, every second one of 64, of which the window has 60.
 
-    The last ones are therefore the same frame again. Source: linjieli222/HERO_Video_Feature_Extractor,
+    The last indices therefore repeat the last frame. Source: linjieli222/HERO_Video_Feature_Extractor,
     slowfast/extract_feature/preprocessing.py, ``temporal_sampling``, for a recording of 30 frames a second.
     """
 

@@ -1,4 +1,4 @@
-"""Weights: published files, from the cache or their authors, or random ones from a seed."""
+"""Weights: published files from the cache or their authors, or random ones from a seed."""
 
 import hashlib
 import http.client
@@ -40,10 +40,10 @@ BLOCK_BYTES = 1 << 20
 
 
 def published_weights(name: str) -> Path:
-    """Return a published file in the cache, downloaded if necessary, and checked.
+    """Return a published file in the cache; download it if necessary, and check it.
 
     Raises:
-        UserError: It cannot be downloaded, or is another file than the published one.
+        UserError: It cannot be downloaded, or differs from the published file.
     """
     path, published = cache_folder("weights") / name, PUBLISHED[name]
     if path.exists():
@@ -66,7 +66,7 @@ def published_weights(name: str) -> Path:
 
 
 def _complaint(path: Path, name: str, published: PublishedFile) -> str | None:
-    """Return what is wrong with ``path`` as the published file ``name``; None if nothing is.
+    """Describe how ``path`` differs from the published file ``name``; return None for a match.
 
     The hash of the first file of a name is recorded; another file of that name is refused from then on.
     """
@@ -74,7 +74,7 @@ def _complaint(path: Path, name: str, published: PublishedFile) -> str | None:
     if published.size_bytes is not None and (size := path.stat().st_size) != published.size_bytes:
         return f"has {size:,} bytes instead of {published.size_bytes:,}; {again}"
     with path.open("rb") as file:
-        is_pickle = file.read(2) == b"\x80\x02"  # what torch.save wrote until 2020
+        is_pickle = file.read(2) == b"\x80\x02"  # torch.save wrote this header until 2020
     if not is_pickle and not zipfile.is_zipfile(path):
         return f"not a complete PyTorch checkpoint; {again}"
     sha256 = sha256_of(path)
@@ -102,7 +102,7 @@ def _complaint(path: Path, name: str, published: PublishedFile) -> str | None:
 
 
 def _hint_of(name: str, sha256: str) -> str:
-    """Return what the name says about the SHA-256: many, but not all names with hexadecimal digits begin it."""
+    """Return the start of the SHA-256 in a file's name; many names with hexadecimal digits have one, but not all."""
     digits = re.search(r"-([0-9a-f]{8,})\.", name)
     if digits is None:
         return ""
@@ -127,9 +127,9 @@ def _download(url: str, path: Path, published: PublishedFile) -> None:
 
 
 def _receive_all(url: str, partial: Path, what: str) -> None:
-    """Download to ``partial``, resuming after each cut as long as more comes each time.
+    """Download to ``partial``; resume after each interruption if the last attempt received anything.
 
-    The bytes that have come are stored for another call.
+    Received bytes are stored for a later call.
     """
     while True:
         had = _size_bytes(partial)
@@ -146,13 +146,14 @@ def _size_bytes(path: Path) -> int:
 
 
 def _receive(url: str, partial: Path, what: str) -> None:
-    """Append what ``partial`` lacks, or write it again if the server does not support ranges."""
+    """Append the missing bytes to ``partial``, or write it again if the server does not support ranges."""
     had = _size_bytes(partial)
     request = urllib.request.Request(url, headers={"Range": f"bytes={had}-"} if had else {})
     try:
         answer = urllib.request.urlopen(request, timeout=SILENCE_SECONDS)
     except urllib.error.HTTPError as error:
-        if had and error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:  # the file is shorter: another one
+        # the file on the server is shorter: it is another file
+        if had and error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
             remove_file(partial)
             return _receive(url, partial, what)
         raise
@@ -185,7 +186,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (*READ_ERRORS, pickle.UnpicklingError, struct.error, zlib.error, ImportError, AssertionError) as error:
         reason = reason_of(error)
-        if "weights only" in reason.lower() or "weights_only" in reason:  # torch advises to run what is in the file
+        if "weights only" in reason.lower() or "weights_only" in reason:  # torch's own advice is to execute the file
             reason = "it is damaged, or has more than tensors, and nothing in it is run"
         raise UserError(f"weights {path}: not a PyTorch checkpoint ({reason})") from None
     for name in STATE_KEYS:
@@ -230,7 +231,7 @@ def load_published(model: Network, path: Path) -> Weights:
 
 
 def _differences(state: dict[str, Tensor], expected: dict[str, torch.Size]) -> list[str]:
-    """Say which entries of a file are missing, unknown or of another shape."""
+    """List the entries of a file that are missing, unknown or of another shape."""
     missing = [n for n in expected if n not in state and not n.endswith("num_batches_tracked")]
     extra = [n for n in state if n not in expected]
     wrong = [
@@ -249,7 +250,7 @@ def load_random(model: Network, seed: int) -> Weights:
     """Fill ``model`` with normally distributed weights: the same for the same seed, on every machine.
 
     Convolutions have variance gain / fan-in. The gain keeps activations in range through the depth of the network;
-    batch norms begin as the identity. Such features carry no meaning, but tell colours, shapes and motion apart.
+    batch norms begin as the identity. Such features have no meaning, but they distinguish colours, shapes and motion.
     """
     generator = torch.Generator().manual_seed(seed)
     digest = hashlib.sha256()

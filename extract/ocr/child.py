@@ -1,7 +1,7 @@
-"""The process that reads text: it loads RapidOCR's models, is confined, and then takes frames and returns lines.
+"""The process that reads text: it loads RapidOCR's models, confines itself, and turns frames into lines of text.
 
-RapidOCR's package has the models (PP-OCRv6); nothing is downloaded. Frames and answers are bytes and JSON over a
-socket: nothing that is sent from here can make the parent run code.
+RapidOCR's package has the models (PP-OCRv6); nothing is downloaded. Frames are sent as bytes over a socket, and answers
+as JSON: no answer can make the parent run code.
 """
 
 import json
@@ -22,7 +22,7 @@ MEMORY_BYTES = 8 << 30
 
 
 def main() -> None:
-    """Read the text of one frame after another, until the parent closes the connection."""
+    """Read the text of one frame after another until the parent closes the connection."""
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, signal.SIG_IGN)  # the parent ends this process
     connection = Connection(parent_socket().detach())

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 Box = tuple[float, float, float, float]
 """Left, top, right and bottom, as shares of the frame's width and height."""
 MIN_SIMILARITY = 0.8
-"""Share of characters that two readings of one line have in common: now and then, a letter is read differently."""
+"""Minimum similarity of two readings of one line, as a share of common characters: some letters are read differently.
+"""
 MAX_MISSED_FRAMES = 1
-"""Frames in a row in which a line may be missed without ending its span."""
+"""Maximum number of consecutive frames in which a line may be missed without ending its span."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class TextSpan:
     confidence: float
     """Mean of this reading's, 0 to 1."""
     box: Box
-    """Where it is first."""
+    """Position in the first frame."""
 
 
 def similarity(text: str, other: str) -> float:
@@ -70,13 +71,13 @@ class _Track:
 
 
 def merge_lines(frames: Iterable[tuple[float, float, Sequence[TextLine]]]) -> list[TextSpan]:
-    """Merge lines that follow each other in neighbouring frames into spans; return these by start.
+    """Merge matching lines of neighbouring frames into spans; return these by start.
 
-    A line belongs to the span whose last reading is most similar, ``MIN_SIMILARITY`` or more, the nearest one of equal
-    ones, wherever it has moved. A span may miss ``MAX_MISSED_FRAMES`` frames in a row.
+    A line belongs to the span whose last reading is most similar, by at least ``MIN_SIMILARITY``, at any position. Of
+    equally similar spans, the nearest one counts. A span may miss ``MAX_MISSED_FRAMES`` frames in a row.
 
     Args:
-        frames: From when to when each frame is shown, in seconds, and its lines, in order of time.
+        frames: (start second, end second, lines) of each frame, in order of time.
     """
     done: list[_Track] = []
     shown: list[_Track] = []

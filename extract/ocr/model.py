@@ -13,13 +13,14 @@ from ...storage.common.files import sha256_of
 from ...storage.common.packages import EXTRAS, install_command
 
 RULES_VERSION = 1
-"""Part of what identifies a transcript's maker: raise it if other frames are read, or if lines are merged otherwise."""
+"""Part of the identity of a transcript's maker: increase it when other frames are read or lines are merged differently.
+"""
 LIBRARIES = ("rapidocr", "onnxruntime", "opencv-python", "av")
 
 
 @dataclass(frozen=True)
 class TextModel:
-    """The models that read text: what identifies them."""
+    """The models that read text, and their identity."""
 
     name: str
     """"RapidOCR" and its version."""
@@ -28,7 +29,7 @@ class TextModel:
 
     @property
     def sha256(self) -> str:
-        """Of the names and the SHA-256 of all files."""
+        """SHA-256 of the names and hashes of all files."""
         return hashlib.sha256("".join(f"{name} {digest}\n" for name, digest in self.files.items()).encode()).hexdigest()
 
     @property
@@ -37,7 +38,7 @@ class TextModel:
         return hashlib.sha256(f"{self.sha256} {RULES_VERSION}".encode()).hexdigest()[:16]
 
     def about(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what makes transcripts, to be stored with them."""
+        """Return the model and settings that make transcripts, to be stored with them."""
         return {
             "model": self.name,
             "sha256": self.sha256,

@@ -17,9 +17,9 @@ from .lines import TextLine
 from .model import check_installed
 
 FRAME_SECONDS = 120.0
-"""Time in which a frame is read, or the models are loaded. A frame of 1280 x 720 takes about 1.5 s of one core."""
+"""Time limit for reading a frame or loading the models. A frame of 1280 x 720 takes about 1.5 s of one core."""
 END_SECONDS = 2.0
-"""Time in which a process that has closed its connection ends by itself."""
+"""Time limit for the exit of a process that has closed its connection."""
 MAX_LINES, MAX_CHARACTERS, MAX_ANSWER_BYTES = 1000, 1000, 8 << 20
 COMMAND = "from vlalign.extract.ocr.child import main; main()"
 
@@ -67,7 +67,7 @@ class TextReader:
         if not self._is_ready:
             self._receive()
             self._is_ready = True
-        with contextlib.suppress(ConnectionError):  # ``_receive`` says how it ended
+        with contextlib.suppress(ConnectionError):  # ``_receive`` reports how it ended
             self._connection.send_bytes(json.dumps(frame.shape[:2]).encode())
             self._connection.send_bytes(np.ascontiguousarray(frame).reshape(-1).data)
         return self._receive()
@@ -106,7 +106,7 @@ def _list(answer: Any) -> list[Any]:
 
 
 def _line(values: Any) -> TextLine:
-    """Return a line of an answer, which comes from a process that reads frames of unknown origin."""
+    """Check and return a line of an answer, which comes from a process that reads untrusted frames."""
     text, confidence, *box = values
     numbers = [confidence, *box]
     if not isinstance(text, str) or len(text) > MAX_CHARACTERS or len(box) != 4:

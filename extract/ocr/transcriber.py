@@ -13,18 +13,18 @@ from .reader import TextReader
 from .video_text import VideoText, video_text
 
 MIN_SECONDS = 0.1
-"""Time in which a line is shown at least: the last frame of a video may have none."""
+"""Minimum time for which a line is shown: the last frame of a video may have a duration of 0."""
 
 
 @dataclass
 class TextTranscriber:
-    """A reader of text, kept from video to video. One that has ended is replaced."""
+    """A text reader that is reused for many videos and replaced after a crash."""
 
     model: TextModel
     _reader: TextReader | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        """Raise ``UserError`` if this machine has other models, as one of a cluster may."""
+        """Raise ``UserError`` if this machine has other models than the task requires, as may happen in a cluster."""
         if (here := find_text_model()) != self.model:
             raise UserError(
                 f"text in frames: this machine has {here.name} (SHA-256 of its models {here.sha256[:12]}), expected "
@@ -34,12 +34,12 @@ class TextTranscriber:
     def transcribe(self, video_id: str, path: Path, *, folders: Sequence[str] | None = None) -> Transcript:
         """Return the text in the frames of a video or image: a segment for each line while it is shown.
 
-        A file without frames, such as one of sound, has a transcript without segments.
+        A file without frames, such as a sound file, has a transcript without segments.
 
         Args:
             video_id: Id of the video.
             path: The file.
-            folders: Where the file must lie when it is opened; None for anywhere.
+            folders: Folders that must contain the file when it is opened; None for any.
 
         Raises:
             VideoError: The video cannot be decoded, or the process that reads its text crashed or hung over it.

@@ -19,7 +19,9 @@ from .reader import TextReader
 SPEC = FrameSpec(fps=1, window=1, short_side_px=720, crop_px=None, tail="none")
 """Letters of 2 % of the frame's height are 14 px high then."""
 BLOCK_PX, MAX_DIFFERENCE = 16, 4
-"""A frame has the text of the one before if no block of so many pixels a side differs by more, of 255, in the mean."""
+"""A frame has the same text as the previous one if the mean difference of each block (side in pixels) is at most this,
+of 255.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +65,7 @@ def video_text(path: str | Path, reader: TextReader, *, folders: Sequence[str] |
 
 
 class _Attempt:
-    """One decoding of a video, whose frames are read as they come."""
+    """One decoding of a video. Frames are read while it runs."""
 
     def __init__(self, request: Request, reader: TextReader) -> None:
         self._request, self._reader = request, reader
@@ -96,8 +98,8 @@ class _Attempt:
                     process.take_frames(message, frame)
                     same = bool(lines) and looks_the_same(frame, before)
                     lines.append(lines[-1] if same else self._read(frame))
-                    before = before if same else frame  # what was read last: slow changes add up
-                    process.last_heard = time.monotonic()  # nobody listened meanwhile
+                    before = before if same else frame  # the last frame that was read: slow changes add up
+                    process.last_heard = time.monotonic()  # it was not read in the meantime
                 elif isinstance(message, ThumbnailFollows):
                     process.receive_bytes()
                 elif isinstance(message, DecodingFinished):
@@ -111,7 +113,7 @@ class _Attempt:
         try:
             return self._reader.read(frame)
         except VideoError:
-            self.decoder = ""  # another one would not help
+            self.decoder = ""  # another decoder would not help
             raise
 
 

@@ -1,4 +1,4 @@
-"""Sizes of videos on S3, from pages of their buckets' listings: one request for a thousand of them."""
+"""Sizes of videos on S3, from listings of their buckets: one request for a thousand videos."""
 
 import time
 from collections import defaultdict
@@ -14,16 +14,16 @@ from .pending_work import VideoTask
 PAGE_KEYS = 1000
 """Objects on a page of S3."""
 MAX_PAGES = 8
-"""Pages that are read for as many videos as fit on one: other objects may lie between them."""
+"""Maximum number of pages for the videos that fit on one: there may be other objects between them."""
 MAX_SECONDS = 60.0
 """Longest time for all sizes together. Extraction needs none of them, so a server that does not answer is not waited
 for."""
 
 
 def with_sizes(tasks: Sequence[VideoTask]) -> list[VideoTask]:
-    """Return tasks with the sizes of those videos that are objects on S3. Other addresses keep 0: not known.
+    """Set the sizes of videos that are objects on S3. Other addresses keep 0, for unknown.
 
-    A server that cannot be reached or listed, or takes longer than ``MAX_SECONDS``, leaves sizes at 0; a note says so.
+    If a server cannot be reached or listed, or takes longer than ``MAX_SECONDS``, sizes stay 0 and a note reports it.
     """
     urls = [task.video.url for task in tasks if scheme_of(task.video.url) == "s3" and "?" not in task.video.url]
     sizes = sizes_on_s3(urls) if urls else {}
@@ -63,12 +63,12 @@ class _Listing:
         self._bucket, self._until = bucket, until
 
     def sizes(self, keys: Sequence[str]) -> dict[str, int]:
-        """Return {address: bytes} of keys in the order of S3. What lies between two keys is skipped if it fills a
-        page."""
+        """Return {address: bytes} of keys in S3's order. Objects between two keys are skipped if they fill a page."""
         wanted, sizes, last = set(keys), {}, ""
         left = list(reversed(keys))
         for _ in range(MAX_PAGES):
-            # Keys come in the order of their bytes. One that has a character less comes before all that begin with it.
+            # Keys are in the order of their bytes. A key without its last character precedes all keys that begin with
+            # it.
             page = self._page(max(last, left[-1][:-1], key=str.encode))
             objects = page.get("Contents", [])
             sizes |= {f"s3://{self._bucket}/{each['Key']}": each["Size"] for each in objects if each["Key"] in wanted}

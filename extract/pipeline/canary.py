@@ -13,25 +13,25 @@ from .probing import probe_videos
 from .video_jobs import VideoJob
 
 OF_ANOTHER_KIND = ("no_video", "no_sound")
-"""Kinds of failures of a good file, if it is one of sound."""
+"""Kinds of failures of an intact file that is a sound file."""
 GONE = "gone"
 """The kind of error of a file that is missing in a folder with others."""
 PROFILE = PROFILES["resnet152"]
-"""Any profile of frames: probing counts its rows."""
+"""Any profile of frames: probing counts its feature vectors."""
 
 
 def first_readable(worker: WorkerSettings, tasks: Sequence[VideoTask], *, are_good: bool) -> tuple[str, str]:
-    """Return the id of the first of some videos that can be read here.
+    """Return the id of the first readable video.
 
     A video is fetched and opened by a decoder, as for an extraction; its frames are not decoded.
 
     Args:
         worker: Data set, and hosts that videos may be fetched from.
         tasks: The videos.
-        are_good: True if they were extracted before, so that any error is the place's.
+        are_good: True if they were extracted before: any error is then caused by the place.
 
     Returns:
-        The id, or "" if none can be read; and why not, or "" if their place can be read nevertheless.
+        (id, reason): the id is "" if none can be read; the reason is "" if their place can be read.
     """
     problem = ""
     with ThreadPoolExecutor(max(len(tasks), 1)) as pool:  # a silent server takes minutes for each

@@ -1,6 +1,6 @@
 """Extract the features of a data set: the Python call behind ``vlalign-extract``.
 
-Imports nothing heavy: if nothing is left to do, it ends within a second.
+Heavy imports are deferred: without pending work, it ends within a second.
 """
 
 from collections import Counter
@@ -103,7 +103,7 @@ def extract_dataset(
 
 
 def prepare_extraction(settings: ExtractionSettings, problems: Problems, *, dry_run: bool) -> Extraction:
-    """Find the videos and what is left to do for them; link stores and render videos unless ``dry_run``."""
+    """Find the videos and their missing features; link stores and render videos unless ``dry_run``."""
     dataset, names = settings.folder, settings.store_names
     for folder in settings.allow_folder:
         allow_folder(dataset, folder)
@@ -130,10 +130,10 @@ def prepare_extraction(settings: ExtractionSettings, problems: Problems, *, dry_
 
 
 def _with_thumbnails(tasks: list[VideoTask], pending: PendingWork) -> list[VideoTask]:
-    """Note which thumbnails the videos have, so that no worker need look.
+    """Add the known thumbnails of the videos to their tasks, which saves workers the lookup.
 
-    There is nothing to see if all features that the data set has are asked for, and lack in each of the videos: to look
-    would take a minute where there are a million.
+    The lookup is skipped if each video lacks all of the data set's features: for a million videos it would take a
+    minute.
     """
     from ...storage.stores.opening import feature_names
     from ...storage.stores.thumbnails import ThumbnailStore  # imports HDF5
@@ -186,7 +186,7 @@ def _link_stores(settings: ExtractionSettings, address: str, *, dry_run: bool) -
 
 
 def _report_fewer_thumbnails(extraction: Extraction, every_seconds: float) -> None:
-    """Print how many videos keep thumbnails that are farther apart: those that were not decoded by this call."""
+    """Print the number of videos that keep thumbnails at larger intervals, since this call did not decode them."""
     from ...storage.stores.thumbnails import ThumbnailStore  # imports HDF5
 
     decoded = {task.video.video_id for task in extraction.tasks}

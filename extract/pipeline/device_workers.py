@@ -1,8 +1,8 @@
 """Extraction on several devices of this machine: a process for each, with its share of the cores.
 
-A process asks for a video whenever one of its decoders is free, and writes shards itself; only paths and outcomes pass
-between the processes. If one ends before its time, or the command is stopped, the others write what they have
-finished and end also.
+A process requests a video whenever one of its decoders is free, and writes shards itself. Only paths and outcomes pass
+between the processes. If a process ends early or the command is stopped, the others write their finished videos and
+end.
 """
 
 import time
@@ -32,21 +32,21 @@ class _Signal(Enum):
 
     LOADED = "loaded"
     NEXT = "next"
-    """Asks for the next video. The answer is None if there is none at the moment, and ``END`` after the last one."""
+    """Requests the next video. The answer is None if there is none at the moment, and ``END`` after the last one."""
 
 
 def extract_on_devices(
     extraction: Extraction, devices: Sequence[str], tasks: LocalTasks
 ) -> Generator[VideoOutcome | ShardsWritten, None, None]:
-    """Yield what ``extract_into_stores`` yields, from a process for each device.
+    """Run ``extract_into_stores`` in a process for each device, and yield its events.
 
     Args:
-        extraction: What to extract, and how.
-        devices: Names of the devices; one may come several times.
+        extraction: The videos, features and settings.
+        devices: Names of the devices; a name may occur several times.
         tasks: The videos.
 
     Raises:
-        UserError: Weights cannot be used, or a process has ended before its time.
+        UserError: Weights cannot be used, or a process has ended early.
         OSError: A shard cannot be written.
     """
     num_cores = max(available_cores() // len(devices), 1)
@@ -72,7 +72,7 @@ def extract_on_devices(
         with uninterrupted():
             deadline = time.monotonic() + STOP_SECONDS
             for child in children:
-                child.process.terminate()  # one that is done has ended, or is about to
+                child.process.terminate()  # a process that is done has ended or is about to end
             for child in children:
                 child.stop(deadline)
 

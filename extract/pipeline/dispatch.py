@@ -1,12 +1,12 @@
-"""Who extracts which video, and whose fault a failure is: the video's own, its place's, or the machine's.
+"""Assign videos to workers, and find the cause of failures: the video, its place, or the machine.
 
-A place is where videos come from: a bucket, a server, or a folder. Several failures in a row on one machine at one
-place are a suspicion. A check tells: can this machine read a video there that is known to be good? If it can, the
-videos themselves are at fault. If it cannot, no more videos of the place go to this machine until a later check
-succeeds (a circuit breaker). A machine that cannot read what others can is excluded. A place that nobody can read is
-given up after a while, and its videos are left for the next call.
+A place is a source of videos: a bucket, a server, or a folder. Several consecutive failures on one machine at one place
+start a check: can this machine read a known good video from there? If yes, the failed videos are at fault. If not, the
+machine gets no more videos of the place until a later check succeeds (a circuit breaker). A machine that cannot read
+places that others can read is excluded. A place that no machine can read is given up after a while; its videos remain
+for the next call.
 
-This is bookkeeping only, without Ray or files, and with the clock of the caller.
+This module does bookkeeping only: it uses neither Ray nor files, and the caller's clock.
 """
 
 import math
@@ -30,7 +30,7 @@ from .scheduler import MAX_WAITING, VideoScheduler
 from .shard_writing import VideoOutcome
 
 MANY_FAILURES = 5
-"""After so many failures in a row, a check tells whose fault they are."""
+"""Number of consecutive failures that starts a check of their cause."""
 CANDIDATES = 4
 """Number of videos that a check tries if none of the place is known to be good."""
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 5.0, 60.0
@@ -40,30 +40,30 @@ CHECKS_OF_A_MACHINE = 3
 PATIENCE_SECONDS = 300.0
 """A place that no machine can read for this long is given up for this call."""
 SLOW_SECONDS = 60.0
-"""An idle worker also gets a video that another one has had for longer than this."""
+"""An idle worker also gets a video that another worker has had for longer than this."""
 
 
 @dataclass
 class Check:
-    """A question to a machine: can it read any of these videos?"""
+    """A request to a machine: try to read any of these videos."""
 
     machine: str
     place: int
     tasks: list[VideoTask]
     is_known_good: bool
-    """True if the video was read before, so that a failure is not its own."""
+    """True if the video was read before: a failure is then not its own."""
 
 
 @dataclass
 class _Link:
-    """The open questions about one machine and one place."""
+    """The unexplained failures of one machine at one place."""
 
     failures: list[VideoOutcome] = field(default_factory=list)
-    """Failures since the last success, whose fault is not known yet."""
+    """Failures since the last success whose cause is unknown."""
     is_checked: bool = False
     """True while a check is under way."""
     problem: str = ""
-    """Why the place cannot be read; empty while it can."""
+    """Reason why the place cannot be read; empty if it can."""
     opened: float = 0.0
     """Time at which it was found that it cannot be read."""
     next_check: float = 0.0
@@ -71,12 +71,12 @@ class _Link:
 
     @property
     def is_clear(self) -> bool:
-        """True if nothing speaks against the machine or the place."""
+        """True if there are no failures to explain, of the machine or of the place."""
         return not (self.failures or self.is_checked or self.problem)
 
 
 class Dispatch:
-    """Assigns videos to workers, and decides what becomes of those that fail."""
+    """Assigns videos to workers, and decides on the failed ones."""
 
     def __init__(
         self,
@@ -87,12 +87,12 @@ class Dispatch:
         say: Callable[[str], None] = say,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin with all videos new.
+        """Start with all videos unassigned.
 
         Args:
             extraction: What to extract.
             report: Called once with the final outcome of each video, and the machine.
-            in_order_of_size: Begin with the largest videos, else with the first. Those that failed in an earlier call
+            in_order_of_size: Start with the largest videos, else with the first. Videos that failed in an earlier call
                 come last.
             say: Shows a message about a place or a machine.
             clock: Returns the time in seconds.
@@ -110,7 +110,7 @@ class Dispatch:
         self.given_up: dict[str, str] = {}
         """{place: why it cannot be read} of the places that were given up."""
         self._links: defaultdict[str, dict[int, _Link]] = defaultdict(dict)
-        """{machine: {place: what is not clear}}; few, however many machines and places there are"""
+        """{machine: {place: unexplained failures}}; few entries, even with many machines and places"""
         self._last_success: defaultdict[int, dict[str, float]] = defaultdict(dict)
         """{place: {machine: time at which it could read the place last}}"""
         self._good: dict[int, int] = {}
@@ -125,7 +125,7 @@ class Dispatch:
 
     @property
     def is_done(self) -> bool:
-        """True if nothing is left that can be tried."""
+        """True if no video is left to try."""
         return not self.scheduler.num_left
 
     def may_read(self, machine: str, place: int) -> bool:
@@ -145,9 +145,9 @@ class Dispatch:
         Args:
             worker: The worker.
             machine: Its machine.
-            num_waiting: Videos that it was given and has not begun.
-            max_waiting: Largest number of videos that wait at it.
-            idle: True if it has no video. At the end, it is then also given one that a slow worker has.
+            num_waiting: Videos assigned to it and not begun.
+            max_waiting: Maximum number of videos that wait at it.
+            idle: True if it has no video. At the end, it may then also get a slow worker's video.
         """
 
         def may_read(place: int) -> bool:
@@ -162,7 +162,7 @@ class Dispatch:
         return [self.tasks[number] for number in given], refill_at
 
     def _given_at(self, video: int) -> float:
-        """Return when a worker was given a video; one of an earlier call had it when this one began."""
+        """Return the time when a video was assigned; for a video of an earlier call, the start of this one."""
         return self._times_given.get(video, self._started)
 
     def outcome(self, worker: int, machine: str, outcome: VideoOutcome) -> None:
@@ -223,7 +223,7 @@ class Dispatch:
             self.budget.note(outcome)
 
     def _settle_all(self, machine: str) -> bool:
-        """Settle the few failures of a machine that has nothing else to do; return whether there were any."""
+        """Resolve the few failures of an otherwise idle machine; return whether there were any."""
         few = [
             link
             for place, link in self._links[machine].items()
@@ -268,7 +268,9 @@ class Dispatch:
         return checks
 
     def _is_suspect(self, machine: str, place: int, link: _Link) -> bool:
-        """Return whether a check must tell whose fault the failures are: there are many, or only others read there."""
+        """Return whether a check must find the cause: there are many failures, or only other machines can read the
+        place.
+        """
         readers = self._last_success[place]
         is_only_here = bool(readers) and machine not in readers and any(map(_may_succeed, link.failures))
         return bool(link.problem) or len(link.failures) >= MANY_FAILURES or is_only_here
@@ -300,12 +302,12 @@ class Dispatch:
         return self._earlier[place]
 
     def checked(self, check: Check, readable: str, problem: str) -> None:
-        """Take the answer to a check.
+        """Process the answer to a check.
 
         Args:
-            check: The question.
-            readable: Id of a video that could be read; empty if there is none.
-            problem: Why none could; empty if the place can be read nevertheless.
+            check: The check.
+            readable: Id of a readable video; empty if there is none.
+            problem: Reason if there is none; empty if the place can be read.
         """
         machine, place, now = check.machine, check.place, self._clock()
         link = self._links[machine].setdefault(place, _Link())
@@ -344,7 +346,7 @@ class Dispatch:
             link.is_checked = False
 
     def return_failures(self, machine: str) -> None:
-        """Let other machines try the videos whose failures on this machine are not explained yet, because it ends."""
+        """Return videos with unexplained failures to the other machines, because this machine ends."""
         for link in self._links[machine].values():
             self._try_again(link)
 
@@ -355,7 +357,7 @@ class Dispatch:
             self._say(f"warning: machine {machine} is not used any more: {reason}; its videos go to other machines")
 
     def give_up_places(self, machines: Sequence[str]) -> None:
-        """Give up the places that none of the machines has been able to read for long, once nothing else is left."""
+        """Give up places that no machine has been able to read for long, once no other video is left."""
         now = self._clock()
         if self.scheduler.num_in_hand:
             return
@@ -395,8 +397,8 @@ class Dispatch:
 def places_of(dataset: DatasetFolder, videos: Sequence[VideoRecord]) -> tuple[list[str], list[int]]:
     """Return the names of all places, and the number of each video's place.
 
-    The place of an address is its server or bucket. That of a file is the folder that the user allowed, or else the one
-    that all files outside of those have in common.
+    The place of an address is its server or bucket. The place of a file is the allowed folder that contains it, or else
+    the common folder of all other files.
     """
     named = [str(dataset.path.absolute()), *AllowedFolders.named(dataset).folders]
     prefixes = [folder.rstrip("/") + "/" for folder in sorted(named, key=len, reverse=True)]

@@ -1,9 +1,7 @@
-"""Remote videos (``s3://``, ``gs://``, ``https://``, whatever fsspec reads): downloaded ahead of the work, then
-removed.
+"""Prefetch remote videos (``s3://``, ``gs://``, ``https://``, any address of fsspec) and remove them after use.
 
-The number and size of files on disk at a time is bounded. Addresses come from lists of unknown origin: no more is read
-of a file than it declared, and no file is fetched from this machine or a private network unless the user allowed the
-host.
+The number and total size of files on disk is bounded. Addresses are untrusted: a download ends at the declared size,
+and hosts on this machine or a private network need the user's permission.
 """
 
 import shutil
@@ -32,8 +30,9 @@ from .video_jobs import END, VideoJob
 
 NUM_PREFETCHED = 8
 MAX_BYTES = 20 << 30
-"""Size of all files on disk, and so of one file; less if the disk has less than twice as much free. A file of
-undeclared length reserves all of it."""
+"""Maximum size of all files on disk, and therefore of one file; less if the disk has less than twice as much free
+space. A file of undeclared length reserves all of it.
+"""
 MIN_BYTES_PER_SECOND, PATIENCE_SECONDS = 1000, 60.0
 """A download that is slower than this, after this time, is given up."""
 TRIES, PAUSE_SECONDS = 3, 2.0
@@ -41,7 +40,7 @@ GONE = (404, 410)
 """Answers of a web server that has no such file."""
 BLOCK_BYTES = 1 << 20
 WEB_PAGES = (b"<!doctype html", b"<html")
-"""How web pages begin, in lower case."""
+"""First bytes of web pages, in lower case."""
 POLL_SECONDS = 0.05
 PREFIX = "vlalign-fetched-"
 
@@ -57,7 +56,7 @@ class _NoRoom(Exception):
 class _Downloads:
     """The folder of one process's downloads, and the threads that fill it.
 
-    A lock in the folder shows other processes that it is in use.
+    A lock in the folder marks it as in use for other processes.
     """
 
     def __init__(self) -> None:
@@ -75,7 +74,7 @@ class _Downloads:
 
 
 class _EachPiece(Callback):
-    """Calls a function with the bytes that were received so far, and the seconds, whenever some have come."""
+    """Calls a function with the number of bytes received so far and the seconds, after each received piece."""
 
     def __init__(self, check: Callable[[int, float], None]) -> None:
         super().__init__()
@@ -116,7 +115,7 @@ class Fetcher:
         return downloads
 
     def jobs(self, jobs: Iterable[VideoJob | None]) -> Iterator[VideoJob | None]:
-        """Yield jobs with a ``url`` once they are on disk, in the order in which they arrive, and others at once."""
+        """Yield jobs with a ``url`` once they are on disk, in order of arrival, and other jobs immediately."""
         source, pending, more = iter(jobs), [], True
         while more or pending:
             if ready := next((download for download in pending if download[1].done()), None):
@@ -235,7 +234,7 @@ class Fetcher:
 
 
 def fetch_now(fetcher: Fetcher, job: VideoJob) -> VideoJob:
-    """Return a job when its video is on disk, or cannot be downloaded, as ``Fetcher.done`` then says."""
+    """Wait for a job's video and return the job. If the download failed, ``Fetcher.done`` reports it."""
     for fetched in fetcher.jobs([job]):
         if fetched is not None:
             return fetched
@@ -257,7 +256,7 @@ def _kind_of(error: Exception) -> str:
 
 
 def _failure(url: str, failed: RetriesFailed) -> VideoError:
-    """Return what the error of a download means for its video."""
+    """Return the failure of a video for the error of its download."""
     from aiohttp.http_exceptions import PayloadEncodingError
 
     cause, kind, shown = _cause_of(failed.error), _kind_of(failed.error), without_secrets(url)
@@ -273,7 +272,7 @@ def _failure(url: str, failed: RetriesFailed) -> VideoError:
 
 
 def _remove_left_behind() -> None:
-    """Remove the folders of processes that were killed: nobody holds the lock in them any more."""
+    """Remove the folders of killed processes: their locks are free."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         try:
             with open_to_write(folder / "lock", "r+") as lock:

@@ -1,9 +1,9 @@
 """Many videos -> features: child processes decode the next videos while networks compute.
 
-A video's rows are the same bytes whatever else is extracted, in whatever order, and on however many cores. The kernels
+A video's feature vectors do not depend on the other videos, their order or the number of cores, to the bit. The kernels
 of MKL, oneDNN and cuDNN round differently in batches of different sizes and on different numbers of threads (1e-4 of
-S3D's values with random weights). So a batch holds rows of one video only, in their order, and on a CPU one thread
-computes it.
+S3D's values with random weights). A batch therefore has windows of one video only, in their order, and on a CPU one
+thread computes it.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ from .inference import InferencePool
 from .video_jobs import END, ClosableIterator, Extracted, VideoInProgress, VideoJob, frame_spec_of
 
 POLL_SECONDS = 0.02
-"""Time between requests to a source of jobs that has none at the moment."""
+"""Interval between requests to a job source that has no job at the moment."""
 
 Result = tuple[VideoJob, Extracted | VideoError]
 
@@ -52,12 +52,12 @@ def num_decode_processes(extractors: Sequence[Extractor], num_cores: int) -> int
 
 
 def nvdec_device(extractors: Sequence[Extractor]) -> str:
-    """Return the GPU whose video engine (NVDEC) decodes, such as "cuda:0"; empty if the profiles do not ask for it.
+    """Return the GPU whose video engine (NVDEC) decodes, such as "cuda:0"; empty if no profile requests it.
 
-    On a CPU, it is empty, and frames are decoded exactly.
+    On a CPU it is empty, and frames are decoded exactly.
 
     Raises:
-        ValueError: One profile asks for it and another does not.
+        ValueError: Some profiles request it and others do not.
     """
     of_frames = [e for e in extractors if e.profile.modality == "frames"]
     if len({e.profile.decoding for e in of_frames}) > 1:
@@ -68,7 +68,7 @@ def nvdec_device(extractors: Sequence[Extractor]) -> str:
 def extract_videos(
     jobs: Iterable[VideoJob | None], extractors: Sequence[Extractor], *, num_cores: int | None = None
 ) -> ClosableIterator[Result]:
-    """Yield each job with its result, in the order in which they finish.
+    """Yield each job with its result, in order of completion.
 
     A video is decoded once for all of its extractors and never held in memory as a whole. If a video crashes its
     decode process, makes it hang or exhausts its memory, only that process ends; the next backend is tried, and other
@@ -117,7 +117,7 @@ class _Engine:
             if self._compute.is_full:
                 self._compute.wait()
                 for process in self._decoding:
-                    process.last_heard = time.monotonic()  # nobody listened meanwhile
+                    process.last_heard = time.monotonic()  # it was not read in the meantime
             else:
                 yield from self._listen(1.0 if more_jobs or not self._jobs else POLL_SECONDS)
             for video in self._compute.take_done():
@@ -132,7 +132,7 @@ class _Engine:
         self._compute.close()
 
     def _start_next(self) -> bool:
-        """Start processes on the next videos; return whether the source may have more at once."""
+        """Start processes on the next videos; return whether the source may have more jobs already."""
         while self._jobs and (self._idle or self._num_startable):
             job = next(self._jobs, END)
             if job is None:
@@ -174,7 +174,7 @@ class _Engine:
         return DecodeProcess(self._specs, gpu=self._gpu, shots=self._shots)
 
     def _listen(self, seconds: float) -> Iterator[Result]:
-        """Take what processes send; wait up to ``seconds`` for them or for a finished batch."""
+        """Handle messages of processes; wait up to ``seconds`` for a message or a finished batch."""
         ready = [key.data for key, _ in self._sources.select(seconds) if key.data]
         for process in dict.fromkeys([*ready, *(process for process in self._decoding if process.is_silent)]):
             video = self._decoding[process]
@@ -193,15 +193,15 @@ class _Engine:
             raise process.refused(error) from None
 
     def _handle(self, message: Message, process: DecodeProcess, video: VideoInProgress) -> None:
-        """Take one message, which may come from a process that a hostile file has taken over: check every figure.
+        """Handle one message. It is untrusted, since a hostile file may control the process: check every value.
 
         Raises:
-            InvalidMessage: No decode process sends this at this point.
+            InvalidMessage: The message is not valid at this point.
         """
         if isinstance(message, DecodingStarted):
             video.begin(message.decoder)
         elif isinstance(message, WindowReady):
-            message.check(video.specs[: len(video.rows)])  # nothing is wanted before ``DecodingStarted``
+            message.check(video.specs[: len(video.rows)])  # no windows are expected before ``DecodingStarted``
             if len(video.rows[message.spec_index]) >= video.specs[message.spec_index].max_windows:
                 raise InvalidMessage("more rows than the longest video has")
             process.take_frames(message, self._compute.next_window(video, message.spec_index, message.shape))
@@ -224,10 +224,10 @@ class _Engine:
             self._release(process)
 
     def _failed(self, process: DecodeProcess, error: VideoError) -> Iterator[Result]:
-        """Try the next backend if this one ended its process; else yield the failure, or what sound there is."""
+        """Try the next backend if the failure ended the process; else yield the failure or the sound."""
         video = self._decoding[process]
         self._release(process)
-        if video.needs_sound and video.needs_frames:  # sound comes first: it was the sound that failed
+        if video.needs_sound and video.needs_frames:  # sound is decoded first: the sound has failed
             video.sound_failure = error
             self._start(video)
             return

@@ -10,7 +10,7 @@ from .pending_work import Extraction, is_transient
 from .shard_writing import VideoOutcome
 
 MIN_FAILURES = 50
-"""A share is too uncertain to stop at before so many videos have failed."""
+"""Minimum number of failed videos before a share can stop the run; a share of fewer is too uncertain."""
 NUM_REASONS = 5
 
 
@@ -23,7 +23,7 @@ class _Reason:
 
 
 class FailureBudget:
-    """Counts failures, and stops the run when there are too many."""
+    """Counts failures and stops the run when there are too many."""
 
     def __init__(self, extraction: Extraction) -> None:
         """Begin with none."""

@@ -1,7 +1,7 @@
-"""``failures.jsonl``: the videos that failed, as a log to which any number of extractions append.
+"""``failures.jsonl``: a log of failed videos, to which several extractions can append.
 
-Each line is about a video, and a later line replaces an earlier one. A line is a ``Failure``, or says that the video no
-longer fails: ``{"video_id": "a", "failed": false}``.
+Each line is about a video, and a later line replaces an earlier one. A line is a ``Failure``, or states that the video
+no longer fails: ``{"video_id": "a", "failed": false}``.
 """
 
 import json
@@ -19,11 +19,13 @@ from ...storage.common.writing import errors_naming, open_to_write
 from ...storage.records import Failure
 
 MAX_SUPERSEDED = 1000
-"""A log with more superseded lines than this, and than others, is written anew when an extraction begins."""
+"""A log is compacted at the start of an extraction if it has more superseded lines than this, and more than current
+ones.
+"""
 
 
 class FailureLog:
-    """The videos that failed, read from a log and kept up to date with it.
+    """The failed videos, read from a log and updated with it.
 
     Example:
         >>> log = FailureLog(Path("features/s3d/failures.jsonl"))
@@ -34,10 +36,10 @@ class FailureLog:
     """
 
     def __init__(self, path: Path) -> None:
-        """Read a log; one that is missing is empty.
+        """Read a log; a missing file is an empty log.
 
         Raises:
-            UserError: The file is not such a log.
+            UserError: The file is not a log of failures.
         """
         self.path = path
         self.failures: dict[str, Failure] = {}
@@ -46,10 +48,10 @@ class FailureLog:
         self._read()
 
     def append(self, changes: Mapping[str, Failure | None]) -> None:
-        """Append what changed, {video id: failure or, if it no longer fails, None}, and read what others appended.
+        """Append changes {video id: failure, or None if it no longer fails}, and read the lines of other processes.
 
         Raises:
-            UserError: The file is no log, or lies where nothing may be written.
+            UserError: The file is no log, or is in a folder where writing is forbidden.
             OSError: It cannot be written.
         """
         with file_lock(self.path):
@@ -64,7 +66,7 @@ class FailureLog:
             self._read()
 
     def compact(self) -> None:
-        """Write the log anew if most of its lines are superseded. Nothing else is ever rewritten."""
+        """Rewrite the log if most of its lines are superseded. No other method rewrites it."""
         if self._num_superseded <= max(MAX_SUPERSEDED, len(self.failures)):
             return
         with file_lock(self.path):
@@ -74,13 +76,13 @@ class FailureLog:
 
     def _begin(self, file: tuple[int, int] | None) -> None:
         self._file = file
-        """Device and number of the file that was read; None if there is none."""
+        """Device and inode of the file that was read; None if there is none."""
         self._num_lines = self._num_bytes = self._num_superseded = 0
         self._is_cut = self._is_shared = False
         self.failures.clear()
 
     def _read(self) -> None:
-        """Read the lines that are new since the last time; all, if the file is another one."""
+        """Read the new lines since the last call; all lines if the file was replaced."""
         check_regular(self.path)
         try:
             file = self.path.open("rb")
@@ -131,10 +133,10 @@ def set_failure(failures: dict[str, Failure], video_id: str, failure: Failure | 
 
 
 def read_failures(path: Path) -> dict[str, Failure]:
-    """Read a log of failures, {video id: failure}, as it is now.
+    """Read the current {video id: failure} of a log.
 
     Raises:
-        UserError: The file is not such a log.
+        UserError: The file is not a log of failures.
     """
     return FailureLog(path).failures
 

@@ -1,4 +1,4 @@
-"""Batches of frames -> rows of features, in threads beside the decoding."""
+"""Compute feature vectors of batches of frames, in threads beside the decoding."""
 
 import ctypes
 import socket
@@ -15,14 +15,13 @@ from ..extractor import Extractor
 from .video_jobs import VideoInProgress, WindowBatch
 
 MAX_SPARE_SHAPES = 8
-"""Frame shapes whose memory is cached. Profiles that do not crop have one for each size of video."""
+"""Maximum number of frame shapes with cached memory. Profiles without a crop have a shape for each video size."""
 
 
 class InferencePool:
     """Run batches through their networks.
 
-    On a CPU, as many batches run at once as there are cores, one core each, so that no core waits for another. On a
-    GPU, one runs after the other.
+    On a CPU, each core runs one batch: no core waits for another. On a GPU, batches run one after the other.
     """
 
     def __init__(self, extractors: Sequence[Extractor]) -> None:
@@ -39,7 +38,7 @@ class InferencePool:
         self._done, self._done_signal = socket.socketpair()  # Windows waits for sockets only
 
     def next_window(self, video: VideoInProgress, index: int, shape: Sequence[int]) -> np.ndarray:
-        """Return the memory into which the frames of the next window are to be written; call ``add`` afterwards.
+        """Return the memory for the frames of the next window; write to it and then call ``add``.
 
         Args:
             video: The video that the window is from.
@@ -59,10 +58,10 @@ class InferencePool:
         return batch.windows[batch.num_rows]
 
     def _buffer(self, shape: tuple[int, ...], dtype: torch.dtype, *, pinned: bool) -> Tensor:
-        """Return memory for a batch's frames, that of a finished batch if there is one.
+        """Return memory for a batch's frames, reused from a finished batch if possible.
 
-        Without reuse, small rows (which stay) would be allocated between large frames (which are freed), and the freed
-        gaps would be too small for the next frames.
+        Without reuse, long-lived feature vectors would be allocated between large frames, and the gaps of freed frames
+        would be too small for the next ones.
         """
         if spare := self._spare.get((shape, dtype, pinned)):
             return spare.pop()
@@ -78,7 +77,7 @@ class InferencePool:
             self._start(batch)
 
     def start_rest(self, video: VideoInProgress) -> None:
-        """InferencePool the batches of a video that are not full: no more windows will come."""
+        """Submit the incomplete batches of a video that has no more windows."""
         for batch in list(video.filling.values()):
             self._start(batch)
 
@@ -95,7 +94,7 @@ class InferencePool:
 
     @property
     def is_full(self) -> bool:
-        """True if enough batches wait, so that decoding should pause."""
+        """True if enough batches wait: decoding should pause."""
         return len(self._running) >= self._max_running
 
     @property
@@ -108,7 +107,7 @@ class InferencePool:
         wait(self._running, return_when=FIRST_COMPLETED)
 
     def take_done(self) -> list[VideoInProgress]:
-        """Give finished rows to their videos; return those videos.
+        """Store finished feature vectors in their videos; return these videos.
 
         Raises:
             UserError: The device ran out of memory.
@@ -140,7 +139,7 @@ class InferencePool:
             raise UserError(f"{name}: {device} ran out of memory ({reason})") from None
 
     def close(self) -> None:
-        """End the threads, at once if the process is being stopped."""
+        """End the threads, immediately if the process is being stopped."""
         if stopping():
             self._pool.shutdown(wait=False, cancel_futures=True)
             return

@@ -19,14 +19,14 @@ THIS = ""
 
 
 class LocalTasks:
-    """Gives out videos and takes their outcomes. All processes of this machine count as one worker."""
+    """Hands out videos and collects their outcomes. All processes of this machine count as one worker."""
 
     def __init__(self, extraction: Extraction, worker: WorkerSettings) -> None:
-        """Begin with all videos of an extraction.
+        """Start with all videos of an extraction.
 
         Args:
-            extraction: What to extract.
-            worker: Settings of a process, for checks of what can be read.
+            extraction: The extraction.
+            worker: Settings of a process, used for checks of readability.
         """
         self._final: list[VideoOutcome] = []
         self._worker = worker
@@ -55,14 +55,14 @@ class LocalTasks:
         return given[0] if given else None
 
     def take(self, outcome: VideoOutcome) -> list[VideoOutcome]:
-        """Take the outcome of a video; return those outcomes that are final now.
+        """Record the outcome of a video; return the outcomes that are final now.
 
         Raises:
-            TooManyFailures: More videos have failed than may.
+            TooManyFailures: More videos have failed than allowed.
         """
         self.dispatch.outcome(0, THIS, outcome)
         if outcome.failure is None:
-            self.dispatch.written(0, [outcome.video_id])  # it will be, whatever ends the run
+            self.dispatch.written(0, [outcome.video_id])  # it will be written, whatever ends the run
         return self.final()
 
     def final(self) -> list[VideoOutcome]:
@@ -77,7 +77,7 @@ def record_outcomes(
     """Carry out an extraction and show its progress. A video that fails is recorded, and the others continue.
 
     Args:
-        events: What ``extract_into_stores`` yields.
+        events: Events of ``extract_into_stores``.
         extraction: Receives the failures and problems.
         tasks: Its videos.
     """

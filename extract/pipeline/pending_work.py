@@ -1,6 +1,6 @@
 """The features that videos still need, according to the stores and the lists of failures.
 
-Imports nothing heavy: if nothing is left, this is all that runs.
+Heavy imports are deferred: without pending work, no other module runs.
 """
 
 import os
@@ -24,7 +24,7 @@ OLDER_NS = 3600 * 10**9
 """An hour: the clocks of machines differ, and a video is read some time before its shard is written."""
 
 BATCH_VIDEOS = 4096
-"""Videos whose files are read together, where size and time do not tell whether they are unchanged."""
+"""Number of videos whose files are read together, if size and time do not show whether they are unchanged."""
 
 
 class KnownThumbnails(NamedTuple):
@@ -44,7 +44,7 @@ class VideoTask(NamedTuple):
     size: int = 0
     """Size of its file in bytes; 0 if it is not known."""
     thumbnails: KnownThumbnails | None = None
-    """None if it has none, as far as is known: then they are written."""
+    """None if no thumbnails are known; they are then written."""
 
 
 class VideoFile:
@@ -73,12 +73,13 @@ class VideoFile:
         self.identity = file_identity(Path(self._path)) if self._path else ""
 
     def has_same_size_and_time(self, source: str, since_ns: int) -> bool:
-        """Return whether the file is as large as when features were made from it, and older; or gone: it needs no
-        features then either.
+        """Return whether the file has the size that it had when features were made from it and is older, or is gone.
+
+        In both cases it needs no features.
 
         Args:
-            source: Identity of the file that the features were made from.
-            since_ns: When the features were written.
+            source: Identity of the features' source file.
+            since_ns: Time when the features were written.
         """
         if self.stat is None:
             return True
@@ -103,9 +104,9 @@ class PendingWork:
     def tasks(self, videos: Iterable[VideoRecord], *, only_failed: bool) -> Iterator[VideoTask]:
         """Yield the videos that still need features.
 
-        These are the features that no store has from this very file and that did not fail on it for a reason of its
-        own; with ``only_failed``, only those that did fail, for whatever reason. Each file is looked at once, many at
-        the same time.
+        A feature is needed if no store has it from the current file and the file itself did not make it fail. With
+        ``only_failed``, all failed features are needed and no others. Each file is checked once, many files in
+        parallel.
         """
         if only_failed:
             videos = (video for video in videos if any(video.video_id in self.failures[name] for name in self.features))
@@ -157,37 +158,37 @@ class PendingWork:
             self._changed.setdefault(features, {})[video_id] = failure
 
     def write_failures(self) -> None:
-        """Append what was noted to the files. What other extractions appended meanwhile is known afterwards."""
+        """Append the recorded changes to the files, and read the lines of other extractions."""
         for features, changed in self._changed.items():
             self._logs[features].append(changed)
         self._changed.clear()
 
     def compact_failures(self) -> None:
-        """Write lists of failures anew most of whose lines are superseded."""
+        """Compact lists of failures that consist mostly of superseded lines."""
         for log in self._logs.values():
             log.compact()
 
 
 @dataclass(frozen=True)
 class Extraction:
-    """One call: what was asked for, what of it is left to do, and where failures are recorded."""
+    """One call: the requested features, the pending videos, and the place where failures are recorded."""
 
     settings: ExtractionSettings
     videos: Sequence[VideoRecord]
-    """All videos that were asked for."""
+    """All requested videos."""
     tasks: Sequence[VideoTask]
     """Videos that lack features, new ones first."""
     weights: Mapping[str, str]
     """{features: weights} of the features that are needed."""
     pending: PendingWork
-    """The stores, and the failures, of which it takes new ones."""
+    """The stores and the lists of failures, which receives new failures."""
     problems: Problems
     """Receives videos that failed or are damaged."""
 
 
 def is_transient(failure: Failure) -> bool:
-    """Return whether a video may succeed as it is: the next call tries it again.
+    """Return whether an unchanged video may succeed at the next call, which then tries it again.
 
-    A web server that has no such file is believed. A file may be missing because a disk is not mounted.
+    "Not found" by a web server is final. A missing file is not: its disk may not be mounted.
     """
     return failure.kind in TRANSIENT or (failure.kind == "missing" and "://" not in failure.path)

@@ -22,15 +22,15 @@ from .runner import LocalRunner, Runner, Speed
 from .video_jobs import VideoJob
 
 NUM_FETCHED = 8
-"""Videos on servers that are downloaded at most, to extrapolate from them."""
+"""Maximum number of videos downloaded from servers, to extrapolate from them."""
 SHOTS_NOTE = "shots: counted as one a video; how many there are is known once a video is decoded"
 ROW_OVERHEAD_BYTES = 8 + 8 + 4
-"""Start, end and valid frames of a row, beside its features."""
+"""Bytes of a feature vector's start, end and number of valid frames."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedFeatures:
-    """The rows that an extraction would add to one store."""
+    """The feature vectors that an extraction would add to one store."""
 
     name: str
     num_videos: int
@@ -38,7 +38,7 @@ class PlannedFeatures:
     num_rows: int
     megabytes: float
     note: str = ""
-    """How much room frames take (``frames_size``), or why shots are not counted; empty for features."""
+    """Disk space of frames (``frames_size``), or the reason why shots are not counted; empty for features."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +47,9 @@ class PlannedAddresses:
 
     num_videos: int
     num_bytes: int
-    """Size of all whose size is known."""
+    """Total size of the videos with a known size."""
     num_unsized: int
-    """Videos whose size is not known."""
+    """Number of videos with an unknown size."""
     hours: float | None
     """Hours of video, extrapolated; None if no video could be probed."""
     num_fetched: int
@@ -165,10 +165,10 @@ def fetch_sample(
     If one cannot be reached, no other is tried.
 
     Args:
-        extraction: What is planned.
-        remote: The videos on servers that are left.
+        extraction: The planned extraction.
+        remote: The pending videos on servers.
         profiles: The profiles of the features.
-        problems: Receives those that cannot be downloaded or read.
+        problems: Receives videos that cannot be downloaded or read.
     """
     sample: list[Sample] = []
     speed = None
@@ -197,9 +197,9 @@ def planned_addresses(remote: Sequence[VideoTask], sample: Sequence[Sample], num
     """Extrapolate from a sample: by bytes where the size is known, or else by the mean length.
 
     Args:
-        remote: The videos on servers that are left.
+        remote: The pending videos on servers.
         sample: Videos whose length is known.
-        num_fetched: How many of the sample were downloaded for it.
+        num_fetched: Number of videos downloaded for the sample.
     """
     num_bytes, num_unsized = sum(task.size for task in remote), sum(not task.size for task in remote)
     of_sample, hours = sum(each.num_bytes for each in sample), sum(each.hours for each in sample)
@@ -210,7 +210,7 @@ def planned_addresses(remote: Sequence[VideoTask], sample: Sequence[Sample], num
 
 
 def planned_features(profile: Profile, probed: Sequence[ProbedVideo], needed: set[str]) -> PlannedFeatures:
-    """Add up the rows that a profile will have of the videos whose ids are ``needed``."""
+    """Add up a profile's feature vectors for the videos whose ids are ``needed``."""
     videos = [video for video in probed if video.video_id in needed and profile.name in video.num_rows]
     num_rows = sum(video.num_rows[profile.name] for video in videos)
     return PlannedFeatures(

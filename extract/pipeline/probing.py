@@ -18,15 +18,15 @@ POLL_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class ProbedVideo:
-    """Facts about a video, and the number of rows that each profile will have of it."""
+    """Facts about a video, and the number of its feature vectors for each profile."""
 
     video_id: str
     path: Path
     duration_seconds: float
     num_rows: dict[str, int]
-    """By name of the profile; 1 for shots, whose number is known once the video is decoded."""
+    """{profile: number}; 1 for shots, whose number is known only after decoding."""
     failures: dict[str, VideoError]
-    """Why there will be no rows of the other profiles."""
+    """{profile: reason why it has no feature vectors}."""
     missing: str
     """The parts that are missing in the file; empty if it is complete."""
 
@@ -34,11 +34,11 @@ class ProbedVideo:
 def probe_videos(
     videos: Sequence[tuple[str, Path]], profiles: Sequence[Profile], num_processes: int
 ) -> Iterator[tuple[str, ProbedVideo | VideoError]]:
-    """Yield (id, what is in it or why it cannot be read) for each video, in the order in which they are done.
+    """Yield (id, facts or failure) for each video, in order of completion.
 
     Args:
-        videos: (id, path) of each.
-        profiles: The profiles whose rows are counted.
+        videos: (id, path) of each video.
+        profiles: The profiles whose feature vectors are counted.
         num_processes: Number of decoders that probe at once.
     """
     left = list(videos)[::-1]

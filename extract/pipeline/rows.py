@@ -1,4 +1,4 @@
-"""The rows of a video while it is extracted: features in memory, frames in a file."""
+"""The feature vectors of a video during its extraction: features in memory, frames in a file."""
 
 import mmap
 import tempfile
@@ -13,35 +13,35 @@ from ...storage.common.writing import NO_ROOM, make_folder
 from ...storage.records import Profile
 
 PENDING_ROW = np.empty(0, dtype=np.float32)
-"""Stands for a row whose batch is still being computed."""
+"""Placeholder of a feature vector whose batch is still being computed."""
 
 
 class Rows(Protocol):
-    """The rows of one video for one extractor."""
+    """The feature vectors of one video for one extractor."""
 
     def __len__(self) -> int:
-        """Return the number of rows, with those that are being computed."""
+        """Return the number of feature vectors, including pending ones."""
         ...
 
     def add(self) -> None:
-        """Add a row that is to be computed."""
+        """Add a pending feature vector."""
         ...
 
     def fill(self, first: int, computed: np.ndarray) -> None:
-        """Take the rows [N, D] from index ``first`` on. Their memory may change afterwards.
+        """Store computed vectors [N, D] from index ``first`` on. The caller may reuse their memory afterwards.
 
         Raises:
-            OSError: There is no room for them.
+            OSError: The disk is full.
         """
         ...
 
     def stacked(self) -> np.ndarray:
-        """Return all rows, [T, D]; they are computed."""
+        """Return all feature vectors, [T, D]; none may be pending."""
         ...
 
 
 class FeatureRows(Rows):
-    """Rows in memory."""
+    """Feature vectors in memory."""
 
     def __init__(self) -> None:
         self._rows: list[np.ndarray] = []
@@ -50,27 +50,27 @@ class FeatureRows(Rows):
         return len(self._rows)
 
     def add(self) -> None:
-        """Add a row that is to be computed."""
+        """Add a pending feature vector."""
         self._rows.append(PENDING_ROW)
 
     def fill(self, first: int, computed: np.ndarray) -> None:
-        """Take rows. They are copied, so that nothing that stays lies in the memory of the thread that computed it."""
+        """Copy the vectors, which keeps them out of the memory of the thread that computed them."""
         self._rows[first : first + len(computed)] = computed.copy()
 
     def stacked(self) -> np.ndarray:
-        """Return all rows."""
+        """Return all feature vectors."""
         return np.stack(self._rows)
 
 
 class FrameRows(Rows):
-    """Rows of bytes in a file without a name, because the frames of an hour of video may have gigabytes."""
+    """Frames in a file without a name, since the frames of an hour of video may take gigabytes."""
 
     def __init__(self, dimension: int, folder: Path | None) -> None:
-        """Make no file yet.
+        """Remember the sizes; the file is created later.
 
         Args:
-            dimension: Bytes of a row.
-            folder: Folder of the file; None for the system's.
+            dimension: Bytes of a frame.
+            folder: Folder of the file; None for the system's folder of temporary files.
         """
         self._dimension, self._folder, self._num_rows = dimension, folder, 0
 
@@ -86,11 +86,11 @@ class FrameRows(Rows):
         return file
 
     def add(self) -> None:
-        """Add a row that is to be taken."""
+        """Add a pending frame."""
         self._num_rows += 1
 
     def fill(self, first: int, computed: np.ndarray) -> None:
-        """Write rows to their place in the file."""
+        """Write frames to their place in the file."""
         try:
             self._file.seek(first * self._dimension)
             self._file.write(computed.data)
@@ -104,11 +104,11 @@ class FrameRows(Rows):
             ) from None
 
     def stacked(self) -> np.ndarray:
-        """Return all rows: a read-only array over the file, which lives as long as anything refers to it."""
+        """Return all frames: a read-only array over the file, which exists as long as the array."""
         memory = mmap.mmap(self._file.fileno(), self._num_rows * self._dimension, access=mmap.ACCESS_READ)
         return np.frombuffer(memory, np.uint8).reshape(-1, self._dimension)
 
 
 def new_rows(profile: Profile, folder: Path | None) -> Rows:
-    """Return rows of a profile, still empty. Those of frames are kept in a file in ``folder``."""
+    """Return an empty ``Rows`` for a profile. Frames are stored in a file in ``folder``."""
     return FrameRows(profile.dimension, folder) if profile.is_frames else FeatureRows()

@@ -20,9 +20,9 @@ from ...storage.dataset.folder import DatasetFolder
 from .pending_work import PendingWork
 
 SILENT_SECONDS = 60.0
-"""A call that wrote nothing for this long does not run any more. It writes a line every 15 seconds."""
+"""A call without output for this long has ended. A running call writes a line every 15 seconds."""
 LAST_BYTES = 1 << 22
-"""The end of a log, which holds at least its last line."""
+"""Number of bytes read from the end of a log, enough for its last line."""
 MAX_NUMBER = 1e18
 SHOWN_REASONS = 5
 LONG_HOURS = 48
@@ -38,16 +38,16 @@ class MachineState:
     state: str
     """Such as "working" or "drained"."""
     reason: str = ""
-    """Why it is in this state; may be empty."""
+    """Reason for the state; may be empty."""
     workers: int = 0
     videos: int = 0
-    """Videos that are done, including failed ones."""
+    """Number of finished videos, including failed ones."""
     partial: int = 0
     rows: int = 0
     hours: float = 0.0
     """Hours of video."""
     videos_per_second: float | None = None
-    """In the last five minutes."""
+    """Speed over the last five minutes."""
     compute_share: float = 0.0
     """Share of its workers' time in which networks computed. In the rest they loaded, or waited for decoders."""
     failures: dict[str, int] = field(default_factory=dict)
@@ -63,12 +63,12 @@ class FailureReason:
     video_id: str
     message: str
     machines: dict[str, int]
-    """Number of videos by machine, most first."""
+    """Number of videos by machine, largest first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunState:
-    """The state at one time: a line of the log. Each video counts once, however often it was tried."""
+    """The state at one time: a line of the log. Each video counts once, regardless of retries."""
 
     time: str
     """In ISO format, by the clock of the driver's machine."""
@@ -97,18 +97,18 @@ class RunState:
     computed: int = 0
     """Videos that are computed and not on disk yet."""
     videos_per_second: float | None = None
-    """In the last five minutes, in the last line of the whole call; None until it is known."""
+    """Speed over the last five minutes; in the last line, over the whole call. None if unknown."""
     playback_speed: float | None = None
     """Seconds of video in a second, likewise."""
     machines: tuple[MachineState, ...] = ()
     reasons: tuple[FailureReason, ...] = ()
-    """The commonest kinds of failures, most first."""
+    """The most frequent kinds of failures, largest first."""
     call: dict[str, str] = field(default_factory=dict)
     """The options of the call, and where its driver runs."""
     problems: tuple[str, ...] = ()
     """Places that cannot be read, and why the call ended before its time; a line each."""
     finished: bool = False
-    """True for the last line of a call, whether anything is left or not."""
+    """True for the last line of a call, even if videos are left."""
 
     @property
     def total(self) -> int:
@@ -164,7 +164,7 @@ class RunState:
 
 
 def kinds_text(failures: Mapping[str, int]) -> str:
-    """Return counts by kind in words, most first."""
+    """Return counts by kind as text, largest first."""
     ordered = sorted(failures.items(), key=lambda item: -item[1])
     return ", ".join(f"{kind} {count:,}" for kind, count in ordered)
 
@@ -173,7 +173,7 @@ def kinds_text(failures: Mapping[str, int]) -> str:
 
 
 def table(state: RunState) -> list[str]:
-    """Return lines with all figures but those of single machines."""
+    """Return lines with all figures, except the figures of single machines."""
     rows = {
         "videos": state.videos_text(),
         "failures": state.kinds_text(),
@@ -250,12 +250,12 @@ def activity_text(state: RunState, now: datetime) -> str:
 
 
 def last_log(dataset: DatasetFolder) -> Path | None:
-    """Return the log of the last call on a cluster, if there was one. Their names have the time."""
+    """Return the log of the last cluster call, if there was one. Log names contain the time."""
     return max((dataset.path / "jobs").glob("extract-*.jsonl"), default=None)
 
 
 def read_last_state(path: Path) -> RunState:
-    """Return the last whole line of a log: its driver may be writing another one.
+    """Return the last complete line of a log; its driver may be writing another one.
 
     Raises:
         UserError: There is none.
@@ -286,7 +286,7 @@ def parse_state(values: Any) -> RunState:
 
 
 def _parse(kind: Any, value: Any, where: str) -> Any:
-    """Return a value of JSON as the type ``kind``. Anybody may have written it."""
+    """Parse a JSON value as the type ``kind``. The value is untrusted."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         return None if value is None else _parse(inner[0], value, where)
@@ -309,13 +309,13 @@ def _parse(kind: Any, value: Any, where: str) -> Any:
     raise ValueError(f"{where} is {json.dumps(value)[:60]}")
 
 
-# What --status prints
+# The output of --status
 
 
 def status_lines(dataset: DatasetFolder, now: datetime | None = None) -> list[str]:
-    """Return what is known of the extraction of a data set, for people.
+    """Return the state of a data set's extraction as text.
 
-    Without a log, since no cluster has extracted it, these are the features that are there and the failures.
+    Without a log, which only a cluster writes, these lines list existing features and failures.
 
     Raises:
         UserError: There is no such data set, or its log has no state.

@@ -1,4 +1,4 @@
-"""The place where an extraction runs: this process, or wherever another ``Runner`` takes it."""
+"""The place where an extraction runs: this process, or the place of another ``Runner``."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,16 +25,16 @@ class Speed:
 
 
 class Runner(Protocol):
-    """Carries out an extraction, and finds out what one would cost."""
+    """Runs an extraction and probes videos."""
 
     def extract(self, extraction: Extraction) -> None:
-        """Extract each video's missing features into the stores, and record what failed."""
+        """Extract each video's missing features into the stores, and record failures."""
         ...
 
     def probe(
         self, videos: Sequence[tuple[str, Path]], profiles: Sequence[Profile]
     ) -> "Iterator[tuple[str, ProbedVideo | VideoError]]":
-        """Yield (id, what is in it or why it cannot be read) for each video, in the order in which they are done."""
+        """Yield (id, facts or failure) for each video, in order of completion."""
         ...
 
     def measure_speed(self, extraction: Extraction, probed: "Sequence[ProbedVideo]") -> Speed:

@@ -1,7 +1,7 @@
-"""Assignment of videos to workers, also of the videos of a worker that ended.
+"""Assign videos to workers, including the videos of a worker that has ended.
 
-This is bookkeeping only, without Ray, clock or files, so that a simulated cluster can run exactly the rules of a real
-one. Videos, workers and places are numbers. A place is where a video comes from, such as a bucket or a disk.
+This module does bookkeeping only, without Ray, clock or files: a simulated cluster follows exactly the rules of a real
+one. Videos, workers and places are numbers. A place is the source of a video, such as a bucket or a disk.
 """
 
 import heapq
@@ -11,15 +11,17 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 MAX_WAITING = 16
-"""Largest number of videos that wait at a worker, so that it need not ask for each one. Towards the end fewer wait,
-so that no video waits for long while another worker is idle."""
+"""Maximum number of videos that wait at a worker, which then requests them in groups. Towards the end fewer wait, to
+avoid waiting videos beside idle workers.
+"""
 ENDS_OF_A_SUSPECT, MAX_ENDS = 2, 6
-"""A video that ``ENDS_OF_A_SUSPECT`` workers were extracting when they ended is a suspect: it gets a worker for itself.
-After ``MAX_ENDS`` workers it is given up. Some may have ended for other reasons: with a worker killed every ten
-seconds, two of 96 videos would be given up after three ends, and one after four."""
+"""A video is a suspect if ``ENDS_OF_A_SUSPECT`` workers ended while extracting it; it then gets a worker for itself.
+After ``MAX_ENDS`` workers it is given up. Some workers may end for other reasons: with a worker killed every ten
+seconds, two of 96 videos would be given up after three ends, and one after four.
+"""
 
 COMPLETED, ABANDONED = 1, 2
-"""States of a video that is not assigned again. One is abandoned if its place cannot be read."""
+"""States of a video that is not assigned again. A video is abandoned if its place cannot be read."""
 
 MayRead = Callable[[int], bool]
 """Returns whether a worker may be given videos of a place."""
@@ -56,7 +58,7 @@ class _Queue:
         self._by_place[place].append(video)
 
     def first(self, may_read: MayRead, *, take: bool) -> int | None:
-        """Return the first video that a worker may be given, None if there is none; with ``take``, remove it."""
+        """Return the first video that may be assigned to a worker, or None; with ``take``, remove it."""
         kept, found = [], None
         while self._fronts and found is None:
             _, place = heapq.heappop(self._fronts)
@@ -85,12 +87,12 @@ class VideoScheduler:
     """Assigns videos to workers."""
 
     def __init__(self, sizes: Sequence[int], places: Sequence[int] | None = None) -> None:
-        """Begin with all videos new.
+        """Start with all videos unassigned.
 
         Args:
-            sizes: Size of each video, in any unit. The largest videos come first, so that none is still running at
-                the end when all others are done.
-            places: The place of each video. None: all have the same.
+            sizes: Size of each video, in any unit. The largest videos come first: a large one at the end would run
+                alone.
+            places: The place of each video; None if all have the same.
         """
         order = np.argsort(-np.asarray(sizes, np.int64), kind="stable").tolist()
         self.places = [0] * len(order) if places is None else places
@@ -106,13 +108,13 @@ class VideoScheduler:
         self._deferred = _Queue(self.places, self._is_completed)
         """Videos that failed and are tried once more, after all others."""
         self._isolated: dict[int, int] = {}
-        """{worker: suspect that waits until the worker has nothing else}"""
+        """{worker: suspect that waits until the worker has no other video}"""
         self._assigned: dict[int, dict[int, None]] = {}
         """{worker: videos that it was given and has not computed, in order}"""
         self._computed: dict[int, set[int]] = {}
         """{worker: videos that it has computed and not written to disk yet}"""
         self._copies: dict[int, set[int]] = {}
-        """{video: workers} of videos that two workers extract, because one is slow."""
+        """{video: workers} of videos that two workers extract, because the first one is slow."""
         self._superfluous: defaultdict[int, list[int]] = defaultdict(list)
         """{worker: videos that another worker has computed first}"""
         self._ends: Counter[int] = Counter()
@@ -128,7 +130,7 @@ class VideoScheduler:
 
     @property
     def completed(self) -> np.ndarray:
-        """Whether each video is on disk, has failed or is given up, as bool [num_videos]."""
+        """True for each video that is on disk, has failed or is given up, as bool [num_videos]."""
         return np.frombuffer(self._completed, np.uint8) == COMPLETED
 
     @property
@@ -142,14 +144,14 @@ class VideoScheduler:
         """Assign videos to a worker.
 
         Args:
-            worker: The worker that asks.
-            num_waiting: Videos that it was given and has not begun.
-            may_read: Returns whether it may be given videos of a place.
-            max_waiting: Largest number of videos that wait at it.
+            worker: The requesting worker.
+            num_waiting: Number of videos assigned to it and not begun.
+            may_read: Returns whether it may get videos of a place.
+            max_waiting: Maximum number of videos that wait at it.
 
         Returns:
-            More videos, and at how many waiting ones the worker should ask again. None instead of that number means
-            that nothing follows for now and that it should finish what it has.
+            (videos, number of waiting videos at which the worker should request more). None instead of the number means
+            that there are no more for now: the worker should finish its videos.
         """
         assigned = self._assigned.setdefault(worker, {})
         if worker not in self._isolated and (suspect := self._suspects.first(may_read, take=True)) is not None:
@@ -172,18 +174,18 @@ class VideoScheduler:
         return None
 
     def copy(self, worker: int, may_read: MayRead, is_slow: Callable[[int], bool]) -> int | None:
-        """Assign to an idle worker a video that a slow worker has and has not computed: the first result counts.
+        """Assign a slow worker's unfinished video to an idle worker as well: the first result counts.
 
         Args:
             worker: A worker without videos, for which ``next`` has none.
-            may_read: Returns whether it may be given videos of a place.
-            is_slow: Returns whether a video was assigned so long ago that a second try pays.
+            may_read: Returns whether it may get videos of a place.
+            is_slow: Returns whether a video was assigned long enough ago for a second try.
         """
         others = [(owner, videos) for owner, videos in self._assigned.items() if videos and owner != worker]
         for owner, videos in sorted(others, key=lambda other: -len(other[1])):
             if owner in self._isolated:
                 continue
-            for video in reversed(videos):  # the last is the least likely to have been begun
+            for video in reversed(videos):  # the last is the least likely to have been started
                 if video not in self._copies and may_read(self.places[video]) and is_slow(video):
                     self._copies[video] = {owner, worker}
                     self._assigned.setdefault(worker, {})[video] = None
@@ -191,11 +193,11 @@ class VideoScheduler:
         return None
 
     def take_superfluous(self, worker: int) -> list[int]:
-        """Return videos of a worker that another one has computed meanwhile. It need not extract or write them."""
+        """Return videos of a worker that another one has computed in the meantime: it may drop them."""
         return self._superfluous.pop(worker, [])
 
     def _drop_copies(self, worker: int, video: int) -> None:
-        """Let a worker be the only one that has a video."""
+        """Make a worker the only one that has a video."""
         for other in self._copies.pop(video, {worker}) - {worker}:
             self._unassign(other, video)
             self._superfluous[other].append(video)
@@ -213,7 +215,7 @@ class VideoScheduler:
         self.mark_written(written)
 
     def mark_written(self, videos: Iterable[int]) -> None:
-        """Note that videos are on disk, whichever worker wrote them."""
+        """Record that videos are on disk, whichever worker wrote them."""
         written = set(videos)
         for computed in self._computed.values():
             computed -= written
@@ -240,10 +242,10 @@ class VideoScheduler:
         return video in self._assigned.get(worker, {})
 
     def hold(self, worker: int, video: int) -> bool:
-        """Note that a video failed. It is assigned again only after ``defer``.
+        """Record that a video failed. It is assigned again only after ``defer``.
 
         Returns:
-            False if another worker has it, too, and may succeed.
+            False if another worker also has it and may succeed.
         """
         self._unassign(worker, video)
         return not self._copies.pop(video, set()) - {worker}
@@ -298,11 +300,11 @@ class VideoScheduler:
             del self._isolated[worker]
 
     def worker_ended(self, worker: int, *, blame_videos: bool = True) -> list[int]:
-        """Return the videos of a worker that ended to the others, except those on disk.
+        """Return the videos of a worker that has ended to the other workers, except videos on disk.
 
         Args:
             worker: The worker.
-            blame_videos: True if one of its videos may have ended it.
+            blame_videos: True if one of its videos may have caused the end.
 
         Returns:
             Videos that are given up.
@@ -317,7 +319,7 @@ class VideoScheduler:
             if self._completed[video]:
                 continue
             if video in self._copies:
-                del self._copies[video]  # another worker has it, too
+                del self._copies[video]  # another worker also has it
                 continue
             self._ends[video] += blame_videos
             if self._ends[video] >= MAX_ENDS:

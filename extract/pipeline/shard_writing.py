@@ -29,7 +29,7 @@ from .video_jobs import ClosableIterator, Extracted, VideoJob
 
 SHARD_VIDEOS = 64
 SHARD_SECONDS = 120.0
-"""A run that is killed loses at most the videos that it finished since the last shard."""
+"""Maximum time between shards: a killed run loses at most the videos finished since the last shard."""
 SHARD_BYTES = 256 << 20
 """Size of the features that wait to be written. An hour of sound takes 58 MB until it is converted to float16. Frames
 wait in files. A video that is larger has a shard of its own."""
@@ -45,18 +45,18 @@ class VideoOutcome:
     video_id: str
     path: str
     features: list[str]
-    """Names of the features that were asked for."""
+    """Names of the requested features."""
     failure: Failure | None
-    """Why there are no features at all."""
+    """Reason why there are no features at all; None if there are some."""
     partial: str = ""
     seconds: float = 0.0
     """Length of the video."""
     num_rows: int = 0
     num_bytes: int = 0
     failures: dict[str, Failure] = field(default_factory=dict)
-    """Why some features are missing although others exist, by name."""
+    """{features: failure} of features that are missing although others exist."""
     remark: str = ""
-    """Why another decoder was used than was asked for."""
+    """Reason why another decoder was used than requested; empty if it was not."""
     note: str = ""
     """Peculiarities of the file, and how they were treated."""
 
@@ -100,7 +100,7 @@ class _PendingShards:
         self.video_ids.append(job.video_id)
 
     def write(self) -> ShardsWritten:
-        """Write what was finished. If it cannot be sent to a server, it is on disk and the next call sends it."""
+        """Write the finished videos. Files that cannot be sent to a server stay on disk; the next call sends them."""
         for name, finished in self._features.items():
             if videos := [video for video in finished if self._is_wanted(video.video_id)]:
                 extractor = self.extractors[name]
@@ -116,7 +116,7 @@ class _PendingShards:
         return written
 
     def _provenance(self, extractor: Extractor) -> Provenance:
-        """Return what a store records of the features of an extractor."""
+        """Return the provenance of an extractor's features, which a store records."""
         libraries, texts = (), ""
         if extractor.network is not None:
             libraries, texts = extractor.network.libraries, extractor.network.texts
@@ -126,14 +126,14 @@ class _PendingShards:
 
 
 def _are_new(thumbnails: Sequence[Thumbnail], known: KnownThumbnails | None) -> bool:
-    """Return whether a video's thumbnails show another file than those that are stored, or are more."""
+    """Return whether a video's thumbnails show another file than the stored ones, or are more."""
     return bool(thumbnails) and (
         known is None or known.source != thumbnails[0].source or known.number < len(thumbnails)
     )
 
 
 def _computed_on(extractor: Extractor) -> dict[str, str]:
-    """Return what a store records of the device."""
+    """Return the facts about the device that a store records."""
     device = extractor.device
     rounds = device.type == "cuda" and extractor.profile.precision == "fp32"
     return {"device": device_title(device)} | ({"tf32": tf32_in_use()} if rounds else {})
@@ -148,7 +148,7 @@ def extract_into_stores(
     is_stopped: Callable[[], bool] = lambda: False,
     is_wanted: Callable[[str], bool] = lambda _: True,
 ) -> ClosableIterator[VideoOutcome | ShardsWritten]:
-    """Yield each video's ``VideoOutcome`` when it is computed, and ``ShardsWritten`` whenever shards were written.
+    """Yield a ``VideoOutcome`` for each computed video and ``ShardsWritten`` after each write.
 
     Shards are written every ``SHARD_VIDEOS`` videos, ``SHARD_BYTES`` or ``shard_seconds``. Finished videos are
     written whatever ends the run.
@@ -157,9 +157,9 @@ def extract_into_stores(
         worker: Data set, cores, and hosts that videos may be fetched from.
         extractors: {features: extractor} of all features that the tasks need.
         tasks: The videos. A None among them means "none at the moment": videos already begun continue meanwhile.
-        shard_seconds: Longest time between shards; None: ``SHARD_SECONDS``.
-        is_stopped: Called often; once it returns True, no more videos are finished, also of those that are begun.
-        is_wanted: Returns whether the video with an id shall be written, and its outcome be yielded.
+        shard_seconds: Maximum time between shards; None for ``SHARD_SECONDS``.
+        is_stopped: Called often; once it returns True, no more videos are finished, not even the current ones.
+        is_wanted: Returns whether the video with an id should be written and its outcome be yielded.
     """
     used = list(extractors.values())
     unwritten, fetcher = _PendingShards(worker.dataset, used, is_wanted), Fetcher(allowed_hosts=worker.allowed_hosts)
@@ -167,7 +167,7 @@ def extract_into_stores(
     results = extract_with_pauses(fetcher.jobs(jobs), used, num_cores=worker.num_cores)
     try:
         for result in results:
-            if result is None:  # only now, so that videos that finish together lie in one shard
+            if result is None:  # only now: videos that finish together are then in one shard
                 if is_stopped():
                     break
                 if unwritten.has_news and time.monotonic() - unwritten.since > (
@@ -207,7 +207,7 @@ def _job_of(worker: WorkerSettings, task: VideoTask, extractors: Mapping[str, Ex
 
 
 def _store_result(result: Result, unwritten: _PendingShards, fetcher: Fetcher) -> VideoOutcome:
-    """Keep a video's features, if they can be stored, and say what became of it."""
+    """Keep a video's features for the next shard, if they can be stored; return its outcome."""
     job, extracted = result
     path, names = without_secrets(job.url) if job.url else str(job.path), [e.profile.name for e in job.extractors]
     if isinstance(extracted, VideoError):
@@ -249,7 +249,7 @@ def _failure(job: VideoJob, path: str, source: str, error: VideoError | ValueErr
 
 
 def _note(words: str, kind: str, more: str, problems: Problems) -> None:
-    """Say it, or that there are more, once there were many of a kind."""
+    """Print a note; after many of a kind, print only that there are more."""
     problems.changed[kind] += 1
     if problems.changed[kind] <= problems.MAX_LINES:
         say(f"note: {words}")
@@ -258,12 +258,12 @@ def _note(words: str, kind: str, more: str, problems: Problems) -> None:
 
 
 def report_outcome(outcome: VideoOutcome, extraction: Extraction, by: str = "") -> None:
-    """Report what is wrong with a video, and record its failures.
+    """Report the problems of a video and record its failures.
 
     Args:
-        outcome: What became of the video.
+        outcome: Outcome of the video.
         extraction: Receives the failures and problems.
-        by: The machine and the worker that tried it, if there are several.
+        by: The machine and the worker that tried the video, if there are several.
     """
     problems = extraction.problems
     where = f"video {outcome.video_id!r}, {outcome.path}" + (f" ({by})" if by else "")

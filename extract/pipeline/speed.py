@@ -25,7 +25,7 @@ WARM_UP_SECONDS = 2.0
 
 
 def measure_worker_speed(worker: WorkerSettings, probed: Sequence[ProbedVideo]) -> float:
-    """Measure the speed of one worker, with random weights where its own cannot be loaded.
+    """Measure the speed of one worker, with random weights if its own cannot be loaded.
 
     Args:
         worker: Device, weights and cores.

@@ -1,4 +1,4 @@
-"""The extractor for a store: its weights must be those that the store was made with so far."""
+"""The extractor for a store: its weights must equal the weights that made the store."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,7 +24,7 @@ from ..models.weights import published_weights
 from ..settings import PRETRAINED, ExtractionSettings, WorkerSettings
 
 DEMO = "demo"
-"""The one data set that falls back to random weights if the published ones cannot be downloaded."""
+"""The only data set that falls back to random weights if the published ones cannot be downloaded."""
 
 MAX_DIFFERENCE = {"fp32": 1e-3, "bf16": 5e-2, "fp16": 1e-2}
 """Largest difference between the features of two devices, as a part of their length."""
@@ -33,7 +33,7 @@ MAX_DIFFERENCE = {"fp32": 1e-3, "bf16": 5e-2, "fp16": 1e-2}
 def make_extractor(worker: WorkerSettings, name: str) -> Extractor:
     """Load the extractor for a data set's store.
 
-    For the data set "demo", random weights stand in for published ones that cannot be downloaded.
+    For the data set "demo", random weights replace published ones that cannot be downloaded.
 
     Args:
         worker: The data set, the weights of the features, and how to compute them.
@@ -80,7 +80,7 @@ def make_extractors(worker: WorkerSettings) -> dict[str, Extractor]:
 def choose_devices(settings: ExtractionSettings, weights: Mapping[str, str]) -> list[str]:
     """Return the names of the devices that extract features with ``weights``, {features: weights}.
 
-    Apple's GPU is chosen only if it computes what the CPU does.
+    Apple's GPU is chosen only if its features equal the CPU's.
     """
     devices = parse_devices(settings.device, apple=True)
     if settings.device != AUTO or devices != ["mps"]:
@@ -95,9 +95,9 @@ def choose_devices(settings: ExtractionSettings, weights: Mapping[str, str]) -> 
 
 
 def has_features_of(extractor: Extractor, other: Extractor) -> bool:
-    """Return whether an extractor computes the same features as one on another device, but for rounding.
+    """Return whether two extractors on different devices compute the same features, apart from rounding.
 
-    Compared for one window of noise. An operator that a device lacks counts as a difference.
+    They are compared on one window of noise. An operator that a device lacks counts as a difference.
     """
     profile = extractor.profile
     if extractor.network is None:

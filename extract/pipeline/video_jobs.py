@@ -1,4 +1,4 @@
-"""The videos that are being extracted: what each job asks for, and what has arrived so far."""
+"""The videos in progress: the requested features of each job, and the data received so far."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -26,11 +26,12 @@ from .pending_work import KnownThumbnails
 from .rows import Rows, new_rows
 
 MAX_SOUND_ROWS = MAX_VIDEO_SECONDS * RATE // HOP + RATE
-"""Sound that begins before time zero, or outlasts the frames a little, may have a few rows more than the longest
-video."""
+"""Maximum number of sound rows: sound that begins before time zero or outlasts the frames may have a few more than the
+longest video.
+"""
 
 MAX_SHOTS = int(MAX_VIDEO_SECONDS / MIN_SHOT_SECONDS) + 2
-"""The last shot may be shorter than the others, and the longest video may be a second too long."""
+"""Maximum number of shots: the last shot may be shorter than the others, and the longest video a second too long."""
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -47,7 +48,7 @@ class ClosableIterator(Protocol[T_co]):
         ...
 
     def close(self) -> None:
-        """Stop the work and release what it holds."""
+        """Stop the work and release its resources."""
         ...
 
 
@@ -69,7 +70,7 @@ class VideoJob:
     path: Path
     extractors: Sequence[Extractor]
     seconds: float | None = None
-    """If given, extract only the first part of the video."""
+    """If given, extract only the first seconds of the video."""
     url: str = ""
     """Address of the video, if it must be downloaded first; ``path`` is then the local copy (see ``fetch.py``)."""
     thumbnails_every: float | None = None
@@ -77,7 +78,7 @@ class VideoJob:
     known_thumbnails: KnownThumbnails | None = None
     """The thumbnails that it has already."""
     frames_folder: Path | None = None
-    """Folder in which frames wait to be written, if they are asked for; None: the system's for temporary files."""
+    """Folder for frames until they are written, if requested; None for the system's folder of temporary files."""
 
 
 @dataclass(frozen=True)
@@ -88,11 +89,11 @@ class Extracted:
     """Features by the name of their profile."""
     thumbnails: list[Thumbnail]
     failures: dict[str, VideoError] = field(default_factory=dict)
-    """Why some features are missing although others exist: the file has no sound, or no frames."""
+    """Reasons why some features are missing although others exist: the file has no sound, or no frames."""
     remark: str = ""
-    """Why another decoder was used than the profiles ask for; empty if it was not."""
+    """Reason why the profiles' decoder was replaced by another; empty if it was not."""
     note: str = ""
-    """Peculiarities of the file, and how they were treated; empty if there are none."""
+    """Peculiarities of the file and their treatment; empty if there are none."""
 
 
 def frame_spec_of(profile: Profile) -> FrameSpec:
@@ -122,7 +123,7 @@ class WindowBatch:
     first_row: int
     num_rows: int = 0
     windows: np.ndarray = field(init=False)
-    """The same memory as ``frames``; a row of it is found faster."""
+    """The same memory as ``frames``; indexing a NumPy array is faster."""
 
     def __post_init__(self) -> None:
         self.windows = self.frames.numpy()
@@ -135,18 +136,18 @@ class WindowBatch:
 
 @dataclass
 class VideoInProgress:
-    """A video that is being decoded and computed, with all that has arrived.
+    """A video that is being decoded and computed, with all data received so far.
 
-    A decoder may fail halfway; the next one then begins from the first frame. ``attempt`` counts these beginnings, and
-    rows of an earlier attempt are dropped. Sound is decoded first and only once.
+    A decoder may fail halfway; the next one then starts from the first frame. ``attempt`` counts these starts, and the
+    results of earlier attempts are dropped. Sound is decoded first and only once.
     """
 
     job: VideoJob
     source: str
     sound_result: SoundFinished | None = None
-    """The decoder's summary of the sound. Once it is set, no more sound comes."""
+    """The decoder's summary of the sound. It is set after the last block."""
     sound_failure: VideoError | None = None
-    """Why the video has no sound features."""
+    """Reason why the video has no sound features."""
     sound: list[np.ndarray] = field(default_factory=list)
     """Blocks of rows of sound (``log_mel.ROW``), in order."""
     attempt: int = 0
@@ -155,20 +156,20 @@ class VideoInProgress:
     excluded_decoders: list[str] = field(default_factory=list)
     """Decoders that did not survive the video."""
     rows: list[Rows] = field(default_factory=list)
-    """Rows for each of ``frame_extractors``."""
+    """The feature vectors for each of ``frame_extractors``."""
     filling: dict[int, WindowBatch] = field(default_factory=dict)
     """The batch that is not full yet, by index of its extractor."""
     num_pending: int = 0
-    """Rows whose features are not computed yet."""
+    """Number of windows whose features are not computed yet."""
     thumbnails: list[Thumbnail] = field(default_factory=list)
     num_thumbnail_bytes: int = 0
     shots: np.ndarray | None = None
-    """The shots (``shots.ROW``), once they have come."""
+    """The shots (``shots.ROW``), after they were received."""
     shot_detector: str = ""
     """Name and version of the library that found them."""
     finished: DecodingFinished | None = None
     failure: VideoError | None = None
-    """Why the frames failed, from the first decoder: later ones fare no better and know less."""
+    """Failure of the frames in the first decoder: later decoders fail too, with less informative errors."""
 
     @cached_property
     def frame_extractors(self) -> list[Extractor]:
@@ -182,36 +183,36 @@ class VideoInProgress:
 
     @cached_property
     def sound_features(self) -> str:
-        """Name of the features of sound that are asked for; empty if there are none."""
+        """Name of the requested sound features; empty if there are none."""
         return next((e.profile.name for e in self.job.extractors if e.profile.modality == "sound"), "")
 
     @cached_property
     def shots_features(self) -> str:
-        """Name of the features that are shots, if they are asked for; else empty."""
+        """Name of the requested features that are shots; empty if there are none."""
         return next((e.profile.name for e in self.job.extractors if e.profile.is_shots), "")
 
     @property
     def needs_frames(self) -> bool:
-        """True if features of the frames are asked for."""
+        """True if features of the frames are requested."""
         return bool(self.frame_extractors or self.shots_features)
 
     @property
     def needs_sound(self) -> bool:
-        """True if sound is asked for and still to come."""
+        """True if sound is requested and not complete."""
         return bool(self.sound_features) and self.sound_result is None and self.sound_failure is None
 
     @property
     def complete(self) -> bool:
-        """True if all rows have arrived and are computed."""
+        """True if all feature vectors have arrived and are computed."""
         if not self.needs_frames:
             return self.sound_result is not None
         return self.finished is not None and self.num_pending == 0
 
     def begin(self, decoder: str) -> None:
-        """Start a new attempt with ``decoder`` and drop the frames of the one before.
+        """Start a new attempt with ``decoder`` and drop the results of the previous one.
 
         Raises:
-            InvalidMessage: ``decoder`` is not one that this video may be decoded with.
+            InvalidMessage: ``decoder`` is not allowed for this video.
         """
         if decoder not in BACKENDS or decoder in self.excluded_decoders:  # else it could begin again forever
             raise InvalidMessage(f"beginning with {decoder[:20]!r}")
@@ -235,10 +236,10 @@ class VideoInProgress:
         self.thumbnails.append(Thumbnail(self.job.video_id, seconds, jpeg, self.source))
 
     def add_sound_block(self, content: bytes) -> None:
-        """Keep the next rows of sound (``log_mel.ROW``).
+        """Add the next rows of sound (``log_mel.ROW``).
 
         Raises:
-            InvalidMessage: A video has no such number of rows, or they are not whole.
+            InvalidMessage: There are too many rows, or the last one is incomplete.
         """
         num_rows, rest = divmod(len(content), ROW.itemsize)
         if rest or not 0 < num_rows <= MAX_SOUND_ROWS - sum(map(len, self.sound)):
@@ -246,14 +247,14 @@ class VideoInProgress:
         self.sound.append(np.frombuffer(content, dtype=ROW))
 
     def take_shots(self, content: bytes, detector: str) -> None:
-        """Keep the shots.
+        """Store the shots.
 
         Args:
             content: Rows of ``shots.ROW``.
             detector: Name and version of the library that found them.
 
         Raises:
-            InvalidMessage: A video has no such shots, or they were not asked for.
+            InvalidMessage: The shots are impossible or were not requested.
         """
         num_rows, rest = divmod(len(content), SHOT.itemsize)
         if rest or not 0 < num_rows <= MAX_SHOTS or not self.decoder or not self.shots_features:
@@ -267,10 +268,10 @@ class VideoInProgress:
         self.shots, self.shot_detector = rows, detector
 
     def finish_sound(self, result: SoundFinished) -> None:
-        """Take the summary at the end of the sound.
+        """Store the summary at the end of the sound.
 
         Raises:
-            InvalidMessage: The summary does not fit the rows that came.
+            InvalidMessage: The summary does not match the received rows.
         """
         num_rows = sum(map(len, self.sound))
         if num_rows == 0 or num_rows != result.num_rows:
@@ -280,10 +281,10 @@ class VideoInProgress:
         self.sound_result = result
 
     def finish_frames(self, finished: DecodingFinished) -> None:
-        """Take the summary at the end of the frames.
+        """Store the summary at the end of the frames.
 
         Raises:
-            InvalidMessage: The summary does not fit the rows that came.
+            InvalidMessage: The summary does not match the received windows.
         """
         pairs = zip(finished.num_frames, self.specs, strict=False)
         counts = [num_windows(frames, spec.window, spec.stride or spec.window) for frames, spec in pairs]
@@ -296,7 +297,7 @@ class VideoInProgress:
         self.finished = finished
 
     def result(self) -> Extracted:
-        """Return the features of sound and frames, and why either is missing."""
+        """Return the features of sound and frames, and the reasons for missing ones."""
         features: dict[str, VideoFeatures] = {}
         failures: dict[str, VideoError] = {}
         if self.sound_result:

@@ -1,1 +1,1 @@
-"""What is spoken in videos, and when: sandboxed decoders give sound, and a confined Whisper model makes text of it."""
+"""Speech recognition in videos: sandboxed decoders extract the sound, and a confined Whisper model transcribes it."""

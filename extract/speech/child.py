@@ -1,8 +1,8 @@
-"""The child process that recognises speech, so that whatever sound or weights do to the libraries ends here.
+"""The child process that recognises speech, which contains whatever sound or weights do to the libraries.
 
-It loads the libraries and opens the model's files, then forks a process that can open nothing itself
-(``decoding.sandbox``): that one reads the weights, and the sound as it comes. A process that computes on a GPU is not
-confined, since NVIDIA's driver opens devices. All this is Linux: elsewhere a single process does everything.
+It loads the libraries and opens the model's files. Then it forks a process that cannot open files itself
+(``decoding.sandbox``), which reads the weights and receives the sound. A process that computes on a GPU is not
+confined, since NVIDIA's driver opens devices. This works on Linux only; elsewhere a single process does everything.
 """
 
 import importlib
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     pass
 
 WINDOW_SECONDS = 30
-"""What Whisper hears at once."""
+"""Length of Whisper's input."""
 BATCH_WINDOWS = {"cpu": 4, "cuda": 16}
 """Windows that are recognised together. Between batches, the parent hears that work continues."""
 BEAM_SIZE = 5
@@ -48,7 +48,7 @@ MEMORY_BYTES, MEMORY_PER_WEIGHT = 6 << 30, 4
 
 
 def load_libraries() -> None:
-    """Import what the libraries would import on first use: by then they can open no file."""
+    """Import the modules that libraries would import at their first use, when they can no longer open files."""
     from faster_whisper import vad
 
     for module in ("numpy.fft", "numpy.ma"):
@@ -68,7 +68,7 @@ class SpeechRecogniser:
             num_threads: Threads on a CPU.
 
         Raises:
-            Exception: What the libraries raise for files that hold something else.
+            Exception: An error of the libraries for files of another kind.
         """
         from faster_whisper import BatchedInferencePipeline, WhisperModel
 
@@ -139,7 +139,7 @@ class SpeechRecogniser:
 
 
 def _in_part(segment: Any, window: SpeechWindow, start: int) -> RecognisedWindow:
-    """Return what was recognised in a window, with times of the part, given where the window lies in all speech."""
+    """Return the result of a window, with word times mapped from all speech to the part."""
     words = []
     for word in segment.words or ():
         begin, end = window.original(word.start * RATE - start, word.end * RATE - start)
@@ -149,8 +149,10 @@ def _in_part(segment: Any, window: SpeechWindow, start: int) -> RecognisedWindow
 
 
 def serve(connection: Connection, files: Mapping[str, BinaryIO], device: str, num_threads: int) -> None:
-    """Load the model, and answer one request after another: a message that says whether it is the last part of its
-    sound, and one with the samples."""
+    """Load the model and answer requests one after another.
+
+    A request is a message, which marks the last part of a sound, and a message with the samples.
+    """
 
     def heartbeat() -> None:
         connection.send_bytes(encode_answer())
@@ -203,7 +205,7 @@ def _serve_confined(connection: Connection, files: Mapping[str, BinaryIO], devic
 
 
 def main() -> None:
-    """Serve requests; the first message says which files to open, and on what to compute."""
+    """Serve requests; the first message names the files to open and the device."""
     for stop in (signal.SIGINT, signal.SIGTERM):  # the parent ends this process
         signal.signal(stop, signal.SIG_IGN)
     sandbox.limit_files()

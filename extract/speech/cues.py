@@ -7,11 +7,11 @@ from ...storage.captions.transcripts import TimedWord, TranscriptSegment
 MAX_SECONDS = 6.0
 """A segment that would last longer is ended. HowTo100M's captions last 4 s on average (Miech et al. 2019, Table 1)."""
 MIN_SENTENCE_SECONDS = 1.0
-"""A sentence that is shorter, such as "OK.", stays with the next one."""
+"""Minimum duration of a sentence; a shorter one, such as "OK.", is joined to the next one."""
 PAUSE_SECONDS = 1.0
 """A pause that ends a segment."""
 SENTENCE_ENDS = (".", "?", "!", "…", "。", "\uff1f", "\uff01", "।", "؟")
-"""Of scripts that Whisper writes; two are full-width."""
+"""Ends of sentences in the scripts that Whisper writes; two are full-width."""
 
 
 def segments_of(words: Sequence[tuple[str, float, float, float]]) -> list[TranscriptSegment]:
@@ -38,7 +38,7 @@ def _groups(words: Sequence[tuple[str, float, float, float]]) -> Iterator[list[t
 
 
 def _segment(group: Sequence[tuple[str, float, float, float]]) -> TranscriptSegment:
-    """Return a segment; it has a length, even if all of its words were put to one time."""
+    """Return a segment of positive length, even if all of its words have the same time."""
     start = group[0][1]
     end = max(group[-1][2], start + 0.1)
     return TranscriptSegment(

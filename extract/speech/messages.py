@@ -1,7 +1,7 @@
 """The requests to a recogniser's process and its answers, as JSON over a socket.
 
-Sound and weights come from strangers, so what the process answers is checked: ``parse_answer`` accepts only what a
-recogniser may answer about a part of this length.
+Sound and weights are untrusted, and so are the answers: ``parse_answer`` accepts only answers that are possible for a
+part of this length.
 """
 
 import json
@@ -14,12 +14,14 @@ from ..decoding.messages import InvalidMessage
 
 MAX_WINDOWS = 4096
 MAX_WORDS = 1024
-"""Words of a window: a model writes at most 448 tokens."""
+"""Maximum number of words of a window: a model writes at most 448 tokens."""
 MAX_WORD_CHARACTERS = 256
 MAX_WORDS_PER_SECOND = 32
-"""Of a part, besides ``MAX_WORDS``: 448 tokens of a window of 30 s, and half-full windows."""
+"""Maximum number of words of a part per second, in addition to ``MAX_WORDS``: 448 tokens for 30 s, in half-full
+windows.
+"""
 MIN_SHARE_DONE = 0.5
-"""Of a part: only its last span of speech, of 30 s at most, waits for the next part."""
+"""Minimum share of a part that is processed: only its last span of speech, of 30 s at most, waits for the next part."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class RecognisedWindow:
     log_probability: float
     """Mean of its tokens'."""
     compression_ratio: float
-    """Of the text: a text that repeats itself is compressed well."""
+    """Compression ratio of the text: repetitive text has a high one."""
     words: Sequence[tuple[str, float, float, float]]
     """(word with punctuation and the blank before it, start, end, probability)"""
 
@@ -40,7 +42,7 @@ class RecognisedPart:
     """The answer about a part of the sound."""
 
     num_done: int
-    """Samples of the part that are done with; the others are to be sent again with those that follow."""
+    """Number of processed samples of the part; send the others again with the next part."""
     language: str
     """Such as "en"; empty without speech."""
     language_probability: float
@@ -62,10 +64,10 @@ def encode_answer(answer: RecognisedPart | Loaded | None = None, *, problem: str
 
 
 def parse_answer(content: bytes, num_samples: int, rate: int) -> RecognisedPart | Loaded | str | None:
-    """Read an answer about a part of ``num_samples`` samples; a text says why it failed, None that work continues.
+    """Parse an answer about a part of ``num_samples`` samples: a text is a failure, None a heartbeat.
 
     Raises:
-        InvalidMessage: No recogniser answers this.
+        InvalidMessage: The answer is not valid.
     """
     try:
         values = json.loads(content)

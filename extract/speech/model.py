@@ -19,14 +19,16 @@ NEEDED_FILES = (WEIGHTS_FILE, "config.json", "tokenizer.json")
 VOCABULARIES = ("vocabulary.json", "vocabulary.txt")
 OPTIONAL_FILES = ("preprocessor_config.json",)
 MAX_WEIGHTS_BYTES, MAX_JSON_BYTES = 32 << 30, 64 << 20
-"""Of the weights, and of each other file. The largest Whisper has 6 GB in float32, and a tokenizer of 4 MB."""
+"""Maximum size of the weights, and of each other file. The largest Whisper has 6 GB in float32, and a tokenizer of 4
+MB.
+"""
 CONVERT = "ct2-transformers-converter"
-"""The program, of CTranslate2's package, that makes such a folder of a model of transformers."""
+"""The program of CTranslate2's package that converts a model of transformers to such a folder."""
 
 
 @dataclass(frozen=True)
 class SpeechModel:
-    """A Whisper model: its files, and what identifies it."""
+    """A Whisper model: its files and its identity."""
 
     name: str
     """``ORG/MODEL``, or the name of the folder."""
@@ -35,15 +37,15 @@ class SpeechModel:
     files: Mapping[str, Path]
     """{name that CTranslate2 expects: file}"""
     sha256: str
-    """Of the weights."""
+    """SHA-256 of the weights."""
 
     @property
     def key(self) -> str:
-        """16 hexadecimal digits that other weights, or other rules of what is kept, change."""
+        """16 hexadecimal digits that depend on the weights and on the rules of suppression."""
         return hashlib.sha256(f"{self.sha256} {RULES_VERSION}".encode()).hexdigest()[:16]
 
     def about(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what makes transcripts, to be stored with them."""
+        """Return the model and settings that make transcripts, to be stored with them."""
         libraries = {name: version(name) for name in ("faster-whisper", "ctranslate2", "onnxruntime", "av")}
         return {
             "model": self.name,
@@ -56,10 +58,10 @@ class SpeechModel:
 
 
 def find_model(weights: str) -> SpeechModel:
-    """Return a model by its folder, or by its name on the hub, from where it is downloaded if it is not here.
+    """Find a model by its folder or by its name on the hub; download it if it is not on this machine.
 
     Raises:
-        SettingError: There is no such folder or model, or something else is in it.
+        SettingError: There is no such folder or model, or it is of another kind.
     """
     if is_hub_name(weights):
         name = read_hub_name(weights)

@@ -19,7 +19,9 @@ from .model import SpeechModel
 
 COMMAND = "from vlalign.extract.speech.child import main; main()"
 SILENCE_SECONDS = 900.0
-"""A recogniser that sends nothing for this long hangs. The largest models take minutes for a batch on a CPU."""
+"""A recogniser that sends nothing for this long is considered hung. The largest models take minutes for a batch on a
+CPU.
+"""
 MAX_ANSWER_BYTES = 32 << 20
 
 
@@ -61,7 +63,7 @@ class Recogniser(ConfinedChild):
 
     @property
     def silence_seconds(self) -> float:
-        """A recogniser that sends nothing for this long hangs."""
+        """Seconds without a message after which a recogniser is considered hung."""
         return SILENCE_SECONDS
 
     def begin(self) -> None:

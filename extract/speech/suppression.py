@@ -1,9 +1,8 @@
-"""The decision which recognised text is kept: a model also writes fluent text about noise, music and languages that it
-does not know.
+"""Suppress unreliable text: a model also writes fluent text for noise, music and unknown languages.
 
-Before it comes to this, a detector of voices (Silero's) has left out silence, noise and music; no window is told what
-the one before said, so that nothing is repeated over and over; and the most probable text is taken, none is drawn.
-What remains is judged here by how sure the model was. ``docs/speech.md`` has the rates of both errors.
+Three earlier steps prevent most of it. A voice detector (Silero's) removes silence, noise and music. Windows are
+recognised without the text of the previous one, which prevents endless repetition. Decoding is beam search, without
+sampling. The rest is judged here by the model's confidence. ``docs/speech.md`` has the rates of both errors.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,36 +11,39 @@ from dataclasses import dataclass, field
 from .messages import RecognisedPart, RecognisedWindow
 
 RULES_VERSION = 1
-"""Part of what identifies a transcript's maker: raise it if other text is kept."""
+"""Part of the identity of a transcript's maker: increase it when other text is kept."""
 MAX_COMPRESSION = 2.4
 """Whisper's own limit (Radford et al. 2022, section 4.5): a text that is compressed better repeats itself."""
 MIN_LOG_PROBABILITY = -1.0
 """Whisper's own limit, for models that know many languages."""
 MIN_LOG_PROBABILITY_OF_ENGLISH, MIN_WORD_PROBABILITY_OF_ENGLISH = -0.7, 0.55
-"""For models that know English only, which make English of every language: calibrated in
-``tests/benchmarks/speech.py``."""
+"""Thresholds for English-only models, which write English for every language: calibrated in
+``tests/benchmarks/speech.py``.
+"""
 MAX_FOREIGN_SHARE = 0.5
-"""If such a model was unsure of more of a video's speech than this, the video is not English, and nothing is kept."""
+"""If an English-only model was unsure of a larger share of a video's speech, the video is not English and all text is
+dropped.
+"""
 
 REPEATED, UNSURE, NOT_ENGLISH = "text that repeats itself", "the model was unsure", "not English"
-"""Why speech is left out."""
+"""Reasons for dropping speech."""
 
 
 @dataclass(frozen=True)
 class KeptSpeech:
-    """What was recognised in a video, without what was left out."""
+    """The recognised speech of a video, without dropped text."""
 
     words: list[tuple[str, float, float, float]] = field(default_factory=list)
     """(word, start, end, probability), in order."""
     languages: dict[str, float] = field(default_factory=dict)
-    """{language: seconds of speech}, the most spoken one first."""
+    """{language: seconds of speech}, the longest first."""
     language_probability: float | None = None
     left_out: dict[str, float] = field(default_factory=dict)
     """{reason: seconds of speech}"""
 
 
 def why_left_out(window: RecognisedWindow, *, is_multilingual: bool) -> str:
-    """Return why the text of a window is not kept; empty if it is."""
+    """Return the reason why a window's text is dropped; empty if it is kept."""
     if window.compression_ratio > MAX_COMPRESSION:
         return REPEATED
     if window.log_probability < (MIN_LOG_PROBABILITY if is_multilingual else MIN_LOG_PROBABILITY_OF_ENGLISH):
@@ -53,10 +55,10 @@ def why_left_out(window: RecognisedWindow, *, is_multilingual: bool) -> str:
 
 
 def keep_speech(parts: Sequence[tuple[float, RecognisedPart]], *, is_multilingual: bool) -> KeptSpeech:
-    """Return what is kept of a video.
+    """Return the reliable speech of a video.
 
     Args:
-        parts: The second at which each part begins, and what was recognised in it.
+        parts: (start second, recognised speech) of each part.
         is_multilingual: Whether the model knows other languages than English.
     """
     words: list[tuple[str, float, float, float]] = []

@@ -1,4 +1,4 @@
-"""The speech of one video: sound from the sandboxed decoder, a part at a time, to the recogniser."""
+"""The speech of one video: the sandboxed decoder sends sound in parts to the recogniser."""
 
 import contextlib
 import time
@@ -23,7 +23,7 @@ from .settings import DEFAULT_MODEL
 from .suppression import keep_speech
 
 PART_SECONDS = 300
-"""Sound that is held at once: 10 MB. What is spoken at its end is recognised with the next part."""
+"""Length of a part of sound in memory: 10 MB. Speech at its end is recognised with the next part."""
 SAMPLE_BYTES = 2
 
 
@@ -127,7 +127,7 @@ def transcribe_video(path: Path | str, *, weights: str = DEFAULT_MODEL, device: 
 def _recognised_parts(
     path: Path, decoder: DecodeProcess, recogniser: Recogniser, folders: Sequence[str] | None
 ) -> tuple[SamplesFinished, list[tuple[float, RecognisedPart]]]:
-    """Return the decoder's summary, and what was recognised in each part with the second at which it begins."""
+    """Return the decoder's summary, and (start second, recognised speech) of each part."""
     decoder.start(Request(str(path), [], samples=True, folders=folders))
     recogniser.begin()
     parts: list[tuple[float, RecognisedPart]] = []
@@ -151,7 +151,7 @@ def _recognised_parts(
             parts.append((first / RATE, part))
             rest = b"".join(blocks)[part.num_done * SAMPLE_BYTES :]
             blocks, num_waiting, first = [rest], num_waiting - part.num_done, first + part.num_done
-            decoder.last_heard = time.monotonic()  # nobody listened meanwhile
+            decoder.last_heard = time.monotonic()  # it was not read in the meantime
     if num_waiting:
         parts.append((first / RATE, recogniser.recognise(blocks, is_last=True)))
     return message, parts

@@ -1,7 +1,7 @@
-"""The cutting of sound into windows that a model of speech takes, as pure functions of where speech is.
+"""Cut sound into windows for a speech model: pure functions of the positions of speech.
 
-A window is 30 s of speech at most, without the silence between its spans: it was measured that single words far apart
-are recognised better side by side, and that it takes less time.
+A window is at most 30 s of speech, without the silence between its spans. In measurements, distant single words are
+recognised better, and in less time, when they are joined.
 """
 
 from collections.abc import Sequence
@@ -28,9 +28,9 @@ class SpeechWindow:
         return sum(span.end - span.start for span in self.spans)
 
     def original(self, start: float, end: float) -> tuple[float, float]:
-        """Return where a word lies in the sound, given where it lies in the window; both in samples.
+        """Map a word's position in the window to its position in the sound; both in samples.
 
-        It is put into the span that its middle lies in, and cut at the ends of that.
+        The word belongs to the span that contains its middle, and is cut at the ends of the span.
         """
         middle, before = (start + end) / 2, 0
         for span in self.spans:
@@ -43,14 +43,14 @@ class SpeechWindow:
 
 
 def settled_spans(spans: Sequence[Span], num_samples: int, margin: int, *, is_last: bool) -> tuple[list[Span], int]:
-    """Return the spans of speech that are complete, and the sample up to which the sound is done with.
+    """Return (complete spans of speech, number of processed samples).
 
-    [10..50, 60..100] of 100 samples  ->  [10..50] and 60: the second one may go on in the next part.
+    [10..50, 60..100] of 100 samples  ->  [10..50] and 60: the second one may continue in the next part.
 
     Args:
-        spans: Where speech is in a part of the sound.
+        spans: Positions of speech in a part of the sound.
         num_samples: Length of the part.
-        margin: Samples at the end of a silent end that are looked at again: a word may just begin there.
+        margin: Samples at the end of trailing silence to process again: a word may just begin there.
         is_last: Whether no sound follows.
     """
     if is_last:
@@ -61,7 +61,7 @@ def settled_spans(spans: Sequence[Span], num_samples: int, margin: int, *, is_la
 
 
 def plan_windows(spans: Sequence[Span], max_samples: int) -> list[SpeechWindow]:
-    """Join spans, each of ``max_samples`` at most, to windows of ``max_samples`` at most, in their order."""
+    """Join spans, each of at most ``max_samples``, into windows of at most ``max_samples``, in their order."""
     windows: list[list[Span]] = []
     length = 0
     for span in spans:

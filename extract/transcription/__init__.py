@@ -1,1 +1,1 @@
-"""Transcripts of the videos of a data set: what is spoken, or the text in frames."""
+"""Transcripts of the videos of a data set: speech, or text in frames."""

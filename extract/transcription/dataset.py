@@ -69,12 +69,12 @@ class TranscriptionTask:
     video_id: str
     path: Path
     folders: Sequence[str]
-    """Where the file must lie when it is opened."""
+    """Folders that must contain the file when it is opened."""
 
 
 @dataclass(frozen=True)
 class TranscriptionOutcome:
-    """What became of a video: it has a transcript or failed."""
+    """The outcome of a video: a transcript or a failure."""
 
     video_id: str
     transcript: Transcript | None
@@ -86,7 +86,7 @@ Transcribe = Callable[[TranscriptionTask], TranscriptionOutcome]
 
 
 class Spread(Protocol):
-    """Calls a function with each of some items, on other machines; yields the results as they are done."""
+    """Calls a function for each item on other machines; yields the results in order of completion."""
 
     def __call__(
         self, call: Transcribe, items: Iterable[TranscriptionTask], *, doing: str
@@ -98,24 +98,25 @@ class Spread(Protocol):
 Model = SpeechModel | TextModel
 
 _transcribers: dict[tuple[str, str, int], Transcriber | TextTranscriber] = {}
-"""The processes of this one, kept from video to video: {key of the model, device, number of threads: them}."""
+"""Transcribers of this process, reused for many videos: {(key of the model, device, number of threads): transcriber}.
+"""
 
 
 @dataclass(frozen=True)
 class TranscribeVideos:
-    """Transcribes one video after another, in processes that are kept for the next one."""
+    """Transcribes one video after another, in processes that are reused."""
 
     model: Model
     device: str
     num_threads: int = field(default_factory=available_cores)
-    """Of the recogniser of speech; text is read by one."""
+    """Number of threads of the speech recogniser; text is read by one."""
 
     @property
     def _key(self) -> tuple[str, str, int]:
         return self.model.key, self.device, self.num_threads
 
     def __call__(self, task: TranscriptionTask) -> TranscriptionOutcome:
-        """Return what became of a video.
+        """Transcribe a video and return its outcome.
 
         Raises:
             UserError: The model cannot be loaded.
@@ -219,12 +220,12 @@ def transcribe_dataset(
 
 
 def _check_same_model(model: Model, others: Mapping[str, int], describe: Callable[[str], Mapping[str, Any]]) -> None:
-    """Raise ``UserError`` if transcripts of another model are there.
+    """Raise ``UserError`` if there are transcripts of another model.
 
     Args:
-        model: The model that is asked for.
+        model: The requested model.
         others: {key of another model: number of its transcripts}
-        describe: Returns what made the transcripts with a key.
+        describe: Returns the model and settings with a key.
     """
     if not others:
         return
@@ -252,15 +253,15 @@ def pending_videos(
     *,
     only_failed: bool = False,
 ) -> list[TranscriptionTask]:
-    """Return the videos whose file has no transcript of a model, and did not fail for a reason of its own.
+    """Return the videos without a transcript of a model, except videos that failed for a permanent reason.
 
     Args:
         dataset: The data set.
         videos: Its videos, all on this machine.
         store: Its transcripts.
-        log: The videos that failed.
+        log: The failed videos.
         key: Key of the model.
-        only_failed: Return those that failed instead, for whatever reason.
+        only_failed: Return all failed videos instead.
     """
     folders = AllowedFolders.of(dataset).folders
 
@@ -287,7 +288,7 @@ def pending_videos(
 def _other_models(store: TranscriptStore, listed: Collection[str], key: str) -> dict[str, int]:
     """Return {key of another model: number of its transcripts of listed videos}.
 
-    A deleted video that comes back is transcribed again if its transcript is of another model.
+    A video that was deleted and restored is transcribed again if its transcript is of another model.
     """
     places = [place for video_id, place in store.places.items() if video_id in listed and place.model != key]
     return dict(Counter(place.model for place in places))
@@ -304,7 +305,7 @@ def _is_outdated(place: TranscriptPlace, file: VideoFile, key: str) -> bool:
 
 
 class _Work:
-    """The work of one call, and what became of it."""
+    """The work and the results of one call."""
 
     def __init__(
         self,
@@ -321,7 +322,7 @@ class _Work:
         self.duration_seconds = 0.0
 
     def run(self, tasks: Sequence[TranscriptionTask], spread: Spread | None) -> None:
-        """Transcribe the videos and store each transcript as it is done."""
+        """Transcribe the videos, and store each transcript when it is finished."""
         is_text = isinstance(self._model, TextModel)
         device = "cpu" if is_text or spread is not None else chosen_device(self._settings.device)
         if lacking := sandbox.missing_protections():
@@ -343,7 +344,7 @@ class _Work:
     def _take(self, outcome: TranscriptionOutcome) -> None:
         if outcome.failure is not None:
             self._log.append({outcome.video_id: outcome.failure})
-            self._store.remove([outcome.video_id])  # of another model, or of what the file had before
+            self._store.remove([outcome.video_id])  # of another model, or of the file's previous content
             self._problems.add(f"video {outcome.video_id!r}: {outcome.failure.kind}: {outcome.failure.message}")
         if outcome.transcript is None:
             return
@@ -362,7 +363,7 @@ class _Work:
 
 
 def chosen_device(name: str) -> str:
-    """Return the device that a name means.
+    """Return the device with a name.
 
     Raises:
         SettingError: There is no such device.

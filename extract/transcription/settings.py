@@ -1,4 +1,4 @@
-"""Settings of a transcription. Imports nothing heavy."""
+"""Settings of a transcription. Heavy imports are deferred."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
-"""Comparison of two sets of rows of one video: by the numbers, were they made in the same way? Nothing is decoded here.
+"""Compare two sets of feature vectors of one video: were they made in the same way?
 
-All rows of one network are alike, so a cosine says little. What is measured is the distance between rows that belong
-together, in units of the distance between rows of different videos. What decides is which way of making rows theirs are
-nearest to: ours, or another.
+All vectors of one network are similar, and their cosine is not informative. Therefore the distance between matching
+vectors is measured, in units of the distance between vectors of different videos. The verdict depends on the recipe
+whose vectors are nearest to theirs: ours, or another. Nothing is decoded here.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -15,28 +15,28 @@ from .pair import DROPPED, NEARER, ODD_ROW, FeaturePair, paired_distances
 
 SAME, DIFFERENT, NOT_TOLD = "same", "DIFFERENT", "CANNOT BE TOLD"
 CLOSE = 0.2
-"""Rows of the same recipe are at most this far apart, if unrelated rows are 1 apart."""
+"""Maximum distance of vectors of the same recipe; unrelated vectors have distance 1."""
 MAX_POOLED_ROWS = 64
-"""A mean or a maximum needs all rows of a video; for a longer video nothing is computed."""
+"""Maximum number of vectors of a video for which a mean or maximum over all vectors is computed."""
 OUR_RECIPE = "our recipe"
 UNEXPLAINED = "no cause known here explains it"
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A way in which their rows may have been made, and what it makes of our video."""
+    """A recipe that may have made their vectors, and its vectors of our video."""
 
     name: str
     rows: np.ndarray
-    """[N, D]: the rows that were asked for."""
+    """[N, D]: the requested vectors."""
     ours: bool = False
     """True for our own recipe, computed less precisely."""
     another_rate: bool = False
-    """True if it gives another number of rows."""
+    """True if it yields another number of vectors."""
 
 
 Alternatives = Callable[[Sequence[int], int], Iterable[Hypothesis]]
-"""(indices of rows of the video, number of their rows) -> hypotheses with these rows."""
+"""(indices of the video's vectors, number of their vectors) -> hypotheses with these vectors."""
 
 
 @dataclass(frozen=True)
@@ -47,30 +47,31 @@ class Comparison:
     """Ours."""
     num_their_rows: int
     distance: float
-    """Root mean square over the rows that both have. 0: equal; 1: as far apart as rows of different videos; nan: there
-    are no rows of other videos."""
+    """Root mean square over the common vectors. 0: equal; 1: as far apart as vectors of different videos; nan: there
+    are no vectors of other videos.
+    """
     largest: float
-    """Distance of the row that differs most."""
+    """Distance of the vector that differs most."""
     verdict: str
     notes: list[str]
     cause: str = ""
-    """The one hypothesis that explains the difference."""
+    """The only hypothesis that explains the difference; empty if there is none or several."""
 
     @property
     def same(self) -> bool:
-        """True if the rows were made in the same way."""
+        """True if the vectors were made in the same way."""
         return self.verdict == SAME
 
 
 @dataclass
 class _Explanations:
-    """Squared distances of their rows from what each recipe makes of our video."""
+    """Squared distances between their vectors and each recipe's vectors of our video."""
 
     own: dict[str, float]
     """Distances of our own recipe, computed more or less precisely."""
     others: dict[str, float]
     from_ours: dict[str, float] = field(default_factory=dict)
-    """Squared distances of the recipes' rows from ours."""
+    """Squared distances between the recipes' vectors and ours."""
     rates: set[str] = field(default_factory=set)
     """Recipes with another rate."""
 
@@ -100,24 +101,23 @@ def compare(
     alternatives: Alternatives | None,
     known: Collection[str] = (),
 ) -> Comparison:
-    """Compare two sets of rows of one video.
+    """Compare two sets of feature vectors of one video.
 
     Args:
         ours: Our features of the video.
-        theirs: Their rows [T, D], or [D] for one row a video.
-        others: Our rows [N, D] of other videos. If there are none, the video's own rows stand in for them.
-        alternatives: Makes rows in other ways; None if nothing can be computed.
-        known: Hypotheses that alone explained other videos. If one of them explains this video exactly, no more are
-        tried.
+        theirs: Their vectors [T, D], or [D] for one vector a video.
+        others: Our vectors [N, D] of other videos; if there are none, vectors of this video are used instead.
+        alternatives: Computes vectors by other recipes; None if this is impossible.
+        known: Hypotheses that explained other videos. If one of them explains this video exactly, no others are tried.
 
     Raises:
-        UserError: The rows cannot be compared.
+        UserError: The vectors cannot be compared.
     """
     return _Judge(FeaturePair(ours, theirs, others)).judge(alternatives, known)
 
 
 class _Judge:
-    """Decides on a pair of rows."""
+    """Reaches a verdict on a pair of vector sets."""
 
     def __init__(self, pair: FeaturePair) -> None:
         self._pair = pair
@@ -141,7 +141,7 @@ class _Judge:
             return self._verdict(SAME)
         if level := pair.other_level():
             return self._verdict(DIFFERENT, level)
-        # Rows times a number are not in another order, though small rows lie near to each other.
+        # Vectors times a number are not in another order, though small vectors are near to each other.
         order = {} if pair.describe_scale() else pair.other_order()
         if any(distance <= ODD_ROW * pair.tolerance.mean() for distance in order.values()):
             return self._verdict(DIFFERENT, f"theirs have {min(order, key=order.__getitem__)}")
@@ -152,7 +152,7 @@ class _Judge:
         return self._nearest(order, alternatives, known)
 
     def _nearest(self, order: dict[str, float], alternatives: Alternatives, known: Collection[str]) -> Comparison:
-        """Judge rows that are not equal to ours: which way of making them are they nearest to?"""
+        """Judge vectors that differ from ours by the recipe that they are nearest to."""
         pair = self._pair
         indices = pair.rows_to_try()
         compared = [0] if pair.pool else indices

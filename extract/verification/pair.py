@@ -1,4 +1,4 @@
-"""The rows of one video, ours and theirs, in the same form, and what can be read from the two alone."""
+"""The feature vectors of one video, ours and theirs, in the same form, and the facts that follow from them alone."""
 
 from collections.abc import Callable
 
@@ -8,28 +8,27 @@ from ...storage.common.errors import UserError
 from ...storage.records import VideoFeatures
 
 NEARER = 2
-"""One way of making rows explains theirs better than another if its rows are this many times as near to theirs."""
+"""A recipe explains their vectors better than another if its vectors are this many times as near."""
 ROUNDED_TWICE = 0.5
 """Mean squared distance of two float16 roundings of one number, in steps of float16: 1/6 on average, plus a margin."""
 ODD_ROW = 16
-"""Among rows that are mostly equal, a row is another one if its squared distance is this many times that of
-rounding."""
+"""Among mostly equal vectors, one is different if its squared distance is this many times the rounding's."""
 MAX_SHIFT = 8
 TRIED_ROWS = 5
-"""Rows of a video for which other ways of making them are computed."""
+"""Number of a video's vectors that are recomputed by other recipes."""
 MAX_ORDERED_ROWS = 5000
-"""To find another order, each row is compared with each, but only up to this many rows."""
+"""Maximum number of vectors in the search for another order, which compares all pairs."""
 SAMPLED_ROWS = 256
-"""Rows of a video from which the distance of unrelated rows is taken."""
+"""Number of a video's vectors used to estimate the distance of unrelated vectors."""
 FLOAT32_NOISE = 1e-5
-"""Difference of float32 sums between machines and batches, relative to a row's length."""
+"""Difference of float32 sums between machines and batches, relative to a vector's length."""
 DROPPED = "the last window was dropped"
 
 POOLS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "mean": lambda rows: rows.mean(axis=0, keepdims=True),
     "maximum": lambda rows: rows.max(axis=0, keepdims=True),
 }
-"""Ways in which all rows [T, D] of a video become one, [1, D]."""
+"""Functions that pool all vectors [T, D] of a video into one, [1, D]."""
 
 
 class FeaturePair:
@@ -48,15 +47,15 @@ class FeaturePair:
     """
 
     def __init__(self, ours: VideoFeatures, theirs: np.ndarray, others: np.ndarray) -> None:
-        """Bring both to one form.
+        """Convert both to the same form.
 
         Args:
             ours: Our features of the video.
-            theirs: Their rows [T', D], or [D].
-            others: Our rows [N, D] of other videos; may be empty.
+            theirs: Their vectors [T', D], or [D].
+            others: Our vectors [N, D] of other videos; may be empty.
 
         Raises:
-            UserError: Their rows have another width, or contain non-finite values.
+            UserError: Their vectors have another width, or contain non-finite values.
         """
         raw = ours.features.astype(np.float32)
         self.ours, self.num_rows = ours, len(raw)
@@ -98,7 +97,7 @@ class FeaturePair:
         self.relative_distances = self.distances / self.tolerance[:num_common]
 
     def _pool_of(self, raw: np.ndarray, may_be_first: bool) -> str:
-        """Return how many rows became one; empty if theirs are not one row, or are our first."""
+        """Return the name of their pooling; empty if they have several vectors, or one that equals our first."""
         if len(self.their_rows) > 1 or len(raw) == 1:
             return ""
         distances = {
@@ -112,26 +111,26 @@ class FeaturePair:
         return unit(rows) if self._normalised else rows
 
     def pooled_and_normalised(self, rows: np.ndarray) -> np.ndarray:
-        """Bring raw rows of ours to the form of theirs."""
+        """Convert our raw vectors to the form of theirs."""
         rows = rows.astype(np.float32)
         return self._scale(POOLS[self.pool](rows) if self.pool else rows)
 
     def format_distance(self, squared: float) -> str:
-        """Return a squared distance as text, in units of the distance of unrelated rows."""
+        """Format a squared distance in units of the distance of unrelated vectors."""
         return f"{np.sqrt(squared / self.unrelated):.4f}" if self.unrelated > 0 else f"{np.sqrt(squared):.3g} unscaled"
 
     @property
     def most_are_equal(self) -> bool:
-        """True if at least half of the rows are equal but for rounding."""
+        """True if at least half of the vectors are equal, apart from rounding."""
         return bool(np.sort(self.relative_distances)[(len(self.relative_distances) - 1) // 2] <= 1)
 
     @property
     def all_are_equal(self) -> bool:
-        """True if all rows are equal but for rounding."""
+        """True if all vectors are equal, apart from rounding."""
         return self.most_are_equal and bool(self.relative_distances.max() <= ODD_ROW)
 
     def why_equal_is_not_enough(self) -> str:
-        """Say why equal rows prove nothing, if other rows are equal to them also; empty if they prove something."""
+        """Explain why equal vectors prove nothing, if other vectors also equal them; empty if they prove something."""
         if self.unrelated <= ODD_ROW * self.tolerance.mean():
             return "the rows are equal, but there are no rows of other videos that differ from them"
         rows = self.our_rows
@@ -140,7 +139,7 @@ class FeaturePair:
         return ""
 
     def other_count(self) -> str:
-        """Say which rows only one of the two has; empty if none."""
+        """Describe the vectors that only one side has; empty if there are none."""
         more = len(self.their_rows) - len(self.our_rows)
         if more == -1:
             return DROPPED
@@ -152,7 +151,7 @@ class FeaturePair:
         return f"theirs has {abs(more)} rows {'more' if more > 0 else 'fewer'} at the end" if more else ""
 
     def other_order(self) -> dict[str, float]:
-        """Return {what their rows have: squared distance} if they are much nearer to our rows of other positions."""
+        """Return {description: squared distance} if their vectors are much nearer to ours at other positions."""
         if shifted := self._shifted():
             return shifted
         our_rows, their_rows, num_rows = self.our_rows, self.their_rows, len(self.distances)
@@ -166,21 +165,20 @@ class FeaturePair:
         return {name: float(least.mean())} if moved.sum() > 1 else {}
 
     def _shifted(self) -> dict[str, float]:
-        """Return the shift that brings their rows nearest to ours, if it brings them much nearer."""
+        """Return the best shift of their vectors, if it brings them much nearer to ours."""
         our_rows, their_rows, num_rows = self.our_rows, self.their_rows, len(self.distances)
         distances = {}
         for shift in (s for s in range(-MAX_SHIFT, MAX_SHIFT + 1) if s and 2 * abs(s) <= num_rows):
             a, b = our_rows[max(-shift, 0) :], their_rows[max(shift, 0) :]
             both = min(len(a), len(b))
-            # Not the mean: a few other rows do not make the rest come earlier or later. Nor do a few that fit by
-            # chance.
+            # Not the mean: a few differing vectors do not shift the rest. Nor do a few that match by chance.
             distance = float(np.quantile(paired_distances(a[:both], b[:both]), 0.8))
             if NEARER**2 * distance <= np.median(self.distances):
                 distances[f"rows {abs(shift)} places {'later' if shift > 0 else 'earlier'}"] = distance
         return dict([min(distances.items(), key=lambda item: item[1])]) if distances else {}
 
     def other_level(self) -> str:
-        """Say whether theirs are ours plus a constant: decibels of another reference, such as each file's maximum."""
+        """Describe a constant offset between theirs and ours, such as decibels relative to each file's maximum."""
         num_rows = len(self.distances)
         differences = self.their_rows[:num_rows] - self.our_rows[:num_rows]
         level = float(np.median(differences))
@@ -189,7 +187,7 @@ class FeaturePair:
         return f"their values are ours {level:+.2f} throughout: another reference"
 
     def describe_scale(self) -> str:
-        """Say whether theirs are ours times a number."""
+        """Describe a constant factor between theirs and ours."""
         num_rows = len(self.distances)
         our_rows = self.our_rows[:num_rows].astype(np.float64)
         their_rows = self.their_rows[:num_rows].astype(np.float64)
@@ -201,14 +199,14 @@ class FeaturePair:
         return f"their rows are {ratio:.3g} times as long"
 
     def odd_rows(self) -> list[str]:
-        """Say which rows differ, if most do not."""
+        """List the vectors that differ, if most do not."""
         odd = np.flatnonzero(self.relative_distances > ODD_ROW)
         if not self.most_are_equal:
             return []
         return [f"{len(odd):,} of {len(self.relative_distances):,} rows differ, from row {odd[0]} on"]
 
     def rows_to_try(self) -> list[int]:
-        """Return the rows to examine: the one that differs most, and some of the others that differ."""
+        """Return the indices of vectors to recompute: the one that differs most, and some others that differ."""
         if self.pool:
             return list(range(self.num_rows))
         odd = np.arange(len(self.distances))
@@ -219,29 +217,29 @@ class FeaturePair:
 
 
 def squared_distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return the squared distances [M, N] of all pairs of rows of [M, D] and [N, D]."""
+    """Return the squared distances [M, N] of all pairs of vectors of [M, D] and [N, D]."""
     a, b = a.astype(np.float64), b.astype(np.float64)
-    centre = a.mean(axis=0)  # what all rows have in common would only cost digits
+    centre = a.mean(axis=0)  # the common mean would only cost precision
     a, b = a - centre, b - centre
     return np.maximum((a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2 * a @ b.T, 0)
 
 
 def paired_distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return the squared distances [N] of rows that belong together, of [N, D] and [N, D]."""
+    """Return the squared distances [N] of matching vectors of [N, D] and [N, D]."""
     return ((a.astype(np.float64) - b) ** 2).sum(axis=1)
 
 
 def float16_steps(rows: np.ndarray) -> np.ndarray:
-    """Return the squared distance [N] between neighbouring float16 numbers, summed over each row of [N, D]."""
+    """Return the squared distance [N] of neighbouring float16 numbers, summed over each vector of [N, D]."""
     _, exponents = np.frexp(rows.astype(np.float64))
     return (np.ldexp(1.0, np.maximum(exponents - 11, -24)) ** 2).sum(axis=1)
 
 
 def unit(rows: np.ndarray) -> np.ndarray:
-    """Return rows [N, D] scaled to length 1."""
+    """Return vectors [N, D] scaled to length 1."""
     return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
 
 
 def is_unit(rows: np.ndarray) -> bool:
-    """Return whether all rows have length 1."""
+    """Return whether all vectors have length 1."""
     return np.allclose(np.linalg.norm(rows, axis=1), 1, atol=2e-3)

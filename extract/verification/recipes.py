@@ -1,4 +1,4 @@
-"""Other ways of making an extractor's rows, among those that are often met."""
+"""Common alternative recipes for an extractor's feature vectors."""
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
@@ -52,22 +52,21 @@ FILLS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
         frames[valid - 1 : valid], len(frames) - valid, axis=0
     ),
 }
-"""{what fills a last window that is not full: (frames, number of real ones) -> the others}"""
+"""{tail rule of the last window: (frames, number of real ones) -> fill frames}"""
 
 
 def read_windows(
     path: Path, specs: list[FrameSpec], indices: Sequence[int]
 ) -> tuple[list[dict[int, np.ndarray]], list[int]]:
-    """Decode some rows of a video.
+    """Decode some windows of a video.
 
     Args:
         path: The video.
-        specs: What each recipe needs.
-        indices: The rows to keep.
+        specs: The frames that each recipe needs.
+        indices: Indices of the windows to return.
 
     Returns:
-        For each of ``specs``, {index: frames of that row, [T, H, W, 3] or [H, W, 3]}, and the number of all
-        rows.
+        For each of ``specs``, {index: frames of the window, [T, H, W, 3] or [H, W, 3]}, and the number of all windows.
 
     Raises:
         VideoError: The video cannot be decoded.
@@ -109,7 +108,7 @@ class _Variant:
 
 
 class Recipes:
-    """The other ways in which an extractor's rows may have been made."""
+    """The alternative recipes that may have made an extractor's feature vectors."""
 
     def __init__(self, extractor: Extractor) -> None:
         self.extractor = extractor
@@ -124,14 +123,14 @@ class Recipes:
         return replace(self.extractor, network=network.to(torch.bfloat16), profile=profile)
 
     def alternatives(self, path: Path, ours: VideoFeatures, embedded: bool = False) -> Alternatives:
-        """Return what makes a video's rows in other ways.
+        """Return a function that computes a video's feature vectors by other recipes.
 
-        The video is decoded once, in every size and at every rate that fits.
+        The video is decoded once, for all sizes and rates that are possible.
 
         Args:
             path: The video.
             ours: Our features of it.
-            embedded: Rows are those of the network's ``video_embedding``.
+            embedded: Vectors are the output of the network's ``video_embedding``.
         """
 
         def hypotheses(indices: Sequence[int], num_rows: int) -> Iterator[Hypothesis]:

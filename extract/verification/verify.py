@@ -24,22 +24,22 @@ from .compare import Alternatives, Comparison, compare
 from .recipes import Recipes
 
 OTHER_VIDEOS, OTHER_ROWS = 64, 4
-"""Number of videos, and of rows of each, that stand for unrelated rows."""
+"""Number of videos, and of vectors of each, that represent unrelated vectors."""
 
 
 @dataclass(frozen=True)
 class VideoVerdict:
-    """The result of the comparison of one video."""
+    """The comparison's result for one video."""
 
     video_id: str
     comparison: Comparison | None
     """None if the video could not be compared."""
     failure: str = ""
-    """Why it could not be compared."""
+    """Reason why it could not be compared."""
 
     @property
     def same(self) -> bool:
-        """True if the rows were made in the same way."""
+        """True if the vectors were made in the same way."""
         return self.comparison is not None and self.comparison.same
 
 
@@ -143,7 +143,7 @@ class _Verifier:
 
 
 def sample_rows(store: Store) -> dict[str, np.ndarray]:
-    """Return a few rows of a few videos, [rows, D] each, by video id."""
+    """Return a few feature vectors of a few videos, {video id: [rows, D]}."""
     sample = {}
     for video_id in sorted(store.video_ids())[:OTHER_VIDEOS]:
         rows = store.get(video_id).features

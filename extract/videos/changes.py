@@ -1,7 +1,7 @@
-"""Changes of synchronised folders: pure functions from the list of videos and a look at the files to a new list.
+"""Changes of synchronised folders: pure functions of the list of videos and the files found.
 
-A video is its content. It keeps its id, and so its features and captions, wherever its file is moved and however it is
-renamed. A file whose content is new keeps the id that its path had, or gets one of its own.
+A video is identified by its content. It keeps its id, and with it its features and captions, when its file is moved or
+renamed. A file with new content keeps the id of its path, or gets a new id.
 """
 
 import os
@@ -34,11 +34,11 @@ class Changes:
     videos: list[VideoRecord] = field(default_factory=list)
     """All videos of the data set."""
     files: dict[str, SyncedFile] = field(default_factory=dict)
-    """What to remember of the files, by path."""
+    """{path: facts to remember about the file}."""
     new: list[str] = field(default_factory=list)
     """Ids of new videos."""
     changed: list[str] = field(default_factory=list)
-    """Ids of videos whose files have another content."""
+    """Ids of videos whose files have new content."""
     renamed: list[Renamed] = field(default_factory=list)
     removed: list[RemovedVideo] = field(default_factory=list)
     returned: list[str] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Known:
     """Files as they were seen before, by path."""
     removed: Mapping[str, RemovedVideo]
     source_of: Callable[[str], str]
-    """Returns the identity of the file that a video's features were made from; empty if there are none."""
+    """Returns the identity of the file that a video's features were made from; empty if it has none."""
 
 
 def find_changes(
@@ -74,14 +74,14 @@ def find_changes(
     identity: Callable[[str], str],
     is_copy: Callable[[str, str], bool],
 ) -> Changes:
-    """Compare folders with what is known of them.
+    """Compare folders with their known state.
 
     Args:
-        known: The videos so far.
-        looks: What is in each folder. Of a file that two folders have, the first look counts.
-        kept: Paths that stay listed although they are not among the files.
-        identity: Returns the identity of a file's content; empty if it cannot be read. Called for files only whose size
-            or time is new, in threads.
+        known: The known videos and files.
+        looks: The files found in each folder. If two folders have the same file, the first counts.
+        kept: Paths that stay listed although their files were not found.
+        identity: Returns the identity of a file's content; empty if it cannot be read. Called only for files with a new
+            size or time, in threads.
         is_copy: Returns whether two files of the same identity have the same content.
     """
     return _Comparison(known, looks, kept, identity, is_copy).changes
@@ -106,10 +106,10 @@ class _Comparison:
         self.id_at = {path: video_id for video_id, path in known.path_of.items()}
         self.before = {video_id: self._source_before(video_id) for video_id in known.path_of}
         self.now: dict[str, str] = {}
-        """{path: identity of what is there now}"""
+        """{path: identity of its current file}"""
         self._read(identity)
         self.id_of: dict[str, str] = {}
-        """{path: id}, as it is decided."""
+        """{path: id}, as decided so far."""
         self._keep_what_is_the_same(kept)
         not_at_their_paths = [*self._missing(looks, kept), *self._replaced()]
         self._follow_renamed(not_at_their_paths)
@@ -146,7 +146,7 @@ class _Comparison:
                 self.changes.copies[path] = before.copy_of  # a backup, while the disk of the original is away
 
     def _missing(self, looks: Sequence[FolderLook], kept: Collection[str]) -> list[str]:
-        """Return the ids of the videos of the folders whose files are not there, also if that has a reason."""
+        """Return the ids of the folders' videos whose files were not found, for whatever reason."""
         tops = tuple(look.folder.path.rstrip("/") + "/" for look in looks)
         return [
             video_id
@@ -155,7 +155,7 @@ class _Comparison:
         ]
 
     def _replaced(self) -> list[str]:
-        """Return the ids of the videos whose files have another content now."""
+        """Return the ids of the videos whose files have new content."""
         return [
             video_id
             for video_id, path in self.known.path_of.items()
@@ -166,7 +166,7 @@ class _Comparison:
         return [path for path in self.now if path not in self.id_of and path not in self.changes.copies]
 
     def _follow_renamed(self, not_at_their_paths: Sequence[str]) -> None:
-        """Give files whose content a video had elsewhere the id of that video."""
+        """Give each moved file the id of the video with its content."""
         changes, known = self.changes, self.known
         old_path = {video_id: video.path for video_id, video in known.removed.items()} | dict(known.path_of)
         source_of = {video_id: video.source for video_id, video in known.removed.items()} | self.before
@@ -174,7 +174,7 @@ class _Comparison:
         lost: dict[str, list[str]] = defaultdict(list)
         for video_id in [*not_at_their_paths, *removed]:
             lost[source_of[video_id]].append(video_id)
-        lost.pop("", None)  # those that were never read
+        lost.pop("", None)  # files that were never read
         for path in self._undecided():
             if not (ids := lost.get(self.now[path])):
                 continue
@@ -257,8 +257,8 @@ class _Comparison:
 def _free_id(folder: str, name: str, taken: Mapping[str, str]) -> str:
     """Return an id for a new file.
 
-    It is the path in the folder without the suffix. If another video has that, it is the path with the suffix, as for
-    ``a.mp4`` and ``a.webm``; or, if the other one lies in another folder, the path with the folder's name before it.
+    The id is the path in the folder without the suffix. If another video has this id, the suffix is kept, as for
+    ``a.mp4`` and ``a.webm``; or, if the other video is in another folder, the folder's name is put before the path.
 
     Args:
         folder: Path of the synchronised folder.

@@ -1,4 +1,4 @@
-"""Parts of videos for people to look at, cut out by a decoder process, which holds whatever the file does to it."""
+"""Clips of videos for people to watch, cut by a confined decoder process."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -13,14 +13,14 @@ from ..decoding.process import DecodeProcess
 def cut_clip(
     path: Path, start_seconds: float, end_seconds: float, *, wait_seconds: float, folders: Sequence[str] | None = None
 ) -> bytes:
-    """Return a part of a video as WebM, which browsers play: ``decoding.webm_clip``.
+    """Return a part of a video as WebM, which browsers can play (``decoding.webm_clip``).
 
     Args:
         path: The video, in any format that can be decoded.
         start_seconds: First second.
-        end_seconds: Last second; at most 30 s after the first count.
-        wait_seconds: How long the work may take.
-        folders: Where the file must lie when it is opened; None for anywhere.
+        end_seconds: Last second; the clip is cut after 30 s.
+        wait_seconds: Time limit.
+        folders: Folders that must contain the file when it is opened; None for any.
 
     Raises:
         VideoError: The video cannot be decoded, has nothing between these times, or takes too long.
@@ -38,7 +38,7 @@ def cut_clip(
 
 @contextmanager
 def killed_after(process: DecodeProcess, wait_seconds: float, what: str) -> Iterator[None]:
-    """Kill a process if the block takes longer; its ``VideoError`` says then that ``what`` took too long."""
+    """Kill a process if the block takes longer; its ``VideoError`` then says that ``what`` took too long."""
     late = threading.Event()
 
     def give_up() -> None:

@@ -87,7 +87,7 @@ def scene_frame(scene: Scene, progress: float, background: np.ndarray) -> np.nda
     unit = min(width, height)
     other_radius = 0.25 * unit
     radius = {"small": 0.16, "large": 0.3}[scene["size"]] * unit
-    # "beside" leaves a gap; "behind" and "in front of" overlap, so that one can see which shape covers the other.
+    # "beside" leaves a gap; "behind" and "in front of" overlap: one shape visibly covers the other.
     offset = {"behind": 0.75 * radius, "in front of": 0.75 * radius, "beside": radius + other_radius + 0.02 * unit}[
         scene["relation"]
     ]
@@ -114,7 +114,7 @@ def scene_frame(scene: Scene, progress: float, background: np.ndarray) -> np.nda
 
 
 def scene_background(scene: Scene, width: int, height: int) -> np.ndarray:
-    """Return what is behind the objects of a scene, uint8 [H, W, 3]."""
+    """Return the background of a scene, uint8 [H, W, 3]."""
     rng = np.random.default_rng(scene["noise_seed"])
     shade = np.linspace(30, 60, height, dtype=np.int64)[:, None, None]
     return (shade + rng.integers(-6, 7, size=(height, width, 3))).astype(np.uint8)
@@ -123,7 +123,7 @@ def scene_background(scene: Scene, width: int, height: int) -> np.ndarray:
 def frame_times(scene: Scene) -> tuple[list[int], Fraction]:
     """Return the presentation times in ticks, and the seconds of a tick.
 
-    A variable rate leaves out each frame with probability 0.3.
+    A variable rate drops each frame with probability 0.3.
     """
     fps = Fraction(scene["fps"])
     num_frames = max(round(scene["duration_seconds"] * fps), 1)
@@ -170,7 +170,7 @@ def render_video(scene: Scene, path: Path) -> None:
     ticks, tick_seconds = frame_times(scene)
     background = scene_background(scene, scene["width"], scene["height"])
     with atomic_write(path) as unfinished, av.open(str(unfinished), "w", format="mp4") as container:
-        # One thread, and no macroblock tree, which reads memory that nothing was written to: the same bytes always.
+        # One thread and no macroblock tree, which reads uninitialised memory: the output is then deterministic.
         options = {"crf": "20", "preset": "veryfast", "threads": "1", "x264-params": "mbtree=0"}
         video = container.add_stream("libx264", rate=1 / tick_seconds, options=options)
         stored_size = (scene["width"], scene["height"])[:: -1 if turns % 2 else 1]
@@ -181,7 +181,7 @@ def render_video(scene: Scene, path: Path) -> None:
         sound = container.add_stream("aac", rate=SOUND_RATE_HZ, layout="mono")
         for tick in ticks:
             image = scene_frame(scene, tick / max(ticks[-1], 1), background)
-            # Stored turned the other way, so that a player that honours the metadata shows it upright.
+            # Stored rotated the other way: a player that honours the metadata shows it upright.
             frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(np.rot90(image, -turns)), format="rgb24")
             frame.pts, frame.time_base = tick, tick_seconds
             container.mux(video.encode(frame))

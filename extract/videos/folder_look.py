@@ -21,7 +21,7 @@ from .scan import Scan, scan_folder
 RECENT_SECONDS = 60.0
 """A file that was written within this time may still be written."""
 GROWTH_SECONDS = 2.0
-"""Time between two looks at such a file."""
+"""Time between two checks of such a file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,33 +29,33 @@ class FoundFile:
     """A video file in a folder."""
 
     path: str
-    """Absolute; if a link leads to it, where it really lies."""
+    """Absolute path; for a link, the real path of its target."""
     name: str
     """Path in the folder, which becomes the id."""
     size: int
     mtime_ns: int
     changed_ns: int
-    """When anything about the file changed last, by the clock of its machine."""
+    """Time of the file's last change of content or metadata, on the clock of its machine."""
     mount: str
-    """Where its file system is mounted; empty for the root of all."""
+    """Mount point of its file system; empty for the root."""
 
 
 @dataclass(kw_only=True)
 class FolderLook:
-    """The videos of a folder now, and what was left out."""
+    """The current videos of a folder, and the skipped files."""
 
     folder: SyncedFolder
     unreachable: str = ""
-    """Why it cannot be told what is in the folder; empty if it can."""
+    """Reason why the folder cannot be read; empty if it can."""
     files: list[FoundFile] = field(default_factory=list)
     unfinished: dict[str, str] = field(default_factory=dict)
     """{path: why the file is not read yet}"""
     unlisted: list[str] = field(default_factory=list)
-    """Paths of which nothing is known, as in a scan: their videos are kept."""
+    """Paths that cannot be read, as in a scan; their videos stay listed."""
     skipped: dict[str, str] = field(default_factory=dict)
     """{path: why it is no video of the data set}: hidden, trash, unfinished downloads."""
     scan: Scan = field(default_factory=Scan)
-    """All that is in it; nothing if it could not be listed."""
+    """The folder's content; empty if it could not be listed."""
 
 
 def mount_of(path: str) -> str:
@@ -76,17 +76,17 @@ def look_at(
     listed: Collection[str],
     problems: Problems,
 ) -> FolderLook:
-    """Return what is in a folder, or why that cannot be told.
+    """Return the content of a folder, or the reason why it is unreachable.
 
-    A folder that is missing, cannot be listed, has no videos though it had some, or whose file system is not mounted
-    any more is unreachable, not empty.
+    A folder is unreachable, not empty, if it is missing, cannot be listed, has lost all of its videos, or if its file
+    system is no longer mounted.
 
     Args:
         dataset: The data set that follows the folder. Links may lead to the folders that the user allowed for it.
         folder: The folder.
         known: Files that were seen before, by path.
         listed: Files of the data set's videos.
-        problems: Receives names that cannot be used, and links that lead nowhere or out.
+        problems: Receives unusable names, broken links, and links that leave the allowed folders.
     """
     allowed = AllowedFolders.named(dataset)
     look = FolderLook(folder=folder, unreachable=_obstacle(folder, allowed))
@@ -122,7 +122,7 @@ def _obstacle(folder: SyncedFolder, allowed: AllowedFolders) -> str:
 
 
 def _take_files(dataset: DatasetFolder, look: FolderLook, found: Mapping[str, str], problems: Problems) -> None:
-    """Add the files that have names which can be ids and lie where the user allows it."""
+    """Add the files whose names can be ids and whose folders the user allows."""
     names = {}
     for name in sorted(found, key=lambda name: name.split("/")):
         path = found[name]
@@ -166,7 +166,7 @@ def _stat(path: str) -> os.stat_result | OSError:
 
 
 def _find_unfinished(look: FolderLook, known: Mapping[str, SyncedFile]) -> None:
-    """Move the files that are empty or still grow to the unfinished ones."""
+    """Move files that are empty or still growing to the unfinished ones."""
     recent = [file for file in look.files if not _is_known(file, known) and _is_recent(file)]
     if any(file.size for file in recent):
         time.sleep(GROWTH_SECONDS)
@@ -174,7 +174,7 @@ def _find_unfinished(look: FolderLook, known: Mapping[str, SyncedFile]) -> None:
         if not file.size:
             look.unfinished[file.path] = "empty"
     for file, about in zip(recent, map_in_threads(_stat, [file.path for file in recent]), strict=True):
-        # one that is gone was a temporary file
+        # a file that has disappeared was a temporary file
         if isinstance(about, OSError) or (about.st_size, about.st_mtime_ns) != (file.size, file.mtime_ns):
             look.unfinished[file.path] = "still written"
     look.files = [file for file in look.files if file.path not in look.unfinished]
@@ -195,16 +195,16 @@ def kept_paths(
     forgotten: Collection[SyncedFolder],
     files: Mapping[str, SyncedFile],
 ) -> set[str]:
-    """Return the paths of videos that may be there although no look found them.
+    """Return the paths of videos that may exist although they were not found.
 
-    A folder that they lie in is unreachable or cannot be listed, a disk inside of it is not mounted, or nobody follows
-    it any more; or they are being written.
+    Their folder may be unreachable, unlistable or no longer synchronised, a disk in it may not be mounted, or the files
+    may be unfinished.
 
     Args:
         paths: Files of the data set's videos.
-        looks: What is in the folders.
-        forgotten: Folders that the user asked to forget: what lies only in these is gone.
-        files: Files as they were seen before, by path.
+        looks: The content of the folders.
+        forgotten: Folders that the user removed: files that are in no other folder are gone.
+        files: Known files by path.
     """
     unmounted, found = unmounted_disks(looks, files), {file.path for look in looks for file in look.files}
     not_found, folders = set(paths) - found, [look.folder for look in looks]
@@ -220,7 +220,7 @@ def kept_paths(
 
 
 def unmounted_disks(looks: Sequence[FolderLook], files: Mapping[str, SyncedFile]) -> dict[str, str]:
-    """Return {where a disk inside of a folder was mounted: what to do}, for those whose files are not there now."""
+    """Return {mount point of a missing disk in a folder: advice}, if its files are not found."""
     found = {file.path for look in looks for file in look.files}
     reachable = {look.folder.path for look in looks if not look.unreachable}
     mounts = {file.mount for path, file in files.items() if file.folder in reachable and path not in found}
@@ -229,12 +229,12 @@ def unmounted_disks(looks: Sequence[FolderLook], files: Mapping[str, SyncedFile]
 
 
 def paths_of(folders: Collection[SyncedFolder], paths: Collection[str], files: Mapping[str, SyncedFile]) -> set[str]:
-    """Return those of some paths that belong to any of some folders: they lie in it, or were found by a link in it.
+    """Return the paths that belong to the folders: they are in one, or a link in one leads to them.
 
     Args:
-        folders: Synchronised folders, which may lie in one another.
+        folders: Synchronised folders, which may be nested.
         paths: Absolute paths of files.
-        files: Files as they were seen before, by path.
+        files: Known files by path.
     """
     names = {folder.path for folder in folders}
     tops = tuple(name.rstrip("/") + "/" for name in names)

@@ -1,4 +1,4 @@
-"""Single frames of videos for people to look at, by a decoder process, which holds whatever a file does to it."""
+"""Single frames of videos for people to look at, decoded by a confined process."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -16,14 +16,14 @@ from .clips import killed_after
 MAX_PIXEL_BYTES = 3 * MAX_SIDE_PX**2
 Answer = TypeVar("Answer")
 IDLE_SECONDS = 20.0
-"""Time for which the process waits for the next frame. Starting one takes as long as several frames."""
+"""Time for which the process waits for the next request. Starting a process takes as long as several frames."""
 
 
 class FrameReader:
-    """Decodes one frame at a time, in a process that is kept for the next frame for a while."""
+    """Decodes single frames, in a process that is reused for a while."""
 
     def __init__(self) -> None:
-        """Start nothing yet."""
+        """Create the reader; the process starts at the first request."""
         self._lock = threading.Lock()
         self._process: DecodeProcess | None = None
         self._idle = threading.Timer(0, self.close)
@@ -35,9 +35,10 @@ class FrameReader:
 
         Args:
             path: The video or image, in any format that can be decoded.
-            seconds: Of the video, counted as its rows are; after its end, its last frame is returned.
-            wait_seconds: How long the work may take.
-            folders: Where the file must lie when it is opened; None for anywhere.
+            seconds: Second of the video, on the clock of its stored feature vectors; after its end, its last frame is
+                returned.
+            wait_seconds: Time limit.
+            folders: Folders that must contain the file when it is opened; None for any.
 
         Returns:
             The frame's own second, and a JPEG of at most 640 px a side.
@@ -51,13 +52,13 @@ class FrameReader:
     def pixels(
         self, path: Path, seconds: float, *, wait_seconds: float, folders: Sequence[str] | None = None
     ) -> np.ndarray:
-        """Return the frame that ``jpeg`` returns as its pixels, uint8 [H, W, 3] RGB, which no parser reads here.
+        """Return the frame of ``jpeg`` as pixels, uint8 [H, W, 3] RGB, without parsing an image in this process.
 
         Args:
             path: The video or image.
-            seconds: Of the video.
-            wait_seconds: How long the work may take.
-            folders: Where the file must lie when it is opened; None for anywhere.
+            seconds: Second of the video.
+            wait_seconds: Time limit.
+            folders: Folders that must contain the file when it is opened; None for any.
 
         Raises:
             VideoError: The video cannot be decoded there, or takes too long.

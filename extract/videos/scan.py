@@ -27,11 +27,13 @@ SYSTEM_FOLDERS = (
     "lost+found",
     "system volume information",
 )
-"""Trash and indexes of systems and network disks, in lower case. Their other folders are hidden ones, as ``.Trash``."""
+"""Trash and index folders of systems and network disks, in lower case. Hidden ones, such as ``.Trash``, are skipped
+anyway.
+"""
 UNFINISHED_SUFFIXES = (".part", ".crdownload", ".download", ".tmp")
 """Ends of the names of downloads that are not finished. Safari's are folders."""
 MAX_EXAMPLES = 3
-"""Examples in a line about what is skipped."""
+"""Number of examples in a line about skipped files."""
 
 
 @dataclass
@@ -39,7 +41,7 @@ class Scan:
     """The content of a folder and all of its subfolders."""
 
     files: dict[str, str] = field(default_factory=dict)
-    """{path in the folder, with "/": where the file lies}. If links lead to a file, that is where it really lies."""
+    """{path in the folder, with "/": real path of the file, with links resolved}."""
     others: Counter[str] = field(default_factory=Counter)
     """Number of files with other suffixes, by suffix."""
     num_repeated: int = 0
@@ -49,8 +51,9 @@ class Scan:
     unfinished: list[str] = field(default_factory=list)
     """Downloads that are not finished, by their names; paths in the folder."""
     unlisted: list[str] = field(default_factory=list)
-    """Paths of which nothing is known: folders that cannot be listed, or that links lead out to, and files that cannot
-    be looked at."""
+    """Unknown paths: folders that cannot be listed or are outside the allowed ones, and files whose metadata cannot be
+    read.
+    """
 
     def skipped(self, used: Counter[str] | None = None) -> str:
         """Return the skipped files in words, such as "312 files with other names (310 .srt, 2 .txt)"; empty if none.
@@ -79,16 +82,15 @@ def scan_folder(
 ) -> Scan:
     """Return the files in ``folder`` and below whose names end in one of ``suffixes``, in upper or lower case.
 
-    Many folders are listed at once. Links are followed. Each real folder is scanned once, by its own path if it has
-    one in ``folder``, so rings of links end. No link that leads out of the allowed folders is entered. Hidden files and
-    folders, trash and unfinished downloads are skipped.
+    Many folders are listed at once. Links are followed. Each real folder is scanned once, under its own path if it is
+    in ``folder``: cycles of links end. Links that leave the allowed folders are not followed. Hidden files and folders,
+    trash and unfinished downloads are skipped.
 
     Args:
         folder: A folder.
         suffixes: Lower-case suffixes.
-        problems: Receives links that lead nowhere or out, folders that cannot be listed, and pipes that are named like
-            videos.
-        is_allowed: Whether videos may lie in a real folder.
+        problems: Receives broken and forbidden links, folders that cannot be listed, and pipes named like videos.
+        is_allowed: Returns whether a real folder may contain videos.
     """
     scan = Scan()
     real_folder = os.path.realpath(folder)
@@ -97,7 +99,7 @@ def scan_folder(
     linked: list[tuple[str, str]] = []
     outside: list[tuple[str, str]] = []
     while folders or linked:
-        if not folders:  # only now, so that a folder's own path comes before links to it
+        if not folders:  # only now: a folder's own path precedes links to it
             name, real = heapq.heappop(linked)
             if real in seen:
                 scan.num_repeated += 1
@@ -146,19 +148,19 @@ class _Link(NamedTuple):
 
     real: str
     mode: int
-    """Type and rights of what is there; 0 if nothing is."""
+    """File type and permissions of the target; 0 if there is none."""
 
 
 def _entries_of(
     folders: Sequence[tuple[str, str, str]], scan: Scan, problems: Problems
 ) -> Iterator[tuple[str, str, os.DirEntry[str], _Link | OSError | None]]:
-    """Yield what is in folders, with the folder's prefix of names and its real path; and where it leads, if a link,
-    or why that cannot be told.
+    """Yield the entries of folders, each with the folder's prefix of names and real path and, for a link, its target or
+    the error of resolving it.
 
     Args:
         folders: Prefix, path and real path of each; all are listed at once.
         scan: Receives folders that cannot be listed.
-        problems: Receives them, too.
+        problems: Receives these folders as well.
     """
     listed = map_in_threads(_list_folder, [path for _, path, _ in folders], calls_per_part=1)
     for (prefix, path, real), found in zip(folders, listed, strict=True):
@@ -172,7 +174,7 @@ def _entries_of(
 
 
 def _look_at_link(entry: os.DirEntry[str]) -> tuple[str, _Link | OSError]:
-    """Return the name of a link, and where it leads, or why that cannot be told."""
+    """Return the name of a link, and its target or the error of resolving it."""
     try:
         real = os.path.realpath(entry.path)
     except OSError as error:
@@ -184,7 +186,7 @@ def _look_at_link(entry: os.DirEntry[str]) -> tuple[str, _Link | OSError]:
 
 
 def _list_folder(path: str) -> list[tuple[os.DirEntry[str], bool]] | OSError:
-    """Return what is in a folder, by name, with whether it is a link; or why it cannot be listed."""
+    """Return the entries of a folder by name, each with True for a link; or the error of listing it."""
     try:
         with os.scandir(path) as entries:
             return [(entry, entry.is_symlink()) for entry in sorted(entries, key=lambda entry: entry.name)]
@@ -230,6 +232,6 @@ def _take_file(
     elif not (entry.is_file() if link is None else stat.S_ISREG(link.mode)):
         problems.add(f"{entry.path}: a pipe, a socket or a device, expected a video file; skipped")
     else:
-        # A real name may say less, as in caches that name files by their hash.
+        # The suffix of the real name may be missing, as in caches that name files by their hash.
         is_kept = link is not None and is_allowed(link.real) and link.real.lower().endswith(tuple(suffixes))
         scan.files[name] = link.real if link is not None and is_kept else entry.path

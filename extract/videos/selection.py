@@ -1,4 +1,4 @@
-"""The videos to extract: those of a folder, of the data set's list, or of features made by others."""
+"""The videos to extract: from a folder, the data set's list, or imported features."""
 
 import os
 import shlex
@@ -26,18 +26,18 @@ from .scan import scan_folder
 
 
 def choose_videos(settings: ExtractionSettings, problems: Problems, *, dry_run: bool) -> list[VideoRecord]:
-    """Return the videos of ``settings.videos``, or else of the data set's list.
+    """Return the videos of ``settings.videos`` or else of the data set's list.
 
-    Videos of a folder are added to the list. Recordings without frames are among them only if nothing but sound is
-    asked for; images only if the folder has no videos, because images beside videos are mostly posters.
+    Videos of a folder are added to the list. Sound recordings are included only if sound features alone are requested.
+    Images are included only if the folder has no videos, because images beside videos are mostly posters.
 
     Args:
-        settings: What to extract.
+        settings: The settings.
         problems: Receives files that cannot be used.
         dry_run: Leave the list as it is.
 
     Raises:
-        UserError: There are no videos, or some lie in a folder that nobody allowed.
+        UserError: There are no videos, or some are in a folder that is not allowed.
         Unfinished: The folder is missing or empty, and had videos.
     """
     dataset, folder = settings.folder, settings.videos
@@ -72,13 +72,13 @@ def choose_videos(settings: ExtractionSettings, problems: Problems, *, dry_run: 
 
 
 def _below(folder: Path, files: Mapping[str, VideoRecord]) -> dict[str, VideoRecord]:
-    """Return the listed videos, by file, whose files are in a folder or below."""
+    """Return the listed videos in a folder or below, by file."""
     start = os.path.join(os.path.abspath(folder), "")
     return {file: video for file, video in files.items() if file.startswith(start)}
 
 
 def _refuse_empty(folder: Path, files: Mapping[str, VideoRecord]) -> None:
-    """Raise ``Unfinished`` if a folder with listed videos is missing or empty: its disk may come back."""
+    """Raise ``Unfinished`` if a folder with listed videos is missing or empty: its disk may not be mounted."""
     if (problem := not_mounted(folder)) and (videos := _below(folder, files)):
         raise Unfinished(
             f"{problem} {number_of(len(videos), 'videos')} of earlier calls are in it; run the same command "
@@ -87,7 +87,7 @@ def _refuse_empty(folder: Path, files: Mapping[str, VideoRecord]) -> None:
 
 
 def _not_mounted(folder: Path, files: Mapping[str, VideoRecord], found: Sequence[VideoRecord]) -> list[VideoRecord]:
-    """Return the listed videos whose part of a folder may lack its disk. Others that are gone are counted in a line."""
+    """Return the listed videos whose disk may not be mounted. Other missing videos are counted in a printed line."""
     ids = {video.video_id for video in found}
     known = {file: v for file, v in _below(folder, files).items() if v.video_id not in ids}
     is_there = map_in_threads(os.path.lexists, list(known))
@@ -100,7 +100,7 @@ def _not_mounted(folder: Path, files: Mapping[str, VideoRecord], found: Sequence
 
 
 def _with_listed_ids(files: Mapping[str, VideoRecord], videos: Sequence[VideoRecord]) -> list[VideoRecord]:
-    """Return videos with the ids that their files have in the list: a file that was renamed keeps its id."""
+    """Replace ids with the listed ids of the same files: a renamed file keeps its id."""
     return [VideoRecord(video_id=files.get(video.path, video).video_id, path=video.path) for video in videos]
 
 
@@ -161,15 +161,15 @@ def list_folder(
 ) -> list[VideoRecord]:
     """Return the video files in ``folder`` and below. A video's id is its path in the folder, without the suffix.
 
-    Ids are in Unicode's composed form (NFC): macOS decomposes names, and captions mostly are composed. Files that are
+    Ids are in Unicode's composed form (NFC): macOS decomposes names, and captions are mostly composed. Files that are
     skipped are named or counted in the output.
 
     Args:
-        folder: Searched with all of its subfolders, and with folders that links in it lead to, if that is allowed.
-        problems: Receives files whose names cannot be ids, and links that cannot be followed.
+        folder: Folder, searched with all of its subfolders and, if allowed, the targets of links.
+        problems: Receives files with unusable names, and links that cannot be followed.
         suffixes: Suffixes of the files to return.
         instead: Suffixes of the files to return if no file has one of ``suffixes``.
-        dataset: Links may lead to the folders that the user allowed for it, and else only within ``folder``.
+        dataset: Links may lead to its allowed folders, or else only within ``folder``.
 
     Raises:
         UserError: The folder does not exist or has no such files.

@@ -1,4 +1,4 @@
-"""Facts about parts of videos, and clips of them as files, by a decoder process, which holds whatever a file does."""
+"""Facts about parts of videos, and clips of them as files, by a confined decoder process."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -13,16 +13,16 @@ from ..decoding.span import SpanProbed
 from .clips import killed_after
 
 MAX_SECONDS, ROUNDING_SECONDS = 10_000_000, 0.001
-"""No video is as long; times of one file differ by less."""
+"""Upper limit of a video's length, and the maximum difference of equal times."""
 ClipKind = Literal["copy", "exact"]
 """The packets from the key frame before the part on, unchanged; or the part encoded again, exact to the frame."""
 
 
 class SpanReader:
-    """Reads parts of videos one after another, in a process that ends with the block."""
+    """Reads parts of videos one after another, in a process that ends with the ``with`` block."""
 
     def __init__(self) -> None:
-        """Start nothing yet."""
+        """Create the reader; the process starts at the first request."""
         self._process: DecodeProcess | None = None
 
     def __enter__(self) -> "SpanReader":
@@ -46,14 +46,14 @@ class SpanReader:
         folders: Sequence[str] | None = None,
         wait_seconds: float | None = None,
     ) -> SpanProbed:
-        """Return the facts about a part of a video: ``decoding.span``.
+        """Return the facts about a part of a video (``decoding.span``).
 
         Args:
             path: The video.
-            start_seconds: Start of the part, counted as rows are.
+            start_seconds: Start of the part, on the clock of stored feature vectors.
             end_seconds: Its end, exclusive.
-            folders: Where the file must lie when it is opened; None for anywhere.
-            wait_seconds: How long the work may take; None for as long as a decoder may.
+            folders: Folders that must contain the file when it is opened; None for any.
+            wait_seconds: Time limit; None for the decoder's own.
 
         Raises:
             VideoError: It cannot be read, has no frames, or takes too long.
@@ -80,17 +80,17 @@ class SpanReader:
         wait_seconds: float | None = None,
         max_bytes: int = MAX_CLIP_BYTES,
     ) -> ClipWritten:
-        """Write a part of a video as a file of its own: ``decoding.clip_file``.
+        """Write a part of a video as a new file (``decoding.clip_file``).
 
         Args:
             path: The video.
-            start_seconds: Start of the part, counted as rows are.
+            start_seconds: Start of the part, on the clock of stored feature vectors.
             end_seconds: Its end, exclusive.
-            kind: What is done with the frames.
+            kind: Treatment of the frames.
             file: Receives the clip; open for writing, empty.
-            folders: Where the file must lie when it is opened; None for anywhere.
-            wait_seconds: How long the work may take; None for as long as a decoder may.
-            max_bytes: Longest clip.
+            folders: Folders that must contain the file when it is opened; None for any.
+            wait_seconds: Time limit; None for the decoder's own.
+            max_bytes: Maximum size of the clip.
 
         Raises:
             VideoError: It cannot be read there, cannot be copied, takes too long, or is too large.

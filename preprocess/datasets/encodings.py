@@ -1,4 +1,4 @@
-"""Text files of users in any of the usual encodings. What is inferred from their bytes is reported in one line."""
+"""Decode text files of users in any usual encoding. Inferred encodings are reported in one line."""
 
 import codecs
 import re
@@ -60,8 +60,10 @@ def decode(data: bytes, path: Path, note: Note, *, save_as: str) -> str:
 
 
 def _decode_western(data: bytes, path: Path, bad: int, note: Note, save_as: str) -> str:
-    """Decode Windows-1252, or Latin-1 if it has bytes that Windows-1252 lacks. ``bad``: position of the first byte
-    that is not UTF-8."""
+    """Decode Windows-1252, or Latin-1 if it has bytes that Windows-1252 lacks.
+
+    ``bad``: position of the first byte that is not UTF-8.
+    """
     where = f"line {data.count(10, 0, bad) + 1}: byte 0x{data[bad]:02x} is not UTF-8"
     if any(character > "\x7f" and character != "\ufffd" for character in data.decode("utf-8", "replace")):
         raise UserError(f"{path}, {where}, though other characters are: damaged, or in two encodings; {save_as}")

@@ -1,4 +1,4 @@
-"""Data sets of one's own: a ``Dataset`` of a module outside this package, by name."""
+"""Custom data sets: a ``Dataset`` from a module outside this package, by name."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def is_own_dataset(name: str) -> bool:
-    """Return whether a name is MODULE:NAME, or that of an entry point in ``vlalign.datasets``. Imports nothing."""
+    """Return whether a name is MODULE:NAME or an entry point in ``vlalign.datasets``. Nothing is imported."""
     return names_plugin("datasets", name)
 
 
@@ -55,7 +55,7 @@ def load_own_dataset(text: str, taken: Iterable[str]) -> tuple[Dataset, Plugin]:
 
 @dataclass(frozen=True)
 class _OwnDataset:
-    """Calls the functions of a data set of one's own, in any process."""
+    """Calls the functions of a custom data set, in any process."""
 
     text: str
     folder: str
@@ -71,7 +71,7 @@ class _OwnDataset:
         return dataset.chunked_reader, plugin
 
     def call(self, function: Callable[..., T]) -> Callable[..., T]:
-        """Return the function, whose errors name the data set."""
+        """Wrap a function: its errors name the data set."""
 
         def call(*args: Any) -> T:
             with errors_of_plugin(self._load()[1]):

@@ -51,7 +51,7 @@ def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
 
 
 def _entries(annotations: Annotations, path: Path) -> Iterator[ImageEntry]:
-    """Yield the entries of a file, those of an image together."""
+    """Yield the entries of a file, grouped by image."""
     of_image: dict[Any, list[ImageEntry]] = {}
     with as_published(path):
         for position, row in enumerate(annotations.read_json(path)["data"], start=1):

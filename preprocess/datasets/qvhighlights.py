@@ -23,13 +23,13 @@ FILES = {"train": "highlight_train_release.jsonl", "validation": "highlight_val_
 TEST = "highlight_test_with_gt.jsonl"
 SOURCE = "https://github.com/jayleicn/moment_detr/tree/main/data"
 CLIP_SECONDS = 2
-"""Length of the clips whose saliency was asked."""
+"""Length of the clips with annotated saliency."""
 NUM_ANNOTATORS = 3
 MAX_SALIENCY = 4
 
 
 def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
-    """Yield the moments of all splits, those of a video together. A query with an invalid moment is reported."""
+    """Yield the moments of all splits, grouped by video. A query with an invalid moment is reported."""
     del protocol  # there is only one
     paths = dict(zip(FILES, annotations.find(*FILES.values()), strict=True))
     if test := annotations.find_optional(TEST):

@@ -57,7 +57,7 @@ MOMENT_FIELDS = ("query", "saliency")
 INPUT_FIELDS = tuple(
     name for name, field in _FIELDS.items() if not field.metadata.get("tagged") and name not in MOMENT_FIELDS
 )
-"""Fields that come from the annotations rather than from tagging, without ``MOMENT_FIELDS``."""
+"""Fields from the annotations, not from tagging, without ``MOMENT_FIELDS``."""
 ABOUT_NAME = "about.json"
 OTHER_LANGUAGES = "other_languages"
 """Field of ``about.json``: share of captions in each language that the tagger does not speak; missing if hardly any."""
@@ -94,7 +94,7 @@ ABOUT_RULES = {
     OTHER_LANGUAGES: (_are_shares, "a number from 0 to 1 for each language"),
     EXTRA_COLUMNS: (_are_names, "a list of different names"),
 }
-"""{field of ``about.json`` that is used: (whether a value fits, what does)}"""
+"""{field of ``about.json``: (check of a value, description of valid values)}"""
 CACHE_NAME = f"captions{SUFFIX}"
 """The content of all parts, to be mapped."""
 CACHE_FORMAT = 2
@@ -140,10 +140,10 @@ def write_part(folder: Path, number: int, captions: Sequence[Caption], about: Ma
     """Write one part of the caption table.
 
     Args:
-        folder: Folder of the table. Its parts hold the captions of a data set, in order.
+        folder: Folder of the table. Its parts have the captions of a data set, in order.
         number: Number of the part, from 0.
         captions: Captions of the part.
-        about: How they were made; stored in the file.
+        about: Description of their origin, stored in the file.
     """
     write_table(part_path(folder, number), _table(captions).replace_schema_metadata({"vlalign": json.dumps(about)}))
 
@@ -161,10 +161,10 @@ def read_part_about(path: Path) -> dict[str, Any]:
 
 
 def read_captions_about(folder: Path) -> dict[str, Any] | None:
-    """Return where the captions come from and how they were tagged; None if the table is missing or not complete.
+    """Return the origin and tagging of the captions; None if the table is missing or not complete.
 
     Raises:
-        UserError: The note is damaged.
+        UserError: The description is damaged.
     """
     path = folder / ABOUT_NAME
     if not path.exists():
@@ -181,7 +181,7 @@ def read_captions_about(folder: Path) -> dict[str, Any] | None:
 
 
 def write_captions_about(folder: Path, about: Mapping[str, Any]) -> None:
-    """Write where the captions come from. Write it last: its presence says that the table is complete."""
+    """Write the origin and tagging of the captions. Write it last: its presence marks the table as complete."""
     write_json(folder / ABOUT_NAME, about)
 
 
@@ -190,7 +190,7 @@ def choose_protocol(dataset: DatasetFolder, protocol: str) -> DatasetFolder:
 
     Args:
         dataset: The data set.
-        protocol: Name of the protocol; empty for the usual one.
+        protocol: Name of the protocol; empty for the default one.
 
     Raises:
         UserError: The captions of this protocol are missing.
@@ -222,15 +222,15 @@ def column_names(path: Path) -> list[str]:
 
 
 def read_table(path: Path, columns: Sequence[str], row_bytes: int = 0) -> pa.Table:
-    """Read and check columns of a whole file, so that no damage appears later.
+    """Read columns of a whole file and check them, to detect damage now.
 
     Args:
         path: The file.
         columns: Names of the columns.
-        row_bytes: What the caller makes of a row takes this many bytes in memory.
+        row_bytes: Bytes in memory of the objects that the caller makes from a row.
 
     Raises:
-        UserError: It is damaged, or takes more memory than a file of its size may.
+        UserError: It is damaged, or takes more memory than allowed for its size.
     """
     with _refuse_damaged(path), ParquetReader(path) as file:
         return file.read(columns, row_bytes=row_bytes)
@@ -285,7 +285,7 @@ def _encode_part(path: Path, columns: Sequence[str]) -> list[EncodedCaptions]:
 
 
 def _read_part(path: Path, own: Sequence[str]) -> pa.Table:
-    """Return the columns of the captions and those of the user's own, which are empty in a part that lacks them."""
+    """Return the caption columns and the user's columns, which are empty in a part that lacks them."""
     schema = pa.schema([*RECORD_SCHEMA, *(pa.field(f"{EXTRA_PREFIX}{name}", pa.float64()) for name in own)])
     columns = column_names(path)
     if missing := set(CAPTION_SCHEMA.names) - set(columns) - OPTIONAL_COLUMNS:
@@ -296,7 +296,7 @@ def _read_part(path: Path, own: Sequence[str]) -> pa.Table:
 
 
 class TimedCaption(NamedTuple):
-    """A caption's text, and what it is about."""
+    """A caption's text, its video and its times."""
 
     video_id: str
     start_seconds: float | None
@@ -305,7 +305,7 @@ class TimedCaption(NamedTuple):
 
 
 def caption_parts(dataset: DatasetFolder) -> list[Path]:
-    """Return the files of all complete caption tables of a data set: the usual one, and those of its protocols."""
+    """Return the files of all complete caption tables of a data set, for all protocols."""
     top = replace(dataset, protocol="").captions
     folders = [top, *sorted(path.parent for path in top.glob(f"*/{ABOUT_NAME}"))]
     complete = [folder for folder in folders if (folder / ABOUT_NAME).exists()]

@@ -1,8 +1,8 @@
-"""The IDF table, and the counts that it is made of, in Parquet.
+"""The IDF table and its counts, in Parquet.
 
-The table has a row for each word and part of speech. Its first two numbers are of the captions that have the word with
-this tag, its last two of all captions that have the word (TACo, Eq. 7): rows of one word have the same. Tables of
-versions before have only the first two.
+The table has a row for each word and part of speech. Its first two numbers count captions with the word and this tag.
+Its last two count all captions with the word (TACo, Eq. 7), and are equal in all rows of a word. Tables of older
+versions have only the first two.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ TAG_SCHEMA = pa.schema(
 TOKEN_COLUMNS = (pa.field("token_count", pa.int64()), pa.field("token_idf", pa.float64()))
 IDF_SCHEMA = pa.schema([*TAG_SCHEMA, *TOKEN_COLUMNS])
 ANY_TAG = ""
-"""Stands for the part of speech in counts of all captions that have a word, whatever its tags are."""
+"""Part of speech in counts of all captions with a word, whatever its tags are."""
 COUNT_SCHEMA = pa.schema([("word", pa.string()), ("part_of_speech", pa.string()), ("document_count", pa.int64())])
 ENTRY_BYTES = 500
 """Memory that an entry takes."""

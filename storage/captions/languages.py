@@ -1,10 +1,12 @@
-"""The language of captions, by script and by stop words: a guess that is good enough to choose stop words and stems,
-and to notice captions that a tagger does not speak.
+"""Guess the language of captions by script and stop words.
 
-The script of the letters decides where one language has it nearly for itself (Japanese, Korean, Greek, ...). Among
-languages with one script, the one with most stop words of spaCy's lists wins. It cannot tell a caption of content words
-alone ("onion soup"), which counts for no language; nor languages whose lists are nearly the same, such as Danish and
-Norwegian, where it may name the other one.
+The guess is good enough to choose stop words and stems, and to find captions in a language that the tagger does not
+know.
+
+The script decides if it is used almost only by one language (Japanese, Korean, Greek, ...). Among languages with the
+same script, the one with the most stop words of spaCy's lists wins. There are two limits. A caption without stop words
+("onion soup") has no known language. Languages with nearly the same stop words, such as Danish and Norwegian, may be
+confused.
 """
 
 import runpy
@@ -31,19 +33,19 @@ OF_SCRIPT = {
     "ARMENIAN": "hy",
     "GEORGIAN": "ka",
 }
-"""{first word of a letter's Unicode name: the language with most speakers that is written so}"""
+"""{first word of a letter's Unicode name: most spoken language with this script}"""
 LATIN = ("en", "ca", "da", "de", "es", "fi", "fr", "hr", "it", "lt", "nb", "nl", "pl", "pt", "ro", "sl", "sv")
 LATIN += ("cs", "hu", "tr", "id", "vi")
 BY_STOP_WORDS = {"LATIN": LATIN, "CYRILLIC": ("ru", "uk", "mk")}
-"""{script: languages that are distinguished by stop words}, the one with most speakers first."""
+"""{script: languages that stop words distinguish}, the most spoken first."""
 LANGUAGES = frozenset([*OF_SCRIPT.values(), *(code for codes in BY_STOP_WORDS.values() for code in codes)])
-"""Languages that are told apart."""
+"""Languages that can be distinguished."""
 WITH_LISTS = LANGUAGES - {"ka"}
 """Languages of which spaCy has stop words."""
 SAMPLE_SIZE = 100
 """Captions of a part of the table that are looked at. That takes 2 ms, and tagging the part 20 s."""
 MAX_CHARACTERS = 500
-"""Of a text, which are looked at."""
+"""Number of characters of a text that are examined."""
 
 
 @lru_cache(maxsize=1 << 12)
@@ -62,7 +64,7 @@ def stop_words(language: str) -> frozenset[str]:
     The list is read from spaCy's file without importing spaCy, which takes seconds.
 
     Args:
-        language: One of ``WITH_LISTS``; others have none.
+        language: One of ``WITH_LISTS``; others have no list.
 
     Raises:
         ModuleNotFoundError: spaCy is not installed.
@@ -97,12 +99,12 @@ def count_stop_words(words: Iterable[str]) -> Counter[str]:
 
 
 def guess_language(text: str, expected: str, among: Collection[str] = LANGUAGES) -> str:
-    """Return the code of a text's language, such as "de"; empty if nothing tells it.
+    """Return the code of a text's language, such as "de"; empty if unknown.
 
     Args:
         text: A sentence, or several.
-        expected: The language that is assumed unless another one has twice as many stop words in the text.
-        among: Languages with one script from which to choose.
+        expected: The language to assume unless another one has twice as many stop words in the text.
+        among: Candidate languages with the same script.
     """
     text = text[:MAX_CHARACTERS]
     scripts = Counter(script_of(letter) for letter in text if letter.isalpha())
@@ -123,5 +125,5 @@ def guess_language(text: str, expected: str, among: Collection[str] = LANGUAGES)
 
 
 def languages_among(texts: Sequence[str], expected: str) -> Counter[str]:
-    """Return how many of about ``SAMPLE_SIZE`` of the texts are in each language; "" for those that nothing tells."""
+    """Return {language: number of texts} for a sample of about ``SAMPLE_SIZE`` texts; "" for unknown languages."""
     return Counter(guess_language(text, expected) for text in texts[:: max(1, len(texts) // SAMPLE_SIZE)])

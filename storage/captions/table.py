@@ -1,7 +1,7 @@
-"""Captions in arrays, in memory or mapped from a file: encoded from Arrow, and decoded when a record is asked for.
+"""Captions in arrays, in memory or mapped from a file: encoded from Arrow, and decoded when a record is read.
 
-Video, split and times are arrays of their own; everything else of a caption is a list in JSON, so that one place in the
-file has nearly all of it.
+Video, split and times are separate arrays. All other fields of a caption are one JSON list: most of a caption is at one
+place in the file.
 """
 
 import json
@@ -19,17 +19,17 @@ from ..common.errors import refuse_unreadable
 from ..common.tensor_files import TensorWriter
 from ..records import Caption
 
-pc: Any = pyarrow.compute  # its functions are made when it is imported, so that type checkers do not see them
+pc: Any = pyarrow.compute  # its functions are created at import, where type checkers do not see them
 
 CODED_FIELDS = ("video_id", "split")
 """Fields of which many captions have the same: each caption has a number instead."""
 TIME_FIELDS = ("start_seconds", "end_seconds")
 EXTRA = "extra"
-"""Field with the numbers in columns of the user's own: a column each in Parquet; here one tensor, if there are any."""
+"""Field with the numbers in the user's columns: one column each in Parquet, one tensor here if there are any."""
 EXTRA_PREFIX = f"{EXTRA}."
-"""Begins the name of such a column in Parquet."""
+"""Prefix of such a column's name in Parquet."""
 JSON_FIELDS = tuple(field.name for field in fields(Caption) if field.name not in (*CODED_FIELDS, *TIME_FIELDS, EXTRA))
-"""All other fields: a caption's row is a JSON list of them, so that one place in the file has nearly all of it."""
+"""All other fields: a caption's row is a JSON list of them, at one place in the file."""
 TENSOR_TYPES = {
     "row_starts": ("I64", 1),
     **{name: ("F64", 1) for name in TIME_FIELDS},
@@ -43,17 +43,17 @@ TENSOR_TYPES = {
 REMEDY = "remove it; if that does not help, run vlalign-preprocess again"
 RECORDS_AT_ONCE = 4096
 """Captions that iteration makes at a time."""
-_DECODER = json.JSONDecoder(strict=False)  # control characters stand in a row as they are
+_DECODER = json.JSONDecoder(strict=False)  # rows contain unescaped control characters
 
 
 class Texts(Sequence[str]):
-    """Texts one after the other in an array of bytes; each is decoded on demand."""
+    """Texts stored one after the other in an array of bytes; each is decoded on demand."""
 
     def __init__(self, starts: np.ndarray, utf8: np.ndarray, selected: np.ndarray | None = None) -> None:
-        """Take texts.
+        """Wrap an array of texts.
 
         Args:
-            starts: int64 [N + 1], where each text begins, and where the last one ends.
+            starts: int64 [N + 1], start of each text, and end of the last one.
             utf8: uint8, the texts.
             selected: Numbers of the texts of this sequence, in order; all by default.
         """
@@ -130,11 +130,11 @@ class CaptionTable(Sequence[Caption]):
 
         Args:
             tensors: Arrays as in ``TENSOR_TYPES``.
-            where: Where they are from, for messages.
-            key: Tells these captions from others; empty for captions in memory.
+            where: Their origin, for messages.
+            key: Identifies these captions; empty for captions in memory.
             selected: The captions of this table, in order: indices into the arrays; all by default.
-            extra_columns: Names of the columns in the tensor "extra" [num_captions * num_columns], a caption after the
-                other, NaN where a caption has no number.
+            extra_columns: Names of the columns in the tensor "extra" [num_captions * num_columns], caption by caption,
+                NaN for a missing number.
         """
         self.extra_columns = tuple(extra_columns)
         """Names of the columns of the user's own."""
@@ -168,9 +168,9 @@ class CaptionTable(Sequence[Caption]):
         return CaptionTable(self._tensors, self.where, self.key, selected, self.extra_columns)
 
     def by_videos(self, size: int) -> Iterator["CaptionTable"]:
-        """Yield the captions in parts of about ``size``, all captions of a video in the same part.
+        """Yield the captions in parts of about ``size``; captions of one video stay together.
 
-        There is one part if captions of several videos alternate.
+        If captions of several videos alternate, there is one part.
         """
         codes = self._tensors["video_id.codes"]  # in the order of their first appearance
 
@@ -214,7 +214,7 @@ class CaptionTable(Sequence[Caption]):
         return self._of_selected(self._tensors[column])
 
     def extra_numbers(self, column: str) -> np.ndarray:
-        """Return one of ``extra_columns``: float64 [num_captions], NaN where a caption has no number."""
+        """Return one of ``extra_columns``: float64 [num_captions], NaN for a missing number."""
         with refuse_unreadable(self.where, "damaged captions", REMEDY):
             return self._of_selected(self._extra_numbers()[:, self.extra_columns.index(column)])
 
@@ -299,7 +299,7 @@ class EncodedCaptions:
     lengths: np.ndarray
     """Bytes of each caption's row."""
     json_bytes: np.ndarray
-    """The rows, one after the other."""
+    """The rows, concatenated."""
     extra: np.ndarray | None = None
     """The numbers of columns of the user's own, a caption after the other; None if there are no such columns."""
 
@@ -378,7 +378,7 @@ def _json_list(column: pa.ListArray) -> pa.Array:
 
 
 def table_in_memory(table: pa.Table) -> CaptionTable:
-    """Return captions whose arrays are in memory."""
+    """Return a table of captions with arrays in memory."""
     codes = _TextCodes()
     none = pa.RecordBatch.from_pylist([], table.schema)
     encoded = [encode_captions(batch) for batch in (none, *table.to_batches())]
@@ -426,6 +426,6 @@ def write_captions(
         done, size = done + len(part), size + len(part.json_bytes)
     if done != num_captions:
         raise ValueError(f"{done:,} captions, expected {num_captions:,}")
-    writer.append("rows", np.full(-writer.size % 8, ord(" "), np.uint8))  # what follows is aligned
+    writer.append("rows", np.full(-writer.size % 8, ord(" "), np.uint8))  # aligns the next tensor
     for name, values in sorted(codes.texts().items(), key=lambda item: -item[1].itemsize):
         writer.append(name, values)

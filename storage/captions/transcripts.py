@@ -1,12 +1,12 @@
-"""Transcripts of a data set's videos: what is spoken, or the text in frames, and when.
+"""Transcripts of a data set's videos: speech or text in frames, with times.
 
-``transcripts/`` (speech) and ``text_in_frames/`` have logs, to which one process at a time appends, so that a million
-videos need a few files:
+``transcripts/`` (speech) and ``text_in_frames/`` contain logs, to which one process at a time appends. A million videos
+need a few files:
 
 - ``part-00000.jsonl``, ...: a transcript on each line, in the form of Whisper's JSON with more fields.
-- ``index.jsonl``: where the transcript of each video lies. A line of it is written after the transcript is on disk, so
-  what a killed process left unfinished is not listed. Later lines replace earlier ones.
-- ``models/KEY.json``: what made the transcripts whose ``model`` is KEY.
+- ``index.jsonl``: the place of each video's transcript. A line is written after the transcript is on disk: unfinished
+  transcripts of a killed process are not listed. Later lines replace earlier ones.
+- ``models/KEY.json``: the model and settings of the transcripts whose ``model`` is KEY.
 """
 
 import json
@@ -55,39 +55,39 @@ class TranscriptSegment:
     end_seconds: float
     text: str
     confidence: float
-    """Mean probability of the words, or of what was read in the frames."""
+    """Mean probability of the words, or of the text read in frames."""
     words: Sequence[TimedWord] = ()
-    """Those that are spoken; the text in frames has none."""
+    """Spoken words; empty for text in frames."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Transcript:
-    """What is spoken in a video, or the text in its frames. Without either, there are no segments."""
+    """The speech of a video or the text in its frames. If there is none, there are no segments."""
 
     video_id: str
     source: str
     """Identity of the file (``common.files.file_identity``)."""
     model: str
-    """Key of what made it (``TranscriptStore.describe_model``)."""
+    """Key of the model and settings (``TranscriptStore.describe_model``)."""
     duration_seconds: float
-    """End of the sound, or of the video if its frames were read; 0 if there is none."""
+    """End of the sound, or of the video if its frames were read; 0 if it has neither."""
     languages: Mapping[str, float] = field(default_factory=dict)
-    """{language, such as "en": seconds of speech in it}, the most spoken one first; none for text in frames."""
+    """{language, such as "en": seconds of speech}, most seconds first; empty for text in frames."""
     language_probability: float | None = None
-    """Mean probability of these languages, as the model sees them; None if the model knows only one."""
+    """Mean probability of these languages according to the model; None if the model knows only one."""
     left_out: Mapping[str, float] = field(default_factory=dict)
-    """{why speech was left out: seconds of it}"""
+    """{reason why speech was dropped: seconds}"""
     partial: str = ""
     """The parts of the sound or video that are missing or damaged; empty if none are."""
     segments: Sequence[TranscriptSegment] = ()
 
     @property
     def language(self) -> str:
-        """The language that is spoken most; empty if nothing is."""
+        """The language with the most speech; empty if there is no speech."""
         return next(iter(self.languages), "")
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values. Segments are those of Whisper's JSON; a word is [word, start, end, probability]."""
+        """Return JSON values. Segments are as in Whisper's JSON; a word is [word, start, end, probability]."""
         about = {name: value for name, value in vars(self).items() if name != "segments"}
         segments = [
             {
@@ -102,15 +102,15 @@ class Transcript:
         return {**about, "language": self.language, "segments": segments}
 
     def to_line(self) -> bytes:
-        """Return the line of a part that has it: at most ``MAX_TRANSCRIPT_BYTES`` can be stored."""
+        """Return the transcript as a line of a part. At most ``MAX_TRANSCRIPT_BYTES`` can be stored."""
         return json.dumps(self.to_json(), ensure_ascii=False).encode() + b"\n"
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Transcript":
-        """Read what ``to_json`` returns.
+        """Parse the result of ``to_json``.
 
         Raises:
-            ValueError, TypeError, KeyError: It is something else.
+            ValueError, TypeError, KeyError: The values are of another kind.
         """
         segments = [
             TranscriptSegment(
@@ -142,7 +142,7 @@ class Transcript:
 
 @dataclass(frozen=True, kw_only=True)
 class TranscriptPlace:
-    """A line of the index: where a transcript lies, and what it was made of."""
+    """A line of the index: the place of a transcript, and its source."""
 
     video_id: str
     source: str
@@ -180,7 +180,7 @@ class TranscriptStore:
         """
         self.folder = folder
         self.places: dict[str, TranscriptPlace] = {}
-        """{video id: where its transcript lies}"""
+        """{video id: place of its transcript}"""
         self._read_index()
         self._refuse_shared_bytes()
 
@@ -216,18 +216,18 @@ class TranscriptStore:
             ends[place.part] = place.offset + place.num_bytes
 
     def models(self) -> dict[str, int]:
-        """Return {key of what made transcripts: number of them}."""
+        """Return {key of the model: number of transcripts}."""
         counts: dict[str, int] = {}
         for place in self.places.values():
             counts[place.model] = counts.get(place.model, 0) + 1
         return counts
 
     def model_file(self, key: str) -> Path:
-        """Return the file that says what made the transcripts with this key."""
+        """Return the file that describes the model with this key."""
         return self.folder / "models" / f"{key}.json"
 
     def describe_model(self, key: str) -> dict[str, Any]:
-        """Return what made the transcripts with this key; empty if that is not known any more.
+        """Return the model and settings with this key; empty if they are no longer known.
 
         Raises:
             UserError: The file is damaged, or a link.
@@ -246,7 +246,7 @@ class TranscriptStore:
         return about
 
     def write_model(self, key: str, about: Mapping[str, Any]) -> None:
-        """Write what makes the transcripts with this key, unless it is there."""
+        """Write the description of the model with this key, unless it exists."""
         if not self.model_file(key).exists():
             write_json(self.model_file(key), about)
 
@@ -254,7 +254,7 @@ class TranscriptStore:
         """Append a transcript, which replaces an earlier one of its video. It is on disk afterwards.
 
         Raises:
-            UserError: It lies where nothing may be written.
+            UserError: Its folder must not be written to.
             OSError: It cannot be written.
         """
         make_folder(self.folder)
@@ -281,7 +281,7 @@ class TranscriptStore:
 
         Raises:
             KeyError: It has none.
-            UserError: The file is damaged or gone.
+            UserError: The file is damaged or missing.
         """
         place = self.places[video_id]
         path = self._part_path(place.part)
@@ -299,9 +299,10 @@ class TranscriptStore:
             yield self.read(video_id)
 
     def remove(self, video_ids: Collection[str]) -> None:
-        """Remove the transcripts of some videos: their lines, and all lines that are replaced.
+        """Remove the transcripts of some videos, and all replaced lines.
 
-        Each part with such lines is written anew under another name, then the index, and then the old part is removed.
+        Each part with such lines is rewritten under another name, then the index is rewritten, then the old part is
+        removed.
         """
         gone = {video_id for video_id in video_ids if video_id in self.places}
         if not gone:
@@ -337,7 +338,7 @@ class TranscriptStore:
         return [int(match[1]) for name in os.listdir(self.folder) if (match := PART_NAME.fullmatch(name))]
 
     def _last_part(self) -> int:
-        """Return the highest number of a part that is there or that the index names; 0 if there is none."""
+        """Return the highest number of a part that exists or that the index names; 0 if there is none."""
         return max([0, *self._numbers_of_parts(), *(place.part for place in self.places.values())])
 
     def _part_after(self, number: int) -> int:

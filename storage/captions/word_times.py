@@ -1,6 +1,6 @@
-"""The times of spoken words, as a forced aligner or a speech recogniser writes them: a file for each recording.
+"""The times of spoken words, from a forced aligner or a speech recogniser: one file for each recording.
 
-They lie in the folder ``word_times`` of a data set. A recording ``audio/run/a`` has one of these files:
+The files are in the folder ``word_times`` of a data set. A recording ``audio/run/a`` has one of these files:
 
 - ``audio/run/a.TextGrid``: a tier of intervals named "words", or "NAME - words", in Praat's long or short format, as
   the Montreal Forced Aligner writes it;
@@ -93,7 +93,7 @@ TOKEN = re.compile(r'"((?:[^"]|"")*)"|(?<![\w.\[])(-?\d+(?:\.\d+)?(?:[eE]-?\d+)?
 def _of_text_grid(text: str) -> Iterator[tuple[float, float, str]]:
     """Yield start, end and label of the intervals of the tier of words.
 
-    In both formats, the values come in the same order; the long format has their names between them.
+    Both formats have the values in the same order; the long format also has their names.
     """
     values = [
         match[1].replace('""', '"') if match[1] is not None else float(match[2]) for match in TOKEN.finditer(text)
@@ -115,7 +115,7 @@ def _of_text_grid(text: str) -> Iterator[tuple[float, float, str]]:
 
 
 def _of_csv(text: str) -> Iterator[tuple[float, float, str]]:
-    """Yield start, end and word of the rows."""
+    """Yield (start, end, word) of each row."""
     reader = csv.DictReader(text.splitlines())
     names = {name.strip().lower(): name for name in reader.fieldnames or ()}
     columns = [names.get(name) or names.get(other) for name, other in COLUMNS.items()]

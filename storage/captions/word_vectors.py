@@ -1,4 +1,4 @@
-"""Vectors of the words of a data set, in ``word_vectors.npz``: plain arrays, and a note of where they come from."""
+"""Vectors of the words of a data set, in ``word_vectors.npz``: plain arrays, and a description of their origin."""
 
 import json
 import re
@@ -41,7 +41,7 @@ class WordVectors:
         object.__setattr__(self, "_rows", {word: row for row, word in enumerate(self.words)})
 
     def find(self, word: str) -> int | None:
-        """Return the row of a word as it is written, or else in lower case; None if there is none."""
+        """Return the row of a word in its own spelling, or else in lower case; None if there is none."""
         return self._rows.get(word, self._rows.get(word.lower()))
 
 
@@ -59,7 +59,7 @@ def write_word_vectors(path: Path, vectors: WordVectors) -> None:
 def read_word_vectors(path: Path) -> WordVectors:
     """Read word vectors.
 
-    Raises ``UserError`` if the file is missing or is not one that ``write_word_vectors`` wrote.
+    Raises ``UserError`` if the file is missing or was not written by ``write_word_vectors``.
     """
     todo = "run vlalign-preprocess with --word-vectors FILE"
     if not path.exists():

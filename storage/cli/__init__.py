@@ -1,1 +1,1 @@
-"""Command lines: what all commands share, and ``vlalign-store``."""
+"""Command lines: the common parts of all commands, and ``vlalign-store``."""

@@ -29,14 +29,14 @@ COMMANDS = {
     "convert": ("vlalign.extract.cli.convert", "convert checkpoints of OpenAI's CLIP and CLIP4Clip to folders"),
     "doctor": ("vlalign.extract.cli.doctor", "check the installation and this machine"),
 }
-"""{command: (module with its ``main`` and ``make_parser``, what it does)}. ``vlalign-COMMAND`` is the same."""
+"""{command: (module with its ``main`` and ``make_parser``, description)}. ``vlalign-COMMAND`` is the same."""
 
 
 def make_parser(*, whole: bool = False) -> Parser:
     """Return the parser of vlalign.
 
     Args:
-        whole: With all options of all commands, whose modules take seconds to import.
+        whole: Include all options of all commands, whose modules take seconds to import.
     """
     width = max(map(len, COMMANDS))
     listed = "\n".join(f"  {name:<{width}}  {meaning}" for name, (_, meaning) in COMMANDS.items())

@@ -1,4 +1,4 @@
-"""The run of a command: one-line errors, exit codes, messages, and an orderly stop."""
+"""Run a command: one-line errors, exit codes, messages, and an orderly stop."""
 
 import argparse
 import io
@@ -24,7 +24,7 @@ from ..common.terminal import Level, logger, messages_on_terminal, warn
 from ..common.writing import NO_ROOM
 from .parser import Parser
 
-start_programs_without_current_folder()  # before torch is imported, which starts one
+start_programs_without_current_folder()  # before the import of torch, which starts a program
 
 T = TypeVar("T")
 Command = Callable[[argparse.Namespace], int]
@@ -48,11 +48,11 @@ def run_command(command: Command, parser: Parser, argv: list[str] | None) -> int
     Args:
         command: Called with the parsed arguments.
         parser: Parses ``argv``.
-        argv: Command line without the program's name; None for that of the process.
+        argv: Arguments without the program's name; None for the process's arguments.
 
     Returns:
-        0 if all was done, 1 if something was skipped or failed, 2 on a mistake in the call, 130 or 143 if Ctrl-C or
-        SIGTERM stopped the command.
+        0 on success, 1 if something was skipped or failed, 2 on a mistake in the call, 130 or 143 if Ctrl-C or SIGTERM
+        stopped the command.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # characters that the terminal's encoding lacks
@@ -66,9 +66,9 @@ def run_command(command: Command, parser: Parser, argv: list[str] | None) -> int
 
 
 def load_own_parts(load: Callable[[], T], parser: Parser) -> T:
-    """Load parts of one's own that decide which options a command has, and return what ``load`` does.
+    """Load custom parts that add options to a command; return the result of ``load``.
 
-    It is a part of the command: its checks come before, and errors and signals end it in the same way.
+    Loading belongs to the command: the same checks come before it, and errors and signals end it in the same way.
 
     Args:
         load: Loads the parts.
@@ -116,7 +116,7 @@ def _run(command: Command, args: argparse.Namespace, parser: Parser) -> int:
     except (KeyboardInterrupt, Exception) as error:
         stop_code = _stop_code(error)
         if isinstance(error, BrokenPipeError) and _nobody_reads():
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python still holds
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's buffered output
             return EXIT_SIGNAL + SIGPIPE
         if isinstance(error, UserError):
             warn(f"{prog}: error: {parser.message(error)}")
@@ -148,7 +148,7 @@ def _run(command: Command, args: argparse.Namespace, parser: Parser) -> int:
 
 
 def _allow_folders(args: argparse.Namespace) -> None:
-    """Record what ``--allow-folder`` names."""
+    """Record the folders of ``--allow-folder``."""
     if folders := getattr(args, "allow_folder", None):
         from ..dataset.folder import DatasetFolder
         from ..dataset.trusted_folders import allow_folder
@@ -173,14 +173,14 @@ def _nobody_reads() -> bool:
 
 
 def _system_message(error: OSError) -> str:
-    """Return the system's message. A full disk without a path is not one that files of a data set are written to."""
+    """Return the system's message. A full disk without a path does not hold files of a data set."""
     if error.errno not in NO_ROOM or error.filename is not None:
         return str(error)
     return f"{error.strerror}: standard output or a log, or {tempfile.gettempdir()}; make room there"
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error, the one that was handled when it was raised, and so on."""
+    """Yield the error and the chain of errors that caused it."""
     cause: BaseException | None = error
     while cause is not None:
         yield cause
@@ -196,8 +196,8 @@ def _stop_code(error: BaseException) -> int:
 def limit_spinning() -> None:
     """Let OpenMP threads sleep after a short wait, in this process and its children.
 
-    Call it before torch is imported, because OpenMP reads its settings when it is loaded. A setting of the user stays.
-    Results do not change.
+    Call it before torch is imported, because OpenMP reads its settings when it is loaded. A user's setting is not
+    changed. Results do not change.
     """
     if "torch" not in sys.modules and "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)

@@ -21,7 +21,7 @@ MAX_BYTES = 1 << 16
 NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 """A text that begins with ``-`` and that ``argparse`` takes for a value."""
 MAX_TRIED = 20
-"""Lines of a TOML file that are tried as the one in which a key stands."""
+"""Maximum number of lines of a TOML file that are tried in the search for a key."""
 
 
 @dataclass
@@ -29,7 +29,7 @@ class FileOptions:
     """The options of a file."""
 
     arguments: list[str] = field(default_factory=list)
-    """The same options as arguments, which may stand before those of the command line."""
+    """The same options as arguments, to be put before the command line's."""
     places: dict[str, str] = field(default_factory=dict)
     """{``dest`` of an option: its file and line}, for messages."""
 
@@ -47,13 +47,13 @@ def read_option_file(
     Args:
         path: ``.toml``, ``.yaml`` or ``.yml``. Names are those of the options, with ``-`` or ``_``.
         known: The command's options by name.
-        given: Arguments of the command line. Options that stand there are skipped, so that the command line wins.
-        only_typed: Names of options that a file may hold with their default only, as ``--print-config`` wrote them.
+        given: Arguments of the command line. Their options are skipped: the command line wins.
+        only_typed: Names of options that a file may contain only with their default, as written by ``--print-config``.
         skip_unknown: Skip unknown names instead of refusing them.
 
     Raises:
-        UserError: The file cannot be read, or has a name twice, an unknown one, one that only the command line may
-            have, or a value that does not fit.
+        UserError: The file cannot be read, or has a repeated name, an unknown name, a name that is allowed only on the
+            command line, or an invalid value.
     """
     options, lines = FileOptions(), dict[str, int]()
     for key, value, line in _read(path):
@@ -78,7 +78,7 @@ def read_option_file(
 
 
 def _read(path: Path) -> Iterator[tuple[Any, Any, int]]:
-    """Yield the keys of a file, each with its value and its line; of a key that stands twice, both."""
+    """Yield (key, value, line) of a file; a repeated key is yielded twice."""
     if path.suffix not in (".toml", ".yaml", ".yml"):
         raise UserError(f"{path}: expected a .toml, .yaml or .yml file with options")
     text = _read_text(path)
@@ -102,7 +102,7 @@ def _place(path: Path, num_lines_before: int) -> str:
 
 @contextlib.contextmanager
 def _refuse_bad_yaml(path: Path, text: str) -> Iterator[None]:
-    """Turn what PyYAML raises in the block into a ``UserError`` with file and line."""
+    """Turn PyYAML's errors in the block into a ``UserError`` with file and line."""
     try:
         yield
     except yaml.MarkedYAMLError as error:
@@ -147,10 +147,10 @@ def _read_toml(path: Path, text: str) -> Iterator[tuple[Any, Any, int]]:
 
 
 def _line_in_toml(text: str, key: str, loads: Callable[[str], object]) -> int:
-    """Return the line in which a key of a TOML file stands, which ``loads`` of ``tomllib`` does not tell.
+    """Return the line of a key in a TOML file, which ``tomllib.loads`` does not report.
 
-    A line within a text of several lines may look like one; then the lines before it are no complete file. A key with
-    escapes in it is not found: its line is 1.
+    A line inside a multi-line string may look like a key; the lines before it are then no complete file. A key with
+    escapes is not found: the result is 1.
     """
     name = re.escape(key)
     matches = re.finditer(rf"""^[ \t]*\[*[ \t]*(?:{name}|"{name}"|'{name}')[ \t]*[=.\]]""", text, re.MULTILINE)
@@ -166,7 +166,7 @@ def _line_in_toml(text: str, key: str, loads: Callable[[str], object]) -> int:
 
 
 def _arguments(place: str, name: str, action: argparse.Action, value: Any) -> list[str]:
-    """Return one option and its value as arguments, of which none but the first can be taken for an option."""
+    """Return one option and its value as arguments. No value can be mistaken for an option."""
     option = f"--{name}"
     if value is None:
         return []

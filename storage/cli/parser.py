@@ -1,4 +1,4 @@
-"""Parsers of command lines: options that all commands take, one-line errors, short help, and options from a file."""
+"""Parsers of command lines: common options, one-line errors, short help, and options from a file."""
 
 import argparse
 import difflib
@@ -41,19 +41,19 @@ class OwnPart:
     group: str
     """The part's group of plugins."""
     built_in: Collection[str] = ()
-    """Names that are no part of the user's own, whatever installed packages declare."""
+    """Built-in names. They are never custom parts, whatever installed packages declare."""
 
 
 class Parser(argparse.ArgumentParser):
     """A parser that reports a mistake in one line, with the nearest known options.
 
-    ``--help`` leaves out the options that ``hide_from_short_help`` names; ``--help-all`` shows everything.
+    ``--help`` hides the options of ``hide_from_short_help``; ``--help-all`` shows all options.
     """
 
     passes_on = False
-    """True if unknown options belong to another command; they are then in ``passed_on`` of the result."""
+    """True if unknown options belong to another command; the result has them in ``passed_on``."""
     intermixed = False
-    """True if options may stand between optional positional arguments."""
+    """True if options may appear between optional positional arguments."""
     reads_ahead = False
     """True if all unknown options, of the command line and of a file, are for another parser."""
 
@@ -65,18 +65,19 @@ class Parser(argparse.ArgumentParser):
         self.places: dict[str, str] = {}
         """{``dest`` of an option that an option file gave: its file and line}."""
         self.own_parts: Mapping[str, OwnPart] = {}
-        """{``dest`` of an option: the part of the user's own that it may name}; needs ``--trust``. What a file names is
-        refused unless its module is trusted, so that each command may import what these options hold."""
+        """{``dest`` of an option: the kind of custom part that it may name}; needs ``--trust``. A part named by a file
+        is refused unless its module is trusted. Each command may therefore import the values of these options.
+        """
 
     def hide_from_short_help(self, actions: Iterable[argparse.Action]) -> None:
         """Show these options with ``--help-all`` only."""
         self._rare += actions
 
-    # The stub has overloads for the type of ``namespace``, which nobody here uses.
+    # The stub has overloads for the type of ``namespace``, which is not used here.
     def parse_args(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, args: Iterable[str] | None = None, namespace: Any = None
     ) -> Any:
-        """Parse ``args``, by default those of the process. Exit with code 2 on a mistake."""
+        """Parse ``args``, by default the arguments of the process. Exit with code 2 on a mistake."""
         given = sys.argv[1:] if args is None else list(args)
         self.places = {}
         parsed, unknown = self._parse(given, namespace)
@@ -105,7 +106,8 @@ class Parser(argparse.ArgumentParser):
         except UserError as error:
             self.error(str(error))
         self.places = options.places
-        end = [f"--config={path}"] if options.arguments else []  # else the last option would take what follows
+        # otherwise the last option would take the next argument
+        end = [f"--config={path}"] if options.arguments else []
         parsed, unknown = self._parse([*options.arguments, *end, *given], namespace)
         try:
             self._check_own_parts(parsed)
@@ -114,7 +116,7 @@ class Parser(argparse.ArgumentParser):
         return parsed, unknown
 
     def _check_own_parts(self, parsed: Any) -> None:
-        """Raise ``UntrustedModule`` for a part of the user's own that a file names and whose module is not trusted."""
+        """Raise ``UntrustedModule`` for a custom part that a file names and whose module is not trusted."""
         for dest, part in self.own_parts.items():
             named = getattr(parsed, dest) if dest in self.places else None
             for text in named if isinstance(named, list) else [named]:
@@ -122,7 +124,7 @@ class Parser(argparse.ArgumentParser):
                     check_named(part.group, text, parsed.trust, self.places[dest])
 
     def _settings(self) -> dict[str, argparse.Action]:
-        """Return the options by their names without dashes, but those about help and files, and ``--no-...``."""
+        """Return {name without dashes: option}, except options for help and files, and ``--no-...``."""
         return {
             option.removeprefix("--"): action
             for option, action in self._option_string_actions.items()
@@ -130,7 +132,7 @@ class Parser(argparse.ArgumentParser):
         }
 
     def _config_of(self, parsed: Any) -> str:
-        """Return the options as the text of an option file; what no file may hold is a comment."""
+        """Return the options as text of an option file; options that a file must not contain are comments."""
         options = self._option_string_actions
         typed = {name: options[f"--{name}"] for name in ONLY_TYPED if f"--{name}" in options}
         given = {name: action for name, action in typed.items() if getattr(parsed, action.dest) != action.default}
@@ -183,7 +185,7 @@ class Parser(argparse.ArgumentParser):
         return " ".join([self.prog, *parts, "[OPTIONS]"])
 
     def format_help(self) -> str:
-        """Return the help, without rare options unless all were asked for."""
+        """Return the help; rare options are included only if all were requested."""
         self.usage = self._short_usage().replace("%", "%%")
         if self._shows_all or not self._rare:
             return super().format_help()
@@ -206,9 +208,9 @@ class Parser(argparse.ArgumentParser):
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Breaks a text of one line, such as a description, and keeps a text of several lines, such as an example.
+    """Wraps a text of one line, such as a description; keeps a text of several lines, such as an example.
 
-    Names with hyphens stay whole, so that they can be copied.
+    Names with hyphens are not broken and can be copied.
     """
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
@@ -253,7 +255,7 @@ class _Completion(argparse.Action):
 
 
 def new_parser(prog: str, description: str, example: str) -> Parser:
-    """Return a parser with the options about help and messages, whose help ends with an example."""
+    """Return a parser with the common options for help and messages, and an example at the end of its help."""
     parser = Parser(prog=prog, description=description, **formatted(example))
     add_messages(parser)
     version = parser.add_argument(
@@ -271,7 +273,7 @@ def new_parser(prog: str, description: str, example: str) -> Parser:
 
 
 def formatted(example: str) -> dict[str, Any]:
-    """Return the settings of a parser, or of one action, whose help ends with ``example``."""
+    """Return the keyword arguments of a parser or an action whose help ends with ``example``."""
     return {
         "epilog": f"example:\n  {example}",
         "formatter_class": _HelpFormatter,
@@ -297,7 +299,7 @@ def command_parser(prog: str, description: str, example: str) -> Parser:
 
 
 def parser_ahead(prog: str, own_parts: Mapping[str, OwnPart]) -> Parser:
-    """Return a parser of those options of a command that must be known before the others, which belong to own parts.
+    """Return a parser for the options that name custom parts; they are parsed before the options of these parts.
 
     The caller adds these options.
     """
@@ -350,7 +352,7 @@ def add_setting(
 
 
 class _Suggestions(list[str]):
-    """Choices that the shell completes. The settings themselves refuse other values, with what they expect."""
+    """Choices for the shell's completion. The settings themselves refuse other values and name the valid ones."""
 
     def __contains__(self, value: object) -> bool:
         return True
@@ -392,7 +394,7 @@ def default_root() -> Path:
 
 
 def next_call(command: str, root: Path, dataset: str, stores: str | None = None, *, protocol: str | None = None) -> str:
-    """Return a line that says which command to call next, for a data set, whose stores may be one's own."""
+    """Return a line with the next command for a data set, whose stores may be custom ones."""
     options = ["--dataset", dataset] if root == default_root() else ["--root", str(root), "--dataset", dataset]
     options += ["--stores", stores] if stores else []
     options += ["--protocol", protocol] if protocol else []

@@ -1,4 +1,4 @@
-"""vlalign-store: what feature stores hold, whether they are whole, and import and export."""
+"""vlalign-store: show, verify, repair, import and export feature stores."""
 
 import argparse
 import json
@@ -38,7 +38,7 @@ def _dataset(args: argparse.Namespace) -> DatasetFolder | None:
 
 
 def _folder(args: argparse.Namespace, name: str) -> Path:
-    """Return the folder of one store: ``name`` is its features with --dataset, else its folder."""
+    """Return the folder of one store: ``name`` is its features with --dataset, or else its folder."""
     dataset = _dataset(args)
     if dataset is None:
         guard_around(Path(name))
@@ -99,7 +99,7 @@ def _ls(args: argparse.Namespace) -> int:
 
 
 def _verify(args: argparse.Namespace) -> int:
-    with Problems() as problems:  # without a file: a command that only looks writes nothing
+    with Problems() as problems:  # without a file: a command that only reads writes nothing
         for folder in _stores(args):
             num_shards = len(current_shards(folder))
             damaged = maintenance.verify(folder, problems=problems)
@@ -184,7 +184,7 @@ def _import(args: argparse.Namespace) -> int:
 
 
 def _declared(args: argparse.Namespace) -> DeclaredFeatures:
-    """Return what the user knows about the features of an import."""
+    """Return the user's statements about the features of an import."""
     if (args.profile is None) == (args.name is None):
         raise UserError("expected one of --profile, how the features were made, and --name, if that is not known")
     if args.profile is not None:

@@ -1,7 +1,7 @@
 """A connection with a child process.
 
 On Linux the child inherits one end of a pair of sockets. Elsewhere it connects over the loopback interface and sends a
-secret that only its environment has: other users of the machine can reach the port also.
+secret from its environment, since other users of the machine can also reach the port.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ class ConnectionServer:
         self._secret = secrets.token_hex(16)
 
     def environment(self) -> dict[str, str]:
-        """Return the variable that lets a child in."""
+        """Return the environment variable that allows a child to connect."""
         return {PARENT_ENV_VAR: f"{self._server.getsockname()[1]} {self._secret}"}
 
     def wait_for(self, child: subprocess.Popen[bytes]) -> socket.socket:
@@ -54,14 +54,14 @@ class ConnectionServer:
         return ours
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Accept no more connections."""
         self._server.close()
 
 
 def start_connected(command: list[str], environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], Connection]:
-    """Start a process that calls ``parent_socket``; return it, and the connection with it.
+    """Start a process that calls ``parent_socket``; return it and its connection.
 
-    Its standard input is a pipe that is closed when this process is gone, whatever ended it.
+    Its standard input is a pipe that closes when this process ends, for whatever reason.
     """
     if IS_LINUX:
         ours, theirs = socket.socketpair()
@@ -77,19 +77,19 @@ def start_connected(command: list[str], environment: Mapping[str, str]) -> tuple
 
 
 def parent_socket() -> socket.socket:
-    """Return the socket that connects this process with the one that started it by ``start_connected``."""
+    """Return the socket to the process that started this one with ``start_connected``."""
     if not IS_LINUX:
         return connect()
     ours = socket.socket(fileno=int(os.environ.pop(PARENT_ENV_VAR)))
-    ours.set_inheritable(False)  # else it would stay open in processes that outlive this one
+    ours.set_inheritable(False)  # otherwise it would stay open in processes that outlive this one
     return ours
 
 
 def connect(*, last: bool = True) -> socket.socket:
-    """Connect this process with the one that let it in by an ``ConnectionServer``.
+    """Connect this process to the ``ConnectionServer`` of the process that started it.
 
     Args:
-        last: Forget the secret, so that children of this process do not have it.
+        last: Delete the secret: children of this process do not get it.
     """
     port, secret = os.environ[PARENT_ENV_VAR].split()
     if last:

@@ -1,6 +1,6 @@
-"""Processes of this machine that do a command's work and end with it, each on a device of its own.
+"""Child processes that do a command's work, each on its own device, and end with the command.
 
-They show nothing themselves: messages go to the command by the same connection as results.
+They print nothing: messages are sent to the command over the same connection as results.
 """
 
 import contextlib
@@ -26,9 +26,10 @@ from .system import signal_self
 from .terminal import logger, say, warn
 
 STOP_SECONDS = 60.0
-"""Time that a process has to write what it has finished, once it is asked to end."""
+"""Time that a process has to write its finished work after a request to end."""
 ORPHAN_SECONDS = 10.0
-"""Time after which a process that writes nothing follows a command that was killed: others may still need it."""
+"""Time after which a process that writes no files ends when its command was killed: other processes may still need it.
+"""
 
 
 @dataclass(frozen=True)
@@ -71,14 +72,14 @@ class Child:
     """The command's side of a process."""
 
     def __init__(self, name: str, module: str, environment: Mapping[str, str] | None = None) -> None:
-        """Start a process that runs ``main()`` of a module, which calls ``run_child``. Send it what it shall do.
+        """Start a process that runs ``main()`` of a module, which calls ``run_child``. Send it its task afterwards.
 
         Args:
-            name: What messages call it, such as "the process on cuda:1".
+            name: Its name in messages, such as "the process on cuda:1".
             module: Dotted name of the module.
             environment: Variables to add to this process's own.
         """
-        # A terminal sends Ctrl-C to all processes: this one ends when the command asks it to.
+        # A terminal sends Ctrl-C to all processes; this one ends at the command's request instead.
         ignore = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
         self.name = name
         self.process, self.connection = start_connected(
@@ -87,15 +88,15 @@ class Child:
         )
 
     def send(self, message: object) -> None:
-        """Send a message, unless the process has ended: ``receive`` says how."""
+        """Send a message, unless the process has ended: ``receive`` then reports how."""
         with contextlib.suppress(ConnectionError):
             self.connection.send(message)
 
     def receive(self) -> Any:
-        """Return the next message, or None for one that was only to be shown.
+        """Return the next message, or None for one that was only printed.
 
         Raises:
-            UserError: The process has ended before its time, or says why it ends.
+            UserError: The process has ended early, or reports why it ends.
             OSError: It could not write its files.
             ChildCrashed: It ended with an unexpected error.
         """
@@ -113,15 +114,15 @@ class Child:
         return message
 
     def exit_error(self) -> UserError:
-        """Wait until the process has ended, and return the error that says how."""
+        """Wait until the process has ended; return the error that describes how."""
         code = self.process.wait()
         how = f"was killed ({signal.Signals(-code).name}), perhaps because memory ran out" if code < 0 else "ended"
         return UserError(f"{self.name} {how}; finished work is saved, and the same command resumes there")
 
     def stop(self, deadline: float) -> str:
-        """Wait until the process has ended, and kill it at the deadline (of ``time.monotonic``); return what it keeps.
+        """Wait for the end of the process, and kill it at the deadline (of ``time.monotonic``); return its saved work.
 
-        ``process.terminate()`` before this asks it to end early.
+        Call ``process.terminate()`` before this to end it early.
         """
         kept = ""
         with contextlib.suppress(EOFError, ConnectionError):
@@ -140,7 +141,7 @@ class Child:
 
 
 def wait_for_any(children: Sequence[Child]) -> list[Child]:
-    """Wait until some processes have sent something, or have ended; return these."""
+    """Wait until some processes have sent a message or have ended; return these."""
     ready = wait([child.connection for child in children])
     return [child for child in children if child.connection in ready]
 
@@ -156,12 +157,13 @@ class _ToCommand(logging.Handler):
 
 
 def run_child(work: Callable[[Connection, Any], None], *, writes: bool = True) -> None:
-    """Run a process that was started as ``Child``, and end it.
+    """Run the work of a ``Child`` in its process, and end the process.
 
     Args:
         work: Does the work, with the connection to the command and the first message from it. It runs in the main
-            thread and is stopped as a command is.
-        writes: Whether the process writes files. One that does not is killed when the others no longer need it.
+            thread and is stopped like a command.
+        writes: Whether the process writes files. A process that writes none is killed when the others no longer need
+            it.
     """
     connection = _SharedConnection(parent_socket().detach())
     logger.addHandler(_ToCommand(connection))
@@ -182,7 +184,7 @@ def run_child(work: Callable[[Connection, Any], None], *, writes: bool = True) -
 def _last_message(work: Callable[[Connection, Any], None], connection: Connection) -> object:
     try:
         work(connection, connection.recv())
-    except BaseException as error:  # whatever it is, the command must hear of it
+    except BaseException as error:  # the command must receive every error
         if stopping() or isinstance(error, KeyboardInterrupt):
             return Ended(saved_work_message(error))
         return _picklable(error) if isinstance(error, UserError | OSError) else _Crashed(traceback.format_exc())

@@ -23,7 +23,7 @@ def parse_devices(names: str, *, apple: bool = False) -> list[str]:
     Args:
         names: "auto" means all GPUs of this machine, or its CPU if there are none. Otherwise names, separated by
             commas.
-        apple: For "auto", Apple's GPU ("mps") counts also. Only for work whose result is then compared with the CPU's.
+        apple: "auto" includes Apple's GPU ("mps"). Only for work whose result is then compared with the CPU's.
     """
     if names != AUTO:
         return [name.strip() for name in names.split(",")]
@@ -33,7 +33,7 @@ def parse_devices(names: str, *, apple: bool = False) -> list[str]:
 
 
 def first_device(names: str) -> str:
-    """Return the first of the devices that are named (``parse_devices``): that of work which uses one.
+    """Return the first device of ``names`` (``parse_devices``), for work that uses one device.
 
     Raises:
         UserError: Several devices are named one by one.
@@ -50,7 +50,7 @@ def device_title(device: torch.device) -> str:
 
 
 def describe_devices(names: Sequence[str]) -> str:
-    """Return in words what computes, such as "2 devices: cuda:0 (NVIDIA L4), cuda:1 (NVIDIA L4)"."""
+    """Describe devices, for example "2 devices: cuda:0 (NVIDIA L4), cuda:1 (NVIDIA L4)"."""
     each = [_described(name) for name in names]
     return each[0] if len(each) == 1 else f"{len(each)} devices: {', '.join(each)}"
 
@@ -60,7 +60,7 @@ def _described(name: str) -> str:
         return name
     try:
         return f"{name} ({torch.cuda.get_device_name(name)})"
-    except (RuntimeError, AssertionError):  # what uses it will say why
+    except (RuntimeError, AssertionError):  # its first use reports the reason
         return name
 
 
@@ -70,7 +70,7 @@ def use_tf32(where: str) -> None:
 
 
 def tf32_in_use() -> str:
-    """Return what ``use_tf32`` was called with last; before that, PyTorch's own choice."""
+    """Return the last argument of ``use_tf32``; before a call, PyTorch's own choice."""
     now = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     return next((where for where, flags in TF32.items() if flags == now), "products")
 
@@ -80,8 +80,8 @@ def find_device(name: str, *, make_current: bool = False) -> torch.device:
 
     Args:
         name: ``auto`` (the first GPU, or the CPU), ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
-        make_current: Make a CUDA device the current one, before anything else touches CUDA. The first use of CUDA
-            creates a context of hundreds of MiB on the current GPU, which is number 0 by default in every process.
+        make_current: Make a CUDA device the current one, before any other use of CUDA. The first use of CUDA creates a
+            context of hundreds of MiB on the current GPU, which is number 0 by default in every process.
 
     Raises:
         SettingError: This machine has no such device.
@@ -99,25 +99,26 @@ def find_device(name: str, *, make_current: bool = False) -> torch.device:
 
 
 def on_device(x: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return a tensor of the CPU on a device. It goes to a GPU by pinned memory, so that the host need not wait."""
+    """Copy a tensor from the CPU to a device, through pinned memory for a GPU: the host does not wait."""
     return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x.to(device)
 
 
 @contextmanager
 def on_meta_device() -> Iterator[None]:
-    """Make models whose tensors have a shape and nothing else, such as those that a file is compared with."""
+    """Create models whose tensors have a shape but no data, for example for comparison with a file."""
     with torch.device("meta"), _NothingDrawn():
         yield
 
 
 class _NothingDrawn(TorchFunctionMode):
-    """Leaves out random numbers that nobody sees: torch imports its whole compiler for those of tensors without
-    memory, which takes seconds."""
+    """Skips random numbers for tensors without data: for these, torch would import its whole compiler, which takes
+    seconds.
+    """
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Call a function of torch, or return its tensor as it is."""
+        """Call a function of torch, or return its tensor unchanged."""
         given = kwargs or {}
         if func is torch.nn.init.normal_:
             return given["tensor"]

@@ -1,4 +1,4 @@
-"""Exceptions of vlalign, the exit codes of its commands, and the one line that a damaged file becomes."""
+"""Exceptions of vlalign, the exit codes of its commands, and one-line errors for damaged files."""
 
 import contextlib
 from collections.abc import Iterator
@@ -51,14 +51,14 @@ class SettingError(UserError):
     """
 
     def __init__(self, setting: str, value: object, problem: str) -> None:
-        """Say what is wrong with a value.
+        """Create the error for an invalid value.
 
         Args:
             setting: Name of the argument or field, such as "num_results".
-            value: What it was set to.
-            problem: What was expected, or why the value cannot be used.
+            value: Its value.
+            problem: The expected values, or the reason why this one cannot be used.
         """
-        super().__init__(setting, value, problem)  # all three, so that the error can be pickled
+        super().__init__(setting, value, problem)  # all three, for pickling
         self.setting = setting
         self.value = value
         self.problem = problem
@@ -72,7 +72,7 @@ class SettingError(UserError):
 
     @property
     def _shown(self) -> str:
-        """The value as a message shows it: in one line, without the middle of a long one."""
+        """The value for a message: one line, a long value without its middle."""
         value = str(self.value)
         if len(value) > MAX_VALUE_CHARACTERS:
             half = MAX_VALUE_CHARACTERS // 2
@@ -81,8 +81,7 @@ class SettingError(UserError):
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the first line of an error's message; the name of its type if that is empty or the message alone is
-    unclear.
+    """Return the first line of an error's message, or the name of its type if the message is empty or unclear.
 
     >>> reason_of(ValueError("no rows")), reason_of(KeyError("rows"))
     ('no rows', "KeyError 'rows'")
@@ -97,10 +96,10 @@ def unreadable(where: str | Path, what: str, error: BaseException, remedy: str =
     """Return the error for an input that cannot be read: ``WHERE: WHAT (REASON); REMEDY``.
 
     Args:
-        where: The file, and the place in it.
-        what: What is wrong, such as "not a readable Parquet file".
-        error: What the reading code raised.
-        remedy: What the user can do.
+        where: The file and the position in it.
+        what: The problem, such as "not a readable Parquet file".
+        error: The error of the reading code.
+        remedy: The user's remedy.
     """
     return UserError(one_line(f"{where}: {what} ({reason_of(error)})") + (f"; {remedy}" if remedy else ""))
 
@@ -109,7 +108,7 @@ def unreadable(where: str | Path, what: str, error: BaseException, remedy: str =
 def refuse_unreadable(
     where: str | Path, what: str, remedy: str = "", errors: tuple[type[Exception], ...] = READ_ERRORS
 ) -> Iterator[None]:
-    """Turn ``errors`` of the block into one ``UserError`` (see ``unreadable``). A ``UserError`` passes as it is."""
+    """Turn ``errors`` of the block into one ``UserError`` (see ``unreadable``). A ``UserError`` is not changed."""
     try:
         yield
     except UserError:

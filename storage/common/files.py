@@ -21,11 +21,11 @@ NUM_SAMPLES = 32
 LARGE_BYTES = 1 << 30
 """Reading a file of this size takes seconds."""
 MAX_JSON_BYTES, MAX_LINE_BYTES = 1 << 26, 1 << 24
-"""Largest size of a JSON file, and of a line of one. The largest that commands write have a thousandth of it."""
+"""Maximum size of a JSON file, and of a line of one. The largest files of the commands have a thousandth of it."""
 
 
 def remove_unfinished(path: Path) -> int:
-    """Remove what a killed process left of ``atomic_write(path)``; return the number of files.
+    """Remove temporary files of ``atomic_write(path)`` in killed processes; return the number of files.
 
     Only for a path that no other process writes.
     """
@@ -54,10 +54,10 @@ def check_regular(path: Path) -> None:
 
 
 def read_small(path: Path, max_bytes: int) -> bytes:
-    """Return the content of a file that anybody may have made.
+    """Return the content of an untrusted file.
 
     Raises:
-        ValueError: It holds more than ``max_bytes``.
+        ValueError: It is larger than ``max_bytes``.
         UserError: It is a pipe, a socket or a device.
     """
     check_regular(path)
@@ -76,10 +76,10 @@ def read_json(path: Path) -> Any:
 
 
 def read_object(path: Path, max_bytes: int) -> dict[str, Any]:
-    """Return the JSON object in a file that anybody may have made.
+    """Return the JSON object in an untrusted file.
 
     Raises:
-        ValueError: The file holds anything else, or more than ``max_bytes``.
+        ValueError: The file has other content, or is larger than ``max_bytes``.
         UserError: It is a pipe, a socket or a device.
     """
     about = json.loads(read_small(path, max_bytes))
@@ -144,10 +144,10 @@ Open = Callable[[Path], int]
 
 
 def open_regular(path: Path) -> int:
-    """Open a regular file to read it, or a link to one; return its descriptor. A pipe put there meanwhile is refused.
+    """Open a regular file, or a link to one, for reading; return its descriptor. A pipe that replaces it is refused.
 
     Raises:
-        OSError: There is none.
+        OSError: There is no such file.
     """
     if stat.S_ISREG(os.stat(path).st_mode):
         descriptor = os.open(path, os.O_RDONLY | NONBLOCK | BINARY_CLOEXEC)
@@ -160,8 +160,8 @@ def open_regular(path: Path) -> int:
 def has_same_samples(path: Path, other: Path, open_file: Open = open_regular) -> bool:
     """Return whether two files have the same size and the same bytes at ``NUM_SAMPLES`` places from start to end.
 
-    ``file_identity`` reads two places, which is enough to notice that a file changed. It is not always enough to say
-    that two files are copies: recordings of a fixed size may begin and end with the same bytes.
+    ``file_identity`` reads two places, which is enough to detect a changed file. It does not always show that two files
+    are copies: recordings of a fixed size may begin and end with the same bytes.
 
     Args:
         path: A file.

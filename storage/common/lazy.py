@@ -6,7 +6,7 @@ from typing import Any
 
 
 def lazy_names(package: str, names: Collection[str], public: Callable[[], ModuleType]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package whose public names are imported at the first use of one.
+    """Return the ``__getattr__`` of a package, which imports the public names when one is first used.
 
     Args:
         package: The package's ``__name__``.

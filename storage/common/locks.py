@@ -1,6 +1,6 @@
-"""One process at a time in a folder or at a file. The locks are the system's, which end with the process.
+"""Locks for a folder or a file, for one process at a time. The system releases them when the process ends.
 
-The library filelock would open the files itself: it locks a pipe, and makes a file outside of a guarded folder.
+The library filelock opens files itself: it would lock a pipe, and create a file outside of a guarded folder.
 """
 
 import contextlib
@@ -18,21 +18,21 @@ from .terminal import one_line, say
 from .writing import NOT_WRITABLE, make_folder, open_to_write, remove_empty_folder, remove_file
 
 TURN_SECONDS, POLL_SECONDS = 10.0, 0.02
-"""Longest wait for a lock, and time between attempts. Locks are held for much less; after this time something else is
-wrong, such as a network file system without locks.
+"""Maximum wait for a lock, and interval between attempts. Locks are held much shorter; a longer wait has another cause,
+such as a network file system without locks.
 """
 
 
 @contextlib.contextmanager
 def file_lock(path: Path, seconds: float | None = None) -> Iterator[None]:
-    """Let one process at a time read, change and write ``path``.
+    """Lock ``path`` for one process at a time.
 
-    A file beside it is locked; the lock ends with the process at the latest. On a file system without locks, processes
+    The lock is on a file beside it, and ends with the process at the latest. On a file system without locks, processes
     do not wait for each other.
 
     Args:
         path: The file.
-        seconds: How long to wait for the others at most (default: ``TURN_SECONDS``).
+        seconds: Maximum wait for other processes (default: ``TURN_SECONDS``).
 
     Raises:
         UserError: The file that is locked is a link, or no regular file.
@@ -53,18 +53,17 @@ def file_lock(path: Path, seconds: float | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def folder_lock(path: Path, doing: str, todo: str = "") -> Iterator[None]:
-    """Create the folder of ``path`` and lock it for this process. It, and folders made for it, are removed if they are
-    empty at the end.
+    """Create the folder of ``path`` and lock it for this process. New folders are removed if they are empty at the end.
 
     Args:
-        path: The file that names the process and its machine; it exists while they work. The lock itself is the
-            system's, which ends it with the process.
-        doing: What the process does there, for messages, such as "trains".
-        todo: What the user can do besides waiting, if another process has the lock.
+        path: The file that names the process and its machine; it exists during the block. The system releases the lock
+            itself when the process ends.
+        doing: The process's activity, for messages, such as "trains".
+        todo: The user's alternative to waiting, if another process has the lock.
 
     Raises:
         UserError: Another process has the lock; the message names it. Or ``path`` is a link, or no regular file; or
-            nothing may be written there.
+            writing is forbidden there.
     """
     made = [folder for folder in path.parents if not folder.exists()]
     try:
@@ -84,7 +83,7 @@ def folder_lock(path: Path, doing: str, todo: str = "") -> Iterator[None]:
         try:
             yield
         finally:
-            with contextlib.suppress(OSError):  # a folder with something in it stays
+            with contextlib.suppress(OSError):  # a folder with content stays
                 if IS_WINDOWS:
                     file.close()  # Windows removes no open file, and none that another process has opened meanwhile
                 remove_file(path)

@@ -1,4 +1,4 @@
-"""Drawings as vlalign makes them, whatever Matplotlib's own files say."""
+"""Fixed settings for drawings, independent of Matplotlib's own files."""
 
 import contextlib
 from collections.abc import Iterator
@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def default_settings() -> Iterator[None]:
-    """Draw with Matplotlib's defaults, and texts as they are.
+    """Use Matplotlib's defaults in the block, and draw texts literally.
 
-    Matplotlib reads a ``matplotlibrc`` in the current folder, which may send every text to LaTeX. Texts between two
-    dollar signs would be formulas.
+    Matplotlib would read a ``matplotlibrc`` in the current folder, which may pass every text to LaTeX. Texts between
+    two dollar signs would become formulas.
 
     Raises:
         ModuleNotFoundError: Matplotlib is not installed.

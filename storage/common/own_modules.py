@@ -1,8 +1,8 @@
-"""Imports of modules of one's own, which may lie in a folder beside the import path, such as the current one.
+"""Import custom modules, from the import path or another folder, such as the current one.
 
-That folder is not added to ``sys.path``. It may be a stranger's, and libraries try modules that are not installed, such
-as ``pynvml``, or read the entry points of each folder there. Only the module that the user named is looked for in it,
-and what that module itself imports. Its source is compiled: a file in ``__pycache__`` can hold other code.
+The folder is not added to ``sys.path``, since it may be a stranger's: libraries try to import optional modules, such as
+``pynvml``, or read entry points from each folder of the path. Only the module that the user named, and its own imports,
+are searched there. The source is always compiled: a file in ``__pycache__`` may have other code.
 """
 
 import importlib
@@ -15,17 +15,17 @@ from types import CodeType, ModuleType
 
 IMPORT_SYSTEM = ("importlib", "_frozen_importlib", "_frozen_importlib_external")
 _contents: dict[str, bytes] = {}
-"""{path of a source: what was compiled}: an edit afterwards does not change what runs."""
+"""{path of a source: compiled content}: a later edit does not change the code that runs."""
 
 
 def import_own(name: str, folder: str | Path | None) -> ModuleType:
-    """Import a module of one's own.
+    """Import a custom module.
 
     Args:
         name: The module, such as "my_module" or "my_package.losses".
-        folder: Where else it may be, after the import path; empty: the current folder; None: nowhere.
+        folder: Folder to search after the import path; empty for the current folder, None for no folder.
     """
-    importlib.invalidate_caches()  # the module may have been written a moment ago
+    importlib.invalidate_caches()  # the module may be new
     _modules.folders[_top(name)] = None if folder is None else os.path.abspath(folder)
     if _modules not in sys.meta_path:
         sys.meta_path.insert(0, _modules)  # pyright: ignore[reportArgumentType]: it has the method
@@ -33,7 +33,7 @@ def import_own(name: str, folder: str | Path | None) -> ModuleType:
 
 
 def content_of(path: Path) -> bytes:
-    """Return the content of a file of a module of one's own: if it was compiled, as it was then."""
+    """Return the content of a custom module's file: the compiled content, if it was compiled."""
     content = _contents.get(str(path))
     return path.read_bytes() if content is None else content
 
@@ -49,18 +49,18 @@ class _FromSource(SourceFileLoader):
 
 
 class _OwnModules:
-    """Finds modules of one's own, and modules beside them that they import."""
+    """Finds custom modules, and modules beside them that they import."""
 
     def __init__(self) -> None:
         self.folders: dict[str, str | None] = {}
         """{top-level module that the user named: where else it may be}"""
         self.beside: dict[str, str] = {}
-        """{top-level module that was found in such a folder: the folder}"""
+        """{top-level module found in such a folder: the folder}"""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return what to import; None for what is no module of one's own, or is nowhere."""
+        """Return the spec of a custom module; None for other modules."""
         top = _top(name)
         folders = [] if path is not None else [self.folders.get(name), self.beside.get(_importer())]
         folders = [folder for folder in folders if folder is not None]
@@ -78,7 +78,7 @@ class _OwnModules:
         return spec
 
     def _installed(self, name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
-        """Return what all other finders would import."""
+        """Return the spec that all other finders would return."""
         for finder in sys.meta_path:
             if finder is not self and (spec := finder.find_spec(name, path, target)) is not None:
                 return spec
@@ -93,7 +93,7 @@ def _top(name: str) -> str:
 
 
 def _importer() -> str:
-    """Return the top-level module whose code imports something at the moment."""
+    """Return the top-level module whose code is importing."""
     frame = sys._getframe(1)
     while frame is not None:
         top = _top(str(frame.f_globals.get("__name__")))

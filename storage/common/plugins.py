@@ -1,9 +1,9 @@
-"""Parts of one's own: classes and functions from modules outside this package, by name.
+"""Custom parts (plugins): classes and functions from modules outside this package, by name.
 
 A part is named ``MODULE:NAME``, such as "my_module:MyObjective", or by an entry point of an installed package, in the
 group ``vlalign.objectives``, ``vlalign.encoders``, ``vlalign.datasets``, ``vlalign.tasks`` or ``vlalign.metrics``.
-What the user typed or passed is imported (``load_plugin``); what a file names is imported only if the user trusts its
-module (``trusted_plugin``).
+A part that the user names is imported (``load_plugin``). A part that a file names is imported only if the user trusts
+its module (``trusted_plugin``).
 """
 
 import contextlib
@@ -36,10 +36,10 @@ GROUPS = {
     "metrics": "metric",
     "stores": "store",
 }
-"""{group: what a part of it is}. Its entry points are in the group ``vlalign.GROUP``."""
+"""{group: description of its parts}. Its entry points are in the group ``vlalign.GROUP``."""
 PLUGIN_NAME = re.compile(r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<name>[^\W\d]\w*)")
 MAX_SHOWN_CHARACTERS = 200
-"""Longest name that a message shows whole: a file may have one of any length."""
+"""Maximum length of a name in a message: a file may have a name of any length."""
 CODE_SUFFIXES = (*SOURCE_SUFFIXES, *BYTECODE_SUFFIXES, *EXTENSION_SUFFIXES)
 """Suffixes of the files that Python may take a module from."""
 MAIN = "__main__"
@@ -48,13 +48,13 @@ MAIN = "__main__"
 
 @dataclass(frozen=True)
 class Plugin:
-    """A part that was loaded from somebody's own module."""
+    """A loaded custom part."""
 
     text: str
     """The part as the user named it, such as "my_module:MyObjective"."""
     module: str
     sha256: str
-    """Of the module's file, or of all modules of its package, as it was loaded."""
+    """SHA-256 of the module's file, or of all modules of its package, when it was loaded."""
     folder: str
     """The folder of the import path that has the module."""
     value: Any
@@ -62,7 +62,7 @@ class Plugin:
 
 
 class PluginFacts(TypedDict):
-    """A part of one's own, as ``run.json`` has it."""
+    """The facts about a custom part in ``run.json``."""
 
     name: str
     module: str
@@ -70,12 +70,12 @@ class PluginFacts(TypedDict):
 
 
 class UntrustedModule(SettingError):
-    """A file names a module that the user does not trust. Nothing was imported; the message says how to trust it."""
+    """A file names a module that the user does not trust. It was not imported; the message explains how to trust it."""
 
     def __init__(self, module: str, trusted: str, problem: str) -> None:
-        """Say which module it is, which are trusted, and how to trust it."""
+        """Create the error, with the module, the trusted modules, and the way to trust it."""
         super().__init__("trust", trusted, problem)
-        self.args = (module, trusted, problem)  # so that the error can be pickled
+        self.args = (module, trusted, problem)  # for pickling
         self.module = module
 
     def __str__(self) -> str:
@@ -87,11 +87,11 @@ class UntrustedModule(SettingError):
 
 
 Problem = Callable[[Any], str | None]
-"""Says why a value is no part of a group, such as "is no class"; None if it is one."""
+"""Returns the reason why a value is not a part of a group, such as "is no class"; None if it is one."""
 _TRUSTED: set[str] = set()
 _LOADED: dict[tuple[str, str], Plugin] = {}
 _SHA256: dict[str, str] = {}
-"""{module: its sha256 when it was first loaded}: an edit afterwards does not change what runs."""
+"""{module: its SHA-256 when first loaded}: a later edit does not change the code that runs."""
 
 
 def is_plugin_name(text: str) -> bool:
@@ -105,7 +105,7 @@ def plugin_names(group: str) -> list[str]:
 
 
 def names_plugin(group: str, text: str) -> bool:
-    """Return whether a text is MODULE:NAME, or the name of an entry point of a group. Imports nothing."""
+    """Return whether a text is MODULE:NAME, or the name of an entry point of a group. Nothing is imported."""
     return is_plugin_name(text) or text in plugin_names(group)
 
 
@@ -125,11 +125,11 @@ def load_plugin(group: str, named: Any, folder: str | Path = "", *, problem: Pro
     Args:
         group: One of ``GROUPS``.
         named: "MODULE:NAME", the name of an entry point, or in Python the class or function itself.
-        folder: Where else the module may be, after the import path; empty: the current folder.
-        problem: Says why a part is none of this group; None if it is one.
+        folder: Folder to search after the import path; empty for the current folder.
+        problem: Returns the reason why a part is not of this group; None if it is.
 
     Raises:
-        UserError: There is no such module or part, the module cannot be imported, or the part is none of this group.
+        UserError: There is no such module or part, the module cannot be imported, or the part is of another group.
     """
     if not isinstance(named, str):
         if not (inspect.isclass(named) or inspect.isroutine(named)):
@@ -166,7 +166,7 @@ def load_plugin(group: str, named: Any, folder: str | Path = "", *, problem: Pro
         own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == module_name]
         has = f"it has {', '.join(own)}" if own else "it defines nothing"
         raise UserError(f"{what}: module {_shown(module_name)} has no {_shown(name)}; {has}") from None
-    except (Exception, SystemExit) as error:  # somebody's own code may raise anything
+    except (Exception, SystemExit) as error:  # custom code may raise anything
         raise UserError(f"{what}: cannot be used: {reason_of(error)}{_place(error)}") from None
     return _register(group, named, module, value, problem)
 
@@ -175,7 +175,7 @@ def trusted_modules(trust: Iterable[str]) -> tuple[str, ...]:
     """Return the modules of an argument ``trust``.
 
     Raises:
-        SettingError: It is a text, of which each letter would count as a module, or it has something else than texts.
+        SettingError: It is a single text, whose letters would count as modules, or it has items that are not texts.
     """
     modules = () if isinstance(trust, str) else tuple(trust)
     if isinstance(trust, str) or not all(isinstance(module, str) for module in modules):
@@ -184,7 +184,7 @@ def trusted_modules(trust: Iterable[str]) -> tuple[str, ...]:
 
 
 def trust_modules(modules: Iterable[str]) -> None:
-    """Let files name parts of these modules, as long as this process runs.
+    """Trust these modules in files, until this process ends.
 
     Raises:
         SettingError: As for ``trusted_modules``.
@@ -193,10 +193,10 @@ def trust_modules(modules: Iterable[str]) -> None:
 
 
 def check_trusted(what: str, module: str, trusted: Iterable[str], named_in: Path | str) -> None:
-    """Raise ``UntrustedModule`` if the user does not trust the module of something that a file names.
+    """Raise ``UntrustedModule`` if a file names a part whose module the user does not trust.
 
     Args:
-        what: What the file names, such as "the objective my_module:MyObjective".
+        what: The named part, such as "the objective my_module:MyObjective".
         module: Its module.
         trusted: Modules that the user trusts.
         named_in: The file.
@@ -212,7 +212,7 @@ def check_trusted(what: str, module: str, trusted: Iterable[str], named_in: Path
 
 
 def check_named(group: str, text: str, trusted: Iterable[str], named_in: Path | str) -> None:
-    """Raise ``UntrustedModule`` for a part whose module ``trusted_plugin`` would refuse. Imports nothing."""
+    """Raise ``UntrustedModule`` for a part whose module ``trusted_plugin`` would refuse. Nothing is imported."""
     if loaded_plugin(group, text) is None:
         match = PLUGIN_NAME.fullmatch(text)
         module = match["module"] if match else _entry_point(group, text)[0]
@@ -228,8 +228,8 @@ def trusted_plugin(
     Args:
         group: One of ``GROUPS``.
         text: "MODULE:NAME", or the name of an entry point.
-        trusted: Modules that may be imported, besides those of ``trust_modules``. A part that the user named in this
-            process needs none.
+        trusted: Modules that may be imported, in addition to ``trust_modules``. A part that the user named in this
+            process needs no trust.
         named_in: The file.
         problem: As for ``load_plugin``.
 
@@ -243,17 +243,17 @@ def trusted_plugin(
 
 @contextlib.contextmanager
 def errors_of_plugin(plugin: Plugin) -> Iterator[None]:
-    """Turn what a part of one's own raises in the block into a ``UserError`` of one line with the place in its code."""
+    """Turn errors of a custom part in the block into a ``UserError``: one line with the place in its code."""
     try:
         yield
     except VlalignError:
         raise
-    except (Exception, SystemExit) as error:  # somebody's own code may raise anything
+    except (Exception, SystemExit) as error:  # custom code may raise anything
         raise UserError(_message(plugin, error)) from error
 
 
 def message_of_plugin(error: BaseException) -> str | None:
-    """Return a line for an error that a part of one's own raised, with the place in its code; None for others."""
+    """Return a line for an error of a custom part, with the place in its code; None for other errors."""
     passed = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
     for plugin in _LOADED.values():
         if isinstance(error, Exception) and _file_of(plugin) in passed:
@@ -270,7 +270,7 @@ def _file_of(plugin: Plugin) -> str | None:
 
 
 def facts_of_plugin(plugin: Plugin) -> PluginFacts:
-    """Return what a run records of a part."""
+    """Return the facts about a part that a run records."""
     return {"name": plugin.text, "module": plugin.module, "sha256": plugin.sha256}
 
 
@@ -293,7 +293,7 @@ def _entry_point(group: str, name: str) -> tuple[str, str]:
 
 
 def _shown(name: str) -> str:
-    """Return a name for a message, which is one line and short, whatever a file holds."""
+    """Shorten and escape a name for a message: a file may contain any name."""
     return one_line(name)[:MAX_SHOWN_CHARACTERS]
 
 
@@ -306,7 +306,7 @@ def _import(name: str, what: str, folder: str | Path | None) -> ModuleType:
             where = "" if folder is None else f"{missing.replace('.', '/')}.py in {str(folder) or os.getcwd()}, or "
             raise UserError(f"{what}: there is no module {missing}; expected {where}an installed package") from None
         raise _not_imported(name, what, error) from None
-    except (Exception, SystemExit) as error:  # somebody's own code may raise anything
+    except (Exception, SystemExit) as error:  # custom code may raise anything
         raise _not_imported(name, what, error) from None
 
 
@@ -372,7 +372,7 @@ def _code_in(package: Path) -> Iterator[Path]:
 
 
 def _sha256_of(files: Sequence[Path], folder: Path) -> str:
-    """Return the sha256 of one file; of several, that of their names and contents."""
+    """Return the SHA-256 of a file; of several files, the SHA-256 of their names and contents."""
     if len(files) == 1:
         return hashlib.sha256(content_of(files[0])).hexdigest()
     digest = hashlib.sha256()

@@ -12,8 +12,8 @@ from .writing import make_folder, open_to_write
 class Problems:
     """Inputs that were skipped while the work continued.
 
-    Each is logged as a line. If there are more than ``MAX_LINES``, the rest is only listed in a file, and the total is
-    logged at the end of the ``with`` block that this object is used in.
+    Each is logged as a line. After ``MAX_LINES``, the rest is only listed in a file, and the total is logged at the end
+    of this object's ``with`` block.
     """
 
     MAX_LINES, MAX_KEPT, MAX_CHARACTERS = 20, 1000, 2000
@@ -40,7 +40,7 @@ class Problems:
         """Inputs that were used in a changed form: {the change: number of inputs}."""
 
     def add(self, message: str) -> None:
-        """Count a problem and log it, or list it in the file: one line, the first ``MAX_CHARACTERS`` of it."""
+        """Count a problem, and log it or list it in the file: one line, cut at ``MAX_CHARACTERS``."""
         message = message if len(message) <= self.MAX_CHARACTERS else f"{message[: self.MAX_CHARACTERS]} ..."
         message = escape_controls(message)
         if self.strict:

@@ -1,4 +1,4 @@
-"""A pool of processes of this machine, for work that is a function of one item."""
+"""A pool of processes on this machine, for functions of one item."""
 
 import contextlib
 import os
@@ -23,7 +23,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 PREFETCHED_ITEMS = 2
-"""Items for each process that are read ahead of the results."""
+"""Number of items read ahead of the results for each process."""
 
 
 class OrderedMap(Protocol):
@@ -35,17 +35,17 @@ class OrderedMap(Protocol):
         Args:
             call: Function to run; it must be picklable.
             items: Read lazily, a few ahead of the results.
-            doing: What the function does, for messages, such as "tagging captions".
+            doing: The work, for messages, such as "tagging captions".
         """
         ...
 
 
 @contextlib.contextmanager
 def worker_processes(num_processes: int) -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool of ``num_processes`` processes; kill them at once if the block ends early.
+    """Yield a pool of ``num_processes`` processes; kill them if the block ends early.
 
-    They also end as soon as this process is gone, even if it was killed. Use it for work that writes its results whole
-    or not at all.
+    They also end when this process ends, even if it was killed. Use the pool for work that writes its results
+    atomically.
     """
     if not IS_WINDOWS:
         from multiprocessing import resource_tracker
@@ -69,13 +69,13 @@ def worker_processes(num_processes: int) -> Iterator[ProcessPoolExecutor]:
 def map_in_processes(call: Callable[[T], R], items: Iterable[T], *, num_processes: int, doing: str) -> Iterator[R]:
     """Call a function with each item in processes of this machine, and yield the results in order.
 
-    With one process or one item, everything is done in this one.
+    With one process or one item, the work is done in this process.
 
     Args:
         call: Function to run; it must be picklable.
         items: Read lazily, ``PREFETCHED_ITEMS`` for each process.
         num_processes: Number of processes.
-        doing: What the function does, for messages, such as "tagging captions".
+        doing: The work, for messages, such as "tagging captions".
 
     Raises:
         UserError: A process was killed.
@@ -120,7 +120,10 @@ _STARTING = threading.Lock()
 
 @contextlib.contextmanager
 def _python_commands() -> Iterator[None]:
-    """Let multiprocessing start its processes by ``python_command``. It has no option for that, nor for variables."""
+    """Start multiprocessing's processes with ``python_command``.
+
+    It has no option for this or for environment variables.
+    """
 
     def start(path: bytes, args: list[Any], passfds: Any) -> int:
         # [Python, its options, "-c", program, ...]

@@ -1,4 +1,4 @@
-"""The start of programs and other Pythons: with nothing from the current folder, which may be a stranger's."""
+"""Start programs and other Pythons without using the current folder, which may be a stranger's."""
 
 import atexit
 import os
@@ -19,9 +19,9 @@ COMPILED_CODE = "TORCHINDUCTOR_CACHE_DIR"
 def python_command(program: str) -> list[str]:
     """Return the beginning of a command line that runs a program in another Python.
 
-    Nothing is imported from the current folder: ``python -c`` alone would run a ``signal.py`` that lies there. Python
-    3.13 imports modules before the program's first statement, so only ``-P`` helps; Python 3.10 lacks it. PYTHONPATH
-    and installed packages work as ever. Start it with ``without_current_folder`` of the environment: an empty entry of
+    Nothing is imported from the current folder: ``python -c`` alone would run a ``signal.py`` there. Python 3.13
+    imports modules before the program's first statement, so only ``-P`` helps; Python 3.10 lacks it. PYTHONPATH and
+    installed packages work as usual. Start it with ``without_current_folder`` of the environment: an empty entry of
     PYTHONPATH is also the current folder.
     """
     if sys.version_info >= (3, 11):
@@ -30,15 +30,16 @@ def python_command(program: str) -> list[str]:
 
 
 def without_current_folder(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return variables for another program, without folders that depend on where it is started.
+    """Return the environment for another program, without paths relative to the current folder.
 
-    An empty entry, as in ``PATH=$PATH:``, means the current folder, and so may any relative one.
+    An empty entry, as in ``PATH=$PATH:``, means the current folder; any relative one may mean it.
     """
     cleaned = dict(environment)
     for name in SEARCH_PATHS:
         if cleaned.get(name):
             cleaned[name] = os.pathsep.join(_absolute(cleaned[name]))
-            if not cleaned[name] and name != "PATH":  # an empty PATH finds nothing; without one, systems look elsewhere
+            # an empty PATH finds nothing; without PATH, systems search default folders
+            if not cleaned[name] and name != "PATH":
                 del cleaned[name]
     return cleaned
 
@@ -54,9 +55,9 @@ def start_programs_without_current_folder() -> None:
 
 
 def refuse_planted_libraries() -> None:
-    """Raise ``UserError`` if a library in the current folder would be loaded with PyTorch.
+    """Raise ``UserError`` if PyTorch would load a library from the current folder.
 
-    NVIDIA's libcusparseLt has an empty part in its search path, which means the current folder, and looks for CUDA's
+    NVIDIA's libcusparseLt has an empty entry in its search path, which means the current folder, and searches CUDA's
     driver there first.
     """
     for name in ("libcuda.so.1", "libcuda.so"):
@@ -81,17 +82,17 @@ def find_program(name: str) -> str | None:
 
 
 def keep_compiled_code_private() -> None:
-    """Make torch.compile keep what it compiles in a folder of the user's.
+    """Store torch.compile's compiled code in a folder of the user.
 
-    Its own default is a name in /tmp that can be guessed, and it loads code from there, whoever made that folder.
-    Without a home folder, compiled code is deleted when this process ends.
+    Its default is a predictable folder in /tmp, from which it loads code, whoever created the folder. Without a home
+    folder, compiled code is deleted when this process ends.
     """
     if os.environ.get(COMPILED_CODE):
         return
     try:
         folder = Path(os.environ.get("VLALIGN_CACHE") or Path.home() / ".cache" / "vlalign").absolute() / "compiled"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.chmod(0o700)  # fails if it belongs to somebody else
+        folder.chmod(0o700)  # fails if it belongs to another user
     except (OSError, RuntimeError):
         made = tempfile.TemporaryDirectory(prefix="vlalign-compiled-")
         atexit.register(made.cleanup)

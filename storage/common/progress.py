@@ -1,7 +1,7 @@
-"""Progress of long work: who listens to it decides what is shown.
+"""Progress of long work, sent to a listener, which displays it.
 
 A command shows it on the terminal (``TerminalProgress``). A caller from Python passes a callback (``on_progress``) or
-hears nothing.
+gets no reports.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ class Progress:
     unit: str
     """The things that are counted, such as "videos"; "bytes" are shown with k, M and G."""
     done: int
-    """Units that are done, those of an earlier call included."""
+    """Number of finished units, including an earlier call's."""
     total: int
     earlier: int
     """Units that were done before this call began."""
@@ -47,7 +47,7 @@ _listener: ContextVar[Listener | None] = ContextVar("vlalign_progress", default=
 
 @contextlib.contextmanager
 def report_progress_to(listener: Listener | None) -> Iterator[None]:
-    """Send all progress in the block to ``listener``. With None, the listener around it stays."""
+    """Send all progress in the block to ``listener``. With None, the current listener is used."""
     if listener is None:
         yield
         return
@@ -72,9 +72,9 @@ def progress(
 
     Args:
         items: Iterated lazily, one at a time.
-        total: Number of units when all is done.
+        total: Total number of units.
         what: Name of the work, such as "extracting".
-        unit: What is counted, such as "videos".
+        unit: The counted things, such as "videos".
         size: Number of units in an item.
         done: Number of units that an earlier call finished.
         note: Text to show beside the rate.
@@ -109,7 +109,7 @@ def report_progress(state: Progress) -> None:
 
 
 class TerminalProgress:
-    """Show progress on standard error: a bar on a terminal, elsewhere a line every 15 seconds and one at the end."""
+    """Show progress on standard error: a bar on a terminal; otherwise a line every 15 seconds and one at the end."""
 
     def __init__(self) -> None:
         self._bar: ProgressBar | None = None

@@ -1,4 +1,4 @@
-"""Try again what a network or a server may have spoiled."""
+"""Retry operations that failed because of a network or a server."""
 
 import time
 from collections.abc import Callable
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class RetriesFailed(VlalignError):
-    """All tries failed. ``error`` is what the last one raised."""
+    """All tries failed. ``error`` is the last one's error."""
 
     def __init__(self, error: Exception, num_tries: int) -> None:
         super().__init__(error, num_tries)
@@ -25,13 +25,13 @@ def retry(
     pause_seconds: float,
     is_final: Callable[[Exception], bool] = lambda _: False,
 ) -> T:
-    """Return what ``call`` returns, trying again if it raises, after longer and longer pauses.
+    """Call a function until it succeeds, with increasing pauses, and return its result.
 
     Args:
-        call: What to try.
-        num_tries: Number of tries at most.
-        pause_seconds: Time before the second try. Each pause after it is twice as long as the one before.
-        is_final: Whether another try would fail in the same way.
+        call: The function.
+        num_tries: Maximum number of tries.
+        pause_seconds: Time before the second try. Each later pause is twice as long as the previous one.
+        is_final: Returns whether another try would fail in the same way.
 
     Raises:
         UserError: ``call`` raised it; it is not tried again.

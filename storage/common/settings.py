@@ -1,6 +1,7 @@
-"""Settings as dataclasses: a field's metadata says what a setting is for and which values it may have.
+"""Settings as dataclasses: a field's metadata has the description of a setting and its allowed values.
 
-Commands make options from these fields (``cli.parser.Parser.add_settings``), and making a dataclass checks its values.
+Commands make options from these fields (``cli.parser.Parser.add_settings``). Values are checked when the dataclass is
+created.
 """
 
 import dataclasses
@@ -32,7 +33,7 @@ class SettingInfo:
     """Placeholder of the value in ``--help``; None: its choices or its type."""
 
     def problem(self, value: Any) -> str | None:
-        """Return what was expected instead of ``value``, or None if it is allowed."""
+        """Return the expected values if ``value`` is not allowed; otherwise None."""
         if self.choices is not None:
             return None if value in self.choices else f"expected one of {', '.join(self.choices)}"
         if self.ge is not None and self.le is not None:
@@ -51,7 +52,7 @@ class SettingInfo:
 
     @property
     def help(self) -> str:
-        """The description, and those of the choices."""
+        """The description, followed by the descriptions of the choices."""
         choices = [f"{name}: {text}" for name, text in (self.choices or {}).items() if text]
         return ". ".join(filter(None, (self.description, "; ".join(choices))))
 
@@ -79,9 +80,9 @@ def info_of(field: Field[Any]) -> SettingInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Base of all settings: values are checked when they are made.
+    """Base of all settings: values are checked at creation.
 
-    A class checks what its fields' metadata does not say in its method ``check``, which calls that of its base class.
+    A class checks other conditions in its method ``check``, which calls its base class's ``check``.
     """
 
     def __post_init__(self) -> None:
@@ -100,8 +101,8 @@ class Settings:
 def types_of(settings: type[Settings]) -> dict[str, type]:
     """Return the type of each setting: {name: int, float, bool, str, Path or list}.
 
-    ``int | None`` is an int. Of other types that a setting may have, the first is that of its option; a sequence, whose
-    items are texts, is a list: its option may be given several times.
+    ``int | None`` is an int. For other unions, the first type is the option's type. A sequence of texts is a list: its
+    option may be given several times.
     """
     hints = get_type_hints(settings)
     return {field.name: _type(hints[field.name]) for field in fields(settings)}

@@ -15,7 +15,7 @@ RAISE_AGAIN_SECONDS = 0.05
 class Stopped(KeyboardInterrupt):
     """A signal asked the command to stop.
 
-    It is a ``KeyboardInterrupt``, so that code that lets Ctrl-C through also lets it through.
+    It is a ``KeyboardInterrupt``: code that lets Ctrl-C through also lets this exception through.
     """
 
     def __init__(self, number: int) -> None:
@@ -29,8 +29,8 @@ class CommandSignals:
 
     NUMBERS = signal.SIGINT, signal.SIGTERM
     SAME_STOP_SECONDS = 10.0
-    """A signal that follows the first one within this time belongs to the same stop and is ignored: a terminal,
-    torchrun and a batch system may each send one.
+    """A second signal within this time belongs to the same stop and is ignored: a terminal, torchrun and a batch system
+    may each send one.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class CommandSignals:
 
     @contextlib.contextmanager
     def taken(self) -> Iterator[None]:
-        """Handle signals while the block runs in the main thread; a signal that the caller ignores stays ignored."""
+        """Handle signals while the block runs in the main thread; signals that the caller ignores are still ignored."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -116,12 +116,12 @@ def take_signals_again() -> None:
 
 
 def stopping() -> bool:
-    """Return True once a signal came: from then on, wait for nothing but files that are being written."""
+    """Return True after a signal: do not wait any more, except for files that are being written."""
     return command_signals.came
 
 
 def uninterrupted() -> contextlib.AbstractContextManager[None]:
-    """Finish the block even if a signal comes; the signal counts from the end of the block."""
+    """Finish the block even after a signal; the signal takes effect at the end of the block."""
     return command_signals.held()
 
 
@@ -136,7 +136,7 @@ def leave_signals_to_the_parent() -> None:
 
 @contextlib.contextmanager
 def report_saved_work(what: Callable[[], str]) -> Iterator[None]:
-    """Let a command that is stopped in the block report which work is saved.
+    """Report the saved work of a command that is stopped in the block.
 
     Args:
         what: Returns a phrase such as "12 videos of this call are kept"; an empty string if nothing is saved.

@@ -1,7 +1,7 @@
-"""Differences between operating systems: locks, reading at an offset, flushing, cores, and limits of a process.
+"""Portable system calls: locks, reading at an offset, flushing, cores, and limits of a process.
 
 Windows has no ``fcntl`` and no ``resource``, and lacks many names of ``os``, ``signal`` and ``mmap``; macOS lacks some
-names as well. Other modules take from here what is not there everywhere.
+names as well. Other modules use this one for calls that some systems lack.
 """
 
 import contextlib
@@ -26,10 +26,10 @@ else:
         fcntl = resource = None
 
 IS_LINUX = sys.platform == "linux"
-"""True if decoders can be confined, and inherit what they need as descriptors."""
+"""True if decoders can be confined and inherit descriptors."""
 IS_WINDOWS = os.name == "nt"
 NOFOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
-"""Flag of ``os.open``: fail for a link. 0 where the system has none."""
+"""Flag of ``os.open``: fail for a link; 0 on systems without it."""
 NONBLOCK: int = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 """Flags of ``os.open``: do not wait for the other end of a pipe."""
 BINARY_CLOEXEC: int = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -38,7 +38,7 @@ SIGKILL: int = getattr(signal, "SIGKILL", 9)
 SIGPIPE: int = getattr(signal, "SIGPIPE", 13)
 SIGXCPU: int = getattr(signal, "SIGXCPU", 24)
 LOCKED_BYTE = (1 << 31) - 2
-"""Windows locks bytes, and nobody else can read them: one that no file has."""
+"""Windows locks bytes and makes them unreadable for others: a byte that no file has."""
 POLL_SECONDS = 0.2
 _moving = threading.Lock()
 
@@ -91,7 +91,7 @@ def read_at(descriptor: int, num_bytes: int, offset: int) -> bytes:
 
 
 def write_at(descriptor: int, parts: Sequence[memoryview], offset: int) -> int:
-    """Write buffers one after the other from ``offset`` on; return how many bytes were written, which may be fewer."""
+    """Write buffers one after the other at ``offset``; return the number of written bytes, which may be smaller."""
     if hasattr(os, "pwritev"):
         return os.pwritev(descriptor, parts, offset)
     with _moving:
@@ -101,7 +101,7 @@ def write_at(descriptor: int, parts: Sequence[memoryview], offset: int) -> int:
 
 def flush_file(path: Path) -> None:
     """Wait until the content of a file is on its disk."""
-    with path.open("rb+" if IS_WINDOWS else "rb") as file:  # Windows flushes only what is open for writing
+    with path.open("rb+" if IS_WINDOWS else "rb") as file:  # Windows flushes only files that are open for writing
         os.fsync(file.fileno())
 
 
@@ -117,7 +117,7 @@ def flush_folder(path: Path) -> None:
 
 
 def real_path_of(folder: int, path: Path) -> str:
-    """Return where an open folder is, without links; ``path`` is what it was opened by."""
+    """Return the real path of an open folder, without links; ``path`` is the path that it was opened by."""
     if IS_LINUX:
         with contextlib.suppress(OSError):  # without /proc
             return os.readlink(f"/proc/self/fd/{folder}")
@@ -127,7 +127,7 @@ def real_path_of(folder: int, path: Path) -> str:
 
 
 def keep_size(descriptor: int) -> None:
-    """Let nobody change the size of a file in memory (Linux)."""
+    """Forbid changes of a memory file's size (Linux)."""
     if fcntl is not None:
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
 
@@ -139,7 +139,7 @@ def advise(memory: mmap.mmap, advice: str, start: int = 0, num_bytes: int | None
 
 
 def limit(what: str, value: int | None) -> None:
-    """Set a limit of this process, to at most what the system allows. Windows has none, and macOS none of addresses.
+    """Set a limit of this process, at most the system's. Windows has no limits, and macOS no limit of address space.
 
     Args:
         what: Name of a constant of ``resource``, such as "RLIMIT_AS".
@@ -158,7 +158,7 @@ def limit(what: str, value: int | None) -> None:
 
 
 def make_limits_final() -> None:
-    """Let this process never raise one of its limits again (a superuser must give up that right first or later)."""
+    """Forbid this process to raise its limits again (a superuser must also give up this right)."""
     for name in dir(resource) if resource is not None else ():
         if name.startswith("RLIMIT_"):
             current, _ = resource.getrlimit(getattr(resource, name))
@@ -166,7 +166,7 @@ def make_limits_final() -> None:
 
 
 def peak_memory_bytes() -> int | None:
-    """Return the most memory that this process has had; None where the system does not say."""
+    """Return the peak memory of this process; None if the system does not report it."""
     if resource is None:
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -174,7 +174,7 @@ def peak_memory_bytes() -> int | None:
 
 
 def signal_self(number: int) -> None:
-    """Send this process a signal that its handler takes. ``os.kill`` would end it at once on Windows."""
+    """Send this process a signal for its handler. On Windows, ``os.kill`` would end the process instead."""
     if IS_WINDOWS:
         signal.raise_signal(number)
     else:

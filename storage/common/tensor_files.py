@@ -1,4 +1,4 @@
-"""Files of tensors that are mapped into memory, of which nothing is believed before it is checked.
+"""Files of tensors that are mapped into memory. They are untrusted and fully checked.
 
 They are safetensors files. Processes that map the same file share its pages.
 """
@@ -33,7 +33,7 @@ COPIED_BYTES = 1 << 24
 
 
 class TensorWriter:
-    """A file of tensors in the making. Tensors of larger elements come first, so that all are aligned."""
+    """A tensor file that is being written. Tensors with larger elements come first, which aligns all of them."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self._path, self._file = path, file
@@ -57,7 +57,7 @@ class TensorWriter:
         self._write(first_byte + first * dtype.itemsize, values.astype(dtype, copy=False))
 
     def append(self, name: str, values: np.ndarray) -> None:
-        """Add a tensor, or rows to the last one if it has this name."""
+        """Add a tensor, or append rows to the last tensor if it has this name."""
         dtype, shape, _ = self._tensors.setdefault(name, (values.dtype, [0, *values.shape[1:]], self.size))
         if next(reversed(self._tensors)) != name or [dtype, *shape[1:]] != [values.dtype, *values.shape[1:]]:
             raise ValueError(f"{name}: cannot grow by {values.dtype} {values.shape}")
@@ -131,14 +131,15 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], about: Mapping[
 
 
 class TensorFile:
-    """An open file of tensors. The caller states which ones it must have.
+    """An open file of tensors. The caller states the required tensors.
 
     Args:
         path: The file.
-        types: {tensor: type and number of dimensions}, such as ``{"vectors": ("F16", 2)}``. The file has these only.
-        version: What its ``format`` must be.
-        what: What it should be, for the message.
-        todo: What to do if it is not, for the message.
+        types: {tensor: type and number of dimensions}, such as ``{"vectors": ("F16", 2)}``. The file may have no
+            others.
+        version: The required value of ``format``.
+        what: The expected kind of file, for the message.
+        todo: The remedy, for the message.
 
     Raises:
         UserError: The file is cut, damaged, or of another kind.
@@ -177,7 +178,7 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int]:
 def _mapped(
     path: Path, first_byte: int, size: int, name: str, about: Mapping[str, Any], kind: str, num_dimensions: int
 ) -> np.ndarray:
-    """Map one tensor after checking that it lies in the file and has the stated type and size."""
+    """Map one tensor after checking that it is inside the file and has the stated type and size."""
     shape, (low, high), dtype = about["shape"], about["data_offsets"], np.dtype(DTYPES[kind])
     if about["dtype"] != kind or not all(type(n) is int and n >= 0 for n in (*shape, low, high)):
         raise ValueError(f"{name}: another type than {kind}, or an impossible size")
@@ -191,23 +192,23 @@ def _mapped(
 
 
 def release(array: np.ndarray) -> None:
-    """Give back the memory that a mapped array's pages take in this process; what is needed later is mapped again.
+    """Release the memory of a mapped array's pages; pages that are needed later are mapped again.
 
-    The system also maps the neighbours of a page, so that a few thousand scattered rows make gigabytes resident.
+    The system also maps neighbouring pages: a few thousand scattered rows would keep gigabytes in memory.
     """
     if isinstance(array.base, mmap.mmap):
         advise(array.base, "MADV_DONTNEED")
 
 
 class CachedTensors:
-    """A file of tensors that is made from other files when it is missing, and again when those have changed.
+    """A cache file of tensors, made from other files when it is missing or when they have changed.
 
     Args:
         path: The file.
         types: As for ``TensorFile``.
-        version: Of the file's format.
-        key: Tells the other files' content from another one.
-        make: Fills the file. It is called in one process at a time.
+        version: Version of the file's format.
+        key: Key of the other files' content.
+        make: Writes the file. Only one process at a time calls it.
     """
 
     def __init__(
@@ -223,7 +224,7 @@ class CachedTensors:
     def open(self) -> dict[str, np.ndarray]:
         """Return the tensors by name, mapped.
 
-        In a folder where nothing can be written each process makes them in a temporary file of its own.
+        In a read-only folder, each process makes its own temporary file.
         """
         arrays, _ = self._read(self.path)
         if arrays is not None:
@@ -234,7 +235,7 @@ class CachedTensors:
             if error.errno not in NOT_WRITABLE:
                 raise
         with tempfile.TemporaryDirectory() as folder:
-            return self._written(Path(folder) / self.path.name)  # what is mapped stays readable
+            return self._written(Path(folder) / self.path.name)  # mapped files remain readable
 
     def _open_made(self) -> dict[str, np.ndarray]:
         with file_lock(self.path, seconds=math.inf):
@@ -255,7 +256,7 @@ class CachedTensors:
         return arrays
 
     def _read(self, path: Path) -> tuple[dict[str, np.ndarray] | None, str]:
-        """Return the tensors, or None and what is wrong with the file; nothing is wrong if there is none."""
+        """Return (tensors, ""), or (None, problem); the problem is empty if there is no file."""
         if not path.exists():
             return None, ""
         try:

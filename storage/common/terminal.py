@@ -17,7 +17,7 @@ from functools import lru_cache
 from tqdm import tqdm
 
 logger = logging.getLogger("vlalign")
-logger.addHandler(logging.NullHandler())  # a library prints nothing unless it is asked to
+logger.addHandler(logging.NullHandler())  # a library prints nothing by default
 
 JOINERS = "\u200c\u200d"
 """Invisible characters that some scripts and emoji need."""
@@ -28,7 +28,7 @@ def escape_controls(text: str, *, kept: str = "") -> str:
 
     Args:
         text: A text.
-        kept: Control characters that stay, such as newlines.
+        kept: Control characters to keep, such as newlines.
     """
     if text.isprintable():
         return text
@@ -39,7 +39,7 @@ def escape_controls(text: str, *, kept: str = "") -> str:
 
 
 def one_line(text: str) -> str:
-    """Return the first 1,000 characters of ``text`` in one line, with everything that is not printable escaped."""
+    """Return the first 1,000 characters of ``text`` in one line, with unprintable characters escaped."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[:1000])
 
 
@@ -49,26 +49,25 @@ def say(message: str) -> None:
 
 
 def warn(message: str) -> None:
-    """Log a warning or an error of one line, which a command shows even if it is asked to be quiet."""
+    """Log a one-line warning or error, which a command shows even in quiet mode."""
     logger.warning("%s", escape_controls(message))
 
 
 def show(result: str) -> None:
-    """Print a result on standard output, at once: who reads it from a pipe or a file need not wait for the end."""
+    """Print a result on standard output and flush it: a reader of a pipe or a file gets it immediately."""
     print(escape_controls(result, kept="\n\t"), flush=True)
 
 
 @lru_cache(maxsize=1024)
 def note_once(message: str) -> None:
-    """Log a message once in a process, such as what is found each time a store is opened."""
+    """Log a message once in a process, for example about a store that is opened several times."""
     say(message)
 
 
 class ProgressBar(tqdm):
     """A bar of tqdm whose lock belongs to one process.
 
-    tqdm shares its lock with forked children. A child that is killed while it holds the lock would stop its parent for
-    ever.
+    tqdm shares its lock with forked children. A child killed while it holds the lock would block its parent for ever.
     """
 
     _lock = threading.RLock()
@@ -86,13 +85,13 @@ class Level(enum.IntEnum):
     USUAL = logging.INFO
     """Notes also."""
     VERBOSE = logging.DEBUG
-    """With the time of each message, and where errors come from."""
+    """Level with the time of each message and the origin of errors."""
 
 
 class _StandardError(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         text = self.format(record) if logger.level == Level.VERBOSE else record.getMessage()
-        ProgressBar.write(text, file=sys.stderr)  # keeps a progress bar whole
+        ProgressBar.write(text, file=sys.stderr)  # does not break a progress bar
 
 
 def messages_are_shown() -> bool:
@@ -101,7 +100,7 @@ def messages_are_shown() -> bool:
 
 
 def shown_level() -> Level | None:
-    """Return how much this process says on standard error; None: nothing."""
+    """Return the level of messages that this process prints on standard error; None for no messages."""
     return Level(logger.level) if messages_are_shown() else None
 
 
@@ -118,7 +117,7 @@ def show_messages(level: Level = Level.USUAL) -> None:
 @contextlib.contextmanager
 def messages_on_terminal(level: Level = Level.USUAL) -> Iterator[None]:
     """Show messages on standard error while the block runs."""
-    if messages_are_shown():  # a command that runs another one
+    if messages_are_shown():  # a command that runs another command
         yield
         return
     level_before, propagate = logger.level, logger.propagate
@@ -135,8 +134,8 @@ def number_of(count: int, things: str) -> str:
     """Return a count with its things, such as "1 video" or "1,234 videos".
 
     Args:
-        count: How many.
-        things: What is counted: a plural in "s" or "ies", which may have words before it, such as "training clips".
+        count: The count.
+        things: The counted things: a plural in "s" or "ies", possibly after other words, such as "training clips".
     """
     one = f"{things[:-3]}y" if things.endswith("ies") else things.removesuffix("s")
     return f"{count:,} {one if count == 1 else things}"

@@ -1,4 +1,4 @@
-"""Calls that wait for a disk or a network, many at once: one takes milliseconds there, and so do many together."""
+"""Run calls that wait for a disk or a network in parallel: many take as long as one."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -11,21 +11,21 @@ U = TypeVar("U")
 
 NUM_THREADS = 64
 CALLS_PER_PART = 64
-"""Calls that a thread makes in a row, so that a million quick ones do not cost more to hand out than to make."""
+"""Number of calls that a thread makes in a row, which limits the overhead for a million quick calls."""
 
 
 def map_in_threads(call: Callable[[T], U], items: Iterable[T], *, calls_per_part: int = CALLS_PER_PART) -> Iterator[U]:
     """Yield ``call(item)`` for each item, in order; ``NUM_THREADS`` calls wait at the same time.
 
-    Items are taken, and results kept, no more than a few thousand ahead. Items are taken in the caller's thread.
+    At most a few thousand items are taken and results kept ahead. Items are taken in the caller's thread.
 
     Args:
-        call: Waits, and computes little: Python runs one thread at a time.
-        items: What it is called with.
-        calls_per_part: Calls that a thread makes in a row; 1 for calls that take long.
+        call: Function that mostly waits, since Python runs one thread at a time.
+        items: Its arguments.
+        calls_per_part: Calls that a thread makes in a row; 1 for slow calls.
 
     Raises:
-        Exception: What a call raised.
+        Exception: The error of a call.
 
     Example:
         >>> list(map_in_threads(len, ["a", "bc"]))

@@ -1,7 +1,7 @@
-"""The user's own files on this machine: the confirmations that were given, and the folder of downloads.
+"""The user's own files on this machine: recorded confirmations, and the folder of downloads.
 
-A confirmation is stored outside of the folders that people pass around, so that such a folder cannot confirm anything
-itself: in ``$XDG_STATE_HOME/vlalign``, by default in ``~/.local/state/vlalign``.
+A confirmation is stored outside of folders that people pass around: such a folder cannot confirm anything itself. The
+place is ``$XDG_STATE_HOME/vlalign``, by default ``~/.local/state/vlalign``.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ def state_file(kind: str, about: str) -> Path:
     """Return the path of a record.
 
     Args:
-        kind: What is recorded, such as "links".
+        kind: Kind of record, such as "links".
         about: The folder that the record is about.
 
     Raises:
@@ -46,7 +46,7 @@ def state_file(kind: str, about: str) -> Path:
 
 
 def writable_state_file(kind: str, about: str) -> Path:
-    """Return the path of a record that is to be written, in a folder that nobody else can read or change.
+    """Return the path for writing a record, in a folder that other users can neither read nor change.
 
     Args:
         kind: See ``state_file``.

@@ -14,7 +14,7 @@ def is_text(value: Any) -> bool:
 
 
 def check_text(value: Any) -> None:
-    """Raise ``ValueError`` for anything but a text (``is_text``)."""
+    """Raise ``ValueError`` if a value is not a text (``is_text``)."""
     if not is_text(value):
         raise ValueError(f"{value!r}: expected a text in valid Unicode")
 

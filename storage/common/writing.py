@@ -1,10 +1,9 @@
 """The only functions that change files and folders of a data set, a store, a run or a cache.
 
-Such a folder may come from somebody else. A name in it that vlalign knows may be a link to a file of yours, another
-name (hard link) of it, or a pipe whose opening never ends, and a folder in it may be a link that leads elsewhere. So no
-link is followed at the end of a path, and what is below a folder that was passed to ``restrict_writes`` must lie where
-that call allows. Folders are opened, then checked, then used as they are open: it makes no difference if one of them is
-replaced by a link meanwhile.
+Such a folder may come from a stranger. A file in it may be a link or hard link to one of the user's files, or a pipe
+that blocks when opened. A folder in it may be a link to another place. Therefore links at the end of a path are not
+followed. A file below a folder that was passed to ``restrict_writes`` must be where that call allows. Folders are
+opened, then checked, then used by their descriptor: replacing one by a link has no effect.
 """
 
 import contextlib
@@ -24,22 +23,23 @@ from .system import BINARY_CLOEXEC, IS_WINDOWS, NOFOLLOW, NONBLOCK, flush_file, 
 SAFE_FLAGS = NOFOLLOW | NONBLOCK | BINARY_CLOEXEC
 FOLDER_FLAGS = os.O_RDONLY | BINARY_CLOEXEC | getattr(os, "O_DIRECTORY", 0)
 NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
-"""What a system says where nothing may be written."""
+"""Errors of a system where writing is not permitted."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-"""What it says if a disk or a quota is full."""
+"""Errors of a system whose disk or quota is full."""
 OPEN_FOLDERS = "/proc/self/fd/"
 """Folder in which Linux shows the open folders of this process."""
 HAS_DIR_FD = not IS_WINDOWS and {os.open, os.unlink, os.rmdir, os.rename} <= os.supports_dir_fd
 """True if folders can be opened, and functions of ``os`` accept ``dir_fd``."""
 
 FolderCheck = Callable[[str, str], None]
-"""Called with a folder's path and its real path; raises ``UserError`` if nothing may be changed there."""
+"""Called with a folder's path and its real path; raises ``UserError`` if the folder must not be changed."""
 _folder_checks: dict[str, FolderCheck] = {}
 
 
 def restrict_writes(folder: Path, check: FolderCheck | None = None) -> None:
-    """Let ``check`` decide, from now on, where files below ``folder`` may really lie, to be written here or to pass
-    ``check_folders``. Without one, they must lie in ``folder``.
+    """Restrict the files below ``folder`` that may be written or pass ``check_folders``, from now on.
+
+    ``check`` decides whether a file's real folder is allowed. Without ``check``, it must be in ``folder``.
     """
     _folder_checks[os.path.abspath(folder)] = check or partial(_only_inside, folder)
 
@@ -50,7 +50,7 @@ def _only_inside(folder: Path, path: str, real_path: str) -> None:
 
 
 def check_folders(*folders: Path) -> None:
-    """Raise ``UserError`` if nothing may be changed in a folder. They need not exist yet."""
+    """Raise ``UserError`` if a folder must not be changed. Folders need not exist yet."""
     for folder in folders:
         _check(folder, os.path.realpath(folder))
 
@@ -86,7 +86,7 @@ def _in_folder_of(path: Path) -> Iterator[tuple[str, int | None]]:
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder, and those above it, unless they exist."""
+    """Create a folder and its parents, unless they exist."""
     check_folders(path)
     if not HAS_DIR_FD or path.is_dir():
         path.mkdir(parents=True, exist_ok=True)
@@ -111,19 +111,19 @@ def make_folder(path: Path) -> None:
 
 
 def open_to_write(path: Path, mode: str, *, allow_hard_links: bool = False, **options: Any) -> Any:
-    """Open a file for writing, as ``open`` does: a regular file that is no link and has no other name.
+    """Open a regular file for writing, as ``open`` does; refuse links and files with several names.
 
-    It is emptied only once this is known.
+    It is truncated only after this check.
 
     Args:
         path: The file.
-        mode: As ``open`` takes it.
-        allow_hard_links: Whether it may have other names, as in a copy that is made of hard links. For a lock, into
-            which nothing is written.
-        options: As ``open`` takes them.
+        mode: Mode of ``open``.
+        allow_hard_links: Accept a file with other names, as in a copy made of hard links. For a lock file, which is
+            never written.
+        options: Other arguments of ``open``.
 
     Raises:
-        UserError: It is something else, or lies where nothing may be changed.
+        UserError: It is not such a file, or is in a folder that must not be changed.
     """
     with _in_folder_of(path) as (name, folder):
 
@@ -155,7 +155,7 @@ def _regular_file(path: Path, name: str, folder: int | None, flags: int) -> int:
     except OSError as error:
         if error.errno == errno.ELOOP and path.is_symlink():
             raise _a_link(path) from None
-        if error.errno in (errno.ENXIO, errno.EISDIR):  # a pipe that nobody reads, a socket, or a folder
+        if error.errno in (errno.ENXIO, errno.EISDIR):  # a pipe without a reader, a socket, or a folder
             raise _no_file(path) from None
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -173,10 +173,10 @@ def _no_file(path: Path) -> UserError:
 
 
 def open_to_read(path: Path, mode: str = "r", **options: Any) -> Any:
-    """Open a regular file that is no link for reading, as ``open`` does.
+    """Open a regular file for reading, as ``open`` does; refuse links.
 
     Raises:
-        UserError: It is something else.
+        UserError: It is not such a file.
     """
 
     def opener(_: str, flags: int) -> int:
@@ -187,10 +187,10 @@ def open_to_read(path: Path, mode: str = "r", **options: Any) -> Any:
 
 @contextlib.contextmanager
 def errors_naming(path: Path) -> Iterator[None]:
-    """Let each ``OSError`` of the block name the path.
+    """Add the path to each ``OSError`` of the block.
 
-    Errors of writing and flushing have no file name; those of files opened below ``/proc/self/fd`` have a name
-    that means nothing to the user.
+    Errors of writing and flushing have no file name; errors of files opened below ``/proc/self/fd`` have a meaningless
+    one.
     """
     try:
         yield
@@ -204,17 +204,18 @@ def errors_naming(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Yield a temporary path; at the end of the block, flush the file there and rename it to ``path``.
+    """Yield a temporary path; at the end of the block, flush this file and rename it to ``path``.
 
-    A link at ``path`` is replaced, not followed. At the temporary path nobody can have put one: its name is random. If
-    the block fails, the temporary file is removed.
+    A link at ``path`` is replaced, not followed. The temporary path cannot be a link, since its name is random. If the
+    block fails, the temporary file is removed.
     """
     make_folder(path.parent)
     with _in_folder_of(path) as (name, folder):
         partial_name = f".{path.name}.{os.getpid()}-{secrets.token_urlsafe(6)}.partial"
         unfinished = path.with_name(partial_name)
         if folder is not None and os.path.isdir(f"{OPEN_FOLDERS}{folder}"):
-            unfinished = Path(f"{OPEN_FOLDERS}{folder}", partial_name)  # that folder, whatever its path means by now
+            # the checked folder, even if its path leads elsewhere by now
+            unfinished = Path(f"{OPEN_FOLDERS}{folder}", partial_name)
         try:
             with errors_naming(path):
                 yield unfinished
@@ -226,12 +227,13 @@ def atomic_write(path: Path) -> Iterator[Path]:
                 os.replace(partial_name, name, src_dir_fd=folder, dst_dir_fd=folder)
                 os.fsync(folder)  # the name must survive a power cut also
         finally:
-            with contextlib.suppress(OSError):  # it was renamed; or a read-only file system, as the error before says
+            # it was renamed, or the file system is read-only, as the first error reports
+            with contextlib.suppress(OSError):
                 unfinished.unlink()
 
 
 def move(path: Path, target: Path) -> None:
-    """Rename a file or a folder. What ``target`` was before is replaced, as ``os.replace`` does."""
+    """Rename a file or a folder. An existing ``target`` is replaced, as by ``os.replace``."""
     with _in_folder_of(path) as (name, folder), _in_folder_of(target) as (new_name, new_folder):
         os.replace(name, new_name, src_dir_fd=folder, dst_dir_fd=new_folder)
 
@@ -253,10 +255,10 @@ def remove_empty_folder(path: Path) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder with all that is in it. Links in it are removed, what they lead to is not touched.
+    """Remove a folder with its content. Links in it are removed; their targets are not touched.
 
     Raises:
-        OSError: It is a link, or something in it cannot be removed.
+        OSError: It is a link, or a file in it cannot be removed.
     """
     check_folders(path.parent)
     shutil.rmtree(path)

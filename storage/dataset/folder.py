@@ -140,10 +140,10 @@ class DatasetFolder:
 
 
 def dataset_at(folder: Path | str, protocol: str = "") -> DatasetFolder:
-    """Return the data set whose folder is ``<root>/<data set>``: callers from Python name it so.
+    """Return the data set with the folder ``<root>/<data set>``, which callers from Python pass.
 
     Raises:
-        UserError: The folder's name cannot be that of a data set.
+        UserError: The folder's name is not valid for a data set.
     """
     path = Path(folder)
     if path.name in ("", ".."):  # such as "."
@@ -169,14 +169,14 @@ def find_prepared(folder: Path | str, having: str, hint: str) -> DatasetFolder:
 
 
 def guard_around(folder: Path) -> None:
-    """Guard the data set whose store or run ``folder`` is, by its path: ``<root>/<data set>/features/<store>``."""
+    """Guard the data set of a store or run by its path, ``<root>/<data set>/features/<store>``."""
     home = Path(os.path.abspath(folder)).parent
     if home.name in ("features", "runs") and DATASET_NAME.fullmatch(home.parent.name):
         DatasetFolder(home.parent.parent, home.parent.name)
 
 
 def find_dataset(root: Path, name: str | None, *, having: str, hint: str) -> DatasetFolder:
-    """Return a data set that has been prepared.
+    """Return an existing data set.
 
     Args:
         root: Folder of all data sets.

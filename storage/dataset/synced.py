@@ -1,7 +1,7 @@
-"""The memory that a data set has of its synchronised folders (``vlalign-sync``): folders, their files, removed videos.
+"""The record of a data set's synchronised folders (``vlalign-sync``): folders, their files, and removed videos.
 
-The files are a memory, not a permission: a folder that one of them names is read only if the user allowed it on this
-machine (``trusted_folders``).
+The record is not a permission: a folder in it is read only if the user allowed it on this machine
+(``trusted_folders``).
 """
 
 import os
@@ -25,7 +25,7 @@ class SyncedFolder:
     path: str
     """Absolute."""
     mount: str = ""
-    """Where the file system that it lies on was mounted; empty for the root of all."""
+    """Mount point of its file system; empty for the root."""
 
     def __post_init__(self) -> None:
         _check_path(self.path)
@@ -38,7 +38,7 @@ class SyncedFile:
     """A video file as the last sync saw it: while size and time are the same, its content is not read again."""
 
     path: str
-    """Absolute; if a link leads to it, where it really lies."""
+    """Absolute path; for a link, the real path of its target."""
     folder: str
     """Path of the ``SyncedFolder`` that it was found in."""
     size: int
@@ -46,9 +46,9 @@ class SyncedFile:
     source: str
     """Identity of its content (``common.files.file_identity``)."""
     copy_of: str = ""
-    """Path of a file with the same content, which is the one that the data set lists."""
+    """Path of the listed file with the same content, if this one is a copy."""
     mount: str = ""
-    """Where its file system was mounted, if that is another one than its folder's."""
+    """Mount point of its file system, if it differs from its folder's."""
 
     def __post_init__(self) -> None:
         for path in (self.path, self.folder, *(path for path in (self.copy_of, self.mount) if path != "")):
@@ -60,11 +60,11 @@ class SyncedFile:
 
 @dataclass(frozen=True, kw_only=True)
 class RemovedVideo:
-    """A video whose file was deleted. Its features are there until ``vlalign-sync --prune``."""
+    """A video whose file was deleted. Its features remain until ``vlalign-sync --prune``."""
 
     video_id: str
     path: str
-    """Where the file was."""
+    """Path of the deleted file."""
     source: str
     """Identity of its content; empty if it was never read."""
 
@@ -75,14 +75,14 @@ class RemovedVideo:
 
 
 def _check_path(path: Any) -> None:
-    """Raise ``ValueError`` for anything but an absolute path: where a relative one leads depends on the caller."""
+    """Raise ``ValueError`` unless a path is absolute: a relative one depends on the current folder."""
     check_text(path)
     if not os.path.isabs(path) or "\0" in path:
         raise ValueError(f"{path!r}: expected an absolute path")
 
 
 def _check_number(number: Any) -> int:
-    """Return a size or a time; raise ``ValueError`` for what no file system has."""
+    """Return a size or a time; raise ``ValueError`` for an impossible one."""
     if isinstance(number, bool) or not isinstance(number, int) or not -(1 << 63) <= number < 1 << 63:
         raise ValueError("a size or a time that is no whole number of 64 bits")
     return number
@@ -98,7 +98,7 @@ class SyncRecord:
     removed: dict[str, RemovedVideo] = field(default_factory=dict)
     """By id."""
     made_from: dict[str, str] = field(default_factory=dict)
-    """{an index or the subtitles: what it was made from}, so that it is not made again."""
+    """{an index or the subtitles: key of its input}, to skip unchanged ones."""
 
 
 def sync_folder(dataset: DatasetFolder) -> Path:
@@ -112,10 +112,10 @@ def is_synced(folder: Path) -> bool:
 
 
 def read_sync_record(dataset: DatasetFolder) -> SyncRecord:
-    """Read what a data set remembers; nothing if it was never synchronised.
+    """Read the record of a data set; empty if it was never synchronised.
 
     Raises:
-        UserError: A file of it is damaged.
+        UserError: A file of the record is damaged.
     """
     folder = sync_folder(dataset)
     path = folder / "folders.json"
@@ -154,7 +154,7 @@ def _read_removed(dataset: DatasetFolder) -> dict[str, RemovedVideo]:
 
 
 def write_folders(dataset: DatasetFolder, record: SyncRecord) -> None:
-    """Write which folders are followed, and what indexes were made from."""
+    """Write the synchronised folders, and the keys of the indexes' inputs."""
     about = {"folders": [asdict(folder) for folder in record.folders], "made_from": record.made_from}
     write_json(sync_folder(dataset) / "folders.json", about)
 
@@ -170,12 +170,12 @@ def write_removed(dataset: DatasetFolder, record: SyncRecord) -> None:
 
 
 def _short(file: SyncedFile) -> Mapping[str, Any]:
-    """Return the values of a file without the empty ones."""
+    """Return the non-empty values of a file."""
     return {name: value for name, value in asdict(file).items() if value != ""}
 
 
 def without_removed(dataset: DatasetFolder, video_ids: Iterable[str]) -> list[str]:
-    """Return those of some videos that a sync has not removed, sorted. Videos that are listed again count.
+    """Return the videos that a sync has not removed, sorted. Removed videos that are listed again are included.
 
     Raises:
         UserError: The record or the list of videos is damaged.

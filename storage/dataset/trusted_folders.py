@@ -1,7 +1,7 @@
-"""Folders outside of ``--root`` that may hold videos and files of a data set.
+"""Folders outside of ``--root`` that may contain videos and files of a data set.
 
-A data set may come from a stranger: ``videos.jsonl`` may name any file, and links may lead anywhere. So the user names
-these folders. They are stored for each data set (``state.py``).
+A data set may come from a stranger: ``videos.jsonl`` may name any file, and links may lead anywhere. Therefore the user
+names these folders. They are stored for each data set (``user_state.py``).
 """
 
 import errno
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from .folder import DatasetFolder
 
 SCANNED_NAMES = 4
-"""A folder that so many videos lie in is read once. Asking for each name would take a network disk an hour for a
-million.
+"""A folder with at least this many videos is listed once. On a network disk, checking a million names one by one would
+take an hour.
 """
 FOLDER_FLAGS = SAFE_FLAGS | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_PATH", 0)
 """Flags of ``os.open`` for a folder that is no link. With ``O_PATH`` (Linux) it need not be readable."""
@@ -36,7 +36,7 @@ _of_this_process: dict[str, list[str]] = {}
 
 
 def allow_folder(dataset: "DatasetFolder", folder: Path) -> None:
-    """Record that videos and files of a data set may lie in ``folder``.
+    """Record that ``folder`` may contain videos and files of a data set.
 
     Raises:
         UserError: There is no such folder.
@@ -60,7 +60,7 @@ def allow_folder(dataset: "DatasetFolder", folder: Path) -> None:
 
 
 class AllowedFolders:
-    """The real folders that files may lie in."""
+    """The real folders that may contain files."""
 
     def __init__(self, folders: Iterable[Path | str]) -> None:
         """Take folders, which may be links."""
@@ -69,27 +69,28 @@ class AllowedFolders:
 
     @classmethod
     def of(cls, dataset: "DatasetFolder") -> "AllowedFolders":
-        """Return the folders of a data set: the root, the data set's own and those that the user allowed."""
+        """Return the folders of a data set: the root, the data set's own folder, and the allowed ones."""
         return cls([dataset.root, dataset.path, *_recorded(str(dataset.path.resolve()))])
 
     @classmethod
     def named(cls, dataset: "DatasetFolder") -> "AllowedFolders":
-        """Return the folders of a data set without the root, where other data sets lie: its own and those that the user
-        allowed."""
+        """Return the folders of a data set without the root, which has other data sets: its own folder and the allowed
+        ones.
+        """
         return cls([dataset.path, *_recorded(str(dataset.path.resolve()))])
 
     def have(self, real_path: str) -> bool:
-        """Return whether a real path, without links in it, is one of the folders or lies in one."""
+        """Return whether a real path, without links, is in one of the folders or is one."""
         return f"{real_path}/".startswith(self._prefixes)
 
     def open(self, path: Path | str) -> tuple[int, str]:
-        """Open a regular file that lies in one of the folders, for reading; return its descriptor and real path.
+        """Open a regular file in one of the folders for reading; return its descriptor and real path.
 
-        Links that are there now are followed. From then on none is: the file is reached from the folder through one
-        open folder after the other, so that none can be put in between. Windows compares afterwards.
+        Links are resolved first. Then the file is opened from the folder, one subfolder after the other, without
+        following links: a link created in the meantime has no effect. On Windows, the real path is compared afterwards.
 
         Raises:
-            OSError: There is no such file, or it lies elsewhere.
+            OSError: There is no such file, or it is elsewhere.
         """
         real_path = os.path.realpath(path)
         if not self.have(real_path):
@@ -120,9 +121,9 @@ def _open_below(top: str, parts: Sequence[str]) -> int:
 
 
 def outside_of_folders(dataset: "DatasetFolder", videos: Sequence[VideoRecord]) -> dict[str, str]:
-    """Return {path: real path} of the videos that lie neither under the root nor in a folder that the user named.
+    """Return {path: real path} of the videos outside of the root and the allowed folders.
 
-    Links are followed: the folder that counts is the one where a file really lies.
+    Links are resolved: the real folder of a file counts.
     """
     allowed, home = AllowedFolders.of(dataset), str(dataset.path.absolute())
     by_folder: dict[str, list[tuple[str, str]]] = defaultdict(list)
@@ -160,16 +161,17 @@ def _links_among(folder: str, names: Sequence[str]) -> set[str]:
     try:
         with os.scandir(folder) as entries:
             return {entry.name for entry in entries if entry.is_symlink()}
-    except OSError:  # no such folder; or one whose names cannot be listed, only opened
+    except OSError:  # no such folder, or one that can be opened but not listed
         return {name for name in names if os.path.islink(f"{folder}/{name}")}
 
 
 def refuse_other_folders(dataset: "DatasetFolder", videos: Sequence[VideoRecord]) -> None:
-    """Raise ``UserError`` if videos lie neither under the root nor in a folder that the user named."""
+    """Raise ``UserError`` if videos are outside of the root and the allowed folders."""
     if outside := outside_of_folders(dataset, videos):
         for video in videos:
             if video.path in outside:
-                dataset.video_file(video)  # a relative path that leads out is another mistake, which nobody can allow
+                # a relative path that leaves the folder is another error, which cannot be allowed
+                dataset.video_file(video)
         folder = os.path.commonpath([os.path.dirname(real_path) for real_path in outside.values()])
         path, real_path = next(iter(outside.items()))
         link = f" (a link to {real_path})" if os.path.normpath(path) != real_path else ""
@@ -181,12 +183,12 @@ def refuse_other_folders(dataset: "DatasetFolder", videos: Sequence[VideoRecord]
 
 
 def refuse_link_out(dataset: "DatasetFolder", path: str, real_path: str) -> None:
-    """Raise ``UserError`` if a folder that is written to really lies elsewhere, and the user has not allowed it.
+    """Raise ``UserError`` if a folder to write to is a link to a folder that the user has not allowed.
 
     Args:
         dataset: The data set.
-        path: A folder in that of the data set. It need not exist yet.
-        real_path: Where it really lies.
+        path: A folder in the data set's folder. It need not exist yet.
+        real_path: Its real path.
     """
     allowed = AllowedFolders.of(dataset)
     if allowed.have(real_path):

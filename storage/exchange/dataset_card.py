@@ -1,4 +1,4 @@
-"""A folder as dataset hubs read it: Parquet files, and a card that says how the features were made."""
+"""Write a folder for dataset hubs: Parquet files, and a card that describes how the features were made."""
 
 import json
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ def export_hub(store: Store, target: Path, videos: Iterable[VideoFeatures], prob
 
 
 def card(store: Store, num_videos: int) -> str:
-    """Return the card of a store: what hubs read, then what people read."""
+    """Return the card of a store: metadata for hubs, then text for people."""
     profile, weights = store.profile, store.weights
     plural = "" if profile.fps == 1 else "s"
     rate = "rows spread evenly over each video" if profile.fps is None else f"{profile.fps:g} frame{plural} a second"

@@ -1,5 +1,4 @@
-"""The user's statements about features of other programs: what is known of their profile, the durations of the videos,
-and the times of the rows."""
+"""The user's statements about imported features: known facts of their profile, durations of the videos, and times."""
 
 import csv
 import json
@@ -28,13 +27,13 @@ class DeclaredFeatures:
     """The known facts about features of another program, and their place in the files."""
 
     facts: Mapping[str, Any]
-    """By field of ``Profile``. Missing facts are unknown; a missing dimension is that of the first video."""
+    """{field of ``Profile``: value}. Missing facts are unknown; a missing dimension is taken from the first video."""
     pattern: str | None = None
     key: str | None = None
     times: str | None = None
-    """As in ``readers.source_videos``."""
+    """Name of the array of times, as in ``readers.source_videos``."""
     source: str = ""
-    """Where the facts were read."""
+    """Source of the facts."""
 
     @property
     def name(self) -> str:
@@ -42,9 +41,9 @@ class DeclaredFeatures:
         return self.facts["name"]
 
     def profile(self, dimension: int) -> Profile:
-        """Return the profile. ``dimension`` is taken if the facts have none."""
+        """Return the profile. ``dimension`` is used if the facts have none."""
         unknown = tuple(name for name in UNKNOWN_VALUES if name not in self.facts)
-        if unknown == ("decoding",):  # profiles do not say it where frames are exact
+        if unknown == ("decoding",):  # profiles do not state it for exact frames
             unknown = ()
         values: dict[str, Any] = {"dimension": dimension, **UNKNOWN_VALUES, **self.facts}
         return Profile(**values, unknown=unknown)
@@ -53,13 +52,13 @@ class DeclaredFeatures:
 def declare(
     declared: DeclaredFeatures, *, rate: float | None = None, spread: bool = False, times: str | None = None
 ) -> DeclaredFeatures:
-    """Return what is known together with the user's statement about the times of rows.
+    """Add the user's statement about the times of feature vectors to the known facts.
 
     Args:
-        declared: What is known otherwise.
-        rate: Rows per second.
-        spread: All rows of a video cover equal parts of it.
-        times: The times of all rows are in the files, or in a table.
+        declared: The known facts.
+        rate: Feature vectors per second.
+        spread: All vectors of a video cover equal parts of it.
+        times: Name of the array of times in the files, or a table of them.
 
     Raises:
         UserError: The times are stated twice, or not at all.
@@ -92,15 +91,15 @@ def declare(
 
 
 def read_declared(text: str, published: Mapping[str, DeclaredFeatures]) -> DeclaredFeatures:
-    """Return what is known about the features that the user names.
+    """Return the known facts about the features that the user names.
 
     Args:
         text: A name or alias of a profile of this package, one of ``published``, or a JSON file with the known fields
             of ``Profile``, at least its name.
-        published: What is known about public feature files, by name.
+        published: {name: facts} of public feature files.
 
     Raises:
-        UserError: It is none of these, or fields are wrong.
+        UserError: The text is none of these, or fields are wrong.
     """
     if text in PROFILES or text in ALIASES:
         return known_profile(find_profile(text))
@@ -145,7 +144,7 @@ def declared_in(values: dict[str, Any], path: Path | str) -> DeclaredFeatures:
 
 
 def profile_in(values: dict[str, Any], path: Path | str) -> Profile:
-    """Return the profile whose fields a file has. Raises ``UserError`` if some are missing, unknown or wrong."""
+    """Parse the profile in a file's fields. Raises ``UserError`` if some are missing, unknown or wrong."""
     if faults := Profile.faults(values):
         raise UserError(f"{path}: {one_line('; '.join(faults))}")
     values |= {name: tuple(map(float, values[name])) for name in ("mean", "std")}
@@ -160,13 +159,13 @@ def profile_in(values: dict[str, Any], path: Path | str) -> Profile:
 
 
 def read_times(path: Path) -> dict[str, np.ndarray]:
-    """Return the times of rows from a CSV file with the columns video_id, start_seconds and end_seconds.
+    """Read times of feature vectors from a CSV file with the columns video_id, start_seconds and end_seconds.
 
     Returns:
-        [T, 2] by video id: the first and last second of each row, in the order of the file.
+        [T, 2] by video id: the first and last second of each vector, in the order of the file.
 
     Raises:
-        UserError: The file is not valid CSV, or lines are wrong, which the message names.
+        UserError: The file is not valid CSV, or has invalid lines, which the message names.
     """
     times: dict[str, list[tuple[float, float]]] = {}
     bad_lines = []
@@ -199,7 +198,7 @@ def read_durations(path: Path) -> dict[str, float]:
 
 
 def _csv_rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the number of the line and the values of each row. Raises ``UserError`` if it is not such a CSV file."""
+    """Yield (number of the line, values) of each row. Raises ``UserError`` for an invalid CSV file."""
     expected = ",".join(columns)
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:

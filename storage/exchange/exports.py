@@ -23,7 +23,7 @@ from .parquet import export_parquet
 from .webdataset import export_tars
 
 MAX_NAME_BYTES = 255 - len("..12345678-12345678.partial")
-"""Limit of a file's name: 255 bytes on all usual file systems, less what is added to it while it is written."""
+"""Maximum length of a file's name: 255 bytes on all usual file systems, minus the suffix during writing."""
 
 
 def export_store(
@@ -120,4 +120,4 @@ FORMS: dict[str, Callable[[Store, Path, Iterable[VideoFeatures], Problems], int]
     "hub": export_hub,
 }
 FORMS_OF_FRAMES = ("npy", "npz", "webdataset")
-"""Forms that keep rows of bytes as they are."""
+"""Forms that can store rows of bytes unchanged."""

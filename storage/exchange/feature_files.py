@@ -1,4 +1,4 @@
-"""Files of features: the arrays in one, whatever its format, and which of them are the features of a video."""
+"""Feature files: the arrays in a file of any format, and the choice of a video's features among them."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -51,12 +51,12 @@ class SourceFeatures:
     exported: Mapping[str, Any] | None = None
     """For an export of vlalign, the unchecked values of ``EXPORTED``; profile and weights as JSON. Otherwise None."""
     times: np.ndarray | None = None
-    """[T, 2], unchecked: the first and last second of each row, if the file has them."""
+    """[T, 2], unchecked: the first and last second of each feature vector, if the file has them."""
 
 
 @contextmanager
 def refuse_damaged(where: str | Path) -> Iterator[None]:
-    """Turn whatever the libraries raise for a damaged file into a ``UserError`` of one line."""
+    """Turn all errors of the libraries for a damaged file into a one-line ``UserError``."""
     try:
         with refuse_unreadable(where, "not a readable feature file", errors=FORMAT_ERRORS):
             yield
@@ -66,7 +66,7 @@ def refuse_damaged(where: str | Path) -> Iterator[None]:
 
 @contextmanager
 def open_arrays(path: Path) -> Iterator[ArrayGroup]:
-    """Yield the arrays in a file with one of ``ARRAY_SUFFIXES``, which stays open in the block.
+    """Yield the arrays in a file with one of ``ARRAY_SUFFIXES``; the file is open in the block.
 
     Nothing in the file is executed, and it cannot make HDF5 open another file.
     """
@@ -91,7 +91,7 @@ def open_arrays(path: Path) -> Iterator[ArrayGroup]:
 
 
 class _HDF5Budget(Budget):
-    """The memory that all arrays of a file may take together. One that is read again counts once."""
+    """The memory limit of all arrays of a file together. An array that is read again counts once."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path.stat().st_size)
@@ -110,9 +110,9 @@ def _hdf5_group(group: h5py.Group, names: dict[int, str], budget: _HDF5Budget, *
 
     Args:
         group: The group.
-        names: First name of each object, by its offset in the file. A further name takes a few bytes and would have the
-            object read again.
-        budget: What the arrays may take.
+        names: First name of each object, by its offset in the file. Another name takes a few bytes in the file, but the
+            object would be read again.
+        budget: Memory limit of the arrays.
         with_groups: Include the groups in this group.
     """
     arrays: dict[str, ReadArray | ArrayGroup] = {}
@@ -164,10 +164,10 @@ def read_video(group: ArrayGroup, where: str, key: str | None = None, times: str
     """Read the features of one video.
 
     Args:
-        group: What is in the file about this video.
+        group: The video's part of the file.
         where: The file, for messages.
         key: Name of the array of features; by default the one called ``features``, or the only one.
-        times: Name of the array [T, 2] of the first and last second of each row.
+        times: Name of the array [T, 2] of the first and last second of each vector.
     """
     rows = np.atleast_2d(choose_features(group, where) if key is None else _chosen(group, key, where))
     with np.errstate(over="ignore"):
@@ -181,7 +181,7 @@ def read_video(group: ArrayGroup, where: str, key: str | None = None, times: str
 
 
 def choose_features(group: ArrayGroup, where: str) -> np.ndarray:
-    """Return the array called ``features``, or else the only array of numbers: [T, D], or [D] for one row.
+    """Return the array called ``features``, or else the only array of numbers: [T, D], or [D] for one vector.
 
     Raises:
         UserError: There is no such array, there are several, or it has more than two axes longer than 1.
@@ -197,7 +197,7 @@ def choose_features(group: ArrayGroup, where: str) -> np.ndarray:
     if len(numeric) != 1:
         raise UserError(f"{where}: expected one array, or one called 'features'; found {join_names(numeric)}")
     (array,) = numeric.values()
-    may_be_empty = array.ndim == 2 and "profile" in group  # vlalign's exports may have videos without rows
+    may_be_empty = array.ndim == 2 and "profile" in group  # vlalign's exports may have videos without feature vectors
     return _as_rows(array, where, may_be_empty=may_be_empty)
 
 

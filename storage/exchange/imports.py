@@ -29,20 +29,21 @@ from .feature_files import SourceFeatures
 from .readers import SourceVideo, source_videos
 
 IMPORTED = "imported; its profile is as stated by the user"
-"""``origin`` of features that this package did not make: their profile is the one that the user declared."""
+"""``origin`` of features that this package did not make: the user declared their profile."""
 BATCH_VIDEOS = 64
 BATCH_BYTES = 256 << 20
 
 
 class ProfileMismatch(UserError):
-    """An export whose profile or weights differ from the declared ones. The import stops: the whole source is in
-    doubt.
+    """An export whose profile or weights differ from the declared ones.
+
+    The import stops: the whole source is in doubt.
     """
 
 
 @dataclass(frozen=True)
 class _RowTimes:
-    """The times of the rows of a video; fields as in ``VideoFeatures``."""
+    """The times of a video's feature vectors; fields as in ``VideoFeatures``."""
 
     start_seconds: np.ndarray
     end_seconds: np.ndarray
@@ -170,7 +171,7 @@ def _check_id(video: SourceVideo, taken: set[str]) -> None:
 
 
 def _weights_of(videos: Sequence[SourceVideo], declared: Weights) -> Weights:
-    """Return the weights that an export of vlalign names, if nobody knows the checksum of the declared ones."""
+    """Return the weights that an export of vlalign names, if the declared ones have no checksum."""
     for video in videos:
         try:
             exported = video.read().exported
@@ -181,9 +182,9 @@ def _weights_of(videos: Sequence[SourceVideo], declared: Weights) -> Weights:
 
 
 def _dimension(videos: Sequence[SourceVideo]) -> int:
-    """Return the number of values of a row of the first video that can be read.
+    """Return the dimension of the feature vectors of the first readable video.
 
-    Raises ``UserError`` with the reason of the first one if none can.
+    Raises ``UserError`` with the first video's reason if none is readable.
     """
     reasons: list[UserError] = []
     for video in videos:
@@ -235,9 +236,9 @@ def _with_times(
     clock: _Clock,
     problems: Problems,
 ) -> VideoFeatures:
-    """Add the times of the rows.
+    """Add the times of the feature vectors.
 
-    Raises ``UserError`` for rows that do not fit the profile, or whose times are unknown.
+    Raises ``UserError`` for vectors that do not fit the profile, or whose times are unknown.
     """
     num_rows, exported, duration = len(found.rows), found.exported, clock.durations.get(video.video_id)
     stated = found.times if found.times is not None else clock.times.get(video.video_id)
@@ -263,10 +264,10 @@ def _with_times(
 
 
 def _row_times(profile: Profile, num_rows: int, duration: float | None) -> _RowTimes:
-    """Return the times of rows that follow from the profile.
+    """Compute the times of feature vectors from the profile.
 
-    Row i covers [i * stride / fps, (i * stride + window) / fps) seconds, cut at the duration. Without fps, all rows
-    cover equal parts of the video.
+    Vector i covers [i * stride / fps, (i * stride + window) / fps) seconds, cut at the duration. Without fps, all
+    vectors cover equal parts of the video.
 
     Example: 10 seconds, 3 rows at 0.25 fps -> [0, 4), [4, 8), [8, 10); 5 rows -> also [10, 10), [10, 10).
     """
@@ -286,7 +287,7 @@ def _row_times(profile: Profile, num_rows: int, duration: float | None) -> _RowT
 
 
 def _stated_times(times: np.ndarray, num_rows: int, duration: float | None, profile: Profile) -> _RowTimes:
-    """Return the times of rows that are stated one by one."""
+    """Return the times of feature vectors that are stated individually."""
     if times.shape != (num_rows, 2):
         raise ValueError(
             f"its times have shape {list(times.shape)}; expected [{num_rows}, 2], start and end of each row"

@@ -1,7 +1,7 @@
-"""Parquet files of features: a row for each window, with its video, its times and its embedding.
+"""Parquet files of features: a row for each window, with its video, times and embedding.
 
-vlalign's own files also have the profile, the weights and the stored type in their metadata, so that reading them in
-again gives the same store. Files of other programs need a column with ids and one with lists of numbers.
+vlalign's own files also have the profile, the weights and the stored type in their metadata: importing them restores
+the same store. Files of other programs need a column with ids and one with lists of numbers.
 """
 
 import json
@@ -26,9 +26,9 @@ from .feature_files import SourceFeatures, refuse_damaged
 SUFFIX = ".parquet"
 METADATA_KEY = b"vlalign"
 FILE_BYTES, GROUP_BYTES = 1_000_000_000, 64 << 20
-"""Size of the embeddings in a file, and of those that are written at once."""
+"""Maximum size of the embeddings in a file, and of a group that is written at once."""
 PLACE_BYTES = 300
-"""Memory that the record of a video's rows takes."""
+"""Memory of the record of a video's rows."""
 ID_COLUMNS, EMBEDDING_COLUMNS = ("video_id", "id"), ("embedding", "features", "vector")
 """Names of columns in files of other programs, in the order in which they are tried."""
 
@@ -37,7 +37,7 @@ def export_parquet(store: Store, target: Path, videos: Iterable[VideoFeatures], 
     """Write ``part-00000.parquet`` and so on into a folder: ``video_id``, ``start_seconds``, ``end_seconds``,
     ``valid_frames``, ``duration_seconds``, ``partial`` and ``embedding`` (float32, which all programs read).
 
-    Returns the number of videos, each of which lies in one file.
+    Returns the number of videos. Each video is in one file.
     """
     del problems  # any id can be a value
     num_files = num_videos = 0
@@ -57,7 +57,7 @@ class _Pending:
         self.video = next(videos, None)
 
     def take_group(self, dtype: np.dtype[Any]) -> list[VideoFeatures]:
-        """Return the next videos whose rows have a type, as many as are written at once."""
+        """Return the next videos with one stored type, up to the size of a group."""
         taken: list[VideoFeatures] = []
         num_bytes = 0
         while self.video is not None and self.video.features.dtype == dtype and num_bytes < GROUP_BYTES:
@@ -68,7 +68,7 @@ class _Pending:
 
 
 def _write_file(path: Path, store: Store, pending: _Pending) -> int:
-    """Write videos of one stored type, up to the size of a file; return how many."""
+    """Write videos of one stored type, up to the size of a file; return their number."""
     assert pending.video is not None
     dtype, dimension = pending.video.features.dtype, store.profile.dimension
     without_rows: list[dict[str, Any]] = []
@@ -125,7 +125,7 @@ def _table(videos: Sequence[VideoFeatures], dimension: int) -> pa.Table:
 
 @dataclass(frozen=True)
 class _Place:
-    """The rows of a video in a file."""
+    """The place of a video's rows in a file."""
 
     group: int
     start: int
@@ -140,15 +140,14 @@ class ParquetVideos:
     id_column: str
     embedding_column: str
     places: Sequence[tuple[str, _Place | None]]
-    """(id, where its rows are) in order; None for a video of vlalign's without rows. An id may occur several times,
-    which the reader refuses."""
+    """(id, place of its rows) in order; None for a video of vlalign's without rows. The reader refuses repeated ids."""
     about: Mapping[str, Any] | None
     """The metadata that vlalign wrote; None for files of other programs."""
     _last: dict[int, pa.Table] = field(default_factory=dict, compare=False, repr=False)
-    """The group of rows that was read last: the videos after it are mostly in the same."""
+    """The last group of rows read; most of the next videos are in the same group."""
 
     def read(self, index: int) -> SourceFeatures:
-        """Read a video. Raises ``UserError`` or a format error if its rows are no lists of numbers of one length."""
+        """Read a video. Raises ``UserError`` or a format error unless its rows are number lists of equal length."""
         video_id, place = self.places[index]
         if place is None:
             return self._without_rows(video_id)
@@ -168,7 +167,7 @@ class ParquetVideos:
     def _group(self, group: int, columns: list[str]) -> pa.Table:
         table = self._last.get(group)
         if table is None:
-            self._last.clear()  # first, so that memory holds one group
+            self._last.clear()  # before the next group is read: memory holds one group
             with ParquetReader(self.path) as file:
                 table = file.read(columns, [group])
             if table.nbytes > MAX_ARRAY_BYTES:
@@ -199,7 +198,7 @@ class ParquetVideos:
 
 
 def _rows(column: pa.ChunkedArray) -> np.ndarray:
-    """Return lists of numbers as [T, D]. Raises ``ValueError`` for anything else."""
+    """Return lists of numbers as [T, D]. Raises ``ValueError`` for other values."""
     array = column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks)

@@ -1,7 +1,7 @@
-"""Well-known public feature files: what is known about them, and where it was read.
+"""Facts about well-known public feature files, with their sources.
 
-A fact that their authors' code or page does not state is left out, and is then unknown. So are the times of rows where
-their readers have none: pass --rate, --spread or --times with what you know.
+Facts that their authors' code or page does not state are missing here, and are then unknown. The times of feature
+vectors may also be unknown: state them with --rate, --spread or --times.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ _FRAME_FACTS = ("short_side_px", "crop_px", "value_range", "mean", "std")
 
 
 def _frame_facts(profile: Profile) -> dict[str, Any]:
-    """Return the facts of a profile about its network's frames, for files whose frames are the same."""
+    """Return the facts of a profile about its frames, for files whose frames are the same."""
     return {name: getattr(profile, name) for name in _FRAME_FACTS}
 
 

@@ -1,6 +1,6 @@
-"""Feature files that other programs made, and vlalign's own exports.
+"""Read feature files of other programs, and vlalign's own exports.
 
-Nothing in them is executed, and they cannot make HDF5 open other files.
+Nothing in the files is executed, and they cannot make HDF5 open other files.
 """
 
 import re
@@ -36,7 +36,7 @@ from .webdataset import open_tar
 
 @dataclass(frozen=True)
 class _Choice:
-    """Which of a video's arrays to take: names as in ``source_videos``."""
+    """The choice among a video's arrays: names as in ``source_videos``."""
 
     key: str | None
     times: str | None
@@ -62,7 +62,7 @@ class SourceVideo:
         return one_line(f"{self.path}, {self.name!r}" if self.name else str(self.path))
 
     def read(self) -> SourceFeatures:
-        """Read the features. Raises ``UserError`` for anything but [rows, values] of numbers."""
+        """Read the features. Raises ``UserError`` unless they are numbers [rows, values]."""
         with refuse_damaged(self.where):
             return self.read_unchecked()
 
@@ -85,7 +85,7 @@ def feature_files(folder: Path) -> dict[str, Path]:
 def read_features(path: Path) -> np.ndarray:
     """Read one feature file: float32 [T, D], or [D].
 
-    It must have one array of numbers, or one called ``features``. Axes of length 1 are dropped.
+    The file must have one array of numbers, or one called ``features``. Axes of length 1 are dropped.
 
     Raises:
         UserError: The file has no such array, or is damaged.
@@ -98,7 +98,7 @@ def read_features(path: Path) -> np.ndarray:
 def source_videos(
     source: Path, pattern: str | None = None, *, key: str | None = None, times: str | None = None
 ) -> Iterator[list[SourceVideo]]:
-    """Yield the videos in a source, which stays open in the block.
+    """Yield the videos in a source; the source is open in the block.
 
     Args:
         source: One of these:
@@ -109,8 +109,8 @@ def source_videos(
             a pickle, or a file of torch.save, of a dict {id: array}, {id: list of arrays} or {id: {name: array}};
             a file of one video, whose array is called ``features``, or is the only content of a pickle.
         pattern: The only names to take, such as ``{id}_rgb.npy``, or ``*/{id}.h5/features.s3d`` for an array in each
-            file. For a source that is a file, the names in it, such as ``{id}/c3d_features``. ``*`` stands for
-            anything but a slash.
+            file. For a source that is a file, the names in it, such as ``{id}/c3d_features``. ``*`` matches any text
+            without a slash.
 
     Raises:
         UserError: There are no videos, or the source is damaged.
@@ -220,11 +220,11 @@ def _read_file(path: Path, name: str, choice: _Choice) -> SourceFeatures:
 
 
 def _say_what_is_left_out(source: Path, video_id: str, group: ArrayGroup, choice: _Choice) -> None:
-    """Say which arrays of a file are not read, if the file is taken as one video."""
+    """Report which arrays are not read, if a file is taken as one video."""
     taken = choice.key or "features"
     exported = EXPORTED if {"profile", "start_seconds"} <= group.keys() else ()
     others = [name for name in group if name not in (taken, choice.times, *exported)]
-    if taken in group and others:  # not a .npy, which has one array
+    if taken in group and others:  # not a .npy, which has only one array
         omit = f"; if each array is a video, omit --key {taken}" if choice.key else ""
         say(
             f"note: {source}: read as one video, {video_id!r}, with its array {taken!r}; left out: "

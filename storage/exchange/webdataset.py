@@ -38,7 +38,7 @@ class _Sample:
 
 
 def export_tars(store: Store, target: Path, videos: Iterable[VideoFeatures], problems: Problems) -> int:
-    """Write videos into tars of at most ``TAR_BYTES``, or of one video. Return the number of videos written."""
+    """Write videos into tars of at most ``TAR_BYTES``, or of one larger video. Return the number of videos."""
     samples = (_sample(store, video) for video in videos)
     sample = next(samples, None)
     num_tars = num_written = 0
@@ -97,7 +97,7 @@ class TarVideos:
         return unquote(key)
 
     def read(self, key: str) -> SourceFeatures:
-        """Read a video. Raises ``UserError`` or a format error if it is not one that vlalign exported."""
+        """Read a video. Raises ``UserError`` or a format error for a video that was not exported by vlalign."""
         if f"{key}{ABOUT_SUFFIX}" not in self.members:
             raise UserError(
                 f"{self.path}: no {key}{ABOUT_SUFFIX} beside {key}{ROWS_SUFFIX}; expected a tar that vlalign exported"

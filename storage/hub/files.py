@@ -1,4 +1,4 @@
-"""The files of a model: a folder on this machine, or what the hub's cache has or downloads."""
+"""The files of a model: a folder on this machine, or the hub's cache, with downloads if necessary."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ from .names import HubName, read_hub_name, title_of
 
 CONFIG_FILE = "config.json"
 MODULES_FILE = "modules.json"
-"""In a model of sentence-transformers: its modules, each in a subfolder or the folder itself."""
+"""The list of modules of a sentence-transformers model; each module is in a subfolder or the folder itself."""
 ST_NETWORKS = ("Transformer", "CLIPModel")
 """Modules of it that are a model of transformers."""
 DOWNLOADED_FILES = ("*.json", "*.txt", "*.model", "*.safetensors", "README.md")
@@ -35,13 +35,13 @@ PROCESSOR_FILES = (
 AUDIO_TOKENIZER = ("audio_tokenizer", "audio_tokenizer_class", "audio_tokenizer_name_or_path")
 """Fields of a processor by which transformers loads any class of its own from any folder, and its code."""
 ADAPTER_FILE = "adapter_config.json"
-"""With PEFT installed, transformers adds the adapter to the model, or loads the model that this file names."""
+"""If PEFT is installed, transformers adds this adapter to the model, or loads the model that this file names."""
 TIMM_NAMES = ("architecture", "backbone")
 """Fields that name a network of timm, which also takes "local-dir:FOLDER" and "hf-hub:ORG/MODEL"."""
 TIMM_ARGUMENTS = ("model_args", "backbone_kwargs")
-"""Fields whose values become arguments of ``timm.create_model``."""
+"""Fields that are passed to ``timm.create_model`` as arguments."""
 TIMM_LOADING_ARGUMENTS = re.compile(r"(pretrained|checkpoint|cache|model_name|kwargs_filter).*|.*(path|file|dir|url)")
-"""Such arguments that say what to load and from where: ``checkpoint_path`` may be a pickle, which timm 1.0.10 runs."""
+"""Arguments that name files or addresses to load: ``checkpoint_path`` may be a pickle, which timm 1.0.10 executes."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class ModelFiles:
         return self.folder / first if re.fullmatch(r"\w{1,40}", first) else self.folder
 
     def modules(self) -> dict[str, str]:
-        """Return {subfolder: kind} of the modules of a model of sentence-transformers; nothing for other models.
+        """Return {subfolder: kind} of the modules of a sentence-transformers model; empty for other models.
 
         Raises:
             UserError: The list cannot be read.
@@ -110,7 +110,7 @@ class ModelFiles:
         return [self.part / name for name in names]
 
     def names_video_processor(self) -> bool:
-        """Return whether the files say that videos have a processor of their own."""
+        """Return whether the files name a separate processor for videos."""
         for name in ("processor_config.json", "video_preprocessor_config.json", "preprocessor_config.json"):
             path = self.part / name
             if path.is_file():
@@ -151,7 +151,7 @@ class ModelFiles:
                 raise UserError(f"{path}: {where}{field} is {str(value)[:80]!r}, {problem}")
 
     def sha256(self) -> str:
-        """Return the SHA-256 of the weights; of several files, that of their hashes."""
+        """Return the SHA-256 of the weights; of several files, the SHA-256 of their hashes."""
         hashes = [sha256_of(path) for path in self.weights]
         return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
 
@@ -183,7 +183,7 @@ def _objects(about: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]
 
 
 def _timm_faults(part: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
-    """Yield (field, value, what is wrong) of fields by which timm would load other files."""
+    """Yield (field, value, problem) of fields that would make timm load other files."""
     for name in TIMM_NAMES:
         value = part.get(name)
         if isinstance(value, str) and not re.fullmatch(r"[\w.-]+", value):
@@ -240,7 +240,7 @@ def pin_revision(text: str) -> str:
 
 
 def download_model(model: str, revision: str | None, what: str, option: str) -> ModelFiles:
-    """Return the files of a model of the hub: those that its cache on this machine has, or else downloaded.
+    """Return the files of a hub model, from the hub's cache on this machine or downloaded.
 
     The arguments and errors are those of ``download``.
     """
@@ -249,14 +249,14 @@ def download_model(model: str, revision: str | None, what: str, option: str) -> 
 
 
 def download(model: str, revision: str | None, patterns: Sequence[str], what: str, instead: str) -> Path:
-    """Return the folder of a revision in the hub's cache, with files of a repository that were downloaded if need be.
+    """Return a revision's folder in the hub's cache; download missing files.
 
     Args:
         model: ``ORG/MODEL``.
         revision: A branch, a tag or a commit; None for the newest.
-        patterns: Which files, such as "*.json".
-        what: What needs them, for messages, such as "features hf:ORG/MODEL".
-        instead: What to do with a folder instead, for messages, such as "pass --features hf:/path/to/FOLDER".
+        patterns: Patterns of the files, such as "*.json".
+        what: Their purpose, for messages, such as "features hf:ORG/MODEL".
+        instead: The alternative with a folder, for messages, such as "pass --features hf:/path/to/FOLDER".
 
     Raises:
         UserError: There is no such repository or revision, or the hub cannot be reached.

@@ -1,7 +1,7 @@
-"""The only way to what transformers makes of a model's folder, whoever made that.
+"""Load models with transformers from untrusted folders. All such loading goes through this module.
 
-No code of the folder is run, nothing is asked, nothing else is loaded, and nothing is asked of the hub, whatever the
-files name.
+No code of the folder is run, there are no prompts, no other files are loaded, and the hub is not contacted, whatever
+the files name.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ SKIPPED_SETTINGS = {
     *("transformers_weights", "pretrained", "use_pretrained_backbone", "distributed_config"),
     "num_labels",  # transformers makes a name for each
 }
-"""Settings that change nothing, or say what else to load: kernels of the hub, other files of weights."""
+"""Settings that have no effect or name other things to load: kernels of the hub, other files of weights."""
 SKIPPED_PROCESSOR_SETTINGS = re.compile(rf"{FILE_SETTINGS.pattern}|auto_map|chat_template|_.*|custom_.*")
 COPIED_FILES = ("*.json", "*.txt", "*.model")
 EXCLUDED_FILES = (CONFIG_FILE, ADAPTER_FILE, "audio_tokenizer_config.json", "generation_config.json", "*.index.json")
@@ -49,7 +49,7 @@ _offline_lock = threading.RLock()
 
 @contextlib.contextmanager
 def offline() -> Iterator[None]:
-    """Let libraries ask nothing of the hub meanwhile: a request raises ``OSError``."""
+    """Keep libraries from contacting the hub in the block: a request raises ``OSError``."""
     from huggingface_hub import constants
 
     with _offline_lock:
@@ -63,7 +63,7 @@ def offline() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _loading() -> Iterator[None]:
-    """Be offline, and make one kind of error of all that libraries raise for files that anybody may have made."""
+    """Be offline, and turn all errors that libraries raise for untrusted files into one kind of error."""
     from huggingface_hub.errors import OfflineModeIsEnabled
 
     try:
@@ -82,11 +82,11 @@ def _loading() -> Iterator[None]:
 
 
 def read_config(files: ModelFiles) -> "PreTrainedConfig":
-    """Return the configuration of a model of transformers.
+    """Return the configuration of a transformers model.
 
     Raises:
         UserError: It would make a library load other files, or cannot be read.
-        ValueError: transformers makes nothing of it, or it has a path or an address where a name belongs.
+        ValueError: transformers cannot parse it, or it has a path or an address instead of a name.
     """
     from transformers import CONFIG_MAPPING
 
@@ -110,7 +110,7 @@ def new_network(config: "PreTrainedConfig") -> "PreTrainedModel":
 def load_network(
     files: ModelFiles, config: "PreTrainedConfig", **options: Any
 ) -> "tuple[PreTrainedModel, dict[str, Any]]":
-    """Return a network with its weights, and what transformers says about missing ones.
+    """Load a network with its weights; return it and transformers' report about missing ones.
 
     Args:
         files: The files.
@@ -154,12 +154,12 @@ def load_processor(files: ModelFiles, kind: Literal["image", "video", "text", "t
 
 
 def load_text_processor(files: ModelFiles) -> Any:
-    """Return a model's processor of texts, or its tokenizer. Raises what ``load_processor`` does."""
+    """Return a model's text processor, or its tokenizer. Raises the errors of ``load_processor``."""
     from transformers import PreTrainedTokenizerFast
 
     try:
         return load_processor(files, "text")
-    except ImportError:  # SigLIP names a tokenizer that needs sentencepiece; the same one is in tokenizer.json
+    except ImportError:  # SigLIP names a tokenizer that needs sentencepiece; tokenizer.json has the same one
         if not (files.part / "tokenizer.json").is_file():
             raise
     with _processor_files(files) as folder, _loading():
@@ -190,7 +190,7 @@ def _plain_config(files: ModelFiles) -> dict[str, Any]:
 
 
 def _plain(about: Mapping[str, Any], config_class: "type[PreTrainedConfig] | None") -> dict[str, Any]:
-    """Return the settings of a configuration that name nothing to load: numbers and names.
+    """Return the settings of a configuration that do not name files or addresses: numbers and names.
 
     Networks also read settings that their class does not declare.
     """

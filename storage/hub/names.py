@@ -14,12 +14,12 @@ POOLINGS = {
     "mean": "the mean of all tokens of its last layer",
     "first": "the first token of its last layer",
 }
-"""{option: what a feature is}; without one it is the vector that the model itself gives."""
+"""{option: description of a feature}; without an option, a feature is the model's own vector."""
 FRAMES = "frames"
-"""The option for rows that are the frames that the model takes, not features; a built-in profile has it in its name."""
+"""The option for storing the model's input frames, not features; a built-in profile has it in its name."""
 WHOLE = "whole"
 TOWER_FOLDER = "video_tower"
-"""Folder of a run that has tuned a network, with what describes it."""
+"""Folder of a run with a description of its tuned network."""
 HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9._-]+")
 EXPECTED_FORM = (
     "expected hf:ORG/MODEL, timm:NAME or hf:/path/to/folder, then @REVISION, :tokens, :mean, :first, :frames, :2fps or "
@@ -34,13 +34,13 @@ class HubName:
     model: str
     """``ORG/MODEL``, or the path of a folder."""
     revision: str | None = None
-    """A branch, a tag or a commit; None for the newest. Folders have none."""
+    """A branch, a tag or a commit; None for the newest. Always None for folders."""
     pooling: str | None = None
     """One of ``POOLINGS``, ``FRAMES`` or None."""
     fps: float | None = None
     """Frames a second; None for the model's own."""
     is_whole: bool = False
-    """One feature for the whole video, over which the model's frames are spread evenly."""
+    """One feature vector for the whole video, from frames that are spread evenly over it."""
 
     @property
     def is_folder(self) -> bool:
@@ -49,7 +49,7 @@ class HubName:
 
     @property
     def is_frames(self) -> bool:
-        """True if its rows are frames (``Profile.is_frames``)."""
+        """True if frames are stored (``Profile.is_frames``)."""
         return self.pooling == FRAMES
 
     @property
@@ -73,7 +73,7 @@ class HubName:
 
 
 def title_of(folder: Path) -> str:
-    """Return the name of a model's folder; for the ``video_tower`` of a run, that of the run and "tower".
+    """Return the name of a model's folder; for the ``video_tower`` of a run, the name of the run and "tower".
 
     models/clip  ->  clip;  runs/ncl-seed0/video_tower  ->  ncl-seed0--tower
     """

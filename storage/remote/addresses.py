@@ -1,6 +1,6 @@
-"""The network addresses that may be opened.
+"""Checks of network addresses before they are opened.
 
-An address in a list or folder from a stranger must not make this machine do anything but fetch a file.
+An address in a stranger's list or folder must not make this machine do more than fetch a file.
 """
 
 import ipaddress
@@ -14,7 +14,7 @@ HTTP = ("http", "https")
 HOST_SCHEMES = (*HTTP, "ftp", "sftp", "hdfs")
 """Schemes whose addresses name a machine.
 
-The others name a bucket, whose server the user of this machine configured.
+Other schemes name a bucket, on a server that the user of this machine configured.
 """
 NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
@@ -62,7 +62,7 @@ def hide_secrets(text: str) -> str:
 
 
 def host_named(text: str) -> str:
-    """Return the host that the user names, as it stands in addresses. Raises ``SettingError`` if it is not a host."""
+    """Return a host named by the user, in the form of addresses. Raises ``SettingError`` if it is not a host."""
     authority = text if text.count(":") < 2 else f"[{text.strip('[]')}]"
     host = "" if "/" in text else urlsplit(f"//{authority}").hostname
     if not host:
@@ -75,9 +75,9 @@ def refuse_private(host: str, ip_addresses: Iterable[str], allowed: Collection[s
     """Raise ``AddressRefused`` if a host is on this machine or in a private network.
 
     Args:
-        host: The host, as the address names it.
-        ip_addresses: Those of the host.
-        allowed: Hosts that may be anywhere, because the user named them.
+        host: The host in the address.
+        ip_addresses: IP addresses of the host.
+        allowed: Hosts that the user named and that may be anywhere.
     """
     for number in ip_addresses if host.lower() not in allowed else ():
         if not _is_public(number):

@@ -14,12 +14,13 @@ S3_CLIENT = {
     "retries": {"total_max_attempts": 3, "mode": "standard"},
     "max_pool_connections": 64,
 }
-"""Time limits in seconds; how often a request is sent, with pauses as Amazon recommends; and how many requests are sent
-at once (botocore's default is 10)."""
+"""Timeouts in seconds; number of attempts, with pauses as Amazon recommends; number of parallel requests (botocore's
+default is 10).
+"""
 
 
 def package_to_install(url: str) -> str:
-    """Return what to do about a package that ``file_system`` needs for an address."""
+    """Return the advice for a package that ``file_system`` needs for an address."""
     return f"install it with: {install_command(*EXTRAS['s3'])}" if scheme_of(url) == "s3" else "install it"
 
 
@@ -30,7 +31,7 @@ def file_system(url: str, allowed_hosts: Collection[str] = ()) -> tuple[Any, str
 
     Args:
         url: The address.
-        allowed_hosts: Hosts that may be on this machine or in a private network.
+        allowed_hosts: Hosts allowed on this machine or in a private network.
 
     Raises:
         AddressRefused: The host is not on the public internet.

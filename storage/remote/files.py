@@ -22,28 +22,28 @@ OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", 
 """Schemes of servers without folders, on which an object is there whole or not at all."""
 TRIES, PAUSE_SECONDS = 3, 2.0
 ANSWER_SECONDS, SLOWEST_BYTES_PER_SECOND = 60.0, 250_000
-"""A request may take ``ANSWER_SECONDS``, and longer the more bytes it copies. No other limit ends a request whose
-server stops reading in the middle, or sends a byte now and then.
+"""Time limit of a request: ``ANSWER_SECONDS``, plus the time for its bytes at the slowest rate. No other limit ends a
+request whose server stops reading halfway, or sends a byte now and then.
 """
 
 
 CHECKED_BYTES = 8 << 20
-"""So many at once of a file that is compared with one there."""
+"""Number of bytes read at once when a file is compared with a remote one."""
 
 
 class Refused(OSError):
-    """The server gave an answer that another try would not change: something is missing there, or a right is."""
+    """The server's answer is final: a file or a permission is missing."""
 
 
 class RemoteFiles:
     """The files of one folder on another machine.
 
-    All methods repeat a failed request. They raise ``OSError`` if it fails ``TRIES`` times, ``Refused`` if nothing is
-    there or a right is missing, and ``UserError`` if the address leads to a machine that the user did not name.
+    All methods repeat a failed request. They raise ``OSError`` after ``TRIES`` failures, ``Refused`` if a file or a
+    permission is missing, and ``UserError`` if the address leads to a machine that the user did not name.
     """
 
     def __init__(self, url: str) -> None:
-        """Prepare to use the folder at ``url``. Raises ``UserError`` if nothing here can read such an address."""
+        """Prepare to use the folder at ``url``. Raises ``UserError`` if such an address cannot be read."""
         self.url = url
         try:
             self._files, self._path = file_system(url, [urlsplit(url).hostname or ""])
@@ -74,12 +74,13 @@ class RemoteFiles:
             raise UserError(f"{error}; nothing can be {step} there, check the address and your rights") from None
         finally:
             if step == "read":
-                with contextlib.suppress(OSError):  # nothing else needs the right to remove files
+                with contextlib.suppress(OSError):  # no other step needs the permission to remove files
                     _retried(lambda: self._files.rm_file(path, **self._time_limit()), self.url)
 
     def names(self) -> list[str]:
-        """Return the names of all files in the folder; none if the folder is missing. A missing bucket is ``Refused``
-        if the server says so.
+        """Return the names of all files in the folder; empty if it is missing.
+
+        Raises ``Refused`` if the server reports a missing bucket.
         """
 
         def list_names() -> list[str]:
@@ -124,9 +125,9 @@ class RemoteFiles:
         return _retried(look, f"{self.url}/{name}")
 
     def holds(self, path: Path) -> bool:
-        """Return True if the file of the same name there has the same bytes as a local file.
+        """Return True if the remote file of the same name has the same bytes as a local file.
 
-        The MD5 that S3 tells of an object says so. A file without one, or with another, is read.
+        S3's MD5 of the object is compared first. A file without an MD5, or with another one, is read.
         """
         num_bytes, name = path.stat().st_size, path.name
 
@@ -149,7 +150,7 @@ class RemoteFiles:
             return all(file.read(CHECKED_BYTES) == self.read(name, n, n + CHECKED_BYTES) for n in firsts)
 
     def send(self, path: Path) -> None:
-        """Copy a local file into the folder, whole or not at all. Does nothing if it no longer exists."""
+        """Copy a local file into the folder atomically. Do nothing if it no longer exists."""
 
         def put() -> None:
             if not path.exists():
@@ -182,7 +183,7 @@ class RemoteFiles:
 
 
 def _retried(call: Callable[[], T], what: str) -> T:
-    """Return the result of one request, which is repeated if the network or the server fails."""
+    """Send a request, repeat it if the network or the server fails, and return its result."""
 
     def is_final(error: Exception) -> bool:
         is_full = isinstance(error, OSError) and error.errno == errno.ENOSPC

@@ -1,7 +1,7 @@
 """The HTTP client that fsspec uses here.
 
-It is aiohttp's, with three limits: it connects only to allowed machines, unpacks nothing, and reads no more than it
-asked for.
+It is aiohttp's client with three limits: it connects only to allowed machines, does not decompress, and reads no more
+than it requested.
 """
 
 import re
@@ -24,7 +24,7 @@ MAX_RESPONSE_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class GuardedClient:
-    """Makes the client. It is a value, because fsspec shares one file system between equal settings."""
+    """Creates the client. It is a value, because fsspec shares one file system between equal settings."""
 
     allowed_hosts: tuple[str, ...]
 
@@ -57,9 +57,9 @@ class GuardedClient:
 
 
 class BoundedResponse(aiohttp.ClientResponse):
-    """A response that is cut off when it becomes longer than what was asked for.
+    """A response that is cut off when it becomes longer than requested.
 
-    The limit holds for what is read into memory. A file that is copied to disk is read in pieces, not by ``read``.
+    The limit applies to reading into memory with ``read``. Files copied to disk are read in pieces instead.
     """
 
     async def read(self) -> bytes:
@@ -79,7 +79,7 @@ class BoundedResponse(aiohttp.ClientResponse):
 
 
 class _Resolver(AbstractResolver):
-    """Resolves and checks names in one step, so that a name cannot change its machine between the check and the use."""
+    """Resolves and checks names in one step: a name cannot change its machine between check and use."""
 
     def __init__(self, allowed_hosts: Collection[str]) -> None:
         self._allowed, self._resolver = allowed_hosts, aiohttp.DefaultResolver()

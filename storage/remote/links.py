@@ -1,8 +1,8 @@
-"""Folders that stand for remote stores.
+"""Links from local folders to remote stores.
 
-``elsewhere.json`` in a folder has the address. A record outside of the folder says that this user wants it so: stores
-are passed around, so what lies in a folder proves nothing. Each folder has a record of its own (``state.py``), which
-any number of processes may write.
+``elsewhere.json`` in a folder has the address. A record outside of the folder confirms it for this user: a folder may
+come from a stranger, and its content proves nothing. Each folder has its own record (``user_state.py``), which any
+number of processes may write.
 """
 
 import contextlib
@@ -26,11 +26,11 @@ _of_this_process: dict[str, str] = {}
 
 
 def checked_address(url: str, where: str) -> str:
-    """Return ``url`` if a folder may stand for it, without a slash at its end.
+    """Return ``url`` without a trailing slash, if a folder may be linked to it.
 
     Args:
         url: The address.
-        where: Where it was given, for the message.
+        where: Its origin, for the message.
 
     Raises:
         UserError: It is not an address of ``SCHEMES`` or an absolute path, it is chained or not printable, or it holds
@@ -50,7 +50,7 @@ def checked_address(url: str, where: str) -> str:
 
 
 def linked_address(folder: Path) -> str | None:
-    """Return the address in ``elsewhere.json``, whoever wrote it; None without this file.
+    """Return the address in ``elsewhere.json``, confirmed or not; None without this file.
 
     Raises:
         UserError: The file has no valid address.
@@ -70,10 +70,10 @@ def linked_address(folder: Path) -> str | None:
 
 
 def trusted_address(folder: Path) -> str | None:
-    """Return the address that ``folder`` stands for, if this user confirmed it; None for a local store.
+    """Return the address that ``folder`` is linked to and that this user confirmed; None for a local store.
 
     Raises:
-        UserError: Only the folder itself says so.
+        UserError: There is a link that this user has not confirmed.
     """
     url = linked_address(folder)
     if url is not None and url != _recorded(folder):
@@ -86,7 +86,7 @@ def trusted_address(folder: Path) -> str | None:
 
 
 def trust(folder: Path, url: str) -> None:
-    """Record that this user lets ``folder`` stand for ``url``."""
+    """Record this user's confirmation that ``folder`` is linked to ``url``."""
     key = str(folder.resolve())
     _of_this_process[key] = url
     if _recorded(folder, only_written=True) == url:

@@ -1,13 +1,13 @@
-"""Stores whose shards are on another machine (``s3://``, ``gs://``, ``https://``, anything fsspec reads).
+"""Stores whose shards are on another machine (``s3://``, ``gs://``, ``https://``, any address of fsspec).
 
-A local folder stands for the remote store; ``elsewhere.json`` in it has the address. Each remote shard also has a file
-in this folder. It is complete once its rows were asked for. Until then it is a stub: a sparse file of the same size
-that holds only the first block and the index. Indexes are therefore read like those of any shard, and what a store
-holds is known without its rows. When the disk is almost full, complete files become stubs again, least recently used
-first. What is written here goes to the folder ``outgoing`` until it has arrived there.
+A local folder represents the remote store; ``elsewhere.json`` in it has the address. Each remote shard also has a local
+file in this folder. The file is complete after its feature vectors were first read. Until then it is a stub: a sparse
+file of the same size with only the first block and the index. The content of a store is therefore known without
+fetching feature vectors. When the disk is almost full, complete files become stubs again, least recently used first.
+New shards stay in the folder ``outgoing`` until they have arrived at the remote store.
 
-The user says which folder stands for what (``links.py``). Reading fetches shards and changes nothing else, here or
-there. Commands that write send what was written, and remove local files that are gone there.
+The user links a folder to an address (``links.py``). Reading fetches shards and makes no other changes, local or
+remote. Commands that write send new shards, and remove local files whose remote shards are gone.
 """
 
 import contextlib
@@ -46,12 +46,12 @@ FREE_SHARE = 0.1
 
 
 def link_store(folder: Path, url: str) -> "RemoteStore":
-    """Let ``folder`` stand for the store at ``url`` from now on.
+    """Link ``folder`` to the store at ``url``.
 
     Shards that are already in the folder move to ``outgoing``; ``RemoteStore.send`` copies them to the remote store.
 
     Raises:
-        UserError: The folder stands for another store, or nothing here can read the address.
+        UserError: The folder is linked to another store, or the address cannot be read.
     """
     url, stated = checked_address(url, str(folder)), linked_address(folder)
     if stated not in (None, url):
@@ -75,17 +75,17 @@ def link_store(folder: Path, url: str) -> "RemoteStore":
 
 
 def remote_store(folder: Path) -> "RemoteStore | None":
-    """Return the remote store that ``folder`` stands for; None for a local store.
+    """Return the remote store that ``folder`` is linked to; None for a local store.
 
     Raises:
-        UserError: The folder says so, but this user never confirmed it.
+        UserError: There is a link that this user has not confirmed.
     """
     url = trusted_address(folder)
     return None if url is None else RemoteStore(folder, url)
 
 
 def refuse_remote(folder: Path) -> None:
-    """Raise ``UserError`` if ``folder`` stands for a remote store, whose shards a local change would not reach."""
+    """Raise ``UserError`` if ``folder`` is linked to a remote store, which a local change would not reach."""
     if remote := remote_store(folder):
         raise UserError(
             f"{folder}: its shards lie at {remote.url}; do this to a local copy (vlalign-store merge makes one)"
@@ -93,12 +93,12 @@ def refuse_remote(folder: Path) -> None:
 
 
 def is_stub(path: Path) -> bool:
-    """Return True for a stub. Stubs are dated 1970, which no written file is, and copying keeps the date."""
+    """Return True for a stub. Stubs are dated 1970, unlike written files, and copying keeps the date."""
     return path.stat().st_mtime == 0
 
 
 def _shard_names(folder: Path) -> list[str]:
-    """Return the names of everything in ``folder`` that looks like a shard, in order."""
+    """Return the names of all shards in ``folder``, in order."""
     try:
         return sort_shard_names(
             name for name in os.listdir(folder) if name.endswith(".h5") and not name.startswith(".")
@@ -113,10 +113,10 @@ def _is_own(path: Path) -> bool:
 
 
 class RemoteStore:
-    """A store on another machine, and the local folder that stands for it."""
+    """A store on another machine, and the local folder that is linked to it."""
 
     def __init__(self, folder: Path, url: str) -> None:
-        """Prepare to use the store at ``url``. Raises ``UserError`` if nothing here can read such an address."""
+        """Prepare to use the store at ``url``. Raises ``UserError`` if such an address cannot be read."""
         self.folder, self.url, self.outgoing = folder, url, folder / OUTGOING
         if self.outgoing.is_symlink():
             raise UserError(f"{self.outgoing}: a symlink, from which nothing is sent; remove it")
@@ -161,12 +161,12 @@ class RemoteStore:
         return [self.folder / name for name in sort_shard_names(remote_names)]
 
     def send(self) -> list[str]:
-        """Send what was written here, and remove local files of shards that are gone there.
+        """Send new shards, and remove local files whose remote shards are gone.
 
         Only commands that write call this.
 
         Returns:
-            The names of the shards that were sent.
+            The names of the sent shards.
         """
         sent = []
         for path in (self.outgoing / name for name in _shard_names(self.outgoing)):
@@ -188,12 +188,12 @@ class RemoteStore:
         return sent
 
     def read_back(self, sent: Sequence[str]) -> str:
-        """Fetch the indexes of sent shards again, and all rows of the smallest, and compare them with their checksums.
+        """Fetch the indexes of sent shards and all vectors of the smallest one; compare them with their checksums.
 
-        If none were sent, fetch index and rows of the smallest of all. Return what was compared, for people.
+        If none were sent, check the smallest of all shards. Return a description of the comparison.
 
         Raises:
-            UserError: Something cannot be read, or is damaged.
+            UserError: A shard cannot be read, or is damaged.
         """
         try:
             smallest = min(sent or self.names(), key=lambda name: (self.folder / name).stat().st_size)
@@ -209,10 +209,10 @@ class RemoteStore:
         return f"the index of {len(sent) or 1:,} shards, and {rows.shard.num_rows:,} rows of {smallest}"
 
     def put(self, path: Path) -> None:
-        """Send a shard in ``outgoing``, whole or not at all, check that it arrived, and leave a stub here.
+        """Send a shard in ``outgoing`` atomically, check that it arrived, and replace it with a stub.
 
-        A remote shard of the same name stays as it is. Raises ``OSError`` if what is there then has other bytes; the
-        shard stays in ``outgoing``, and ``send`` tries again.
+        An existing remote shard of the same name is not changed. Raises ``OSError`` if the remote shard then differs;
+        the local one stays in ``outgoing`` and ``send`` tries again.
         """
         with contextlib.suppress(FileNotFoundError):  # another process was faster
             if path.exists() and not self._files.exists(path.name):
@@ -258,7 +258,7 @@ class RemoteStore:
             os.utime(partial, (0, 0))
 
     def rows(self, shard: Shard) -> ShardRows:
-        """Return the rows of a shard; they stay open even if the file becomes a stub again."""
+        """Return the rows of a shard; they remain readable even if the file becomes a stub again."""
         while True:
             self.fetch(shard.path)
             rows = ShardRows(shard)
@@ -266,10 +266,10 @@ class RemoteStore:
                 return rows
 
     def times(self, shard: Shard) -> tuple[np.ndarray, np.ndarray]:
-        """Return when each row of a shard starts and ends. Only these two columns are fetched, and not cached.
+        """Return (start, end) of each row of a shard. Only these two columns are fetched, and they are not cached.
 
         Raises:
-            FileNotFoundError: The shard is no longer there.
+            FileNotFoundError: The shard no longer exists.
             UserError: It has become shorter.
         """
         name, columns = shard.path.name, []

@@ -1,12 +1,13 @@
-"""The format of a feature shard: what one writer finishes at once, in a file that never changes afterwards. Its schema
-is 1, or 2 if its rows are frames.
+"""The format of a feature shard: videos that one writer finished together, in a file that never changes.
+
+Its schema is 1, or 2 for frames.
 
 To other programs a shard is an HDF5 file that h5py alone can read: ``features`` [sum T, D], flat, contiguous and not
 compressed; ``start_seconds``, ``end_seconds`` and ``valid_frames`` [sum T]; ``videos`` with a row for each video; and
-attributes that say how the features were made.
+attributes with the origin of the features.
 
 This package reads the file without HDF5. The block in front of the HDF5 part (HDF5's "user block") holds two lines of
-text, padded with spaces. The first line says what the file is and gives the checksum of the block. The second line is
+text, padded with spaces. The first line has the kind of file and the checksum of the block. The second line is
 JSON: the attributes, and the offset of each data set. This has three advantages. A store of 20,000 shards opens in
 seconds (26 s through h5py, see tests/benchmarks). Threads and forked processes read rows from mapped memory at the
 same time. And a file from a stranger cannot make HDF5 open other files.
@@ -36,12 +37,13 @@ else:
 
 SCHEMA = 1
 FRAMES_SCHEMA = 2
-"""The schema of shards whose rows are frames (``Profile.is_frames``), uint8. Nothing else in them differs; versions
-that know only features refuse it by its number, and so neither read nor repair it."""
+"""The schema of shards of frames (``Profile.is_frames``), uint8, which are otherwise the same. Versions that know only
+features refuse it by its number, and neither read nor repair it.
+"""
 EXTRACTED = "extracted"
 """``origin`` of features that this package computed. Their profile is known, not just stated by the user."""
 UNKNOWN_FACTS = "; unknown: "
-"""What stands in an ``origin`` before the facts of the profile that nobody knows."""
+"""Separator in an ``origin``, before the unknown facts of the profile."""
 ROW_TYPES = {"start_seconds": "<f8", "end_seconds": "<f8", "valid_frames": "<i4"}
 COLUMNS = ("features", *ROW_TYPES)
 BLOCK_BYTES = 4096
@@ -65,8 +67,9 @@ INDEX_TYPES = {
 """Columns of ``videos``. A text column is as wide as its longest text in the shard."""
 READ_BYTES = 1 << 22
 TEXTS = "texts"
-"""Key of ``Provenance.made_with``: how texts must be prepared whose vectors are compared with the features. Stores of
-1.0.0 lack it."""
+"""Key of ``Provenance.made_with``: preparation of the texts whose vectors are compared with the features. Stores of
+1.0.0 lack it.
+"""
 
 
 class OtherSchema(UserError):

@@ -17,7 +17,7 @@ UNDATED_NS = 10**15
 
 
 def stamp_of(name: str) -> int:
-    """Return the time in a shard's name, in nanoseconds since 1970; 0 if there is none, or an impossible one."""
+    """Return the time in a shard's name, in nanoseconds since 1970; 0 if it is missing or impossible."""
     match = SHARD_NAME.fullmatch(name)
     stamp = int(match[1]) if match else 0
     return stamp if stamp <= time.time_ns() + AHEAD_NS else 0

@@ -1,4 +1,4 @@
-"""Reading of feature shards: what a shard says about itself, and its rows."""
+"""Read feature shards: their metadata, and their rows."""
 
 import json
 import math
@@ -39,10 +39,10 @@ from .format import (
 
 
 def read_shard(path: Path) -> Shard:
-    """Read what a shard says about itself.
+    """Read the metadata of a shard.
 
     Block and index are compared with their checksums, and impossible values are refused. The checksums of the rows are
-    compared by whoever reads the rows.
+    compared when the rows are read.
 
     Raises:
         OtherSchema: Another version of vlalign wrote the shard.
@@ -181,7 +181,7 @@ class BlockLayout:
 
 
 def read_layout(block: bytes) -> BlockLayout:
-    """Return where the parts of a shard lie.
+    """Return the positions of a shard's parts.
 
     Args:
         block: The first bytes of the shard, at least ``BLOCK_BYTES``.
@@ -233,9 +233,9 @@ class ShardRows:
         self._prefetch(min(starts), max(ends))
 
     def expect_few_rows(self) -> None:
-        """Tell the system that few rows are used, so that it reads only what is looked at or prefetched.
+        """Tell the system that few rows are used: it then reads only accessed or prefetched rows.
 
-        It reads 128 kB or megabytes around each place otherwise: with frames, others that nobody wants.
+        Otherwise it reads 128 kB or more around each place, which for frames are unwanted ones.
         """
         advise(self._map, "MADV_RANDOM")
 
@@ -259,15 +259,15 @@ class ShardRows:
         return [self.columns[name][first:last] for name in COLUMNS]
 
     def is_damaged(self, index: int) -> bool:
-        """Return True if the rows of a video differ from what was written."""
+        """Return True if the rows of a video differ from the written ones."""
         return checksum(self.rows_of(index)) != self.shard.videos["checksum"][index]
 
 
 def damaged_videos(rows: ShardRows) -> list[int]:
-    """Return the videos whose rows differ from what was written, by their row in the index."""
+    """Return the videos whose rows differ from the written ones, by their row in the index."""
     return [index for index in range(len(rows.shard.videos)) if rows.is_damaged(index)]
 
 
 def rest_is_damaged(shard: Shard) -> bool:
-    """Return True if anything but block, index and rows differs from what was written."""
+    """Return True if any other part than block, index and rows differs from the written file."""
     return rest_crc32(shard.path, shard.first_byte, shard.column_ranges()) != shard.rest_crc32

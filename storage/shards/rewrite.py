@@ -35,7 +35,7 @@ class ShardPart:
 def rewrite(folder: Path, parts: Sequence[ShardPart]) -> Path | None:
     """Write one shard with the videos of ``parts``, which follows the last of their shards in the order of names.
 
-    Rows are compared with their checksums, so that damage is never copied under a new checksum.
+    Rows are compared with their checksums: damage is never copied under a new checksum.
 
     Args:
         folder: Folder of the store.

@@ -330,9 +330,9 @@ def _write_all(fd: int, parts: Sequence[np.ndarray | bytes], offset: int) -> Non
 
 @contextlib.contextmanager
 def require_disk_space(num_bytes: int, folder: Path) -> Iterator[None]:
-    """Check that a shard of ``num_bytes`` fits into the folder, which is made if it is missing.
+    """Check that a shard of ``num_bytes`` fits into the folder; create the folder if it is missing.
 
-    Each ``OSError``, also those of the block, which writes the shard, names the folder and what to do.
+    Each ``OSError``, also in the block, which writes the shard, names the folder and a remedy.
     """
     make_folder(folder)
     try:

@@ -1,4 +1,4 @@
-"""Stores of one's own, checked: what they return is compared with what ``Store`` promises before it is used."""
+"""Wrap custom stores: their results are checked against the interface of ``Store`` before use."""
 
 import math
 import re
@@ -21,18 +21,18 @@ from .feature_store import FeatureStore
 from .store import ClipSpan, RowRange, RowTimes, Store, StoreWriter
 
 NO_ID = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-"""No id contains these: control characters, ends of lines, and what is no text."""
+"""Characters that no id contains: control characters, ends of lines, and surrogates."""
 UNKNOWN_ROWS = -1
-"""Stands for the number of rows of a video that the store was not asked about yet."""
+"""Number of rows of a video whose ``about`` was not called yet."""
 
 
 def checked_store(store: Store, features: str = "") -> Store:
-    """Return a store whose results are checked: a folder of shards as it is, any other one as a ``CheckedStore``."""
+    """Return a store with checked results: a folder of shards unchanged, any other store as a ``CheckedStore``."""
     return store if type(store) is FeatureStore else CheckedStore(store, features)
 
 
 class _OwnCode:
-    """Calls methods of a store of one's own, and says in one line what is wrong with it."""
+    """Calls methods of a custom store, and reports its errors in one line."""
 
     def __init__(self, store: Any, features: str = "") -> None:
         """Take a store.
@@ -81,10 +81,10 @@ class _OwnCode:
 
 
 class CheckedStore(_OwnCode, Store):
-    """A store of one's own that keeps the promises of ``Store``, or says in one line which one it breaks.
+    """A custom store that follows the interface of ``Store``, or reports a violation in one line.
 
-    What it returns is checked at each call: kinds, shapes and types, finite values, ascending times. What its code
-    raises becomes a ``UserError``, except ``KeyError`` for videos that it does not list.
+    Results are checked at each call: kinds, shapes and types, finite values, ascending times. Errors of its code become
+    a ``UserError``, except ``KeyError`` for videos that it does not list.
     """
 
     def __init__(self, store: Store, features: str = "") -> None:
@@ -159,11 +159,11 @@ class CheckedStore(_OwnCode, Store):
         return video_id in self._num_rows
 
     def _is_own(self, name: str) -> bool:
-        """Return whether the store has a method of its own in place of that of ``Store``."""
+        """Return whether the store has its own method instead of the one of ``Store``."""
         return getattr(type(self._store), name) is not getattr(Store, name)
 
     def about(self, video_id: str) -> StoredVideo:
-        """Return what the store knows about a video."""
+        """Return the facts about a video."""
         self._check_known([video_id])
         of = f" of video {video_id!a}"
         about = self._call("about", video_id, of=of)
@@ -295,7 +295,7 @@ class CheckedStore(_OwnCode, Store):
         return self._fact("source", video_id, is_text, "a text") if self._is_own("source") else super().source(video_id)
 
     def partial(self, video_id: str) -> str:
-        """Return what of the video is missing in its rows or was damaged; empty if all is well."""
+        """Describe the missing or damaged part of a video; empty if it is complete."""
         if not self._is_own("partial"):
             return super().partial(video_id)
         return self._fact("partial", video_id, is_text, "a text")
@@ -352,14 +352,14 @@ class CheckedStore(_OwnCode, Store):
 
 
 class CheckedWriter(_OwnCode, StoreWriter):
-    """The writer of a store of one's own. What its code raises becomes a ``UserError``, except ``OSError``."""
+    """The writer of a custom store. Errors of its code become a ``UserError``, except ``OSError``."""
 
     @property
     def where(self) -> str:
         """As the store has it; its class, as long as nothing was written."""
         try:
             return str(self._store.where)
-        except Exception:  # as long as no profile says what it is called
+        except Exception:  # before a profile provides the name
             return self._named
 
     def provenance(self) -> Provenance | None:
@@ -379,12 +379,12 @@ class CheckedWriter(_OwnCode, StoreWriter):
         return self._call("remove", video_ids, of=_of_videos(list(video_ids)), passed=(OSError,))
 
     def flush(self) -> None:
-        """Finish what ``write`` left for later."""
+        """Finish the work that ``write`` deferred."""
         self._call("flush", passed=(OSError,))
 
 
 def _describe(value: Any) -> str:
-    """Return what a value is, in a few words that no code of its class decides."""
+    """Describe a value in a few words, without running code of its class."""
     kind = type(value)
     if kind in (type(None), bool, int, float, complex, str, bytes):
         return one_line(ascii(value))[:80]
@@ -406,7 +406,7 @@ def _is_list(value: object) -> bool:
 
 
 def _is_array(value: object) -> bool:
-    """Return whether a value is an array whose numbers are all that it has: no masked one, no matrix."""
+    """Return whether a value is a plain array, not a masked one or a matrix."""
     return type(value) in (np.ndarray, np.memmap)
 
 
@@ -423,7 +423,7 @@ def _is_seconds(value: Any) -> bool:
 
 
 def _read_only(rows: np.ndarray) -> np.ndarray:
-    """Return an array as it is, or a view of it, that cannot be changed."""
+    """Return a read-only array: the array itself, or a view of it."""
     if rows.flags.writeable:
         rows = rows.view()
         rows.flags.writeable = False

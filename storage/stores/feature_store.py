@@ -30,12 +30,12 @@ T = TypeVar("T")
 
 ROW_MASK = 0xFFFFFFFF
 PREFETCHED_BYTES = 1 << 30
-"""After this many prefetched bytes, earlier prefetches count as evicted from the page cache: their rows are asked for
-again when they are read. Asking takes half as long as copying.
+"""After this many prefetched bytes, earlier prefetches count as evicted from the page cache: their rows are requested
+again when they are read. A request takes half as long as copying.
 """
 NO_ROWS, NO_TIMES = np.empty((0, 0)), np.empty(0)
 TIMES_AT_ONCE = 32
-"""Shards on another machine whose times are asked for at the same time."""
+"""Number of remote shards whose times are requested in parallel."""
 SHARDS_PER_THREAD = 16
 """Indexes that a thread reads in a row when a store is opened. Most stores have fewer shards."""
 
@@ -56,7 +56,7 @@ def current_shards(folder: Path) -> list[Path]:
 
 
 def is_store(folder: Path) -> bool:
-    """Return True if the folder, or the remote store that it stands for, has shards."""
+    """Return True if the folder, or the remote store that it is linked to, has shards."""
     try:
         return bool(shard_files(folder) or ((remote := remote_store(folder)) and remote.names()))
     except UserError:  # opening the store reports why it cannot be read
@@ -222,9 +222,9 @@ class FeatureStore(Store):
 
 
 class Snapshot:
-    """The shards of a store at one time, and where each video lies in them.
+    """The shards of a store at one time, and the position of each video in them.
 
-    Nothing in a snapshot changes, except which files are open and which rows were asked for.
+    A snapshot does not change, except for its open files and the record of requested rows.
     """
 
     def __init__(self, folder: Path, max_open_shards: int) -> None:
@@ -244,7 +244,9 @@ class Snapshot:
             self.positions.update(zip(ids, range(first, first + len(ids)), strict=True))
         self._open: dict[int, ShardRows] = {}
         self._prefetched: dict[str, tuple[int, int, int, ShardRows]] = {}
-        """By video: rows [low, high) that were lately asked for, the video's first row in its shard, and that shard."""
+        """{video: (low, high, first row, rows)}: the recently requested rows [low, high), and the video's first row in
+        its shard.
+        """
         self._prefetched_bytes = 0
 
     def _check(self) -> None:
@@ -308,7 +310,7 @@ class Snapshot:
         return [ShardPart(shard, rows) for shard, rows in zip(self.shards, kept, strict=True)]
 
     def about(self, video_id: str) -> StoredVideo:
-        """Return what the index says about a video."""
+        """Return the facts about a video in the index."""
         shard, index = self.locate(video_id)
         video = shard.videos[index]
         return StoredVideo(
@@ -360,12 +362,12 @@ class Snapshot:
     def get_rows(self, ranges: Sequence[RowRange], *, check: bool, is_prefetched: bool = True) -> list[np.ndarray]:
         """Return the features of each range.
 
-        Rows that were not asked for lately are asked of the disk all at once, in the order in which they lie there.
+        Rows that were not recently requested are requested from the disk together, in their order on it.
 
         Args:
             ranges: The rows to return.
             check: Compare the rows of each video with their checksum; raises ``UserError`` for damage.
-            is_prefetched: Ask the disk for the rows; False: they are read when they are looked at.
+            is_prefetched: Request the rows from the disk; if false, they are read on access.
         """
         parts: list[np.ndarray] = [NO_ROWS] * len(ranges)
         new = []
@@ -388,7 +390,7 @@ class Snapshot:
         return parts
 
     def _prefetch(self, video_id: str, low: int, high: int) -> np.ndarray:
-        """Ask the disk for rows [low, high) of a video, except those that it was already asked for."""
+        """Request rows [low, high) of a video from the disk, except rows that were already requested."""
         rows, index = self.rows(video_id)
         first = rows.first_rows[index]
         known_low, known_high, _, _ = self._prefetched.get(video_id, (low, low, first, rows))

@@ -161,7 +161,7 @@ def repair(folder: Path, *, on_progress: Listener | None = None) -> list[Repaire
 
 
 def _repair(folder: Path, damage: ShardDamage) -> str:
-    """Drop the damaged videos of a shard; return what was done."""
+    """Drop the damaged videos of a shard; return a description of the repair."""
     if damage.foreign:
         return f"{damage.message}; left alone"
     if damage.shard is None:
@@ -228,7 +228,7 @@ def _compact(folder: Path, batch: Sequence[ShardPart]) -> Compacted:
 def merge(sources: Sequence[Path], folder: Path, *, on_progress: Listener | None = None) -> list[Path]:
     """Copy the shards of other stores into a store.
 
-    Shards keep their names, so that of two with the same video the later one counts, wherever it was made.
+    Shards keep their names: of two with the same video, the later one counts, whatever its source.
 
     Args:
         sources: Folders of stores.

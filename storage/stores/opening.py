@@ -1,7 +1,7 @@
-"""Opening of stores: the one place that chooses the class of a store.
+"""Open stores: the only module that chooses the class of a store.
 
-A place that the user names, a folder or an address, has shards. The user also names stores of one's own, as objects or
-by the module that opens them (``StoreSource``). Nothing in a folder chooses a class, a module or an address.
+A folder or an address that the user names has shards. The user may also name custom stores, as objects or by the module
+that opens them (``StoreSource``). Nothing in a folder chooses a class, a module or an address.
 """
 
 import hashlib
@@ -24,9 +24,9 @@ from .shard_writer import ShardWriter
 from .store import Store, StoreWriter, WritableStore
 
 StoreSource: TypeAlias = str | Mapping[str, Store]
-"""Where the stores of a data set come from instead of its folder: ``MODULE:NAME``, a class or function that is called
-with the folder ``<root>/<dataset>/features/<features>`` and returns a ``Store``; or open stores by features' names;
-others come from the data set's folder. Extraction needs a ``WritableStore``.
+"""The source of a data set's stores, instead of its folder: ``MODULE:NAME``, a class or function that is called with
+the folder ``<root>/<dataset>/features/<features>`` and returns a ``Store``; or {features: open store}, with the data
+set's folder for other features. Extraction needs a ``WritableStore``.
 """
 
 
@@ -56,7 +56,7 @@ def open_writer(place: str | Path) -> StoreWriter:
 
 
 def _folder_of(place: str | Path) -> Path:
-    """Return a folder as it is, and for an address the folder that stands for it."""
+    """Return a folder unchanged, or the folder that is linked to an address."""
     if isinstance(place, Path) or not scheme_of(place):
         return Path(place)
     url = checked_address(place, "store")
@@ -84,7 +84,7 @@ def open_features(dataset: DatasetFolder, name: str) -> Store:
 
 
 def find_features(dataset: DatasetFolder, name: str) -> Store | None:
-    """Open the store of a data set's features as ``open_features`` does; None if there is none yet."""
+    """Open the store of a data set's features as ``open_features`` does; return None if it does not exist yet."""
     own, folder = _own_store(dataset, name), dataset.features(name)
     if own is None:
         return open_store(folder) if is_store(folder) else None
@@ -104,10 +104,10 @@ def refuse_frames(store: Store, todo: str) -> None:
 
 
 def open_features_writer(dataset: DatasetFolder, name: str) -> StoreWriter:
-    """Open the store of a data set's features to write into it.
+    """Open the store of a data set's features for writing.
 
     Raises:
-        UserError: It cannot be opened, or is a store of one's own that cannot be written.
+        UserError: It cannot be opened, or is a read-only custom store.
     """
     store = _own_store(dataset, name)
     if store is None:
@@ -117,7 +117,7 @@ def open_features_writer(dataset: DatasetFolder, name: str) -> StoreWriter:
 
 
 def feature_names(dataset: DatasetFolder) -> list[str]:
-    """Return the names of the features that a data set has. For a module's stores, that is those of all folders."""
+    """Return the names of a data set's features. With a module's stores, all folders count."""
     folder = dataset.features("")
     if isinstance(dataset.stores, str):
         return sorted(path.name for path in folder.glob("*") if path.is_dir())
@@ -125,10 +125,10 @@ def feature_names(dataset: DatasetFolder) -> list[str]:
 
 
 def _own_store(dataset: DatasetFolder, name: str) -> Store | None:
-    """Return the store of one's own that has a data set's features; None if they are in its folder.
+    """Return the custom store of a data set's features; None if they are in its folder.
 
     Raises:
-        UserError: The module that opens it is missing or fails, or it is no store.
+        UserError: The module that opens it is missing or fails, or the result is not a store.
     """
     if not isinstance(dataset.stores, str):
         store = _open_stores(dataset).get(name)
@@ -158,7 +158,7 @@ def _open_stores(dataset: DatasetFolder) -> Mapping[str, Store]:
 
 
 def _check_methods(store: object, protocol: type, name: str) -> None:
-    """Raise ``SettingError`` if a store of one's own lacks a method of a protocol."""
+    """Raise ``SettingError`` if a custom store lacks a method of a protocol."""
     methods = (name for kind in protocol.__mro__ for name in vars(kind) if not name.startswith("_"))
     lacking = [name for name in methods if not hasattr(type(store), name)]
     if lacking:

@@ -19,8 +19,8 @@ from .store import StoreWriter, refuse_mixed
 
 
 class ShardWriter(StoreWriter):
-    """Writes shards into a folder, each of which holds the videos of one call; or, by ``flush``, into the remote store
-    that the folder stands for.
+    """Writes a shard for the videos of each call into a folder; ``flush`` sends the shards to the remote store that the
+    folder is linked to.
 
     Any number of processes and machines may write into one folder.
     """
@@ -38,7 +38,7 @@ class ShardWriter(StoreWriter):
         return str(self.folder)
 
     def provenance(self) -> Provenance | None:
-        """Return what one shard says of all; None without any."""
+        """Return the provenance of the first shard, which all share; None without shards."""
         with contextlib.suppress(FileNotFoundError):  # it was compacted
             if self._some_shard is not None:
                 return read_shard(self._some_shard)
@@ -66,7 +66,7 @@ class ShardWriter(StoreWriter):
             self._unsent.append((remote, shard))
 
     def flush(self) -> None:
-        """Send what was written. If it cannot be sent, it is on disk, and the next extraction sends it."""
+        """Send written shards. If this fails, they stay on disk, and the next extraction sends them."""
         unsent, self._unsent = self._unsent, []
         for remote, shard in unsent:
             remote.put(shard)

@@ -18,7 +18,7 @@ class StoreInfo:
     schema: int
     origin: str
     profile: Mapping[str, Any]
-    """All facts of the profile; "unknown" for those that nobody knows."""
+    """All facts of the profile; "unknown" for unknown ones."""
     profile_hash: str
     weights: str
     weights_sha256: str
@@ -34,7 +34,7 @@ class StoreInfo:
     hours: float
     rows: int
     replaced_videos: int
-    """Videos in shards whose rows a later shard replaced."""
+    """Number of videos in shards that a later shard replaced."""
     shards: int
     bytes: int
 
@@ -63,7 +63,7 @@ class StoreInfo:
 
 
 def describe(store: FeatureStore) -> StoreInfo:
-    """Return what a store holds and how it was made."""
+    """Return the content and the origin of a store."""
     tables = [part.videos for part in store.shard_parts()]
     decoders = Counter(decoder.decode() for table in tables for decoder in table["decoder"].tolist())
     return StoreInfo(

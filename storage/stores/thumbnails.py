@@ -1,4 +1,4 @@
-"""Small JPEGs of every video, made while it is decoded, so that reports and search need no video."""
+"""Small JPEGs of every video, made during decoding: reports and search then need no video."""
 
 import io
 import math

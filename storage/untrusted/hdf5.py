@@ -16,8 +16,8 @@ import numpy as np
 def new_hdf5(path: Path) -> Iterator[h5py.File]:
     """Yield a new file. Raises ``OSError`` if it cannot be written; h5py itself raises other errors on a full disk.
 
-    HDF5's file locks are off. Nobody else knows the temporary name, and on NFS and Lustre without a lock service they
-    fail or hang.
+    HDF5's file locks are off. No other process knows the temporary name, and locks fail or hang on NFS and Lustre
+    without a lock service.
     """
     try:
         with h5py.File(path, "w", locking=False) as file:
@@ -32,7 +32,7 @@ def new_hdf5(path: Path) -> Iterator[h5py.File]:
 # Reading of files from strangers
 
 MAX_UNPACK_FACTOR = 1100
-"""Limit of a data set's size relative to its bytes in the file: what deflate and LZF reach at their best."""
+"""Maximum ratio of a data set's size to its bytes in the file: the best ratio of deflate and LZF."""
 SMALL_BYTES = 1 << 20
 """Size up to which a data set is read however it is packed."""
 MAX_HEAP_BYTES = 1 << 26
@@ -40,21 +40,21 @@ MAX_HEAP_BYTES = 1 << 26
 
 
 def is_inside(group: h5py.Group, name: str) -> bool:
-    """Return True if an object lies in this file. Following any other link may let HDF5 open another file."""
+    """Return True if an object is in this file. Following any other link may make HDF5 open another file."""
     return isinstance(group.get(name, getlink=True), h5py.HardLink)
 
 
 def offset_of(group: h5py.Group, name: str) -> int:
-    """Return where in the file an object lies, whatever its name."""
+    """Return the offset of an object in the file, the same for all of its names."""
     encoded = name.encode("utf-8", "surrogateescape")
     return h5py.h5o.get_info(group.id, encoded).addr  # pyright: ignore[reportAttributeAccessIssue] - the stub lacks h5o
 
 
 def inner_dataset(group: h5py.Group, name: str) -> h5py.Dataset:
-    """Return a data set whose values lie in this file.
+    """Return a data set whose values are in this file.
 
     Raises:
-        ValueError: It is a link, not a data set, or its values lie in another file.
+        ValueError: It is a link, not a data set, or its values are in another file.
         KeyError: There is no such object.
     """
     if not is_inside(group, name):
@@ -89,7 +89,7 @@ class _Heap:
 class VlenReader:
     """Reads values of variable length (texts, JPEGs) without HDF5, which hangs on some damaged heaps.
 
-    It reads what vlalign writes: contiguous data sets, in a file whose addresses and lengths have 8 bytes.
+    It reads vlalign's own files: contiguous data sets, in a file with addresses and lengths of 8 bytes.
 
     Source: HDF5 File Format Specification 3.0, III.E "Global Heap" and VIII.B "Dataset VL".
     """
@@ -110,7 +110,7 @@ class VlenReader:
         """The heaps that were used last, by their offset."""
 
     def rows(self, dataset: h5py.Dataset, row: np.dtype) -> np.ndarray:
-        """Return a data set of one dimension as it lies in the file, with ``REFERENCE`` instead of values.
+        """Return a one-dimensional data set as stored, with ``REFERENCE`` instead of values.
 
         Args:
             dataset: The data set.
@@ -171,7 +171,7 @@ class VlenReader:
 
 
 class ReadAhead:
-    """A file whose first bytes are read at once: HDF5 reads in many small steps, each of which waits for a disk."""
+    """A file whose first bytes are read together: HDF5 reads in many small steps, each of which waits for the disk."""
 
     NUM_BYTES = 1 << 16
 
@@ -214,7 +214,7 @@ class ReadAhead:
 
 
 class MemoryFile:
-    """A file that HDF5 writes in memory. Only what HDF5 itself writes needs memory; the data may have any size.
+    """A file that HDF5 writes in memory. Only HDF5's own records need memory; the data may have any size.
 
     HDF5 must not write to the disk itself: on a full disk it reports success though bytes are missing, or crashes when
     the process ends.
@@ -242,7 +242,7 @@ class MemoryFile:
         return len(content)
 
     def readinto(self, target: memoryview) -> int:
-        """Fill ``target`` with what was written at the position; zeros elsewhere."""
+        """Fill ``target`` with the written bytes at the position, and with zeros elsewhere."""
         content = bytearray(len(target))
         for offset, part in self.parts.items():
             low, high = max(offset, self._offset), min(offset + len(part), self._offset + len(target))

@@ -1,4 +1,4 @@
-"""Limits of what a file from others may take, and the errors that libraries raise for a damaged one."""
+"""Memory limits for untrusted files, and the errors that libraries raise for damaged ones."""
 
 import pickle
 import struct
@@ -35,12 +35,13 @@ ArrayGroup = Mapping[str, "ReadArray | ArrayGroup"]
 
 
 FREE_BYTES, FACTOR = 64 << 20, 32
-"""Any file may take ``FREE_BYTES`` and ``FACTOR`` times its size. Features and captions are stored in a fifth of their
-size at the best; only what repeats itself without end takes less."""
+"""Any file may take ``FREE_BYTES`` and ``FACTOR`` times its size in memory. Features and captions are compressed to a
+fifth at best; only endless repetition is compressed more.
+"""
 
 
 class Budget:
-    """The bytes that what a file unpacks to may still take.
+    """The remaining memory limit for the unpacked content of a file.
 
     Args:
         file_bytes: Size of the file.
@@ -51,7 +52,7 @@ class Budget:
         self._file_bytes = file_bytes
 
     def take(self, num_bytes: int, what: str) -> None:
-        """Count what is about to be read. Raises ``ValueError`` if the file would take more than it may."""
+        """Count bytes before they are read. Raises ``ValueError`` if the file exceeds its limit."""
         if num_bytes > self.left:
             raise ValueError(f"{what} would take {num_bytes:,} bytes, too much for a file of {self._file_bytes:,}")
         self.left -= num_bytes

@@ -1,4 +1,4 @@
-""".npz files from strangers: what is read is limited by the size of the file."""
+"""Read untrusted .npz files with limits by the size of the file."""
 
 import zipfile
 from collections import Counter

@@ -1,8 +1,8 @@
-"""Parquet files from others: what is read of them takes memory in proportion to the file.
+"""Read untrusted Parquet files with memory in proportion to the size of the file.
 
-A page of 20 bytes may hold a text of a megabyte a million times, or a billion equal numbers. What the file says of
-sizes in its last block, its writer chose. The reader in Arrow is bound only by the heads of the pages, of which it
-neither unpacks nor decodes more than they say. So these are added up before anything is read; texts are read as
+A page of 20 bytes may hold a text of a megabyte a million times, or a billion equal numbers. The sizes in the file's
+last block are chosen by its writer and prove nothing. Arrow's reader is bound only by the page headers: it does not
+unpack or decode more than they state. Therefore the headers are added up before anything is read; texts are read as
 dictionaries, where each takes memory once, and are repeated only after their lengths are added up.
 """
 
@@ -24,7 +24,7 @@ pc: Any = pyarrow.compute  # its functions are made when it is imported, so that
 MAX_FOOTER_BYTES = 1 << 20
 """Limit of the block about the whole file, besides a sixteenth of the file: Arrow takes 300 times as much for it."""
 WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 8}
-"""{physical type: bytes of a value in memory}; of a text, that of its place in the dictionary."""
+"""{physical type: bytes of a value in memory}; for a text, of its index into the dictionary."""
 LEVEL_BYTES = 4
 """Levels of each value: its depth, and whether it begins a list."""
 DICTIONARY_PAGE = 2
@@ -185,7 +185,7 @@ class _Chunk:
     num_values: int
     data_page_offset: int
     dictionary_page_offset: int
-    """0 if there is none."""
+    """Offset of the dictionary page; 0 if there is none."""
 
     @property
     def name(self) -> str:
@@ -211,10 +211,10 @@ def _chunk_of(about: dict[int, Any]) -> _Chunk:
 
 
 class _Page:
-    """The head of a page: the sizes of its content, and the number of values. Arrow reads no more than it says.
+    """A page header: the sizes of its content, and the number of values. Arrow reads no more than it states.
 
     Args:
-        file: At the beginning of the head; afterwards, of the content.
+        file: File at the start of the header; afterwards, at the start of the content.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -233,6 +233,7 @@ def _size(value: Any) -> int:
 
 def _fields(file: BinaryIO, depth: int = 0) -> Iterator[tuple[int, Any]]:
     """Yield (number, value) of the fields of a structure: integers, structures as lists of fields, and lists as tuples.
+
     Texts are skipped.
     """
     number, known = 0, set()

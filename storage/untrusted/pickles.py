@@ -1,7 +1,7 @@
 """Pickles from strangers, of arrays and plain containers of them. Nothing in them is executed.
 
-Arrays are separate from NumPy until their description is checked: a pickle never gets hold of a function or type of
-NumPy, whose own ways of restoring a state are made for pickles that one trusts.
+Arrays are separate from NumPy until their description is checked. A pickle never gets access to a function or type of
+NumPy, whose restoring of state is made for trusted pickles.
 """
 
 import math
@@ -91,7 +91,7 @@ def text_of(key: str | bytes) -> str:
 
 
 def checked_key(key: Any) -> str | bytes:
-    """Return a key of a dict. Integers become texts, whose hashes nobody can foresee.
+    """Return a key of a dict. Integers become texts, whose hashes are unpredictable.
 
     Raises:
         ValueError: It is not an integer of 64 bits, a text or bytes.
@@ -159,9 +159,7 @@ BUILDERS: dict[tuple[str, str], Callable[..., Any]] = {
         for kind in (dict, list, int, float, bytes)
     },
 }
-"""The ways in which NumPy and Python themselves pickle arrays and plain containers: (module, name) -> what is called
-instead.
-"""
+"""{(module, name) in pickles of arrays and plain containers by NumPy and Python: function called instead}."""
 
 
 MAX_EXPANSION = 8
@@ -303,7 +301,7 @@ def open_pickle(path: Path) -> ArrayGroup:
 
 
 def group_of(loaded: Any, num_bytes: int, path: Path) -> ArrayGroup:
-    """Return the arrays in what a pickle of ``num_bytes`` holds, by name; see ``open_pickle``."""
+    """Return the arrays in the content of a pickle of ``num_bytes`` by name; see ``open_pickle``."""
     left = MAX_EXPANSION * num_bytes
     if isinstance(loaded, PickledArray):
         return {path.stem: partial(_array_of, loaded) if loaded.num_bytes <= left else _refuse_repeated}

@@ -16,7 +16,7 @@ def shapes_in(file: Any, prefix: str) -> dict[str, tuple[int, ...]]:
 
 
 def shape_difference(expected: Mapping[str, tuple[int, ...]], there: Mapping[str, tuple[int, ...]]) -> str | None:
-    """Return the first tensor whose shape is not as expected, in words; None if all are."""
+    """Describe the first tensor with an unexpected shape; None if all shapes are as expected."""
     names = sorted(name for name in expected.keys() | there.keys() if expected.get(name) != there.get(name))
     if not names:
         return None

@@ -1,7 +1,7 @@
-"""Files of torch.save from strangers: tensors, and plain containers of them. Nothing in them is executed, and torch is
-not asked to read them.
+"""Read untrusted files of torch.save: tensors, and plain containers of them. torch itself does not read them.
 
-Both formats are read: the zip that torch writes since 1.6, and the older sequence of pickles.
+Nothing in the files is executed. Both formats are read: the zip that torch writes since 1.6, and the older sequence of
+pickles.
 """
 
 import io

@@ -5,4 +5,4 @@ BENCHMARKS = {
     "copies": "copies of videos (VSC2022)",
     "composed": "the parts of a long video for a text with an image or a clip (MomentSeeker)",
 }
-"""{name: what is measured}"""
+"""{name: description of the benchmark}"""

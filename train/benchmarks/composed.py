@@ -49,13 +49,13 @@ class ComposedQuery:
 
     text: str
     kind: str
-    """Key of ``KINDS``: what the example is."""
+    """Kind of the example, a key of ``KINDS``."""
     example: str
     """Path of the image or the clip; empty without an example."""
     candidates: Sequence[str]
     """Paths of parts of a video, such as ``/share/movie101_16/30.00_60.00.mp4``."""
     right: frozenset[int]
-    """Indices of those that answer the query."""
+    """Indices of the answers to the query."""
     file: Path
     """The file that lists it. Images are looked for in its folder."""
 
@@ -110,7 +110,7 @@ def span_of(path: str) -> tuple[str, float, float] | None:
 
 
 class _Skipped(Exception):
-    """A query that cannot be asked; the message says why."""
+    """A query that cannot be evaluated; the message gives the reason."""
 
 
 def measure_composed(

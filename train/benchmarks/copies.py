@@ -29,16 +29,16 @@ from .ground_truth import EXPECTED, ids_by_name
 from .result import RANDOM, Measured
 
 MAX_BYTES, MAX_SHOWN = 16 << 20, 80
-"""Of the file, the published ones of which have less than 1 MB; and characters of an id in a message."""
+"""Maximum size of the file (published ones have less than 1 MB), and maximum length of an id in a message."""
 PAIRS_PER_QUERY = 25
 """The list has so many pairs for each query on average: a query may have more of them, or none
 (``AGGREGATED_CANDIDATES_PER_QUERY``)."""
 MAX_DIMENSIONS = 512
-"""Of a descriptor, by the rules of the challenge."""
+"""Maximum dimension of a descriptor, by the rules of the challenge."""
 NEAREST = 10
 """References of a query that mAP@10 counts."""
 WINDOWS_AT_ONCE = 1 << 12
-"""Windows of queries, and of references, whose products are in memory: 64 MiB; those of one video more may fit in."""
+"""Number of windows of queries, and of references, whose products are in memory: 64 MiB."""
 NOTES = (
     "descriptors are the vectors of search windows, of which there are fewer than the one for each second that the "
     "challenge allows",
@@ -211,7 +211,7 @@ class _Vectors:
 
 
 def _keep_nearest(nearest: np.ndarray, nearest_scores: np.ndarray, scores: np.ndarray, first_reference: int) -> None:
-    """Put the best of new references among those that were the best before, in place: [Q, K] each."""
+    """Merge the best of new references into the previous best, in place: [Q, K] each."""
     numbers = np.broadcast_to(np.arange(first_reference, first_reference + scores.shape[1]), scores.shape)
     all_scores, all_numbers = np.hstack([nearest_scores, scores]), np.hstack([nearest, numbers])
     order = np.argsort(-all_scores, axis=1, kind="stable")[:, :NEAREST]

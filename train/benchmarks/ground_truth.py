@@ -22,13 +22,13 @@ def as_published(path: Path, row: str) -> Iterator[None]:
 
 
 def file_below(folder: Path, named: str) -> Path | None:
-    """Return the file in a folder that a published file names by its path on another machine; None if there is none.
+    """Find a file in a folder by its path on another machine, as in a published file; None if there is none.
 
     The longest end of the path that exists below the folder counts. A path with ``..``, or a link that leads out of the
     folder, names no file.
 
     Args:
-        folder: Where to look.
+        folder: The folder.
         named: Such as ``/share/momentseeker/images/12.png``.
     """
     parts = [part for part in PurePosixPath(named[:MAX_PATH_CHARACTERS]).parts if part != "/"]

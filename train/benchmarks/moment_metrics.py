@@ -111,7 +111,7 @@ def average_precision(query: LocatedQuery, iou: float) -> float:
 
 
 def clip_ratings(spans: Sequence[tuple[float, float]], saliency: Sequence[Sequence[int]], num_clips: int) -> np.ndarray:
-    """Return what each annotator said of each clip of a video, int64 [num_clips, A]; 0 outside of all moments.
+    """Return each annotator's rating of each clip of a video, int64 [num_clips, A]; 0 outside of all moments.
 
     Args:
         spans: Start and end of each right moment in seconds.
@@ -130,7 +130,7 @@ def clip_ratings(spans: Sequence[tuple[float, float]], saliency: Sequence[Sequen
 
 
 def highlight_metrics(rated: Sequence[tuple[np.ndarray, np.ndarray]]) -> Mapping[str, float]:
-    """Return how well scores of clips of 2 s find highlights, in percent.
+    """Return the metrics of highlight detection by scores of 2 s clips, in percent.
 
     "HIT@1" is the share of queries whose best clip an annotator called very good (``compute_hl_hit1``); "highlight mAP"
     the mean average precision of all clips, over annotators and queries (``compute_hl_ap``).

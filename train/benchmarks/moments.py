@@ -1,4 +1,4 @@
-"""Moments: how well search finds the parts of a video that a text describes (Charades-STA, QVHighlights).
+"""Moment retrieval: finding the part of a video that a text describes (Charades-STA, QVHighlights).
 
 The moments are those that ``vlalign-search`` shows of the one video that a query is about: the same search windows,
 merged in the same way. Captions are not searched: they are the queries.
@@ -80,7 +80,7 @@ def read_queries(dataset: DatasetFolder, protocol: str, split: str) -> list[Mome
 
 
 def measure_moments(search: Search, queries: Sequence[MomentQuery], problems: Problems) -> Measured:
-    """Search for each query in its video, and compare what is found with the right moments.
+    """Search for each query in its video, and compare the results with the right moments.
 
     Args:
         search: Of the data set, without captions.

@@ -46,8 +46,9 @@ if TYPE_CHECKING:
 MAX_FEATURES_BYTES = 1 << 28
 """Features that are held at once; the videos behind them are scored later."""
 NO_DOCUMENT = "none"
-"""What a query finds that was compared with nothing. mteb leaves a query out of its means if it finds nothing at all;
-with a document that is not in the corpus, it counts as a miss."""
+"""Result of a query that was compared with nothing. mteb excludes a query without results from its means; a document
+outside of the corpus counts as a miss.
+"""
 OF_MSR_VTT = "mteb/MSR-VTT"
 ABOUT_MSR_VTT = "mteb's MSR-VTT has 879 of the 1,000 pairs of the 1k-A test; do not compare with scores of the 1,000"
 
@@ -322,7 +323,7 @@ def _model_of_encoder(features: str, dataset: Path | str | None, weights: Path |
 
 
 def _rows_of(stores: Iterable[Store], dataset: Path | str | None) -> dict[str, Any]:
-    """Return what tells rows of a data set from others; nothing if they are computed from the videos."""
+    """Return facts that identify the feature vectors of a data set; empty if they are computed from the videos."""
     return {} if dataset is None else {"rows": [store.rows_checksum() for store in stores]}
 
 

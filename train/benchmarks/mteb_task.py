@@ -110,6 +110,6 @@ def _check(captions: list[Caption], where: str) -> None:
 
 
 def _checksum(captions: list[Caption]) -> str:
-    """Return what tells these captions from others: mteb evaluates again if it changed."""
+    """Return a checksum of the captions: mteb evaluates again if it changed."""
     lines = "\n".join(f"{caption.video_id}\t{caption.caption}" for caption in captions)
     return hashlib.sha256(lines.encode()).hexdigest()[:40]

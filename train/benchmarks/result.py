@@ -1,4 +1,4 @@
-"""What a benchmark returns: metrics beside a random baseline, and what to know beside them."""
+"""The result of a benchmark: metrics beside a random baseline, and notes."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ class Measured:
     """The result of a measurement."""
 
     what: str
-    """How much was measured, such as "12 of 12 queries in 3 videos"."""
+    """Size of the benchmark, such as "12 of 12 queries in 3 videos"."""
     metrics: Mapping[str, Mapping[str, float]]
     """{row of the table, such as "search" or "random baseline": {metric: value}}"""
     rows: Sequence[Mapping[str, Any]]
-    """What was found, and what is right, for each query."""
+    """For each query, the results and the right answers."""
     notes: Sequence[str]
-    """Where the measurement differs from the published protocol, and what else limits comparisons."""
+    """Differences from the published protocol, and other limits of comparisons."""
     num_items: int
     """Number of queries that count."""
 

@@ -27,16 +27,16 @@ FOLDER = "benchmarks"
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureSettings:
-    """The settings of a measurement. Those of another benchmark have no effect, and are refused."""
+    """The settings of a measurement. Settings of another benchmark are refused."""
 
     split: str | None = None
-    """Of moments: the split whose captions are the queries. None: "test"."""
+    """Moments: the split whose captions are the queries; None for "test"."""
     protocol: str | None = None
-    """Of moments: the captions' protocol. None: the usual one."""
+    """Moments: the captions' protocol; None for the default one."""
     ground_truth: Sequence[Path] = field(default_factory=tuple)
-    """Of copies: the CSV file of the right pairs. Of composed: one or several JSON files of queries."""
+    """Copies: the CSV file of right pairs. Composed: one or several JSON files of queries."""
     like_weight: float | None = None
-    """Of composed: share of the example beside the text, 0 to 1. None: 0.5."""
+    """Composed: weight of the example beside the text, 0 to 1; None for 0.5."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ _RUNS: dict[str, Callable[[Search, MeasureSettings, Problems], Measured]] = {
 
 
 def _notes(measured: Measured, note: str | None, num_skipped: int) -> Iterator[str]:
-    """Yield what to know beside the metrics: first what makes them not comparable with published ones."""
+    """Yield notes on the metrics; reasons why they are not comparable with published ones come first."""
     if num_skipped:
         yield f"skipped of the ground truth: {num_skipped:,} (see above); not comparable with published numbers"
     if measured.num_items < MIN_COMPARABLE:

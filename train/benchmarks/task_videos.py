@@ -34,7 +34,7 @@ class TaskVideos:
 
     ids: Sequence[str]
     rows: Sequence[Mapping[str, Any]]
-    """{"path": path or None, "bytes": contents or None} of each, not decoded; read when it is asked for."""
+    """{"path": path or None, "bytes": contents or None} of each video, read on access and not decoded."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class DecodedVideos:
 def _jobs(
     videos: TaskVideos, extractors: Sequence[Extractor], folder: Path, problems: list[str]
 ) -> Iterator[VideoJob | None]:
-    """Yield a job for each video. One that comes as bytes is written into ``folder``, whatever name it has."""
+    """Yield a job for each video. Videos given as bytes are written into ``folder``; their own names are not used."""
     for number, video_id in enumerate(videos.ids):
         row = videos.rows[number]
         if row.get("bytes") is not None:

@@ -69,7 +69,7 @@ def _evaluate(args: argparse.Namespace) -> int:
 
 
 def load_own_task(argv: Sequence[str] | None) -> Task[Any] | None:
-    """Load the task of somebody's own that a command line names, or an option file whose module it trusts.
+    """Load the custom task named by a command line, or by an option file if its module is trusted.
 
     A task's settings are options, so it is loaded before the others are read.
 
@@ -101,7 +101,7 @@ _BUILT_IN = {task.settings_type for task in TASKS.values()}
 
 
 def _task_settings(args: argparse.Namespace) -> object | None:
-    """Return the settings of the task whose options were given; ``evaluate`` refuses those of another task."""
+    """Return the settings of the task whose options were given; ``evaluate`` refuses settings of another task."""
     own = [load_task(args.task)] if args.task is not None and is_own_task(args.task) else []
     for task in [*own, *TASKS.values()]:
         names = [field.name for field in fields(task.settings_type)]
@@ -112,7 +112,7 @@ def _task_settings(args: argparse.Namespace) -> object | None:
 
 
 def make_parser(own_task: Task[Any] | None = None) -> Parser:
-    """Return the parser of vlalign-evaluate, with the options of a task of somebody's own."""
+    """Return the parser of vlalign-evaluate, with the options of a custom task."""
     parser = command_parser(
         "vlalign-evaluate",
         "Evaluate a run on the task of its data set, such as text-to-video and video-to-text retrieval, and write "

@@ -52,7 +52,7 @@ def index_parser(prog: str, description: str, examples: str) -> Parser:
 
 
 def run_index(args: argparse.Namespace, build: Callable[..., "BuiltIndex"]) -> int:
-    """Call a function with the options of ``index_parser``, and print what it made.
+    """Build an index with the options of ``index_parser``, and print the result.
 
     Args:
         args: The options.

@@ -51,7 +51,7 @@ MAX_SHOWN_CHARACTERS = 200
 
 
 def add_encoder(parser: Parser) -> None:
-    """Add the options that say what encodes windows and queries."""
+    """Add the options that choose the encoder of windows and queries."""
     parser.add_argument(
         "--features",
         metavar="NAME",
@@ -76,7 +76,7 @@ def add_normalize(parser: Parser) -> None:
 
 
 def source_of(args: argparse.Namespace) -> "SearchSource":
-    """Return the data set and the model that the options name; ``args.run`` is what ``run_of`` returned."""
+    """Return the data set and the model of the options; ``args.run`` is the result of ``run_of``."""
     from ..search.search_source import SearchSource  # numpy and torch take their time
 
     if args.run is None:
@@ -255,7 +255,7 @@ def _check_exports(args: argparse.Namespace) -> None:
 
 
 def _export(args: argparse.Namespace, search: "Search", query: str, moments: "list[Moment]") -> int:
-    """Write the files that were asked for; return the exit code, which tells whether all moments are in them."""
+    """Write the requested files; return the exit code, which shows whether all moments are in them."""
     from ..export.export import export_clips, export_moments
 
     problems: list[str] = []
@@ -303,7 +303,7 @@ def _filters(args: argparse.Namespace) -> "VideoFilters":
 
 
 def _what(args: argparse.Namespace, query: str) -> str:
-    """Return what is looked for, as the first line names it."""
+    """Return the query for the first line of output."""
     like = ", ".join(args.like)
     found = " and ".join(filter(None, (query and repr(query), like and f"like {like}")))
     return found + (f" without {args.without!r}" if args.without.strip() else "")
@@ -318,7 +318,7 @@ def _as_json(
     reason: str | None,
     warnings: Sequence[str],
 ) -> dict[str, Any]:
-    """Return what a search found as one object."""
+    """Return a search's results as one JSON object."""
     return {
         "query": query,
         "like": args.like,

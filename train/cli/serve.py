@@ -103,7 +103,7 @@ def _run_features(args: argparse.Namespace) -> tuple[Path, DatasetFolder, list[s
 
 
 def _run_server(searches: "Sequence[Search]", sync: "FolderSync | None", args: argparse.Namespace) -> None:
-    """Say what is to be known, and serve the page until a signal comes."""
+    """Print the notes on startup, and serve the page until a signal."""
     from ..page.browser_clips import sandbox_lacks
     from ..page.serve import serve
 

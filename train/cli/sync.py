@@ -49,7 +49,7 @@ def make_parser() -> Parser:
 
 
 def add_every(parser: Parser, having: str) -> None:
-    """Add the option that says how often folders are looked at; ``having`` is the option that it belongs to."""
+    """Add the option for the interval between checks of folders; ``having`` is the option that it belongs to."""
     parser.add_argument(
         "--every",
         type=float,
@@ -74,7 +74,7 @@ def every_seconds(args: argparse.Namespace, having: str) -> float:
 
 
 def dataset_of(args: argparse.Namespace) -> str:
-    """Return the name of the data set: the one that was asked for, the only one that follows folders, or a new one."""
+    """Return the name of the data set: the requested one, the only one with synchronised folders, or a new one."""
     if args.dataset is not None:
         return args.dataset
     followers = sorted(folder.name for folder in args.root.glob("*") if is_synced(folder))

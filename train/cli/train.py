@@ -25,7 +25,7 @@ from ..recipes.train_config import COMPONENTS, objective_settings
 COMPONENT_ORDER = ("data", "model", "optimization", "validation")
 """The order of options, and of settings in the names of a suite's results."""
 OWN_OPTIONS = ("dataset", "protocol", "features")
-"""Settings whose options say more than the settings do."""
+"""Settings whose options have other values or help than the settings."""
 OWN_PARTS = {setting: OwnPart(group, BUILT_IN[setting]) for setting, group in GROUPS.items()}
 USUAL_SETTINGS = (
     "losses",
@@ -105,14 +105,14 @@ def add_component_settings(parser: Parser) -> None:
 
 
 def add_option(parser: Parser, group: argparse._ArgumentGroup, settings: type[Settings], name: str, help: str) -> None:
-    """Add the option of a setting. If it is not given, it is None, and the recipe decides."""
+    """Add the option of a setting. Without the option, the value is None, and the recipe decides."""
     option = add_setting(group, settings, name, default=None, help=help)
     if name not in USUAL_SETTINGS:
         parser.hide_from_short_help([option])
 
 
 def add_objective_settings(parser: Parser) -> None:
-    """Add the objective's option, and those of all objectives' settings with the objectives that use each."""
+    """Add the objective's option, and the options of all objectives' settings, each with the objectives that use it."""
     group = parser.add_argument_group("objective", "\n".join(f"{n}: {o.description}" for n, o in objectives().items()))
     group.add_argument(
         "--objective",

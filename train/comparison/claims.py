@@ -1,4 +1,4 @@
-"""Every table, figure and theorem that the five papers print, and what has become of it here.
+"""Every table, figure and theorem of the five papers, and its state in this package.
 
 ``claim_data`` has a JSON file for each paper: its name as ``paper``, and ``claims``, a list of objects with the fields
 of ``Claim``. docs/make_claims.py writes the page of all of them, docs/claims.md.
@@ -27,8 +27,9 @@ STATES = {
     "missing": "not carried",
     "drawing": "drawing or example",
 }
-"""{state: how it is shown}. A test runs its command on made-up data; its values are here, but no test runs it; nothing
-computes it; it shows the method or chosen examples, so that there is nothing to compute."""
+"""{state: its text on the page}. The states: a test runs the command on made-up data; there are values but no test;
+nothing computes it; it shows the method or chosen examples, and there is nothing to compute.
+"""
 ITEM = re.compile(r"(Table|Figure|Theorem) \d+")
 NOTHING_REPRODUCED = "no row has been reproduced on a paper's own data yet"
 
@@ -46,11 +47,11 @@ class Claim:
     suites: tuple[str, ...] = ()
     """The suites that train its rows."""
     command: str = ""
-    """The command that computes it, if it is not that of its suites."""
+    """The command that computes it, unless its suites' command does."""
     test: str = ""
     """The test that runs it: the path of its file and its name, such as ``tests/test_x.py::test_y``."""
     why: str = ""
-    """What is not carried, and why; empty if all of it is."""
+    """The missing parts and the reason; empty if it is complete."""
 
     def __post_init__(self) -> None:
         if self.state not in STATES:

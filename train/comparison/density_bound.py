@@ -84,7 +84,7 @@ def _log_binomial(n: int, p: float, most: int) -> Tensor:
 
 
 def _at_most(log_p: Tensor, most: int) -> Tensor:
-    """Return log-probabilities whose last one stands for "so many or more"."""
+    """Return log-probabilities whose last one is for ``most`` or more."""
     rest = (1 - log_p[:most].exp().sum()).clamp(min=1e-300).log()
     return torch.cat([log_p[:most], rest[None]])
 
@@ -133,7 +133,7 @@ def _concepts(num_pairs: int, num_concepts: int, noise: float, rng: np.random.Ge
 def simulated_error(
     k: int, num_pairs: int, num_concepts: int, noise: float, rng: np.random.Generator, *, separation: float = 6.0
 ) -> float:
-    """Return the error that Theorem 1 bounds, of pairs of scalars drawn as it says.
+    """Simulate the error that Theorem 1 bounds, with pairs of scalars drawn as in the theorem.
 
     The concepts lie on a line, each ``separation`` from the next, in another order for clips than for captions.
 

@@ -118,7 +118,7 @@ def _evaluations(run: Path) -> list[RunMetrics]:
 
 
 def _exported(about: Mapping[str, Any], stores: Stores) -> dict[str, Any]:
-    """Return what ``run.json`` of the exported run says: no paths, no texts of captions, and the features' profiles."""
+    """Return the ``run.json`` of the exported run, with the features' profiles but without paths and captions."""
     profiles = [json.loads(store.profile.to_json()) for store in stores.features]
     recordings = None if stores.recordings is None else json.loads(stores.recordings.profile.to_json())
     inputs = _portable(about["inputs"])

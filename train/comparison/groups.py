@@ -1,4 +1,4 @@
-"""The table of a data set's runs: runs with equal settings, whatever their seed, are one row."""
+"""The table of a data set's runs: runs that differ only in the seed share a row."""
 
 import json
 import re
@@ -110,7 +110,7 @@ class RunGroup:
 
     @property
     def name(self) -> str:
-        """The name of the only run, or that of all with the number of seeds in the place of the seed."""
+        """The name of the only run, or the common name with the number of seeds instead of the seed."""
         if len(self.runs) == 1:
             return self.first.name
         stems = {re.sub(r"-?seed\d+$", "", run.name) for run in self.runs}
@@ -309,7 +309,7 @@ def _shown(value: Any) -> str:
 
 
 def _metric_names(evaluated: Sequence[RunMetrics]) -> tuple[list[str], list[str]]:
-    """Return the metrics that tables show, and those that only CSV has."""
+    """Return (metrics in tables, metrics in CSV only)."""
     main = list(dict.fromkeys(name for metrics in evaluated for name in metrics.main))
     return main, [name for name in dict.fromkeys(n for m in evaluated for n in m.values) if name not in main]
 

@@ -36,7 +36,7 @@ def check_run_folder(dataset: DatasetFolder, name: str) -> Path:
 
 
 def delete_run(dataset: DatasetFolder, name: str) -> None:
-    """Delete a run's folder. Links in it are removed, what they lead to is not touched.
+    """Delete a run's folder. Links in it are removed; their targets are not touched.
 
     Raises:
         UserError: It is no run of the data set, or a process trains there.

@@ -25,7 +25,7 @@ from .run_metrics import RunMetrics
 from .table import Cell, Column, Number, ResultsTable
 
 SHOWN_QUERIES = 50
-"""Maximum of the queries of the page that got better, and of those that got worse."""
+"""Maximum number of improved queries on the page, and of worse ones."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The papers' figures, and tables that need no training, made again: ``vlalign-runs --figure "SSML, Figure 2"``.
+"""Reproduce the papers' figures, and tables without training: ``vlalign-runs --figure "SSML, Figure 2"``.
 
 To add one, write a function that returns a Matplotlib figure and its numbers, and add it to ``FIGURES``; of a table,
 its figure is None. It imports Matplotlib and torch when it is called, so that the command line starts quickly.

@@ -28,7 +28,7 @@ class Published:
 
 
 def published_values(config: TrainConfig, metrics: RunMetrics | None) -> Published | None:
-    """Return what a paper reports for exactly these settings on this data set; None if no suite has such a row.
+    """Return a paper's values for exactly these settings on this data set; None if no suite has such a row.
 
     Of several rows with these settings, it is the first. Seed and name of the initial run do not count, and the device
     and number of processes are not known.

@@ -21,7 +21,7 @@ from .run_metrics import RunMetrics, read_run_metrics
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A finished run, and what it reached on one data set."""
+    """A finished run, and its metrics on one data set."""
 
     folder: Path
     """The run's folder."""
@@ -161,7 +161,7 @@ def _read_results(
 
 
 def _changes(metrics: RunMetrics, config: TrainConfig, weights: Mapping[str, float], default_task: str) -> str:
-    """Return what a request changes of the default; empty for a task of somebody's own, whose settings are unknown."""
+    """Return the differences of a request from the default; empty for a custom task, whose settings are unknown."""
     if metrics.is_own:
         return ""
     return changed_from(default_request(config, weights, default_task, TASKS[metrics.task]), metrics.request)

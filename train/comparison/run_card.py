@@ -98,7 +98,7 @@ def run_card(
 
 
 def _front_matter(name: str, evaluations: Sequence[RunMetrics]) -> str:
-    """Return what model hubs read: YAML between two lines of dashes."""
+    """Return the metadata for model hubs: YAML between two lines of dashes."""
     tags = ["vlalign", "video", "video-text-retrieval"]
     about: dict[str, Any] = {"license": "other", "library_name": "vlalign", "tags": tags}
     if evaluations:
@@ -165,7 +165,7 @@ def _loading(config: TrainConfig, about: Mapping[str, Any], stores: Stores) -> s
 
 
 def _own_code(config: TrainConfig, about: Mapping[str, Any]) -> str:
-    """Return what is to be known of the modules of somebody's own that a run needs."""
+    """Return the notes on the custom modules that a run needs."""
     if not (own_parts := plugins_of(config)):
         return "Nothing in this folder is run as code."
     parts = _bullets(
@@ -180,7 +180,7 @@ def _own_code(config: TrainConfig, about: Mapping[str, Any]) -> str:
 
 
 def _sha256_of(setting: str, about: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of the module of one's own with which a run was trained."""
+    """Return the SHA-256 of the custom module with which a run was trained."""
     plugins = about["inputs"].get("plugins")
     facts = plugins.get(setting) if isinstance(plugins, dict) else None
     return _text(facts.get("sha256", UNKNOWN)) if isinstance(facts, dict) else UNKNOWN
@@ -264,7 +264,7 @@ def _scores(evaluations: Sequence[RunMetrics]) -> str:
 
 
 def _figures(values: Mapping[str, float]) -> str:
-    """Return metrics as a table; those of both directions of retrieval stand side by side."""
+    """Return metrics as a table, with both directions of retrieval side by side."""
     prefixes = [p for p in ("", "video to text ", "mean of both ") if any(name.startswith(p) for name in values)]
     names = [name for name in values if not name.startswith(tuple(filter(None, prefixes)))]
     titles = ["text to video", *map(str.strip, prefixes[1:])] if len(prefixes) > 1 else ["value"]

@@ -45,13 +45,13 @@ class RunMetrics:
     values: Mapping[str, float]
     """{metric: value}"""
     stages: Mapping[str, Mapping[str, float]]
-    """{stage: values of its score alone}, for runs whose score has several."""
+    """{stage: metrics of its score alone}, for runs with several stages."""
     main: tuple[str, ...]
     """The metrics that tables show first."""
     notes: tuple[str, ...]
     """The note to show with every figure."""
     is_own: bool = False
-    """The task is one of somebody's own module, which is not imported: its file has its table."""
+    """True for a custom task. Its module is not imported; its file has the table."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class _Table:
 
 
 def _table_of(metrics: Metrics) -> _Table:
-    """Return the table of a task: of this package, or as a task of somebody's own wrote it into the file."""
+    """Return the table of a task of this package, or the table that a custom task wrote into the file."""
     if task := TASKS.get(metrics["task"]):
         table, stages = task.table_metrics(metrics), task.stage_metrics(metrics)
         return _Table(table, stages, task.main_metrics, task.caption_name, task.item_name)

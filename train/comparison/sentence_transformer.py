@@ -59,7 +59,7 @@ SAMPLES = (
     "?!",
     "word " * 600,
 )
-"""Texts whose vectors are compared: short ones, one of no words, and one that is cut."""
+"""Texts for the comparison of vectors: short ones, one without words, and one that is cut."""
 TOLERANCE = 1e-4
 """Largest difference of two vectors, relative to the longest."""
 
@@ -116,7 +116,7 @@ def export_sentence_transformer(run: Path | str, folder: Path | str, *, trust: C
 
 
 def _same_model(scorer: Scorer, inputs: SubwordInputs) -> "SentenceTransformer | None":
-    """Return the model whose vectors of ``SAMPLES`` are the run's; None if there is none."""
+    """Return the model if its vectors of ``SAMPLES`` equal the run's; otherwise None."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Transformer
     from sentence_transformers.sentence_transformer.modules import Pooling

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FIXED = {"K": 4, "eta": 0.5, "M": 1250, "T": 50}
-"""Values of the parameters that are not swept: those of the toy data (section 6.1). The paper does not print them."""
+"""Values of the parameters that are not swept, from the toy data (section 6.1). The paper does not print them."""
 SWEEPS: dict[str, tuple[float, ...]] = {
     "K": (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24),
     "eta": (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),

@@ -41,11 +41,11 @@ class Row:
     trained_on: str | None = None
     """The data set of the training, if it is not the one of the evaluation."""
     init: str | None = None
-    """The row whose run training starts from."""
+    """The row whose run initialises the training."""
     task_settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the task."""
     stage: str | None = None
-    """The stage of the score whose metrics are the row's; None: the fused score."""
+    """The stage of the score for the row's metrics; None for the fused score."""
     published: Mapping[str, list[float | None]] = field(default_factory=dict)
     """{data set: the paper's values of the columns, None for a dash}; without one, the row is only trained, for others
     to start from."""
@@ -58,7 +58,7 @@ class Start:
     """The recipe and settings that all rows of a data set start from."""
 
     recipe: str = ""
-    """Empty: nothing is trained on the data set, so its test set is that of its usual protocol."""
+    """Recipe; empty if nothing is trained on the data set, whose test set is then from its default protocol."""
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -75,7 +75,7 @@ class Suite:
     datasets: Mapping[str, Start]
     rows: tuple[Row, ...]
     departures: tuple[Departure, ...]
-    """Departures of this table from the paper, besides those of its recipes."""
+    """Departures of this table from the paper, in addition to its recipes' departures."""
     notes: tuple[str, ...] = ()
     """Notes for reading the table."""
 
@@ -89,7 +89,7 @@ class Suite:
         return next(row for row in self.rows if row.name == name)
 
     def printed_rows(self, dataset: str) -> list[Row]:
-        """Return the rows with published values for a data set, those of other methods included."""
+        """Return the rows with published values for a data set, including other methods' rows."""
         return [row for row in self.rows if dataset in row.published]
 
     def rows_for(self, dataset: str) -> list[Row]:
@@ -102,7 +102,7 @@ class Suite:
         return [row for row in self.rows if row.name in needed]
 
     def departures_for(self, dataset: str) -> tuple[Departure, ...]:
-        """Return where the table departs from the paper on a data set: its own departures, and those of its recipes."""
+        """Return all departures on a data set: the table's own, and its recipes'."""
         start = self.datasets[dataset].recipe
         recipes = {row.recipe.get(dataset, start) for row in self.rows_for(dataset)}
         return in_order([*self.departures, *departures_of(recipes)])
@@ -146,7 +146,7 @@ def all_suites() -> list[Suite]:
 
 
 def row_settings(suite: Suite, row: Row, dataset: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the recipe of a row, and its settings with those that are given.
+    """Return (recipe of a row, its settings merged with the given ones).
 
     Args:
         suite: The row's suite.
@@ -167,7 +167,7 @@ def row_settings(suite: Suite, row: Row, dataset: str, given: Mapping[str, Any])
 
 
 def given_for(suite: Suite, row: Row, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the settings for all rows that change something in a row.
+    """Return the common settings that have an effect on a row.
 
     Raises:
         SettingError: A given setting cannot be used.

@@ -39,7 +39,7 @@ TABLE_10: Mapping[str, tuple[int, int, int]] = {
     "msrvtt": (4_415, 1_463, 15_740),
     "activitynet": (2_602, 1_021, 9_059),
 }
-"""{data set: nouns, verbs and all tokens}, as printed; the copy at hand lacks the names of the data sets."""
+"""{data set: nouns, verbs and all tokens}, as printed; our copy of the paper lacks the names of the data sets."""
 TABLE_13: Mapping[int, tuple[float, float]] = {0: (126.5, 3.86), 1: (133.6, 4.11), 2: (140.7, 4.45), 4: (154.9, 5.14)}
 """{video layers: million parameters, billion multiply-adds}, as printed."""
 TABLE_14: Mapping[str, tuple[int, int, int, int, float, float]] = {
@@ -61,7 +61,7 @@ POOLING = "Not counted: BERT's pooling layer, 0.6 M parameters that nothing uses
 
 
 def strategies(root: Path, dataset: str | None) -> "tuple[Figure | None, ResultsTable]":
-    """Return Table 1: what methods contrast and how; TACo's row also as its recipe says."""
+    """Return Table 1, the contrastive strategies of methods; TACo's row is also derived from its recipe."""
     del root, dataset  # it is about no data
     config = make_config("taco-youcook2", {"dataset": "youcook2"})
     objective = config.objective

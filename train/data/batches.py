@@ -28,7 +28,7 @@ class ClipBatches:
         self._num_items, self._at_once = num_clips, self.size
         """Number of items that come once an epoch, here clips, and of those in a batch."""
         self.shards = ""
-        """Tells which videos are in which shards, if their order depends on it; else empty."""
+        """Key of the assignment of videos to shards, if the order depends on it; otherwise empty."""
 
     def clips_at(self, step: int) -> list[int]:
         """Return the indices of a step's clips. ``step`` counts from 0."""
@@ -138,8 +138,8 @@ class VideoBatches(Batches):
 class CandidateBatches(Batches):
     """Different clips, each with several captions that may be about it (MIL-NCE).
 
-    These are one of the clip's own captions and those of its video that are next to it in time. If a video has fewer
-    captions, some come more than once.
+    These are one of the clip's own captions and its neighbours in time in the same video. If a video has fewer
+    captions, some are repeated.
     """
 
     def __init__(self, pairs: Pairs, batch_size: int, seed: int, captions_per_clip: int) -> None:

@@ -1,4 +1,4 @@
-"""Captions with the feature rows of their clips, as a data set of PyTorch: for a loop of one's own."""
+"""Captions with the feature vectors of their clips, as a PyTorch data set for custom training loops."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class ClipFeatures:
     def _cells(
         self, parts: Sequence[VideoFeatures], max_rows: int, grid: tuple[int, int, int]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the cells of a clip's maps [T H W, C], those of all stores joined, and the times of each."""
+        """Return the cells of a clip's maps [T H W, C], with all stores joined, and the times of each."""
         found = []
         for store, part in zip(self.stores, parts, strict=True):
             rows, times = _at_most(*_join([part]), max_rows)

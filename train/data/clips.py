@@ -1,4 +1,4 @@
-"""Clips of videos: what is retrieved, and many of them in columns."""
+"""Clips of videos: the candidates of retrieval, stored in columns."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -65,7 +65,7 @@ class Groups(Sequence[list[int]]):
 
 
 class Clips(Sequence[Clip]):
-    """Clips in columns; each becomes a record when it is asked for."""
+    """Clips in columns; records are created on access."""
 
     def __init__(
         self, video_ids: Sequence[str], video: np.ndarray, start_seconds: np.ndarray, end_seconds: np.ndarray

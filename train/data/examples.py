@@ -59,11 +59,11 @@ class Inputs:
     labels: Tensor | None = None
     """Indices of the questions' answers [B], or of the rows' labels [B, M]."""
     lengths: Tensor | None = None
-    """Number of rows of each clip [B], on the CPU. None: only the mask says it."""
+    """Number of feature vectors of each clip [B], on the CPU; None if only the mask has it."""
     text_extra: dict[str, Tensor] = field(default_factory=dict)
-    """Inputs of one's own, of the texts."""
+    """Custom inputs of the texts."""
     video_extra: dict[str, Tensor] = field(default_factory=dict)
-    """Inputs of one's own, of the clips. On a device they are float32, or bool."""
+    """Custom inputs of the clips. On a device they are float32 or bool."""
     ids: BatchIds | None = None
     """The clips and captions, if the objective needs to know."""
 
@@ -104,7 +104,7 @@ class Inputs:
 
 
 class InputMaker(Protocol):
-    """Makes clips and captions into what the encoders take. ``scoring.Scorer`` is one."""
+    """Turns clips and captions into the encoders' inputs, for example ``scoring.Scorer``."""
 
     @property
     def weights(self) -> TokenWeights:
@@ -112,7 +112,7 @@ class InputMaker(Protocol):
         ...
 
     def text_inputs(self, captions: Sequence[Caption], /) -> dict[str, Tensor]:
-        """Return what the text encoder takes."""
+        """Return the inputs of the text encoder."""
         ...
 
     def video_inputs(self, clips: Sequence[Clip], /) -> tuple[Tensor, Tensor]:
@@ -135,14 +135,14 @@ class ExampleSource:
     validation_share: float = 0.0
     """Share of the training videos to validate on if there is no validation split."""
     extra: ExtraInputs = field(default_factory=ExtraInputs)
-    """Makes the inputs of one's own."""
+    """Makes the custom inputs."""
     needs_ids: bool = False
-    """Batches say what they are made of."""
+    """Batches include the ids of their clips and captions."""
     density: Density | None = None
-    """How the pairs' probability is computed and used (SSML); None: all weigh the same."""
+    """Computation and use of the pairs' probability (SSML); None for equal weights."""
     workers: Workers = field(default_factory=Workers)
     problems: Problems = field(default_factory=Problems)
-    """Gets what is skipped."""
+    """Receives skipped inputs."""
 
 
 class Examples:
@@ -265,7 +265,7 @@ class PairExamples(Examples):
             self.batches.shuffle_by_shard(group_by_shard(shard_of_video), source.data.shuffle_shards)
 
     def _weigh(self, *, are_some: bool) -> np.ndarray | None:
-        """Return the weights of the training pairs, or discard those that are too improbable and return None."""
+        """Return the weights of the training pairs, or discard the improbable ones and return None."""
         source, density, train = self.source, self.source.density, self.pairs["train"]
         if density is None:
             return None
@@ -381,7 +381,7 @@ class QuestionExamples(PairExamples):
 
 
 class SegmentExamples(Examples):
-    """Windows of videos whose rows have labels."""
+    """Windows of videos with labelled feature vectors."""
 
     def __init__(self, source: ExampleSource) -> None:
         """Read the labelled videos of all splits.

@@ -42,10 +42,10 @@ class ExtraInputs:
     def __init__(
         self, declared: Mapping[str, ExtraInput] | None = None, stores: Mapping[str, Store] | None = None
     ) -> None:
-        """Take what a run declares; nothing by default.
+        """Prepare the inputs that a run declares; none by default.
 
         Args:
-            declared: {name of the input: what it is}
+            declared: {name of the input: its declaration}
             stores: {features: store} of all ``FeatureRows``.
 
         Raises:

@@ -21,7 +21,7 @@ class Order(Protocol):
     """An order of items that depends on a seed and the epoch alone."""
 
     version: int
-    """Saved in a run's state, so that a resumed run uses the order that it began with."""
+    """Version of the order, saved in a run's state: a resumed run uses its original order."""
 
     def items(self, epoch: int, first: int, last: int, num_items: int) -> list[int]:
         """Return the items at the places from ``first`` to ``last`` - 1 of an epoch in which each item comes once."""
@@ -155,7 +155,7 @@ class _Block:
 class ShardOrder:
     """Shuffles the items of some shards, then those of the next ones, in another order of shards in each epoch.
 
-    Like every order, it depends on seed and epoch alone, and each item comes once. Both the shards and the items of a
+    Like every order, it depends on seed and epoch only, and each item occurs once. Both the shards and the items of a
     block are permuted by a ``KeyedOrder``'s permutation.
     """
 

@@ -37,12 +37,12 @@ PARTS_SEED = 0
 
 @dataclass(frozen=True)
 class Density:
-    """How the probability of a pair is computed and used (SSML, sections 3.3 and 3.4)."""
+    """Settings for the probability of a pair (SSML, sections 3.3 and 3.4)."""
 
     num_neighbors: int
     """K of Eq. 3."""
     is_centered: bool = False
-    """Vectors are compared less their mean; Eq. 1 compares them as they are."""
+    """Subtract the mean from vectors before comparison; Eq. 1 does not."""
     threshold: float | None = None
     """Pairs below it are discarded; None: pairs are weighted."""
 
@@ -157,7 +157,7 @@ def _less_their_mean(vectors: np.ndarray) -> np.ndarray:
 def discard_improbable(
     pairs: dict[str, Pairs], probabilities: np.ndarray, density: Density, source: PairSource
 ) -> dict[str, Pairs]:
-    """Return the pairs of all splits, those of the training without the ones below the threshold (SSML, section 3.4).
+    """Return the pairs of all splits, without training pairs below the threshold (SSML, section 3.4).
 
     Args:
         pairs: {split: pairs}

@@ -66,9 +66,9 @@ def make_pairs(captions: CaptionTable) -> Pairs:
 
 
 FORMAT = 2
-"""Files of format 1 hold captions whose clips have no feature rows."""
+"""Files of format 1 include captions whose clips have no feature vectors."""
 CAPTIONS_AT_ONCE = 1 << 19
-"""Captions whose pairs are made at a time; each takes about 120 bytes of memory meanwhile."""
+"""Number of captions whose pairs are made at a time; each takes about 120 bytes of memory."""
 SPLIT_TENSORS = {
     "start_seconds": "F64",
     "end_seconds": "F64",
@@ -92,19 +92,19 @@ TYPES |= {name: (kind, 1) for name, kind in SKIPPED.items()}
 
 @dataclass(frozen=True)
 class FoundPairs:
-    """The pairs of each split, of all captions or of some, and what was skipped."""
+    """The pairs of each split, and the skipped captions."""
 
     pairs: Mapping[str, Pairs]
     num_usable: int = 0
     num_without_recording: int = 0
     videos_without_features: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
-    """Numbers of videos without features among those of the caption table."""
+    """Indices of videos without features, among the videos of the caption table."""
     after_video: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
     """Captions that start after their video's end."""
     without_rows: Mapping[str, np.ndarray] = field(
         default_factory=lambda: dict.fromkeys(NO_ROWS, np.zeros(0, np.int32))
     )
-    """{key of ``NO_ROWS``: captions whose clips have no feature rows for this cause}"""
+    """{key of ``NO_ROWS``: captions whose clips have no feature vectors for this reason}"""
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class _Joined:
     num_videos: int = 0
 
     def tensors(self, pairs: Pairs) -> dict[str, np.ndarray]:
-        """Return the tensors of the split's next pairs, as they follow those that were written."""
+        """Return the tensors of the split's next pairs, which follow the pairs written so far."""
         clips, video_ids = pairs.clips, pairs.clips.video_ids
         assert isinstance(video_ids, Texts), "pairs are made of a caption table"
         tensors = {

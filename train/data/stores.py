@@ -21,11 +21,11 @@ class Stores:
     recordings: Store | None = None
     """Log-mel rows of spoken captions, if the encoder takes recordings."""
     extra: Mapping[str, Store] = field(default_factory=dict)
-    """{features: store} of inputs of one's own."""
+    """{features: store} of custom inputs."""
 
 
 def check_frames_are_read(stores: Stores, model: ModelSettings) -> None:
-    """Check that a video tower, or an encoder of one's own, reads a store of frames, and reads nothing else.
+    """Check that a store of frames is read by a video tower or a custom encoder, and that these read nothing else.
 
     Raises:
         SettingError: One of them is missing, or frames are an input of one's own.
@@ -84,8 +84,8 @@ def open_stores(
 
 
 def sent_stores(dataset: DatasetFolder) -> list[tuple[str, str]]:
-    """Return what ``load_stores_in_child`` takes in another process: (name, folder of its module) of each store's
-    opener or class, unless it is ours.
+    """Return the arguments of ``load_stores_in_child`` for another process: (name, module folder) of each custom
+    store's opener or class.
     """
     stores = dataset.stores or {}
     named = [stores] if isinstance(stores, str) else {type(store) for store in stores.values()}

@@ -1,7 +1,7 @@
-"""Tokenizers and text encoders of runs that have a transformer: new ones, and those of a run's folder.
+"""Tokenizers and text encoders of runs with a transformer, new or from a run's folder.
 
-Whoever wrote the run: only parts that encoders' tokenizers have are accepted, the encoder is of a known kind and has
-the sizes of the run's weights, and no code is run.
+A run may come from a stranger: a tokenizer may have known parts only, the encoder must be of a known kind and have the
+sizes of the run's weights, and no code is run.
 """
 
 import base64
@@ -99,9 +99,9 @@ MAX_PARTS = 8
 MAX_SETTINGS_CHARACTERS = 1 << 14
 """Upper limit of the characters of all settings, without vocabulary and character tables."""
 MAX_LETTER_BYTES = 64
-"""Upper limit of what a character becomes in such a table, in bytes; Unicode's longest takes 33."""
+"""Upper limit of the bytes of a character's replacement in such a table; Unicode's longest takes 33."""
 MAX_TOKEN_ID = 1 << 22
-"""Largest number of a token. The library takes memory for all smaller ones and aborts if there is none."""
+"""Maximum id of a token. The library allocates memory for all smaller ids and aborts if it fails."""
 SPECIAL_TOKENS = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token", "bos_token", "eos_token")
 PROBE = ["A Übung: 12 “red” circles… ☃ 円", "a"]
 
@@ -214,7 +214,7 @@ MODEL_TYPES = (
     "t5",
     "xlm-roberta",
 )
-"""Encoders that give a vector for each token, and whose tokenizers say which characters each token covers."""
+"""Encoders that output a vector for each token, and whose tokenizers map tokens to characters."""
 SIZES = (
     "vocab_size",
     "embedding_size",
@@ -429,7 +429,7 @@ def small_bert(vocabulary_size: int) -> PreTrainedModel:
 
 
 TextEncoder = tuple[PreTrainedTokenizerFast, PreTrainedModel | TextTower, TextPooling]
-"""Tokenizer, text encoder, and which vector stands for a sentence."""
+"""Tokenizer, text encoder, and pooling of a sentence's vector."""
 
 
 def new_text_encoder(name: str, train_captions: Iterable[str], workers: Workers) -> TextEncoder:

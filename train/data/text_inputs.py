@@ -107,8 +107,10 @@ class TokenWeights:
                 )  # Eq. 7 for no caption: log |D|
 
     def tag_query(self, text: str) -> Caption:
-        """Return free text as a caption. A word has its most frequent tag in the training captions, "X" if it has
-        none."""
+        """Return free text as a caption.
+
+        A word has its most frequent tag in the training captions, "X" if it has none.
+        """
         words = list(re.finditer(r"\w+", text))
         return Caption(
             video_id="query",
@@ -194,7 +196,7 @@ def tokenize(
 
 
 class SubwordInputs:
-    """Makes captions into what a transformer takes: subwords and their weights."""
+    """Turns captions into a transformer's inputs: subwords and their weights."""
 
     def __init__(
         self,
@@ -214,7 +216,7 @@ class SubwordInputs:
         self.weights, self.max_tokens = weights, pooling.padded_to or max_tokens
 
     def __call__(self, captions: Sequence[Caption]) -> dict[str, Tensor]:
-        """Return what ``tokenize`` does."""
+        """Return the result of ``tokenize``."""
         return tokenize(self.tokenizer, captions, self.weights, self.max_tokens, self.pooling.padded_to)
 
     def words_of_tokens(self, caption: Caption) -> list[tuple[int, str]]:
@@ -241,7 +243,7 @@ class SubwordInputs:
 
 
 class WordVectorInputs:
-    """Makes captions into what gated embeddings take: the average of their words' vectors."""
+    """Turns captions into the input of gated embeddings: the average of their words' vectors."""
 
     def __init__(self, vectors: WordVectors) -> None:
         self.vectors = vectors
@@ -267,7 +269,7 @@ class EachWordVectorInputs(WordVectorInputs):
     """
 
     def __init__(self, vectors: WordVectors, max_words: int) -> None:
-        """Take ``vectors``; a caption has those of its first ``max_words`` words that have one."""
+        """Use ``vectors``; a caption has the vectors of its first ``max_words`` known words."""
         super().__init__(vectors)
         self.max_words = max_words
 
@@ -415,7 +417,7 @@ def seconds_of_token(store: Store) -> float:
 
 
 def report_cut_recordings(captions: CaptionTable, store: Store, max_tokens: int) -> None:
-    """Print how many recordings are longer than what is read of them, if any is.
+    """Print the number of recordings that are cut, if there are any.
 
     Args:
         captions: Captions that have recordings.
@@ -449,11 +451,11 @@ class LearnedInputs(Protocol):
 
     @classmethod
     def read(cls, folder: Path, max_tokens: int, /) -> Self:
-        """Return the inputs of a run, from what ``save`` wrote."""
+        """Read the inputs of a run, written by ``save``."""
         ...
 
     def save(self, folder: Path) -> None:
-        """Write what ``read`` reads, into a folder that may not be there yet."""
+        """Write the files that ``read`` reads, into a folder that may not exist yet."""
         ...
 
     def __call__(self, captions: Sequence[Caption]) -> dict[str, Tensor]:
@@ -570,7 +572,7 @@ def _with_encoder(
 
 
 def save_text_inputs(inputs: TextInputs, folder: Path) -> None:
-    """Write what ``saved_text_inputs`` reads.
+    """Write the files that ``saved_text_inputs`` reads.
 
     A class of one's own follows links that lie in the folder and have the names of its files. So it writes into a new
     folder, which takes the place of the old one.

@@ -1,4 +1,4 @@
-"""Pooling of text encoders: which vector stands for a sentence; and the text towers of CLIP and SigLIP."""
+"""Pooling of text encoders (the choice of a sentence's vector), and the text towers of CLIP and SigLIP."""
 
 import re
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ POOLINGS = {
     MEAN: "the mean of its tokens",
     LAST: "the vector of its last token",
 }
-"""Which vector stands for a sentence."""
+"""Choices of a sentence's vector."""
 POOLING_FILE = "pooling.json"
 """In a run's folder ``text_encoder``. Absent: the first token, as in TACo (section 3.3) and in all earlier runs."""
 MAX_CONFIG_BYTES = 1 << 20

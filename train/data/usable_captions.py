@@ -53,7 +53,7 @@ def _places(features: ClipFeatures) -> str:
 
 @dataclass(frozen=True)
 class Exclusions:
-    """Why captions cannot be used: bool [num_captions] each, at most one True for a caption."""
+    """Reasons why captions cannot be used: bool [num_captions] each, at most one True for a caption."""
 
     without_recording: np.ndarray
     """It has no recording, but captions are recordings."""
@@ -155,7 +155,7 @@ def report_without_rows(
 
 
 def report_after_video(captions: CaptionTable, features: ClipFeatures, problems: Problems) -> None:
-    """Report captions whose clips start after their video's end: a line for each."""
+    """Report captions whose clips start after the end of their video, one line each."""
     for caption in captions:
         seconds = features.duration_seconds(caption.video_id)
         problems.add(f"caption {caption.clip_id}: starts after the video's end ({seconds:.1f} s); skipped")
@@ -174,7 +174,7 @@ def skip_unusable(captions: CaptionTable, features: ClipFeatures, problems: Prob
 
 
 def clip_names(captions: CaptionTable, indices: np.ndarray) -> list[str]:
-    """Return the ``clip_id`` of captions whose times may be ones that no ``Caption`` has."""
+    """Return the ``clip_id`` of captions, including times that are invalid for a ``Caption``."""
     chosen = captions.take(indices)
     video_ids, video = chosen.videos()
     times = zip(*(chosen.numbers(name).tolist() for name in ("start_seconds", "end_seconds")), strict=True)
@@ -199,8 +199,10 @@ def skip_without_rows(captions: CaptionTable, features: ClipFeatures, problems: 
 def why_split_is_unusable(
     dataset: DatasetFolder, features: ClipFeatures, split: str, recordings: Store | None = None
 ) -> str:
-    """Return why no caption of a split can be used, or so few: each cause with its count and an example. For
-    messages."""
+    """Return why no caption of a split can be used, or so few: each cause with its count and an example.
+
+    For messages.
+    """
     captions = read_captions(dataset.captions)
     splits, codes = captions.codes("split")
     if split not in splits:

@@ -90,8 +90,8 @@ def grid_figure(
 ) -> list[tuple[Any | None, str]]:
     """Return an image, and an SVG to lay over it, for each part of a clip's time.
 
-    The SVG marks the cells of the grid that a codeword replaces. It covers the middle square of the image, which is
-    what the network saw.
+    The SVG marks the cells of the grid that a codeword replaces. It covers the middle square of the image, which is the
+    network's input.
 
     Args:
         is_replaced: For each cell of the grid, in order of time, height and width.

@@ -115,7 +115,7 @@ ONE_SIDE = 0.9
 NUM_HYPOTHESES = 2
 MATRIX_LABELS, MATRIX_CODEWORDS = 20, 100  # Figure 3
 SHOWN_CODEWORDS, SHOWN_CLIPS = 8, 4
-"""Number of codewords whose places the report shows, and of clips for each (Figure 4)."""
+"""Number of codewords whose uses the report shows, and of clips for each (Figure 4)."""
 VERB = "VERB"
 
 
@@ -207,7 +207,7 @@ class CodebookReport(TypedDict):
 
 
 def read_codebook(scorer: Scorer, pairs: Pairs, word_times: Path | None = None) -> CodebookReport:
-    """Return what the codewords of a run stand for on a split.
+    """Return the meanings of a run's codewords on a split.
 
     Args:
         scorer: A model with a codebook.

@@ -44,7 +44,7 @@ class CoverageFigures(TypedDict):
     unused: dict[str, int]
     """{reason: number of captions}"""
     not_comparable: list[str]
-    """Why the figures cannot be compared with published ones."""
+    """Reasons why the figures cannot be compared with published ones."""
 
 
 @dataclass(frozen=True)

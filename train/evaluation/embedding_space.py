@@ -1,4 +1,4 @@
-"""The space that texts and clips share: how near they are to each other, and a picture of it (NCL, Figures 7 and 8)."""
+"""The shared space of texts and clips: distances between them, and a figure of it (NCL, Figures 7 and 8)."""
 
 from typing import TypedDict
 
@@ -8,7 +8,7 @@ from ..data.clips import evenly
 from ..scoring.scores import Vectors
 
 MAX_POINTS = 1000
-"""Texts, and clips, in the picture."""
+"""Maximum number of texts, and of clips, in the figure."""
 
 
 class Similarities(TypedDict):

@@ -50,7 +50,7 @@ OWN_FIELDS = (
     *("run", "trained_on", "dataset", "protocol", "task", "split", "note", "departures", "left_out", "fingerprint"),
     *("plugins", "table", "own_metrics"),
 )
-"""Fields of ``metrics.json`` that no task of somebody's own writes."""
+"""Fields of ``metrics.json`` that a custom task must not write."""
 SCORE_STAGES = {
     "sentence": ("sentence",),
     "token": ("token", "fusion_token"),
@@ -198,7 +198,7 @@ class _Plan:
 
     @property
     def plugins(self) -> list[Plugin]:
-        """The parts of somebody's own modules that make the results: the task and metrics."""
+        """The custom parts that make the results: the task and metrics."""
         return [*filter(None, [self.task.plugin]), *self.request.metrics]
 
     @property
@@ -245,7 +245,7 @@ def _plan(names: _Names, settings: EvaluationSettings, trust: Collection[str]) -
 
 
 def _fingerprint(plan: _Plan) -> dict[str, object]:
-    """Return what decides the metrics and the report besides the device."""
+    """Return the facts that determine the metrics and the report, apart from the device."""
     inputs = describe_inputs(plan.dataset, plan.stores, config=plan.config)
     fingerprint: dict[str, object] = {
         **plan.flat_request,
@@ -327,7 +327,7 @@ def _score_weights(settings: EvaluationSettings, own: dict[str, float], run_name
 def _choose_task(
     named: str | type[Task[Any]] | None, config: TrainConfig, dataset: DatasetFolder, trust: Collection[str]
 ) -> Task[Any]:
-    """Return the task that is named, or else what the run and the data set are for."""
+    """Return the named task, or else the task of the run and the data set."""
     if named is None:
         default = _default_task(config, dataset)
         if default is None:
@@ -357,7 +357,7 @@ def _default_task(config: TrainConfig, dataset: DatasetFolder) -> str | None:
 
 
 def _load_metrics(named: Sequence[str | Metric], task: Task[Any]) -> list[Plugin]:
-    """Return the metrics of somebody's own.
+    """Load the custom metrics.
 
     Raises:
         UserError: The task takes none, or there is no such metric.
@@ -448,7 +448,7 @@ def _evaluate(plan: _Plan, device: str, problems: Problems, fingerprint: Mapping
 
 
 def _write_scores(path: Path, scores: Mapping[str, np.ndarray] | None) -> None:
-    """Write the scores, or remove those of another evaluation."""
+    """Write the scores, or remove an earlier evaluation's scores."""
     if scores is None:
         remove_file(path, missing_ok=True)
         return
@@ -457,12 +457,12 @@ def _write_scores(path: Path, scores: Mapping[str, np.ndarray] | None) -> None:
 
 
 def _errors_of(task: Task[Any]) -> AbstractContextManager[None]:
-    """Return a block in which an error in a task of somebody's own becomes one line."""
+    """Return a context in which an error of a custom task becomes one line."""
     return nullcontext() if task.plugin is None else errors_of_plugin(task.plugin)
 
 
 def _result_of_task(plan: _Plan, run: "Run", problems: Problems) -> TaskResult:
-    """Evaluate the run. What a task of somebody's own returns is checked."""
+    """Evaluate the run. The result of a custom task is checked."""
     task = plan.task
     if task.plugin is None:
         return task.evaluate(run, plan.request, problems)
@@ -486,8 +486,9 @@ def _checksum_of_split(plan: _Plan) -> str:
 
 
 def _about_plugins(plan: _Plan, metrics: Metrics) -> dict[str, Any]:
-    """Return which parts of somebody's own made the metrics; and the table of a task, so that it can be shown later
-    without its module."""
+    """Return the custom parts that made the metrics, and a custom task's table, which can later be shown without its
+    module.
+    """
     task, about = plan.task, dict[str, Any]()
     if plan.request.metrics:
         about["metrics"] = [facts_of_plugin(metric) for metric in plan.request.metrics]

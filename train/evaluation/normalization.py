@@ -37,19 +37,19 @@ class Normalized:
     """The normalisation that was done, or the reason why it was not."""
 
     def rows(self, texts: slice, scores: np.ndarray) -> np.ndarray:
-        """Return the normalised scores of some texts with all videos; ``scores`` are those that were normalised."""
+        """Return the normalised scores of some texts with all videos; ``scores`` are their original scores."""
         return self.by_caption[texts]
 
     def columns(self, videos: slice, scores: np.ndarray) -> np.ndarray:
-        """Return the normalised scores of all texts with some videos; ``scores`` are those that were normalised."""
+        """Return the normalised scores of all texts with some videos; ``scores`` are their original scores."""
         return self.by_clip[:, videos]
 
 
 @dataclass(frozen=True)
 class Biases:
-    """NCL's biases of the candidates of both directions, which are added to scores where these are ranked.
+    """NCL's biases of the candidates in both directions, added to the scores before ranking.
 
-    Scores that do not fit into memory are normalised a part at a time. The query's own bias is left out: it is the same
+    Scores that do not fit into memory are normalised a part at a time. The query's own bias is omitted: it is the same
     for all candidates.
     """
 
@@ -83,8 +83,7 @@ def training_biases(queries: QuerySimilarities, temperature: float, *, weight: f
 
 
 class SummedProbabilities:
-    """The sums of retrieval probabilities over queries, which come in parts, and how far they are from what they
-    should be.
+    """The sums of retrieval probabilities over queries, added in parts, and their deviation from the ideal.
 
     Source: NCL, Eq. 5.
     """
@@ -118,7 +117,7 @@ class SummedProbabilities:
         return float(np.abs(self._sums - self._target).mean())
 
     def multiples(self) -> np.ndarray:
-        """Return each candidate's sum as a multiple of what it should be [num_candidates]."""
+        """Return each candidate's sum as a multiple of the ideal one [num_candidates]."""
         return self._sums / np.maximum(self._target, 1e-12)
 
     @property
@@ -184,7 +183,7 @@ def normalize(
 
 
 def tuned(scores: np.ndarray, known: np.ndarray, temperature: float) -> tuple[np.ndarray, str]:
-    """Add NCL's biases to scores with a strength that is chosen, and note what was done. This rule is ours.
+    """Add NCL's biases to scores with a tuned strength; return the scores and a note. This rule is ours.
 
     Biases of few queries are mostly noise. They are therefore added with the strength that leaves the smallest error
     for training queries that they were not computed from. They are not added at all if they do not reduce the error

@@ -53,7 +53,7 @@ def rates_figure(rates: Sequence[FalseRates]) -> str:
 
 @with_plain_texts
 def queue_figure(sizes: Sequence[QueueSize]) -> str:
-    """Return an SVG: R@1 over the number of training queries whose biases are added (NCL, Figure 5)."""
+    """Return an SVG: R@1 over the number of training queries used for the biases (NCL, Figure 5)."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.6, 3.2), layout="constrained")

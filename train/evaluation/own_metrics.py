@@ -1,4 +1,4 @@
-"""Metrics of one's own: functions of the similarities, from modules outside this package.
+"""Custom metrics: functions of the similarities, from modules outside this package.
 
 A metric is a function of
 
@@ -25,7 +25,7 @@ OwnMetrics = dict[str, dict[str, float]]
 
 
 def own_metrics(metrics: Sequence[Plugin], similarity: np.ndarray, text_to_video: np.ndarray) -> OwnMetrics:
-    """Return what the metrics give.
+    """Compute the metrics.
 
     Args:
         metrics: Each has a ``Metric``.

@@ -1,4 +1,4 @@
-"""Tasks by name: those of this package, and those of somebody's own modules."""
+"""Tasks by name: the built-in ones, and custom ones from other modules."""
 
 import inspect
 from collections.abc import Collection
@@ -25,12 +25,12 @@ RESERVED_SETTINGS = ("task", "split", "weights", "metrics", "plugins", "page", "
 
 
 def is_own_task(name: str) -> bool:
-    """Return whether a name is MODULE:NAME, or that of an entry point in ``vlalign.tasks``. Imports nothing."""
+    """Return whether a name is MODULE:NAME or an entry point in ``vlalign.tasks``. Nothing is imported."""
     return name not in TASKS and names_plugin("tasks", name)
 
 
 def known_tasks() -> str:
-    """Return what a task can be, for messages."""
+    """List the possible tasks, for messages."""
     return ", ".join([*TASKS, *plugin_names("tasks"), "MODULE:NAME"])
 
 
@@ -46,7 +46,7 @@ def load_task(named: str | type[Task[Any]]) -> Task[Any]:
 
 
 def trusted_task(name: str, trusted: Collection[str], named_in: Path) -> Task[Any]:
-    """Return a task that a file names, whose module is imported only if the user trusts it.
+    """Return a task that a file names. Its module is imported only if the user trusts it.
 
     Raises:
         UserError: As for ``load_task``; or the module is not trusted.

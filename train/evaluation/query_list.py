@@ -1,4 +1,4 @@
-"""The report's list of queries: what each found, and which of its words fit which seconds of its clip."""
+"""The report's list of queries: the results of each, and the words that fit each second of its clip."""
 
 import json
 import math
@@ -13,7 +13,7 @@ from ..runs.load import Run
 from ..scoring.word_similarities import WordSimilarities, word_similarities
 
 NUM_FOUND = 10
-"""Candidates that are kept of each query."""
+"""Number of candidates stored for each query."""
 SHOWN_RESULTS = 5
 """Clips that are shown for each query."""
 MAX_QUERIES = 5000
@@ -80,7 +80,7 @@ class Found:
         """The scores of ``candidates``."""
 
     def add(self, first: int, scores: np.ndarray) -> None:
-        """Record what queries ``first`` to ``first + R - 1`` found.
+        """Record the results of queries ``first`` to ``first + R - 1``.
 
         Args:
             first: Index of the first query.
@@ -101,7 +101,7 @@ def best_of(scores: np.ndarray, count: int) -> np.ndarray:
 def list_queries(
     run: Run, pairs: Pairs, ranks: np.ndarray, stage_ranks: Mapping[str, np.ndarray], found: Found
 ) -> QueryList:
-    """Return the queries of a split, as many as fit into ``MAX_BYTES``, with what each found.
+    """Return the queries of a split, as many as fit into ``MAX_BYTES``, with their results.
 
     Args:
         run: The run that was evaluated.

@@ -1,4 +1,4 @@
-"""A split that was ranked both ways, part by part: metrics, and what the report shows."""
+"""Rank a split in both directions, part by part: metrics, and data for the report."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -33,12 +33,12 @@ class Weightings:
     total: Mapping[str, float]
     """{stage: weight} of the run."""
     without: list[str]
-    """Stages whose sum of all others is also ranked."""
+    """Stages of which each is also left out of the sum once."""
     normalized: Normalized | Biases | None = None
     """Normalises the total."""
 
     def is_total(self, weights: Mapping[str, float]) -> bool:
-        """Return True if a weighted sum is that of the run, as it is for the only stage of a run."""
+        """Return True if a weighted sum is the run's own, as for the only stage of a run."""
         return self.normalized is None and dict(weights) == dict(self.total)
 
 
@@ -55,7 +55,7 @@ class RankedQueries:
 
 @dataclass(frozen=True)
 class SplitRanking:
-    """The metrics of a ranked split, and what its captions and clips found."""
+    """The metrics of a ranked split, and the results of its captions and clips."""
 
     metrics: RetrievalMetrics
     intervals: dict[str, dict[str, Interval]]
@@ -67,11 +67,11 @@ class SplitRanking:
     error: dict[str, float]
     """The normalisation error (NCL, Eq. 5) of both directions."""
     error_before: dict[str, float]
-    """The same of the scores as they are."""
+    """The same error for the original scores."""
     retrieved: Retrieved
-    """What the captions retrieved."""
+    """Clips retrieved by the captions."""
     retrieved_before: Retrieved
-    """The same by the scores as they are."""
+    """The same for the original scores."""
     captions: RankedQueries
     clips: RankedQueries
     stage_ranks: dict[str, np.ndarray]

@@ -1,7 +1,7 @@
-"""How often the clips of a split are retrieved, and what that costs: NCL's Figures 2, 3, 5 and 6.
+"""How often the clips of a split are retrieved, and the errors that result: NCL's Figures 2, 3, 5 and 6.
 
-The sum of a clip's retrieval probabilities over the test captions is given as a multiple of what it should be: 1 for a
-clip that is retrieved as often as it should.
+The sum of a clip's retrieval probabilities over the test captions is given as a multiple of the ideal sum: 1 for a clip
+that is retrieved as often as it should be.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ class Retrieved:
     """The clips that a split's captions retrieved: how often each, which first, and the ranks of the right ones."""
 
     sums: np.ndarray
-    """[num_clips]: the sum of each clip's retrieval probabilities, as a multiple of what it should be."""
+    """[num_clips]: the sum of each clip's retrieval probabilities, as a multiple of the ideal sum."""
     first: np.ndarray
     """[num_captions]: the clip that is first for each caption."""
     ranks: np.ndarray
@@ -39,7 +39,7 @@ class Retrieved:
 
 
 class RetrievedCounts:
-    """Counts what captions retrieve, from scores that come in parts."""
+    """Counts the clips that captions retrieve, from scores that are added in parts."""
 
     def __init__(self, clip_of_caption: np.ndarray, num_captions: np.ndarray, temperature: float) -> None:
         """Begin with no caption.
@@ -54,10 +54,10 @@ class RetrievedCounts:
         self._first, self._ranks = np.empty_like(clip_of_caption), np.empty(len(clip_of_caption))
 
     def add(self, captions: slice, scores: np.ndarray, counts: RankCounts) -> None:
-        """Count what some captions retrieve.
+        """Count the clips that some captions retrieve.
 
         Args:
-            captions: Which ones.
+            captions: Range of the captions.
             scores: [R, num_clips], of these captions.
             counts: Clips before the right ones.
         """
@@ -71,7 +71,7 @@ class RetrievedCounts:
 
 
 class FalseRates(TypedDict):
-    """Figure 3: clips whose sums of retrieval probabilities are near each other."""
+    """Figure 3: clips with similar sums of retrieval probabilities."""
 
     num_clips: int
     sum: float

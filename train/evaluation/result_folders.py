@@ -1,4 +1,4 @@
-"""The place of results in a run's folder: each request has its own, so that none replaces those of another.
+"""The place of results in a run's folder: each request has its own folder, which no other request overwrites.
 
 The default request (test split, default settings) has its results in the run's folder; another data set has them in
 ``on/<data set>`` in it. All other requests have them in ``evaluations/<name>`` beside those of the default one.
@@ -44,7 +44,7 @@ def default_request(
 
 
 def json_values(values: Any) -> Any:
-    """Return values of somebody's own part as JSON has them: numbers and arrays of NumPy and PyTorch, tuples, paths.
+    """Convert a custom part's values to JSON: numbers and arrays of NumPy and PyTorch, tuples, paths.
 
     Raises:
         ValueError: A number is not finite.
@@ -57,13 +57,13 @@ def _plain(value: Any) -> Any:
 
 
 def changed_from(default: Mapping[str, Any], request: Mapping[str, Any]) -> str:
-    """Return what a request changes of the default, as a short text for people and for a folder; empty if nothing.
+    """Describe a request's changes of the default in a short text, for people and folder names; empty without changes.
 
     {"split": "validation", "ties": "ce", ...}  ->  "validation-ties=ce"
 
     Args:
         default: The default request.
-        request: Another one; what it lacks is at its default.
+        request: Another one; missing values are at their default.
     """
     parts: list[str] = []
     for name, standard in default.items():

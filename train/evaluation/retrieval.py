@@ -67,9 +67,9 @@ class NormalizationResult(TypedDict):
     error: dict[str, float]
     """``normalization_error`` of both directions (NCL, Figure 2)."""
     error_before: dict[str, float]
-    """The same of the scores as they are."""
+    """The same error for the original scores."""
     false_rates: list[FalseRates]
-    """By clips' sums of retrieval probabilities, of the scores as they are, text to video (NCL, Figure 3)."""
+    """By clips' sums of retrieval probabilities, for the original scores, text to video (NCL, Figure 3)."""
     queue_sizes: list[QueueSize]
     """R@1 with the biases of fewer training queries (NCL, Figure 5); empty for other ways than "ncl"."""
     notes: list[str]
@@ -86,7 +86,7 @@ class DrawResults(TypedDict):
     deviation: dict[str, dict[str, float]]
     """{direction: {metric: sample standard deviation over the draws}}; 0 for a single draw."""
     each: list[RetrievalMetrics]
-    """Of draw 1, 2, ..."""
+    """Metrics of draw 1, 2, ..."""
 
 
 class UnknownWords(TypedDict):
@@ -97,7 +97,7 @@ class UnknownWords(TypedDict):
     example: str
     """One of the words."""
     note: str
-    """What becomes of such words."""
+    """Treatment of such words."""
 
 
 class OptionalResults(TypedDict, total=False):
@@ -106,7 +106,7 @@ class OptionalResults(TypedDict, total=False):
     codebook: Mapping[str, Any]
     """Only of runs with a codebook: ``codewords.Sharing``, with the ``table`` of all ``codewords.Codeword``."""
     own_metrics: OwnMetrics
-    """Only with metrics of one's own."""
+    """Custom metrics; empty without any."""
     draws: DrawResults
     """Only with ``RetrievalSettings.draws``."""
     unknown_words: UnknownWords
@@ -169,7 +169,7 @@ class FoundCaption(TypedDict):
 
 
 class ClipRow(TypedDict):
-    """A line of ``queries.jsonl`` behind those of the captions: a clip."""
+    """A line of ``queries.jsonl`` for a clip, after the captions' lines."""
 
     direction: Literal["video_to_text"]
     clip: dict[str, str | float | None]
@@ -235,7 +235,7 @@ class Retrieval(Task[RetrievalSettings]):
     saves_scores = True
 
     def page_functions(self) -> Mapping[str, Callable[..., Any]]:
-        """Return what draws the figures."""
+        """Return the functions that draw the figures."""
         from . import normalization_figures
         from .codeword_figures import codebook_figures, grid_figure, spectrogram_figure
         from .retrieval_figures import hubness_figure, matrix_figure, weights_figure
@@ -346,7 +346,7 @@ class Retrieval(Task[RetrievalSettings]):
         )
 
     def table_metrics(self, metrics: Metrics) -> Mapping[str, float]:
-        """Return the metrics of both directions; those of video to text have the direction in their names.
+        """Return the metrics of both directions; the names of video-to-text metrics include the direction.
 
         With draws, they are the means over the draws.
         """
@@ -357,7 +357,7 @@ class Retrieval(Task[RetrievalSettings]):
         return {stage: _table_metrics(metrics) for stage, metrics in metrics["stages"].items()}
 
     def summary(self, metrics: Metrics) -> Iterator[str]:
-        """Yield the tables of metrics and stages, and what was done to the scores."""
+        """Yield the tables of metrics and stages, and the treatment of the scores."""
         if draws := metrics.get("draws"):
             yield f"mean of {draws['number']} random draws of {draws['size']:,} clips:"
             yield metrics_table(draws["metrics"])
@@ -473,7 +473,7 @@ def _pairs_of_split(
 
 
 def _num_draws(run: Run, request: EvaluationRequest[RetrievalSettings], num_clips: int) -> int:
-    """Return how many random draws of the split are ranked; 0: none.
+    """Return the number of random draws of the split; 0 for none.
 
     Raises:
         SettingError: The split has not more clips than a draw that was asked for.
@@ -607,7 +607,7 @@ def score_split(
 
 
 def _unknown_words(run: Run, pairs: Pairs) -> UnknownWords | None:
-    """Return how many captions have a word that is not in a learned vocabulary, and what becomes of it."""
+    """Return the number of captions with a word outside of a learned vocabulary, and the treatment of such words."""
     from ..data.text_inputs import WordIdInputs, WordSentenceInputs
 
     inputs = run.scorer.text_inputs
@@ -624,7 +624,7 @@ def _unknown_words(run: Run, pairs: Pairs) -> UnknownWords | None:
 
 
 def _report_duration(scorer: Scorer, captions: Sequence[Caption], clips: Sequence[Clip]) -> None:
-    """Print how long fusing all pairs will take, if that is long, and what would be faster."""
+    """Print how long fusing all pairs will take, if it is long, and a faster way."""
     from ..scoring.scorer import stage_scores
 
     num_pairs = len(captions) * len(clips)

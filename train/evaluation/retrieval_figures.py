@@ -44,7 +44,7 @@ class Overview(TypedDict):
 
 
 class OverviewCounts:
-    """Counts what the figures show, from scores that come in parts."""
+    """Counts the data of the figures, from scores that are added in parts."""
 
     def __init__(self, pairs: Pairs) -> None:
         """Begin with no caption of ``pairs``."""
@@ -63,7 +63,7 @@ class OverviewCounts:
         self._times_first = np.zeros(num_clips, dtype=np.int64)
 
     def add(self, first: int, scores: np.ndarray) -> None:
-        """Count what captions ``first`` to ``first + R - 1`` found.
+        """Count the results of captions ``first`` to ``first + R - 1``.
 
         Args:
             first: Index of the first caption.
@@ -79,7 +79,7 @@ class OverviewCounts:
             self._times_first[by_rank[0]] += 1
 
     def overview(self) -> Overview:
-        """Return what the figures show."""
+        """Return the data of the figures."""
         pairs, times_first = self._pairs, self._times_first
         times_right = np.bincount(pairs.clip_of_caption, minlength=len(pairs.clips))
         num_cells = np.outer(np.bincount(self._row_of_caption), np.bincount(self._column_of_clip))

@@ -93,7 +93,7 @@ class Segmentation(Task[NoSettings]):
     main_metrics = ("accuracy", "steps accuracy", "edit", "F1@50")
 
     def page_functions(self) -> Mapping[str, Callable[..., Any]]:
-        """Return what draws a video's labels."""
+        """Return the function that draws a video's labels."""
         return {"segments_figure": segments_figure}
 
     def evaluate(self, run: Run, request: EvaluationRequest[NoSettings], problems: Problems) -> TaskResult:
@@ -165,7 +165,7 @@ class Segmentation(Task[NoSettings]):
 
 
 def segmentation_table(metrics: Metrics) -> str:
-    """Return a table of the run's metrics, and of those of calling every second background."""
+    """Return a table of the run's metrics, and of the metrics for labelling every second as background."""
     lines = [f"{'percent':<16}" + "".join(f"{name.replace('_accuracy', ''):>10}" for name in COLUMNS)]
     for label, row in (("segmentation", metrics["segmentation"]), ("all background", metrics["all_background"])):
         lines.append(f"{label:<16}" + "".join(f"{row[name]:>10.2f}" for name in COLUMNS))
@@ -346,13 +346,13 @@ def _f1(videos: Sequence[tuple[np.ndarray, np.ndarray]], min_overlap: float) -> 
 
 @with_plain_texts
 def segments_figure(predicted_T: np.ndarray, true_T: np.ndarray) -> str:
-    """Return an SVG of two strips over time: what is shown above, what was found below.
+    """Return an SVG of two strips over time: the true labels above, the predicted ones below.
 
     Each step has a colour; the background is grey.
 
     Args:
-        predicted_T: [T], the labels that were found.
-        true_T: [T], the labels that were annotated.
+        predicted_T: [T], the predicted labels.
+        true_T: [T], the annotated labels.
     """
     from matplotlib import colormaps
     from matplotlib.figure import Figure

@@ -96,7 +96,7 @@ class VideoRow(TypedDict):
 
 
 class StepRecall(TypedDict):
-    """Recall in percent, as CrossTask counts it: of the steps that videos show, those that were found."""
+    """Recall in percent, as in CrossTask: the share of the shown steps that were found."""
 
     recall: float
     """Each step has one second."""
@@ -117,7 +117,7 @@ class StepTaskMetrics(StepRecall):
 
 
 class StepsMetrics(StepRecall):
-    """Means over the tasks, and those of each."""
+    """Means over the tasks, and the metrics of each task."""
 
     num_infeasible: int
     """Number of videos that were skipped because they have fewer seconds than steps."""
@@ -137,7 +137,7 @@ class Steps(Task[NoSettings]):
     main_metrics = ("recall", "recall with spans")
 
     def page_functions(self) -> Mapping[str, Callable[..., Any]]:
-        """Return what draws a video's steps."""
+        """Return the function that draws a video's steps."""
         return {"step_figure": step_figure}
 
     def evaluate(self, run: Run, request: EvaluationRequest[NoSettings], problems: Problems) -> TaskResult:
@@ -313,7 +313,7 @@ PLACEMENTS: dict[str, Callable[[np.ndarray, np.ndarray, np.random.Generator], Pl
 def localize_steps(
     scored: Iterable[tuple[StepTask, StepVideo, np.ndarray]], problems: Problems
 ) -> tuple[StepsMetrics, list[LocalizedVideo]]:
-    """Place the steps of videos, and count those that were found.
+    """Place the steps of videos, and count the steps that were found.
 
     Args:
         scored: Videos with their tasks and scores [T, K].

@@ -1,4 +1,4 @@
-"""Figures of reports as SVG: what all of them share.
+"""Figures of reports as SVG: the common parts.
 
 Tasks import this module. Matplotlib, which takes seconds, is imported where a figure is drawn.
 """
@@ -20,7 +20,7 @@ P = ParamSpec("P")
 
 
 def with_plain_texts(draw: Callable[P, str]) -> Callable[P, str]:
-    """Decorate a function that draws, so that captions and names appear as they are.
+    """Decorate a drawing function: captions and names are drawn literally.
 
     Without Matplotlib, the figure is a line of text.
     """

@@ -1,4 +1,4 @@
-"""The interface of an evaluation task: what a trained run is evaluated on, with its metrics and its part of the report.
+"""The interface of an evaluation task: data, metrics and part of the report.
 
 This module and the tasks' own files import torch, which takes seconds, inside functions only: commands list the tasks,
 and print the metrics of an earlier evaluation, without it.

@@ -53,7 +53,7 @@ class ShownClips:
     """The clips that were given, each with ``images`` and ``link``; the link is empty if the video cannot be
     linked."""
     notes: list[str]
-    """Sentences about what is missing."""
+    """Sentences about missing images."""
 
 
 def shown_clips(

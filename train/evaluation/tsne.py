@@ -12,7 +12,7 @@ FROM_STEP = 150
 
 
 def tsne(vectors_ND: np.ndarray, perplexity: float = PERPLEXITY) -> np.ndarray:
-    """Return places in the plane [N, 2], in which near vectors lie near each other.
+    """Return positions in the plane [N, 2], where similar vectors are near each other.
 
     It starts from the two main axes of the vectors, so the same vectors have the same places.
 

@@ -1,6 +1,4 @@
-"""Questions about videos (SSML section 5.2), answered by the nearest of the answers that the training questions have,
-and how well the model answers without the videos.
-"""
+"""Questions about videos (SSML section 5.2), answered by the nearest answer of the training questions."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ ROWS = {
 
 
 OTHER = "other"
-"""Type of questions whose type is not known."""
+"""Type of questions without a known type."""
 SHOWN_QUESTIONS, SHOWN_ANSWERS = 12, 3
 """Number of questions in the report, and of answers for each."""
 
@@ -52,7 +50,7 @@ class AnswerScores:
 
 
 class VqaMetrics(TypedDict):
-    """Fields of ``metrics.json``. Accuracies are in percent, of "all" questions and of those of each type."""
+    """Fields of ``metrics.json``. Accuracies are in percent, for "all" questions and for each type."""
 
     num_questions: int
     num_videos: int
@@ -64,7 +62,7 @@ class VqaMetrics(TypedDict):
     question_only: dict[str, float]
     """Accuracy without the video."""
     answerable: dict[str, float]
-    """Share of the questions whose answer is among those to choose from."""
+    """Share of the questions whose answer is among the candidates."""
     num_of_type: dict[str, int]
 
 
@@ -115,7 +113,7 @@ class Vqa(Task[NoSettings]):
     main_metrics = ("accuracy", "question alone")
 
     def evaluate(self, run: Run, request: EvaluationRequest[NoSettings], problems: Problems) -> TaskResult:
-        """Answer the questions of a split. A question whose answer is not among those to choose from counts as wrong.
+        """Answer the questions of a split. A question whose answer is not among the candidates counts as wrong.
 
         Raises:
             UserError: The split has no questions with answers.
@@ -233,7 +231,7 @@ def _similarities(question_BD: Tensor, answer_AD: Tensor) -> np.ndarray:
 
 
 def accuracies(right: Sequence[bool], types: Sequence[str]) -> dict[str, float]:
-    """Return the percentage of right answers, of "all" questions and of those of each type.
+    """Return the percentage of right answers, for "all" questions and for each type.
 
     Args:
         right: For each question, whether it was answered rightly.

@@ -15,7 +15,7 @@ from .text_files import problem_of
 
 MAX_SHEET_MOMENTS = 200
 CELL_WIDTH, FRAME_HEIGHT, LABEL_HEIGHT, GAP = 320, 180, 44, 8
-"""Of a moment, in pixels."""
+"""Sizes of a moment's cell, in pixels."""
 GROUND, EMPTY, TEXT, QUIET = "white", (225, 228, 232), (20, 24, 28), (86, 93, 104)
 FONT_SIZE = 15
 FORMATS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WEBP"}

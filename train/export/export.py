@@ -35,9 +35,9 @@ class Content:
     files: dict[str, bytes]
     """{addition to the name before its suffix: bytes}"""
     problems: list[str] = field(default_factory=list)
-    """Why some moments are not in them."""
+    """Reasons why some moments are missing."""
     notes: list[str] = field(default_factory=list)
-    """What is to be known of others."""
+    """Notes on other moments."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def content_of(form: str, results: Sequence[Result], videos: SourceVideos, about
 
 
 def about_search(search: Search, query: str) -> dict[str, Any]:
-    """Return what an export says about the search."""
+    """Return the facts about the search that an export records."""
     encoder = search.encoder
     return {
         "made_by": f"vlalign {package_version()}",

@@ -1,4 +1,4 @@
-"""What is exported: the moments that a search found, one after the other, with their names."""
+"""The content of an export: the moments of a search, one after the other, with their names."""
 
 import os
 import re
@@ -20,14 +20,14 @@ class Result:
     """From 1, in the order of the search."""
     moment: Moment
     label: str
-    """What stands beside it, in one line: the caption that found it, or else the query."""
+    """One-line label of the moment: the caption that matched, or else the query."""
 
 
 def results_of(moments: Iterable[Moment], query: str = "") -> list[Result]:
-    """Return moments as an export has them, where each video's occurrences stand in the place of its best moment.
+    """Return the moments of an export. Each video's occurrences replace its best moment.
 
     Args:
-        moments: What was found.
+        moments: The found moments.
         query: The text that was searched for.
     """
     every = [one for moment in moments for one in (moment.occurrences if len(moment.occurrences) > 1 else (moment,))]
@@ -35,7 +35,7 @@ def results_of(moments: Iterable[Moment], query: str = "") -> list[Result]:
 
 
 def label_of(moment: Moment, query: str, number: int) -> str:
-    """Return what stands beside a moment, in one line without characters that cannot be printed."""
+    """Return the label of a moment: one line of printable characters."""
     text = moment.caption or query.strip() or f"moment {number}"
     return one_line(" ".join(text.split()))[:MAX_LABEL_CHARACTERS]
 

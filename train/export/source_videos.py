@@ -1,4 +1,4 @@
-"""The files behind moments: where they lie, and what a confined decoder reads of them."""
+"""The files of moments: their paths, and the facts that a confined decoder reads from them."""
 
 import os
 import time
@@ -28,7 +28,7 @@ FRAME_SECONDS = 30.0
 
 
 class SourceError(Exception):
-    """The file of a video cannot be used. The message says why."""
+    """The file of a video cannot be used. The message gives the reason."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class SourceFile:
     """The file of a video."""
 
     path: Path
-    """Where it lies, after all links."""
+    """Real path, with links resolved."""
     folders: Sequence[str]
-    """Folders in which it must lie when it is opened."""
+    """Folders that must contain it when it is opened."""
 
 
 @dataclass(frozen=True)
@@ -105,10 +105,10 @@ class SourceVideos:
         return "the list of videos does not have it"
 
     def find(self, video_id: str) -> SourceFile:
-        """Return the file of a video, if it lies under the root or in a folder that the user named.
+        """Return the file of a video, if it is under the root or in an allowed folder.
 
         Raises:
-            SourceError: It does not, or it is gone.
+            SourceError: It is elsewhere, or missing.
         """
         video = self._videos.get(video_id)
         if video is None or video.url:

@@ -55,7 +55,7 @@ def json_text(results: Sequence[Result], videos: SourceVideos, about: Mapping[st
 
 
 def csv_text(results: Sequence[Result], videos: SourceVideos) -> str:
-    """Return moments as rows; a byte order mark tells spreadsheets that they are UTF-8."""
+    """Return moments as CSV rows; a byte order mark shows spreadsheets that they are UTF-8."""
     file = io.StringIO()
     rows = csv.writer(file)
     rows.writerow(COLUMNS)
@@ -66,7 +66,7 @@ def csv_text(results: Sequence[Result], videos: SourceVideos) -> str:
 
 
 def _cell(value: Any) -> Any:
-    """Return a value as a cell; what a spreadsheet would run gets an apostrophe before it.
+    """Return a value as a cell; an apostrophe is put before text that a spreadsheet would execute.
 
     >>> _cell("=1+1"), _cell("a;=1+1"), _cell("4;5 - 3")
     ("'=1+1", "a;'=1+1", '4;5 - 3')

@@ -42,10 +42,11 @@ STEP_SECONDS = 0.0025
 """Frames of a constant rate are shown for as long as each other but for this: times are often in milliseconds."""
 TIMECODE = re.compile(r"\d\d:\d\d:\d\d[:;.]\d\d")
 MAX_EVENTS = 999
-"""Of an EDL: its numbers have three digits."""
+"""Maximum number of events of an EDL: its numbers have three digits."""
 EDL_EVENT = re.compile(r"^(\d{3}  \S+ +)V +C", re.MULTILINE)
 EDL_CHANNELS = {0: "V", 1: "B", 2: "AA/V"}
-"""{channels of sound: what an event of an EDL takes}. B: picture and the first channel; AA/V: and the first two."""
+"""{number of sound channels: channels of an EDL event}. B: video and the first channel; AA/V: video and the first two.
+"""
 REEL_CHARACTERS = 8
 MAX_CLIP_NAME_CHARACTERS = 80
 
@@ -56,12 +57,12 @@ class EditClip:
 
     result: Result
     name: str
-    """Of the file, in one line."""
+    """Name of the file, in one line."""
     url: str
     rate: Fraction
     """Frames a second of the file, as editors count them."""
     drops: bool | None
-    """Whether timecode drops numbers; None if the file states no timecode of a rate at which some does."""
+    """Whether the timecode is drop-frame; None if the file states no timecode, or has a rate without drop-frame."""
     file_start: int
     """Number of the file's first frame by its timecode."""
     num_file_frames: int
@@ -74,7 +75,7 @@ class EditClip:
 
 
 def edit_clips(results: Sequence[Result], videos: SourceVideos) -> tuple[list[EditClip], list[str], list[str]]:
-    """Return moments as clips, why some are not among them, and what is to be known of those that are.
+    """Return (clips of the moments, reasons for missing ones, notes on the others).
 
     Args:
         results: The moments.

@@ -43,7 +43,7 @@ class BertAdam(torch.optim.AdamW):
             }
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Clip the gradient, and do a step. Parameters without a gradient stay as they are."""
+        """Clip the gradient and do a step. Parameters without a gradient are not changed."""
         torch.nn.utils.clip_grad_norm_(self._parameters(), MAX_NORM)
         return super().step(closure)
 

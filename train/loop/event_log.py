@@ -31,7 +31,7 @@ class EventLog:
                 self._board.add_scalar(name, value, event["step"])
 
     def flush(self) -> None:
-        """Write out what is buffered."""
+        """Write the buffered lines."""
         self._file.flush()
         if self._board:
             self._board.flush()

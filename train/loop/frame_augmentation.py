@@ -20,10 +20,10 @@ class ClipDraw:
     """A random change of all frames of a clip. Numbers are from 0 to 1."""
 
     area: float
-    """Where the square's area lies between the smallest and the whole frame's."""
+    """Position of the square's area between the smallest area and the whole frame's, 0 to 1."""
     top: float
     left: float
-    """Where the square lies between both ends."""
+    """Horizontal position of the square between both ends, 0 to 1."""
     is_mirrored: bool
 
     def applied(self, frames_NHWC: Tensor, *, crops: bool, flips: bool) -> Tensor:

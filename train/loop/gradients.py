@@ -26,7 +26,7 @@ class _Bucket:
     def begin(self) -> None:
         """Begin to sum. A gradient that this process does not have is 0: another process may have one.
 
-        How many processes have each of them is summed, too.
+        The number of processes that have each gradient is also summed.
         """
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
         missing = [index for index, parameter in enumerate(self.parameters) if parameter.grad is None]

@@ -1,4 +1,4 @@
-"""How likely scores make the right clips of validation captions: strengths and stage weights are chosen by it."""
+"""The likelihood of the right clips of validation captions, used to choose strengths and stage weights."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ SCALES = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 9.0)
 def log_likelihood(scores_QN: np.ndarray, right_Q: np.ndarray) -> float:
     """Return the mean log-probability of the right candidates, by the softmax of each query's scores at its best scale.
 
-    Unlike recall, it uses how far each right candidate is ahead or behind, so that few queries say more.
+    Unlike recall, it uses the margin of each right candidate, and is more informative with few queries.
 
     Args:
         scores_QN: Scores of queries with candidates. Adding a number to a row, or scaling all, changes nothing.

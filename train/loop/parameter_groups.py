@@ -13,7 +13,7 @@ FACTOR, SCHEDULE = "factor", "schedule"
 
 
 def parameter_groups(model: nn.Module, settings: OptimizationSettings) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the groups of an optimizer, and a line on what each holds. Frozen parameters are in none.
+    """Return (groups of an optimizer, a line on the content of each). Frozen parameters are in no group.
 
     Without groups in the settings, there is one of all parameters, and no line.
 

@@ -13,8 +13,9 @@ from ..data.examples import Inputs
 NUM_PREFETCHED_BATCHES = 2
 """Batches of inputs that are ready or being made."""
 NUM_PREFETCHED_READS, NUM_READER_THREADS = 16, 8
-"""Batches whose rows the disk, or the machine that has the store, was asked for; and how many are asked for at once: an
-answer can take longer than a step."""
+"""Number of batches whose feature vectors are requested ahead from the disk or the store's machine, and number of
+parallel requests: an answer can take longer than a step.
+"""
 
 
 class PrefetchedInputs:
@@ -27,20 +28,20 @@ class PrefetchedInputs:
     def __init__(
         self, steps: range, *, read: Callable[[int], None], make: Callable[[int], Inputs], device: torch.device
     ) -> None:
-        """Prepare; nothing is read before the first inputs are asked for.
+        """Prepare the threads; reading starts at the first request for inputs.
 
         Args:
             steps: The steps.
-            read: Asks for the rows of a step. Its errors do not count, since ``make`` raises them again.
+            read: Requests the feature vectors of a step. Its errors do not count, since ``make`` raises them again.
             make: Makes the inputs of a step, on the CPU.
-            device: Where the inputs go.
+            device: Device of the inputs.
         """
         self._steps, self._read, self._make, self._device = steps, read, make, device
         self._began, self._waited = time.monotonic(), 0.0
 
     @property
     def waited_share(self) -> float:
-        """Share of the time since the first inputs were asked for that went into waiting for inputs."""
+        """Share of the time since the first request that was spent waiting for inputs."""
         return self._waited / max(time.monotonic() - self._began, 1e-9)
 
     def __iter__(self) -> Iterator[Inputs]:

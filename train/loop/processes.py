@@ -70,7 +70,7 @@ def train_run(job: TrainingJob, stores: Stores, problems: Problems, on_step: Ste
 
 
 def train_here(job: TrainingJob, stores: Stores, problems: Problems, on_step: StepListener | None = None) -> None:
-    """Do what ``train_run`` does in this process alone, or with those that torchrun or ``train_on_devices`` started."""
+    """Run ``train_run`` in this process alone, or together with processes of torchrun or ``train_on_devices``."""
     folder = job.folder
     with (
         join_workers(job.device) as (workers, device),
@@ -117,7 +117,7 @@ class _Step:
 
 
 class _ForwardedProblems(Problems):
-    """Tells the command each problem, which logs it."""
+    """Sends each problem to the command, which logs it."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(quiet=True)
@@ -215,7 +215,7 @@ def _follow(children: Sequence[Child], problems: Problems, on_step: StepListener
 
 
 def _end(children: Sequence[Child]) -> str:
-    """End all processes; return the message of the first one, which writes, on what it saved."""
+    """End all processes; return the first one's message about its saved work."""
     first, *others = children
     is_lost = any(child.process.poll() is not None for child in others)
     first.process.terminate()

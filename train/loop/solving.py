@@ -32,9 +32,9 @@ CLIPS_AT_ONCE = 512
 MAX_VALIDATION = 1000
 """Upper limit of the validation clips, and of their captions, that strengths are chosen on."""
 MAX_SENTENCE_CLIPS = 20_000
-"""Upper limit of the training clips whose captions the text encoder reads, which takes by far the most time."""
+"""Maximum number of training clips whose captions the text encoder reads, which takes most of the time."""
 USUAL_STRENGTHS = "mean and maximum", Strengths(clips=0.5, words=2.0, power=2.0)
-"""Those without a validation split."""
+"""Strengths for data sets without a validation split."""
 TRIED_CLIPS, TRIED_WORDS, TRIED_POWERS = (0.1, 0.5, 2.0, 8.0), (0.5, 2.0, 8.0, 32.0), (1.0, 2.0, 3.0)
 USUAL_SENTENCES, TRIED_SENTENCES = ("mean", 0.5, 0.5), (0.0, 0.25, 0.5, 0.75, 1.0)
 """Pooling, penalty and share of sentence vectors without a validation split; and the shares that are tried."""
@@ -87,16 +87,16 @@ class ValidationClips(NamedTuple):
 
 
 class Solver:
-    """Reads clips and captions for a new model, and solves what it does not train."""
+    """Reads clips and captions for a new model, and solves the parts that are not trained."""
 
     def __init__(
         self, model: WordPair, features: ClipFeatures, text_inputs: TextInputs, *, max_rows: int, seed: int
     ) -> None:
-        """Take a new model, whose feature statistics are set.
+        """Prepare a new model, whose feature statistics are already set.
 
         Args:
             model: The model, on the CPU.
-            features: Of the clips.
+            features: Features of the clips.
             text_inputs: Numbers the captions' words.
             max_rows: Upper limit of a clip's rows.
             seed: Draws clips, where there are too many.
@@ -107,7 +107,7 @@ class Solver:
 
     @torch.no_grad()
     def solve(self, pairs: Mapping[str, Pairs]) -> None:
-        """Set what the model does not train, and where its words and rows begin.
+        """Set the parts that are not trained, and the initial vectors of words and rows.
 
         Args:
             pairs: {split: pairs}

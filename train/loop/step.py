@@ -30,7 +30,7 @@ from .gradients import summed_gradients
 def learning_rate_factor(
     step: int, num_steps: int, settings: OptimizationSettings, schedule: str | None = None
 ) -> float:
-    """Return the part of the peak learning rate that a step has.
+    """Return a step's share of the peak learning rate.
 
     After a linear warm-up it falls as ``schedule`` says: linearly (TACo section 4.3), as a cosine, not at all (SSML),
     or as CLIP4Clip's ``warmup_cosine`` (modules/optimization.py): the cosine of all steps, whose first ones the warm-up
@@ -80,7 +80,7 @@ def encode(model: PairModel, inputs: Inputs, micro_batch_size: int) -> tuple[Tex
         of_part = [None if value is None else value[part] for value in clips]
         extra = _part(inputs.video_extra, part)
         videos.append(checkpoint(encode_videos, *of_part, extra, use_reentrant=False))
-    # An encoder that gives no tokens makes one vector of all rows, whose number is not that of its tokens.
+    # An encoder without tokens makes one vector of all feature vectors, whose number is not the number of its tokens.
     if tower is not None and not tower.is_frozen:
         lengths = tower.row_counts(lengths)
     known = lengths if model.traits.gives_tokens else None
@@ -183,7 +183,7 @@ def backward(model: PairModel, inputs: Inputs, config: TrainConfig, step: int, w
 
 
 def _check_terms(terms: Any, objective: Objective) -> None:
-    """Raise ``UserError`` if a loss, which may be somebody's own, is not made of the objective's terms."""
+    """Raise ``UserError`` unless a loss, which may be custom, consists of the objective's terms."""
     expected = objective.loss_names
     if not isinstance(terms, Mapping):
         found = type(terms).__name__

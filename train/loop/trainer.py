@@ -64,7 +64,7 @@ MAX_STATISTICS_CLIPS = 2000
 MAX_FRAMES_STATISTICS_CLIPS = 200
 """The same if the features are made of frames."""
 MAX_COLLAPSED_CODEWORDS = 2
-"""A codebook with this many codewords in use or fewer has collapsed: it hardly tells anything apart."""
+"""A codebook with at most this many codewords in use has collapsed: it hardly distinguishes anything."""
 READ_LOSSES_EVERY = 10
 """Steps of a GPU after which the host reads their losses. Each reading waits until the GPU has done all its work."""
 EMA_WARMUP = 9
@@ -107,7 +107,7 @@ def _rows_of_frames(model: PairModel, features: ClipFeatures, clips: Sequence[Cl
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """A training: what it reads, where it writes, and which devices it uses."""
+    """A training job: its inputs, outputs and devices."""
 
     dataset: DatasetFolder
     """Has the captions."""
@@ -115,7 +115,7 @@ class TrainingJob:
     folder: Path
     """The run's folder."""
     init: Path | None = None
-    """Folder of the run whose model training starts from."""
+    """Folder of the run that initialises the model."""
     device: str = AUTO
     """As for ``training.train``."""
     reports_steps: bool = False
@@ -123,7 +123,7 @@ class TrainingJob:
 
 
 StepListener = Callable[[dict[str, float]], None]
-"""Gets the figures of each step: its terms of the loss, and what a validation found after it."""
+"""Receives the figures of each step: its loss terms, and the results of a validation after it."""
 
 
 def _density_of(objective: Objective) -> Density | None:
@@ -185,7 +185,7 @@ class Trainer:
         self.scorer = Scorer(self.validated_model, text_inputs, weights, features, self.config, self.extra)
         self.validation = VALIDATIONS[self.config.objective.task or "retrieval"]
         self._unread: list[tuple[dict[str, float], dict[str, torch.Tensor]]] = []
-        """Steps whose losses were not read yet: the figures of each, and the terms of its loss, still on the device."""
+        """Steps whose losses were not read yet: the figures of each, and its loss terms, still on the device."""
         self.saved_step = 0
         self._load_state_or_start_folder(text_inputs)
 
@@ -299,7 +299,7 @@ class Trainer:
         model.feature_std.copy_(found[1])
 
     def _solve(self, model: PairModel, features: ClipFeatures, text_inputs: TextInputs) -> None:
-        """Solve what the model does not train, in the first process, and send it to the others."""
+        """Solve the untrained parts in the first process, and send them to the others."""
         assert isinstance(model, WordPair), "checked with the settings"
         assert isinstance(self.examples, PairExamples), "the objective makes them"
         pairs = self.examples.pairs
@@ -416,7 +416,7 @@ class Trainer:
         return self._read_losses(self.workers) if is_read else []
 
     def _read_losses(self, workers: Workers) -> list[dict[str, float]]:
-        """Return the figures of all steps whose losses were not read yet, averaged over ``workers``."""
+        """Return the figures of all steps with unread losses, averaged over ``workers``."""
         if not self._unread:
             return []
         unread, self._unread = self._unread, []

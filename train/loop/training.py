@@ -181,7 +181,7 @@ def _say_settings(config: TrainConfig, given: Mapping[str, Any], also_given: Seq
 
 
 def _say_parts_of_init(config: TrainConfig, init_folder: Path) -> None:
-    """Say which pretrained networks come from the run that training starts from, whatever the settings name."""
+    """Report which pretrained networks come from the initial run, whatever the settings name."""
     of_init = read_config(read_run(init_folder)).model
     for name in ("text_encoder", "video_tower"):
         theirs, ours = getattr(of_init, name), getattr(config.model, name)

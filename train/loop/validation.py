@@ -86,7 +86,7 @@ def validate_retrieval(scorer: Scorer, examples: Examples) -> dict[str, float]:
 
 
 def report_kept(scorer: Scorer, examples: Examples, step: int, curve: Mapping[int, float]) -> ChosenWeights | None:
-    """Report how the model that is kept ranks the validation split, and return the weights of stages that it chose.
+    """Report the saved model's metrics on the validation split; return its chosen stage weights.
 
     Args:
         scorer: The model.

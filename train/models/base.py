@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class QueryQueue(nn.Module):
     """The last training queries of each kind, saved with the model (NCL section 3.4).
 
-    At test time they stand in for the test queries, which a query must not know.
+    At test time they replace the other test queries, which a query must not use.
     """
 
     texts: Tensor
@@ -76,8 +76,9 @@ class ObjectiveModules:
 
 
 MakeModules = Callable[[TokenSizes], ObjectiveModules]
-"""Makes the modules for a model of these sizes. Called when the encoders exist, so that their random weights come
-first."""
+"""Makes the modules for a model of these sizes. It is called after the encoders exist: their random weights are drawn
+first.
+"""
 
 
 def no_modules(sizes: TokenSizes) -> ObjectiveModules:

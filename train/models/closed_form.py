@@ -1,7 +1,6 @@
-"""Canonical correlations of clips and captions: linear vectors of both that are solved, not trained.
+"""Canonical correlations of clips and captions: linear projections of both that are solved, not trained.
 
-All that they need are sums over the training clips (``Sums``), so that one pass over any number of clips serves them,
-in memory that does not grow with it.
+They only need sums over the training clips (``Sums``): one pass over the clips, in constant memory.
 
 Shape letters: B clips, C captions, D numbers of a clip, V words, R principal directions of clips, K numbers of a
 vector.
@@ -18,7 +17,7 @@ from torch import Tensor
 MAX_DIRECTIONS = 512
 """Upper limit of the principal directions of clips that are used; the others are hardly more than noise."""
 SWEEPS, OVERSAMPLING = 6, 32
-"""Of the search for principal directions (Halko, Martinsson and Tropp 2011, Algorithm 4.4)."""
+"""Parameters of the search for principal directions (Halko, Martinsson and Tropp 2011, Algorithm 4.4)."""
 
 
 MIN_VARIANCE = 1e-8
@@ -27,7 +26,7 @@ PRODUCTS_AT_ONCE = 1 << 22
 
 
 class Strengths(NamedTuple):
-    """How strong both penalties are, and how much stronger large correlations count."""
+    """The strength of both penalties, and the extra weight of large correlations."""
 
     clips: float
     """In mean variances of the principal directions of clips."""
@@ -39,7 +38,10 @@ class Strengths(NamedTuple):
 
 @dataclass
 class Sums:
-    """Sums over clips and over the word weights of their captions. Clips count the same, whatever their captions."""
+    """Sums over clips and over the word weights of their captions.
+
+    All clips have the same weight, whatever their captions.
+    """
 
     x_D: Tensor
     xx_DD: Tensor
@@ -170,7 +172,7 @@ class CanonicalCorrelations:
         return LinearVectors(*(torch.nn.functional.pad(part, (0, num_dimensions - kept)).float() for part in parts))
 
     def _solved_words(self, penalty: float) -> Tensor:
-        """Return the inverse covariance of words, with its penalty, times that with clips, [V, R]; the last is kept."""
+        """Return the words' penalised inverse covariance times their covariance with clips, [V, R]; cached."""
         if self._solved_by_penalty is None or self._solved_by_penalty[0] != penalty:
             penalized_VV = self._yy_VV.clone()
             penalized_VV.diagonal().add_(max(penalty * float(self._yy_VV.diagonal().mean()), MIN_VARIANCE))

@@ -37,7 +37,7 @@ class TokenNorm(nn.Module):
         self.register_buffer("variance", torch.ones(width))
 
     def forward(self, x_BLD: Tensor, index_T: tuple[Tensor, Tensor], workers: Workers) -> Tensor:
-        """Normalise tokens. ``index_T``: rows and columns of those that are no padding."""
+        """Normalise tokens. ``index_T``: (rows, columns) of the tokens that are not padding."""
         if not self.training:
             return (x_BLD - self.mean) / (self.variance + 1e-5).sqrt()
         _, mean, variance = workers.statistics(x_BLD[index_T])
@@ -91,7 +91,7 @@ class BidirectionalLstm(nn.Module):
 
 @dataclass(frozen=True)
 class CodebookParts:
-    """Which parts a ``SharedCodebook`` has."""
+    """The parts of a ``SharedCodebook``."""
 
     summary_layer: bool = True
     """f_high ends in a linear layer; False: the encoder's summary is f_high."""
@@ -100,7 +100,9 @@ class CodebookParts:
     summary: bool = True
     """A vector has f_high; False: f_code alone (Table 4, h)."""
     quantized: bool = True
-    """f_code sees codewords; False: what they would replace, and there are no codewords (Table 4, f)."""
+    """f_code sees codewords. If false, it sees the vectors before quantisation, and there are no codewords (Table 4,
+    f).
+    """
 
 
 class SharedCodebook(nn.Module):
@@ -118,8 +120,10 @@ class SharedCodebook(nn.Module):
     idle: Tensor
 
     def __init__(self, sizes: TokenSizes, size: int, parts: CodebookParts = CodebookParts()) -> None:
-        """Make a codebook of ``size`` random codewords [width]. With ``size`` 0, vectors are f_high alone, CMCM's
-        baseline."""
+        """Make a codebook of ``size`` random codewords [width].
+
+        With ``size`` 0, vectors are f_high alone, CMCM's baseline.
+        """
         super().__init__()
         width, of_tokens = sizes.width, {"text": sizes.text, "video": sizes.video}
         self.parts, self.width = parts, width

@@ -33,10 +33,10 @@ class FusionScores:
 
 @dataclass(frozen=True)
 class TokenBank:
-    """The R tokens of some texts and videos as the fusion layers take them, one after the other without padding.
+    """The R tokens of some texts and videos, concatenated without padding, as input of the fusion layers.
 
-    A pair is gathered from two ranges of rows. What depends on a token alone (its type and position, and the first
-    layer's queries, keys and values) is computed once, not once for each pair that the token is in.
+    A pair is gathered from two ranges of rows. Values that depend on one token only (its type and position, and the
+    first layer's queries, keys and values) are computed once, not for each of its pairs.
     """
 
     rows_RD: Tensor
@@ -141,7 +141,7 @@ class Fusion(MixedPrecision):
     def forward(
         self, bank: TokenBank, text_of_P: Tensor, video_of_P: Tensor, *, recompute: bool = False
     ) -> FusionScores:
-        """Score P pairs, in groups of like length so that hardly anything is padding.
+        """Score P pairs, in groups of similar length with little padding.
 
         Args:
             bank: Tokens of the texts and videos.
@@ -163,8 +163,10 @@ class Fusion(MixedPrecision):
     def text_outputs(
         self, bank: TokenBank, text_of_P: Tensor, video_of_P: Tensor, *, recompute: bool = False
     ) -> Tensor:
-        """Return the last layer's outputs at the texts' tokens, [P, N, D], anything at padding. Arguments are
-        ``forward``'s."""
+        """Return the last layer's outputs at the texts' tokens, [P, N, D], anything at padding.
+
+        Arguments are ``forward``'s.
+        """
         groups, back = self._groups(bank, text_of_P, video_of_P, recompute)
         outputs = []
         for group in groups:

@@ -96,7 +96,7 @@ class GatedPair(PairModel):
         return VideoTokens(self._embed(self.video, features_BMF), mask_BM, lengths_B=lengths_B)
 
     def encode_texts(self, inputs: dict[str, Tensor]) -> TextTokens:
-        """Encode captions from their averaged word ``vectors`` [B, W], or from those of each word [B, N, W]."""
+        """Encode captions from their averaged word ``vectors`` [B, W], or from each word's vector [B, N, W]."""
         vectors = inputs["vectors"]
         mask_B1 = torch.ones(len(vectors), 1, dtype=torch.bool, device=vectors.device)
         return TextTokens(

@@ -33,8 +33,9 @@ class GroupSize(NamedTuple):
 
 
 GROUP_SIZES = {"cpu": GroupSize(16_384, 0), "cuda": GroupSize(131_072, 32_768)}
-"""A CPU's time is that of the positions, and small groups stay in its caches. A GPU takes as long for a few positions
-as for thousands, so that launching the layers once more costs more than padding does."""
+"""On a CPU, time depends on the number of positions, and small groups fit into its caches. A GPU takes as long for a
+few positions as for thousands: another launch of the layers costs more than padding.
+"""
 ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """Without cuDNN's, which PyTorch prefers in bfloat16 on newer GPUs: it is built again for each shape, and nearly each
 group of sequences has another one."""
@@ -43,13 +44,13 @@ MAX_RECOMPUTED = 32_768
 
 
 def length_groups(lengths: Sequence[int], size: GroupSize) -> list[list[int]]:
-    """Sort sequences into groups of nearly the same length, so that few positions of a group are padding.
+    """Sort sequences into groups of similar length, with little padding.
 
     [5, 9, 5, 10]  ->  [[3, 1], [0, 2]]
 
     Args:
         lengths: Number of tokens of each sequence.
-        size: How large groups are; see ``GROUP_SIZES``.
+        size: Size of the groups; see ``GROUP_SIZES``.
 
     Returns:
         The indices of the sequences, longest first.
@@ -122,7 +123,7 @@ class Compiled:
     """
 
     def __init__(self, call: Callable[..., Any]) -> None:
-        """Take a function whose first argument is a tensor [P, L, ...], and whose second is the mask [P, L] or None."""
+        """Wrap a function whose first argument is a tensor [P, L, ...] and whose second is the mask [P, L] or None."""
         self._plain, self._compiled = call, compiled_once(call)
 
     def __call__(self, x: Tensor, mask_PL: Tensor | None, *more: Any) -> Any:
@@ -135,10 +136,10 @@ class Compiled:
 
 
 class SelfAttentionLayer(nn.TransformerEncoderLayer):
-    """A transformer layer as BERT's, whose steps can be shared or skipped.
+    """A transformer layer like BERT's, with steps that can be shared or skipped.
 
-    Queries, keys and values depend on a token alone, whatever sequence it is in, so they can be computed once for all
-    sequences. If only the first tokens' outputs are needed, the other tokens need keys and values only.
+    Queries, keys and values depend only on the token, not on its sequence: they can be computed once for all sequences.
+    If only the first tokens' outputs are needed, the other tokens need keys and values only.
     """
 
     compiled: Compiled | None = None

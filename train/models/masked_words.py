@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MASKED_SHARE = 0.15
 """Share of a caption's subwords that is predicted, at least one."""
 SHOWN_AS_MASK, SHOWN_AS_ANOTHER = 0.8, 0.1
-"""Shares of these that are shown as [MASK], and as any subword; the rest is shown as it is."""
+"""Shares of the masked subwords that are replaced by [MASK], and by a random subword; the rest is not replaced."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class MaskedPlaces:
     position_K: Tensor
     """Their positions in them."""
     ids_K: Tensor
-    """What they are in the captions."""
+    """Their true ids in the captions."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def mask_words(
 
 @dataclass(frozen=True)
 class MaskDraws:
-    """Random numbers from 0 to 1 that decide what is masked, the same for any number of processes and any padding."""
+    """Random numbers from 0 to 1 that decide the masking, independent of the number of processes and of padding."""
 
     which_BT: Tensor
     """The subwords with the lowest ones are predicted."""

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class MeanPair(PairModel):
-    """A clip is the mean of its feature vectors, each of length 1; a text is what the text encoder pools.
+    """A clip is the mean of its feature vectors, each of length 1; a text is the text encoder's pooled vector.
 
-    No layer is added ("We do not add any trainable model components", NCL section 4), so features and texts must be in
-    the same space, as those of the two towers of CLIP are. The text encoder is trained, and the video tower if there is
+    No layer is added ("We do not add any trainable model components", NCL section 4), therefore features and texts must
+    be in the same space, as for the two towers of CLIP. The text encoder is trained, and the video tower if there is
     one.
     """
 

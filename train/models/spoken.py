@@ -47,7 +47,7 @@ class SeenTokens(VideoTokens):
 class SpokenPair(PairModel):
     """Table 3's encoders of clips or still images, and of recordings.
 
-    f_fine is the rows of features as they are (standardised), and the residual network on a recording. f_high is "Max
+    f_fine is the standardised feature vectors, and the residual network's output for a recording. f_high is "Max
     Pooling + GLU" of clips, and "Avg. Pooling + GLU" of still images (Places) and of recordings. Without a size of the
     GLU, the model is that of earlier versions: a linear layer on the rows, and another gate.
     """

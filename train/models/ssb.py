@@ -1,6 +1,6 @@
 """The architecture of Support-Set Bottlenecks as NCL's Appendix C describes it: T5 and a CNN, an RNN, and pooling.
 
-The appendix says what there is, and not how large: "SSB applies CNN and RNN networks on its text and visual features,
+The appendix names the parts without their sizes: "SSB applies CNN and RNN networks on its text and visual features,
 respectively, followed by transformer pooling layers". Here each is one layer as wide as the text encoder. Letters: B
 clips or captions, M rows, N subwords, L of either, F width of a row, D width of the text encoder.
 """
@@ -30,7 +30,7 @@ KERNEL = 3
 
 
 class TransformerPool(nn.Module):
-    """A learned token that sees a sequence in a self-attention layer; its output stands for the sequence."""
+    """A learned token that attends to a sequence in a self-attention layer; its output represents the sequence."""
 
     def __init__(self, text_encoder: PreTrainedModel | TextTower, dropout: float) -> None:
         """Make a new layer with the text encoder's width and number of heads."""

@@ -17,11 +17,11 @@ ON_CPU = {"lengths_B", "num_of_interest_B"}
 """Fields that are on the CPU, wherever the tokens are."""
 
 EXTRA = "extra."
-"""Begins the names of inputs of one's own in ``present``."""
+"""Prefix of the names of custom inputs in ``present``."""
 
 
 class Extra(dict[str, Tensor]):
-    """Inputs of one's own by name, each with B first."""
+    """{name: custom input}, each with B first."""
 
     def __missing__(self, name: str) -> Tensor:
         raise UserError(
@@ -42,7 +42,7 @@ class ClipRows(NamedTuple):
 
 @dataclass(frozen=True)
 class TokenSizes:
-    """The sizes of what a model's encoders give, for the modules that an objective adds."""
+    """The sizes of the encoders' outputs, for the modules that an objective adds."""
 
     width: int
     """Width of the vectors of clips and texts."""
@@ -130,9 +130,9 @@ Tokens = TypeVar("Tokens", VideoTokens, TextTokens)
 
 
 def present(tokens: VideoTokens | TextTokens) -> dict[str, Tensor]:
-    """Return the tensors that an encoder made, by the names of their fields, without those on the CPU.
+    """Return {field: tensor} of an encoder's output, without tensors that stay on the CPU.
 
-    Inputs of one's own are among them, as ``extra.NAME``.
+    Custom inputs are included as ``extra.NAME``.
     """
     names = [field.name for field in fields(tokens) if field.name not in {*ON_CPU, "extra"}]
     values = {name: value for name in names if (value := getattr(tokens, name)) is not None}

@@ -51,10 +51,10 @@ def subword_tokens(
 
 
 class VideoTextModel(PairModel):
-    """TACo's model (section 3.1): video tokens and text tokens as wide as the text encoder, and fusion scores of pairs.
+    """TACo's model (section 3.1): video and text tokens with the width of the text encoder, and fusion scores of pairs.
 
-    Each of ``settings.ADDITIONS`` may be added to it. With "standardise", the features' mean and standard deviation and
-    the linear layer together are one affine map, which starts out well scaled whatever extractor made the features.
+    Each of ``settings.ADDITIONS`` may be added to it. With "standardise", the features' mean and deviation and the
+    linear layer form one affine map, which is well scaled at the start for any extractor.
     """
 
     compiled_texts: Compiled | None = None
@@ -145,8 +145,8 @@ class VideoTextModel(PairModel):
     def compile_layers(self) -> None:
         """Compile the text encoder and all self-attention layers with torch.compile, for any length.
 
-        With a token head, the text encoder stays as it is: transformers takes a lock to return the first hidden states,
-        which torch.compile cannot.
+        With a token head, the text encoder is not compiled: transformers takes a lock to return the first hidden
+        states, which torch.compile cannot.
         """
         if not self.token_head:
             self.compiled_texts = Compiled(self._hidden_states)
@@ -186,7 +186,7 @@ class VideoTextModel(PairModel):
         return subword_tokens(inputs, encode, self.pooling)
 
     def _hidden_states(self, ids_PL: Tensor, mask_PL: Tensor | None) -> tuple[Tensor, ...]:
-        """Return the text encoder's output [P, L, D] and, for a token head, what goes into its first layer."""
+        """Return the text encoder's output [P, L, D] and, for a token head, the input of its first layer."""
         out = self.text_encoder(input_ids=ids_PL, attention_mask=mask_PL, output_hidden_states=self.token_head)
         # ToCo 4.2: "outputs of the embedding layer"
         return (out.last_hidden_state, out.hidden_states[0]) if self.token_head else (out.last_hidden_state,)

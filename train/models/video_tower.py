@@ -201,11 +201,11 @@ class VideoTower(MixedPrecision):
 
 
 def check_frames(frames: Profile, features: Profile, name: TowerName) -> None:
-    """Raise ``SettingError`` if the frames of a store are not those that a network takes.
+    """Raise ``SettingError`` if the frames of a store do not fit a network's input.
 
     Args:
         frames: The profile of the store.
-        features: That of the network's features.
+        features: Profile of the network's features.
         name: The network.
     """
     rate = ["fps"] if name.hub is not None and (name.hub.fps is not None or name.hub.is_whole) else []

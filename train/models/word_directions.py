@@ -1,8 +1,8 @@
-"""Directions that the words' vectors start from: for each word, that in which the rows that show it differ.
+"""Initial directions of the words' vectors: for each word, the direction of the feature vectors that show it.
 
-A clip's caption does not say which of its rows show a word. So each word chooses: rows are weighted by how well they
-fit the word so far, the word's direction becomes their mean, less that of the rows that it would choose of any clip,
-and so on. It starts with all rows the same.
+A clip's caption does not state which of its feature vectors show a word, so the choice is iterative. Vectors are
+weighted by their fit to the word's current direction. The new direction is their weighted mean, minus the same mean
+over random clips. At the start, all vectors have the same weight.
 
 Shape letters: B clips, M rows, K principal directions of rows, V words, P words of clips.
 """
@@ -20,9 +20,9 @@ from .closed_form import MIN_VARIANCE, principal_directions
 PENALTY = 0.05
 """Added to the variance of each principal direction, in mean variances."""
 SWEEPS, SHARPNESS = 5, 2.0
-"""How often words choose rows, and how strictly: rows have variance 1 in each principal direction."""
+"""Number of iterations, and sharpness of the weights: vectors have variance 1 in each principal direction."""
 MAX_OTHER_CLIPS = 200
-"""Clips of which a word chooses rows to see what it would choose of any clip."""
+"""Number of random clips for a word's mean over any clip."""
 PAIRS_AT_ONCE, WORDS_AT_ONCE = 1024, 256
 
 

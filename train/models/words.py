@@ -30,7 +30,7 @@ SENTENCES_AT_ONCE = 256
 LEFT_OVER = 0.1
 """Scale of the numbers of vectors that no direction sets."""
 MAX_SOLVED_WORDS = 8192
-"""Upper limit of the words whose vectors are solved. Their covariances take 0.5 GB, two or three times."""
+"""Maximum number of words whose vectors are solved. Their covariances take two to three times 0.5 GB."""
 
 
 class SolvedBag(nn.Module):
@@ -114,11 +114,12 @@ class SolvedBag(nn.Module):
 
 
 class WordPair(PairModel):
-    """A model whose texts are bags of words, and whose videos are bags of rows.
+    """A model of texts as bags of words, and of videos as bags of feature vectors.
 
-    Each word has a vector that is compared with each row, and a weight, which begins as the word's idf. How a caption
-    as a whole fits a whole clip is either solved (``SolvedBag``), or trained: then each word has a second vector, which
-    comes first; a text's are added up and compared with a linear layer on a clip's mean and maximum.
+    Each word has a vector, which is compared with each feature vector, and a weight, whose initial value is the word's
+    idf. The score of a whole caption and a whole clip is either solved (``SolvedBag``) or trained. If it is trained,
+    each word has a second vector, which is stored first. The sum over a text is compared with a linear layer on a
+    clip's mean and maximum.
     """
 
     traits: ClassVar[EncoderTraits] = ENCODERS["words"]
@@ -212,9 +213,9 @@ class WordPair(PairModel):
         return _mean_and_maximum(self.standardised(features_BMF), mask_BM)
 
     def encode_videos(self, features_BMF: Tensor, mask_BM: Tensor, lengths_B: Tensor | None = None) -> VideoTokens:
-        """Encode clips: a token for each row, and a vector of the mean and the maximum of all rows.
+        """Encode clips: a token for each feature vector, and a vector of their mean and maximum.
 
-        A solved vector is not needed while training, and is None then.
+        During training, a solved vector is not needed and is None.
         """
         x_BMF = self.standardised(features_BMF)
         if self.training and self.dropout:

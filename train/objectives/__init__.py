@@ -1,7 +1,7 @@
-"""The objectives that a model can be trained with, one file each.
+"""The training objectives, one file each.
 
 An objective is a loss with its settings. To add one, write its file and add its row here; CONTRIBUTING.md has an
-example. Formulas of papers stand in ``train/losses/``, as functions of tensors. Objectives of one's own come from their
+example. Formulas of papers are in ``train/losses/``, as functions of tensors. Custom objectives are loaded from their
 modules by name (``storage/common/plugins.py``).
 """
 
@@ -42,13 +42,13 @@ DEFAULT_OBJECTIVE = "taco"
 
 
 def objectives() -> dict[str, type[Objective]]:
-    """Return {name: objective} of all objectives: the built-in ones, and those that were loaded from own modules."""
+    """Return {name: objective}: the built-in ones, and loaded custom ones."""
     own = {plugin.text: plugin.value for plugin in loaded_plugins("objectives")}
     return OBJECTIVES | {name: objective for name, objective in own.items() if name not in OBJECTIVES}
 
 
 def objective_problem(value: Any) -> str | None:
-    """Return why a value of somebody's own module is no objective, or None."""
+    """Return the reason why a custom value is not an objective, or None if it is."""
     if not isinstance(value, type) or not issubclass(value, Objective):
         return "is no objective; expected a subclass of vlalign.train.objectives.base.Objective"
     if value.__module__.startswith("vlalign."):
@@ -71,9 +71,9 @@ def objective_problem(value: Any) -> str | None:
 
 
 COMMON_SETTINGS = (DataSettings, ModelSettings, OptimizationSettings, ValidationSettings)
-"""The settings that every run has besides those of its objective."""
+"""The settings of every run, in addition to its objective's settings."""
 
 
 def objective_for(task: str) -> str | None:
-    """Return the objective whose runs alone can be asked a task, and can be asked nothing else; None if others can."""
+    """Return the only objective for a task, whose runs have no other task; None if there are others."""
     return next((name for name, objective in OBJECTIVES.items() if objective.task == task), None)

@@ -95,7 +95,7 @@ class CmcmObjective(Objective):
         return self.modules_of(TokenSizes(width, width, width), num_labels)
 
     def modules_of(self, sizes: TokenSizes, num_labels: int) -> ObjectiveModules:
-        """Make them for an encoder whose texts and clips have tokens of different widths."""
+        """Make the modules for an encoder whose texts and clips have tokens of different widths."""
         from ..models.base import ObjectiveModules
         from ..models.codebook import CodebookParts, SharedCodebook
 

@@ -61,7 +61,7 @@ class FusionObjective(Objective):
 
     @property
     def idf_counts(self) -> str:
-        """Which captions the IDF of a token of interest counts, one of ``IDF_COUNTS``; "tag" if no loss reads it."""
+        """Captions counted in the IDF of a token of interest, one of ``IDF_COUNTS``; "tag" if no loss uses it."""
         return self.idf if "token" in self.loss_names else "tag"
 
     def over_pairs(self, terms: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:

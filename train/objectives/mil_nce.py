@@ -59,7 +59,7 @@ class MilNceObjective(Objective):
         }
 
     def text_vectors(self, model: PairModel, texts: TextTokens) -> Tensor:
-        """Return the texts' summaries as they are."""
+        """Return the texts' summaries unchanged."""
         return texts.sentence_BD
 
     def video_vectors(self, model: PairModel, videos: VideoTokens) -> Tensor:

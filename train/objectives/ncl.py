@@ -23,7 +23,7 @@ MIN_TEMPERATURE = 0.01
 
 @dataclass(frozen=True, kw_only=True)
 class NclObjective(Objective):
-    """NCL Eq. 4 with the similarities of Eq. 12, or, without ``normalized_loss``, with those of Eq. 1."""
+    """NCL Eq. 4 with the similarities of Eq. 12 or, without ``normalized_loss``, of Eq. 1."""
 
     name: ClassVar[str] = "ncl"
     description: ClassVar[str] = "contrastive loss with normalised retrieval probabilities (NCL, Eq. 4)"
@@ -65,7 +65,7 @@ class NclObjective(Objective):
         )
 
     def temperature_of(self, model: PairModel) -> float:
-        """Return the temperature that the model has learned, or that of the settings."""
+        """Return the model's learned temperature, or the settings' temperature."""
         return _learned(model).temperature if self.learned_temperature else self.temperature
 
     def compute_loss(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:

@@ -43,7 +43,7 @@ class SegmentationObjective(Objective):
             raise SettingError("losses", self.losses, f"{self.name} has one term; expected all")
 
     def make_examples(self, source: ExampleSource) -> Examples:
-        """Read windows of videos whose rows have labels."""
+        """Read windows of videos with labelled feature vectors."""
         from ..data.examples import SegmentExamples
 
         return SegmentExamples(source)

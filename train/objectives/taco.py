@@ -74,7 +74,7 @@ class TacoObjective(FusionObjective):
         return {stage: weights[stage] for stage in self.loss_names}
 
     def compute_loss(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
-        """Return TACo Eq. 6's terms, or those of them that ``losses`` names (Table 3)."""
+        """Return the terms of TACo Eq. 6 that ``losses`` names (Table 3); all by default."""
         from ..losses import cascade_scores
         from .batch import best_matches
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TocoObjective(FusionObjective):
-    """ToCo Eq. 3, and the loss of what finds the hard videos ("another contrastive loss", section 3.3)."""
+    """ToCo Eq. 3, and the loss of the network that finds hard videos ("another contrastive loss", section 3.3)."""
 
     name: ClassVar[str] = "toco"
     description: ClassVar[str] = "L + lambda L^t with hard negative videos (ToCo, Eq. 3)"
@@ -90,7 +90,7 @@ class TocoObjective(FusionObjective):
         return videos.mean_BD
 
     def late_scores(self, fused: FusionScores, token_weights_PN: Tensor) -> dict[str, Tensor]:
-        """Return f, and f^t summed over the tokens of interest by their weights."""
+        """Return f, and f^t summed over the tokens of interest with their weights."""
         token_PN = _token_scores(fused)
         weighted_PN = token_weights_PN[:, : token_PN.shape[1]] * token_PN
         return {"fusion": fused.pair_P, "fusion_token": weighted_PN.sum(dim=1)}

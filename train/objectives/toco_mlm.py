@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TocoMlmObjective(TocoObjective):
-    """ToCo Eq. 3 with the loss of masked subwords in the place of L^t; a score is f alone.
+    """ToCo Eq. 3 with a loss of masked subwords instead of L^t; a score is f alone.
 
     Some subwords of each caption are masked (``models.masked_words``). The fusion layers see the masked caption beside
     its own clip, and a head predicts what they are. The other losses see the whole caption.
@@ -60,7 +60,7 @@ class TocoMlmObjective(TocoObjective):
 
 
 def _masked_loss(model: PairModel, batch: Batch) -> Tensor:
-    """Return this process's share of the cross entropy, whose mean over the processes is that over masked subwords."""
+    """Return this process's share of the cross entropy, whose mean over processes is over masked subwords."""
     import torch
     import torch.nn.functional as F
 

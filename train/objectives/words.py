@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 SOLVED_SCALE = 15.0
-"""Scale of the solved score, where no weights are chosen: about that of words and rows."""
+"""Scale of the solved score if no weights are chosen: about the scale of words and feature vectors."""
 BAGS = {
     "solved": "canonical correlations of words and clips, solved before training",
     "trained": "by a contrastive loss of its own",

@@ -69,7 +69,7 @@ SEARCH_SECONDS = 20.0
 MISSING_HEADER = "Moments-Missing"
 """Header of an export: the number of moments that are not in it."""
 SOURCE_HEADER, SECONDS_HEADER = "Picture-Source", "Picture-Seconds"
-"""Headers of a picture."""
+"""Headers of a frame's response."""
 UPLOAD_SECONDS = 30.0
 """Time limit for the content of a request to arrive."""
 MAX_UPLOADS, MAX_UPLOADS_OF_ADDRESS = 16, 2
@@ -80,10 +80,10 @@ MAX_ID_CHARACTERS = 4096
 MAX_FOLDERS, MAX_FOLDER_CHARACTERS = 200, 4096
 MAX_EXAMPLES, MAX_EXAMPLE_CHARACTERS = 20, MAX_ID_CHARACTERS + 50
 UPLOADED = "picture:"
-"""Begins the example that is a picture which was uploaded to this page."""
+"""Prefix of an example image that was uploaded to this page."""
 
 UPLOAD_BODY = {"requestBody": {"required": True, "content": {"image/*": {}, "application/octet-stream": {}}}}
-"""Of the API's description: the bytes of an image file."""
+"""Part of the API's description: the bytes of an image file."""
 
 QueryText = Annotated[str, Query(min_length=1, max_length=2000)]
 VideoId = Annotated[str, Query(min_length=1, max_length=MAX_ID_CHARACTERS)]
@@ -157,7 +157,7 @@ def video_filters(
     caption: CaptionText = None,
     caption_language: Language = None,
 ) -> VideoFilters:
-    """Return the filters of videos, which are parameters of several addresses; an empty text is none."""
+    """Return the filters of videos, which several addresses take as parameters; an empty text is no filter."""
     longest = math.inf if max_seconds is None else max_seconds
     texts = (text or None for text in (folder, since, until, caption, caption_language))
     return VideoFilters(split or None, has_caption, min_seconds, longest, *texts)
@@ -167,7 +167,7 @@ Filters = Annotated[VideoFilters, Depends(video_filters)]
 
 
 class OpenFileResponse(FileResponse):
-    """A response with a file that is open already, or a range of it, so that nobody can replace it after its check."""
+    """A response with a file that is already open, or a range of it: the file cannot be replaced after its check."""
 
     def __init__(self, descriptor: int, path: Path, media_type: str, headers: Mapping[str, str]) -> None:
         """Take the file's descriptor, which is closed after the response. Windows opens the file by its name again."""
@@ -195,11 +195,11 @@ class PageDataset:
 
     @classmethod
     def of(cls, search: Search, library: VideoLibrary) -> "PageDataset":
-        """Return a data set with what the page tells about it."""
+        """Return a data set with the facts that the page shows about it."""
         facts = VideoFacts(search, library.split_of, library.videos)
         try:
             folders = facts.folders[:MAX_FOLDERS]
-        except UserError:  # the next sync says what is wrong with its record
+        except UserError:  # the next sync reports the problem of its record
             folders = []
         about = DatasetResponse(
             name=search.encoder.dataset.name,
@@ -290,7 +290,7 @@ class PageDataset:
 
 
 class NothingYet(Exception):
-    """No video of the data set was read yet. The message says how far it is."""
+    """No video of the data set was read yet. The message reports the progress."""
 
 
 def selected_dataset(request: Request, name: DatasetName = None) -> PageDataset:
@@ -350,13 +350,13 @@ def make_app(searches: Sequence[Search], access: Access) -> FastAPI:
 
 @asynccontextmanager
 async def _life(app: FastAPI) -> AsyncIterator[None]:
-    """Remove what the page kept when the server ends, which a stopped command may do without further ado."""
+    """Remove the page's stored files when the server ends, even if the command was stopped."""
     yield
     remove_kept(app)
 
 
 def remove_kept(app: FastAPI) -> None:
-    """Remove the files that a page kept: clips, and pictures that were sent."""
+    """Remove the files that a page stored: clips and uploaded images."""
     app.state.pictures.close()
     app.state.clips.close()
 
@@ -525,8 +525,10 @@ def _add_searches(app: FastAPI) -> None:
         group: Group = None,
         fold: Fold = True,
     ) -> Response:
-        """Return the moments that a search finds as a file: a list, a file of an editor, or a contact sheet. Chapters
-        and subtitles of several videos come as a ZIP. Files are named without their folders."""
+        """Return the moments that a search finds as a file: a list, a file of an editor, or a contact sheet.
+
+        Chapters and subtitles of several videos come as a ZIP. Files are named without their folders.
+        """
         examples = [_example(request, dataset.search, text) for text in like]
         with one_search():
             videos = filters.videos(dataset.facts)
@@ -574,7 +576,7 @@ def _add_searches(app: FastAPI) -> None:
 
 
 def _example(request: Request, search: Search, text: str) -> ExampleQuery:
-    """Return what an example of a client means. It is never the path of a file."""
+    """Return the example of a client's text, which is never the path of a file."""
     span = parse_span(text, search.has_video)
     if not text.startswith(UPLOADED) or search.has_video(span.video_id):
         return span

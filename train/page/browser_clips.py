@@ -16,13 +16,13 @@ from .concurrency import Busy, one_at_a_time
 MAX_CACHED_CLIPS = 40
 """Each has some megabytes."""
 MAX_WAITING = 8
-"""More requests are refused at once, so that searches and thumbnails are still answered."""
+"""Maximum number of waiting requests. More are refused, which leaves searches and thumbnails responsive."""
 CUT_SECONDS = 20.0
 """Time limit for cutting a clip."""
 
 
 class ClipError(Exception):
-    """A clip could not be cut. The message says why."""
+    """A clip could not be cut. The message gives the reason."""
 
 
 def sandbox_lacks() -> tuple[str, ...]:

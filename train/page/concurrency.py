@@ -17,14 +17,14 @@ WAIT_SECONDS = 20.0
 LOOK_SECONDS = 0.1
 """A thread that waits looks so often whether its client is still there."""
 GONE_STATUS = 499
-"""Status of a response that nobody reads."""
+"""Status of a response to a client that has disconnected."""
 
 
 class Busy(Exception):
-    """Too much is asked for at once. The message is for the person who asked."""
+    """There are too many requests. The message is for the client."""
 
     def __init__(self, requests: str) -> None:
-        """Take what the requests are called, such as "searches"."""
+        """Create the error for requests of a kind, such as "searches"."""
         super().__init__(f"too many {requests} at once; try again")
 
 
@@ -33,18 +33,22 @@ _GONE: ContextVar[threading.Event | None] = ContextVar("_GONE", default=None)
 
 
 def client_gone() -> threading.Event | None:
-    """Return what is set once the client of this request is gone; None outside of a queued request that is watched."""
+    """Return an event that is set when the client of this request disconnects; None outside of a watched, queued
+    request.
+    """
     return _GONE.get()
 
 
 class AddressQueue:
-    """A dependency of routes that lets each address do few things at a time. Requests that wait occupy no thread.
+    """A route dependency that limits each address's simultaneous requests. Waiting requests occupy no thread.
 
     A request whose client closes its connection leaves the queue. If it is being answered, ``client_gone`` is set.
     """
 
     def __init__(self, requests: str, at_once: int = 1) -> None:
-        """Take what the requests are called, such as "searches", and how many of an address are answered at once."""
+        """Create a queue for requests of a kind, such as "searches", with a limit of simultaneous ones for each
+        address.
+        """
         self._requests, self._at_once = requests, at_once
         self._places: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._num_waiting: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Pictures that a person gives as examples: kept for a while in a private folder, and decoded in the sandbox only."""
+"""Example images from visitors: stored for a while in a private folder, and decoded only in the sandbox."""
 
 import contextlib
 import hashlib
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
     from ...extract.videos.frames import FrameReader
 
 MAX_PICTURES = 32
-"""The picture that was used longest ago makes room for a new one."""
+"""Maximum number of images; a new one replaces the least recently used one."""
 DECODE_SECONDS = 10.0
-"""Time limit for decoding a picture."""
+"""Time limit for decoding an image."""
 ID_CHARACTERS = 32
 
 
 class ExamplePictures:
-    """Holds the latest pictures in a folder that only its user can open, and that is removed at the end.
+    """Stores the latest images in a folder that only its user can open, and removes it at the end.
 
-    The name of a file is a hash of its content; nothing that was sent chooses it.
+    The name of a file is a hash of its content; visitors cannot choose it.
     """
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="vlalign-pictures-")
         self._path = os.path.realpath(self._folder.name)
         self._jpegs: OrderedDict[str, bytes] = OrderedDict()
-        """{id: the picture as a small JPEG}"""
+        """{id: the image as a small JPEG}"""
         self._adding, self._changing = threading.Lock(), threading.Lock()
 
     @cached_property
@@ -46,14 +46,14 @@ class ExamplePictures:
         return FrameReader()
 
     def add(self, content: bytes) -> str:
-        """Keep a picture; return its id. The same content has the same id.
+        """Store an image; return its id. The same content has the same id.
 
         Args:
             content: The bytes of an image file.
 
         Raises:
-            UserError: It is no image that can be decoded, or it cannot be kept, as on a full disk.
-            Busy: Too many pictures are sent at once.
+            UserError: The image cannot be decoded, or cannot be stored, for example on a full disk.
+            Busy: Too many images are sent at once.
         """
         picture = hashlib.sha256(content).hexdigest()[:ID_CHARACTERS]
         with one_at_a_time(self._adding, "pictures"):
@@ -68,7 +68,9 @@ class ExamplePictures:
         return picture
 
     def _kept(self, path: Path, content: bytes) -> bytes:
-        """Write the file of a picture, and return it as JPEG. No file is left if that fails: nothing would count it."""
+        """Write the file of an image, and return it as JPEG. After a failure no file remains, since it would not be
+        counted.
+        """
         try:
             path.write_bytes(content)
             return self._reader.jpeg(path, 0.0, wait_seconds=DECODE_SECONDS, folders=[self._path])[1]
@@ -83,19 +85,19 @@ class ExamplePictures:
             raise
 
     def path(self, picture: str) -> Path:
-        """Return the file of a picture, as it was sent.
+        """Return the file of an image, as uploaded.
 
         Raises:
-            NotFound: There is no such picture, or not any more.
+            NotFound: There is no such image, or it was removed.
         """
         self.jpeg(picture)
         return self._file(picture)
 
     def jpeg(self, picture: str) -> bytes:
-        """Return a picture as JPEG of at most 640 px a side.
+        """Return an image as JPEG of at most 640 px a side.
 
         Raises:
-            NotFound: There is no such picture, or not any more.
+            NotFound: There is no such image, or it was removed.
         """
         jpeg = self._used(picture)
         if jpeg is None:
@@ -103,11 +105,11 @@ class ExamplePictures:
         return jpeg
 
     def without_paths(self, message: str) -> str:
-        """Return a message in which each file of a picture is called "the picture"."""
+        """Replace the path of each image in a message with "the picture"."""
         return re.sub(rf"{re.escape(self._path)}/[0-9a-f]{{{ID_CHARACTERS}}}\.jpg", "the picture", message)
 
     def close(self) -> None:
-        """Remove all pictures."""
+        """Remove all images."""
         if "_reader" in self.__dict__:
             self._reader.close()
         self._folder.cleanup()

@@ -1,6 +1,6 @@
-"""Search results that a visitor of the page takes along: as files of lists and editors, and as clips.
+"""Downloads of search results from the page: lists, files for editors, and clips.
 
-They have the names of files without their folders, since a visitor may be somebody else.
+They contain file names without folders, since a visitor may be a stranger.
 """
 
 import io
@@ -43,7 +43,7 @@ CUT_TYPES = {".mp4": "video/mp4", ".mov": "video/quicktime", ".mkv": "video/x-ma
 
 
 class CutError(Exception):
-    """A clip could not be cut. The message says why."""
+    """A clip could not be cut. The message gives the reason."""
 
 
 class PageExports:

@@ -30,17 +30,18 @@ MAX_PROBLEMS = 20
 """Lines on the page; the terminal has all."""
 
 BEGIN_OF_PATH = r"(?<![\w/.)~-])"
-"""What may precede a path."""
+"""Text that may precede a path."""
 END_OF_NAME = r"[/:;,'\")]|$"
-"""What may follow the path of a folder, so that it is not the beginning of another one."""
+"""Text that may follow the path of a folder, which excludes longer names with the same beginning."""
 PATH = re.compile(BEGIN_OF_PATH + r"""(?:/(?=\S)|\.\./|~/|[A-Za-z]:\\)|(?<=:)/(?=[^/\s])|file:/""")
-"""Where a path begins that is none in a folder which the page names."""
+"""The start of a path that is in none of the folders named by the page."""
 
 ELSEWHERE = "a problem outside of these folders; the terminal says which"
 
 REFRESH_SECONDS, REFRESH_SHARE = 120.0, 0.05
-"""In a long extraction, the search is opened again with what is there so far: no more often than this, and in no more
-than this share of the time."""
+"""During a long extraction, the search is reopened with the current features: at most this often, and in at most this
+share of the time.
+"""
 STOP_SECONDS = 3.0
 """Time that a sync has to end at its next step; then the program ends without it."""
 
@@ -51,7 +52,7 @@ class _Ended(Stopped):
 
 @dataclass(frozen=True)
 class _State:
-    """The work of the thread, and what went wrong."""
+    """The thread's current work, and its last error."""
 
     state: Literal["idle", "working", "failed"]
     what: str
@@ -89,7 +90,7 @@ class FolderSync:
         self._settings, self._source, self._searched = settings, source, searched
         self._features = ",".join(settings.extraction().store_names)
         self._opened_from: SearchedFiles | None = None
-        """Of the search that the page has; None if it has none."""
+        """The files of the page's search; None without a search."""
         self._every_seconds = every_seconds
         self._names = {**folders, str(settings.folder.path.absolute()): settings.folder.name}
         longest_first = sorted(self._names, key=len, reverse=True)
@@ -104,7 +105,7 @@ class FolderSync:
         self._thread: threading.Thread | None = None
 
     def first_search(self) -> Search | None:
-        """Open the search before the thread starts, with what is there; return None if no video was read yet.
+        """Open the search before the thread starts, with existing features; return None if no video was read yet.
 
         Raises:
             UserError: It cannot be opened, as without an index that the sync is about to make.
@@ -127,7 +128,7 @@ class FolderSync:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the sync at its next step, and wait for it a little. The next sync goes on from there."""
+        """End the sync at its next step, and wait briefly for it. The next sync resumes there."""
         self._ending.set()
         if self._thread is not None:
             self._thread.join(STOP_SECONDS)
@@ -155,7 +156,7 @@ class FolderSync:
 
     @property
     def why_nothing_yet(self) -> str:
-        """Why nothing can be found before the first search was opened."""
+        """Reason why nothing can be found before the first search is open."""
         state = self._state
         if state.state == "working":
             return f"videos are being read; {self._shown(state.what)}"
@@ -204,16 +205,16 @@ class FolderSync:
                 self._change("failed", f"the last sync failed; {again}", [*failures, *warnings])
 
     def _show(self, result: SyncResult, before: SyncResult | None) -> None:
-        """Show what is new on the terminal."""
+        """Print new results on the terminal."""
         show_messages(result, before)
         if result.changed:
             say(f"{self._settings.folder.path}: {summary(result)}")
 
     def _refresh(self, *, with_index: bool) -> None:
-        """Open the search again and hand it on, if it was opened from other files than those that are there.
+        """Reopen the search and pass it to the page, if its files have changed.
 
         Args:
-            with_index: Bring the index up to date before: a search itself adds only what is little.
+            with_index: Update the index first: a search itself adds only small changes.
         """
         started = time.monotonic()
         try:
@@ -253,7 +254,7 @@ class FolderSync:
         """Take the progress of a sync."""
         self._end_in_time(at)
         if at.what == EXTRACTING and not at.ended and time.monotonic() > self._next_refresh:
-            with contextlib.suppress(UserError, OSError):  # the end of the sync says what is wrong
+            with contextlib.suppress(UserError, OSError):  # the end of the sync reports the problem
                 self._refresh(with_index=True)
         doing = f"{at.what} {self._features}" if at.what == EXTRACTING else at.what
         if at.unit == "bytes":

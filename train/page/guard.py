@@ -34,7 +34,7 @@ RESPONSE_HEADERS = {
 
 @dataclass(frozen=True)
 class Upload:
-    """What an address takes as content."""
+    """The content that an address accepts."""
 
     what: str
     """Such as "an image"."""
@@ -46,7 +46,7 @@ class Upload:
 
     @property
     def too_large(self) -> str:
-        """What is said of content with more bytes."""
+        """Message for larger content."""
         return f"the content is too large; expected {self.what} of at most {self.max_bytes // 1_000_000} MB"
 
 
@@ -63,8 +63,9 @@ class Access:
     """The clients that may send requests."""
 
     hosts: Sequence[str]
-    """Names by which a browser may call this server, without the port; all if empty. A page of somebody else that makes
-    its own name point here (DNS rebinding) sends another one."""
+    """Names by which a browser may address this server, without the port; all if empty. A stranger's page whose name
+    points here (DNS rebinding) sends another name.
+    """
     token: str | None = None
     """Secret that a request must know; None for a server of one user's machine."""
     port: int = 0
@@ -158,7 +159,7 @@ def _refuse_upload(headers: Headers, upload: Upload) -> Response | None:
 
 
 def _refused(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
-    """Return an answer as the API gives them, so that the page shows what was expected."""
+    """Return a refusal in the form of the API, with a message for the page."""
     return JSONResponse({"detail": detail}, status, headers)
 
 

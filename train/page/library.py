@@ -52,7 +52,7 @@ class VideoLibrary:
         every = (caption.caption for captions in self._captions.values() for caption in captions)
         short = [text for text in every if len(text) <= MAX_SUGGESTION_CHARACTERS]
         self.suggestions = list(dict.fromkeys(short[index] for index in evenly(len(short), MAX_SUGGESTIONS)))
-        """Short captions, as examples of what can be asked."""
+        """Short captions, as examples of queries."""
 
     @property
     def by_id(self) -> Mapping[str, VideoRecord]:
@@ -79,7 +79,7 @@ class VideoLibrary:
         return next((caption.caption for caption in self._captions.get(video_id, [])), None)
 
     def file_path(self, video_id: str) -> str:
-        """Return the absolute path of a video's file as the list names it; empty if there is none on this machine."""
+        """Return the absolute path of a video's file, as listed; empty if it is not on this machine."""
         video = self._videos.get(video_id)
         return "" if video is None or video.url else self.dataset.video_file(video)
 
@@ -113,7 +113,7 @@ class VideoLibrary:
         return descriptor, path, MEDIA_TYPES[Path(self._videos[video_id].path).suffix.lower()]
 
     def clip(self, video_id: str, start_seconds: float, end_seconds: float) -> Path:
-        """Return the file of a clip that browsers play (WebM) of any video on this machine.
+        """Return the file of a clip (WebM, for all browsers) of any video on this machine.
 
         Raises:
             NotFound: There is no such video, its file is gone or may not be served, or no clip can be made of it.
@@ -129,8 +129,9 @@ class VideoLibrary:
             raise NotFound(f"no clip of this video: {error}") from None
 
     def _opened(self, video_id: str) -> tuple[int, Path, AllowedFolders]:
-        """Open the file of a video under the root or in a folder that the user named; return its descriptor, where it
-        lies after all links, and the folders."""
+        """Open the file of a video under the root or in an allowed folder; return its descriptor, real path and the
+        folders.
+        """
         video = self._videos.get(video_id)
         if video is None:
             raise NotFound("no such video in this data set")

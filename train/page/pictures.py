@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MAX_CACHED_FRAMES, MAX_CACHED_BYTES = 4_000, 64 << 20
 """A frame has about 40 kB."""
 MAX_WAITING = 8
-"""More requests are answered with thumbnails, so that searches are still answered."""
+"""Maximum number of waiting requests. More are answered with thumbnails, which leaves searches responsive."""
 DECODE_SECONDS = 10.0
 """Time limit for decoding a frame."""
 RETRY_SECONDS = 60.0
@@ -31,7 +31,7 @@ Key = tuple[Path, int, float]
 
 
 class FrameError(Exception):
-    """A frame could not be decoded. The message says why."""
+    """A frame could not be decoded. The message gives the reason."""
 
 
 @dataclass(frozen=True)

@@ -13,21 +13,22 @@ from ..search.caption_index import FILE_NAME as CAPTION_INDEX
 from ..search.index import index_folder
 
 SYNC_FILES = "files.jsonl", "removed.jsonl"
-"""Of the record, what a page reads: times of the files, and videos that are left out. A change of the followed folders
-changes these two also."""
+"""Files of the record that a page reads: file times, and removed videos. A change of the synchronised folders also
+changes these.
+"""
 FileIdentity = tuple[str, int, int, int]
 """Path, inode, size and time of the last change."""
 
 
 @dataclass(frozen=True)
 class SearchedFiles:
-    """The files behind a search, told apart without reading them."""
+    """The files behind a search, identified without reading them."""
 
     inputs: frozenset[FileIdentity | str]
     """List of videos, record of the sync, captions; and shards of features, by their paths alone: a shard is never
     changed, and one of a server is another file once it was fetched."""
     index: frozenset[FileIdentity]
-    """What is made from these."""
+    """Files of the index."""
 
     @classmethod
     def of(cls, dataset: DatasetFolder, features: Sequence[str], model: str) -> "SearchedFiles":

@@ -1,4 +1,4 @@
-"""The videos of a data set for a page without a query: the newest first, as far as it is known when they were made."""
+"""The videos of a data set for a page without a query, the newest first if their times are known."""
 
 from collections.abc import Collection, Sequence
 
@@ -15,10 +15,10 @@ class VideoList:
     """The videos that are searched, in the order in which the page shows them."""
 
     def __init__(self, search: Search, library: VideoLibrary) -> None:
-        """Order the videos: of a data set that follows folders, those whose files changed last come first."""
+        """Order the videos. If the data set follows folders, the last changed files come first."""
         self._encoder, self._video_ids = search.encoder, search.index.video_ids
         self._lost: frozenset[str] = frozenset()
-        """Those whose features are gone, as far as they were asked for."""
+        """Known videos whose features are missing."""
         dataset, times = search.encoder.dataset, np.zeros(0, np.int64)
         try:
             with refuse_unreadable(sync_folder(dataset) / "files.jsonl", "times that no file has", REMEDY):

@@ -1,1 +1,1 @@
-"""Complete configurations of a training, and those of the papers."""
+"""Complete configurations of trainings, including the papers'."""

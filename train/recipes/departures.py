@@ -1,7 +1,7 @@
-"""Departures of recipes from their papers, for people who read our figures beside the papers'.
+"""Departures of recipes from their papers, for comparing our figures with the papers'.
 
 ``departure_data`` has a JSON file for each paper: its name as ``paper``, and ``departures``, a list of objects with the
-fields of ``Departure``. What concerns one table only is in the table's suite (``comparison/suite_data``).
+fields of ``Departure``. Departures of a single table are in its suite (``comparison/suite_data``).
 """
 
 import re
@@ -23,7 +23,7 @@ PLACE = re.compile(r"\b(sections?|appendix|appendices|Eq\.|Tables?|Figures?) [\d
 
 @dataclass(frozen=True, kw_only=True)
 class Departure:
-    """A point in which our figures are not those of a paper's method."""
+    """A difference between our computation and a paper's method."""
 
     paper: str
     place: str
@@ -59,7 +59,7 @@ def read_departures(paper: str, listed: Iterable[Mapping[str, Any]]) -> tuple[De
 
 @lru_cache(maxsize=1)
 def all_departures() -> tuple[Departure, ...]:
-    """Return those of all papers, in the order of the files."""
+    """Return the departures from all papers, in the order of the files."""
     files = [read_json(path) for path in sorted(FOLDER.glob("*.json"))]
     return tuple(departure for about in files for departure in read_departures(about["paper"], about["departures"]))
 
@@ -75,13 +75,13 @@ def departures_of(recipes: Iterable[str]) -> tuple[Departure, ...]:
 
 
 def in_order(departures: Iterable[Departure]) -> tuple[Departure, ...]:
-    """Return departures by kind: what is done otherwise, what was chosen, what is missing."""
+    """Return departures by kind: changes, choices, missing parts."""
     kinds = list(KINDS)
     return tuple(sorted(departures, key=lambda departure: kinds.index(departure.kind)))
 
 
 def recipe_note(recipe: str) -> str | None:
-    """Return a line that says in how many points a recipe departs from its paper; None if it does in none."""
+    """Return a line with the number of a recipe's departures from its paper; None if there are none."""
     if not (found := departures_of([recipe])):
         return None
     paper = found[0].paper

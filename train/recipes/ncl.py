@@ -1,8 +1,8 @@
-"""NCL: section 4 and appendices B and C; and CLIP4Clip, whose rows are beside NCL's in its tables.
+"""NCL: section 4 and appendices B and C; and CLIP4Clip, which NCL's tables include.
 
-Both tune the two towers of CLIP on frames. What NCL's appendix leaves to CLIP4Clip is that of its code. Steps are
-counted as there: each of 4 GPUs (ActivityNet: 8) has its share of the captions, and skips a last batch that is not
-full.
+Both tune the two towers of CLIP on frames. Settings that NCL's appendix leaves to CLIP4Clip are taken from its code.
+Steps are counted in the same way: each of 4 GPUs (ActivityNet: 8) has its share of the captions, and skips a last batch
+that is not full.
 """
 
 from .train_config import Recipe

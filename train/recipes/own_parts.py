@@ -1,5 +1,4 @@
-"""Objectives and encoders of one's own that settings name: what the user names is loaded, what a file names only if its
-module is trusted."""
+"""Load custom objectives and encoders: if the user names them, or if a file does and their module is trusted."""
 
 import difflib
 from collections.abc import Iterable, Mapping
@@ -23,13 +22,13 @@ from ..settings import ENCODERS, encoder_problem
 from .train_config import TrainConfig
 
 GROUPS = {"objective": "objectives", "encoder": "encoders"}
-"""{setting that may name a part of one's own: the part's group of plugins}"""
+"""{setting that may name a custom part: the part's group of plugins}"""
 BUILT_IN: Mapping[str, Mapping[str, object]] = {"objective": OBJECTIVES, "encoder": ENCODERS}
 PROBLEMS = {"objective": objective_problem, "encoder": encoder_problem}
 
 
 def load_named(settings: Mapping[str, Any], modules_in: str = "") -> dict[str, Any]:
-    """Return settings of the user's, in which own parts are loaded and stand by their names.
+    """Load the custom parts of the user's settings; return the settings with their names.
 
     Args:
         settings: Settings by name. "objective" and "encoder" may be the names of built-in parts, ``MODULE:NAME``, names
@@ -98,10 +97,10 @@ def plugins_of(config: TrainConfig) -> dict[str, Plugin]:
 
 
 def facts_of_plugins(config: TrainConfig) -> dict[str, PluginFacts]:
-    """Return what a run records of its own parts; empty if it has none."""
+    """Return the facts about custom parts that a run records; empty if it has none."""
     return {setting: facts_of_plugin(plugin) for setting, plugin in plugins_of(config).items()}
 
 
 def sent_plugins(config: TrainConfig) -> list[tuple[str, str, str]]:
-    """Return what ``load_in_child`` takes in another process."""
+    """Return the argument of ``load_in_child`` for another process."""
     return [(setting, plugin.text, plugin.folder) for setting, plugin in plugins_of(config).items()]

@@ -127,7 +127,7 @@ def are_frames(features: str) -> bool:
 
 
 def _without_tower(groups: str) -> str:
-    """Return a recipe's groups of parameters without those of its video tower and of the layer behind it."""
+    """Return a recipe's parameter groups without the groups of its video tower and of the layer after it."""
     return ";".join(group for group in groups.split(";") if not group.startswith(TOWER_PARAMETERS))
 
 

@@ -28,8 +28,9 @@ COMPONENTS: dict[str, type[Settings]] = {
     "model": ModelSettings,
     "data": DataSettings,
 }
-"""{component: its settings}, besides the objective's. All names differ, so that a command, a recipe and ``run.json``
-need no component's name. The order is that of the settings in ``run.json`` and in the names of runs."""
+"""{component: its settings}, besides the objective's. All names differ, and a command, a recipe and ``run.json`` need
+no component's name. The order is that of the settings in ``run.json`` and in the names of runs.
+"""
 OF_RUN = {"objective": str, "recipe": str, "init": str}
 """{setting of no component: its type}"""
 Recipe = Mapping[str, Any]
@@ -248,7 +249,7 @@ def settings_of_others(settings: Mapping[str, Any]) -> list[str]:
 
 
 def refuse_ignored(config: TrainConfig, written: Mapping[str, Any]) -> None:
-    """Raise ``SettingError`` for a setting that somebody wrote, and that changes nothing.
+    """Raise ``SettingError`` for an explicit setting that has no effect.
 
     Args:
         config: The configuration with these settings.

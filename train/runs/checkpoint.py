@@ -66,7 +66,7 @@ def save_state(folder: Path, state: RunState) -> None:
 
 
 def load_state(folder: Path, state: RunState) -> None:
-    """Restore what ``save_state`` wrote: model, optimizer, step, best validation and order.
+    """Restore the state that ``save_state`` wrote: model, optimizer, step, best validation and order.
 
     Raises:
         UserError: The file is of a run with other settings or data, or is damaged.
@@ -127,13 +127,13 @@ OPTIONAL_PARTS = (
     ("own.", "own."),
     ("video_tower.", "video_tower."),
 )
-"""(prefix of a part's tensors, prefix of what shows that a model has it)"""
+"""(prefix of a part's tensors, prefix of tensors that show that a model has it)"""
 
 
 def load_init(folder: Path, model: PairModel) -> None:
     """Load the model of the run in ``folder`` into a new one, as far as both have the same parts.
 
-    Fusion layers, a codebook, a head or an objective's own module that only one of them has stay as they are, or are
+    Fusion layers, a codebook, a head or an objective's own module that only one of them has are not changed, or are
     skipped. The queue of queries is never loaded.
 
     Raises:

@@ -22,7 +22,7 @@ TEXT_FOLDER = "text_encoder"
 VIDEO_FOLDER = TOWER_FOLDER
 """The description of the network that makes features out of frames, if the run tunes one."""
 IDF_FILE = "idf.parquet"
-"""The IDF table of an exported run; other runs read that of their data set."""
+"""The IDF table of an exported run; other runs use their data set's."""
 CARD_FILE = "README.md"
 """The card of an exported run."""
 LABELS_FILE = "labels.json"

@@ -27,7 +27,7 @@ HINTS = {"features": "vlalign-extract", "captions": "vlalign-preprocess"}
 """{folder of a data set: the command that makes it}"""
 MAX_SHOWN_CHARACTERS = 100
 MAX_FILE_BYTES = 1 << 30
-"""Of a run's file besides its model; word vectors are the largest, with some 100 MB."""
+"""Maximum size of a run's file, except its model; word vectors are the largest, with some 100 MB."""
 """Number of shown characters of a text that no run has as its name."""
 
 
@@ -58,7 +58,7 @@ def find_run(root: Path, dataset: str | None, name: str | None) -> Path:
 
 
 def _last_known(folders: Sequence[Path]) -> Path:
-    """Return the last folder whose run can be read."""
+    """Return the last folder with a readable run."""
     while True:
         try:
             read_run(folders[-1])
@@ -120,7 +120,7 @@ def run_in(dataset: Path | str | None, run: Path | str | None) -> Path:
 
 
 def named_folder(run: Path | str) -> Path:
-    """Return a run's folder so that its last part is its name, which "." and ".." do not have.
+    """Return a run's folder with its real name as the last part, which "." and ".." lack.
 
     Raises:
         UserError: It is named "hf:ORG/NAME", and the hub has no such run.
@@ -154,7 +154,7 @@ def named_dataset(root: Path, name: str | None, run: Path, having: str) -> Path 
 
 
 def beside(run: Path, name: str, root: Path) -> Path:
-    """Return the folder of a data set beside that of a run, or under ``root`` for an exported run."""
+    """Return the folder of a data set beside a run's, or under ``root`` for an exported run."""
     own = own_dataset(run, read_run(run))
     return DatasetFolder(root if own is None else own.root, name).path
 
@@ -195,14 +195,14 @@ def choose_dataset(
 
 
 def own_dataset(folder: Path, about: Mapping[str, Any]) -> DatasetFolder | None:
-    """Return the data set of the run in ``<root>/<dataset>/runs/<run>``; None for an exported run, wherever it lies.
+    """Return the data set of the run in ``<root>/<dataset>/runs/<run>``; None for an exported run, in any folder.
 
     Args:
         folder: The run's folder.
         about: ``run.json``.
 
     Raises:
-        UserError: The run lies elsewhere.
+        UserError: The run is elsewhere.
     """
     if is_exported(about):
         return None
@@ -242,7 +242,7 @@ MAX_NAME_BYTES = 255
 def changed_settings(config: TrainConfig) -> dict[str, Any]:
     """Return the settings that differ from the run's recipe: {name: value}.
 
-    Those of ``SETTINGS_WITH_A_PLACE`` are not among them.
+    Settings in ``SETTINGS_WITH_A_PLACE`` are not included.
     """
     recipe = RECIPES.get(config.recipe, {})
     defaults = default_settings(type(config.objective))
@@ -265,7 +265,7 @@ def _text(value: Any) -> str:
 
 
 def default_run_name(config: TrainConfig, init: Path | None, *, seed: str | None = None) -> str:
-    """Return the name of the folder of a run that was not given one.
+    """Return the default name of a run's folder.
 
     It begins with the objective, or with the recipe if that is not the data set's usual one. Settings that differ from
     the recipe are part of it, and the first digits of the SHA-256 of modules of one's own.
@@ -306,7 +306,7 @@ def old_idf_note(path: Path) -> str:
 
 
 def idf_of_run(folder: Path, own: DatasetFolder | None) -> Path:
-    """Return the IDF table of a run: that of the captions that it was trained on, whatever it is asked about.
+    """Return the IDF table of a run's own training captions, for any evaluated data set.
 
     Args:
         folder: The run's folder.
@@ -316,7 +316,7 @@ def idf_of_run(folder: Path, own: DatasetFolder | None) -> Path:
 
 
 def sha256_of_run_files(folder: Path, about: Mapping[str, Any]) -> dict[str, str]:
-    """Return the SHA-256 of what a run's scores depend on besides its model: its settings, and files by their names.
+    """Return {name: SHA-256} of a run's settings and files, other than its model, that affect its scores.
 
     Args:
         folder: The run's folder.

@@ -47,7 +47,7 @@ def is_hub_run(name: Path | str) -> bool:
 
 
 def hub_run(name: str) -> Path:
-    """Return the folder of an exported run of the hub; a line says which revision it is.
+    """Return the folder of an exported run of the hub, and print its revision.
 
     The hub is asked for the newest revision, and its cache on this machine is used if it cannot be reached.
 

@@ -36,7 +36,7 @@ class Run:
 
     folder: Path
     dataset: DatasetFolder
-    """The data set that the run is asked about: its own, or another one."""
+    """The data set for evaluation or search: the run's own, or another one."""
     stores: Stores
     """Stores of that data set."""
     about: dict[str, Any]
@@ -95,7 +95,7 @@ def open_run(
 def load_scorer(
     folder: Path, about: Mapping[str, Any], stores: Stores, device_name: str = "auto"
 ) -> tuple[Scorer, list[str]]:
-    """Load the model of a finished run, with what turns texts and clips into its tokens; return it with its labels.
+    """Load the model of a finished run with its input pipeline; return it and its labels.
 
     Args:
         folder: The run's folder.
@@ -197,7 +197,7 @@ def plan_model(
     num_labels: int = 0,
     video_tower: "VideoTower | None" = None,
 ) -> ModelPlan:
-    """Return what the model of a run is made of.
+    """Return the plan of a run's model.
 
     Args:
         config: The run's settings.

@@ -25,7 +25,7 @@ from .load import load_scorer
 from .run_json import exported_stores, find_run_stores, read_run, score_weights
 
 Video = Mapping[str, ArrayLike | VideoFeatures]
-"""{features: rows [T, F]}, or what ``extract_video`` and ``Store.get`` return, whose rows have times."""
+"""{features: vectors [T, F], or the result of ``extract_video`` or ``Store.get``, whose vectors have times}"""
 
 
 @dataclass(frozen=True)

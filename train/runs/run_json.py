@@ -1,4 +1,4 @@
-"""A run's JSON files: what it was made from, its settings and its result. Imports nothing heavy.
+"""A run's JSON files: its sources, settings and results. Heavy imports are deferred.
 
 Files are not trusted: each value that is used is checked for its type.
 """
@@ -38,7 +38,7 @@ STORE_FIELDS = ("features", "profile_hash", "weights", "weights_sha256", "origin
 RENAMED_SETTINGS = {"held_out": "validation_share", "average": "ema_decay"}
 """{name of a setting in runs of earlier versions: its name now}"""
 SETTINGS_BEFORE = {"idf": "tag", "density_vectors": "centered", "bag": "trained"}
-"""{setting that runs of earlier versions do not have, and whose default is another one now: what they did}"""
+"""{setting that runs of earlier versions lack, and whose default has changed: its earlier behaviour}"""
 MAX_LOSS_TERMS = 64
 """Upper limit of the terms of a loss."""
 
@@ -54,9 +54,9 @@ class _OptionalInputs(TypedDict, total=False):
     init: InitFacts
     recordings: StoreFacts
     extra: list[StoreFacts]
-    """The stores of inputs of one's own."""
+    """The stores of custom inputs."""
     plugins: dict[str, PluginFacts]
-    """The objective and the encoder, if they are one's own."""
+    """The objective and the encoder, if they are custom."""
 
 
 class RunInputs(_OptionalInputs):
@@ -79,10 +79,10 @@ def open_run_stores(dataset: DatasetFolder, config: TrainConfig) -> Stores:
 
 
 def find_run_stores(dataset: DatasetFolder, run_name: str, about: Mapping[str, Any]) -> Stores:
-    """Open the stores of a data set that have the features of a run, whatever their folders are called.
+    """Open a data set's stores of the features of a run, whatever the names of their folders.
 
-    A store has them if its profile and the SHA-256 of its weights are those that the run was trained on. The folder
-    that is called as at the training is looked at first.
+    A store has them if its profile and the SHA-256 of its weights equal the run's. The folder with the name from
+    training is tried first.
 
     Args:
         dataset: The data set.
@@ -142,7 +142,7 @@ def has_features(store: Store, wanted: Mapping[str, str]) -> bool:
 
 
 def is_exported(about: Mapping[str, Any]) -> bool:
-    """Return whether ``run.json`` is that of an exported run, which has no data set of its own."""
+    """Return whether ``run.json`` is of an exported run, which has no data set of its own."""
     return "exported" in about
 
 
@@ -186,7 +186,7 @@ def describe_inputs(
 
 
 def describe_software() -> dict[str, str]:
-    """Return the versions of Python and of what a run's numbers depend on."""
+    """Return the versions of Python and of the packages that affect a run's results."""
     versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers", "numpy")}
     return {"vlalign": package_version()} | versions | {"python": platform.python_version()}
 
@@ -207,14 +207,14 @@ def save_run(folder: Path, config: TrainConfig, inputs: RunInputs, result: dict[
 
 
 class UnknownRun(UserError):
-    """A run whose settings this version does not know: it is of another version, or of an objective of one's own."""
+    """A run with unknown settings, from another version or with a custom objective."""
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """Return what ``run.json`` says.
+    """Return the content of ``run.json``.
 
     Raises:
-        UserError: It cannot be read, or the folder has something that is neither file nor folder.
+        UserError: It cannot be read, or the folder has an entry that is neither file nor folder.
     """
     for path in folder.rglob("*"):  # libraries open some of them by name
         check_regular(path)
@@ -309,7 +309,7 @@ def check_run(about: Any) -> None:
 
 
 def _check_exported(about: Mapping[str, Any]) -> None:
-    """Raise ``ValueError`` if the profiles of an exported run are not those of its features."""
+    """Raise ``ValueError`` if an exported run's profiles do not match its features."""
     exported, inputs = about["exported"], about["inputs"]
     if not isinstance(exported, dict) or not isinstance(profiles := exported.get("profiles"), list):
         raise ValueError("exported.profiles is not a list")
@@ -329,7 +329,7 @@ def _check_exported(about: Mapping[str, Any]) -> None:
 
 
 def read_config(about: Mapping[str, Any]) -> TrainConfig:
-    """Return the configuration in what ``run.json`` says.
+    """Return the configuration in ``run.json``.
 
     Raises:
         UnknownRun: The objective or a setting does not exist.
@@ -411,7 +411,7 @@ def features_note(stores: Sequence[StoreOrigin]) -> str | None:
 
 
 def read_labels(folder: Path) -> list[str]:
-    """Return what a run can answer; empty if that is not one of a list.
+    """Return the answers or labels of a run; empty if it has no list of them.
 
     Raises:
         UserError: The file cannot be read.
@@ -449,7 +449,7 @@ def read_events(path: Path) -> list[dict[str, Any]]:
 def read_figures(folder: Path) -> tuple[dict[str, float], dict[str, float]]:
     """Return the figures of the step whose model a finished run saved, and those of its last step, as it logged them.
 
-    Without the log, there is only what ``run.json`` says of the best step.
+    Without the log, only the best step's figures in ``run.json`` are available.
 
     Raises:
         UserError: A file cannot be read.

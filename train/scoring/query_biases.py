@@ -1,4 +1,4 @@
-"""NCL's biases of candidates, from training queries instead of those that will be asked (section 3.4)."""
+"""NCL's biases of candidates, from training queries instead of the evaluation queries (section 3.4)."""
 
 import math
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ class DotProducts:
 
 
 class FittedBiases(NamedTuple):
-    """The biases of candidates, and what gives those of others the same measure."""
+    """The biases of candidates, and the weights that extend them to other candidates on the same scale."""
 
     bias_N: np.ndarray
     """float64 [N], in the unit of the similarity (NCL, Eq. 11)."""
@@ -83,11 +83,11 @@ def fit_biases(known: QueryRows, temperature: float) -> FittedBiases:
 
 
 def biases_of(known: QueryRows, log_weights_K: np.ndarray, temperature: float) -> np.ndarray:
-    """Return the biases [N] of candidates that ``fit_biases`` did not have, float64; of those that it had, the same.
+    """Return the biases [N] of new candidates, float64; for candidates of ``fit_biases``, the same biases.
 
     Args:
         known: Similarities of the same queries to these candidates.
-        log_weights_K: What ``fit_biases`` returned.
+        log_weights_K: Weights from ``fit_biases``.
         temperature: The same.
     """
     log_sums_N = torch.full((known.shape[1],), -math.inf, dtype=torch.float64)

@@ -33,7 +33,7 @@ TEXT_CHUNK, CLIP_CHUNK = 512, 64
 PAIR_CHUNK = 4096
 """Number of pairs that the fusion layers see at once."""
 TEXT_CHUNKS_IN_BANK, CLIP_CHUNKS_IN_BANK = 8, 64
-"""Number of chunks whose tokens are ready for the fusion layers at once. In memory, all clips are."""
+"""Number of chunks whose tokens are prepared for the fusion layers at once. For scores in memory, all clips are."""
 
 
 Item = TypeVar("Item")
@@ -505,7 +505,7 @@ def _join(chunks: Sequence[Tensor]) -> Tensor:
 
 
 def _join_extra(chunks: Sequence[VideoTokens] | Sequence[TextTokens]) -> Extra:
-    """Return the inputs of one's own that all chunks have."""
+    """Return the custom inputs that all chunks have."""
     names = [name for name in chunks[0].extra if all(name in chunk.extra for chunk in chunks)]
     parts = {name: [chunk.extra[name] for chunk in chunks] for name in names}
     return Extra({name: torch.cat(of) if of[0].ndim == 1 else _join(of) for name, of in parts.items()})
@@ -523,7 +523,7 @@ def join_videos(chunks: Sequence[VideoTokens]) -> VideoTokens:
 
 
 def join_texts(chunks: Sequence[TextTokens]) -> TextTokens:
-    """Return texts in chunks as one batch, padded to the longest, with what the fusion layers need."""
+    """Return texts in chunks as one batch, padded to the longest, with the inputs of the fusion layers."""
     types = [chunk.types_BND for chunk in chunks if chunk.types_BND is not None]
     wholes = [chunk.whole_BD for chunk in chunks if chunk.whole_BD is not None]
     return TextTokens(

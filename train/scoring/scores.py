@@ -9,7 +9,7 @@ import numpy as np
 from ...storage.common.progress import progress
 
 PART_SIZE = 1024
-"""Number of captions, or of clips, whose scores are ranked together."""
+"""Number of captions, or of clips, that are ranked together."""
 
 
 def parts_of(count: int, what: str, unit: str) -> Iterator[slice]:
@@ -82,7 +82,7 @@ class Shortlist(NamedTuple):
 
 
 class TotalScores(NamedTuple):
-    """Weighted sums of the stages. With a shortlist, both differ in what lies behind it."""
+    """Weighted sums of the stages. With a shortlist, the two directions differ after it."""
 
     by_caption: np.ndarray
     """float32 [num_captions, num_clips], for ranking clips by caption."""
@@ -124,7 +124,7 @@ class StageScores:
     stages: dict[str, np.ndarray]
     """{stage: float32 [num_captions, num_clips]}"""
     shortlist: Shortlist | None
-    """None: the fusion layers scored all pairs, or there are none. Late scores of other pairs are 0."""
+    """None if the fusion layers scored all pairs, or if there are none. Late scores of other pairs are 0."""
     queries: QuerySimilarities | None = None
     """None: the model has no queue of training queries."""
     vectors: Vectors | None = None

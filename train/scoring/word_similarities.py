@@ -1,4 +1,4 @@
-"""Scores of each word of a text over the time of a clip, for runs whose score compares words with rows."""
+"""Scores of each word of a text over the time of a clip, for runs that compare words with feature vectors."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple

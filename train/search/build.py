@@ -105,7 +105,7 @@ def build_index(
 
 
 def _remove_outdated(folder: IndexFolder, current: WindowIndex) -> bool:
-    """Rewrite shards of which less than half counts; remove them and those of which nothing does.
+    """Rewrite shards with less than half of current videos; remove these and shards without current videos.
 
     Returns:
         Whether a shard was removed.

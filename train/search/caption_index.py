@@ -33,7 +33,7 @@ from .moments import Moment, ScoreCurve
 from .query_checks import check_time, is_timed_out
 
 FILE_NAME = "said.sqlite"
-"""The file and its table have the names of earlier versions, so that they are not made again."""
+"""The file and its table keep the names of earlier versions: existing indexes stay valid."""
 FORMAT = 3
 TABLE = (
     "CREATE VIRTUAL TABLE said USING fts5("
@@ -42,7 +42,7 @@ TABLE = (
 """The tokenizer takes all that is not ASCII for letters."""
 ABOUT = "CREATE TABLE about(made_from TEXT, languages TEXT)"
 TABLES = {"about", "said", *(f"said_{part}" for part in ("config", "content", "data", "docsize", "idx"))}
-"""Tables of such a file: the two, and those that SQLite adds to the first."""
+"""Tables of such a file: the two tables, and those that SQLite adds for the second."""
 MIN_SCORE_SHARE = 0.5
 """A caption is found if it scores at least this share of the best one: below, it has only common words."""
 SQLITE_STEPS_PER_TIME_CHECK = 10_000
@@ -114,7 +114,7 @@ class CaptionIndex:
                 raise ValueError("its tables are not those of a caption index")
 
     def made_from(self) -> str:
-        """Return what ``open_caption_index`` recorded about the captions."""
+        """Return the description of the captions that ``open_caption_index`` recorded."""
         with self._refuse_damaged():
             [(made_from,)] = self._database.execute("SELECT made_from FROM about")
             return str(made_from)
@@ -136,9 +136,9 @@ class CaptionIndex:
         return CaptionTerms(self.languages)
 
     def has_content_words(self, query: str) -> bool:
-        """Return whether a query has more than stop words, which find no captions.
+        """Return whether a query has other words than stop words, which match no captions.
 
-        What is a stop word in one language of the captions only, counts as a content word if captions have it.
+        A stop word of only one of the captions' languages counts as a content word if captions contain it.
         """
         of_languages = self._terms.of_words(query).values()
         if not any(of_languages) or all(of_languages):
@@ -163,7 +163,7 @@ class CaptionIndex:
         min_score: float | None = None,
         excluded: CaptionSpans = NO_SPANS,
     ) -> Iterator[CaptionMatch]:
-        """Yield what ``find`` returns, without an end other than that of what fits.
+        """Yield the matches of ``find``, all of them.
 
         Args:
             query: Any text.
@@ -186,7 +186,7 @@ class CaptionIndex:
                 yield match
 
     def spans_with(self, text: str) -> CaptionSpans:
-        """Return the parts of videos whose captions have a content word of a text; none of a text without such words.
+        """Return the parts of videos whose captions have a content word of a text; none without content words.
 
         Args:
             text: Any text.
@@ -255,7 +255,7 @@ class CaptionIndex:
 
 
 def _any_of(terms: Sequence[str]) -> str:
-    """Return what SQLite's full-text search finds captions with one of some terms by."""
+    """Return an SQLite full-text query for captions with any of some terms."""
     return " OR ".join(f'"{term}"' for term in terms)
 
 
@@ -293,14 +293,14 @@ def open_caption_index(dataset: DatasetFolder, language: str | None = None) -> C
 
 
 def check_language(language: str) -> None:
-    """Raise ``SettingError`` for a language whose captions cannot be told from others."""
+    """Raise ``SettingError`` for a language whose captions cannot be recognised."""
     if language != DETECT and language not in LANGUAGES:
         known = ", ".join(sorted(LANGUAGES))
         raise SettingError("language", language, f"unknown; expected {DETECT}, which detects it, or one of {known}")
 
 
 def _language_in(made_from: str) -> str:
-    """Return the language that an index was made with; ``DETECT`` if it says none."""
+    """Return the language that an index was made with; ``DETECT`` if it is not recorded."""
     try:
         facts = json.loads(made_from)
     except ValueError:

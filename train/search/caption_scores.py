@@ -1,8 +1,8 @@
-"""The best scores that captions of the searched videos find: what tells a moment that fits from one that does not.
+"""The best scores of captions of the searched videos, used to decide whether a moment fits a query.
 
-Scores of two models cannot be compared, and a fixed limit fits none of them. So captions that the model was not trained
-with, whose videos are there, are searched for. A text whose best moment scores lower than those of nearly all of these
-captions is probably about something that is not there.
+Scores of two models cannot be compared, and no fixed threshold fits all models. Therefore captions of indexed videos
+that were not used for training are searched for. A text whose best moment scores lower than those of nearly all of
+these captions is probably about something that is not there.
 """
 
 import hashlib
@@ -85,7 +85,7 @@ def open_caption_scores(
         return ""
     about_captions = read_captions_about(folder.encoder.dataset.captions)
     if about_captions is None or about_captions.get("speech") or about_captions.get("text_in_frames"):
-        # what is spoken or written does not say what is seen
+        # the texts of transcripts do not describe the video
         return TOO_FEW_CAPTIONS
     captions = read_captions(folder.encoder.dataset.captions)
     about = [folder.key, is_normalised, captions.key, [shard.path.name for shard in index.shards]]
@@ -126,9 +126,9 @@ def search_for_captions(best_score: BestScore, texts: Sequence[str]) -> CaptionS
 
 
 def _held_out(captions: CaptionTable, encoder: SearchEncoder, index: WindowIndex) -> CaptionTable | None:
-    """Return captions that the model was not trained with, of videos of the index; None if they are too few.
+    """Return captions of indexed videos that were not used for training; None if they are too few.
 
-    Questions do not say what is seen, and do not count.
+    Questions do not describe the video and are excluded.
     """
     sample, videos = captions.take(evenly(len(captions), MAX_SAMPLED)), set(index.video_ids)
     chosen = [

@@ -1,4 +1,4 @@
-"""Terms: what a caption is found by. Words become stems without accents, scripts without spaces become bigrams.
+"""The search terms of captions. Words become stems without accents, scripts without spaces become bigrams.
 
 A caption and a query become terms in the same way, so that they can be compared. Stop words become none. In scripts
 without spaces, stop words are skipped in queries only: where they begin and end is less sure there.
@@ -30,7 +30,7 @@ MIN_STOP_WORDS, MIN_OTHER_STOP_WORDS = 2, 3
 """Different stop words by which most captions' language is told, and another one: "dog" alone is not Danish. Words of
 one letter tell nothing, since many languages have them."""
 MAX_CACHED_WORDS = 1 << 18
-"""Words whose terms are kept in memory, for each language: about 50 MB."""
+"""Number of words whose terms are cached for each language: about 50 MB."""
 
 STEMMERS = {
     "ar": "arabic",
@@ -79,7 +79,7 @@ CONTENT_WORDS = {
     "zh": "先生 马上 成年 加入 准备 眨眼 练习 移动 转动 战斗 高兴 安全 背靠背 并肩 并排 独自 巨大 第二",
     "ja": "ひと うち おけ",
 }
-"""{language: words of spaCy's list that a search looks for}: numbers, and what is seen or named."""
+"""{language: words of spaCy's stop list that a search uses}: numbers, and visible or named things."""
 MORE_STOP_WORDS = {
     "en": "gonna let oh okay yeah",
     "de": "ans aufs euer eure eurem euren eurer eures fürs hab mal tue tut unserem unseren unseres wieso wofür "
@@ -125,7 +125,7 @@ MAX_STOP_WORD = 16
 """Characters of the longest stop word that is looked for in such a run."""
 ASCII_WORD = re.compile("[a-z0-9]+")
 CONTRACTION = re.compile("n['\u2019]t\\b")
-"""As in "don't", whose stop words in spaCy's list are "do" and "n't"."""
+"""As in "don't", for which spaCy's list has the stop words "do" and "n't"."""
 APOSTROPHES = re.compile("['\u2018\u2019]")
 ACCENTS = re.compile("[\u0300-\u036f]+")
 LETTERS = str.maketrans({"ł": "l", "ø": "o", "đ": "d", "\u0131": "i", "æ": "ae", "œ": "oe"})
@@ -134,7 +134,7 @@ LETTERS = str.maketrans({"ł": "l", "ø": "o", "đ": "d", "\u0131": "i", "æ": "
 
 @lru_cache(maxsize=1)
 def _patterns() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
-    """Return what finds words, words and runs without spaces, and letters with their vowel signs and tone marks."""
+    """Return patterns for words, for words and runs without spaces, and for letters with vowel signs and tone marks."""
     marks = "".join(re.escape(chr(c)) for c in range(sys.maxunicode >> 4) if unicodedata.category(chr(c))[0] == "M")
     word = re.compile(f"[^\\W_](?:[^\\W_]|[{marks}])*")
     kinds = f"(?P<han>[{HAN}]+)|(?P<hiragana>[{HIRAGANA}][{HIRAGANA}{LONG_VOWEL}]*)|(?P<hangul>[{HANGUL}]+)"
@@ -226,7 +226,7 @@ class _WordTerms(dict[str, str]):
 
 
 class CaptionTerms:
-    """How captions and queries become terms, for captions in some languages."""
+    """Converts captions and queries to terms, for captions in some languages."""
 
     def __init__(self, languages: Sequence[str]) -> None:
         """Make what turns texts into terms.
@@ -259,7 +259,7 @@ class CaptionTerms:
         return cls([language for language, count in counts.most_common() if count >= min_count] or [expected])
 
     def language_of(self, texts: Sequence[str]) -> str:
-        """Return the language of a video's captions: one of those of all captions."""
+        """Return the language of a video's captions, one of the languages of all captions."""
         if len(self.languages) == 1:
             return self.languages[0]
         guess = guess_language(" ".join(texts), self.languages[0], self.languages)
@@ -348,7 +348,7 @@ def _terms_of_run(kind: str, run: str) -> list[str]:
 
 
 def _query_terms_of_run(kind: str, run: str, stops: Collection[str]) -> list[str]:
-    """Return the pairs of letters of a run without stop words, and letters that stand alone between these."""
+    """Return a run's pairs of letters without stop words, and single letters between stop words."""
     units = _patterns()[2].findall(run)
     in_stop = [run in stops] * len(run) if kind == "hangul" else _in_stop_words(run, stops)
     ends = list(accumulate(map(len, units)))

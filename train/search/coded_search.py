@@ -35,7 +35,7 @@ FORMAT = 1
 NUM_PROBES = 256
 """Lists that are searched."""
 MIN_CANDIDATES = 512
-"""Windows whose exact vectors are compared. Both: ``tests/benchmarks/README.md``."""
+"""Minimum number of windows whose exact vectors are compared. Both: ``tests/benchmarks/README.md``."""
 QUANTIZER_FILE = f"codebook{SUFFIX}"
 QUANTIZER_TYPES = {"lists": ("F32", 2), "pieces": ("F32", 3), "sample": ("F16", 2)}
 """{tensor: type, dimensions} of the quantizer's file, in the order of the fields of ``VectorQuantizer``."""
@@ -223,9 +223,9 @@ class CodeFolder:
         return file if file.about.get("codebook") == quantizer.digest else None
 
     def update(self, index: WindowIndex, parallel_map: ParallelMap = map) -> int:
-        """Make what is missing: the quantizer, and the codes of shards. Remove codes of shards that are gone.
+        """Make the missing quantizer and codes of shards. Remove codes of deleted shards.
 
-        What is written stays if the work is stopped.
+        Written files remain if the work is stopped.
 
         Returns:
             How many windows got codes.
@@ -344,7 +344,7 @@ class CodedSearch:
         return vectors @ self.query_D
 
     def percentiles(self, scores: np.ndarray) -> np.ndarray:
-        """Return for each score how many percent of all windows have a lower one, as a sample of them tells."""
+        """Return for each score the percentage of all windows with a lower one, estimated from a sample."""
         return percentiles(self._sorted, scores)
 
 

@@ -1,4 +1,4 @@
-"""Near-duplicates: videos of a data set whose vectors are nearly the same."""
+"""Near-duplicates: videos of a data set with nearly the same vectors."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -56,7 +56,7 @@ class TrainingTexts:
     """Divides their similarities to windows."""
 
     def similarities(self, vectors: np.ndarray) -> "DotProducts":
-        """Return their similarities [K, N] to vectors [N, D], which are computed as they are read."""
+        """Return the similarities [K, N] to vectors [N, D], computed while these are read."""
         import torch
 
         from ..scoring.query_biases import DotProducts
@@ -66,7 +66,7 @@ class TrainingTexts:
 
 
 class SearchEncoder(Protocol):
-    """Makes vectors of clips and of texts whose dot product says how well they fit."""
+    """Encodes clips and texts as vectors whose dot product is their similarity."""
 
     @property
     def dataset(self) -> DatasetFolder:
@@ -80,7 +80,7 @@ class SearchEncoder(Protocol):
 
     @property
     def description(self) -> str:
-        """The data set's name, and what else must be known about the search."""
+        """The data set's name, and other necessary facts about the search."""
         ...
 
     @property
@@ -139,7 +139,7 @@ class SearchEncoder(Protocol):
         ...
 
     def warnings(self, text: str) -> list[str]:
-        """Return what of a text the model does not know, or does not read, one line each."""
+        """Return the parts of a text that the model does not know or does not read, one line each."""
         ...
 
     @property
@@ -148,7 +148,7 @@ class SearchEncoder(Protocol):
         ...
 
     def training_texts(self) -> TrainingTexts | None:
-        """Return the texts whose biases are added to the scores of a text with windows; None for no biases."""
+        """Return the texts for biases of a text's scores with windows; None for no biases."""
         ...
 
 
@@ -219,7 +219,7 @@ class StoreEncoder:
         return made | {"texts": self.tower.preparation}
 
     def video_ids(self) -> list[str]:
-        """Return the videos of the store, without those that a sync removed."""
+        """Return the videos of the store, without removed ones."""
         return without_removed(self.dataset, self.store.video_ids())
 
     def duration_seconds(self, video_id: str) -> float:
@@ -231,7 +231,9 @@ class StoreEncoder:
         return stores_checksum([self.store], video_id)
 
     def encode_clips(self, clips: Sequence[Clip]) -> np.ndarray:
-        """Return a vector of length 1 for each clip: of the rows whose middle lies in it, else of the nearest row."""
+        """Return a vector of length 1 for each clip, from the feature vectors whose middle is in it, or else the
+        nearest.
+        """
         vectors = np.zeros((len(clips), self.store.profile.dimension), dtype=np.float32)
         for video_id in dict.fromkeys(clip.video_id for clip in clips):
             of_video = [index for index, clip in enumerate(clips) if clip.video_id == video_id]
@@ -304,12 +306,12 @@ def video_vector(video: VideoFeatures) -> np.ndarray:
 
 
 def image_features(store: Store, path: Path, weights: Path | None = None) -> VideoFeatures:
-    """Return the features of an image, made as those of a store were.
+    """Extract the features of an image in the same way as a store's.
 
     Args:
         store: The store.
         path: An image or a video.
-        weights: File or folder of the weights that made the store. None: where the extraction found them.
+        weights: File or folder of the weights that made the store. None for the place that the extraction recorded.
 
     Raises:
         UserError: The image or the weights cannot be read, or the store was imported.

@@ -77,7 +77,7 @@ def percentiles(sorted_scores: np.ndarray, scores: np.ndarray) -> np.ndarray:
 
 
 def finite(scores: np.ndarray) -> np.ndarray:
-    """Return scores with -inf in place of those that are no numbers."""
+    """Replace NaN scores by -inf."""
     return np.nan_to_num(scores, nan=-np.inf, neginf=-np.inf, posinf=-np.inf)
 
 

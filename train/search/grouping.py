@@ -55,7 +55,7 @@ def fold_similar(moments: Iterable[Moment], vector_of: Callable[[Moment], np.nda
     waiting: deque[tuple[int, list[Moment]]] = deque()
     """(place, the moment and its similar ones)"""
     groups: list[list[Moment]] = []
-    """Those of the moments that others are compared with; empty once they were yielded."""
+    """Groups of the moments that others are compared with; empty after they were yielded."""
     video_ids: list[str] = []
     captions: list[str | None] = []
     vectors = np.zeros((0, 0), np.float32)

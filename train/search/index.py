@@ -35,7 +35,7 @@ from .shot_windows import (
 )
 
 SEARCH_WINDOW_SECONDS = (4.0, 8.0, 16.0)
-"""Lengths of windows. Those of one length overlap by half."""
+"""Lengths of windows. Windows of one length overlap by half."""
 ROUNDING_SECONDS = 1e-6
 FORMAT = 1
 TYPES = {
@@ -150,7 +150,7 @@ def read_index_shard(path: Path) -> IndexShard:
 
 
 def _checked(path: Path, key: str, arrays: Mapping[str, np.ndarray]) -> IndexShard:
-    """Return a shard whose columns fit each other. Raises ``ValueError`` otherwise."""
+    """Return a shard after checking that its columns match. Raises ``ValueError`` otherwise."""
     vectors, spans, video, first = (arrays[name] for name in ("vectors", "spans", "video", "first"))
     num_videos, num_windows = len(arrays["checksums"]), len(vectors)
     if spans.shape != (num_windows, 2) or video.shape != (num_windows,) or first.shape != (num_videos + 1,):
@@ -175,11 +175,11 @@ class IndexState:
     """The difference between an index and the features that it should have been made from."""
 
     num_current: int
-    """Videos whose windows are there and current."""
+    """Number of videos with current windows."""
     missing: list[str]
     """Videos without current windows, sorted."""
     num_outdated: int
-    """Videos whose windows are of features that changed or are gone."""
+    """Number of videos whose features changed or were removed after their windows were made."""
     other: list[Path]
     """Shards that were made from another model or with other settings."""
 
@@ -262,7 +262,7 @@ class WindowIndex:
         return shard.spans[first : first + len(rows)], shard.vectors[first : first + len(rows)]
 
     def _ranges(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return for each video the first row of its windows and the one after their last: they lie together."""
+        """Return (first row, end) of each video's windows, which are contiguous."""
         first = np.flatnonzero(np.diff(self.video, prepend=-2))
         end = np.append(first[1:], len(self.video))
         live = self.video[first] >= 0
@@ -281,7 +281,7 @@ class WindowIndex:
         return self.halves_of(rows).astype(np.float32)
 
     def halves_of(self, rows: np.ndarray) -> np.ndarray:
-        """Return the vectors of some windows as they are stored, float16 [N, D]."""
+        """Return the stored vectors of some windows, float16 [N, D]."""
         vectors = np.zeros((len(rows), self.dim), dtype=np.float16)
         for chosen, shard, in_shard in self._by_shard(rows):
             vectors[chosen] = shard.vectors[in_shard]
@@ -320,7 +320,7 @@ def open_index_shards(folder: Path) -> list[IndexShard]:
 
 
 def remove_index_shards(paths: Sequence[Path]) -> None:
-    """Remove shards; those that are gone already do no harm."""
+    """Remove shards; missing ones are ignored."""
     for path in paths:
         remove_file(path, missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""The latest searches, kept open: the next page of one goes on where the page before ended."""
+"""The latest searches, kept open: the next page continues where the previous one ended."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from .moments import Moment
 
 MAX_LISTINGS = 4
-"""Searches that are kept open; the one that was used longest ago is closed."""
+"""Number of searches that are kept open; the least recently used one is closed."""
 MAX_MOMENTS = 20_000
 """Moments that they have computed, all together: an open search holds them, to know which windows overlap them. The
 latest search may have more."""
@@ -18,16 +18,16 @@ P = TypeVar("P")
 
 @dataclass
 class _Listing(Generic[P]):
-    """A search that can go on."""
+    """A search that can continue."""
 
     prepared: P
-    """What was computed before its first moment."""
+    """The state computed before its first moment."""
     later: Iterator[Moment]
-    """The moments behind ``kept``."""
+    """The moments after ``kept``."""
     start: int = 0
     """Number of moments before ``kept``."""
     kept: list[Moment] = field(default_factory=list)
-    """The page that was asked for last, since the next one may overlap it, and what was computed behind it."""
+    """The last requested page, which the next one may overlap, and the moments computed after it."""
 
     @property
     def end(self) -> int:
@@ -49,10 +49,10 @@ class Listings(Generic[P]):
         offset: int,
         count: int,
     ) -> tuple[P, list[Moment]]:
-        """Return some moments of a search, those that its whole list would have there, and what was prepared for it.
+        """Return (prepared state, moments of a part of a search's list).
 
         Args:
-            search: What tells the search from others.
+            search: Key of the search.
             prepare: Prepares the search; called if it is not open.
             begin: Begins what was prepared; called if the search is not open, or beyond ``offset``.
             offset: Number of moments to skip.
@@ -80,7 +80,7 @@ class Listings(Generic[P]):
 
     @staticmethod
     def _skip(listing: _Listing[P], offset: int) -> list[Moment]:
-        """Go beyond what is kept."""
+        """Skip to moments after ``kept``."""
         for _ in islice(listing.later, offset - listing.end):
             pass
         return []

@@ -11,7 +11,7 @@ from ...storage.common.terminal import one_line
 from .query_checks import SearchBy, check_time
 
 MAX_CAPTION_CHARACTERS = 60
-"""Of a caption in the table for the terminal."""
+"""Maximum length of a caption in the terminal's table."""
 SIMILAR_KEYS = ("video_id", "start_seconds", "end_seconds")
 OCCURRENCE_KEYS = ("start_seconds", "end_seconds", "best_seconds", "score")
 """Values of such moments in ``moment_values``."""
@@ -38,7 +38,7 @@ class ScoreCurve:
         return (self.start_seconds + self.end_seconds) / 2
 
     def part(self, start_seconds: float, end_seconds: float) -> "ScoreCurve":
-        """Return the windows whose middle lies between two times."""
+        """Return the windows whose middle is between two times."""
         inside = (self.center_seconds >= start_seconds) & (self.center_seconds <= end_seconds)
         return ScoreCurve(self.start_seconds[inside], self.end_seconds[inside], self.scores[inside])
 
@@ -157,7 +157,7 @@ def _overlap(moment: Moment, hit: Hit) -> bool:
 
 
 def moment_span(hit: Hit, curve: ScoreCurve) -> tuple[float, float]:
-    """Return where a moment begins and ends, in seconds.
+    """Return (start, end) of a moment in seconds.
 
     It has the window of the curve that is highest in the hit, and the windows next to it as long as they stay above
     half the height: the middle between that highest score and the median of the video. A hit that is the whole video,

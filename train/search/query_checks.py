@@ -1,6 +1,6 @@
-"""Queries: a text, a part of a video, or an image; the checks of their values; and the time that a search may take.
+"""Queries (a text, a part of a video, or an image), the checks of their values, and the time limit of a search.
 
-Imports nothing heavy, so that a command refuses a wrong query at once.
+Heavy imports are deferred: a command refuses an invalid query immediately.
 """
 
 import os
@@ -24,12 +24,12 @@ SearchBy = Literal["both", "video", "text"]
 """The sides of a video that a text is compared with: its vectors ("video"), its captions and subtitles ("text"), or
 both. Also the sides by which a moment was found."""
 SearchGroup = Literal["video"]
-"""What moments are grouped by."""
+"""Ways of grouping moments."""
 RERANK = 50
-"""Candidates that fusion layers score, if nothing else is asked for."""
+"""Default number of candidates that fusion layers score."""
 MAX_QUERY_CHARACTERS = 2000
 NUM_RESULTS = 5
-"""Moments that are returned, if nothing else is asked for."""
+"""Default number of results."""
 MAX_OFFSET = 100_000
 """Moments that can be skipped."""
 FIRST_YEAR = 1971
@@ -38,7 +38,7 @@ SPAN = re.compile(r"(?P<video_id>.+)@(?P<start>\d+(?:\.\d+)?)-(?P<end>\d+(?:\.\d
 _END_TIME: ContextVar[float | None] = ContextVar("_END_TIME", default=None)
 """Time limit of this thread's search, in seconds of the monotonic clock."""
 _CANCELLED: ContextVar[threading.Event | None] = ContextVar("_CANCELLED", default=None)
-"""Set once nobody waits for this thread's search any more."""
+"""Set when the client of this thread's search has disconnected."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ ExampleQuery = VideoSpan | Path
 
 
 def parse_example(text: str, has_video: Callable[[str], bool] = lambda _: False) -> ExampleQuery:
-    """Return what ``--like`` means.
+    """Parse the argument of ``--like``.
 
     >>> parse_example("cat@12.5-18", {"cat"}.__contains__)
     VideoSpan(video_id='cat', start_seconds=12.5, end_seconds=18.0)
@@ -89,11 +89,11 @@ def parse_span(text: str, has_video: Callable[[str], bool] = lambda _: False) ->
 
 
 class UnknownVideo(UserError):
-    """No video that is searched has this id. The message ends with what was expected in its place."""
+    """No searched video has this id. The message ends with the expected values."""
 
 
 class SearchTimeout(UserError):
-    """A search took longer than it may, or nobody waits for it any more."""
+    """A search exceeded its time limit, or its client has disconnected."""
 
 
 @contextmanager

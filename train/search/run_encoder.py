@@ -48,12 +48,12 @@ class RunEncoder:
             problem = f"{run.folder.name} is no run of objective ncl with --normalized-loss; omit it"
             raise SettingError("normalize", normalize, problem)
         self.normalization = usual if normalize is None else normalize
-        """How the scores of a text with windows are normalised: "ncl" or "none"."""
+        """Normalisation of a text's scores with windows: "ncl" or "none"."""
         self.run = run
         self._caching_scorer = CachingScorer.of(run.scorer)
         self._stores = run.features.stores
         self._extra = run.scorer.extra.stores
-        """Those of inputs of one's own."""
+        """The stores of custom inputs."""
 
     @property
     def dataset(self) -> DatasetFolder:
@@ -67,7 +67,7 @@ class RunEncoder:
 
     @property
     def description(self) -> str:
-        """The data set's name, and that of the run if it was trained on another one."""
+        """The data set's name, and the run's if it was trained on another one."""
         own = own_dataset(self.run.folder, self.run.about)
         if own is None:
             return f"{self.dataset.name} ({self.dataset.path}), with the exported run {self.name}"
@@ -95,7 +95,7 @@ class RunEncoder:
         return identity | ({"plugins": plugins} if plugins else {})
 
     def video_ids(self) -> list[str]:
-        """Return the videos that all stores of the run have, without those that a sync removed."""
+        """Return the videos in all stores of the run, without removed ones."""
         return without_removed(self.dataset, self.run.features.video_ids())
 
     def duration_seconds(self, video_id: str) -> float:
@@ -155,7 +155,7 @@ class RunEncoder:
 
     @property
     def trained_splits(self) -> frozenset[str]:
-        """The training split, of any data set: that of another one may be the same captions."""
+        """The training split, of any data set: another data set may have the same captions."""
         return frozenset({"train"})
 
     def training_texts(self) -> TrainingTexts | None:
@@ -197,7 +197,7 @@ class VideoTokenCache:
         self.num_bytes += _num_bytes(tokens)
 
     def evict(self) -> None:
-        """Remove the clips that were not asked for longest, until the rest is small enough."""
+        """Remove the least recently used clips until the rest is small enough."""
         while self.num_bytes > self.max_bytes:
             self.num_bytes -= _num_bytes(self._by_clip.popitem(last=False)[1])
 

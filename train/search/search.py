@@ -64,14 +64,15 @@ from .window_encoding import open_coded_index, open_index
 
 T = TypeVar("T")
 HITS_AT_ONCE = 256
-"""Windows that are looked at together: overlapping ones become one moment. The next windows come behind these, so that
-the first moments do not depend on how many are asked for."""
+"""Number of windows that are merged together: overlapping ones become one moment. Later windows are ranked after these:
+the first moments do not depend on the number of results.
+"""
 WITHOUT_WEIGHT = 0.75
-"""Share of the score of ``without`` that is subtracted from that of the query (``tests/benchmarks/README.md``)."""
+"""Share of the score of ``without`` that is subtracted from the query's score (``tests/benchmarks/README.md``)."""
 MAX_OCCURRENCES = 20
 """Moments of a video in a search that is grouped by video."""
 MAX_ALL = 1000
-"""Moments, or videos, that are returned if all are asked for, and it is not known which scores fit."""
+"""Maximum number of moments or videos if all are requested and there is no threshold for scores."""
 NO_CAPTION_WORDS = "no captions were searched: the text has {}; add what is said or seen"
 
 
@@ -98,13 +99,13 @@ class _Request:
 
     @property
     def listing(self) -> Hashable:
-        """The key of its whole list of moments: all but which part of the list is asked for."""
+        """The key of the whole list of moments: the request without the part of the list."""
         shown = tuple(_content_of(each) for each in self.examples)
         chosen = None if self.videos is None else frozenset(self.videos)
         return self.query, shown, self.like_weight, self.without, self.rerank, chosen, self.by, self.group, self.fold
 
     def check(self) -> None:
-        """Raise ``UserError`` for what cannot be asked for."""
+        """Raise ``UserError`` for invalid requests."""
         if self.without.strip() and not self.examples and not self.query.strip():
             raise SettingError("without", self.without, "needs a text or an example (like) to look for")
         if not self.examples or self.query.strip():
@@ -145,7 +146,7 @@ class _Query:
 
     @property
     def has_known_scale(self) -> bool:
-        """True if scores can be compared with those of captions, which are texts alone."""
+        """True if scores can be compared with captions' scores, which are for texts alone."""
         return self.candidates is not None and not self.examples and not self.without
 
 
@@ -767,12 +768,12 @@ def _examples_of(like: ExampleQuery | Sequence[ExampleQuery] | None) -> tuple[Ex
 
 
 def _content_of(example: ExampleQuery) -> Hashable:
-    """Return what tells an example from others: an image is another one once its file changed."""
+    """Return a key of an example: a changed image file is another image."""
     if isinstance(example, VideoSpan):
         return example
     try:
         about = example.stat()
-    except OSError:  # encoding it says what is wrong
+    except OSError:  # encoding it reports the problem
         return example, None
     return example, about.st_mtime_ns, about.st_size
 

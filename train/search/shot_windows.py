@@ -51,13 +51,13 @@ def plan_shot_windows(duration_seconds: float, cuts: np.ndarray) -> np.ndarray:
 
 
 def read_window_kind(folder: Path) -> WindowKind:
-    """Return which windows an index has: those that it was told to have last, else those of fixed lengths.
+    """Return the kind of windows of an index: the last one requested, or else windows of fixed lengths.
 
     Args:
         folder: Folder of the index.
 
     Raises:
-        UserError: The file that says it is damaged.
+        UserError: The file with the kind is damaged.
     """
     path = folder / FILE_NAME
     if not path.exists():

@@ -21,7 +21,7 @@ from .search import Search
 MAX_NAMED = 8
 """Folders that an error names."""
 MAX_PARTS = 2
-"""Parts that the name of a folder has at most, if it lies outside of the data set and of synchronised folders."""
+"""Maximum number of parts in a folder's name, if it is outside of the data set and of synchronised folders."""
 
 
 def splits_of_videos(captions: Iterable[Caption]) -> dict[str, str]:
@@ -82,7 +82,7 @@ class VideoFacts:
 
     @cached_property
     def folders(self) -> list[str]:
-        """Folders that videos lie in, and the folders of these, sorted."""
+        """Folders that contain videos, and their parent folders, sorted."""
         found = set()
         for folder in set(self.folder_of.values()):
             parts = folder.split("/") if folder else []
@@ -127,7 +127,7 @@ class VideoFacts:
 
     @property
     def languages(self) -> list[str]:
-        """Languages of the captions, that of most captions first."""
+        """Languages of the captions, the most frequent first."""
         captions = self.search.caption_index
         return [] if captions is None else list(captions.languages)
 
@@ -153,10 +153,10 @@ class VideoFacts:
 
 @dataclass(frozen=True)
 class VideoFilters:
-    """Which videos are searched."""
+    """Filters of the searched videos."""
 
     split: str | None = None
-    """Only videos whose first caption is in this split; None: any."""
+    """Only videos whose first caption is in this split; None for any."""
     has_caption: bool | None = None
     """Only videos with (True) or without (False) a known caption; None: both."""
     min_seconds: float = 0.0
@@ -164,7 +164,7 @@ class VideoFilters:
     max_seconds: float = float("inf")
     """Only videos at most as long."""
     folder: str | None = None
-    """Only videos whose files lie in this folder or in one of its folders (``VideoFacts.folder_of``)."""
+    """Only videos whose files are in this folder or a subfolder (``VideoFacts.folder_of``)."""
     since: str | None = None
     """Only videos whose files were changed on this day or later, such as "2026-01-31"."""
     until: str | None = None
@@ -215,10 +215,10 @@ class VideoFilters:
         return passing
 
     def warnings(self, facts: VideoFacts) -> list[str]:
-        """Return what the filters could not tell, a sentence each.
+        """Return a sentence for each fact that the filters could not determine.
 
         Args:
-            facts: What is known of the videos.
+            facts: Facts about the videos.
         """
         if self.since is None and self.until is None:
             return []
@@ -278,7 +278,7 @@ def _no_captions(facts: VideoFacts) -> str:
 
 
 def _shared_folder(folders: Collection[str]) -> str:
-    """Return the deepest folder that all of some lie in."""
+    """Return the deepest folder that contains all of the folders."""
     try:
         return os.path.commonpath(folders) if folders else ""
     except ValueError:  # of two drives
@@ -286,7 +286,7 @@ def _shared_folder(folders: Collection[str]) -> str:
 
 
 def _end_of(folder: str, shared: str) -> str:
-    """Return the end of a folder's path that may be shown, below a folder that it lies in."""
+    """Return the end of a folder's path, below a parent folder, that may be shown."""
     own = os.path.expanduser("~").rstrip("/")
     top = max((top for top in (shared, own) if f"{folder}/".startswith(f"{top.rstrip('/')}/")), key=len, default="")
     return "/".join([part for part in folder[len(top) :].split("/") if part][-MAX_PARTS:])

@@ -1,6 +1,6 @@
-"""NCL's biases of search windows: those of the training texts that a run saved (its section 3.4).
+"""NCL's biases of search windows, from the training texts that a run saved (its section 3.4).
 
-They depend on all windows together, so they are computed for a whole index, and stored beside its shards.
+They depend on all windows together. Therefore they are computed for a whole index and stored beside its shards.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from .index import IndexFolder, WindowIndex
 MAX_WINDOWS = 1 << 17
 """Up to so many windows have biases. With 16,384 training texts, computing them takes minutes."""
 MAX_WINDOWS_BY_SEARCH = 20_000
-"""Upper limit of the windows whose biases a search computes itself."""
+"""Maximum number of windows whose biases a search computes itself."""
 FORMAT = 1
 TYPES = {"bias": ("F64", 1), "log_weights": ("F64", 1)}
 """{tensor: type, dimensions}: the bias of each row of the index [W]; ``FittedBiases.log_weights_K`` [K]."""
@@ -36,7 +36,7 @@ class WindowBiases:
     log_weights_K: np.ndarray
 
     def of_vectors(self, vectors: np.ndarray) -> np.ndarray:
-        """Return the biases [N] of vectors [N, D] that are no windows, such as those of captions' times."""
+        """Return the biases [N] of vectors [N, D] that are not windows, for example of captions' times."""
         from ..scoring.query_biases import biases_of
 
         return biases_of(self.texts.similarities(vectors), self.log_weights_K, self.texts.temperature)
@@ -61,9 +61,9 @@ def fit_window_biases(texts: TrainingTexts, index: WindowIndex) -> WindowBiases:
 
 
 def open_window_biases(folder: IndexFolder, index: WindowIndex, max_windows: int = MAX_WINDOWS) -> WindowBiases | None:
-    """Open the biases of an index's windows, after computing them if that is little; None if the run has none.
+    """Open the biases of an index's windows; compute them if there are few windows. None if the run has none.
 
-    A line says which scores a search will have.
+    A printed line tells which scores a search uses.
 
     Args:
         folder: The index.

@@ -1,4 +1,4 @@
-"""Encoding the search windows of videos into the shards of an index, and opening an index with what it lacks."""
+"""Encode the search windows of videos into shards of an index, and open an index after adding missing windows."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -29,17 +29,17 @@ BATCH_WINDOWS = 1024
 
 @dataclass(frozen=True)
 class PlannedShard:
-    """Videos whose windows will be a shard."""
+    """Videos whose windows will form a shard."""
 
     video_ids: list[str]
     num_windows: int
 
 
 def add_videos(folder: IndexFolder, video_ids: Sequence[str]) -> None:
-    """Encode the windows of videos and write them as shards. What is written stays if the work is stopped.
+    """Encode the windows of videos and write them as shards. Written shards remain if the work is stopped.
 
     Args:
-        folder: Where the shards go.
+        folder: Folder of the shards.
         video_ids: Videos of the encoder.
     """
     _report_without_shots(folder, video_ids)
@@ -58,10 +58,10 @@ def add_videos(folder: IndexFolder, video_ids: Sequence[str]) -> None:
 def add_videos_in_parallel(
     folder: IndexFolder, video_ids: Sequence[str], source: SearchSource, parallel_map: ParallelMap
 ) -> None:
-    """Do what ``add_videos`` does, each shard in another process.
+    """Encode windows as ``add_videos`` does, each shard in another process.
 
     Args:
-        folder: Where the shards go.
+        folder: Folder of the shards.
         video_ids: Videos of the encoder.
         source: Opens the same encoder there.
         parallel_map: Calls a function with each shard, and yields the results.
@@ -83,7 +83,7 @@ def _add_shard(source: SearchSource, call: int, shard: PlannedShard) -> int:
 
 @lru_cache(maxsize=1)
 def _open_once(source: SearchSource, call: int) -> IndexFolder:
-    """Open the encoder once for each call of ``build_index``: processes that live on see what was added since."""
+    """Open the encoder once for each call of ``build_index``: long-lived processes then see new features."""
     del call
     return IndexFolder.of(source.open_encoder())
 
@@ -137,10 +137,10 @@ def _encode_batch(encoder: SearchEncoder, batch: dict[str, np.ndarray]) -> Itera
 
 
 def open_index(folder: IndexFolder) -> WindowIndex:
-    """Open the index for a search, after adding what is missing if that is little.
+    """Open the index for a search; add missing windows if they are few.
 
     Raises:
-        UserError: There is none, and too much is missing to be added now; or a shard is damaged.
+        UserError: There is no index or too many windows are missing, or a shard is damaged.
     """
     encoder, index = folder.encoder, folder.open()
     missing = index.state.missing
@@ -166,7 +166,7 @@ def open_index(folder: IndexFolder) -> WindowIndex:
 
 
 def open_coded_index(folder: IndexFolder, index: WindowIndex) -> CodedIndex | None:
-    """Open the codes of an index's windows; None if searches compare all of them. A note says so where it takes long.
+    """Open the codes of an index's windows; None if searches compare all windows. A note is printed if this is slow.
 
     Raises:
         UserError: A file of codes is damaged.

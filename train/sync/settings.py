@@ -24,7 +24,7 @@ from ...storage.stores.opening import feature_names, find_features
 DEFAULT_FEATURES = "s3d"
 """As ``vlalign-extract``."""
 EVERY_SECONDS = 60.0
-"""Time from the end of a sync to the next one, if nothing else is asked for."""
+"""Default time from the end of a sync to the next one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,7 @@ class SyncSettings(Settings):
 
 
 def _used_before(dataset: DatasetFolder) -> tuple[dict[str, str], dict[str, str]]:
-    """Return {store: encoder} and {store: weights} of the features that a data set has or that were asked for before.
+    """Return ({store: encoder}, {store: weights}) of a data set's features, existing or requested before.
 
     An encoder of a library is loaded only if this user named it on this machine: nothing in the data set's folder
     chooses a model.
@@ -131,7 +131,7 @@ def _used_before(dataset: DatasetFolder) -> tuple[dict[str, str], dict[str, str]
 
 
 def _remember(dataset: DatasetFolder, asked: ExtractionSettings) -> None:
-    """Keep what was typed in the user's own state. Profiles of one's own need ``--trust`` each time."""
+    """Store the user's arguments in the user's own state. Custom profiles need ``--trust`` each time."""
     known = {name: text for name, text in asked.encoders.items() if is_hub_name(text) or name in BUILT_IN}
     key = str(dataset.path.resolve())
     try:

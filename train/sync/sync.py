@@ -57,7 +57,9 @@ if TYPE_CHECKING:
 MAX_EXAMPLES = 3
 """Examples in a note."""
 SUBTITLE_PROBLEMS = "subtitles/problems"
-"""What ``made_from`` names the problems with subtitles, one a line: each sync says them, until the subtitles change."""
+"""Name in ``made_from`` of the problems with subtitles, one per line: each sync repeats them until the subtitles
+change.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +211,7 @@ def sync_videos(settings: SyncSettings, *, on_progress: Listener | None = None) 
 
 
 def followed_folders(settings: SyncSettings) -> list[str]:
-    """Return the folders that a sync would follow: those of the data set, and the new ones. The user allows these.
+    """Return the folders that a sync would follow: the data set's, and the new ones, which the user allows.
 
     Raises:
         UserError: One of the new folders cannot be used, or there is none at all.
@@ -256,7 +258,7 @@ def features_of_run(settings: SyncSettings, features: Sequence[str], run_name: s
 
 
 def search_source(extraction: ExtractionSettings, name: str) -> SearchSource:
-    """Return what opens a search of the features ``name`` that a sync extracts."""
+    """Return the source of searches with the features ``name`` that a sync extracts."""
     encoder, weights = extraction.encoders[name], extraction.chosen_weights.get(name)
     return SearchSource(
         dataset=extraction.folder.path,
@@ -298,7 +300,7 @@ def _compare(
     looks: Sequence[FolderLook],
     kept: Collection[str],
 ) -> Changes:
-    """Return what changed; the stores say what features were made from."""
+    """Return the changes; the stores tell which files the features were made from."""
     stores = [store for name in feature_names(dataset) if (store := find_features(dataset, name)) is not None]
 
     def source_of(video_id: str) -> str:
@@ -357,7 +359,7 @@ def _mount_now(look: FolderLook) -> str:
 def _extract(
     extraction: ExtractionSettings, changes: Changes, kept: Collection[str]
 ) -> tuple[Sequence[str], Sequence[str]]:
-    """Extract what features the videos lack; return the ids of those that have them now, and of those that failed."""
+    """Extract missing features; return the ids of videos that have them now, and of failed videos."""
     if not _lacks_features(extraction, changes, kept):
         return [], []
     result = extract_dataset(extraction)
@@ -406,9 +408,9 @@ def _transcribe(
     record: SyncRecord,
     problems: Problems,
 ) -> Sequence[str]:
-    """Transcribe the videos that can be reached and have no subtitles, if that is asked for; return their ids.
+    """Transcribe the reachable videos without subtitles, if requested; return their ids.
 
-    Nothing is loaded while the videos are those of the last time. What failed for good is said by each sync.
+    No model is loaded if the videos are unchanged. Each sync repeats permanent failures.
     """
     weights = settings.speech_weights()
     if weights is None:
@@ -461,7 +463,7 @@ def _read_subtitles(
 ) -> list[str]:
     """Prepare the subtitles beside the videos, if they changed; return notes.
 
-    What is wrong with subtitles that did not change is recorded, so that each sync can say it.
+    Problems of unchanged subtitles are recorded, and each sync repeats them.
     """
     from ...preprocess.prepare import prepare_subtitles
     from ...preprocess.settings import PreprocessingSettings
@@ -542,8 +544,7 @@ def _prune(dataset: DatasetFolder, record: SyncRecord, problems: Problems) -> li
 
 
 def _index(extraction: ExtractionSettings, record: SyncRecord, problems: Problems) -> list[str]:
-    """Make the search index of each kind of features anew where its videos or their features changed; return their
-    names."""
+    """Rebuild the search index of each kind of features whose videos or features changed; return their names."""
     from ..search.caption_index import open_caption_index
     from ..search.index import index_folder
 
@@ -574,7 +575,7 @@ def _build_index(extraction: ExtractionSettings, name: str) -> None:
     build_index(search_source(extraction, name))
 
 
-# What is said
+# Output
 
 
 def _skipped(looks: Sequence[FolderLook], changes: Changes) -> dict[str, str]:
@@ -585,7 +586,7 @@ def _skipped(looks: Sequence[FolderLook], changes: Changes) -> dict[str, str]:
 def _notes(
     dataset: DatasetFolder, looks: Sequence[FolderLook], changes: Changes, subtitles: Sequence["SubtitleFile"]
 ) -> list[str]:
-    """Return lines about what is not an error, with examples."""
+    """Return lines for notes that are not errors, with examples."""
     notes = []
     for look in looks:
         folders = {os.path.dirname(file.path) for file in look.files}

@@ -27,7 +27,7 @@ def sync_again_and_again(
     while True:
         try:
             result = sync_videos(settings, on_progress=on_progress)
-        except Exception as error:  # whatever one sync meets, those after it go on
+        except Exception as error:  # whatever happens in one sync, later ones continue
             yield error
         else:
             yield result
@@ -50,7 +50,7 @@ def why_failed(error: Exception) -> str:
 
 
 def show_messages(result: SyncResult, before: SyncResult | None) -> None:
-    """Show on the terminal what was not shown after the sync before, or by its extraction."""
+    """Print the messages that the previous sync, or its extraction, did not print."""
     said = set() if before is None else {*before.notes, *before.warnings}
     said |= {result.failure_line(video_id) for video_id in result.failed_now if video_id in result.failed}
     for line in result.notes:
@@ -62,7 +62,7 @@ def show_messages(result: SyncResult, before: SyncResult | None) -> None:
 
 
 def summary(result: SyncResult) -> str:
-    """Return one line about what was done."""
+    """Return a line that summarises the sync."""
     transcribed = f"{len(result.transcribed):,} transcribed, " if result.transcribed else ""
     returned = f", {len(result.returned):,} returned" if result.returned else ""
     pruned = f", {len(result.pruned):,} pruned" if result.pruned else ""

@@ -83,7 +83,7 @@ class ChosenColumns:
 
     by_meaning: ColumnByMeaning
     extra: Sequence[TableColumn]
-    """Columns of numbers without a known meaning, which are kept for objectives of the user's own."""
+    """Columns of numbers without a known meaning, available to custom objectives."""
 
 
 def plain_name(name: str) -> str:
@@ -94,9 +94,9 @@ def plain_name(name: str) -> str:
 
 
 def choose_columns(path: Path, table: UserTable, note: Note) -> ChosenColumns:
-    """Return what the columns are, and report columns with other names, those that are kept and those that are ignored.
+    """Return the meanings of the columns; report columns with other names, extra columns and ignored ones.
 
-    Of the columns without a known meaning, those that hold nothing but numbers are kept.
+    Columns without a known meaning are kept if they contain only numbers.
 
     Raises:
         UserError: A required column is missing, two columns have the same meaning, or a column that may hold times or
@@ -133,7 +133,7 @@ def choose_columns(path: Path, table: UserTable, note: Note) -> ChosenColumns:
 
 
 def _why_not_numbers(table: UserTable, column: TableColumn) -> str:
-    """Return why a column without a known meaning is not kept; empty if it is."""
+    """Return the reason why a column without a known meaning is not kept; empty if it is."""
     if not column.name.strip() or not is_text(column.name):
         return "it has no name"
     for where, row in table.rows:

@@ -16,7 +16,7 @@ class RowReader:
     """Makes captions of rows and counts how their splits were understood."""
 
     def __init__(self, columns: ChosenColumns, times: TimeReader, num_columns: int) -> None:
-        """Take what the columns are, the reader of their times, and the number of all columns."""
+        """Set the meanings of the columns, the reader of their times, and the number of all columns."""
         self.columns, self.extra, self.times, self.num_columns = columns.by_meaning, columns.extra, times, num_columns
         self.splits: Counter[tuple[str, str]] = Counter()
         """Counts (split as written, split as read)."""
@@ -26,7 +26,7 @@ class RowReader:
         """Return the caption in a row.
 
         Raises:
-            ValueError: The row cannot be used. The message says why.
+            ValueError: The row cannot be used. The message gives the reason.
         """
         if extra := [field for field in row[self.num_columns :] if field]:
             raise ValueError(f"{len(extra)} more fields than columns, expected captions with commas in double quotes")

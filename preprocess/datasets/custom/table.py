@@ -1,7 +1,7 @@
 """The rows of a user's table: text with unknown encoding and delimiter (CSV), JSON Lines, or Parquet.
 
-Whatever the file does not state and is inferred from its bytes is reported in one line. ``csv.Sniffer`` is not used: it
-mistakes letters in captions for delimiters.
+Properties inferred from the file's bytes are reported in one line. ``csv.Sniffer`` is not used: it mistakes letters in
+captions for delimiters.
 """
 
 import csv

@@ -23,14 +23,14 @@ class TimeReader:
     """Reads the times of one file and remembers how they were written."""
 
     def __init__(self, table: UserTable, columns: ColumnByMeaning) -> None:
-        """Look through all times of a table for a decimal point, which decides what a comma means."""
+        """Search all times of a table for a decimal point, which decides the meaning of a comma."""
         self.columns = {meaning: column for meaning, column in columns.items() if meaning in TIMES}
         values = (row[column.index] for _, row in table.rows for column in self.columns.values())
         texts = [value.strip() for value in values if isinstance(value, str)]
         self.has_points = any("." in text and NUMBER.fullmatch(text) for text in texts)
         self.counts: Counter[str] = Counter()
         self.first: dict[str, str] = {}
-        """The first time in each notation other than plain seconds, with what it is read as."""
+        """{notation: the first such time and its meaning}, for notations other than plain seconds."""
         self.after_an_hour: list[bool] = []
         """For each time that was written with hours above 0, whether it is a whole minute."""
 

@@ -68,7 +68,7 @@ def read(
     videos: Sequence[VideoRecord] = (),
     language: str | None = None,
 ) -> Iterator[Caption]:
-    """Yield the captions in subtitle files, those of a video together.
+    """Yield the captions in subtitle files, grouped by video.
 
     Cues and files that cannot be used are reported and skipped.
 
@@ -76,7 +76,7 @@ def read(
         annotations: A file, or a folder with files.
         protocol: One of ``PROTOCOLS``.
         seed: Decides the splits.
-        problems: Receives what is skipped. If it is quiet, nothing else is logged either.
+        problems: Receives skipped cues and files. If it is quiet, nothing else is logged either.
         videos: Known videos, to whose ids the names of the files are matched; empty if none is known yet.
         language: Of several files of a video, the one that is named as in this language is read.
 
@@ -96,7 +96,7 @@ def read(
 def read_beside(
     dataset: DatasetFolder, protocol: str, seed: int, problems: Problems, language: str | None = None
 ) -> Iterator[Caption]:
-    """Yield the captions in the subtitle files that lie beside the videos of a data set, as ``read`` does.
+    """Yield the captions in the subtitle files beside the videos of a data set, as ``read`` does.
 
     A video without such a file has the captions of its transcript, if there is one.
 
@@ -120,12 +120,12 @@ def read_beside(
 
 
 def read_text(dataset: DatasetFolder, seed: int, problems: Problems) -> Iterator[Caption]:
-    """Yield the lines of text in the frames of a data set's videos as captions, those of a video together.
+    """Yield the text in the frames of a data set's videos as captions, grouped by video.
 
     Args:
         dataset: A data set that lists its videos.
         seed: Decides the splits.
-        problems: Receives what is skipped. If it is quiet, nothing else is logged either.
+        problems: Receives skipped lines. If it is quiet, nothing else is logged either.
     """
 
     def note(message: str) -> None:
@@ -167,7 +167,7 @@ def _captions(
     transcripts: TranscriptStore | None,
     transcribed: Sequence[str],
 ) -> Iterator[Caption]:
-    """Yield the captions in the files of each video, and those of the transcripts of other videos."""
+    """Yield the captions from the files of each video, and from the transcripts of other videos."""
     clips_of = {files[0].video_id: clips for files in of_video if (clips := reader.first_readable(files))}
     others = [video_id for video_id in transcribed if video_id not in clips_of and video_id not in reader.silent]
     reader.report()
@@ -184,14 +184,14 @@ def _shaped(clips: list[TimedText], protocol: str) -> list[TimedText]:
 
 
 class _FileReader:
-    """Reads files, and counts what it does to their cues."""
+    """Reads files, and counts the changes of their cues."""
 
     def __init__(
         self, problems: Problems, note: Note, *, is_only_one: bool = False, allowed: AllowedFolders | None = None
     ) -> None:
         self.problems, self.note, self.is_only_one, self.allowed = problems, note, is_only_one, allowed
         self.changes: Counter[str] = Counter()
-        """The number of cues by what was done to them."""
+        """Number of cues by change."""
         self.several: list[list[SubtitleFile]] = []
         """Files of the videos that have more than one."""
         self.other_json: list[Path] = []
@@ -299,7 +299,7 @@ class _FileReader:
                 yield cue
 
     def report(self) -> None:
-        """Report what was done to cues, and which files were not read."""
+        """Report the changes of cues, and the unread files."""
         for change, count in self.changes.items():
             if count:
                 self.note(f"{count:,} cues {change}")

@@ -1,7 +1,7 @@
-"""Cues of SubRip (``.srt``) and WebVTT (``.vtt``) files: who says what from when to when.
+"""Parse cues of SubRip (``.srt``) and WebVTT (``.vtt``) files: times, speaker and text.
 
-A small parser of our own: libraries skip damaged cues without a word, or reject a file for one of them, and none
-says in which line a cue stands.
+This is a small parser of our own: libraries skip damaged cues silently or reject the whole file, and none reports the
+line of a cue.
 """
 
 import html
@@ -20,12 +20,12 @@ LONG_NUMBER = re.compile(r"&#\d{8,};?", re.ASCII)
 NOT_CUES = ("NOTE", "STYLE", "REGION")
 """The first words of WebVTT blocks that are no cues."""
 INVISIBLE = re.compile("[\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]")
-"""Marks of writing direction and the like, which players use and nobody reads."""
+"""Writing-direction marks and other invisible characters, which only players use."""
 
 
 @dataclass(frozen=True)
 class Cue:
-    """Words that are shown, or were said, from one time to another."""
+    """A shown or spoken text, with its start and end."""
 
     start_seconds: float
     end_seconds: float
@@ -70,7 +70,7 @@ def read_cues(text: str, drop: Drop) -> Iterator[Cue]:
 
 
 def _is_in_text(line: str) -> bool:
-    """Return whether an arrow stands in something that was said, such as "a --> b"."""
+    """Return whether an arrow is part of the text, such as "a --> b"."""
     return not re.search(r"\d\s*-->|-->\s*-?\d", line, re.ASCII)
 
 

@@ -137,7 +137,7 @@ def _composed(name: str) -> str:
 
 
 def _named_as_subtitles(folder: Path) -> list[Path]:
-    """Return what is named like subtitles in a folder itself; nothing if it cannot be listed."""
+    """Return the files of a folder that are named like subtitles; empty if the folder cannot be listed."""
     try:
         with os.scandir(folder) as entries:
             names = [entry.name for entry in entries if entry.name.lower().endswith(SUFFIXES)]

@@ -16,7 +16,7 @@ from .cues import Cue
 MAX_PAUSE_SECONDS = 0.2
 """Between two cues of which the second one rolls on."""
 MIN_REPEATED_SHARE = 0.5
-"""Least share of neighbouring cues that repeat a line. Other files repeat one when somebody says it twice."""
+"""Minimum share of neighbouring cues that repeat a line. Other files repeat a line only if it is spoken twice."""
 MAX_LINES = 20
 """Lines that a cue repeats at most."""
 MIN_PAIRS = 3

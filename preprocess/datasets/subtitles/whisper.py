@@ -8,7 +8,7 @@ from .cues import Cue, Drop, plain
 
 
 class NoTranscript(Exception):
-    """A JSON file that holds something else. The message says what is missing."""
+    """A JSON file of another kind. The message names the missing field."""
 
 
 class NothingSpoken(Exception):
