@@ -16,7 +16,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-import reference  # noqa: E402 - it lies beside this file
+import python_reference  # noqa: E402 - it lies beside this file
+import reference  # noqa: E402
 
 project = "vlalign"
 author = "the authors of vlalign"
@@ -46,6 +47,7 @@ def tables_of_contents() -> str:
             page = str((HERE / link[2]).resolve().relative_to(HERE.parent))
             lines.append(f"{link[1]} <{page}>")
     pages = [f"{title} <docs/reference/{name}>" for name, title in reference.PAGES.items()]
+    pages += [f"{title} <docs/reference/python/{name}>" for name, title in python_reference.TITLES.items()]
     lines += ["```", "", "```{toctree}", ":hidden:", ":caption: Reference", "", *pages, "```"]
     return "\n".join(lines[2:])
 
