@@ -42,7 +42,7 @@ class PreparedCaptions:
         >>> from vlalign.preprocess import PreprocessingSettings, prepare_captions
         >>> with open("captions.csv", "w", newline="") as file:
         ...     csv.writer(file).writerows(
-        ...         [["video_id", "caption", "split"], ["v0", "a man cooks rice", "train"], ["v1", "a dog runs", "test"]]
+        ...         [["video_id", "caption", "split"], ["v0", "a man cooks rice", "train"], ["v1", "dogs run", "test"]]
         ...     )
         >>> settings = PreprocessingSettings("vlalign_data/mine", annotations="captions.csv")
         >>> prepared = prepare_captions(settings, num_processes=1)
@@ -97,7 +97,7 @@ def prepare_captions(
         >>> from vlalign.preprocess import PreprocessingSettings, prepare_captions
         >>> with open("captions.csv", "w", newline="") as file:
         ...     csv.writer(file).writerows(
-        ...         [["video_id", "caption", "split"], ["v0", "a man cooks rice", "train"], ["v1", "a dog runs", "test"]]
+        ...         [["video_id", "caption", "split"], ["v0", "a man cooks rice", "train"], ["v1", "dogs run", "test"]]
         ...     )
         >>> settings = PreprocessingSettings("vlalign_data/mine", annotations="captions.csv")
         >>> prepared = prepare_captions(settings, num_processes=1)
