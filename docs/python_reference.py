@@ -1,8 +1,13 @@
 """The pages of the Python reference: one for each public module, or more where a module has many names."""
 
+import dataclasses
 import importlib
+import inspect
+import re
 from pathlib import Path
 from typing import NamedTuple
+
+from vlalign.storage.common.settings import info_of
 
 
 class Page(NamedTuple):
@@ -204,3 +209,16 @@ def directive(kind: str, name: str) -> str:
     """Return a directive of Sphinx's autodoc in MyST."""
     members = "" if kind == "autofunction" else "\n   :members:"
     return f"```{{eval-rst}}\n.. {kind}:: {name}{members}\n```"
+
+
+def arguments_of(documented: type) -> list[str]:
+    """Return the lines of a class's docstring about its arguments: the constructor's own, and options of settings."""
+    constructor = getattr(vars(documented).get("__init__"), "__doc__", None)
+    lines = inspect.cleandoc(constructor).splitlines() if constructor else []
+    options = {}
+    for field in dataclasses.fields(documented) if dataclasses.is_dataclass(documented) else ():
+        info = info_of(field)
+        choices = [f"{value}: {meaning}" if meaning else value for value, meaning in (info.choices or {}).items()]
+        if text := "; ".join(filter(None, [info.description, *choices])):
+            options[field.name] = re.sub(r"([\\*`|_])", r"\\\1", text)
+    return [*lines, "", "Args:", *(f"    {name}: {text}" for name, text in options.items())] if options else lines

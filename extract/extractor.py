@@ -181,7 +181,7 @@ def load_extractor(
         seed: Seed of random weights.
 
     Returns:
-        The extractor: ``extractor.features(frames)`` takes uint8 [B, T, H, W, 3] RGB in the size of its profile and
+        The extractor. Its method ``features`` takes frames, uint8 [B, T, H, W, 3] RGB in the size of its profile, and
         returns float32 [B, D].
 
     Raises:
@@ -189,8 +189,8 @@ def load_extractor(
 
     Example:
         >>> from vlalign.extract import load_extractor
-        >>> load_extractor("clip_vit_b32", weights="random").profile.dimension
-        512
+        >>> load_extractor("s3d", weights="random").profile.dimension
+        1024
     """
     torch_device = find_device(device)
     if precision not in PRECISIONS or (precision == "fp16" and torch_device.type == "cpu"):

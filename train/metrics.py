@@ -39,8 +39,8 @@ QUERY_CHUNK = 256
 """Number of queries that are compared with all candidates at once."""
 
 
-Chance = TypedDict(
-    "Chance",
+_Chance = TypedDict(
+    "_Chance",
     {
         "R@1": float,
         "R@5": float,
@@ -52,7 +52,18 @@ Chance = TypedDict(
         "mean_rank": float,
     },
 )
-"""The average metrics of random scores. All but ranks are in percent, rank 1 is the best."""
+
+
+class Chance(_Chance):
+    """The average metrics of random scores. All but ranks are in percent, rank 1 is the best.
+
+    Example:
+        >>> import numpy as np
+        >>> from vlalign.train.metrics import Chance, chance
+        >>> expected: Chance = chance(100, np.array([1]))
+        >>> expected["median_rank"]
+        50.5
+    """
 
 
 class DirectionMetrics(Chance):
@@ -313,7 +324,7 @@ def text_intervals(ranking: Ranking, counts: RankCounts, video_of_clip: np.ndarr
         video_of_clip: [num_videos], index of the video that each clip is of; clips of a video are drawn together.
 
     Returns:
-        {metric: its interval}, in percent as the metrics; ranks as ranks.
+        The interval of each metric by its name, in percent as the metrics; ranks as ranks.
 
     Example:
         >>> import numpy as np

@@ -90,15 +90,18 @@ class Task(ABC, Generic[S]):
     page is shown by its ``table_metrics``.
 
     Example:
+        >>> from vlalign.storage import read_captions
         >>> from vlalign.train import Task, TaskResult
+        >>> from vlalign.train.data.usable_captions import captions_of_split
         >>> from vlalign.train.evaluation.coverage import split_coverage
         >>> class Words(Task):
         ...     name, description, main_metrics = "words", "length of the captions", ("words",)
         ...
         ...     def evaluate(self, run, request, problems):
-        ...         captions = [c for c in read_captions(run.dataset.captions) if c.split == request.split]
-        ...         words = sum(len(c.caption.split()) for c in captions) / len(captions)
-        ...         return TaskResult(split_coverage(captions, captions, run.features), {"words": words}, rows=[], page={})
+        ...         captions = captions_of_split(read_captions(run.dataset.captions), request.split)
+        ...         words = sum(len(caption.caption.split()) for caption in captions) / len(captions)
+        ...         coverage = split_coverage(captions, captions, run.features)
+        ...         return TaskResult(coverage, {"words": words}, rows=[], page={})
         >>> Words().table_metrics({"words": 4.5})
         {'words': 4.5}
     """

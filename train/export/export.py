@@ -171,7 +171,8 @@ def export_moments(search: Search, moments: Sequence[Moment], path: Path | str, 
     Example:
         >>> from vlalign.train import export_moments, open_search
         >>> search = open_search("vlalign_data/demo", run="words-s3d-seed0", device="cpu")
-        >>> exported = export_moments(search, search("cut the onion", num_results=3), "onion.csv", query="cut the onion")
+        >>> moments = search("cut the onion", num_results=3)
+        >>> exported = export_moments(search, moments, "onion.csv", query="cut the onion")
         >>> [path.name for path in exported.paths]
         ['onion.csv']
     """

@@ -40,6 +40,9 @@ def code_log_probabilities(tokens_BLD: Tensor, mask_BL: Tensor, codebook_VD: Ten
         mask_BL: True for a token. Every sequence has at least one.
         codebook_VD: The codewords.
 
+    Returns:
+        Log probabilities of the codewords, [B, V].
+
     Example:
         >>> import torch
         >>> from vlalign.train.losses import code_log_probabilities
@@ -60,6 +63,9 @@ def code_distances(tokens: Tensor, codebook_VD: Tensor) -> Tensor:
     Args:
         tokens: Tokens [..., D].
         codebook_VD: The codewords.
+
+    Returns:
+        Distances, [..., V].
 
     Example:
         >>> import torch

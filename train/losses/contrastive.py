@@ -39,6 +39,9 @@ def weighted_nce(logits_SB: Tensor, *, right_S: Tensor, weights_S: Tensor) -> Te
         right_S: Index of the right column of each row, int64.
         weights_S: Weight of each row.
 
+    Returns:
+        A scalar.
+
     Example:
         >>> import torch
         >>> from vlalign.train.losses import weighted_nce
@@ -182,7 +185,11 @@ class LearnedTemperature(nn.Module):
         return self.log_scale.exp()
 
     def forward(self, similarity: Tensor) -> Tensor:
-        """Return similarity / temperature + bias, in the same shape."""
+        """Return similarity / temperature + bias, in the same shape.
+
+        Args:
+            similarity: Similarities of any shape.
+        """
         logits = self.scale() * similarity
         return logits if self.bias is None else logits + self.bias
 

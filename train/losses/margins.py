@@ -134,6 +134,9 @@ def intra_video_weights(video_of_B: Tensor, rate: float) -> Tensor:
         video_of_B: Index of each pair's video.
         rate: Share of a row's total weight that negatives of the same video have.
 
+    Returns:
+        The weights, [B, B].
+
     Example:
         >>> import torch
         >>> from vlalign.train.losses import intra_video_weights

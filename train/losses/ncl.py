@@ -21,7 +21,9 @@ class Biases(NamedTuple):
     """
 
     text_M: Tensor
+    """Bias of each text."""
     video_N: Tensor
+    """Bias of each video."""
     residual: Tensor
     """A scalar: how far the texts' sums still are from their marginals, as the largest part of one; the videos' are
     exact."""
@@ -49,6 +51,9 @@ def sinkhorn_biases(
             same.
         num_iterations: Upper limit of the iterations, 4 in the paper.
         tolerance: Stop when the residual is not above this.
+
+    Returns:
+        The biases, and how far they are from the marginals.
 
     Raises:
         ValueError: Fewer than 1 iteration: the text biases (Eq. 10) need one.
@@ -94,6 +99,9 @@ def shares_of(weights_N: Tensor) -> Tensor:
     Args:
         weights_N: Weights, 0 or more.
 
+    Returns:
+        The marginals, in the shape of the weights; their sum is 1.
+
     Example:
         >>> import torch
         >>> from vlalign.train.losses import shares_of
@@ -117,6 +125,9 @@ def pair_biases(
         temperature: Divides the similarities.
         weights_B: Weight of each pair; None: all have the same.
         num_iterations: Of ``sinkhorn_biases``; at least 1.
+
+    Returns:
+        The biases, and how far they are from the marginals.
 
     Example:
         >>> import torch

@@ -116,6 +116,9 @@ def cascade_scores(*, sentence_TV: Tensor, token_SV: Tensor, text_of_S: Tensor) 
             here: the paper weights them by idf in the loss only.
         text_of_S: Row of each token's text.
 
+    Returns:
+        A score of each text with each video, [T, V]; the higher, the harder.
+
     Example:
         >>> import torch
         >>> from vlalign.train.losses import cascade_scores

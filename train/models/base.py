@@ -152,8 +152,9 @@ class PairModel(MixedPrecision):
     """The properties of the encoders. Those that declare inputs of their own get them as the keyword ``extra`` of
     ``encode_videos`` and ``encode_texts``."""
     feature_mean: Tensor
+    """Mean of the training clips' features [F]. Present only if ``standardises``."""
     feature_std: Tensor
-    """Mean and standard deviation of the training clips' features [F]. Present only if ``standardises``."""
+    """Standard deviation of the training clips' features [F]. Present only if ``standardises``."""
 
     def __init__(self, width: int, *, standardised_dim: int | None = None) -> None:
         """Make a model without encoders.

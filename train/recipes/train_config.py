@@ -47,7 +47,8 @@ class TrainConfig:
 
     Example:
         >>> from vlalign.train import TrainConfig
-        >>> config = TrainConfig.from_flat({"dataset": "demo", "features": "s3d", "objective": "taco", "batch_size": 32})
+        >>> settings = {"dataset": "demo", "features": "s3d", "objective": "taco", "batch_size": 32}
+        >>> config = TrainConfig.from_flat(settings)
         >>> config.objective.name, config.optimization.batch_size, config.flat()["features"]
         ('taco', 32, 's3d')
     """
