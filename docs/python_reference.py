@@ -23,69 +23,236 @@ class Page(NamedTuple):
 PAGES = {
     "extract": Page(
         "vlalign.extract",
-        "vlalign.extract: videos to features",
+        "vlalign.extract: one video, and transcripts",
         {
-            "One video": ("load_extractor", "extract_video", "transcribe_video"),
+            "One video": (
+                "load_extractor",
+                "extract_video",
+                "transcribe_video",
+            ),
+            "Transcripts of a data set": (
+                "TranscriptionSettings",
+                "transcribe_dataset",
+                "TranscriptionResult",
+            ),
+        },
+    ),
+    "extract-dataset": Page(
+        "vlalign.extract",
+        "vlalign.extract: features of a data set",
+        {
             "Features of a data set": (
                 "ExtractionSettings",
                 "extract_dataset",
                 "ExtractionResult",
+            ),
+        },
+    ),
+    "extract-plan": Page(
+        "vlalign.extract",
+        "vlalign.extract: plans and verification",
+        {
+            "Plans": (
                 "plan_extraction",
                 "ExtractionPlan",
+            ),
+            "Verification": (
                 "verify_dataset",
                 "VerificationResult",
             ),
-            "Transcripts of a data set": ("TranscriptionSettings", "transcribe_dataset", "TranscriptionResult"),
         },
     ),
     "preprocess": Page(
         "vlalign.preprocess",
         "vlalign.preprocess: annotations to captions",
         {
-            "Captions": ("PreprocessingSettings", "prepare_captions", "PreparedCaptions"),
-            "Readers of data sets": ("Dataset", "Annotations", "ChunkedReader", "Chunk"),
+            "Captions": (
+                "PreprocessingSettings",
+                "prepare_captions",
+                "PreparedCaptions",
+            ),
+        },
+    ),
+    "preprocess-datasets": Page(
+        "vlalign.preprocess",
+        "vlalign.preprocess: readers of data sets",
+        {
+            "Readers of data sets": (
+                "Dataset",
+                "Annotations",
+                "ChunkedReader",
+                "Chunk",
+            ),
         },
     ),
     "train": Page(
         "vlalign.train",
-        "vlalign.train: training and runs",
+        "vlalign.train: training",
         {
-            "Training": ("train", "TrainedRun", "train_seeds", "SeedRuns", "TrainConfig", "ModelSettings"),
-            "Runs": ("load_run", "LoadedRun", "export_run", "export_sentence_transformer"),
+            "Training": (
+                "train",
+                "TrainedRun",
+                "train_seeds",
+                "SeedRuns",
+            ),
             "Data": ("ClipDataset",),
+        },
+    ),
+    "train-settings": Page(
+        "vlalign.train",
+        "vlalign.train: settings of a training",
+        {
+            "Settings": (
+                "TrainConfig",
+                "ModelSettings",
+            ),
+        },
+    ),
+    "train-runs": Page(
+        "vlalign.train",
+        "vlalign.train: trained runs",
+        {
+            "Runs": (
+                "load_run",
+                "LoadedRun",
+            ),
+            "Exports": (
+                "export_run",
+                "export_sentence_transformer",
+            ),
         },
     ),
     "train-evaluation": Page(
         "vlalign.train",
         "vlalign.train: evaluation",
         {
-            "Evaluation": ("evaluate", "EvaluationSettings", "Evaluation"),
-            "Comparison": ("compare_similarities", "Difference"),
-            "Tasks": ("Task", "EvaluationRequest", "TaskResult"),
-            "mteb": ("mteb_model", "MtebModel", "mteb_task"),
+            "Evaluation": (
+                "evaluate",
+                "EvaluationSettings",
+                "Evaluation",
+            ),
+            "Comparison": (
+                "compare_similarities",
+                "Difference",
+            ),
+        },
+    ),
+    "train-tasks": Page(
+        "vlalign.train",
+        "vlalign.train: tasks of an evaluation",
+        {
+            "Tasks": (
+                "Task",
+                "EvaluationRequest",
+                "TaskResult",
+            ),
+        },
+    ),
+    "train-mteb": Page(
+        "vlalign.train",
+        "vlalign.train: models and tasks of mteb",
+        {
+            "mteb": (
+                "mteb_model",
+                "MtebModel",
+                "mteb_task",
+            ),
         },
     ),
     "train-search": Page(
         "vlalign.train",
-        "vlalign.train: search and sync",
+        "vlalign.train: search",
         {
-            "Search": ("open_search", "Search", "Moment", "SearchSource", "build_index", "BuiltIndex"),
-            "Export of results": ("export_moments", "ExportedMoments", "export_clips", "ExportedClips", "ExportedClip"),
-            "Sync": ("sync_videos", "SyncSettings", "SyncResult"),
+            "Search": (
+                "open_search",
+                "Search",
+            ),
+        },
+    ),
+    "train-index": Page(
+        "vlalign.train",
+        "vlalign.train: moments and search indexes",
+        {
+            "Moments": ("Moment",),
+            "Indexes": (
+                "SearchSource",
+                "build_index",
+                "BuiltIndex",
+            ),
+        },
+    ),
+    "train-export": Page(
+        "vlalign.train",
+        "vlalign.train: export of search results",
+        {
+            "Lists and files of editors": (
+                "export_moments",
+                "ExportedMoments",
+            ),
+            "Clips": (
+                "export_clips",
+                "ExportedClips",
+                "ExportedClip",
+            ),
+        },
+    ),
+    "train-sync": Page(
+        "vlalign.train",
+        "vlalign.train: sync of folders",
+        {
+            "Sync": (
+                "sync_videos",
+                "SyncSettings",
+                "SyncResult",
+            ),
         },
     ),
     "train-objectives": Page(
         "vlalign.train",
-        "vlalign.train: objectives and encoders",
+        "vlalign.train: objectives",
         {
-            "Objectives": ("Objective", "ObjectiveModules", "Batch"),
-            "Models": ("PairModel", "ModelPlan", "EncoderTraits"),
-            "Inputs": ("TextTokens", "VideoTokens", "ClipRows", "CaptionColumn", "FeatureRows"),
+            "Objectives": ("Objective",),
+        },
+    ),
+    "train-batches": Page(
+        "vlalign.train",
+        "vlalign.train: batches of an objective",
+        {
+            "Batches": (
+                "Batch",
+                "ObjectiveModules",
+            ),
+        },
+    ),
+    "train-models": Page(
+        "vlalign.train",
+        "vlalign.train: models",
+        {
+            "Models": (
+                "PairModel",
+                "ModelPlan",
+            ),
+        },
+    ),
+    "train-inputs": Page(
+        "vlalign.train",
+        "vlalign.train: inputs and tokens of models",
+        {
+            "Encoders": ("EncoderTraits",),
+            "Inputs of your own": (
+                "CaptionColumn",
+                "FeatureRows",
+            ),
+            "Tokens": (
+                "TextTokens",
+                "VideoTokens",
+                "ClipRows",
+            ),
         },
     ),
     "losses": Page(
         "vlalign.train.losses",
-        "vlalign.train.losses: contrastive and margin losses",
+        "vlalign.train.losses: contrastive losses",
         {
             "Contrastive losses": (
                 "nce",
@@ -96,6 +263,12 @@ PAGES = {
                 "mil_nce",
                 "LearnedTemperature",
             ),
+        },
+    ),
+    "losses-margins": Page(
+        "vlalign.train.losses",
+        "vlalign.train.losses: margin losses",
+        {
             "Margin losses": (
                 "max_margin",
                 "soft_max_margin",
@@ -105,9 +278,9 @@ PAGES = {
             ),
         },
     ),
-    "losses-papers": Page(
+    "losses-taco": Page(
         "vlalign.train.losses",
-        "vlalign.train.losses: TACo, ToCo, NCL and CMCM",
+        "vlalign.train.losses: TACo and ToCo",
         {
             "TACo and ToCo": (
                 "sentence_nce",
@@ -118,7 +291,19 @@ PAGES = {
                 "fusion_nce",
                 "fusion_token_nce",
             ),
-            "NCL": ("normalized_nce", "sinkhorn_biases", "pair_biases", "shares_of", "Biases"),
+        },
+    ),
+    "losses-ncl": Page(
+        "vlalign.train.losses",
+        "vlalign.train.losses: NCL and CMCM",
+        {
+            "NCL": (
+                "normalized_nce",
+                "sinkhorn_biases",
+                "pair_biases",
+                "shares_of",
+                "Biases",
+            ),
             "CMCM": (
                 "masked_margin_softmax",
                 "code_matching",
@@ -128,23 +313,140 @@ PAGES = {
             ),
         },
     ),
+    "metrics": Page(
+        "vlalign.train.metrics",
+        "vlalign.train.metrics: recall and ranks",
+        {
+            "Metrics of scores in memory": (
+                "retrieval_metrics",
+                "RetrievalMetrics",
+                "DirectionMetrics",
+                "MEASURES",
+                "TIES",
+                "compare_similarities",
+            ),
+            "Chance": (
+                "chance",
+                "Chance",
+            ),
+        },
+    ),
+    "metrics-parts": Page(
+        "vlalign.train.metrics",
+        "vlalign.train.metrics: scores that come in parts",
+        {
+            "Ranks": (
+                "Ranking",
+                "RankCounts",
+                "count_ranks",
+                "mean_ranks",
+                "right_ranks",
+            ),
+            "Metrics of counts": (
+                "text_metrics",
+                "video_metrics",
+                "text_intervals",
+                "video_intervals",
+            ),
+        },
+    ),
+    "density": Page(
+        "vlalign.train.density",
+        "vlalign.train.density: density of pairs (SSML)",
+        {
+            "Density": (
+                "pair_association_probability",
+                "probability",
+                "nearest_pairs",
+                "Neighbours",
+            ),
+        },
+    ),
     "storage": Page(
         "vlalign.storage",
-        "vlalign.storage: records and files",
+        "vlalign.storage: data sets and errors",
         {
-            "Data sets": ("DatasetFolder", "VideoRecord", "Failure"),
-            "Captions": ("Caption", "read_captions", "IdfEntry", "read_idf", "write_idf"),
-            "Features": ("Profile", "Weights", "Provenance", "VideoFeatures", "StoredVideo"),
-            "Feature shards": ("check_storable", "write_shard"),
-            "Errors": ("VlalignError", "UserError"),
+            "Data sets": (
+                "DatasetFolder",
+                "VideoRecord",
+                "Failure",
+            ),
+            "Errors": (
+                "VlalignError",
+                "UserError",
+            ),
+        },
+    ),
+    "storage-captions": Page(
+        "vlalign.storage",
+        "vlalign.storage: captions",
+        {
+            "Captions": (
+                "Caption",
+                "read_captions",
+            ),
+            "IDF": (
+                "IdfEntry",
+                "read_idf",
+                "write_idf",
+            ),
+        },
+    ),
+    "storage-profiles": Page(
+        "vlalign.storage",
+        "vlalign.storage: profiles of features",
+        {
+            "Profiles": (
+                "Profile",
+                "Weights",
+                "Provenance",
+            ),
+        },
+    ),
+    "storage-features": Page(
+        "vlalign.storage",
+        "vlalign.storage: features of a video",
+        {
+            "Features": (
+                "VideoFeatures",
+                "StoredVideo",
+                "RowTimes",
+            ),
+            "Shards": (
+                "check_storable",
+                "write_shard",
+            ),
         },
     ),
     "storage-stores": Page(
         "vlalign.storage",
-        "vlalign.storage: feature stores",
+        "vlalign.storage: feature stores on disk",
         {
-            "Feature stores": ("open_store", "open_writer", "FeatureStore", "MemoryStore", "ThumbnailStore"),
-            "Interfaces": ("Store", "StoreWriter", "WritableStore", "RowTimes", "refuse_mixed"),
+            "Feature stores": (
+                "open_store",
+                "FeatureStore",
+            ),
+            "Thumbnails": ("ThumbnailStore",),
+        },
+    ),
+    "storage-interface": Page(
+        "vlalign.storage",
+        "vlalign.storage: the interface of a store",
+        {
+            "Reading": ("Store",),
+        },
+    ),
+    "storage-writers": Page(
+        "vlalign.storage",
+        "vlalign.storage: writers, and stores in memory",
+        {
+            "Writing": (
+                "open_writer",
+                "StoreWriter",
+                "WritableStore",
+                "refuse_mixed",
+            ),
+            "Memory": ("MemoryStore",),
         },
     ),
     "ray_jobs": Page(
@@ -163,12 +465,7 @@ PAGES = {
     ),
 }
 """{name of a page: the page}"""
-MODULES = {
-    "metrics": ("vlalign.train.metrics", "vlalign.train.metrics: ranks and recall"),
-    "density": ("vlalign.train.density", "vlalign.train.density: density of pairs (SSML)"),
-}
-"""{name of a page: a module all of whose names are public, and the page's title}"""
-TITLES = {name: page.title for name, page in PAGES.items()} | {name: title for name, (_, title) in MODULES.items()}
+TITLES = {name: page.title for name, page in PAGES.items()}
 """{name of a page: its title}"""
 
 
@@ -182,11 +479,12 @@ def overview() -> str:
 
 
 def write(folder: Path) -> None:
-    """Write the pages of all modules into a folder."""
+    """Write the pages of all modules into a folder, and remove pages of earlier builds that are no more."""
     folder.mkdir(exist_ok=True)
     texts = {name: page_text(page) for name, page in PAGES.items()}
-    for name, (module, title) in MODULES.items():
-        texts[name] = f"# {title}\n\n{directive('automodule', module)}\n"
+    for path in folder.glob("*.md"):
+        if path.stem not in texts:
+            path.unlink()
     for name, text in texts.items():
         path = folder / f"{name}.md"
         if not path.exists() or path.read_text(encoding="utf-8") != text:  # an unchanged page is not built again
@@ -200,14 +498,15 @@ def page_text(page: Page) -> str:
     for heading, names in page.groups.items():
         parts.append(f"## {heading}")
         for name in names:
-            kind = "autoclass" if isinstance(getattr(module, name), type) else "autofunction"
+            public = getattr(module, name)
+            kind = "autoclass" if isinstance(public, type) else "autofunction" if callable(public) else "autodata"
             parts.append(directive(kind, f"{page.module}.{name}"))
     return "\n\n".join(parts) + "\n"
 
 
 def directive(kind: str, name: str) -> str:
     """Return a directive of Sphinx's autodoc in MyST."""
-    members = "" if kind == "autofunction" else "\n   :members:"
+    members = "\n   :members:" if kind == "autoclass" else ""
     return f"```{{eval-rst}}\n.. {kind}:: {name}{members}\n```"
 
 
