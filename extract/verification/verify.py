@@ -100,7 +100,7 @@ def verify_dataset(
         >>> clip = load_extractor("clip_vit_b32", weights="random")
         >>> theirs = extract_video("vlalign_data/demo/videos/demo0000.mp4", [clip])["clip_vit_b32"]
         >>> Path("theirs").mkdir()
-        >>> np.save("theirs/demo0000.npy", theirs.features)
+        >>> np.save("theirs/demo0000.npy", theirs.features.astype(np.float16))
         >>> settings = ExtractionSettings(
         ...     dataset="vlalign_data/verified",
         ...     features="clip_vit_b32",
