@@ -16,7 +16,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-import reference  # noqa: E402 - it lies beside this file
+import python_reference  # noqa: E402 - it lies beside this file
+import reference  # noqa: E402
 
 project = "vlalign"
 author = "the authors of vlalign"
@@ -46,6 +47,7 @@ def tables_of_contents() -> str:
             page = str((HERE / link[2]).resolve().relative_to(HERE.parent))
             lines.append(f"{link[1]} <{page}>")
     pages = [f"{title} <docs/reference/{name}>" for name, title in reference.PAGES.items()]
+    pages += [f"{title} <docs/reference/python/{name}>" for name, title in python_reference.TITLES.items()]
     lines += ["```", "", "```{toctree}", ":hidden:", ":caption: Reference", "", *pages, "```"]
     return "\n".join(lines[2:])
 
@@ -56,8 +58,16 @@ def add_menu(_: Any, page: str, source: list[str]) -> None:
         source[0] += f"\n\n```{{toctree}}\n:hidden:\n\ndocs/index\n```\n\n{tables_of_contents()}\n"
 
 
+def add_arguments(_app: Any, what: str, _name: str, documented: Any, _options: Any, lines: list[str]) -> None:
+    """Add the arguments of a class to its docstring, before the example."""
+    if what == "class" and (arguments := python_reference.arguments_of(documented)):
+        place = lines.index("Example:") if "Example:" in lines else len(lines)
+        lines[place:place] = ["", *arguments, ""]
+
+
 def setup(app: Any) -> None:
     """Write the reference, and add the menu when the first page is read."""
     reference.write(HERE / "reference")
     app.connect("env-get-outdated", lambda *_: [root_doc])  # the menu may have changed, though the page has not
     app.connect("source-read", add_menu)
+    app.connect("autodoc-process-docstring", add_arguments, priority=400)  # before napoleon, which has 500

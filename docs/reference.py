@@ -5,6 +5,7 @@ import importlib
 import io
 from pathlib import Path
 
+import python_reference
 import run_notebook
 from error_messages import GAP, error_messages
 from vlalign.storage.cli.all_commands import COMMANDS
@@ -19,31 +20,17 @@ PAGES = {
     "notebook": "The demo from Python",
 }
 """{name of a page: its title}"""
-PACKAGES = {
-    "vlalign.extract": "Videos to features.",
-    "vlalign.preprocess": "Annotations to tagged captions.",
-    "vlalign.train": "Training, evaluation and search.",
-    "vlalign.storage": "Files on disk.",
-    "vlalign.ray_jobs": "The same steps on a Ray cluster.",
-}
-"""{package with a public ``__all__``: description}"""
 NOTEBOOK = Path(__file__).resolve().parent / "tutorials" / "notebook.ipynb"
-MODULES = {
-    "vlalign.train.losses": "Losses of the papers, each as a function of tensors.",
-    "vlalign.train.metrics": "Ranks and recall.",
-    "vlalign.train.density": "Density of pairs (SSML).",
-}
-"""{fully public module: description}"""
 
 
 def write(folder: Path) -> None:
-    """Write all pages into a folder."""
+    """Write all pages into a folder, and those of the Python reference into its folder ``python``."""
     folder.mkdir(exist_ok=True)
     pages = {
         "options": options_page,
         "profiles": profiles_page,
         "errors": errors_page,
-        "python": python_page,
+        "python": python_reference.overview,
         "notebook": lambda: notebook_page(folder),
     }
     for name, make in pages.items():
@@ -51,6 +38,7 @@ def write(folder: Path) -> None:
         path = folder / f"{name}.md"
         if not path.exists() or path.read_text(encoding="utf-8") != text:  # an unchanged page is not built again
             path.write_text(text, encoding="utf-8")
+    python_reference.write(folder / "python")
 
 
 def options_page() -> str:
@@ -112,21 +100,6 @@ def errors_page() -> str:
             parts.append(f"## {folder}")
         lines = "\n".join(f"- `` {text} ``" for text in dict.fromkeys(texts))
         parts.append(f"### `{module}`\n\n{about}\n\n{lines}")
-    return "\n\n".join(parts)
-
-
-def python_page() -> str:
-    """Return the reference of all public names."""
-    parts = ["All names on this page are public and follow semantic versioning. Other names may change in any version."]
-    for name, meaning in PACKAGES.items():
-        parts.append(f"## {name}\n\n{meaning}")
-        package = importlib.import_module(name)
-        for public in package.__all__:
-            kind = "autoclass" if isinstance(getattr(package, public), type) else "autofunction"
-            members = "\n   :members:" if kind == "autoclass" else ""
-            parts.append(f"```{{eval-rst}}\n.. {kind}:: {name}.{public}{members}\n```")
-    for name, meaning in MODULES.items():
-        parts.append(f"## {name}\n\n{meaning}\n\n```{{eval-rst}}\n.. automodule:: {name}\n   :members:\n```")
     return "\n\n".join(parts)
 
 

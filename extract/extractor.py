@@ -182,8 +182,17 @@ def load_extractor(
         decoding: "exact" or, on a GPU, "nvdec": see ``Profile.decoding``. The other one makes another profile.
         seed: Seed of random weights.
 
+    Returns:
+        The extractor. Its method ``features`` takes frames, uint8 [B, T, H, W, 3] RGB in the size of its profile, and
+        returns float32 [B, D].
+
     Raises:
         UserError: The name is unknown, or the weights are missing or those of another model.
+
+    Example:
+        >>> from vlalign.extract import load_extractor
+        >>> load_extractor("s3d", weights="random").profile.dimension
+        1024
     """
     torch_device = find_device(device)
     if precision not in PRECISIONS or (precision == "fp16" and torch_device.type == "cpu"):

@@ -148,6 +148,12 @@ class ExtractionSettings(Settings):
 
     Raises:
         SettingError: A value cannot be used, such as unknown features.
+
+    Example:
+        >>> from vlalign.extract import ExtractionSettings
+        >>> settings = ExtractionSettings(dataset="vlalign_data/mine", features="s3d,clip_vit_b32", device="cpu")
+        >>> settings.store_names
+        ['s3d', 'clip_vit_b32']
     """
 
     dataset: Path | str
@@ -283,7 +289,11 @@ class ExtractionSettings(Settings):
         return kind in self.accept_failures or (ALL in self.accept_failures and not transient)
 
     def check(self) -> None:
-        """Refuse trusted modules that nothing runs."""
+        """Refuse trusted modules that nothing runs.
+
+        Raises:
+            SettingError: ``trust`` names modules, and no features are a profile of your own.
+        """
         if self.trust and not any(map(is_custom_encoder, self.encoders.values())):
             features = ",".join(self.store_names)
             problem = f"changes nothing: no profile of your own is among features {features}; omit --trust"
@@ -305,7 +315,13 @@ class ExtractionSettings(Settings):
         return list(self.encoders)
 
     def for_worker(self, weights: Mapping[str, str], device: str, num_cores: int | None = None) -> WorkerSettings:
-        """Return the settings of a process that extracts features with ``weights``, {features: weights}."""
+        """Return the settings of a process that extracts features.
+
+        Args:
+            weights: {features: weights} of all features that it extracts.
+            device: Name of its device.
+            num_cores: Cores for decoders and, on a CPU, networks. None: all of the machine.
+        """
         return WorkerSettings(
             dataset=self.folder,
             weights=dict(weights),

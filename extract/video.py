@@ -28,6 +28,13 @@ def extract_video(
 
     Raises:
         VideoError: The file gives no features at all.
+
+    Example:
+        >>> from vlalign.extract import extract_video, load_extractor
+        >>> extractor = load_extractor("clip_vit_b32_frames")
+        >>> features = extract_video("vlalign_data/demo/videos/demo0000.mp4", [extractor])["clip_vit_b32_frames"]
+        >>> features.video_id, features.features.dtype.name, features.features.shape[1]
+        ('demo0000', 'uint8', 150528)
     """
     job = VideoJob(video_id or Path(path).stem, Path(path).absolute(), extractors)
     ((_, result),) = extract_videos([job], extractors)

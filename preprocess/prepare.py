@@ -35,7 +35,20 @@ LOCK_NAME = "preprocess.lock"
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedCaptions:
-    """The result of ``prepare_captions``."""
+    """The result of ``prepare_captions``.
+
+    Example:
+        >>> import csv
+        >>> from vlalign.preprocess import PreprocessingSettings, prepare_captions
+        >>> with open("captions.csv", "w", newline="") as file:
+        ...     csv.writer(file).writerows(
+        ...         [["video_id", "caption", "split"], ["v0", "a man cooks rice", "train"], ["v1", "dogs run", "test"]]
+        ...     )
+        >>> settings = PreprocessingSettings("vlalign_data/mine", annotations="captions.csv")
+        >>> prepared = prepare_captions(settings, num_processes=1)
+        >>> prepared.dataset.name, prepared.num_problems
+        ('mine', 0)
+    """
 
     dataset: DatasetFolder
     """Folder of the captions and tables."""
@@ -43,9 +56,11 @@ class PreparedCaptions:
     """None if nothing was written, because no caption names a video that the data set lists. ``problems`` has the
     details."""
     provenance: CaptionProvenance
+    """The settings that decided the captions; ``about.json`` has them."""
     word_vectors: WordVectorSummary | None
     """None unless word vectors were asked for."""
     num_problems: int
+    """Number of problems."""
     problems: list[str]
     """The first problems: inputs that were skipped, and captions of videos that the data set does not list. If there
     are many, ``dataset.problems("preprocess")`` lists all."""
@@ -71,8 +86,23 @@ def prepare_captions(
             processes.
         on_progress: Called with the progress of each stage.
 
+    Returns:
+        The data set's folder, statistics of the captions, and the inputs that were skipped.
+
     Raises:
         UserError: The data set, its files or a setting cannot be used. The message says what to do.
+
+    Example:
+        >>> import csv
+        >>> from vlalign.preprocess import PreprocessingSettings, prepare_captions
+        >>> with open("captions.csv", "w", newline="") as file:
+        ...     csv.writer(file).writerows(
+        ...         [["video_id", "caption", "split"], ["v0", "a man cooks rice", "train"], ["v1", "dogs run", "test"]]
+        ...     )
+        >>> settings = PreprocessingSettings("vlalign_data/mine", annotations="captions.csv")
+        >>> prepared = prepare_captions(settings, num_processes=1)
+        >>> prepared.statistics.num_captions
+        2
     """
     return _prepare(settings, lambda: choose_source(settings), num_processes, parallel_map, on_progress, None)
 

@@ -23,6 +23,12 @@ class PreprocessingSettings(Settings):
 
     Raises:
         SettingError: ``language`` and ``spacy_model`` are both given.
+
+    Example:
+        >>> from vlalign.preprocess import PreprocessingSettings
+        >>> settings = PreprocessingSettings("vlalign_data/mine", annotations="captions.csv", strict=True)
+        >>> settings.strict, settings.seed
+        (True, 0)
     """
 
     dataset: Path | str
@@ -50,7 +56,11 @@ class PreprocessingSettings(Settings):
     seed: int = setting(0, "seed of the demo's scenes, and of the splits of your own captions if they have none")
 
     def check(self) -> None:
-        """Refuse two ways to choose the pipeline."""
+        """Refuse two ways to choose the pipeline.
+
+        Raises:
+            SettingError: Both are given.
+        """
         if self.language is not None and self.spacy_model != SPACY_MODEL:
             problem = f"spacy_model {self.spacy_model!r} decides it; pass one of the two"
             raise SettingError("language", self.language, problem)

@@ -50,7 +50,16 @@ PROBE_TOGETHER = 256
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions(Settings):
-    """The number of workers that extract, and the resources of each."""
+    """The number of workers that extract, and the resources of each.
+
+    Raises:
+        SettingError: A value cannot be used.
+
+    Example:
+        >>> from vlalign.ray_jobs import WorkerOptions
+        >>> WorkerOptions(workers=4, gpus_per_worker=0.5).gpus_per_worker
+        0.5
+    """
 
     workers: int | None = setting(None, "largest number of workers (default: as many as fit)", gt=0)
     cpus_per_worker: float | None = setting(
@@ -145,6 +154,13 @@ def extract_on_cluster(
     Raises:
         UserError: As for ``extract_dataset``; or no cluster answers, or several workers in a row did nothing.
         OSError: A file cannot be written.
+
+    Example:
+        >>> from vlalign.extract import ExtractionSettings
+        >>> from vlalign.ray_jobs import WorkerOptions, extract_on_cluster
+        >>> settings = ExtractionSettings(dataset="vlalign_data/mine", features="s3d")
+        >>> extract_on_cluster(settings, workers=WorkerOptions(workers=4)).complete  # doctest: +SKIP
+        True
     """
     connect(address)
     dataset = settings.folder.path.absolute()  # workers run in other folders

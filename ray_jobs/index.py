@@ -40,8 +40,18 @@ def build_index_on_cluster(
         address: Address of the cluster, as for ``connect``.
         on_progress: Called with the progress.
 
+    Returns:
+        The index, as ``build_index`` returns it.
+
     Raises:
         UserError: As for ``build_index``; or no cluster answers, or it could not do the work.
+
+    Example:
+        >>> from vlalign.ray_jobs import build_index_on_cluster
+        >>> from vlalign.train import SearchSource
+        >>> source = SearchSource("vlalign_data/demo", run="words-s3d-seed0")
+        >>> build_index_on_cluster(source).num_videos  # doctest: +SKIP
+        24
     """
     if source.device not in ("auto", "cpu"):
         raise SettingError("device", source.device, "windows are encoded on the cores of a cluster; expected cpu")

@@ -32,8 +32,18 @@ def prepare_captions_on_cluster(
         address: Address of the cluster, as for ``connect``.
         on_progress: Called with the progress of each stage.
 
+    Returns:
+        The captions, as ``prepare_captions`` returns them.
+
     Raises:
         UserError: As for ``prepare_captions``; or no cluster answers, or it could not do the work.
+
+    Example:
+        >>> from vlalign.preprocess import PreprocessingSettings
+        >>> from vlalign.ray_jobs import prepare_captions_on_cluster
+        >>> settings = PreprocessingSettings("vlalign_data/mine", annotations="captions.csv")
+        >>> prepare_captions_on_cluster(settings).statistics.num_captions  # doctest: +SKIP
+        2
     """
     connect(address)
     settings = replace(settings, dataset=Path(settings.dataset).absolute())  # workers run in other folders

@@ -62,6 +62,11 @@ def train_on_cluster(
     Raises:
         UserError: No cluster answers, or a setting cannot be used.
         TrainingJobError: Processes were lost more than ``max_restarts`` times.
+
+    Example:
+        >>> from vlalign.ray_jobs import train_on_cluster
+        >>> train_on_cluster("vlalign_data/demo", ["--features", "s3d"], num_processes=2)  # doctest: +SKIP
+        0
     """
     if num_processes < 1:
         raise SettingError("num_processes", num_processes, "expected 1 or more")

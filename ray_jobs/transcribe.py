@@ -38,8 +38,18 @@ def transcribe_dataset_on_cluster(
         address: Address of the cluster, as for ``connect``.
         on_progress: Called with the progress.
 
+    Returns:
+        The numbers of videos, as ``transcribe_dataset`` returns them.
+
     Raises:
         UserError: As for ``transcribe_dataset``; or no cluster answers, or it could not do the work.
+
+    Example:
+        >>> from vlalign.extract import TranscriptionSettings
+        >>> from vlalign.ray_jobs import transcribe_dataset_on_cluster
+        >>> settings = TranscriptionSettings(dataset="vlalign_data/demo", weights="models/whisper-small")
+        >>> transcribe_dataset_on_cluster(settings).complete  # doctest: +SKIP
+        True
     """
     if settings.device not in ("auto", "cpu"):
         raise SettingError("device", settings.device, "the cores of a cluster transcribe; expected cpu")

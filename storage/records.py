@@ -90,12 +90,25 @@ OPTIONAL = ("decoding", "unknown")
 class Profile:
     """Everything that decides the values of a feature. Any change makes another profile, with another hash.
 
-    Raises ``ValueError`` that names all wrong fields. A valid profile may still describe features that only other
-    programs compute: ``extract.profile_rules.check_extractable`` tells which ones this package can.
+    A valid profile may still describe features that only other programs compute:
+    ``extract.profile_rules.check_extractable`` tells which ones this package can.
+
+    Raises:
+        ValueError: Fields are wrong; the message names all of them.
+
+    Example:
+        >>> from vlalign.storage import Profile, open_store
+        >>> profile = open_store("vlalign_data/demo/features/s3d").profile
+        >>> profile.name, profile.dimension, profile.window
+        ('s3d', 1024, 16)
+        >>> Profile.from_json(profile.to_json()) == profile
+        True
     """
 
     name: str
+    """Name of the features, such as "s3d"."""
     model: str
+    """Name of the network; "none" for frames."""
     weights: str
     """Name of the published weights that the profile is for. A store also records which weights were really used."""
     fps: float | None
@@ -113,11 +126,15 @@ class Profile:
     resize: str
     """Kernel of the resize. Its support grows with the reduction (antialiased)."""
     value_range: str
+    """Range of the values of a pixel before ``mean`` and ``std``, such as "0..1"."""
     mean: tuple[float, float, float]
+    """Subtracted from each channel of a pixel: red, green, blue."""
     std: tuple[float, float, float]
+    """Divides each channel after that."""
     tail: str
     """Treatment of a last window that is not full."""
     layer: str
+    """Output of the network that a feature is."""
     dimension: int
     """Number of values of a feature."""
     precision: str = "fp32"
@@ -228,7 +245,14 @@ class Profile:
 
     @classmethod
     def from_json(cls, text: str) -> "Profile":
-        """Return the profile that ``to_json`` wrote."""
+        """Return the profile that ``to_json`` wrote.
+
+        Args:
+            text: A JSON object with all fields.
+
+        Raises:
+            ValueError: It is not JSON, or fields are wrong.
+        """
         values = json.loads(text)
         tuples = {name: tuple(values[name]) for name in ("mean", "std", "unknown") if name in values}
         return cls(**values | tuples)
@@ -236,7 +260,13 @@ class Profile:
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """The weights that a model really ran with."""
+    """The weights that a model really ran with.
+
+    Example:
+        >>> from vlalign.storage import Weights
+        >>> Weights(name="random (seed 0)", sha256="").is_random
+        True
+    """
 
     name: str
     """File name, or ``random (seed N)``."""
@@ -257,9 +287,21 @@ stranger's list cannot name files of this machine.
 
 @dataclass(frozen=True, kw_only=True)
 class VideoRecord:
-    """A line of ``videos.jsonl``."""
+    """A line of ``videos.jsonl``.
+
+    Raises:
+        ValueError: The id or the path is empty or cannot be used, or an address is of no known kind.
+
+    Example:
+        >>> from vlalign.storage import VideoRecord
+        >>> VideoRecord(video_id="demo0000", path="videos/demo0000.mp4").url
+        ''
+        >>> VideoRecord(video_id="film", path="s3://bucket/film.mp4").url
+        's3://bucket/film.mp4'
+    """
 
     video_id: str
+    """Id of the video: features, captions and results name it so."""
     path: str
     """Absolute, or relative to the folder of the data set; or an address such as ``s3://...``."""
     scene: dict[str, Any] | None = None
@@ -301,15 +343,31 @@ class Caption:
     """A sentence about a clip: the part of a video between two times, or the whole video if both are None.
 
     The columns of the caption table are made from these fields (``storage/captions/files.py``).
+
+    Raises:
+        ValueError: An id or the caption is empty, or only one of the two times is given, or they are no clip.
+
+    Example:
+        >>> from vlalign.storage import Caption
+        >>> caption = Caption(
+        ...     video_id="demo0000", caption="cut the onion", split="train", start_seconds=1.0, end_seconds=2.5
+        ... )
+        >>> caption.clip_id
+        'demo0000#1.0-2.5'
     """
 
     video_id: str
+    """Id of the video."""
     caption: str
+    """The sentence."""
     split: str
     """One of ``SPLITS``; ``vlalign-preprocess`` leaves out a caption of another one, and says so."""
     start_seconds: float | None = None
+    """Start of the clip in the video; None for the whole video."""
     end_seconds: float | None = None
+    """End of the clip in the video; None for the whole video."""
     words: list[str] = field(default_factory=list, metadata=TAGGED)
+    """Words of ``caption``, in order. Empty before tagging."""
     word_starts: list[int] = field(default_factory=list, metadata=TAGGED)
     """Index in ``caption`` of the first character of each word."""
     pos_tags: list[str] = field(default_factory=list, metadata=TAGGED)
@@ -324,6 +382,7 @@ class Caption:
     answer: str | None = None
     """The answer, if the caption is a question about the video."""
     question_type: str | None = None
+    """Kind of the question, such as "what", if the data set states it."""
     recording: str | None = field(default=None, metadata=ADDED_LATER)
     """Id of the recording of a spoken caption, in the data set's ``logmel`` store. The caption is its transcript."""
     query: str | None = field(default=None, metadata=ADDED_LATER)
@@ -365,23 +424,47 @@ class Caption:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredVideo:
-    """A store's facts about a video, known without reading its rows."""
+    """A store's facts about a video, known without reading its rows.
+
+    Example:
+        >>> from vlalign.storage import open_store
+        >>> store = open_store("vlalign_data/demo/features/s3d")
+        >>> about = store.about("demo0000")
+        >>> about.num_rows == len(store.get("demo0000").features)
+        True
+    """
 
     video_id: str
+    """Id of the video."""
     num_rows: int
+    """Number of its rows."""
     duration_seconds: float
+    """Time at which the frames, or the sound, end."""
     source: str = ""
     """Identity of the file that was read (``file_identity``)."""
     decoder: str = ""
+    """Name and version of the decoder; empty if unknown."""
     partial: str = ""
     """The parts of the video that are missing in its rows or were damaged, with figures; empty if none."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class VideoFeatures:
-    """Features of a video or of one of its clips: a row for each window, in order; windows are half-open in time."""
+    """Features of a video or of one of its clips: a row for each window, in order; windows are half-open in time.
+
+    Raises:
+        ValueError: Shapes do not fit.
+
+    Example:
+        >>> from vlalign.storage import open_store
+        >>> store = open_store("vlalign_data/demo/features/s3d")
+        >>> clip = store.get("demo0000", start_seconds=0.5, end_seconds=1.2)
+        >>> clip.features.shape, clip.start_seconds.tolist(), clip.end_seconds.tolist()
+        ((2, 1024), [0.0, 1.0], [1.0, 2.0])
+    """
 
     video_id: str
+    """Id of the video."""
     features: np.ndarray
     """[T, D]: float; uint8 if the rows are frames (``Profile.is_frames``)."""
     start_seconds: np.ndarray
@@ -395,6 +478,7 @@ class VideoFeatures:
     source: str = ""
     """Identity of the file that was read."""
     decoder: str = ""
+    """Name and version of the decoder; empty if unknown."""
     partial: str = ""
     """The parts of the video that are missing in these rows or were damaged, with figures; empty if none."""
 
@@ -424,11 +508,22 @@ class VideoFeatures:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """A line of ``failures.jsonl``: a video that gave no features."""
+    """A line of ``failures.jsonl``: a video that gave no features.
+
+    Example:
+        >>> from vlalign.storage import Failure
+        >>> failure = Failure(video_id="demo0007", path="videos/demo0007.mp4", kind="unreadable", message="empty file")
+        >>> failure.kind
+        'unreadable'
+    """
 
     video_id: str
+    """Id of the video."""
     path: str
+    """Path or address of its file."""
     kind: str
+    """Kind of the failure, such as "unreadable"; ``accept_failures`` names these."""
     message: str
+    """The reason, one line."""
     source: str = ""
     """Identity of the file that failed. A changed file is tried again."""

@@ -37,7 +37,15 @@ MAX_VALUES_AT_ONCE = 1 << 27
 
 
 class Neighbours(NamedTuple):
-    """The nearest pairs of each pair."""
+    """The nearest pairs of each pair.
+
+    Example:
+        >>> import numpy as np
+        >>> from vlalign.train.density import nearest_pairs
+        >>> vectors = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])  # pairs 0 and 1 are alike
+        >>> nearest_pairs(vectors, vectors, k=1).similarity_NK.shape
+        (3, 1)
+    """
 
     similarity_NK: np.ndarray
     """S of Eq. 1 with each pair's nearest ones, float32."""
@@ -62,12 +70,32 @@ def pair_association_probability(video: np.ndarray, text: np.ndarray, k: int, *,
 
     Raises:
         ValueError: There are fewer than ``k`` other pairs, or vectors contain non-finite values.
+
+    Example:
+        >>> import numpy as np
+        >>> from vlalign.train.density import pair_association_probability
+        >>> vectors = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])  # pairs 0 and 1 are alike
+        >>> pair_association_probability(vectors, vectors, k=1).round(3).tolist()
+        [1.0, 1.0, 0.0]
     """
     return probability(nearest_pairs(video, text, k, seed=seed).similarity_NK.mean(axis=1))
 
 
 def probability(density_N: np.ndarray) -> np.ndarray:
-    """Return p-hat of Eq. 2 from the density of Eq. 3: the mean of S of Eq. 1 with the nearest pairs, [N] -> [N]."""
+    """SSML Eq. 2: the probability that each pair matches, from its density.
+
+    Args:
+        density_N: Density of Eq. 3: the mean of S of Eq. 1 with the nearest pairs, [N].
+
+    Returns:
+        p-hat [N] in [0, 1]; 1 for all if all have the same density.
+
+    Example:
+        >>> import numpy as np
+        >>> from vlalign.train.density import probability
+        >>> probability(np.array([0.25, 0.5, 0.75])).tolist()
+        [0.0, 0.5, 1.0]
+    """
     lowest, highest = density_N.min(), density_N.max()
     return np.ones_like(density_N) if lowest == highest else (density_N - lowest) / (highest - lowest)
 
@@ -89,8 +117,18 @@ def nearest_pairs(
         seed: Of random draws.
         progress: Wraps the counts of pairs that are done at a time.
 
+    Returns:
+        Similarities and indices of the neighbours.
+
     Raises:
         ValueError: There are fewer than ``k`` other pairs, or vectors contain non-finite values.
+
+    Example:
+        >>> import numpy as np
+        >>> from vlalign.train.density import nearest_pairs
+        >>> vectors = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])  # pairs 0 and 1 are alike
+        >>> nearest_pairs(vectors, vectors, k=1).index_NK[:2].tolist()
+        [[1], [0]]
     """
     if len(video) != len(text):
         raise ValueError(f"{len(video)} clips and {len(text)} captions: expected pairs")

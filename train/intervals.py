@@ -27,11 +27,20 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference of two means over the same queries, and what it may be."""
+    """A difference of two means over the same queries, and what it may be.
+
+    Example:
+        >>> from vlalign.train import Difference
+        >>> Difference(1.5, low=-0.2, high=3.2).has_zero
+        True
+    """
 
     difference: float
+    """Mean of the second side less that of the first."""
     low: float
+    """Lower end of the 95 % interval."""
     high: float
+    """Upper end of the 95 % interval."""
 
     @property
     def has_zero(self) -> bool:

@@ -39,8 +39,8 @@ QUERY_CHUNK = 256
 """Number of queries that are compared with all candidates at once."""
 
 
-Chance = TypedDict(
-    "Chance",
+_Chance = TypedDict(
+    "_Chance",
     {
         "R@1": float,
         "R@5": float,
@@ -52,28 +52,58 @@ Chance = TypedDict(
         "mean_rank": float,
     },
 )
-"""The average metrics of random scores. All but ranks are in percent, rank 1 is the best."""
+
+
+class Chance(_Chance):
+    """The average metrics of random scores. All but ranks are in percent, rank 1 is the best.
+
+    Example:
+        >>> import numpy as np
+        >>> from vlalign.train.metrics import Chance, chance
+        >>> expected: Chance = chance(100, np.array([1]))
+        >>> expected["median_rank"]
+        50.5
+    """
 
 
 class DirectionMetrics(Chance):
     """Metrics of one direction.
 
     R@k is the percentage of queries whose right candidate is among the first k. nDCG@10 and mAP, in percent, too, count
-    all captions of a video as right ones, each as much. Rank 1 is the best. ``num_tied`` is the number of queries where
-    another candidate ties with the right one.
+    all captions of a video as right ones, each as much. Rank 1 is the best.
+
+    Example:
+        >>> import numpy as np
+        >>> from vlalign.train.metrics import retrieval_metrics
+        >>> metrics = retrieval_metrics(np.array([[0.9, 0.1], [0.8, 0.2]]))["text_to_video"]
+        >>> metrics["R@1"], metrics["num_queries"], metrics["num_candidates"]
+        (50.0, 2, 2)
     """
 
     num_queries: int
+    """Number of queries."""
     num_candidates: int
+    """Number of candidates of each query."""
     num_tied: int
+    """Queries where another candidate ties with the right one."""
     chance: Chance
+    """The average metrics of random scores."""
 
 
 class RetrievalMetrics(TypedDict):
-    """Metrics of both directions."""
+    """Metrics of both directions.
+
+    Example:
+        >>> import numpy as np
+        >>> from vlalign.train.metrics import retrieval_metrics
+        >>> sorted(retrieval_metrics(np.eye(3)))
+        ['text_to_video', 'video_to_text']
+    """
 
     text_to_video: DirectionMetrics
+    """Texts are queries, videos are candidates."""
     video_to_text: DirectionMetrics
+    """Videos are queries, texts are candidates."""
 
 
 def retrieval_metrics(
@@ -94,6 +124,14 @@ def retrieval_metrics(
 
     Raises:
         ValueError: The similarities contain NaN, shapes do not fit, or ``ties`` is unknown or cannot be used here.
+
+    Example:
+        >>> import numpy as np
+        >>> from vlalign.train.metrics import retrieval_metrics
+        >>> similarity = np.array([[0.9, 0.1, 0.3], [0.2, 0.4, 0.8], [0.1, 0.2, 0.7]])  # text 1 finds video 2 first
+        >>> metrics = retrieval_metrics(similarity)["text_to_video"]
+        >>> round(metrics["R@1"], 1), metrics["R@5"], metrics["median_rank"]
+        (66.7, 100.0, 1.0)
     """
     ranking, of_texts, of_videos = _ranked(similarity, text_to_video, ties)
     return {
@@ -116,10 +154,6 @@ def compare_similarities(
     The intervals are those of a paired bootstrap over videos, each with all its texts. Where one has 0 in it
     (``has_zero``), the models cannot be told apart by that metric on these videos.
 
-    Example::
-
-        compare_similarities(np.load("clip.npy"), np.load("ours.npy"))["text_to_video"]["R@1"].has_zero
-
     Args:
         first: [num_texts, num_videos], of one model; higher is more similar.
         second: The same of another model.
@@ -135,6 +169,14 @@ def compare_similarities(
 
     Raises:
         ValueError: As for ``retrieval_metrics``, or the matrices have different shapes.
+
+    Example:
+        >>> import numpy as np
+        >>> from vlalign.train import compare_similarities
+        >>> old, new = np.array([[0.9, 0.1], [0.8, 0.2]]), np.eye(2)
+        >>> change = compare_similarities(old, new)["text_to_video"]["R@1"]
+        >>> change.difference, change.has_zero  # two videos are too few to tell
+        (50.0, True)
     """
     if not any(isinstance(side, Mapping) for side in (first, second)) and np.shape(first) != np.shape(second):
         raise ValueError(f"similarities of shapes {np.shape(first)} and {np.shape(second)}: expected the same shape")
@@ -199,6 +241,17 @@ def text_metrics(ranking: Ranking, counts: RankCounts) -> DirectionMetrics:
     Args:
         ranking: What was ranked.
         counts: Of all texts.
+
+    Returns:
+        The metrics, with what chance gives.
+
+    Example:
+        >>> import numpy as np
+        >>> from vlalign.train.metrics import Ranking, text_metrics
+        >>> scores = np.array([[0.75, 0.125], [0.5, 0.25]], dtype=np.float32)  # text 1 finds video 0 first
+        >>> ranking = Ranking(np.array([0, 1]), num_videos=2, ties="average")
+        >>> text_metrics(ranking, ranking.of_texts(0, scores))["R@1"]
+        50.0
     """
     num_right = np.ones(len(ranking.video_of_text), dtype=int)
     return _direction_metrics(counts, ranking.ties, ranking.num_videos, num_right, ragged=ranking.is_ragged)
@@ -210,6 +263,17 @@ def video_metrics(ranking: Ranking, counts: RankCounts) -> DirectionMetrics:
     Args:
         ranking: What was ranked.
         counts: Of all videos that have a text.
+
+    Returns:
+        The metrics, with what chance gives.
+
+    Example:
+        >>> import numpy as np
+        >>> from vlalign.train.metrics import Ranking, video_metrics
+        >>> scores = np.array([[0.75, 0.125], [0.5, 0.25]], dtype=np.float32)  # text 1 finds video 0 first
+        >>> ranking = Ranking(np.array([0, 1]), num_videos=2, ties="average")
+        >>> video_metrics(ranking, ranking.of_videos(0, scores))["R@1"]
+        100.0
     """
     num_captions = ranking.num_captions[ranking.num_captions > 0]
     if ranking.ranks_by_best_caption:
@@ -258,13 +322,43 @@ def text_intervals(ranking: Ranking, counts: RankCounts, video_of_clip: np.ndarr
         ranking: What was ranked.
         counts: Of all texts.
         video_of_clip: [num_videos], index of the video that each clip is of; clips of a video are drawn together.
+
+    Returns:
+        The interval of each metric by its name, in percent as the metrics; ranks as ranks.
+
+    Example:
+        >>> import numpy as np
+        >>> from vlalign.train.metrics import Ranking, text_intervals
+        >>> scores = np.array([[0.75, 0.125], [0.5, 0.25]], dtype=np.float32)  # text 1 finds video 0 first
+        >>> ranking = Ranking(np.array([0, 1]), num_videos=2, ties="average")
+        >>> interval = text_intervals(ranking, ranking.of_texts(0, scores), np.arange(2))["R@1"]
+        >>> print(interval.low < 50 < interval.high)
+        True
     """
     videos = video_of_clip[ranking.video_of_text]
     return _intervals(counts, ranking.ties, videos, ranking.num_videos, ragged=ranking.is_ragged)
 
 
 def video_intervals(ranking: Ranking, counts: RankCounts, video_of_clip: np.ndarray) -> dict[str, Interval]:
-    """Return the 95 % interval of each metric from video to text; the arguments are those of ``text_intervals``."""
+    """Return the 95 % interval of each metric from video to text.
+
+    Args:
+        ranking: What was ranked.
+        counts: Of all videos that have a text.
+        video_of_clip: [num_videos], index of the video that each clip is of; clips of a video are drawn together.
+
+    Returns:
+        As for ``text_intervals``.
+
+    Example:
+        >>> import numpy as np
+        >>> from vlalign.train.metrics import Ranking, video_intervals
+        >>> scores = np.array([[0.75, 0.125], [0.5, 0.25]], dtype=np.float32)  # text 1 finds video 0 first
+        >>> ranking = Ranking(np.array([0, 1]), num_videos=2, ties="average")
+        >>> interval = video_intervals(ranking, ranking.of_videos(0, scores), np.arange(2))["R@1"]
+        >>> print(interval.low < interval.high)
+        True
+    """
     videos = video_of_clip[ranking.num_captions > 0]
     return _intervals(counts, ranking.ties, videos, len(ranking.video_of_text), ragged=False)
 
@@ -301,6 +395,16 @@ def chance(num_candidates: int, num_right: np.ndarray) -> Chance:
     Args:
         num_candidates: Number of candidates of each query.
         num_right: [Q], number of right candidates of each query.
+
+    Returns:
+        The average metrics. All but ranks are in percent.
+
+    Example:
+        >>> import numpy as np
+        >>> from vlalign.train.metrics import chance
+        >>> expected = chance(100, np.array([1]))
+        >>> round(expected["R@10"], 6), expected["median_rank"]
+        (10.0, 50.5)
     """
     distinct, num_queries = np.unique(num_right, return_counts=True)
 
@@ -345,7 +449,17 @@ def _gains(ranks: np.ndarray) -> np.ndarray:
 
 
 class RankCounts(NamedTuple):
-    """Numbers of wrong candidates before the right one of each query, or tied with it. Each array is [Q]."""
+    """Numbers of wrong candidates before the right one of each query, or tied with it. Each array is [Q].
+
+    Example:
+        >>> import numpy as np
+        >>> from vlalign.train.metrics import Ranking, RankCounts
+        >>> scores = np.array([[0.75, 0.125], [0.5, 0.25]], dtype=np.float32)  # text 1 finds video 0 first
+        >>> ranking = Ranking(np.array([0, 1]), num_videos=2, ties="average")
+        >>> counts = ranking.of_texts(0, scores)
+        >>> counts.above.tolist(), counts.tied.tolist()
+        ([0, 1], [0, 0])
+    """
 
     above: np.ndarray
     """Candidates with a higher score."""
@@ -365,7 +479,11 @@ class RankCounts(NamedTuple):
 
     @classmethod
     def join(cls, parts: Iterable[RankCounts]) -> RankCounts:
-        """Return the counts of all queries, from those of consecutive ones."""
+        """Return the counts of all queries, from those of consecutive ones.
+
+        Args:
+            parts: Counts of consecutive queries.
+        """
         return cls(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
@@ -374,6 +492,13 @@ class Ranking:
 
     From text to video, every text is a query. From video to text, every video that has a text is a query; its right
     candidate is its best text, and its other texts are not counted.
+
+    Example:
+        >>> import numpy as np
+        >>> from vlalign.train.metrics import Ranking
+        >>> ranking = Ranking(np.array([0, 0, 1]), num_videos=2, ties="average")  # texts 0 and 1 are of video 0
+        >>> ranking.num_captions.tolist(), ranking.is_ragged
+        ([2, 1], True)
     """
 
     def __init__(self, video_of_text: np.ndarray, num_videos: int, ties: str) -> None:
@@ -481,6 +606,17 @@ def count_ranks(
         right_scores: [Q], score of each query's right candidate.
         right_index: [Q], index of each query's right candidate.
         ties: A key of ``TIES``; "coot" orders tied candidates in its own way.
+
+    Returns:
+        The counts of each query.
+
+    Example:
+        >>> import numpy as np
+        >>> from vlalign.train.metrics import count_ranks
+        >>> scores = np.array([[0.75, 0.25, 0.75]])  # candidate 0 is right, candidate 2 ties with it
+        >>> counts = count_ranks(lambda rows: scores[rows], np.array([0.75]), np.array([0]), "average")
+        >>> counts.above.tolist(), counts.tied.tolist()
+        ([0], [1])
     """
     parts = [RankCounts(*np.zeros((3, 0), dtype=int), *np.zeros((2, 0)))]
     for first in range(0, len(right_scores), QUERY_CHUNK):
@@ -514,16 +650,40 @@ def _ranks(counts: RankCounts, ties: str, *, ragged: bool) -> np.ndarray:
 
 
 def mean_ranks(counts: RankCounts) -> np.ndarray:
-    """Return the rank [Q] of each right candidate, from 1; a tie counts half."""
+    """Return the rank of each right candidate; a tie counts half.
+
+    Args:
+        counts: Counts of Q queries.
+
+    Returns:
+        Ranks [Q], from 1.
+
+    Example:
+        >>> import numpy as np
+        >>> from vlalign.train.metrics import count_ranks, mean_ranks
+        >>> scores = np.array([[0.75, 0.25, 0.75]])  # candidate 0 is right, candidate 2 ties with it
+        >>> mean_ranks(count_ranks(lambda rows: scores[rows], np.array([0.75]), np.array([0]), "average")).tolist()
+        [1.5]
+    """
     return 1 + counts.above + counts.tied / 2
 
 
 def right_ranks(scores: np.ndarray, right_index: np.ndarray) -> np.ndarray:
-    """Return the rank [Q] of each query's right candidate, from 1; a tie counts half.
+    """Return the rank of each query's right candidate; a tie counts half.
 
     Args:
         scores: [Q, num_candidates]
         right_index: [Q]
+
+    Returns:
+        Ranks [Q], from 1.
+
+    Example:
+        >>> import numpy as np
+        >>> from vlalign.train.metrics import right_ranks
+        >>> scores = np.array([[0.75, 0.25, 0.75]])  # candidate 0 is right, candidate 2 ties with it
+        >>> right_ranks(scores, np.array([0])).tolist()
+        [1.5]
     """
     own = scores[np.arange(len(right_index)), right_index]
     return mean_ranks(count_ranks(lambda rows: scores[rows], own, right_index, "average"))

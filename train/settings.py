@@ -158,6 +158,12 @@ class CaptionColumn:
 
     It is ``texts.extra[NAME]``, float32 [B]; a whole number above 2**24 loses digits. Each training caption must have a
     number. The texts of a query, or others without a number, have no such input.
+
+    Example:
+        >>> from vlalign.train import CaptionColumn
+        >>> extra = {"rating": CaptionColumn("rating")}  # a class attribute of an objective or an encoder
+        >>> extra["rating"].column
+        'rating'
     """
 
     column: str
@@ -170,6 +176,12 @@ class FeatureRows:
 
     They are ``videos.extra[NAME]``, float32 [B, M, F], as they are in the store and padded with zeros, and
     ``videos.extra[NAME_mask]``, True for a row, [B, M]. A clip without rows there has one row of zeros.
+
+    Example:
+        >>> from vlalign.train import FeatureRows
+        >>> extra = {"sound": FeatureRows("log_mel", max_rows=16)}  # a class attribute of an objective or an encoder
+        >>> extra["sound"].max_rows
+        16
     """
 
     features: str
@@ -191,9 +203,16 @@ def extra_problem(extra: Any) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderTraits:
-    """The properties of a kind of encoder for clips and captions."""
+    """The properties of a kind of encoder for clips and captions.
+
+    Example:
+        >>> from vlalign.train import EncoderTraits
+        >>> EncoderTraits(description="means of feature vectors", gives_tokens=False).pools_rows
+        True
+    """
 
     description: str
+    """A few words about it, with its source; the help of ``--encoder`` shows them."""
     gives_tokens: bool = True
     """False: it gives one vector for each clip and caption."""
     reads_rows: bool = False
@@ -422,7 +441,17 @@ FRAME_AUGMENTATIONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings(Settings):
-    """Settings of the model."""
+    """Settings of the model.
+
+    Raises:
+        SettingError: A value cannot be used.
+
+    Example:
+        >>> from vlalign.train import ModelSettings
+        >>> settings = ModelSettings(encoder="gated", embedding_size=256)
+        >>> settings.encoder_traits.gives_tokens
+        False
+    """
 
     encoder: str = setting("transformer", choices=_EncoderDescriptions())
     text_encoder: str = setting(

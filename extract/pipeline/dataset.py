@@ -32,7 +32,16 @@ SAME_SECONDS = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractionResult:
-    """The result of an extraction."""
+    """The result of an extraction.
+
+    Example:
+        >>> from vlalign.extract import ExtractionResult
+        >>> from vlalign.storage import VideoRecord
+        >>> videos = [VideoRecord(video_id=name, path=f"{name}.mp4") for name in ("one", "two")]
+        >>> result = ExtractionResult(videos=videos, num_tried=2, num_complete=1, num_partial=0, num_problems=0)
+        >>> result.num_failed, result.complete
+        (1, False)
+    """
 
     videos: Sequence[VideoRecord]
     """All videos that were asked for."""
@@ -43,6 +52,7 @@ class ExtractionResult:
     num_partial: int
     """Videos that are damaged or incomplete; their features are those of what remains."""
     num_problems: int
+    """Inputs that were skipped, besides failed videos."""
     num_accepted: int = 0
     """Failed and partial videos that ``accept_failures`` accepts."""
     extracted: Sequence[str] = ()
@@ -83,6 +93,17 @@ def extract_dataset(
         UserError: A setting, the list of videos, or the weights cannot be used.
         Unfinished: Too many videos failed, or a place with videos could not be read for long; the same call continues.
         OSError: A file cannot be written.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from vlalign.extract import ExtractionSettings, extract_dataset
+        >>> videos = Path("vlalign_data/demo/videos")
+        >>> settings = ExtractionSettings(
+        ...     dataset="vlalign_data/clips", features="clip_vit_b32_frames", videos=videos, device="cpu"
+        ... )
+        >>> result = extract_dataset(settings)
+        >>> result.num_complete, result.num_failed
+        (2, 0)
     """
     with report_progress_to(on_progress), Problems(file=settings.folder.problems("extract")) as problems:
         extraction = prepare_extraction(settings, problems, dry_run=False)

@@ -58,19 +58,31 @@ class PlannedAddresses:
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractionPlan:
-    """The plan of an extraction."""
+    """The plan of an extraction.
+
+    Example:
+        >>> from vlalign.extract import ExtractionPlan
+        >>> plan = ExtractionPlan(
+        ...     num_left=2, num_probed=2, num_unreadable=0, features=[], hours=0.5, speed=None, num_problems=0
+        ... )
+        >>> plan.num_left, plan.hours
+        (2, 0.5)
+    """
 
     num_left: int
     """Videos that lack features."""
     num_probed: int
     """Videos on this machine, which were probed; those that are yet to be rendered or downloaded are not."""
     num_unreadable: int
+    """Probed videos that cannot be read."""
     features: list[PlannedFeatures]
+    """The rows that each store would get."""
     hours: float
     """Hours of video that can be read."""
     speed: Speed | None
     """None if there is nothing to measure it on."""
     num_problems: int
+    """Number of problems, which were logged."""
     addresses: PlannedAddresses | None = None
     """None if all videos are on this machine."""
 
@@ -87,8 +99,22 @@ def plan_extraction(
         runner: Where it would run (default: in this process).
         on_progress: Called with the progress of the work.
 
+    Returns:
+        The number of videos that are left, the rows and bytes that their features take, and the speed.
+
     Raises:
         UserError: A setting or the list of videos cannot be used.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from vlalign.extract import ExtractionSettings, plan_extraction
+        >>> videos = Path("vlalign_data/demo/videos")
+        >>> settings = ExtractionSettings(
+        ...     dataset="vlalign_data/planned", features="clip_vit_b32_frames", videos=videos, device="cpu"
+        ... )
+        >>> plan = plan_extraction(settings)
+        >>> plan.num_left, plan.num_unreadable, [planned.name for planned in plan.features]
+        (2, 0, ['clip_vit_b32_frames'])
     """
     runner = runner or LocalRunner()
     with report_progress_to(on_progress), Problems() as problems:

@@ -105,19 +105,23 @@ class Transcriber:
 def transcribe_video(path: Path | str, *, weights: str = DEFAULT_MODEL, device: str = "cpu") -> Transcript:
     """Return what is spoken in a video or sound file, and when.
 
-    Example:
-        >>> transcript = transcribe_video("onion.mp4")  # doctest: +SKIP
-        >>> [(segment.start_seconds, segment.text) for segment in transcript.segments]  # doctest: +SKIP
-        [(0.52, 'First we cut the onion into small pieces.')]
-
     Args:
         path: The file.
         weights: Folder of a Whisper model in CTranslate2's form, or ``hf:ORG/MODEL``.
         device: "cpu" or "cuda:N".
 
+    Returns:
+        The segments, each with its start, end and text, and the language.
+
     Raises:
         VideoError: The sound cannot be decoded.
         UserError: The model cannot be used.
+
+    Example:
+        >>> from vlalign.extract import transcribe_video
+        >>> transcript = transcribe_video("onion.mp4", weights="models/whisper-small")  # doctest: +SKIP
+        >>> [(segment.start_seconds, segment.text) for segment in transcript.segments]  # doctest: +SKIP
+        [(0.52, 'First we cut the onion into small pieces.')]
     """
     transcriber = Transcriber(find_model(weights), device, available_cores())
     with contextlib.closing(transcriber):

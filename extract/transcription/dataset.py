@@ -39,7 +39,14 @@ FAILURES_NAME = "failures.jsonl"
 
 @dataclass(frozen=True, kw_only=True)
 class TranscriptionResult:
-    """The result of a transcription."""
+    """The result of a transcription.
+
+    Example:
+        >>> from vlalign.extract import TranscriptionResult
+        >>> result = TranscriptionResult(num_videos=2, num_tried=2, transcribed=["one"], failed=["two"])
+        >>> result.complete
+        False
+    """
 
     num_videos: int
     """Videos that were asked for, without those at addresses."""
@@ -152,26 +159,30 @@ class TranscribeVideos:
 def transcribe_dataset(
     settings: TranscriptionSettings, *, spread: Spread | None = None, on_progress: Listener | None = None
 ) -> TranscriptionResult:
-    """Transcribe what is spoken in the videos of a data set, into ``transcripts/``, or the text in their frames, into
+    """Transcribe the videos of a data set: what is spoken into ``transcripts/``, or the text in frames into
     ``text_in_frames/``.
 
-    A video that fails is recorded in ``failures.jsonl`` there and the others continue; it is not tried again
-    unless its file changes or ``settings.retry_failed`` is set. If the call is interrupted, the next one resumes there:
-    at most the video at work is transcribed again.
-
-    Example:
-        >>> settings = TranscriptionSettings(dataset="vlalign_data/mine", weights="models/whisper-small")
-        >>> transcribe_dataset(settings).complete  # doctest: +SKIP
-        True
+    A video that fails is recorded in ``failures.jsonl`` there and the others continue; it is not tried again unless its
+    file changes or ``settings.retry_failed`` is set. If the call is interrupted, the next one resumes there: at most
+    the video at work is transcribed again.
 
     Args:
         settings: What to transcribe, and by which model.
         spread: Runs the work elsewhere, such as on a cluster, on CPUs (default: in processes of this machine).
         on_progress: Called with the progress of the work.
 
+    Returns:
+        The number of videos, and the ids of those that were transcribed or failed.
+
     Raises:
         UserError: A setting, the list of videos or the model cannot be used.
         OSError: A file cannot be written.
+
+    Example:
+        >>> from vlalign.extract import TranscriptionSettings, transcribe_dataset
+        >>> result = transcribe_dataset(TranscriptionSettings(dataset="vlalign_data/demo", what="text"))
+        >>> result.num_videos, result.failed
+        (2, [])
     """
     dataset = settings.folder
     for folder in settings.allow_folder:

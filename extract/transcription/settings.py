@@ -15,11 +15,17 @@ SPEECH, TEXT = "speech", "text"
 
 @dataclass(frozen=True, kw_only=True)
 class TranscriptionSettings(Settings):
-    """The settings of ``transcribe_dataset``. Those that are declared with ``setting`` are options of
-    ``vlalign-transcribe`` and of the cluster job.
+    """The settings of ``transcribe_dataset``.
+
+    Those that are declared with ``setting`` are options of ``vlalign-transcribe`` and of the cluster job.
 
     Raises:
         SettingError: A value cannot be used.
+
+    Example:
+        >>> from vlalign.extract import TranscriptionSettings
+        >>> TranscriptionSettings(dataset="vlalign_data/demo", what="text").transcripts.as_posix()
+        'vlalign_data/demo/text_in_frames'
     """
 
     dataset: Path | str
@@ -44,7 +50,11 @@ class TranscriptionSettings(Settings):
     """Ids of the videos to transcribe; None: all that the data set lists."""
 
     def check(self) -> None:
-        """Refuse the settings of a Whisper model for text in frames, which has none."""
+        """Refuse the settings of a Whisper model for text in frames, which has none.
+
+        Raises:
+            SettingError: ``weights`` or ``device`` cannot be chosen for text in frames.
+        """
         if self.what == TEXT and self.weights != DEFAULT_MODEL:
             problem = "RapidOCR's package has the models that read text in frames; leave it out, or pass --what speech"
             raise SettingError("weights", self.weights, problem)

@@ -45,10 +45,21 @@ class VideoVerdict:
 
 @dataclass(frozen=True)
 class VerificationResult:
-    """The result of the comparison of all videos."""
+    """The result of the comparison of all videos.
+
+    Example:
+        >>> from vlalign.extract import ExtractionResult, VerificationResult
+        >>> from vlalign.extract.verification.verify import VideoVerdict
+        >>> extraction = ExtractionResult(videos=[], num_tried=0, num_complete=0, num_partial=0, num_problems=0)
+        >>> result = VerificationResult(extraction, [VideoVerdict("demo0000", None, "cannot be decoded")])
+        >>> result.num_same, result.same
+        (0, False)
+    """
 
     extraction: ExtractionResult
+    """What was extracted for the comparison."""
     verdicts: Sequence[VideoVerdict]
+    """The result of each video."""
 
     @property
     def num_same(self) -> int:
@@ -76,8 +87,30 @@ def verify_dataset(
         on_verdict: Called with each video's verdict when it is known.
         on_progress: Called with the progress of the extraction.
 
+    Returns:
+        What was extracted, and a verdict for each video.
+
     Raises:
         UserError: A setting, the list of videos, or the weights cannot be used.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import numpy as np
+        >>> from vlalign.extract import ExtractionSettings, extract_video, load_extractor, verify_dataset
+        >>> clip = load_extractor("clip_vit_b32", weights="random")
+        >>> theirs = extract_video("vlalign_data/demo/videos/demo0000.mp4", [clip])["clip_vit_b32"]
+        >>> Path("theirs").mkdir()
+        >>> np.save("theirs/demo0000.npy", theirs.features.astype(np.float16))
+        >>> settings = ExtractionSettings(
+        ...     dataset="vlalign_data/verified",
+        ...     features="clip_vit_b32",
+        ...     weights=["random"],
+        ...     videos=Path("vlalign_data/demo/videos"),
+        ...     verify_against=Path("theirs"),
+        ...     device="cpu",
+        ... )
+        >>> [verdict.video_id for verdict in verify_dataset(settings).verdicts]
+        ['demo0000']
     """
     if settings.verify_against is None:
         raise SettingError("verify_against", None, "expected a folder with features made by others")

@@ -26,7 +26,21 @@ csv.field_size_limit(1 << 27)  # captions can be long; Python's default limit is
 
 @dataclass(frozen=True)
 class Annotations:
-    """The annotation files of a data set, as a reader sees them."""
+    """The annotation files of a data set, as a reader sees them.
+
+    Example:
+        >>> import json
+        >>> from pathlib import Path
+        >>> from vlalign.preprocess import Annotations
+        >>> from vlalign.storage.common.problems import Problems
+        >>> Path("annotations").mkdir(exist_ok=True)
+        >>> with open("annotations/kitchens.json", "w") as file:
+        ...     json.dump({"v1": ["a man cuts an onion"]}, file)
+        >>> annotations = Annotations(Path("annotations"), {}, Problems(quiet=True))
+        >>> [path] = annotations.find("kitchens.json")
+        >>> annotations.read_json(path)
+        {'v1': ['a man cuts an onion']}
+    """
 
     folder: Path
     """Folder to search, with all folders below it."""
@@ -37,6 +51,9 @@ class Annotations:
 
     def find(self, *names: str) -> list[Path]:
         """Return the paths of official files, in the order of ``names``.
+
+        Args:
+            names: Names of the files. They may contain folders.
 
         Raises:
             UserError: Files are missing. The message lists all of them, and where they are published if that is known.
@@ -93,7 +110,13 @@ class Annotations:
         return value
 
     def drop(self, path: Path, row: str, reason: str) -> None:
-        """Report a row that is skipped."""
+        """Report a row that is skipped.
+
+        Args:
+            path: The file.
+            row: The row in it, such as "line 6".
+            reason: Why it cannot be used.
+        """
         self.problems.add(f"{path}, {row}: {reason}; skipped")
 
     def cut_at_end(self, caption: Caption, duration_seconds: Any) -> Caption:
@@ -114,13 +137,24 @@ class Annotations:
         return cut
 
     def count_change(self, change: str) -> None:
-        """Count a row that is used with a changed value. The counts are shown in the summary."""
+        """Count a row that is used with a changed value. The counts are shown in the summary.
+
+        Args:
+            change: What was changed, the same text for all such rows.
+        """
         self.problems.changed[change] += 1
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some videos of a data set, with their captions."""
+    """Some videos of a data set, with their captions.
+
+    Example:
+        >>> from vlalign.preprocess import Chunk
+        >>> line = b"v1 cut the onion"
+        >>> Chunk(line, num_bytes=len(line)).num_bytes
+        16
+    """
 
     content: Any
     """Argument of ``ChunkedReader.read_chunk``."""
@@ -129,7 +163,24 @@ class Chunk:
 
 
 class ChunkedReader(NamedTuple):
-    """Reader of a file that is too large for one process."""
+    """Reader of a file that is too large for one process.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from vlalign.preprocess import Chunk, ChunkedReader
+        >>> from vlalign.storage import Caption
+        >>> def find(annotations, protocol):
+        ...     return annotations.find("captions.txt")[0]
+        >>> def split(path):
+        ...     for line in path.read_bytes().splitlines(keepends=True):
+        ...         yield Chunk(line, num_bytes=len(line))
+        >>> def read_chunk(path, protocol, line, problems):
+        ...     video_id, _, text = line.decode().strip().partition(" ")
+        ...     yield Caption(video_id=video_id, caption=text, split="train")
+        >>> reader = ChunkedReader(find, split, read_chunk)
+        >>> [caption.caption for caption in reader.read_chunk(Path("captions.txt"), "", b"v1 cut the onion", None)]
+        ['cut the onion']
+    """
 
     find: Callable[[Annotations, str], Path]
     """Returns the file of a protocol. Nothing else decides the captions."""
@@ -149,12 +200,22 @@ def _with_sources(files: Mapping[str, str]) -> str:
 class Dataset:
     """The reader of a data set, and the files it reads: a row of ``DATASETS``, or one of somebody's own module.
 
-    ``vlalign-preprocess --dataset my_module:KITCHENS`` prepares the data set ``KITCHENS`` of ``my_module``::
-
-        KITCHENS = Dataset(read, name="kitchens")
+    ``vlalign-preprocess --dataset my_module:KITCHENS`` prepares the data set ``KITCHENS`` of ``my_module``.
 
     Raises:
         ValueError: The name cannot be that of a folder.
+
+    Example:
+        >>> from vlalign.preprocess import Dataset
+        >>> from vlalign.storage import Caption
+        >>> def read(annotations, protocol):
+        ...     [path] = annotations.find("kitchens.json")
+        ...     for video_id, sentences in annotations.read_json(path).items():
+        ...         for sentence in sentences:
+        ...             yield Caption(video_id=video_id, caption=sentence, split="train")
+        >>> KITCHENS = Dataset(read, name="kitchens")
+        >>> KITCHENS.task
+        'retrieval'
     """
 
     read: Callable[[Annotations, str], Iterator[Record]]

@@ -246,8 +246,17 @@ def read_captions(folder: Path | str, parallel_map: OrderedMap | None = None) ->
         folder: Folder of the table.
         parallel_map: Encodes the parts if the file is to be written, in this process by default.
 
+    Returns:
+        A sequence of ``Caption``, which reads each from the mapped file when it is asked for.
+
     Raises:
         UserError: The table is missing, not complete or damaged.
+
+    Example:
+        >>> from vlalign.storage import read_captions
+        >>> captions = read_captions("vlalign_data/demo/captions")
+        >>> len(captions), captions[0].video_id, captions[0].split
+        (24, 'demo0000', 'train')
     """
     folder = Path(folder)
     about = read_captions_about(folder)

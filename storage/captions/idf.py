@@ -29,10 +29,18 @@ ENTRY_BYTES = 500
 
 @dataclass(frozen=True, kw_only=True)
 class IdfEntry:
-    """A row of ``idf.parquet``."""
+    """A row of ``idf.parquet``.
+
+    Example:
+        >>> from vlalign.storage import IdfEntry
+        >>> IdfEntry(word="onion", part_of_speech="NOUN", document_count=2, idf=2.0).of_token
+        2.0
+    """
 
     word: str
+    """The word, in lower case."""
     part_of_speech: str
+    """Its tag: NOUN or VERB, for one."""
     document_count: int
     """Training captions that contain the word with this tag."""
     idf: float
@@ -49,13 +57,43 @@ class IdfEntry:
 
 
 def write_idf(path: Path | str, entries: list[IdfEntry]) -> None:
-    """Write the IDF table: without its last two columns if an entry, of an older table, has none."""
+    """Write the IDF table: without its last two columns if an entry, of an older table, has none.
+
+    Args:
+        path: The file ``idf.parquet``, which is replaced.
+        entries: An entry for each word and part of speech.
+
+    Raises:
+        OSError: The disk is full, or cannot be written.
+
+    Example:
+        >>> from vlalign.storage import IdfEntry, read_idf, write_idf
+        >>> write_idf("idf.parquet", [IdfEntry(word="onion", part_of_speech="NOUN", document_count=2, idf=2.0)])
+        >>> read_idf("idf.parquet")[0].word
+        'onion'
+    """
     schema = TAG_SCHEMA if any(entry.token_idf is None for entry in entries) else IDF_SCHEMA
     write_table(Path(path), pa.Table.from_pylist([asdict(entry) for entry in entries], schema=schema))
 
 
 def read_idf(path: Path | str) -> list[IdfEntry]:
-    """Read the IDF table. Raises ``UserError`` if it is missing or damaged."""
+    """Read the IDF table.
+
+    Args:
+        path: The file ``idf.parquet``.
+
+    Returns:
+        An entry for each word and part of speech.
+
+    Raises:
+        UserError: The table is missing or damaged.
+
+    Example:
+        >>> from vlalign.storage import read_idf
+        >>> entries = read_idf("vlalign_data/demo/idf.parquet")
+        >>> [entry.idf for entry in entries if entry.word == "onion"]
+        [2.0]
+    """
     path = Path(path)
     schema = IDF_SCHEMA if has_token_idf(path) else TAG_SCHEMA
     table = read_table(path, schema.names, ENTRY_BYTES)

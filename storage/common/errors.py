@@ -24,13 +24,27 @@ EXIT_DONE, EXIT_INCOMPLETE, EXIT_MISTAKE, EXIT_SIGNAL = 0, 1, 2, 128
 
 
 class VlalignError(Exception):
-    """Base class of the errors that vlalign itself raises."""
+    """Base class of the errors that vlalign itself raises.
+
+    Example:
+        >>> from vlalign.storage import UserError, VlalignError
+        >>> issubclass(UserError, VlalignError)
+        True
+    """
 
 
 class UserError(VlalignError):
     """A mistake or an input that the user can fix.
 
     The message is one line: what happened, where, what was expected and what to do.
+
+    Example:
+        >>> from vlalign.storage import UserError, open_store
+        >>> try:
+        ...     open_store("vlalign_data/demo/features/absent")
+        ... except UserError as error:
+        ...     print("absent" in str(error), error.exit_code)
+        True 2
     """
 
     exit_code = EXIT_MISTAKE

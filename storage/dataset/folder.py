@@ -20,10 +20,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DatasetFolder:
-    """The folder of a data set, and the paths in it."""
+    """The folder of a data set, and the paths in it.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from vlalign.storage import DatasetFolder
+        >>> dataset = DatasetFolder(Path("vlalign_data"), "demo")
+        >>> dataset.features("s3d").as_posix()
+        'vlalign_data/demo/features/s3d'
+        >>> [video.path for video in dataset.read_videos()]
+        ['videos/demo0000.mp4', 'videos/demo0005.avi']
+    """
 
     root: Path
+    """Folder of all data sets."""
     name: str
+    """Name of the data set: its folder's."""
     protocol: str = ""
     """The choice of splits and captions; empty for the usual one. All protocols of a data set share its features."""
     stores: "StoreSource | None" = field(default=None, compare=False, repr=False)
@@ -101,32 +113,59 @@ class DatasetFolder:
         return self.path / "comparisons"
 
     def problems(self, command: str) -> Path:
-        """Return the file in which a command lists the inputs that it skipped."""
+        """Return the file in which a command lists the inputs that it skipped.
+
+        Args:
+            command: Name of the command without ``vlalign-``, such as "extract".
+        """
         return self.path / "problems" / f"{command}.txt"
 
     def features(self, features: str) -> Path:
-        """Return the folder of a feature store."""
+        """Return the folder of a feature store.
+
+        Args:
+            features: Name of the features, such as "s3d".
+        """
         return self.path / "features" / features
 
     def read_videos(self) -> list[VideoRecord]:
-        """Return what ``videos.jsonl`` lists; nothing if it is missing. Raises ``UserError`` for an invalid line."""
+        """Return what ``videos.jsonl`` lists; nothing if it is missing.
+
+        Raises:
+            UserError: A line is not valid.
+        """
         todo = "expected video_id and path on every line"
         with refuse_unreadable(self.videos_file, "not a valid list of videos", todo, (TypeError, ValueError)):
             return [VideoRecord(**row) for row in read_jsonl(self.videos_file)]
 
     def write_videos(self, videos: list[VideoRecord]) -> None:
-        """Write ``videos.jsonl``."""
+        """Write ``videos.jsonl``.
+
+        Args:
+            videos: All videos of the data set. They replace the list.
+        """
         write_jsonl(self.videos_file, ({k: v for k, v in asdict(video).items() if v is not None} for video in videos))
 
     def video_path(self, video: VideoRecord) -> Path:
         """Return the path of a video.
 
-        Raises ``UserError`` for a relative path that leads out of the data set's folder.
+        Args:
+            video: A line of the list.
+
+        Raises:
+            UserError: A relative path leads out of the data set's folder.
         """
         return Path(self.video_file(video))
 
     def video_file(self, video: VideoRecord) -> str:
-        """Return ``video_path`` as text. Making a million ``Path`` objects would take a minute."""
+        """Return ``video_path`` as text. Making a million ``Path`` objects would take a minute.
+
+        Args:
+            video: A line of the list.
+
+        Raises:
+            UserError: As for ``video_path``.
+        """
         if not os.path.isabs(video.path) and ".." in video.path.split("/"):
             raise UserError(
                 f"{self.videos_file}: video {video.video_id!r} has the path {video.path!r}, which leads out of "

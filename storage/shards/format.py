@@ -82,10 +82,20 @@ class Unreadable(UserError):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Provenance:
-    """The origin of a shard's features: profile, weights and programs."""
+    """The origin of a shard's features: profile, weights and programs.
+
+    Example:
+        >>> from vlalign.storage import Provenance, open_store
+        >>> store = open_store("vlalign_data/demo/features/s3d")
+        >>> provenance = Provenance(profile=store.profile, weights=store.weights, made_with={"numpy": "2.2.0"})
+        >>> provenance.origin, provenance.weights.name
+        ('extracted', 'toy')
+    """
 
     profile: Profile
+    """Everything that decides the features' values."""
     weights: Weights
+    """The weights that the model ran with."""
     origin: str = EXTRACTED
     """``EXTRACTED``, or who stated the profile."""
     made_with: dict[str, str] = field(default_factory=dict)

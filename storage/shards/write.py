@@ -56,8 +56,27 @@ class VideoRows:
 
 
 def check_storable(video: VideoFeatures, profile: Profile, dtype: DTypeLike = "float16") -> None:
-    """Raise ``ValueError`` for features of another dimension than the profile's, values that ``dtype`` cannot hold, and
-    frames that are not uint8.
+    """Check that the features of a video can be stored.
+
+    Args:
+        video: Features [T, D] of the video.
+        profile: Profile of the store.
+        dtype: Type that the features will be stored in.
+
+    Raises:
+        ValueError: The features have another dimension than the profile's or values that ``dtype`` cannot hold, or are
+            frames that are not uint8.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> from vlalign.storage import check_storable, open_store
+        >>> store = open_store("vlalign_data/demo/features/s3d")
+        >>> video = store.get("demo0000")
+        >>> check_storable(video, store.profile)
+        >>> check_storable(replace(video, features=video.features[:, :8]), store.profile)
+        Traceback (most recent call last):
+            ...
+        ValueError: demo0000: features of 8 values, the profile has 1,024
     """
     if video.features.shape[1] != profile.dimension:
         raise ValueError(
@@ -116,6 +135,13 @@ def write_shard(
     Raises:
         ValueError: The features cannot be stored (``check_storable``).
         OSError: The disk is full, or cannot be written.
+
+    Example:
+        >>> from vlalign.storage import open_store, write_shard
+        >>> store = open_store("vlalign_data/demo/features/s3d")
+        >>> path = write_shard("one-shard/s3d", store.profile, store.weights, [store.get("demo0000")], made_with={})
+        >>> open_store("one-shard/s3d").video_ids()
+        ['demo0000']
     """
 
     def rows_of(index: int) -> VideoRows:

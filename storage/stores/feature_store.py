@@ -73,6 +73,14 @@ class FeatureStore(Store):
 
     Files are opened when they are needed. Of two shards with the same video the one with the later name counts. Names
     begin with the time of writing; shards whose names have no valid time are the oldest.
+
+    Example:
+        >>> from vlalign.storage import FeatureStore
+        >>> store = FeatureStore("vlalign_data/demo/features/s3d")
+        >>> len(store.video_ids()), "demo0000" in store
+        (24, True)
+        >>> store.get("demo0000", end_seconds=0.5).features.shape  # the first row
+        (1, 1024)
     """
 
     MAX_OPEN_SHARDS = 128
@@ -120,7 +128,11 @@ class FeatureStore(Store):
         return len(self._snapshot.positions)
 
     def locate(self, video_id: str) -> tuple[Shard, np.void]:
-        """Return the shard that a video is read from, and its entry in that shard's index."""
+        """Return the shard that a video is read from, and its entry in that shard's index.
+
+        Args:
+            video_id: Id of the video.
+        """
         shard, index = self._snapshot.locate(video_id)
         return shard, shard.videos[index]
 
@@ -128,11 +140,18 @@ class FeatureStore(Store):
         """Return when the first row of each video starts and its last row ends, float64 [N, 2].
 
         Of shards on another machine only these times are fetched.
+
+        Args:
+            video_ids: Ids of N videos.
         """
         return self._read(lambda snapshot: snapshot.spans(video_ids))
 
     def shard_of(self, video_ids: Sequence[str]) -> np.ndarray:
-        """Return the index among ``shards``, int64, of the one that each video is read from."""
+        """Return the index among ``shards``, int64, of the one that each video is read from.
+
+        Args:
+            video_ids: Ids of N videos.
+        """
         return self._snapshot.shard_of(video_ids)
 
     def shard_parts(self) -> list[ShardPart]:
@@ -149,7 +168,11 @@ class FeatureStore(Store):
         return dict(made_with)
 
     def checksum(self, video_id: str) -> int:
-        """Return the CRC-32 of a video's rows, as its shard has it."""
+        """Return the CRC-32 of a video's rows, as its shard has it.
+
+        Args:
+            video_id: Id of the video.
+        """
         return int(self.locate(video_id)[1]["checksum"])
 
     def rows_checksum(self) -> int:
@@ -160,23 +183,43 @@ class FeatureStore(Store):
         return checksum_of_all(checksums)
 
     def about(self, video_id: str) -> StoredVideo:
-        """Return what the store knows about a video without reading its rows."""
+        """Return what the store knows about a video without reading its rows.
+
+        Args:
+            video_id: Id of the video.
+        """
         return self._snapshot.about(video_id)
 
     def source(self, video_id: str) -> str:
-        """Return the identity of the file that the features were made from."""
+        """Return the identity of the file that the features were made from.
+
+        Args:
+            video_id: Id of the video.
+        """
         return self.locate(video_id)[1]["source"].decode()
 
     def duration_seconds(self, video_id: str) -> float:
-        """Return when the frames, or the sound, end."""
+        """Return when the frames, or the sound, end.
+
+        Args:
+            video_id: Id of the video.
+        """
         return float(self.locate(video_id)[1]["duration_seconds"])
 
     def partial(self, video_id: str) -> str:
-        """Return what of the video is missing in its rows or was damaged; empty if all is well."""
+        """Return what of the video is missing in its rows or was damaged; empty if all is well.
+
+        Args:
+            video_id: Id of the video.
+        """
         return self.locate(video_id)[1]["partial"].decode()
 
     def written_at_ns(self, video_id: str) -> int:
-        """Return when the shard of a video was written, in nanoseconds since 1970; 0 if its name does not say it."""
+        """Return when the shard of a video was written, in nanoseconds since 1970; 0 if its name does not say it.
+
+        Args:
+            video_id: Id of the video.
+        """
         return written_at_ns(self.locate(video_id)[0].path)
 
     def get_clips(self, clips: Sequence[ClipSpan], *, dtype: DTypeLike | None = np.float32) -> list[VideoFeatures]:
@@ -184,6 +227,10 @@ class FeatureStore(Store):
 
         Of frames, then, nothing is read from the disk but the pages that the caller looks at, one after the other,
         since a clip has many frames and few of them are used. ``get_rows`` of these asks the disk for them all at once.
+
+        Args:
+            clips: Video id, start and end in seconds of each clip; None for the start or the end of the video.
+            dtype: Type of the features; None for the type that they are stored in.
         """
 
         def read(snapshot: Snapshot) -> list[VideoFeatures]:
@@ -197,17 +244,28 @@ class FeatureStore(Store):
         return self._read(read)
 
     def row_times(self, video_id: str) -> RowTimes:
-        """Return the times of a video's rows."""
+        """Return the times of a video's rows.
+
+        Args:
+            video_id: Id of the video.
+        """
         return self._read(lambda snapshot: snapshot.row_times(video_id))
 
     def row_ranges(self, clips: Sequence[ClipSpan]) -> list[RowRange]:
-        """Return the rows that each clip touches (``rows_of_clip``), without reading features."""
+        """Return the rows that each clip touches (``rows_of_clip``), without reading features.
+
+        Args:
+            clips: Video id, start and end in seconds of each clip; None for the start or the end of the video.
+        """
         return self._read(lambda snapshot: snapshot.row_ranges(clips))
 
     def get_rows(self, ranges: Sequence[RowRange]) -> list[np.ndarray]:
         """Return the features [T, D] of each range as they are stored: read-only arrays over the files.
 
         The disk is asked for all of them at once, in the order in which they lie there.
+
+        Args:
+            ranges: Video id, first row and the row after the last, of each range.
         """
         return self._read(lambda snapshot: snapshot.get_rows(ranges, check=self.check_rows))
 

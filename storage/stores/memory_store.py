@@ -15,6 +15,13 @@ class MemoryStore(WritableStore):
     """Features in memory, such as those that ``extract_video`` returns. It is also its own writer.
 
     Of two records with the same video id the later one counts.
+
+    Example:
+        >>> from vlalign.storage import MemoryStore, open_store
+        >>> store = open_store("vlalign_data/demo/features/s3d")
+        >>> memory = MemoryStore(store.profile, store.weights, [store.get("demo0000")])
+        >>> memory.video_ids()
+        ['demo0000']
     """
 
     def __init__(
@@ -59,16 +66,28 @@ class MemoryStore(WritableStore):
         return len(self._videos)
 
     def about(self, video_id: str) -> StoredVideo:
-        """Return what the store knows about a video besides its rows."""
+        """Return what the store knows about a video besides its rows.
+
+        Args:
+            video_id: Id of the video.
+        """
         return self._videos[video_id].about
 
     def row_times(self, video_id: str) -> RowTimes:
-        """Return the times of a video's rows."""
+        """Return the times of a video's rows.
+
+        Args:
+            video_id: Id of the video.
+        """
         video = self._videos[video_id]
         return RowTimes(video.start_seconds, video.end_seconds, video.valid_frames)
 
     def get_rows(self, ranges: Sequence[RowRange]) -> list[np.ndarray]:
-        """Return the features [T, D] of each range as they are stored: read-only views."""
+        """Return the features [T, D] of each range as they are stored: read-only views.
+
+        Args:
+            ranges: Video id, first row and the row after the last, of each range.
+        """
         parts = []
         for video_id, low, high in ranges:
             part = self._videos[video_id].features[low:high]
@@ -81,7 +100,17 @@ class MemoryStore(WritableStore):
         return Provenance(profile=self.profile, weights=self.weights, origin=self.origin)
 
     def write(self, videos: Sequence[VideoFeatures], provenance: Provenance, *, dtype: str = "float16") -> None:
-        """Add videos (see ``StoreWriter.write``)."""
+        """Add videos (see ``StoreWriter.write``).
+
+        Args:
+            videos: Features [T, D] and times of each video.
+            provenance: How the features were made (``refuse_mixed``).
+            dtype: Type that the features are stored in, float16 or float32; uint8 for frames.
+
+        Raises:
+            UserError: The features have another profile, weights or origin than the store's.
+            ValueError: The features cannot be stored (``check_storable``).
+        """
         refuse_mixed(self, provenance)
         for video in videos:
             check_storable(video, self.profile, dtype)
@@ -92,5 +121,9 @@ class MemoryStore(WritableStore):
             self._made_with.setdefault(name, set()).add(value)
 
     def remove(self, video_ids: Collection[str]) -> list[str]:
-        """Remove videos; return the ids that the store did not have."""
+        """Remove videos; return the ids that the store did not have.
+
+        Args:
+            video_ids: Ids of the videos to remove.
+        """
         return [video_id for video_id in video_ids if self._videos.pop(video_id, None) is None]

@@ -37,8 +37,17 @@ def open_store(place: str | Path) -> FeatureStore:
         place: A folder of shards, or one that is linked to a store on a server; or the address of a store on a server,
             such as ``s3://bucket/folder/s3d``, whose shards are kept in the folder of downloads (``VLALIGN_CACHE``).
 
+    Returns:
+        The store. Files are opened when rows are read.
+
     Raises:
         UserError: There is no store, or it cannot be read (``FeatureStore``).
+
+    Example:
+        >>> from vlalign.storage import open_store
+        >>> store = open_store("vlalign_data/demo/features/s3d")
+        >>> "demo0000" in store, store.profile.name
+        (True, 's3d')
     """
     return FeatureStore(_folder_of(place))
 
@@ -49,8 +58,19 @@ def open_writer(place: str | Path) -> StoreWriter:
     Args:
         place: As for ``open_store``; a folder is created when it is needed.
 
+    Returns:
+        A writer. It writes a shard for each call of ``write``.
+
     Raises:
         UserError: It is an address that nothing here can use.
+
+    Example:
+        >>> from vlalign.storage import Provenance, open_store, open_writer
+        >>> store = open_store("vlalign_data/demo/features/s3d")
+        >>> writer = open_writer("written/s3d")
+        >>> writer.write([store.get("demo0000")], Provenance(profile=store.profile, weights=store.weights))
+        >>> open_store("written/s3d").video_ids()
+        ['demo0000']
     """
     return ShardWriter(_folder_of(place))
 

@@ -19,7 +19,14 @@ RowRange = tuple[str, int, int]
 
 
 class RowTimes(NamedTuple):
-    """When the rows of a video are, and what they saw of it. Fields as in ``VideoFeatures``."""
+    """When the rows of a video are, and what they saw of it. Fields as in ``VideoFeatures``.
+
+    Example:
+        >>> from vlalign.storage import open_store
+        >>> times = open_store("vlalign_data/demo/features/s3d").row_times("demo0000")
+        >>> times.start_seconds[:2].tolist(), times.end_seconds[:2].tolist()
+        ([0.0, 1.0], [1.0, 2.0])
+    """
 
     start_seconds: np.ndarray
     """float64 [T]"""
@@ -71,6 +78,29 @@ class Store(Protocol):
     ``vlalign.storage.testing`` has the tests that every store passes; commands refuse what breaks a promise
     (``CheckedStore``). All methods that take a video id raise ``KeyError`` if the store does not have it. Threads may
     read at the same time; processes get copies by ``pickle``.
+
+    Example:
+        >>> from vlalign.storage import RowTimes, Store, open_store
+        >>> class OneVideo(Store):
+        ...     def __init__(self, store, video_id):
+        ...         self.profile, self.weights, self.origin = store.profile, store.weights, store.origin
+        ...         self.video = store.get(video_id, dtype=None)
+        ...
+        ...     def video_ids(self):
+        ...         return [self.video.video_id]
+        ...
+        ...     def about(self, video_id):
+        ...         return self.video.about
+        ...
+        ...     def row_times(self, video_id):
+        ...         return RowTimes(self.video.start_seconds, self.video.end_seconds, self.video.valid_frames)
+        ...
+        ...     def get_rows(self, ranges):
+        ...         return [self.video.features[first:last] for _, first, last in ranges]
+        >>> store = open_store("vlalign_data/demo/features/s3d")
+        >>> one = OneVideo(store, "demo0000")
+        >>> one.checksum("demo0000") == store.checksum("demo0000")
+        True
     """
 
     profile: Profile
@@ -87,12 +117,20 @@ class Store(Protocol):
 
     @abstractmethod
     def about(self, video_id: str) -> StoredVideo:
-        """Return what the store knows about a video without reading its rows."""
+        """Return what the store knows about a video without reading its rows.
+
+        Args:
+            video_id: Id of the video.
+        """
         ...
 
     @abstractmethod
     def row_times(self, video_id: str) -> RowTimes:
-        """Return the times of a video's rows, without reading features."""
+        """Return the times of a video's rows, without reading features.
+
+        Args:
+            video_id: Id of the video.
+        """
         ...
 
     @abstractmethod
@@ -102,6 +140,9 @@ class Store(Protocol):
         That is float16 or float32, or uint8 if they are frames.
 
         The arrays are read-only, and finite.
+
+        Args:
+            ranges: Video id, first row and the row after the last, of each range.
         """
         ...
 
@@ -133,21 +174,36 @@ class Store(Protocol):
         return True
 
     def source(self, video_id: str) -> str:
-        """Return the identity of the file that the features were made from."""
+        """Return the identity of the file that the features were made from.
+
+        Args:
+            video_id: Id of the video.
+        """
         return self.about(video_id).source
 
     def duration_seconds(self, video_id: str) -> float:
-        """Return when the frames, or the sound, end."""
+        """Return when the frames, or the sound, end.
+
+        Args:
+            video_id: Id of the video.
+        """
         return self.about(video_id).duration_seconds
 
     def partial(self, video_id: str) -> str:
-        """Return what of the video is missing in its rows or was damaged; empty if all is well."""
+        """Return what of the video is missing in its rows or was damaged; empty if all is well.
+
+        Args:
+            video_id: Id of the video.
+        """
         return self.about(video_id).partial
 
     def written_at_ns(self, video_id: str) -> int:
         """Return when the rows of a video were written, in nanoseconds since 1970; 0 if that is unknown.
 
         Extraction reads no part of a video file that is older, and has the size that its features were made from.
+
+        Args:
+            video_id: Id of the video.
         """
         del video_id
         return 0
@@ -156,6 +212,9 @@ class Store(Protocol):
         """Return when the first row of each video starts and its last row ends, without reading features.
 
         In seconds, float64 [N, 2]; NaN for a video without rows.
+
+        Args:
+            video_ids: Ids of N videos.
         """
         spans = np.full((len(video_ids), 2), np.nan)
         for span, times in zip(spans, map(self.row_times, video_ids), strict=True):
@@ -164,13 +223,20 @@ class Store(Protocol):
         return spans
 
     def shard_of(self, video_ids: Sequence[str]) -> np.ndarray:
-        """Return the number, int64, of the shard that each video is in; 0 for all if there are no shards."""
+        """Return the number, int64, of the shard that each video is in; 0 for all if there are no shards.
+
+        Args:
+            video_ids: Ids of N videos.
+        """
         return np.zeros(len(video_ids), dtype=np.int64)
 
     def checksum(self, video_id: str) -> int:
         """Return the CRC-32 of a video's rows, the same for equal rows in whatever store.
 
         It covers the features as they are stored, then start and end (float64) and valid frames (int32) of each row.
+
+        Args:
+            video_id: Id of the video.
         """
         [features] = self.get_rows([(video_id, 0, self.about(video_id).num_rows)])
         times = self.row_times(video_id)
@@ -199,7 +265,12 @@ class Store(Protocol):
         return self.get_clips([(video_id, start_seconds, end_seconds)], dtype=dtype)[0]
 
     def get_clips(self, clips: Sequence[ClipSpan], *, dtype: DTypeLike | None = np.float32) -> list[VideoFeatures]:
-        """Return the rows of many clips, in the order of ``clips``. With ``dtype`` None, the arrays are read-only."""
+        """Return the rows of many clips, in the order of ``clips``. With ``dtype`` None, the arrays are read-only.
+
+        Args:
+            clips: Video id, start and end in seconds of each clip; None for the start or the end of the video.
+            dtype: Type of the features; None for the type that they are stored in.
+        """
         ranges = self.row_ranges(clips)
         return [
             clip_record(self.about(row_range[0]), self.row_times(row_range[0]), row_range, features, dtype)
@@ -207,7 +278,11 @@ class Store(Protocol):
         ]
 
     def row_ranges(self, clips: Sequence[ClipSpan]) -> list[RowRange]:
-        """Return the rows that each clip touches (``rows_of_clip``), without reading features."""
+        """Return the rows that each clip touches (``rows_of_clip``), without reading features.
+
+        Args:
+            clips: Video id, start and end in seconds of each clip; None for the start or the end of the video.
+        """
         ranges = []
         for video_id, start_seconds, end_seconds in clips:
             times = self.row_times(video_id)
@@ -247,6 +322,14 @@ class StoreWriter(Protocol):
 
     ``open_writer`` returns that of a folder; a ``MemoryStore`` is its own. A store of one's own that extraction shall
     fill has these methods beside those of ``Store``. Readers that were opened before need not see what is written.
+
+    Example:
+        >>> from vlalign.storage import Provenance, open_store, open_writer
+        >>> store = open_store("vlalign_data/demo/features/s3d")
+        >>> writer = open_writer("one-writer/s3d")
+        >>> writer.write([store.get("demo0000")], Provenance(profile=store.profile, weights=store.weights))
+        >>> writer.remove(["demo0000", "absent"])
+        ['absent']
     """
 
     @property
@@ -277,7 +360,11 @@ class StoreWriter(Protocol):
 
     @abstractmethod
     def remove(self, video_ids: Collection[str]) -> list[str]:
-        """Remove videos; return the ids that the store did not have."""
+        """Remove videos; return the ids that the store did not have.
+
+        Args:
+            video_ids: Ids of the videos to remove.
+        """
         ...
 
     def flush(self) -> None:
@@ -285,11 +372,39 @@ class StoreWriter(Protocol):
 
 
 class WritableStore(Store, StoreWriter, Protocol):
-    """A store that is its own writer."""
+    """A store that is its own writer.
+
+    Example:
+        >>> from vlalign.storage import MemoryStore, WritableStore, open_store
+        >>> store = open_store("vlalign_data/demo/features/s3d")
+        >>> memory: WritableStore = MemoryStore(store.profile, store.weights)
+        >>> memory.write([store.get("demo0000")], memory.provenance())
+        >>> "demo0000" in memory
+        True
+    """
 
 
 def refuse_mixed(writer: StoreWriter, provenance: Provenance) -> None:
-    """Raise ``UserError`` if a store has features of another profile, weights or origin than new ones."""
+    """Refuse features of another profile, weights or origin than those of a store.
+
+    Args:
+        writer: Writer of the store.
+        provenance: How the new features were made.
+
+    Raises:
+        UserError: The store has others.
+
+    Example:
+        >>> from vlalign.storage import MemoryStore, Provenance, UserError, Weights, open_store, refuse_mixed
+        >>> store = open_store("vlalign_data/demo/features/s3d")
+        >>> memory = MemoryStore(store.profile, store.weights)
+        >>> refuse_mixed(memory, Provenance(profile=store.profile, weights=store.weights))
+        >>> try:
+        ...     refuse_mixed(memory, Provenance(profile=store.profile, weights=Weights(name="other.pth", sha256="")))
+        ... except UserError as error:
+        ...     print("the new features have" in str(error))
+        True
+    """
     stored = writer.provenance()
     if stored is not None and stored.key != provenance.key:
         raise UserError(

@@ -111,10 +111,23 @@ class ThumbnailStore:
 
     A shard cannot make HDF5 open other files. Thumbnails that are not JPEGs, or are too large, are skipped with a
     warning.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from vlalign.storage import ThumbnailStore
+        >>> ThumbnailStore(Path("vlalign_data/demo/thumbnails")).get("demo0000")  # nothing was extracted yet
+        []
     """
 
     def __init__(self, folder: Path) -> None:
-        """Read which thumbnails there are. Raises ``UserError`` for a file that is not a shard of thumbnails."""
+        """Read which thumbnails there are.
+
+        Args:
+            folder: Folder of the thumbnails.
+
+        Raises:
+            UserError: A file is not a shard of thumbnails.
+        """
         self._shards: dict[str, _Rows] = {}
         self._warned: set[Path] = set()
         paths = [folder / name for name in sort_shard_names(path.name for path in folder.glob("*.h5"))]
@@ -127,15 +140,27 @@ class ThumbnailStore:
                     self._shards[video_id] = _Rows.of(path, indices, shard)
 
     def source(self, video_id: str) -> str | None:
-        """Return the identity of the file that a video's thumbnails show; None if it has none."""
+        """Return the identity of the file that a video's thumbnails show; None if it has none.
+
+        Args:
+            video_id: Id of the video.
+        """
         return self._shards[video_id].source if video_id in self._shards else None
 
     def path(self, video_id: str) -> Path | None:
-        """Return the shard that a video's thumbnails are read from; None if it has none."""
+        """Return the shard that a video's thumbnails are read from; None if it has none.
+
+        Args:
+            video_id: Id of the video.
+        """
         return self._shards[video_id].path if video_id in self._shards else None
 
     def seconds(self, video_id: str) -> np.ndarray:
-        """Return the times of a video's thumbnails, float64 [N], ascending, without reading the thumbnails."""
+        """Return the times of a video's thumbnails, float64 [N], ascending, without reading the thumbnails.
+
+        Args:
+            video_id: Id of the video.
+        """
         return self._shards[video_id].seconds if video_id in self._shards else np.empty(0)
 
     def get(
@@ -164,6 +189,10 @@ class ThumbnailStore:
         """Return the thumbnail of a video that is nearest to a time, the only one that is read; None if there is none.
 
         Only where it is no small JPEG, the next nearest ones are read.
+
+        Args:
+            video_id: Id of the video.
+            seconds: Time in the video.
         """
         by_distance = np.argsort(np.abs(self.seconds(video_id) - seconds), kind="stable")[:MAX_THUMBNAILS]
         return next((found for place in by_distance.tolist() for found in self._read(video_id, [place])), None)

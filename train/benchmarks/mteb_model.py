@@ -75,10 +75,23 @@ class TowerScorer:
 
 
 class MtebModel:
-    """A model that ``mteb.evaluate`` takes for tasks that retrieve videos by text, or texts by video."""
+    """A model that ``mteb.evaluate`` takes for tasks that retrieve videos by text, or texts by video.
+
+    Example:
+        >>> from vlalign.train import mteb_model
+        >>> model = mteb_model("vlalign_data/demo/runs/words-s3d-seed0", dataset="vlalign_data/demo", device="cpu")
+        >>> model.mteb_model_meta.framework
+        ['PyTorch']
+    """
 
     def __init__(self, meta: "ModelMeta", scorer: TextVideoScorer, videos: VideoSource) -> None:
-        """Take what scores and what gives the features of videos; ``mteb_model`` makes both."""
+        """Take what scores and what gives the features of videos; ``mteb_model`` makes both.
+
+        Args:
+            meta: What is known of the model.
+            scorer: Scores texts and videos.
+            videos: Gives the features of videos.
+        """
         self.mteb_model_meta = meta
         self._scorer, self._videos = scorer, videos
         self._corpus: Dataset | None = None
@@ -225,10 +238,6 @@ def mteb_model(
     with its fusion layers, but without NCL's normalisation. That of an encoder is the cosine of a text's vector and the
     mean of a video's rows.
 
-    Example::
-
-        mteb.evaluate(mteb_model("words-on-demo"), mteb.get_task("MSRVTTT2V"))
-
     Args:
         run: Folder of a run, exported or not, or its name with ``dataset``.
         features: Instead of a run: an encoder such as "clip_vit_b32" or "hf:google/siglip2-base-patch16-224".
@@ -243,6 +252,12 @@ def mteb_model(
 
     Raises:
         UserError: mteb is not installed; neither or both of ``run`` and ``features`` are given; or one cannot be used.
+
+    Example:
+        >>> from vlalign.train import mteb_model
+        >>> model = mteb_model("vlalign_data/demo/runs/words-s3d-seed0", dataset="vlalign_data/demo", device="cpu")
+        >>> model.mteb_model_meta.name
+        'vlalign/words-s3d-seed0'
     """
     check_mteb()
     if (run is None) == (features is None):

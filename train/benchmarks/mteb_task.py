@@ -27,10 +27,6 @@ def mteb_task(
     that ``mteb_model`` can look up their features. Their files are those of the data set's list of videos; models that
     decode them need them.
 
-    Example::
-
-        mteb.evaluate(mteb_model("words-s3d-seed0", dataset=folder), mteb_task(folder))
-
     Args:
         dataset: The data set's folder, with captions.
         split: Name of the split: "train", "validation" or "test".
@@ -44,6 +40,12 @@ def mteb_task(
     Raises:
         UserError: mteb is not installed; the data set or the split has no captions; or captions are about parts of
             videos, which tasks of mteb do not have.
+
+    Example:
+        >>> from vlalign.train import mteb_task
+        >>> task = mteb_task("vlalign_data/demo")  # mteb.evaluate(model, task) evaluates a model on it
+        >>> task.metadata.name
+        'demo-test-t2v'
     """
     check_mteb()
     from datasets import Dataset, Video

@@ -61,6 +61,12 @@ def export_run(run: Path | str, folder: Path | str, *, trust: Collection[str] = 
     Raises:
         UserError: The run is incomplete or damaged, its data set lacks its features, it also reads rows of another
             store, or the folder has files.
+
+    Example:
+        >>> from vlalign.train import export_run, load_run
+        >>> folder = export_run("vlalign_data/demo/runs/words-s3d-seed0", "exported")
+        >>> load_run(folder, device="cpu").encode_text(["cut the onion"]).shape[0]
+        1
     """
     trust_modules(trust)
     run, folder = named_folder(run), Path(folder)

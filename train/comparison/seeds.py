@@ -23,9 +23,19 @@ MAX_SEEDS = 1000
 
 @dataclass(frozen=True)
 class SeedRuns:
-    """Runs that differ in their seed alone."""
+    """Runs that differ in their seed alone.
+
+    Example:
+        >>> from vlalign.train import train_seeds
+        >>> quick = {"features": "s3d", "objective": "mil-nce", "encoder": "gated", "embedding_size": 16}
+        >>> quick |= {"batch_size": 4, "num_steps": 2, "validate_every": 1}
+        >>> result = train_seeds("vlalign_data/demo", seeds=[0, 1], run_name="quick", device="cpu", settings=quick)
+        >>> len(result.runs), len(result.evaluations)
+        (2, 2)
+    """
 
     runs: tuple[TrainedRun, ...]
+    """A run for each seed."""
     evaluations: tuple[Evaluation, ...]
     """One for each run; none in the other processes of a training by several."""
     table: ResultsTable
@@ -93,9 +103,20 @@ def train_seeds(
         on_progress: Called with the progress of each training and evaluation.
         trust: As for ``train``.
 
+    Returns:
+        The runs, their evaluations, and the table with the mean and its deviation.
+
     Raises:
         SettingError: A setting cannot be used.
         UserError: As for ``train`` and ``evaluate``.
+
+    Example:
+        >>> from vlalign.train import train_seeds
+        >>> quick = {"features": "s3d", "objective": "mil-nce", "encoder": "gated", "embedding_size": 16}
+        >>> quick |= {"batch_size": 4, "num_steps": 2, "validate_every": 1}
+        >>> result = train_seeds("vlalign_data/demo", seeds=[0, 1], run_name="quick", device="cpu", settings=quick)
+        >>> [run.folder.name for run in result.runs]
+        ['quick-seed0', 'quick-seed1']
     """
     if not seeds:
         raise SettingError("seeds", "()", "expected one seed or more")

@@ -71,10 +71,6 @@ def export_sentence_transformer(run: Path | str, folder: Path | str, *, trust: C
     with ``SentenceTransformer(folder)``, without this package. It is half of the run's score: a dot product with the
     vector of a video, as ``LoadedRun.encode_video`` returns it, which finds candidates.
 
-    Example::
-
-        export_sentence_transformer("runs/taco-s3d-seed0", "taco-texts")
-
     Args:
         run: The run's folder, exported or not, or "hf:ORG/NAME".
         folder: A new folder, or an empty one.
@@ -86,6 +82,12 @@ def export_sentence_transformer(run: Path | str, folder: Path | str, *, trust: C
     Raises:
         UserError: sentence-transformers is not installed; the run has no text encoder, or its vector of a text is none
             that these modules can make; the run is damaged; or the folder has files.
+
+    Example:
+        >>> from vlalign.train import export_sentence_transformer
+        >>> folder = export_sentence_transformer("vlalign_data/demo/runs/words-s3d-seed0", "texts")
+        >>> (folder / "modules.json").is_file()
+        True
     """
     trust_modules(trust)
     try:

@@ -58,13 +58,17 @@ class ClipDataset(Dataset[ClipItem]):
     If a clip has several captions, it is in several items: a batch can then have two of them, of which a contrastive
     loss takes each as a negative of the other. ``train`` draws batches of different clips.
 
-    For example::
-
-        store, captions = open_store("vlalign_data/demo/features/s3d"), read_captions("vlalign_data/demo/captions")
-        clips = ClipDataset(store, captions, split="train", max_rows=32)
-        loader = DataLoader(clips, batch_size=64, shuffle=True, num_workers=2, collate_fn=clips.collate)
-
     Workers of a loader share the memory of the files. They read a batch's rows in one call, also from another machine.
+
+    Example:
+        >>> from torch.utils.data import DataLoader
+        >>> from vlalign.storage import open_store, read_captions
+        >>> from vlalign.train import ClipDataset
+        >>> store, captions = open_store("vlalign_data/demo/features/s3d"), read_captions("vlalign_data/demo/captions")
+        >>> clips = ClipDataset(store, captions, split="train", max_rows=32)
+        >>> batch = next(iter(DataLoader(clips, batch_size=4, shuffle=True, collate_fn=clips.collate)))
+        >>> len(clips), len(batch["caption"]), batch["features"].shape[0], batch["features"].shape[2]
+        (12, 4, 4, 1024)
     """
 
     def __init__(
@@ -127,7 +131,11 @@ class ClipDataset(Dataset[ClipItem]):
 
     @staticmethod
     def collate(items: Sequence[ClipItem]) -> ClipBatch:
-        """Return items as one batch: for ``DataLoader(collate_fn=...)``."""
+        """Return items as one batch: for ``DataLoader(collate_fn=...)``.
+
+        Args:
+            items: Items of this data set.
+        """
         rows = [item["features"].numpy() for item in items]
         features, mask = pad_rows(rows, rows[0].shape[1])
         columns = dict.fromkeys(name for item in items for name in item["extra"])

@@ -63,7 +63,13 @@ SCORE_STAGES = {
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSettings:
-    """The settings of an evaluation."""
+    """The settings of an evaluation.
+
+    Example:
+        >>> from vlalign.train import EvaluationSettings
+        >>> EvaluationSettings(split="validation", save_scores=True).split
+        'validation'
+    """
 
     task: str | type[Task[Any]] | None = None
     """A key of ``TASKS``; a task of your own, as "MODULE:NAME", an entry point in ``vlalign.tasks`` or the class; None:
@@ -97,7 +103,15 @@ class EvaluationSettings:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The result of an evaluation."""
+    """The result of an evaluation.
+
+    Example:
+        >>> from vlalign.train import EvaluationSettings, evaluate
+        >>> run = "vlalign_data/demo/runs/words-s3d-seed0"
+        >>> evaluation = evaluate(run, settings=EvaluationSettings(device="cpu"))
+        >>> evaluation.metrics_file.name, evaluation.is_complete
+        ('metrics.json', True)
+    """
 
     metrics: Metrics
     """Contents of ``metrics.json``. Each task's file describes its fields."""
@@ -150,8 +164,18 @@ def evaluate(
         trust: Modules of your own that may be imported where a file names them: the run, or the captions their task.
         on_progress: Called with the progress of long work.
 
+    Returns:
+        The metrics, the folder of the files, and a summary in words.
+
     Raises:
         UserError: The run or the data set cannot be found or read, or the run cannot be evaluated on it.
+
+    Example:
+        >>> from vlalign.train import EvaluationSettings, evaluate
+        >>> run = "vlalign_data/demo/runs/words-s3d-seed0"
+        >>> evaluation = evaluate(run, settings=EvaluationSettings(device="cpu"))
+        >>> evaluation.metrics["split"], evaluation.metrics["num_captions"]
+        ('test', 6)
     """
     trust_modules(trust)
     settings = settings or EvaluationSettings()

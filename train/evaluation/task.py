@@ -36,7 +36,13 @@ class NoSettings(Settings):
 
 @dataclass(frozen=True)
 class EvaluationRequest(Generic[S]):
-    """The request for an evaluation, with all defaults filled in."""
+    """The request for an evaluation, with all defaults filled in.
+
+    Example:
+        >>> from vlalign.train import EvaluationRequest
+        >>> EvaluationRequest(split="test", score_weights={"pair": 1.0}, settings=None).save_scores
+        False
+    """
 
     split: str
     """Name of the split: "train", "validation" or "test"."""
@@ -52,7 +58,16 @@ class EvaluationRequest(Generic[S]):
 
 @dataclass(frozen=True)
 class TaskResult:
-    """The result of an evaluation."""
+    """The result of an evaluation.
+
+    Example:
+        >>> from vlalign.train import TaskResult
+        >>> from vlalign.train.evaluation.coverage import Counts, Coverage
+        >>> counts = Counts(captions=4, clips=2, videos=2)
+        >>> result = TaskResult(Coverage(counts, counts, {}), {"accuracy": 50.0}, rows=[], page={})
+        >>> result.metrics["accuracy"]
+        50.0
+    """
 
     coverage: "Coverage"
     """The part of the split that was used."""
@@ -73,6 +88,22 @@ class Task(ABC, Generic[S]):
     Class attributes describe the task; the methods evaluate a run, and print its metrics. A page of the report, the
     Jinja template ``<name>.html.jinja``, lies beside the task's file, with its script if it has one. A task without a
     page is shown by its ``table_metrics``.
+
+    Example:
+        >>> from vlalign.storage import read_captions
+        >>> from vlalign.train import Task, TaskResult
+        >>> from vlalign.train.data.usable_captions import captions_of_split
+        >>> from vlalign.train.evaluation.coverage import split_coverage
+        >>> class Words(Task):
+        ...     name, description, main_metrics = "words", "length of the captions", ("words",)
+        ...
+        ...     def evaluate(self, run, request, problems):
+        ...         captions = captions_of_split(read_captions(run.dataset.captions), request.split)
+        ...         words = sum(len(caption.caption.split()) for caption in captions) / len(captions)
+        ...         coverage = split_coverage(captions, captions, run.features)
+        ...         return TaskResult(coverage, {"words": words}, rows=[], page={})
+        >>> Words().table_metrics({"words": 4.5})
+        {'words': 4.5}
     """
 
     name: ClassVar[str]
@@ -123,7 +154,13 @@ class Task(ABC, Generic[S]):
         return {}
 
     def resolve(self, settings: S, config: TrainConfig, run_name: str) -> S:
-        """Return ``settings`` with what a run's configuration decides filled in. Log what has no effect on this run."""
+        """Return ``settings`` with what a run's configuration decides filled in. Log what has no effect on this run.
+
+        Args:
+            settings: The task's own settings, as the user gave them.
+            config: The run's configuration.
+            run_name: Name of the run, for messages.
+        """
         return settings
 
     @abstractmethod
@@ -140,17 +177,28 @@ class Task(ABC, Generic[S]):
         """
 
     def count(self, metrics: Metrics) -> str:
-        """Return how much was evaluated, such as "12 questions about 3 videos". By default, captions and clips."""
+        """Return how much was evaluated, such as "12 questions about 3 videos". By default, captions and clips.
+
+        Args:
+            metrics: Contents of ``metrics.json``.
+        """
         return f"{counted(metrics, 'captions', self.caption_name)} and {counted(metrics, 'clips')}"
 
     def heading(self, metrics: Metrics) -> str:
-        """Return the line above the metrics: which run was evaluated on how much, of which data set."""
+        """Return the line above the metrics: which run was evaluated on how much, of which data set.
+
+        Args:
+            metrics: Contents of ``metrics.json``.
+        """
         trained_on = f" (trained on {metrics['trained_on']})" if metrics["trained_on"] != metrics["dataset"] else ""
         evaluated_on = f"{self.count(metrics)} of {metrics['dataset']}, {metrics['split']}"
         return f"{metrics['run']}{trained_on}: {evaluated_on}"
 
     def request_of(self, metrics: Metrics) -> Mapping[str, Any]:
         """Return the request that an evaluation was made for, from ``metrics.json``, in today's names: ``fingerprint``.
+
+        Args:
+            metrics: Contents of ``metrics.json``.
 
         Raises:
             KeyError, TypeError: The file is not as an evaluation writes it.
@@ -161,15 +209,26 @@ class Task(ABC, Generic[S]):
         """Return the metrics by which runs are compared: {name, as in tables of results: value}.
 
         By default those of ``metrics.json`` that ``main_metrics`` names.
+
+        Args:
+            metrics: Contents of ``metrics.json``.
         """
         return {name: metrics[name] for name in self.main_metrics}
 
     def stage_metrics(self, metrics: Metrics) -> Mapping[str, Mapping[str, float]]:
-        """Return the ``table_metrics`` of each stage of the score alone: {stage: metrics}; empty without stages."""
+        """Return the ``table_metrics`` of each stage of the score alone: {stage: metrics}; empty without stages.
+
+        Args:
+            metrics: Contents of ``metrics.json``.
+        """
         return {}
 
     def summary(self, metrics: Metrics) -> Iterator[str]:
-        """Yield the lines and tables that the terminal shows under the heading. By default the ``table_metrics``."""
+        """Yield the lines and tables that the terminal shows under the heading. By default the ``table_metrics``.
+
+        Args:
+            metrics: Contents of ``metrics.json``.
+        """
         yield from metric_lines(self.table_metrics(metrics))
 
 

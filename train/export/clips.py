@@ -28,9 +28,17 @@ SUFFIXES = {"mp4": ".mp4", "mov": ".mov", "matroska": ".mkv"}
 
 @dataclass(frozen=True)
 class ExportedClip:
-    """A moment that was cut out."""
+    """A moment that was cut out.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from vlalign.train import ExportedClip
+        >>> ExportedClip(Path("cut/0001.mp4"), "exact", start_seconds=1.0, end_seconds=2.0).line()
+        'cut/0001.mp4: 1.000 - 2.000 s of the video, encoded again, exact'
+    """
 
     path: Path
+    """The file."""
     kind: str
     """"copy" or "exact"."""
     start_seconds: float

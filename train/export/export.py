@@ -42,7 +42,14 @@ class Content:
 
 @dataclass(frozen=True)
 class ExportedMoments:
-    """Files that moments were exported to."""
+    """Files that moments were exported to.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from vlalign.train import ExportedMoments
+        >>> ExportedMoments([Path("onion.csv")], num_moments=3, problems=[], notes=[]).num_moments
+        3
+    """
 
     paths: list[Path]
     """One; or for chapters and subtitles one of each video, for EDLs one of each frame rate."""
@@ -57,9 +64,18 @@ class ExportedMoments:
 
 @dataclass(frozen=True)
 class ExportedClips:
-    """Moments that were cut out."""
+    """Moments that were cut out.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from vlalign.train import ExportedClip, ExportedClips
+        >>> cut = ExportedClips([ExportedClip(Path("cut/0001.mp4"), "copy", 1.0, 2.0)], problems=[])
+        >>> [clip.path.name for clip in cut.clips]
+        ['0001.mp4']
+    """
 
     clips: list[ExportedClip]
+    """The files."""
     problems: list[str]
     """A line for each moment that could not be cut."""
 
@@ -139,21 +155,26 @@ def export_moments(search: Search, moments: Sequence[Moment], path: Path | str, 
     for each frame rate. ``.jpg``,
     ``.png`` and ``.webp`` are contact sheets.
 
-    Example:
-        >>> search = open_search("datasets/holidays", features="clip_vit_b32")  # doctest: +SKIP
-        >>> moments = search("a dog catches a frisbee")  # doctest: +SKIP
-        >>> export_moments(search, moments, "dog.edl", query="a dog catches a frisbee").num_moments  # doctest: +SKIP
-        5
-
     Args:
         search: The search that found the moments; their files are found by its data set.
         moments: What it found. Of a search that is grouped by video, all occurrences are exported.
         path: The file, which must not be there yet.
         query: What was searched for: the label of moments that no caption has found.
 
+    Returns:
+        The files, and a line for each moment that is not in them.
+
     Raises:
         UserError: The suffix is of no form, a package is missing, a file exists, there are no moments, or they cannot
             be in this form, such as more than 999 in an EDL.
+
+    Example:
+        >>> from vlalign.train import export_moments, open_search
+        >>> search = open_search("vlalign_data/demo", run="words-s3d-seed0", device="cpu")
+        >>> moments = search("cut the onion", num_results=3)
+        >>> exported = export_moments(search, moments, "onion.csv", query="cut the onion")
+        >>> [path.name for path in exported.paths]
+        ['onion.csv']
     """
     path = Path(path)
     form = form_of(path)
@@ -179,11 +200,6 @@ def export_clips(
     A file is named by a number, its video and the second of the video at which it begins. Beside it are a ``.json``
     with what it is, and an ``.srt`` with the captions that it has, in its own time.
 
-    Example:
-        >>> cut = export_clips(search, moments, "clips", exact=True)  # doctest: +SKIP
-        >>> cut.clips[0].path.name  # doctest: +SKIP
-        '0001-beach-12.480s-exact.mp4'
-
     Args:
         search: The search that found the moments.
         moments: What it found. Of a search that is grouped by video, all occurrences are cut out.
@@ -192,8 +208,21 @@ def export_clips(
             the packets are copied from the key frame before on, without loss and fast: the clip begins earlier.
         query: What was searched for, for the files beside the clips.
 
+    Returns:
+        The files, and a line for each moment that could not be cut.
+
     Raises:
         UserError: There are no moments, or a file exists.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> from vlalign.train import export_clips, open_search
+        >>> search = open_search("vlalign_data/demo", run="words-s3d-seed0", device="cpu")
+        >>> found = search("cut the onion", videos=["demo0000"], num_results=1)
+        >>> second = replace(found[0], start_seconds=1.0, end_seconds=2.0)
+        >>> cut = export_clips(search, [second], "cut", exact=True)
+        >>> [clip.kind for clip in cut.clips], cut.problems
+        (['exact'], [])
     """
     results = results_of(moments, query)
     if not results:

@@ -28,11 +28,21 @@ from ..runs.run_json import describe_inputs, is_trained, open_run_stores, read_c
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A finished training."""
+    """A finished training.
+
+    Example:
+        >>> from vlalign.train import train
+        >>> quick = {"features": "s3d", "objective": "mil-nce", "encoder": "gated", "embedding_size": 16}
+        >>> quick |= {"batch_size": 4, "num_steps": 2, "validate_every": 1}
+        >>> run = train("vlalign_data/demo", run_name="quick", device="cpu", settings=quick)
+        >>> run.folder.name, run.config.model.encoder, run.num_skipped
+        ('quick', 'gated', 0)
+    """
 
     folder: Path
     """The run's folder."""
     config: TrainConfig
+    """The run's settings."""
     init: Path | None = None
     """Folder of the run whose model training started from."""
     was_trained_before: bool = False
@@ -91,6 +101,14 @@ def train(
     Raises:
         SettingError: A setting cannot be used, or changes nothing with this objective.
         UserError: Captions, features or the run's folder cannot be used, or the loss is not finite.
+
+    Example:
+        >>> from vlalign.train import train
+        >>> quick = {"features": "s3d", "objective": "mil-nce", "encoder": "gated", "embedding_size": 16}
+        >>> quick |= {"batch_size": 4, "num_steps": 2, "validate_every": 1}
+        >>> run = train("vlalign_data/demo", run_name="quick", device="cpu", settings=quick)
+        >>> int(run.last["step"]), 0 <= run.best["validation_R@1"] <= 100
+        (2, True)
     """
     if run_name is not None and (run_name in (".", "..") or "/" in run_name or "\0" in run_name):
         raise SettingError("run_name", run_name, "expected the name of a folder in the data set's runs/, not a path")

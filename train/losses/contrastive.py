@@ -17,6 +17,13 @@ def nce(logits_RB: Tensor, *, first: int = 0, weights_R: Tensor | None = None) -
 
     Returns:
         A scalar, the mean over rows.
+
+    Example:
+        >>> import torch
+        >>> from vlalign.train.losses import nce
+        >>> logits = torch.tensor([[2.0, 0.0], [0.0, 2.0]])
+        >>> round(nce(logits).item(), 4)
+        0.1269
     """
     right_R = torch.arange(first, first + len(logits_RB), device=logits_RB.device)
     if weights_R is None:
@@ -25,7 +32,24 @@ def nce(logits_RB: Tensor, *, first: int = 0, weights_R: Tensor | None = None) -
 
 
 def weighted_nce(logits_SB: Tensor, *, right_S: Tensor, weights_S: Tensor) -> Tensor:
-    """Return the sum over rows of weight times cross entropy, 0 without rows. ``right_S``: the target of each row."""
+    """Return the sum over rows of weight times cross entropy, 0 without rows.
+
+    Args:
+        logits_SB: The logits.
+        right_S: Index of the right column of each row, int64.
+        weights_S: Weight of each row.
+
+    Returns:
+        A scalar.
+
+    Example:
+        >>> import torch
+        >>> from vlalign.train.losses import weighted_nce
+        >>> logits = torch.tensor([[2.0, 0.0], [0.0, 2.0]])
+        >>> loss = weighted_nce(logits, right_S=torch.tensor([0, 1]), weights_S=torch.tensor([1.0, 0.5]))
+        >>> round(loss.item(), 4)
+        0.1904
+    """
     return weights_S @ F.cross_entropy(logits_SB, right_S, reduction="none")
 
 
@@ -43,6 +67,13 @@ def symmetric_nce(logits_BB: Tensor, *, weights_B: Tensor | None = None) -> Tens
 
     Returns:
         A scalar, the mean of both directions.
+
+    Example:
+        >>> import torch
+        >>> from vlalign.train.losses import symmetric_nce
+        >>> logits = torch.tensor([[2.0, 0.0], [0.0, 2.0]])
+        >>> round(symmetric_nce(logits).item(), 4)
+        0.1269
     """
     return (nce(logits_BB, weights_R=weights_B) + nce(logits_BB.T, weights_R=weights_B)) / 2
 
@@ -60,6 +91,13 @@ def sigmoid_loss(logits_RB: Tensor, *, first: int = 0, weights_R: Tensor | None 
 
     Returns:
         A scalar: the sum over videos, the mean over texts.
+
+    Example:
+        >>> import torch
+        >>> from vlalign.train.losses import sigmoid_loss
+        >>> logits = torch.tensor([[2.0, -2.0], [-2.0, 2.0]])
+        >>> round(sigmoid_loss(logits).item(), 4)
+        0.2539
     """
     signs_RB = torch.full_like(logits_RB, -1.0)
     signs_RB.diagonal(first).fill_(1.0)
@@ -83,6 +121,13 @@ def decoupled_nce(logits_RB: Tensor, *, first: int = 0, weights_R: Tensor | None
 
     Raises:
         ValueError: There is one column, and so no negative.
+
+    Example:
+        >>> import torch
+        >>> from vlalign.train.losses import decoupled_nce
+        >>> logits = torch.tensor([[2.0, 0.0], [0.0, 2.0]])
+        >>> decoupled_nce(logits).item()
+        -2.0
     """
     if logits_RB.shape[1] < 2:
         raise ValueError(f"logits of shape {tuple(logits_RB.shape)}: expected 2 columns or more, one right and one not")
@@ -98,6 +143,13 @@ class LearnedTemperature(nn.Module):
     CLIP's (section 2.5) is ``LearnedTemperature()``; SigLIP's (section 3.2) is
     ``LearnedTemperature(0.1, bias=-10.0, min_temperature=0.0)``. As in both, what is learned is the logarithm of the
     scale, 1 / temperature. Neither has weight decay there: leave the parameters out of the optimiser's decay.
+
+    Example:
+        >>> import torch
+        >>> from vlalign.train.losses import LearnedTemperature
+        >>> scale = LearnedTemperature(0.5)
+        >>> scale(torch.tensor([[1.0, 0.0]])).tolist()
+        [[2.0, 0.0]]
     """
 
     def __init__(self, temperature: float = 0.07, *, bias: float | None = None, min_temperature: float = 0.01) -> None:
@@ -133,7 +185,11 @@ class LearnedTemperature(nn.Module):
         return self.log_scale.exp()
 
     def forward(self, similarity: Tensor) -> Tensor:
-        """Return similarity / temperature + bias, in the same shape."""
+        """Return similarity / temperature + bias, in the same shape.
+
+        Args:
+            similarity: Similarities of any shape.
+        """
         logits = self.scale() * similarity
         return logits if self.bias is None else logits + self.bias
 
@@ -151,6 +207,13 @@ def mil_nce(video_BD: Tensor, text_BCD: Tensor, *, weights_B: Tensor | None = No
 
     Returns:
         A scalar, the mean over clips.
+
+    Example:
+        >>> import torch
+        >>> from vlalign.train.losses import mil_nce
+        >>> video, text = torch.zeros(2, 4), torch.zeros(2, 1, 4)  # two clips, one candidate caption each
+        >>> round(mil_nce(video, text).item(), 4)  # log 4
+        1.3863
     """
     products_BBC = torch.einsum("bd,ecd->bec", video_BD, text_BCD)
     own = torch.arange(len(video_BD), device=video_BD.device)

@@ -22,6 +22,13 @@ def max_margin(
 
     Returns:
         A scalar: the sum over the negatives; for the mean, divided by B^2.
+
+    Example:
+        >>> import torch
+        >>> from vlalign.train.losses import max_margin
+        >>> similarity = torch.tensor([[1.0, 0.5], [0.0, 0.5]])
+        >>> round(max_margin(similarity, 0.1, reduction="sum").item(), 4)
+        0.1
     """
     ones_B = similarity_BB.new_ones(len(similarity_BB))
     return soft_max_margin(similarity_BB, ones_B, margin, negative_weights_BB=negative_weights_BB, reduction=reduction)
@@ -46,6 +53,14 @@ def soft_max_margin(
 
     Returns:
         A scalar: the sum over the negatives; for the mean, divided by B^2.
+
+    Example:
+        >>> import torch
+        >>> from vlalign.train.losses import soft_max_margin
+        >>> similarity = torch.tensor([[1.0, 0.5], [0.0, 0.5]])
+        >>> weights = torch.tensor([1.0, 0.5])
+        >>> round(soft_max_margin(similarity, weights, 0.1, reduction="sum").item(), 4)
+        0.05
     """
     own_B = similarity_BB.diagonal()
     of_texts = F.relu(margin + similarity_BB - own_B[:, None])
@@ -69,6 +84,13 @@ def hardest_margin(similarity_BB: Tensor, margin: float = 0.2, *, weights_B: Ten
 
     Returns:
         A scalar: the sum of both directions, the mean over pairs. 0 for a single pair, which has no negative.
+
+    Example:
+        >>> import torch
+        >>> from vlalign.train.losses import hardest_margin
+        >>> similarity = torch.tensor([[1.0, 0.5], [0.0, 0.5]])
+        >>> round(hardest_margin(similarity, 0.2).item(), 4)
+        0.1
     """
     own_B = similarity_BB.diagonal()
     is_pair_BB = torch.eye(len(own_B), dtype=torch.bool, device=own_B.device)
@@ -90,6 +112,13 @@ def answer_margin(similarity_RA: Tensor, right_R: Tensor, margin: float = 0.1) -
 
     Returns:
         A scalar, the mean over questions and answers.
+
+    Example:
+        >>> import torch
+        >>> from vlalign.train.losses import answer_margin
+        >>> similarity = torch.tensor([[0.5, 0.5, 0.0]])  # a question, three answers
+        >>> round(answer_margin(similarity, torch.tensor([0]), 0.3).item(), 4)
+        0.1
     """
     own_R1 = similarity_RA.gather(1, right_R[:, None])
     return F.relu(margin + similarity_RA - own_R1).scatter(1, right_R[:, None], 0.0).mean()
@@ -104,6 +133,15 @@ def intra_video_weights(video_of_B: Tensor, rate: float) -> Tensor:
     Args:
         video_of_B: Index of each pair's video.
         rate: Share of a row's total weight that negatives of the same video have.
+
+    Returns:
+        The weights, [B, B].
+
+    Example:
+        >>> import torch
+        >>> from vlalign.train.losses import intra_video_weights
+        >>> intra_video_weights(torch.tensor([0, 0, 1, 2]), 0.5)[0].tolist()
+        [1.0, 1.0, 1.0, 1.0]
     """
     same = video_of_B[:, None] == video_of_B[None, :]
     size, num_same = len(same), same.sum(dim=1, keepdim=True)

@@ -10,10 +10,20 @@ from .contrastive import nce
 
 
 class Biases(NamedTuple):
-    """Biases that normalise sums of retrieval probabilities, in the unit of the similarity (NCL Eq. 6)."""
+    """Biases that normalise sums of retrieval probabilities, in the unit of the similarity (NCL Eq. 6).
+
+    Example:
+        >>> import torch
+        >>> from vlalign.train.losses import sinkhorn_biases
+        >>> biases = sinkhorn_biases(torch.zeros(2, 3), 1.0)
+        >>> biases.text_M.shape, biases.video_N.shape
+        (torch.Size([2]), torch.Size([3]))
+    """
 
     text_M: Tensor
+    """Bias of each text."""
     video_N: Tensor
+    """Bias of each video."""
     residual: Tensor
     """A scalar: how far the texts' sums still are from their marginals, as the largest part of one; the videos' are
     exact."""
@@ -42,8 +52,19 @@ def sinkhorn_biases(
         num_iterations: Upper limit of the iterations, 4 in the paper.
         tolerance: Stop when the residual is not above this.
 
+    Returns:
+        The biases, and how far they are from the marginals.
+
     Raises:
         ValueError: Fewer than 1 iteration: the text biases (Eq. 10) need one.
+
+    Example:
+        >>> import torch
+        >>> from vlalign.train.losses import sinkhorn_biases
+        >>> similarity = torch.tensor([[1.0, 0.0], [1.0, 0.0]])  # both texts prefer video 0
+        >>> biases = sinkhorn_biases(similarity, 1.0)
+        >>> round((biases.video_N[1] - biases.video_N[0]).item(), 4)
+        1.0
     """
     if num_iterations < 1:
         raise ValueError(
@@ -73,7 +94,20 @@ def _log_shares(marginals: Tensor | None, number: int, device: torch.device) -> 
 
 
 def shares_of(weights_N: Tensor) -> Tensor:
-    """Return marginals in proportion to weights, some or all of which may be 0: their logarithms are finite."""
+    """Return marginals in proportion to weights, some or all of which may be 0: their logarithms are finite.
+
+    Args:
+        weights_N: Weights, 0 or more.
+
+    Returns:
+        The marginals, in the shape of the weights; their sum is 1.
+
+    Example:
+        >>> import torch
+        >>> from vlalign.train.losses import shares_of
+        >>> shares_of(torch.tensor([1.0, 3.0])).tolist()
+        [0.25, 0.75]
+    """
     weights_N = weights_N.detach() + 1e-12
     return weights_N / weights_N.sum()
 
@@ -85,6 +119,22 @@ def pair_biases(
 
     With other marginals there is no similarity at which the gradient vanishes: the loss would pull each video towards
     its weight, and the biases undo that in every step.
+
+    Args:
+        similarity_BB: Similarity of text i and video j.
+        temperature: Divides the similarities.
+        weights_B: Weight of each pair; None: all have the same.
+        num_iterations: Of ``sinkhorn_biases``; at least 1.
+
+    Returns:
+        The biases, and how far they are from the marginals.
+
+    Example:
+        >>> import torch
+        >>> from vlalign.train.losses import pair_biases
+        >>> biases = pair_biases(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), 1.0)
+        >>> round((biases.video_N[1] - biases.video_N[0]).item(), 4)
+        1.0
     """
     shares_B = None if weights_B is None else shares_of(weights_B)
     given = {"text_marginals_M": shares_B, "video_marginals_N": shares_B, "num_iterations": num_iterations}
@@ -106,6 +156,13 @@ def normalized_nce(
 
     Returns:
         A scalar, the mean of both directions.
+
+    Example:
+        >>> import torch
+        >>> from vlalign.train.losses import normalized_nce
+        >>> similarity = torch.tensor([[2.0, 0.0], [0.0, 2.0]])
+        >>> round(normalized_nce(similarity, 1.0).item(), 4)
+        0.1269
     """
     by_text = by_video = similarity_BB
     if num_iterations:

@@ -28,6 +28,13 @@ def sentence_nce(
 
     Returns:
         A scalar, the mean over texts.
+
+    Example:
+        >>> import torch
+        >>> from vlalign.train.losses import sentence_nce
+        >>> similarity = torch.tensor([[2.0, 0.0], [0.0, 2.0]])
+        >>> round(sentence_nce(similarity).item(), 4)
+        0.1269
     """
     biased_RB = similarity_RB if bias_B is None else similarity_RB + bias_B
     return nce(biased_RB / temperature, first=first, weights_R=weights_R)
@@ -43,6 +50,14 @@ def token_similarity(tokens: Tensor, *, video_BMD: Tensor, video_mask_BM: Tensor
 
     Returns:
         [..., B]
+
+    Example:
+        >>> import torch
+        >>> from vlalign.train.losses import token_similarity
+        >>> video = torch.tensor([[[1.0, 0.0], [0.0, 2.0]]])  # a video of two tokens
+        >>> mask = torch.tensor([[True, True]])
+        >>> token_similarity(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), video_BMD=video, video_mask_BM=mask).tolist()
+        [[1.0], [2.0]]
     """
     products = torch.einsum("...d,bmd->...bm", tokens, video_BMD)
     return products.masked_fill(~video_mask_BM, float("-inf")).amax(dim=-1)
@@ -79,6 +94,14 @@ def token_nce(
 
     Returns:
         A scalar, the mean over texts; 0 if no text has a token of interest.
+
+    Example:
+        >>> import torch
+        >>> from vlalign.train.losses import token_nce
+        >>> similarity = torch.tensor([[2.0, 0.0], [0.0, 2.0]])  # two tokens, two videos
+        >>> of_token, weights = torch.tensor([0, 1]), torch.ones(2)
+        >>> round(token_nce(similarity, text_of_S=of_token, weights_S=weights, num_texts=2).item(), 4)
+        0.1269
     """
     biased_SB = similarity_SB if bias_B is None else similarity_SB + bias_B
     return weighted_nce(biased_SB / temperature, right_S=first + text_of_S, weights_S=weights_S) / num_texts
@@ -92,6 +115,16 @@ def cascade_scores(*, sentence_TV: Tensor, token_SV: Tensor, text_of_S: Tensor) 
         token_SV: Similarities of Eq. 4 (``token_similarity``) of the texts' tokens of interest. All weigh the same
             here: the paper weights them by idf in the loss only.
         text_of_S: Row of each token's text.
+
+    Returns:
+        A score of each text with each video, [T, V]; the higher, the harder.
+
+    Example:
+        >>> import torch
+        >>> from vlalign.train.losses import cascade_scores
+        >>> sentence, token = torch.zeros(1, 2), torch.tensor([[1.0, 0.0], [0.5, 2.0]])
+        >>> cascade_scores(sentence_TV=sentence, token_SV=token, text_of_S=torch.tensor([0, 0])).tolist()
+        [[1.5, 2.0]]
     """
     return sentence_TV.index_add(0, text_of_S, token_SV)
 
@@ -108,6 +141,14 @@ def hard_negatives(scores_BB: Tensor, num_negatives: int) -> tuple[Tensor, Tenso
     Returns:
         Two masks [B, B], by text and video: each row of the first has the videos among which this text must find its
         own, and each column of the second the texts among which this video must find its own.
+
+    Example:
+        >>> import torch
+        >>> from vlalign.train.losses import hard_negatives
+        >>> scores = torch.tensor([[9.0, 2.0, 1.0], [0.0, 9.0, 3.0], [4.0, 0.0, 9.0]])
+        >>> of_texts, _ = hard_negatives(scores, 1)
+        >>> of_texts.tolist()
+        [[True, True, False], [False, True, True], [True, False, True]]
     """
     size = len(scores_BB)
     own = torch.eye(size, dtype=torch.bool, device=scores_BB.device)
@@ -137,6 +178,13 @@ def fusion_nce(
 
     Returns:
         A scalar, the mean over the 2 B problems.
+
+    Example:
+        >>> import torch
+        >>> from vlalign.train.losses import fusion_nce
+        >>> scores, every = torch.tensor([[2.0, 0.0], [0.0, 2.0]]), torch.ones(2, 2, dtype=torch.bool)
+        >>> round(fusion_nce(scores, text_candidates_BB=every, video_candidates_BB=every).item(), 4)
+        0.1269
     """
     by_text, by_video = (
         scores_BB.masked_fill(~mask, float("-inf")) for mask in (text_candidates_BB, video_candidates_BB)
@@ -158,6 +206,15 @@ def fusion_token_nce(scores_BBN: Tensor, *, text_candidates_BB: Tensor, token_we
 
     Returns:
         A scalar, the mean over texts.
+
+    Example:
+        >>> import torch
+        >>> from vlalign.train.losses import fusion_token_nce
+        >>> scores = torch.tensor([[[2.0], [0.0]], [[0.0], [2.0]]])  # one token a text
+        >>> every = torch.ones(2, 2, dtype=torch.bool)
+        >>> loss = fusion_token_nce(scores, text_candidates_BB=every, token_weights_BN=torch.ones(2, 1))
+        >>> round(loss.item(), 4)
+        0.1269
     """
     text_of_S, place_S = token_weights_BN.nonzero(as_tuple=True)
     logits_SB = scores_BBN[text_of_S, :, place_S].masked_fill(~text_candidates_BB[text_of_S], float("-inf"))

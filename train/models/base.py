@@ -63,7 +63,15 @@ class QueryQueue(nn.Module):
 
 @dataclass(frozen=True)
 class ObjectiveModules:
-    """Modules that an objective adds to a model, each None if it does not need it."""
+    """Modules that an objective adds to a model, each None if it does not need it.
+
+    Example:
+        >>> from torch import nn
+        >>> from vlalign.train import ObjectiveModules
+        >>> modules = ObjectiveModules(own=nn.Linear(256, 1))
+        >>> modules.head is None
+        True
+    """
 
     codebook: SharedCodebook | None = None
     """CMCM's codebook, which clips and captions share."""
@@ -88,20 +96,33 @@ def no_modules(sizes: TokenSizes) -> ObjectiveModules:
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """The parts and sizes of a model that its settings do not give."""
+    """The parts and sizes of a model that its settings do not give.
+
+    Example:
+        >>> from vlalign.train import ModelPlan
+        >>> plan = ModelPlan(feature_dim=1024, text_inputs=lambda captions: {})
+        >>> plan.feature_dim, plan.has_fusion
+        (1024, False)
+    """
 
     feature_dim: int
     """Width of a row of features."""
     text_inputs: TextInputs
+    """Turns captions into the tensors that ``PairModel.encode_texts`` takes."""
     has_fusion: bool = False
+    """The objective needs fusion layers."""
     has_token_head: bool = False
+    """The fusion layers also score tokens (ToCo)."""
     masks_words: bool = False
+    """The objective predicts masked subwords."""
     reads_texts: bool = True
+    """False: the objective reads no texts."""
     still: bool = False
     """The videos are still images."""
     is_solved: bool = False
     """A part of the model is solved, not trained (``loop.solving``)."""
     make_modules: MakeModules = no_modules
+    """Makes the objective's modules; ``PairModel.add`` calls it."""
     video_tower: VideoTower | None = None
     """Makes the rows of features out of frames; its width is ``feature_dim``."""
 
@@ -110,14 +131,31 @@ class PairModel(MixedPrecision):
     """A model of videos and texts: the encoders that ``--encoder`` names.
 
     A subclass's constructor makes its encoders and ends with ``self.add(make_modules)``.
+
+    Example:
+        >>> import torch
+        >>> from vlalign.train import EncoderTraits, PairModel, VideoTokens
+        >>> class LinearPair(PairModel):
+        ...     traits = EncoderTraits(description="a linear layer of each row")
+        ...
+        ...     def __init__(self, feature_dim):
+        ...         super().__init__(8)
+        ...         self.video = torch.nn.Linear(feature_dim, 8)
+        ...
+        ...     def encode_videos(self, features_BMF, mask_BM, lengths_B=None):
+        ...         return VideoTokens(self.video(features_BMF.float()), mask_BM)
+        >>> model = LinearPair(1024)
+        >>> model.encode_videos(torch.zeros(2, 3, 1024), torch.ones(2, 3, dtype=torch.bool)).mean_BD.shape
+        torch.Size([2, 8])
     """
 
     traits: ClassVar[EncoderTraits]
     """The properties of the encoders. Those that declare inputs of their own get them as the keyword ``extra`` of
     ``encode_videos`` and ``encode_texts``."""
     feature_mean: Tensor
+    """Mean of the training clips' features [F]. Present only if ``standardises``."""
     feature_std: Tensor
-    """Mean and standard deviation of the training clips' features [F]. Present only if ``standardises``."""
+    """Standard deviation of the training clips' features [F]. Present only if ``standardises``."""
 
     def __init__(self, width: int, *, standardised_dim: int | None = None) -> None:
         """Make a model without encoders.
@@ -143,11 +181,23 @@ class PairModel(MixedPrecision):
 
     @classmethod
     def from_settings(cls, settings: ModelSettings, plan: ModelPlan) -> Self:
-        """Return a model with new weights; a given text encoder has its own."""
+        """Return a model with new weights; a given text encoder has its own.
+
+        Args:
+            settings: Settings of the model.
+            plan: What the settings do not give.
+        """
         raise NotImplementedError
 
     def add(self, make_modules: MakeModules) -> None:
-        """Make the objective's modules and add them to this model, after everything else."""
+        """Make the objective's modules and add them to this model, after everything else.
+
+        Args:
+            make_modules: Makes the modules for the sizes of this model.
+
+        Raises:
+            UserError: It returns anything but ``ObjectiveModules``.
+        """
         modules = make_modules(self.sizes)
         if not isinstance(modules, ObjectiveModules):
             raise UserError(f"make_modules returned {type(modules).__name__}; expected ObjectiveModules")
@@ -155,11 +205,19 @@ class PairModel(MixedPrecision):
         self.own = modules.own
 
     def standardised(self, features: Tensor) -> Tensor:
-        """Return features [..., F] less their mean and divided by their standard deviation."""
+        """Return features [..., F] less their mean and divided by their standard deviation.
+
+        Args:
+            features: Rows of features [..., F].
+        """
         return (features.to(self.feature_mean.dtype) - self.feature_mean) / self.feature_std
 
     def set_precision(self, precision: str) -> None:
-        """Set the precision of the layers while training, "fp32" or "bf16". Weights and losses stay float32."""
+        """Set the precision of the layers while training, "fp32" or "bf16". Weights and losses stay float32.
+
+        Args:
+            precision: "fp32" or "bf16".
+        """
         self.in_bfloat16 = precision == "bf16"
         for part in (self.fusion, self.video_tower):
             if part is not None:
@@ -184,6 +242,9 @@ class PairModel(MixedPrecision):
 
         ``inputs`` may also have the texts' lengths, and the number of tokens of interest of each, on the CPU
         (``TextTokens.lengths_B`` and ``num_of_interest_B``).
+
+        Args:
+            inputs: Tensors by name, each with B first.
         """
         raise NotImplementedError
 
@@ -192,6 +253,10 @@ class PairModel(MixedPrecision):
 
         Rows may also be frames, which the video tower makes into features first. If it gives a vector of each whole
         clip, that is encoded like a clip of this one row.
+
+        Args:
+            clips: Rows of features, or of frames.
+            extra: Inputs of one's own: {name: tensor [B, ...]}.
         """
         own: dict[str, Any] = {"extra": Extra(extra)} if self.traits.extra else {}
         rows_BMF, mask_BM, lengths_B, whole_BF = self.rows_of_frames(clips)
@@ -206,13 +271,21 @@ class PairModel(MixedPrecision):
         """Return rows of features: those of frames, which are uint8, are made by the video tower.
 
         An encoder of one's own whose traits say ``reads_frames`` makes them here itself.
+
+        Args:
+            clips: Rows of features, or of frames.
         """
         if self.video_tower is None or clips.rows_BMF.dtype != torch.uint8:
             return clips
         return self.video_tower.rows(clips.rows_BMF, clips.mask_BM, clips.lengths_B)
 
     def tokens_of_texts(self, inputs: dict[str, Tensor], extra: Mapping[str, Tensor]) -> TextTokens:
-        """Return what ``encode_texts`` does, with inputs of one's own: {name: tensor [B, ...]}."""
+        """Return what ``encode_texts`` does, with inputs of one's own: {name: tensor [B, ...]}.
+
+        Args:
+            inputs: As for ``encode_texts``.
+            extra: Inputs of one's own: {name: tensor [B, ...]}.
+        """
         own: dict[str, Any] = {"extra": Extra(extra)} if self.traits.extra else {}
         texts = self.encode_texts(inputs, **own)
         return replace(texts, extra=Extra({**extra, **texts.extra})) if extra else texts
@@ -221,6 +294,11 @@ class PairModel(MixedPrecision):
         """Return the tokens that the fusion layers take pairs from; a video's first token has position
         ``max_text_tokens``.
 
+        Args:
+            texts: Texts of the pairs.
+            videos: Videos of the pairs.
+            max_text_tokens: Position of a video's first token.
+
         Raises:
             TypeError: The model has no fusion layers.
         """
@@ -228,6 +306,9 @@ class PairModel(MixedPrecision):
 
     def word_logits(self, outputs_KD: Tensor) -> Tensor:
         """Return the logits of the vocabulary [K, V] from the fusion layers' outputs at masked subwords.
+
+        Args:
+            outputs_KD: Outputs at K masked subwords [K, D].
 
         Raises:
             TypeError: The model has no head for masked subwords.

@@ -31,11 +31,22 @@ class Extra(dict[str, Tensor]):
 
 
 class ClipRows(NamedTuple):
-    """Rows of features of B clips, what ``PairModel.encode_videos`` takes, and a vector of each whole clip."""
+    """Rows of features of B clips, what ``PairModel.encode_videos`` takes, and a vector of each whole clip.
+
+    Example:
+        >>> import torch
+        >>> from vlalign.train import ClipRows
+        >>> clips = ClipRows(torch.zeros(2, 3, 1024), torch.ones(2, 3, dtype=torch.bool), torch.tensor([3, 3]))
+        >>> clips.rows_BMF.shape
+        torch.Size([2, 3, 1024])
+    """
 
     rows_BMF: Tensor
+    """Rows of features [B, M, F], or of frames, uint8."""
     mask_BM: Tensor
+    """True for a row, False for padding [B, M]."""
     lengths_B: Tensor | None
+    """Number of rows of each clip [B], on the CPU. None: only the mask says it."""
     whole_BF: Tensor | None = None
     """The mean of the frames' own vectors, of a video tower that has them beside the map of a frame."""
 
@@ -56,9 +67,18 @@ class TokenSizes:
 
 @dataclass(frozen=True)
 class VideoTokens:
-    """Encoded videos: M tokens of width D each, padded to the longest."""
+    """Encoded videos: M tokens of width D each, padded to the longest.
+
+    Example:
+        >>> import torch
+        >>> from vlalign.train import VideoTokens
+        >>> tokens = torch.tensor([[[1.0, 0.0], [3.0, 2.0], [9.0, 9.0]]])  # the third is padding
+        >>> VideoTokens(tokens, torch.tensor([[True, True, False]])).mean_BD.tolist()
+        [[2.0, 1.0]]
+    """
 
     tokens_BMD: Tensor
+    """The tokens [B, M, D], anything at padding."""
     mask_BM: Tensor
     """True for a token, False for padding. Tokens come first in each row."""
     whole_BD: Tensor | None = None
@@ -85,9 +105,19 @@ class VideoTokens:
 
 @dataclass(frozen=True)
 class TextTokens:
-    """Encoded texts: N tokens of width D each, padded to the longest."""
+    """Encoded texts: N tokens of width D each, padded to the longest.
+
+    Example:
+        >>> import torch
+        >>> from vlalign.train import TextTokens
+        >>> mask = torch.tensor([[True, True, False]])
+        >>> texts = TextTokens(torch.ones(1, 3, 4), mask, weights_BN=torch.tensor([[0.0, 1.0, 0.0]]))
+        >>> texts.sentence_BD.tolist()
+        [[1.0, 1.0, 1.0, 1.0]]
+    """
 
     tokens_BND: Tensor
+    """The tokens [B, N, D], anything at padding."""
     mask_BN: Tensor
     """True for a token, False for padding. Tokens come first in each row."""
     weights_BN: Tensor

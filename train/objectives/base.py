@@ -72,6 +72,27 @@ class Objective(Settings):
     ones, which need a text's and a video's tokens only once, and late ones, for which the fusion layers see every
     pair. This class learns from pairs of clips and captions and scores a pair by the dot product of two vectors; a
     subclass says how they are made and what the loss is.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> import torch
+        >>> from vlalign.train import Batch, Objective, TextTokens, VideoTokens
+        >>> from vlalign.train.distributed import Workers
+        >>> from vlalign.train.losses import symmetric_nce
+        >>> @dataclass(frozen=True, kw_only=True)
+        ... class Contrast(Objective):
+        ...     name, description, loss_terms = "contrast", "InfoNCE in both directions", ("nce",)
+        ...
+        ...     def compute_loss(self, model, batch):
+        ...         text_BD, video_BD = batch.all_vectors(self, model)
+        ...         return {"nce": symmetric_nce(text_BD @ video_BD.T / self.temperature)}
+        >>> mask = torch.ones(2, 3, dtype=torch.bool)
+        >>> texts = TextTokens(torch.randn(2, 3, 4), mask, torch.zeros(2, 3))
+        >>> videos = VideoTokens(torch.randn(2, 3, 4), mask)
+        >>> batch = Batch(texts, videos, Workers(), torch.Generator())
+        >>> loss = Contrast(temperature=0.1).compute_loss(None, batch)
+        >>> loss["nce"].item() > 0
+        True
     """
 
     name: ClassVar[str]
@@ -128,7 +149,11 @@ class Objective(Settings):
     )  # NCL, appendix B
 
     def check(self) -> None:
-        """Check the settings of all objectives."""
+        """Check the settings of all objectives.
+
+        Raises:
+            SettingError: ``losses`` names no term, or the objective cannot do what is asked.
+        """
         if self.losses != "all" and (
             unknown := [name for name in self.losses.split("+") if name not in self.loss_terms]
         ):
@@ -142,10 +167,21 @@ class Objective(Settings):
             raise SettingError("pair_weights", self.pair_weights, problem)
 
     def check_data(self, data: DataSettings) -> None:
-        """Raise ``SettingError`` for settings that do not fit those of the data."""
+        """Refuse settings that do not fit those of the data.
+
+        Args:
+            data: Settings of the data.
+
+        Raises:
+            SettingError: They do not fit.
+        """
 
     def ignored_in(self, config: TrainConfig) -> dict[str, str]:
-        """Return the settings that this configuration ignores: {setting: the condition under which it is read}."""
+        """Return the settings that this configuration ignores: {setting: the condition under which it is read}.
+
+        Args:
+            config: The whole configuration.
+        """
         conditions: dict[str, str] = {}
         if self.pair_weights == "none":
             conditions |= dict.fromkeys(("density_neighbors", "density_vectors"), "pair_weights is density or discard")
@@ -202,17 +238,31 @@ class Objective(Settings):
         return False
 
     def temperature_of(self, model: PairModel) -> float:
-        """Return the temperature that turns a model's similarities into probabilities."""
+        """Return the temperature that turns a model's similarities into probabilities.
+
+        Args:
+            model: The model.
+        """
         return self.temperature
 
     def make_examples(self, source: ExampleSource) -> Examples:
-        """Read what the model learns from: by default, pairs of clips and captions."""
+        """Read what the model learns from: by default, pairs of clips and captions.
+
+        Args:
+            source: The data set, its captions and features.
+        """
         from ..data.examples import PairExamples
 
         return PairExamples(source)
 
     def make_batches(self, pairs: Pairs, data: DataSettings, optimization: OptimizationSettings) -> Batches:
-        """Return the batch sampler: it decides which clips and captions each batch has."""
+        """Return the batch sampler: it decides which clips and captions each batch has.
+
+        Args:
+            pairs: Clips and captions of the training split.
+            data: Settings of the data.
+            optimization: Settings of the optimization, such as the batch size and the seed.
+        """
         from ..data.batches import Batches, VideoBatches
 
         size, seed = optimization.batch_size, optimization.seed
@@ -232,33 +282,63 @@ class Objective(Settings):
         return ObjectiveModules(queries=self._make_queries(width))
 
     def modules_of(self, sizes: TokenSizes, num_labels: int) -> ObjectiveModules:
-        """Make the same modules for an encoder whose texts and clips have tokens of different widths."""
+        """Make the same modules for an encoder whose texts and clips have tokens of different widths.
+
+        Args:
+            sizes: Widths of the encoder's tokens.
+            num_labels: As for ``make_modules``.
+        """
         return self.make_modules(sizes.width, num_labels)
 
     def compute_loss(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
-        """Return the terms of a batch's loss, scalars by name. Their sum is the loss."""
+        """Return the terms of a batch's loss, scalars by name. Their sum is the loss.
+
+        Args:
+            model: The model.
+            batch: This process's share of the batch.
+        """
         raise NotImplementedError
 
     def text_vectors(self, model: PairModel, texts: TextTokens) -> Tensor:
-        """Return the texts' vectors [T, D] of the early score ``vector_score``."""
+        """Return the texts' vectors [T, D] of the early score ``vector_score``.
+
+        Args:
+            model: The model.
+            texts: T encoded texts.
+        """
         from ..models.gated import l2_normalize
 
         return l2_normalize(texts.sentence_BD)
 
     def video_vectors(self, model: PairModel, videos: VideoTokens) -> Tensor:
-        """Return the videos' vectors [V, D] of the early score ``vector_score``."""
+        """Return the videos' vectors [V, D] of the early score ``vector_score``.
+
+        Args:
+            model: The model.
+            videos: V encoded videos.
+        """
         from ..models.gated import l2_normalize
 
         return l2_normalize(videos.mean_BD)
 
     def early_scores(self, model: PairModel, texts: TextTokens, videos: VideoTokens) -> dict[str, Tensor]:
-        """Return scores [T, V] of the early scores other than ``vector_score``."""
+        """Return scores [T, V] of the early scores other than ``vector_score``.
+
+        Args:
+            model: The model.
+            texts: T encoded texts.
+            videos: V encoded videos.
+        """
         return {}
 
     def word_similarity(self, texts: TextTokens, videos: VideoTokens) -> Tensor:
         """Return how well each token of a text fits each token of the video at the same index [B, N, M].
 
         Only objectives that say ``has_word_similarity`` can.
+
+        Args:
+            texts: B encoded texts.
+            videos: B encoded videos.
         """
         raise NotImplementedError
 

@@ -25,12 +25,26 @@ from .base import Objective
 
 @dataclass(frozen=True)
 class Batch:
-    """A process's share of the pairs of a batch, already encoded, and how to reach the others'."""
+    """A process's share of the pairs of a batch, already encoded, and how to reach the others'.
+
+    Example:
+        >>> import torch
+        >>> from vlalign.train import Batch, TextTokens, VideoTokens
+        >>> from vlalign.train.distributed import Workers
+        >>> mask = torch.ones(2, 3, dtype=torch.bool)
+        >>> texts = TextTokens(torch.randn(2, 3, 4), mask, torch.zeros(2, 3))
+        >>> videos = VideoTokens(torch.randn(2, 3, 4), mask)
+        >>> batch = Batch(texts, videos, Workers(), torch.Generator())
+        >>> batch.first_index, batch.all_videos().mean_BD.shape
+        (0, torch.Size([2, 4]))
+    """
 
     encoded_texts: TextTokens | None
     """None if the objective reads no texts."""
     videos: VideoTokens
+    """This process's clips."""
     workers: Workers
+    """The processes that share the batch; ``workers.gather`` returns the rows of all of them."""
     generator: torch.Generator
     """On the CPU, and the same in every process: for what is drawn for the batch as a whole."""
     recompute: int | None = None
@@ -158,6 +172,10 @@ class Batch:
         """Return the vectors of the whole batch's texts and videos.
 
         All processes compute the same loss from them, which costs little beside the encoders.
+
+        Args:
+            objective: The objective, whose ``text_vectors`` and ``video_vectors`` are called.
+            model: The model.
         """
         text_RD = objective.text_vectors(model, self.texts)
         video_RD = objective.video_vectors(model, self.videos)

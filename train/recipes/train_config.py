@@ -42,13 +42,28 @@ class TrainConfig:
     """A complete training configuration: the settings of all components, and the objective with its own.
 
     Defaults are the papers' numbers where they fit a small model on a CPU.
+
+    Raises:
+        SettingError: Settings do not fit together.
+
+    Example:
+        >>> from vlalign.train import TrainConfig
+        >>> settings = {"dataset": "demo", "features": "s3d", "objective": "taco", "batch_size": 32}
+        >>> config = TrainConfig.from_flat(settings)
+        >>> config.objective.name, config.optimization.batch_size, config.flat()["features"]
+        ('taco', 32, 's3d')
     """
 
     data: DataSettings
+    """Settings of the training data."""
     model: ModelSettings = dataclasses.field(default_factory=ModelSettings)
+    """Settings of the model."""
     optimization: OptimizationSettings = dataclasses.field(default_factory=OptimizationSettings)
+    """Settings of the optimization: steps, batch size, learning rate, seed."""
     validation: ValidationSettings = dataclasses.field(default_factory=ValidationSettings)
+    """Settings of the validation."""
     objective: Objective = dataclasses.field(default_factory=OBJECTIVES[DEFAULT_OBJECTIVE])
+    """The objective, with its own settings."""
     recipe: str = ""
     """Source of the settings that were not given."""
     init: str = ""
@@ -180,6 +195,9 @@ class TrainConfig:
         0.2}``.
 
         A setting that only other objectives have is checked and ignored.
+
+        Args:
+            settings: Settings by name; those that are missing have their defaults.
 
         Raises:
             SettingError: A value cannot be used, or a setting does not exist.

@@ -33,9 +33,20 @@ class LoadedRun:
     """A trained run: vectors of texts and videos, and scores of both.
 
     The scores are those of evaluation and search, computed by the same functions in the same tiles.
+
+    Example:
+        >>> from vlalign.storage import open_store
+        >>> from vlalign.train import load_run
+        >>> run = load_run("vlalign_data/demo/runs/words-s3d-seed0", device="cpu")
+        >>> video = open_store("vlalign_data/demo/features/s3d").get("demo0000")
+        >>> texts = run.encode_text(["cut the onion", "fry the fish"])
+        >>> videos = run.encode_video([{"s3d": video}])
+        >>> (texts @ videos.T).shape
+        (2, 1)
     """
 
     folder: Path
+    """Folder of the run."""
     profiles: Mapping[str, Profile]
     """{features: how they are made}, for each of the features that a video needs."""
     metrics: Mapping[str, Any]
@@ -166,20 +177,26 @@ def load_run(folder: Path | str, device: str = "auto", trust: Collection[str] = 
 
     Nothing in the folder is run as code. A run whose objective or encoder is somebody's own needs its module besides.
 
-    Example::
-
-        run = load_run("vlalign_data/demo/runs/words-s3d-seed0")
-        run.similarity(["a dog runs"], [{"s3d": rows}])  # [1, 1]
-
     Args:
         folder: The folder of a run, ``<root>/<data set>/runs/<run>``, or one that ``export_run`` made, anywhere.
         device: Name of the device; see ``find_device``.
         trust: Modules that may be imported if ``run.json`` names them as those of the objective or the encoder.
 
+    Returns:
+        The run, ready to encode and to score.
+
     Raises:
         SettingError: The objective or the encoder is of a module that is not in ``trust``. Nothing was imported.
         UserError: The run is incomplete or damaged, its module is not there, or the data set of one that was not
             exported lacks its features.
+
+    Example:
+        >>> from vlalign.storage import open_store
+        >>> from vlalign.train import load_run
+        >>> run = load_run("vlalign_data/demo/runs/words-s3d-seed0", device="cpu")
+        >>> video = open_store("vlalign_data/demo/features/s3d").get("demo0000")
+        >>> run.similarity(["cut the onion", "fry the fish"], [{"s3d": video}]).shape
+        (2, 1)
     """
     trust_modules(trust)
     path = named_folder(folder)

@@ -24,11 +24,21 @@ from .window_encoding import add_videos, add_videos_in_parallel
 
 @dataclass(frozen=True)
 class BuiltIndex:
-    """Result of ``build_index``."""
+    """Result of ``build_index``.
+
+    Example:
+        >>> from vlalign.train import SearchSource, build_index
+        >>> built = build_index(SearchSource("vlalign_data/demo", run="words-s3d-seed0", device="cpu"))
+        >>> built.needs_codes, built.num_windows >= built.num_videos
+        (False, True)
+    """
 
     folder: Path
+    """Folder of the index."""
     num_windows: int
+    """Windows of all videos."""
     num_videos: int
+    """Videos that can be found."""
     num_added: int
     """Videos that were encoded now: new ones, and those whose features changed."""
     num_outdated: int
@@ -62,8 +72,17 @@ def build_index(
             all of it must be picklable, and the processes must see the same files. None: everything is done here.
         on_progress: Called with the progress.
 
+    Returns:
+        The index, and what this call changed.
+
     Raises:
         UserError: As ``open_search``; or the language or the windows are not known, or there are no shots.
+
+    Example:
+        >>> from vlalign.train import SearchSource, build_index
+        >>> built = build_index(SearchSource("vlalign_data/demo", run="words-s3d-seed0", device="cpu"))
+        >>> built.num_videos
+        24
     """
     if language is not None:
         check_language(language)

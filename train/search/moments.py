@@ -45,11 +45,22 @@ class ScoreCurve:
 
 @dataclass(frozen=True, kw_only=True)
 class Moment:
-    """A part of a video that fits a query."""
+    """A part of a video that fits a query.
+
+    Example:
+        >>> from vlalign.train import open_search
+        >>> search = open_search("vlalign_data/demo", run="words-s3d-seed0", device="cpu")
+        >>> moment = search("cut the onion", num_results=1)[0]
+        >>> moment.start_seconds <= moment.best_seconds <= moment.end_seconds
+        True
+    """
 
     video_id: str
+    """Id of the video."""
     start_seconds: float
+    """Start in the video."""
     end_seconds: float
+    """End in the video."""
     score: float
     """Higher is better: the score of ``window``, with all stages that were asked."""
     percentile: float | None

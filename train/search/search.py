@@ -151,7 +151,18 @@ class _Query:
 
 
 class Search:
-    """A data set, ready to be searched. Call it with a text."""
+    """A data set, ready to be searched. Call it with a text.
+
+    Example:
+        >>> from vlalign.train import open_search
+        >>> search = open_search("vlalign_data/demo", run="words-s3d-seed0", device="cpu")
+        >>> len(search("cut the onion", num_results=3))
+        3
+        >>> {moment.video_id for moment in search("cut the onion", videos=["demo0000"])}
+        {'demo0000'}
+        >>> len(search.score_curve("cut the onion", "demo0000").scores) > 0
+        True
+    """
 
     def __init__(
         self,
@@ -161,6 +172,15 @@ class Search:
         coded_index: CodedIndex | None = None,
         biases: WindowBiases | None = None,
     ) -> None:
+        """Take what a search reads; ``open`` and ``open_search`` open all of it.
+
+        Args:
+            encoder: Turns queries and clips into vectors.
+            index: The windows of all videos.
+            caption_index: The captions and subtitles; None: only videos are searched.
+            coded_index: Codes of the windows, where there are too many to compare all; None: all are compared.
+            biases: NCL's biases of the windows; None: none are added.
+        """
         self.encoder, self.index = encoder, index
         self.caption_index, self.coded_index = caption_index, coded_index
         self.biases = biases
@@ -176,7 +196,14 @@ class Search:
 
     @classmethod
     def open(cls, source: SearchSource) -> "Search":
-        """Open the encoder and the indexes of a source."""
+        """Open the encoder and the indexes of a source.
+
+        Args:
+            source: The data set and the model.
+
+        Raises:
+            UserError: As for ``open_search``.
+        """
         encoder = source.open_encoder()
         folder = IndexFolder.of(encoder)
         index = open_index(folder)
@@ -331,7 +358,11 @@ class Search:
         return self
 
     def best_score(self, query: str) -> float | None:
-        """Return the score of the best moment of the videos for a text; None if no window has a vector."""
+        """Return the score of the best moment of the videos for a text; None if no window has a vector.
+
+        Args:
+            query: The text.
+        """
         asked = self._prepare(_Request(query=query, by="video"))
         return max((hit.score for hit in next(self._blocks(asked), [])), default=None)
 
@@ -405,6 +436,10 @@ class Search:
 
     def score_curve(self, query: str, video_id: str) -> ScoreCurve:
         """Return how well a text fits a video over its time.
+
+        Args:
+            query: The text.
+            video_id: A video of the data set.
 
         Raises:
             UserError: The query is empty, or the video has no features.
@@ -745,7 +780,11 @@ class Search:
         return video_id if video_id in self._video_ids else unicodedata.normalize("NFC", video_id)
 
     def has_video(self, video_id: str) -> bool:
-        """Return whether a text is the id of a video, however its accents are written."""
+        """Return whether a text is the id of a video, however its accents are written.
+
+        Args:
+            video_id: The text.
+        """
         return self.id_of(video_id) in self._video_ids
 
     def _known_id(self, video_id: str) -> str:
@@ -806,8 +845,18 @@ def open_search(
         trust: Modules of your own that may be imported if the run names them.
         normalize: "ncl" or "none": with or without NCL's biases of the windows. None: with them for a run of NCL.
 
+    Returns:
+        The search. Call it with a text.
+
     Raises:
         UserError: Neither or both of ``features`` and ``run`` are given, one cannot be used, or the index is missing
             and too large to be made now.
+
+    Example:
+        >>> from vlalign.train import open_search
+        >>> search = open_search("vlalign_data/demo", run="words-s3d-seed0", device="cpu")
+        >>> moments = search("cut the onion", num_results=3)
+        >>> len(moments), search.has_video(moments[0].video_id)
+        (3, True)
     """
     return Search.open(SearchSource(dataset, features, run, weights, device, stores, trusted_modules(trust), normalize))

@@ -16,16 +16,31 @@ from .encoder import SearchEncoder, open_store_encoder
 
 @dataclass(frozen=True)
 class SearchSource:
-    """A data set, and either features whose model reads texts, or a trained run: the arguments of ``open_search``."""
+    """A data set, and either features whose model reads texts, or a trained run: the arguments of ``open_search``.
+
+    Example:
+        >>> from vlalign.train import SearchSource
+        >>> SearchSource("vlalign_data/demo", run="words-s3d-seed0").absolute().dataset.name
+        'demo'
+    """
 
     dataset: Path | str | None = None
+    """The data set's folder, ``<root>/<data set>``. None: that of the run."""
     features: str | None = None
+    """Name of a store whose model also reads texts, such as "clip_vit_b32"."""
     run: Path | str | None = None
+    """Folder of a run, or its name in ``dataset`` or in a data set beside it."""
     weights: Path | str | None = None
+    """With ``features``: file or folder of the weights that made the store. None: where the extraction found
+    them."""
     device: str = "auto"
+    """What a run computes on; see ``find_device``."""
     stores: StoreSource | None = None
+    """Stores of one's own with the data set's features, as for ``train``."""
     trust: tuple[str, ...] = ()
+    """Modules of your own that may be imported if the run names them."""
     normalize: str | None = None
+    """"ncl" or "none": with or without NCL's biases of the windows. None: with them for a run of NCL."""
 
     def absolute(self) -> "SearchSource":
         """Return the source with absolute paths, for processes that run in other folders."""

@@ -33,6 +33,12 @@ class SyncSettings(Settings):
 
     Raises:
         SettingError: A value cannot be used.
+
+    Example:
+        >>> from vlalign.train import SyncSettings
+        >>> settings = SyncSettings(dataset="vlalign_data/mine", folders=["Videos"], features="clip_vit_b32")
+        >>> settings.folder.name, settings.prune
+        ('mine', False)
     """
 
     dataset: Path | str

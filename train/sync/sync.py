@@ -64,7 +64,14 @@ change.
 
 @dataclass(frozen=True, kw_only=True)
 class SyncResult:
-    """The result of a sync: what it found and did."""
+    """The result of a sync: what it found and did.
+
+    Example:
+        >>> from vlalign.train import SyncResult
+        >>> result = SyncResult(extracted=["demo0000"], failed={"demo0007": "no video stream"}, num_videos=2)
+        >>> result.changed, result.complete, result.warnings
+        (True, False, ["video 'demo0007': no video stream"])
+    """
 
     extracted: Sequence[str] = ()
     """Ids of the videos whose features were extracted: new and changed ones, and those that an earlier call left."""
@@ -120,7 +127,11 @@ class SyncResult:
         return [*unreachable, *self.problems, *(self.failure_line(video_id) for video_id in self.failed)]
 
     def failure_line(self, video_id: str) -> str:
-        """Return the line about a video that lacks features."""
+        """Return the line about a video that lacks features.
+
+        Args:
+            video_id: One of ``failed``.
+        """
         return f"video {video_id!r}: {self.failed[video_id]}"
 
     def to_json(self) -> dict[str, Any]:
@@ -148,9 +159,6 @@ def sync_videos(settings: SyncSettings, *, on_progress: Listener | None = None) 
     replaced whole, so a search that is open meanwhile sees the old ones; open it again if ``SyncResult.changed``. Only
     with ``prune`` may an open search miss features of videos that were deleted. It may be called in any thread.
 
-    >>> sync_videos(SyncSettings(dataset="vlalign_data/mine", folders=["Videos"])).complete  # doctest: +SKIP
-    True
-
     Args:
         settings: The data set, its folders, and what to extract.
         on_progress: Called with the progress of the work.
@@ -161,6 +169,17 @@ def sync_videos(settings: SyncSettings, *, on_progress: Listener | None = None) 
     Raises:
         UserError: A folder or a setting cannot be used, or another process syncs the data set.
         OSError: A file cannot be written.
+
+    Example:
+        >>> import shutil
+        >>> from vlalign.train import SyncSettings, sync_videos
+        >>> _ = shutil.copytree("vlalign_data/demo/videos", "Videos")
+        >>> settings = SyncSettings(
+        ...     dataset="vlalign_data/synced", folders=["Videos"], features="clip_vit_b32_frames", device="cpu"
+        ... )
+        >>> result = sync_videos(settings)
+        >>> result.num_videos, sorted(result.extracted)
+        (2, ['demo0000', 'demo0005'])
     """
     dataset = settings.folder
     with (
