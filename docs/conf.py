@@ -13,6 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from docutils import nodes
+from sphinx import addnodes
+
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
@@ -26,14 +29,17 @@ root_doc = "README"
 # The source is the whole repository, so that links between pages are the same here and on a forge.
 include_patterns = ["*.md", "docs/**", "tests/benchmarks/README.md", "tests/benchmarks/gpu/README.md"]
 exclude_patterns = ["docs/_build/**"]
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "sphinx_copybutton"]
 myst_heading_anchors = 4
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_format = "short"
 napoleon_google_docstring, napoleon_numpy_docstring = True, False
 html_theme = "furo"
-html_title = "vlalign"
+html_title = f"vlalign {version}"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+copybutton_exclude = ".linenos, .gp, .go"  # commands alone are copied from a console, without prompts and outputs
 
 
 def tables_of_contents() -> str:
@@ -56,8 +62,18 @@ def add_menu(_: Any, page: str, source: list[str]) -> None:
         source[0] += f"\n\n```{{toctree}}\n:hidden:\n\ndocs/index\n```\n\n{tables_of_contents()}\n"
 
 
+def put_options_first(_: Any, document: nodes.document) -> None:
+    """Mark the index entries of options as main entries, which the search of the site lists first."""
+    for node in document.findall(addnodes.index):
+        node["entries"] = [
+            (kind, value, target, "main" if "command line option" in value else main, key)
+            for kind, value, target, main, key in node["entries"]
+        ]
+
+
 def setup(app: Any) -> None:
-    """Write the reference, and add the menu when the first page is read."""
+    """Write the reference, add the menu when the first page is read, and make options easy to find."""
     reference.write(HERE / "reference")
     app.connect("env-get-outdated", lambda *_: [root_doc])  # the menu may have changed, though the page has not
     app.connect("source-read", add_menu)
+    app.connect("doctree-read", put_options_first)
