@@ -35,10 +35,24 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_format = "short"
 napoleon_google_docstring, napoleon_numpy_docstring = True, False
+SHELL = re.compile(
+    r"(\w+=\S*\s*)*([\w./]*/)?"
+    r"(vlalign(-\w+)?|aws|docker|export|files=.*|gcloud|git|group=.*|hf|make|python3?|ray|sed|trust=.*|uv)(?= )"
+)
+"""What a shell's commands begin with, as opposed to text."""
 html_theme = "furo"
-html_title = f"vlalign {version}"
+html_title = "vlalign"
 html_static_path = ["static"]
-html_css_files = ["site.css"]
+html_css_files, html_js_files = ["site.css"], ["site.js"]
+templates_path = ["templates"]
+html_sidebars = {
+    "**": [
+        *("sidebar/brand.html", "version.html", "sidebar/search.html"),
+        *("sidebar/scroll-start.html", "sidebar/navigation.html", "sidebar/scroll-end.html"),
+    ]
+}
+pygments_style, pygments_dark_style = "a11y-high-contrast-light", "a11y-high-contrast-dark"
+smartquotes = False  # else "--root" gets a dash
 copybutton_exclude = ".linenos, .gp, .go"  # commands alone are copied from a console, without prompts and outputs
 
 
@@ -62,6 +76,20 @@ def add_menu(_: Any, page: str, source: list[str]) -> None:
         source[0] += f"\n\n```{{toctree}}\n:hidden:\n\ndocs/index\n```\n\n{tables_of_contents()}\n"
 
 
+def name_languages(_: Any, __: str, source: list[str]) -> None:
+    """Name the language of code blocks that have none: a console session, a shell's commands, or text."""
+    lines, is_inside = source[0].split("\n"), False
+    for number, line in enumerate(lines):
+        if line.lstrip().startswith("```"):
+            if not is_inside and line.strip() == "```":
+                first = lines[number + 1].strip()
+                lines[number] = line + (
+                    "console" if first.startswith("$ ") else "bash" if SHELL.match(first) else "text"
+                )
+            is_inside = not is_inside
+    source[0] = "\n".join(lines)
+
+
 def put_options_first(_: Any, document: nodes.document) -> None:
     """Mark the index entries of options as main entries, which the search of the site lists first."""
     for node in document.findall(addnodes.index):
@@ -75,5 +103,6 @@ def setup(app: Any) -> None:
     """Write the reference, add the menu when the first page is read, and make options easy to find."""
     reference.write(HERE / "reference")
     app.connect("env-get-outdated", lambda *_: [root_doc])  # the menu may have changed, though the page has not
+    app.connect("source-read", name_languages)
     app.connect("source-read", add_menu)
     app.connect("doctree-read", put_options_first)

@@ -2,7 +2,12 @@
 
 import argparse
 import importlib
+import os
 import re
+import shutil
+import subprocess
+import sys
+import tempfile
 import textwrap
 from pathlib import Path
 
@@ -18,6 +23,7 @@ PAGES = {
     "errors": "Error messages",
     "python": "Python",
     "notebook": "The demo from Python",
+    "own-features": "Your own features: train, and look at what was learned",
 }
 """{name of a page: its title}"""
 PACKAGES = {
@@ -28,7 +34,7 @@ PACKAGES = {
     "vlalign.ray_jobs": "The same steps on a Ray cluster.",
 }
 """{package whose ``__all__`` is public: what it is for}"""
-NOTEBOOK = Path(__file__).resolve().parent / "tutorials" / "notebook.ipynb"
+TUTORIALS = Path(__file__).resolve().parent / "tutorials"
 MODULES = {
     "vlalign.train.losses": "Losses of the papers, each as a function of tensors.",
     "vlalign.train.metrics": "Ranks and recall.",
@@ -45,7 +51,8 @@ def write(folder: Path) -> None:
         "profiles": profiles_page,
         "errors": errors_page,
         "python": python_page,
-        "notebook": lambda: notebook_page(folder),
+        "notebook": lambda: notebook_page(folder, TUTORIALS / "notebook.ipynb"),
+        "own-features": lambda: run_page(folder, TUTORIALS / "own_features.ipynb"),
     }
     texts = {name: f"# {PAGES[name]}\n\n{make()}\n" for name, make in pages.items()}
     for name, text in {**texts, **command_pages(), **error_pages()}.items():
@@ -186,10 +193,23 @@ def python_page() -> str:
     return "\n\n".join(parts)
 
 
-def notebook_page(folder: Path) -> str:
-    """Return the notebook with the output of its cells, and write its figures into the folder."""
-    text, pictures = run_notebook.as_markdown(run_notebook.read(NOTEBOOK))
-    for name, picture in pictures.items():
-        (folder / name).write_bytes(picture)
+def notebook_page(folder: Path, notebook: Path) -> str:
+    """Return a notebook with the output of its cells, and write its figures into the folder."""
+    text, figures = run_notebook.as_markdown(run_notebook.read(notebook), notebook.stem)
+    for name, figure in figures.items():
+        (folder / name).write_bytes(figure)
     _, _, below_title = text.partition("\n\n")
-    return "[The notebook itself](../tutorials/notebook.ipynb), for Jupyter.\n\n" + below_title
+    return f"[The notebook itself](../tutorials/{notebook.name}), for Jupyter.\n\n" + below_title
+
+
+def run_page(folder: Path, notebook: Path) -> str:
+    """Run a notebook in a folder of its own, and return its page.
+
+    Raises:
+        CalledProcessError: A cell failed; its error was printed.
+    """
+    with tempfile.TemporaryDirectory() as made:
+        copy = Path(shutil.copy(notebook, made))
+        call = [sys.executable, run_notebook.__file__, copy, made, "--write"]
+        subprocess.run(call, env=os.environ | {"IPYTHONDIR": made}, stdout=subprocess.DEVNULL, check=True)
+        return notebook_page(folder, copy)
