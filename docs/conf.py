@@ -42,6 +42,8 @@ SHELL = re.compile(
 """What a shell's commands begin with, as opposed to text."""
 html_theme = "furo"
 html_title = "vlalign"
+html_theme_options = {"top_of_page_buttons": []}  # their place is no landmark for screen readers
+html_show_sourcelink = html_copy_source = False
 html_static_path = ["static"]
 html_css_files, html_js_files = ["site.css"], ["site.js"]
 templates_path = ["templates"]
