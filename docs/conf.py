@@ -55,7 +55,7 @@ html_sidebars = {
 }
 pygments_style, pygments_dark_style = "a11y-high-contrast-light", "a11y-high-contrast-dark"
 smartquotes = False  # else "--root" gets a dash
-copybutton_exclude = ".linenos, .gp, .go"  # commands alone are copied from a console, without prompts and outputs
+copybutton_prompt_text, copybutton_prompt_is_regexp = r"\$ |> |>>> ", True  # outputs are not copied
 
 
 def tables_of_contents() -> str:
