@@ -73,6 +73,7 @@ check: style types
 style: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell *.md docs extract preprocess ray_jobs storage train tests/*.py tests/benchmarks/README.md .ci/*.py
 	$(BIN)/python .ci/audit.py
 
 types: $(INSTALLED)

@@ -1,13 +1,19 @@
 """The pages of the reference, made from the code when the site is built."""
 
-import contextlib
+import argparse
 import importlib
-import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
 from pathlib import Path
 
 import python_reference
 import run_notebook
-from error_messages import GAP, error_messages
+from error_messages import FOLDERS, GAP, error_messages
 from vlalign.storage.cli.all_commands import COMMANDS
 from vlalign.storage.cli.parser import Parser
 from vlalign.storage.profiles import PROFILES
@@ -18,9 +24,10 @@ PAGES = {
     "errors": "Error messages",
     "python": "Python",
     "notebook": "The demo from Python",
+    "own-features": "Your own features: train, and look at what was learned",
 }
 """{name of a page: its title}"""
-NOTEBOOK = Path(__file__).resolve().parent / "tutorials" / "notebook.ipynb"
+TUTORIALS = Path(__file__).resolve().parent / "tutorials"
 
 
 def write(folder: Path) -> None:
@@ -31,10 +38,11 @@ def write(folder: Path) -> None:
         "profiles": profiles_page,
         "errors": errors_page,
         "python": python_reference.overview,
-        "notebook": lambda: notebook_page(folder),
+        "notebook": lambda: notebook_page(folder, TUTORIALS / "notebook.ipynb"),
+        "own-features": lambda: run_page(folder, TUTORIALS / "own_features.ipynb"),
     }
-    for name, make in pages.items():
-        text = f"# {PAGES[name]}\n\n{make()}\n"
+    texts = {name: f"# {PAGES[name]}\n\n{make()}\n" for name, make in pages.items()}
+    for name, text in {**texts, **command_pages(), **error_pages()}.items():
         path = folder / f"{name}.md"
         if not path.exists() or path.read_text(encoding="utf-8") != text:  # an unchanged page is not built again
             path.write_text(text, encoding="utf-8")
@@ -42,22 +50,70 @@ def write(folder: Path) -> None:
 
 
 def options_page() -> str:
-    """Return the whole help of every command."""
-    parts = ["Each command is also available as `vlalign COMMAND`."]
-    for name, (module, meaning) in COMMANDS.items():
+    """Return the list of all commands, each with a page of its options."""
+    rows = "\n".join(f"| [vlalign-{name}](options-{name}.md) | {meaning} |" for name, (_, meaning) in COMMANDS.items())
+    pages = "\n".join(f"options-{name}" for name in COMMANDS)
+    return (
+        "Each command has a page with all its options. Each is also available as `vlalign COMMAND`.\n\n"
+        f"| command | purpose |\n|---|---|\n{rows}\n\n```{{toctree}}\n:hidden:\n\n{pages}\n```"
+    )
+
+
+def command_pages() -> dict[str, str]:
+    """Return a page for each command, with all its options and the options of its actions."""
+    pages: dict[str, str] = {}
+    for name, (module, _) in COMMANDS.items():
         parser = importlib.import_module(module).make_parser()
-        parts.append(f"## vlalign-{name}\n\n{meaning[0].upper()}{meaning[1:]}.\n\n```text\n{help_of(parser)}```")
+        parts = [f"# vlalign-{name}", *options_of(parser, "##")]
         for action, of_action in actions_of(parser).items():
-            parts.append(f"### vlalign-{name} {action}\n\n```text\n{help_of(of_action)}```")
-    return "\n\n".join(parts)
+            parts += [f"## vlalign-{name} {action}", *options_of(of_action, "###")]
+        pages[f"options-{name}"] = "\n\n".join(parts) + "\n"
+    return pages
 
 
-def help_of(parser: Parser) -> str:
-    """Return the output of ``--help-all``."""
-    shown = io.StringIO()
-    with contextlib.redirect_stdout(shown):
-        parser.show_all()
-    return shown.getvalue()
+def options_of(parser: Parser, heading: str) -> list[str]:
+    """Return the parts of a parser's help: description, usage, each group of options, and example.
+
+    Args:
+        parser: Parser of a command or an action.
+        heading: What a heading of a group begins with, such as "##".
+    """
+    description = [in_markdown(part) for part in (parser.description or "").split("\n\n")]
+    parts = [*description, f"```text\n{parser._short_usage()}\n```"]
+    for group in parser._action_groups:
+        shown = [
+            action
+            for action in group._group_actions
+            if action.help != argparse.SUPPRESS and not isinstance(action, argparse._SubParsersAction)
+        ]
+        if shown:
+            options = "\n\n".join(option(parser, action) for action in shown)
+            parts.append(f"{heading} {(group.title or '').capitalize()}")
+            parts += [in_markdown(group.description)] if group.description else []
+            parts.append(f"```{{eval-rst}}\n.. program:: {parser.prog}\n\n{options}\n```")
+    if parser.epilog:
+        title, _, example = parser.epilog.partition("\n")
+        parts.append(f"{title.capitalize()}\n\n```bash\n{textwrap.dedent(example)}\n```")
+    return parts
+
+
+def option(parser: Parser, action: argparse.Action) -> str:
+    """Return an option, or a positional argument, as reStructuredText that the search of the site finds by name."""
+    formatter = parser._get_formatter()
+    if action.option_strings:
+        values = formatter._format_args(action, action.dest.upper()) if action.nargs != 0 else ""
+        names = [f"{name} {values}".rstrip() for name in action.option_strings]
+    else:
+        names = [str(action.metavar or action.dest)]
+    text = re.sub(r"([\\*`|_])", r"\\\1", formatter._expand_help(action)) if action.help else ""
+    return f".. option:: {', '.join(names)}\n\n   {' '.join(text.split())}"
+
+
+def in_markdown(text: str) -> str:
+    """Return a plain text for a Markdown page; lines that are indented stay a block."""
+    if re.search(r"^ ", text, flags=re.MULTILINE):
+        return f"```text\n{text}\n```"
+    return re.sub(r"([\\*`|_<\[])", r"\\\1", text)
 
 
 def actions_of(parser: Parser) -> dict[str, Parser]:
@@ -84,29 +140,49 @@ def profiles_page() -> str:
 
 
 def errors_page() -> str:
-    """Return all error messages of the commands."""
-    parts = [
+    """Return the list of the pages of error messages."""
+    rows = "\n".join(f"- [{PACKAGES[f'vlalign.{folder}']}](errors-{folder}.md)" for folder in FOLDERS)
+    pages = "\n".join(f"errors-{folder}" for folder in FOLDERS)
+    return (
         "The errors of all commands, by the module that raises them. An error has the place, the expected value and "
         f"the remedy; {GAP} stands for a path, an id or a value. For the most frequent messages, see "
-        "[troubleshooting](../troubleshooting.md)."
-    ]
+        f"[troubleshooting](../troubleshooting.md).\n\n{rows}\n\n```{{toctree}}\n:hidden:\n\n{pages}\n```"
+    )
+
+
+def error_pages() -> dict[str, str]:
+    """Return a page for each package, with its error messages by module."""
     by_module: dict[tuple[Path, str], list[str]] = {}
     for message in error_messages():
         by_module.setdefault((message.module, message.about), []).append(message.text)
-    folder = ""
-    for (module, about), texts in by_module.items():
-        if module.parts[0] != folder:
-            folder = module.parts[0]
-            parts.append(f"## {folder}")
-        lines = "\n".join(f"- `` {text} ``" for text in dict.fromkeys(texts))
-        parts.append(f"### `{module}`\n\n{about}\n\n{lines}")
-    return "\n\n".join(parts)
+    pages: dict[str, str] = {}
+    for folder in FOLDERS:
+        parts = [f"# Errors of vlalign.{folder}", f"{GAP} stands for a path, an id or a value."]
+        for (module, about), texts in by_module.items():
+            if module.parts[0] == folder:
+                lines = "\n".join(f"- `` {text} ``" for text in dict.fromkeys(texts))
+                parts.append(f"## `{module.relative_to(folder)}`\n\n{about}\n\n{lines}")
+        pages[f"errors-{folder}"] = "\n\n".join(parts) + "\n"
+    return pages
 
 
-def notebook_page(folder: Path) -> str:
-    """Return the notebook with the output of its cells, and write its figures into the folder."""
-    text, pictures = run_notebook.as_markdown(run_notebook.read(NOTEBOOK))
-    for name, picture in pictures.items():
-        (folder / name).write_bytes(picture)
+def notebook_page(folder: Path, notebook: Path) -> str:
+    """Return a notebook with the output of its cells, and write its figures into the folder."""
+    text, figures = run_notebook.as_markdown(run_notebook.read(notebook), notebook.stem)
+    for name, figure in figures.items():
+        (folder / name).write_bytes(figure)
     _, _, below_title = text.partition("\n\n")
-    return "[The notebook itself](../tutorials/notebook.ipynb), for Jupyter.\n\n" + below_title
+    return f"[The notebook itself](../tutorials/{notebook.name}), for Jupyter.\n\n" + below_title
+
+
+def run_page(folder: Path, notebook: Path) -> str:
+    """Run a notebook in a folder of its own, and return its page.
+
+    Raises:
+        CalledProcessError: A cell failed; its error was printed.
+    """
+    with tempfile.TemporaryDirectory() as made:
+        copy = Path(shutil.copy(notebook, made))
+        call = [sys.executable, run_notebook.__file__, copy, made, "--write"]
+        subprocess.run(call, env=os.environ | {"IPYTHONDIR": made}, stdout=subprocess.DEVNULL, check=True)
+        return notebook_page(folder, copy)

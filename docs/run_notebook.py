@@ -75,8 +75,11 @@ def write(path: Path, shown: list[list[dict[str, Any]]]) -> None:
     path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def as_markdown(notebook: dict[str, Any]) -> tuple[str, dict[str, bytes]]:
-    """Return a notebook with its outputs as a page, and {file name: image} of its images."""
+def as_markdown(notebook: dict[str, Any], stem: str = "notebook") -> tuple[str, dict[str, bytes]]:
+    """Return a notebook with its outputs as a page, and the page's figures by file name.
+
+    A cell that draws has the figure's alternative text in its metadata, as ``alt``. ``stem`` begins the figures' names.
+    """
     parts: list[str] = []
     pictures: dict[str, bytes] = {}
     for cell in notebook["cells"]:
@@ -85,9 +88,9 @@ def as_markdown(notebook: dict[str, Any]) -> tuple[str, dict[str, bytes]]:
         for output in cell.get("outputs", []):
             data = output.get("data", {"text/plain": output.get("text", [])})
             if PICTURE in data:
-                name = f"notebook-{len(pictures) + 1}.png"
+                name = f"{stem}-{len(pictures) + 1}.png"
                 pictures[name] = base64.b64decode(data[PICTURE])
-                parts.append(f"![What the cell above draws]({name})")
+                parts.append(f"![{cell['metadata']['alt']}]({name})")
             else:
                 parts.append(f"```text\n{''.join(data['text/plain']).rstrip()}\n```")
     return "\n\n".join(parts) + "\n", pictures

@@ -146,6 +146,19 @@ def test_the_notebook_shows_what_it_keeps(tmp_path, made_demo):
     assert new_pictures.keys() == pictures.keys() and len(pictures) == 3
 
 
+def test_the_notebook_on_own_features_shows_what_it_keeps(tmp_path):
+    kept, again = TUTORIALS / "own_features.ipynb", tmp_path / "again.ipynb"
+    shutil.copy(kept, again)
+    call = [sys.executable, TOP / "docs" / "run_notebook.py", again, tmp_path, "--write"]
+    environment = os.environ | {"IPYTHONDIR": str(tmp_path / "ipython")}
+    done = subprocess.run(call, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    notebooks = load("run_notebook")
+    (page, figures), (new_page, new_figures) = (notebooks.as_markdown(notebooks.read(of)) for of in (kept, again))
+    assert list(map(runner.outline, new_page.splitlines())) == list(map(runner.outline, page.splitlines()))
+    assert new_figures.keys() == figures.keys() and len(figures) == 2
+
+
 def test_every_tutorial_is_run():
     text = Path(__file__).read_text(encoding="utf-8")
     assert [page.name for page in TUTORIALS.glob("*.md") if f'"{page.name}"' not in text] == []
