@@ -35,7 +35,7 @@ A recipe whose name ends in `-finetune` starts from a trained run, `--init RUN`.
 | column | meaning |
 |---|---|
 | tables | tables of the paper that have a row with this recipe, with the state of their [claim](claims.md) |
-| differs in | number of [departures](departures.md): our method differs, the paper leaves it open, or a part is missing |
+| differs in | [departures](departures.md): the method differs, the paper leaves it open, or it is missing |
 
 "runs" means: {STATES["runs"]}. "none" means: no table has a row with this recipe.
 
@@ -47,8 +47,9 @@ Limits of all recipes:
 
 `docs/make_recipe_cards.py` writes this page from the code.
 """
-TERMS = """The terms are on the page of each publisher. They were not reviewed here, and videos belong to whoever uploaded them.
-Ask the publisher before you use a data set, or weights that were trained on it, in a product."""
+TERMS = """The terms are on the page of each publisher. They were not reviewed here, and videos belong to whoever
+uploaded them. Ask the publisher before you use a data set, or weights that were trained on it, in a
+product."""
 
 
 def make_page() -> str:

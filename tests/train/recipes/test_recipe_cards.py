@@ -6,7 +6,7 @@ from pathlib import Path
 
 from vlalign.train.recipes.recipes import PAPER_RECIPES, RECIPES
 
-TOP = Path(__file__).resolve().parents[2]
+TOP = Path(__file__).resolve().parents[3]
 
 
 def test_the_page_is_current():
