@@ -18,7 +18,7 @@ AT := --root $(ROOT) --dataset demo
 # Most tests start processes. Each would compile all that it imports where the environment forbids keeping what was compiled.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test test-all test-matrix fast-tests portable-tests default-table coverage check style types docs constraints audit clean
+.PHONY: demo test test-all test-matrix fast-tests portable-tests default-table coverage check style types docs constraints audit dist image release-check release-notes clean
 
 demo: $(INSTALLED)
 	$(BIN)/vlalign-preprocess $(AT)
@@ -108,5 +108,19 @@ constraints: $(INSTALLED)
 audit: $(INSTALLED)
 	$(BIN)/python .ci/audit.py --refresh
 
+# sdist, wheel and their checksums, of the last commit: the same bytes each time. For these four see docs/releasing.md.
+dist: $(INSTALLED)
+	$(BIN)/python .ci/release.py dist dist
+
+image:
+	docker build --file ray_jobs/Dockerfile --tag vlalign .
+
+# Whether the last commit is ready for a release. TAG=v1.1.0 also compares the tag with the version.
+release-check:
+	@$(PYTHON) .ci/release.py check $(TAG)
+
+release-notes:
+	@$(PYTHON) .ci/release.py notes
+
 clean:
-	rm -rf .venv .venv-* .editor vlalign_data docs/_build docs/reference
+	rm -rf dist .venv .venv-* .editor vlalign_data docs/_build docs/reference

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
@@ -163,3 +164,30 @@ def test_the_sdist_and_uvx_run_the_doctor(built, tmp_path):
     pins += ["--build-constraints", built / "source" / "constraints.txt"]
     version = call(UV, "tool", "run", *pins, "--from", wheel, "vlalign", "--version", at=tmp_path)
     assert version.split()[0] == "vlalign"
+
+
+@pytest.mark.slow
+def test_a_release_has_the_same_bytes_wherever_and_whenever_it_is_built(tmp_path):
+    """Two clones: another folder, another umask, other times of files, a file that is not committed."""
+    sums = []
+    for name, umask in (("one", 0o022), ("another folder", 0o077)):
+        clone = tmp_path / name
+        call("git", "clone", "--quiet", TOP, clone, at=tmp_path)
+        environment = {"TMPDIR": str(tmp_path / f"{name} temporary")}
+        Path(environment["TMPDIR"]).mkdir()
+        if sums:
+            for path in clone.glob("train/*.py"):
+                os.utime(path, (1e9, 1e9))
+            (clone / "train" / "left.py").write_text("", encoding="utf-8")
+            time.sleep(2)  # what has the time of the build in it has another one
+        command = [sys.executable, ".ci/release.py", "dist", "dist"]
+        before = os.umask(umask)
+        try:
+            call(*command, at=clone, **environment)
+        finally:
+            os.umask(before)
+        files = sorted(path for path in (clone / "dist").iterdir() if path.name != "SHA256SUMS")
+        assert [path.suffix for path in files] == [".whl", ".gz"]
+        call("sha256sum", "--check", "SHA256SUMS", at=clone / "dist")
+        sums.append({path.name: path.read_bytes() for path in files})
+    assert sums[0] == sums[1]
