@@ -67,7 +67,7 @@ def tables(minutes: float, core_price: float, gpu_price: float) -> str:
 
 def _lines(minutes: float, core_price: float, gpu_price: float) -> Iterator[str]:
     hours = {number: number * minutes / 60 for number in NUM_VIDEOS}
-    yield f"Assumed: {minutes:g} minutes a video; an hour of a core costs {core_price:g}, of a GPU machine {gpu_price:g}."
+    yield f"Assumed: {minutes:g} minutes a video; an hour of a core costs {core_price:g}, a GPU machine {gpu_price:g}."
     yield from _heading("Size of the features", "features")
     for name in ROWS_OF_TABLE:
         yield _row(name, [_size(bytes_per_hour(name) * hours[number]) for number in NUM_VIDEOS])
