@@ -73,7 +73,7 @@ def test_the_page_on_features_has_the_same_costs(plan):
 
 
 def test_own_numbers_are_printed_and_others_refused():
-    def call(*words: str) -> subprocess.CompletedProcess:
+    def call(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([sys.executable, SCRIPT, *words], capture_output=True, text=True, check=False)
 
     before = (TOP / "docs" / "plan.md").read_bytes()
