@@ -32,8 +32,9 @@ def test_usage_statistics_of_ray_are_off_wherever_it_is_started(monkeypatch):
     def stop(_address):
         raise Stopped
 
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "1")
-    monkeypatch.delenv("RAY_USAGE_STATS_ENABLED")
+    monkeypatch.setattr(
+        os, "environ", {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    )
     monkeypatch.setattr(cluster, "running_cluster", stop)
     with pytest.raises(Stopped):
         cluster.connect()
