@@ -19,7 +19,7 @@ PAGES = [
     *sorted((TOP / "docs" / "tutorials").glob("*.md")),
     *sorted((TOP / "docs" / "guides").glob("*.md")),
 ]
-MOST_BYTES_OF_README, MOST_LINES_OF_PAGE = 8_000, 250
+MOST_BYTES_OF_README, MOST_LINES_OF_PAGE = 6_000, 250
 COMMANDS = {f"vlalign-{name}": module for name, (module, _) in all_commands.COMMANDS.items()}
 
 

@@ -25,6 +25,14 @@ TOP = Path(__file__).resolve().parents[1]
 FIRST_STEPS_SECONDS = 500.0
 
 
+def test_the_readme_has_the_calls_word_for_word():
+    readme = (TOP / "README.md").read_text(encoding="utf-8")
+    lines = readme.splitlines()
+    assert "`ray submit extract_howto100m.yaml`" in readme and "Ray wants a script after the file" in readme
+    assert "vlalign-preprocess --dataset youcook2" in lines and "vlalign-train --features s3d" in lines
+    assert lines.count("make demo") == lines.count("make test") == 1
+
+
 def typed(call: str) -> list[str]:
     """Return a call's words, with the command of this environment."""
     name, *words = shlex.split(call)
