@@ -16,7 +16,7 @@ import torch
 from timm import create_model
 from timm.models import save_for_hf
 from transformers import AutoModel, CLIPConfig, CLIPImageProcessor, CLIPModel, CLIPProcessor
-from vlalign.extract import load_extractor
+from vlalign.extract.models import MODELS
 from vlalign.storage.profiles import PROFILES
 
 from .clips_of_text import word_tokenizer
@@ -106,8 +106,8 @@ def _write_programs(folder: Path) -> None:
 
 def _write_weights(name: str, folder: Path) -> None:
     if name != "clip_vit_b32":
-        network = load_extractor(name, weights="random").network
-        torch.save(network.state_dict(), folder / PROFILES[name].weights)
+        torch.manual_seed(0)
+        torch.save(MODELS[name]().state_dict(), folder / PROFILES[name].weights)
         return
     tokenizer = word_tokenizer([*LINES, *OTHERS])
     ends = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
@@ -132,6 +132,12 @@ def put_into_hub(home: Path, repository: str, folder: Path) -> None:
     shutil.copytree(folder, cache / "snapshots" / commit)
     (cache / "refs").mkdir()
     (cache / "refs" / "main").write_text(commit)
+
+
+def write_subtitles(folder: Path) -> None:
+    """Write subtitles beside the videos."""
+    for number, line in enumerate(LINES):
+        (folder / f"clip{number}.srt").write_text(f"1\n00:00:01,000 --> 00:00:03,000\n{line}\n")
 
 
 def write_videos(folder: Path, count: int = len(LINES)) -> None:
