@@ -27,6 +27,14 @@ PAGES = {
     "own-features": "Your own features: train, and look at what was learned",
 }
 """{name of a page: its title}"""
+ABOUT = {
+    "extract": "Videos to features",
+    "preprocess": "Annotations to tagged captions",
+    "train": "Training, evaluation and search",
+    "storage": "Files on disk",
+    "ray_jobs": "The same steps on a Ray cluster",
+}
+"""{package: description}"""
 TUTORIALS = Path(__file__).resolve().parent / "tutorials"
 
 
@@ -141,7 +149,7 @@ def profiles_page() -> str:
 
 def errors_page() -> str:
     """Return the list of the pages of error messages."""
-    rows = "\n".join(f"- [{PACKAGES[f'vlalign.{folder}']}](errors-{folder}.md)" for folder in FOLDERS)
+    rows = "\n".join(f"- [{ABOUT[folder]}](errors-{folder}.md)" for folder in FOLDERS)
     pages = "\n".join(f"errors-{folder}" for folder in FOLDERS)
     return (
         "The errors of all commands, by the module that raises them. An error has the place, the expected value and "

@@ -225,7 +225,7 @@ def _encode(path: Path, span: Span, file: PartWriter, heartbeat: Heartbeat) -> S
     with open_video(path) as container:
         sound = next((stream for stream in container.streams.audio if context_of(stream) is not None), None)
         rate = 0 if sound is None else _sound_rate(sound)
-        stated = video_stream(container).average_rate
+        frame_rate = as_fraction(video_stream(container).average_rate or 25)
     start, end = span.seconds
     num_sound = int((end - start) * rate) // SOUND_FRAME + 10 if rate else 0
     frames = _frames(path, span, heartbeat)
@@ -233,7 +233,7 @@ def _encode(path: Path, span: Span, file: PartWriter, heartbeat: Heartbeat) -> S
     if first is None:
         raise VideoError("unreadable", "none of its frames there can be decoded")
     with _open_output(file, "mp4", len(span.times) + num_sound) as output:
-        video = _video_encoder(output, first[1], span.tick, stated, first[2])
+        video = _video_encoder(output, first[1], span.tick, frame_rate, first[2])
         encoded_sound = output.add_stream("aac", rate=rate, layout=_layout(sound)) if sound is not None else None
         written = _Written()
         parts = [_video_packets(itertools.chain([first], frames), video, span, written)]
@@ -301,10 +301,10 @@ def _time_of(frame: av.VideoFrame, video: OpenVideo, span: Span, last: int | Non
 
 
 def _video_encoder(
-    output: OutputContainer, frame: av.VideoFrame, tick: Fraction, stated: Fraction | None, aspect: Fraction
+    output: OutputContainer, frame: av.VideoFrame, tick: Fraction, rate: Fraction, aspect: Fraction
 ) -> VideoStream:
     """Return the encoder of a clip whose upright frames have the size and colours of ``frame``."""
-    video = output.add_stream("libx264", rate=stated or Fraction(25), options=X264)
+    video = output.add_stream("libx264", rate=rate, options=X264)
     width, height = _even(frame.width), _even(frame.height)
     if swaps_sides(upright_filters(frame)):
         width, height, aspect = height, width, 1 / aspect

@@ -17,7 +17,7 @@ import av
 import numpy as np
 from av.container import InputContainer
 
-from .container import context_of, open_video, ticks_of_frame, video_stream
+from .container import as_fraction, context_of, open_video, ticks_of_frame, video_stream
 from .decode import SAME_SECONDS
 from .errors import VideoError
 from .images import is_image
@@ -276,7 +276,7 @@ def probe_span(
     with open_video(path) as container:
         video = OpenVideo(container, Start(), 0)
         stream = video.stream
-        rate = Fraction(stream.average_rate or stream.guessed_rate or 0)
+        rate = as_fraction(stream.average_rate or stream.guessed_rate or 0)
         zero = (stream.start_time - video.offset) * video.tick if stream.start_time is not None else Fraction(0)
         if span.info is not None:
             zero = int(span.info.pts[0]) * span.tick
