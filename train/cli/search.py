@@ -113,7 +113,10 @@ def run_of(args: argparse.Namespace) -> Path | str | None:
     from ..runs.folder import find_run
 
     dataset = None if args.dataset is None or "," in args.dataset else args.dataset
-    folder = find_run(args.root, dataset, None)
+    try:
+        folder = find_run(args.root, dataset, None)
+    except UserError as error:
+        raise UserError(f"{error}, or pass --features NAME to search features without a run") from None
     say(f"note: with {folder.name}, the run that was finished last; another one is named first, or --features")
     return folder
 

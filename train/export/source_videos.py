@@ -84,6 +84,8 @@ class SourceVideos:
         if video is None or video.url:
             return ""
         path = self.dataset.video_file(video)
+        if ".." in path.split("/"):  # a folder was named so; other programs need not know such paths
+            path = os.path.realpath(path)
         return path if self.with_folders else os.path.basename(path)
 
     def url(self, video_id: str) -> str:

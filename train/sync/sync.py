@@ -241,13 +241,14 @@ def followed_folders(settings: SyncSettings) -> list[str]:
 def searched_features(extraction: ExtractionSettings) -> tuple[str, str]:
     """Return which of the features that a sync extracts a search takes, and a note if texts cannot be compared with
     them, which is empty otherwise."""
-    names = [name for name, encoder in extraction.encoders.items() if name in WITH_TEXT_TOWER or is_hub_name(encoder)]
-    names = [name for name in names if extraction.chosen_weights.get(name) != "random"]
+    reading = [name for name, encoder in extraction.encoders.items() if name in WITH_TEXT_TOWER or is_hub_name(encoder)]
+    names = [name for name in reading if extraction.chosen_weights.get(name) != "random"]
     if names:
         return names[0], ""
-    name = extraction.store_names[0]
-    todo = f"--features {WITH_TEXT_TOWER[0]}"
-    return name, f"features {name} cannot be searched by text, only by example and captions; pass {todo} for that"
+    name, todo = extraction.store_names[0], f"pass --features {WITH_TEXT_TOWER[0]}"
+    if reading:
+        name, todo = reading[0], "omit --weights random"
+    return name, f"features {name} cannot be searched by text, only by example and captions; {todo} for that"
 
 
 def features_of_run(settings: SyncSettings, features: Sequence[str], run_name: str) -> SyncSettings:

@@ -127,6 +127,15 @@ def test_a_playlist_has_a_file_and_its_part_for_each_moment(search, tmp_path):
     assert done.num_moments == 3 and "unknown" in done.problems[0]
 
 
+def test_paths_lead_through_no_parent_folder(search, tmp_path):
+    dataset, path = search.encoder.dataset, search.encoder.dataset.root / "a b#1.mov"
+    dataset.write_videos([VideoRecord(video_id="a", path=str(path.parent / "films" / ".." / path.name))])
+    (path.parent / "films").mkdir()
+    found = json.loads(exported(search, tmp_path / "m.json", [moment("a", 1, 2)]))
+    assert found["moments"][0]["file"] == str(path.resolve())
+    assert path.resolve().as_uri() in exported(search, tmp_path / "m.m3u8", [moment("a", 1, 2)]).splitlines()
+
+
 @needs_program
 @pytest.mark.parametrize("suffix", [".vtt", ".srt"])
 def test_ffmpeg_reads_chapters_and_subtitles_of_each_video(search, tmp_path, suffix):

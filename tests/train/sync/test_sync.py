@@ -17,6 +17,7 @@ from helpers.clips_of_text import save_clip_with_processor
 from helpers.speech import VIDEOS as SPEECH
 from helpers.speech import small_model
 from helpers.videos import record_scenes
+from vlalign.extract import ExtractionSettings
 from vlalign.extract.cli.extract import main as extract_main
 from vlalign.extract.videos import folder_look, scan
 from vlalign.storage import FeatureStore
@@ -30,6 +31,7 @@ from vlalign.storage.stores.thumbnails import ThumbnailStore
 from vlalign.train import SyncSettings, open_search, sync_videos
 from vlalign.train.cli.search import main as search_main
 from vlalign.train.cli.sync import main as sync_main
+from vlalign.train.sync.sync import searched_features
 
 WAIT_SECONDS = 300.0
 """Generous, because the machine may be busy."""
@@ -104,6 +106,22 @@ def home(tmp_path, model, recordings, capsys) -> Home:
 
 def ids(rows: list[dict]) -> list[str]:
     return [row["id"] for row in rows]
+
+
+@pytest.mark.parametrize(
+    "features, weights, remedy",
+    [("s3d", "pretrained", "--features clip_vit_b32"), ("s3d,clip_vit_b32", "random", "omit --weights random")],
+)
+def test_a_note_says_how_texts_can_be_searched(tmp_path, features, weights, remedy):
+    extraction = ExtractionSettings(dataset=tmp_path, features=features.split(","), weights=(weights,))
+    assert remedy in searched_features(extraction)[1]
+
+
+def test_a_search_without_a_run_asks_for_features(home, capsys):
+    home.put(0, "a.mp4")
+    home.first()
+    assert search_main(["--root", str(home.dataset.root), "--dataset", "mine", "a red ball"]) == 2
+    assert "--features" in capsys.readouterr().err
 
 
 def test_a_days_changes_cost_only_what_is_new(home):
