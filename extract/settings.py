@@ -251,14 +251,12 @@ class ExtractionSettings(Settings):
     """{name of the store: weights}; those that are not in it are pretrained."""
 
     def __post_init__(self) -> None:
+        self.check_lists()
         self._set("dataset", self.folder.path)
         for name in ("videos", "verify_against"):  # callers from Python may pass a text
             if getattr(self, name) is not None:
                 self._set(name, Path(getattr(self, name)))
         self._set("trust", trusted_modules(self.trust))
-        for name in ("allow_host", "allow_folder"):
-            if isinstance(given := getattr(self, name), str | Path):
-                raise SettingError(name, given, "expected a list")
         parse_max_failures(self.max_failures)
         kinds = (*FAILURE_KINDS, PARTIAL, ALL)
         for kind in self.accept_failures:

@@ -6,8 +6,10 @@ import typing
 from pathlib import Path
 
 import pytest
-from vlalign.extract import ExtractionSettings
+from vlalign.extract import ExtractionSettings, TranscriptionSettings
+from vlalign.storage.common.errors import SettingError
 from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.train import SyncSettings
 
 PACKAGES = ("extract", "preprocess", "train", "storage", "ray_jobs")
 FUNCTIONS = [
@@ -35,3 +37,19 @@ def test_folders_and_settings_take_texts(tmp_path):
         allow_folder=["a"],  # pyright: ignore[reportArgumentType]
     )
     assert (dataset.path, settings.videos, settings.allow_folder) == (tmp_path / "mine", Path("videos"), [Path("a")])
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        (ExtractionSettings, "weights"),
+        (ExtractionSettings, "accept_failures"),
+        (ExtractionSettings, "allow_folder"),
+        (TranscriptionSettings, "video_ids"),
+        (SyncSettings, "folders"),
+        (SyncSettings, "forget"),
+    ],
+)
+def test_a_single_text_is_no_list(tmp_path, settings, name):
+    with pytest.raises(SettingError, match=r"such as \['ab'\]"):
+        settings(dataset=tmp_path, **{name: "ab"})

@@ -6,8 +6,9 @@ created.
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import Field, dataclass, fields
+from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -86,12 +87,19 @@ class Settings:
     """
 
     def __post_init__(self) -> None:
+        self.check_lists()
         for field in fields(self):
             value = getattr(self, field.name)
             is_unset = value is None and field.default is None
             if not is_unset and (problem := info_of(field).problem(value)) is not None:
                 raise SettingError(field.name, value, problem)
         self.check()
+
+    def check_lists(self) -> None:
+        """Raise ``SettingError`` for a single text where a list is expected: its letters would be taken as values."""
+        for name, kind in types_of(type(self)).items():
+            if kind is list and isinstance(value := getattr(self, name), str | Path):
+                raise SettingError(name, value, f"expected a list, such as [{str(value)!r}]")
 
     def check(self) -> None:
         """Raise ``SettingError`` for values that do not fit together."""
@@ -111,7 +119,7 @@ def types_of(settings: type[Settings]) -> dict[str, type]:
 def _type(hint: Any) -> type:
     if get_origin(hint) in (Union, UnionType):
         hint = next(kind for kind in get_args(hint) if kind is not type(None))
-    return list if get_origin(hint) is Sequence else hint
+    return list if get_origin(hint) in (Sequence, Collection) else hint
 
 
 def names_of_options(settings: type[Settings]) -> list[str]:
