@@ -354,12 +354,12 @@ def test_the_networks_of_a_run_to_start_from_are_named_where_the_settings_name_o
     assert train_main(call(frames, run_name="first", num_steps=1)) == 0
     then = {"init": "first", "num_steps": 1}
     assert train_main(call(frames, run_name="second", **then)) == 0
-    assert "is not read" not in capsys.readouterr().err
+    assert "is not used" not in capsys.readouterr().err
     named = {"video_tower": f"hf:{other}", "text_encoder": str(other)}
     assert train_main(call(frames, run_name="third", **then, **named)) == 0
     said = capsys.readouterr().err
     for name, ours in named.items():
-        assert f"note: {name} {ours} is not read: --init first brings its own, {frames.settings[name]}\n" in said
+        assert f"note: {name} {ours} is not used: --init first has its own, {frames.settings[name]}\n" in said
 
 
 def test_an_encoder_of_frames_may_give_one_vector_for_a_clip(frames, tmp_path, monkeypatch, capsys):

@@ -54,7 +54,7 @@ class ExtraInputs:
         declared, stores = declared or {}, stores or {}
         for store in stores.values():
             if store.profile.name in FRAME_MAPS:
-                raise UserError(f"{store.where}: its rows are frame maps; expected vectors for an input of one's own")
+                raise UserError(f"{store.where}: its rows are frame maps; expected vectors for an input of your own")
         self._columns = {name: of.column for name, of in declared.items() if isinstance(of, CaptionColumn)}
         self._rows = {
             name: (ClipFeatures([stores[of.features]]), of.max_rows)

@@ -39,7 +39,7 @@ def check_frames_are_read(stores: Stores, model: ModelSettings) -> None:
             problem = f"expected the network that reads the frames of {name}, such as clip_vit_b32 or hf:FOLDER"
             raise SettingError("video_tower", "is missing", problem)
         if tower is not None and not store.profile.is_frames:
-            reads = f"video_tower {tower.encoder} reads frames, such as the store of {tower.frames}"
+            reads = f"video_tower {tower.encoder} reads frames; expected a store such as {tower.frames}"
             problem = f"{reads}; omit it for features"
             raise SettingError("features", name, problem)
         if reads_frames and not store.profile.is_frames:
@@ -47,7 +47,7 @@ def check_frames_are_read(stores: Stores, model: ModelSettings) -> None:
             raise SettingError("features", name, problem)
     for name, store in stores.extra.items():
         if store.profile.is_frames:
-            raise SettingError("features", name, "frames cannot be rows of an input of one's own")
+            raise SettingError("features", name, "is a store of frames; an input of your own reads only features")
 
 
 class StoreOrigin(TypedDict):

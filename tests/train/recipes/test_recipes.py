@@ -250,7 +250,7 @@ def test_the_only_features_of_a_data_set_need_no_name(toy, tmp_path, capsys):
     assert re.search(r"error: --features .*: .*\bi3d_resnext101, s3d\b", capsys.readouterr().err)
     written = (alone.runs / "run" / "run.json").stat().st_mtime_ns
     assert train_main([*call, "--features", "s3d"]) == 0
-    assert capsys.readouterr().err.startswith(f"{alone.runs / 'run'}: "), "trained before with the same settings"
+    assert capsys.readouterr().err.startswith(f"{alone.runs / 'run'}: "), "already trained with the same settings"
     assert (alone.runs / "run" / "run.json").stat().st_mtime_ns == written
 
 
