@@ -92,7 +92,7 @@ class ExtractionDriver:
         """
         settings, tasks = extraction.settings, extraction.tasks
         if settings.folder.stores is not None:
-            problem = "stores of your own are filled on one machine, by vlalign-extract; omit it"
+            problem = "only vlalign-extract, on one machine, fills stores of your own; omit it"
             raise SettingError("stores", settings.stores, problem)
         self.extraction, self.worker, self.share = extraction, worker, share
         self.shard_seconds = shard_seconds

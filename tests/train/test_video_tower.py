@@ -534,7 +534,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown network": ({"video_tower": "clip_vit"}, r"--video-tower clip_vit: expected one of .*clip_vit_b32"),
     "a network of sound": ({"video_tower": "logmel"}, r"--video-tower logmel: expected one of"),
     "frames of any shape": ({"video_tower": "resnet152"}, r"--video-tower resnet152: expected one of"),
-    "frames": ({"video_tower": "hf:x/y:frames"}, r"--video-tower hf:x/y:frames: frames are not features"),
+    "frames": (
+        {"video_tower": "hf:x/y:frames"},
+        r"--video-tower hf:x/y:frames: has :frames, but a tower makes features",
+    ),
     "weights of the hub's": ({"video_tower": "siglip2=random"}, r"--video-tower siglip2=random: .*own weights"),
     "no weights": ({"video_tower": "s3d="}, r"--video-tower s3d=: .*after ="),
     "rows that are pooled": (

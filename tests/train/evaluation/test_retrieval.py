@@ -206,7 +206,7 @@ def test_spoken_moments_is_drawn_from_by_default_and_a_small_split_is_not(run, m
     whole = EvaluationSettings(task_settings=RetrievalSettings(draws=0))
     assert "draws" not in evaluate(run, settings=whole).metrics
     without = EvaluationSettings(task_settings=RetrievalSettings(draws=0, draw_size=5))
-    with pytest.raises(SettingError, match=r"^draw_size 5: changes nothing"):
+    with pytest.raises(SettingError, match=r"^draw_size 5: has no effect"):
         evaluate(run, settings=without)
     with pytest.raises(SettingError, match=r"^draws 2: .* 20 usable clips; pass a --draw-size below"):
         evaluate(run, settings=EvaluationSettings(task_settings=RetrievalSettings(draws=2)))

@@ -24,7 +24,7 @@ from vlalign.train.page.library import NotFound
 
 HERE, PNG = "http://127.0.0.1:8377", {"Content-Type": "image/png"}
 SIZE = UPLOADS["/api/pictures"].max_bytes
-NO_IMAGE = "this picture cannot be used: not a JPEG, PNG, WebP or AVIF image; convert it to one"
+NO_IMAGE = "this image cannot be used: not a JPEG, PNG, WebP or AVIF image; convert it to one"
 HEAD = b"POST /api/pictures HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: image/png\r\nContent-Length: 5000\r\n\r\n"
 
 
@@ -93,12 +93,12 @@ def test_other_names_are_no_pictures(client, name):
 @pytest.mark.parametrize(
     "content, problem",
     [
-        (b"", "the request has no content; send .* JPEG, .*"),
+        (b"", "the request is empty; send .* JPEG, .*"),
         (b"no image", NO_IMAGE),
         (b"<svg/>", NO_IMAGE),
         (b"GIF89a" + bytes(99), NO_IMAGE),
-        (picture(1)[:300], "this picture cannot be used: the image is damaged or cut off; .*again"),
-        (picture(1, "JPEG")[:900], "this picture cannot be used: the image is damaged or cut off; .*again"),
+        (picture(1)[:300], "this image cannot be used: the image is damaged or cut off; .*again"),
+        (picture(1, "JPEG")[:900], "this image cannot be used: the image is damaged or cut off; .*again"),
         (picture(1, "BMP"), NO_IMAGE),
     ],
     ids=["empty", "text", "svg", "gif", "cut", "cut JPEG", "bmp"],

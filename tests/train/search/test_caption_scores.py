@@ -89,7 +89,7 @@ def test_a_damaged_file_is_one_line(toy, content):
         path.write_text(whole)
 
 
-NOT_KNOWN = "whether anything fits the text is not known"
+NOT_KNOWN = "whether anything fits the text is unknown"
 
 
 def test_with_speech_or_few_captions_it_is_said_that_nothing_is_known(toy, monkeypatch, capsys):
