@@ -319,7 +319,7 @@ class ExtractionDriver:
 
     def _note_draining(self, draining: set[str]) -> None:
         for node in draining | self._draining:
-            state = ("draining", "will be gone soon") if node in draining else ("", "")
+            state = ("draining", "going away soon") if node in draining else ("", "")
             self.status.note_machine(self._machines.name(node), *state)
         self._draining = draining
 

@@ -93,8 +93,8 @@ class ExtraInputs:
             if column not in captions.extra_columns:
                 has = ", ".join(captions.extra_columns) or "none"
                 raise UserError(
-                    f"{captions.where}: no column {column!r}, which the input {name!r} is read from; it has {has}. "
-                    "Columns of numbers in a caption file are kept by vlalign-preprocess"
+                    f"{captions.where}: no column {column!r}for the input {name!r}; it has {has}; "
+                    "vlalign-preprocess keeps columns of numbers of a caption file"
                 )
             lacking = np.flatnonzero(np.isnan(captions.extra_numbers(column)))
             if len(lacking):

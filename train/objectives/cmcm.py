@@ -26,9 +26,9 @@ CODE_LAYERS = {
     "conv-lstm": "three convolutions over a clip's grid, and a BiLSTM of three layers over a caption's tokens",
 }
 CODE_VECTORS = {
-    "sum": "the encoders' summary, plus that of the codewords",
+    "sum": "the encoders' summary, plus the summary of the codewords",
     "codes": "the summary of the codewords alone (h)",
-    "unquantized": "the encoders' summary, plus that of the tokens that codewords would replace; there are none (f)",
+    "unquantized": "the encoders' summary, plus the summary of the tokens that codewords would replace; there are none (f)",
 }
 SUMMARY_LAYERS = {
     "linear": "one linear layer more than the encoder has",

@@ -500,9 +500,7 @@ def _read_subtitles(
             problems.add(message)
         return []
     if (files or spoken) and _has_own_captions(dataset, record):
-        return [
-            f"{captions}: has your own captions, so subtitles beside the videos are not read; remove it to read them"
-        ]
+        return [f"{captions}: has your own captions; subtitles beside the videos are not read while it exists"]
     if files or spoken:
         found = Problems(deferred=True)
         try:
