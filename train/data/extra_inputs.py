@@ -93,8 +93,8 @@ class ExtraInputs:
             if column not in captions.extra_columns:
                 has = ", ".join(captions.extra_columns) or "none"
                 raise UserError(
-                    f"{captions.where}: no column {column!r}for the input {name!r}; it has {has}; "
-                    "vlalign-preprocess keeps columns of numbers of a caption file"
+                    f"{captions.where}: no column {column!r} for the input {name!r}; it has {has}; add this column "
+                    "of numbers to the caption file, and run vlalign-preprocess again"
                 )
             lacking = np.flatnonzero(np.isnan(captions.extra_numbers(column)))
             if len(lacking):
