@@ -28,7 +28,7 @@ CODE_LAYERS = {
 CODE_VECTORS = {
     "sum": "the encoders' summary, plus the summary of the codewords",
     "codes": "the summary of the codewords alone (h)",
-    "unquantized": "the encoders' summary, plus the summary of the tokens without codewords (f)",
+    "unquantized": "the encoders' summary, plus the summary of the tokens, which no codewords replace (f)",
 }
 SUMMARY_LAYERS = {
     "linear": "one linear layer more than the encoder has",
