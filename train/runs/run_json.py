@@ -405,8 +405,8 @@ def features_note(stores: Sequence[StoreOrigin]) -> str | None:
         notes.append(f"Features {imported} were imported: their settings were stated at the import, and not checked.")
     for store in stores:
         if unknown := store["origin"].partition(UNKNOWN_FACTS)[2]:
-            notes.append(f"Unknown about {store['features']}: {unknown}.")
-    return " ".join(notes) or None
+            notes.append(f"Unknown facts about {store['features']}: {unknown}.")
+    return " ".join(dict.fromkeys(notes)) or None
 
 
 def read_labels(folder: Path) -> list[str]:
