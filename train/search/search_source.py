@@ -60,7 +60,7 @@ class SearchSource:
         """
         trust_modules(self.trust)
         if (self.features is None) == (self.run is None):
-            raise UserError("search: expected either features whose model reads texts, or a run; pass one of them")
+            raise UserError("search: expected either features whose model reads texts, or a run")
         if self.features is None:
             return self._open_run()
         if self.normalize == "ncl":

@@ -243,7 +243,7 @@ def test_the_only_features_of_a_data_set_need_no_name(toy, tmp_path, capsys):
     assert re.search(rf"error: --features .*: .*{place}; .*vlalign-extract\b", capsys.readouterr().err)
     shutil.copytree(toy.features("s3d"), alone.features("s3d"))
     assert train_main(call) == 0
-    assert re.search(r"^note: --features s3d: toy ", capsys.readouterr().err, re.MULTILINE)
+    assert re.search(r"^note: --features s3d: the only features of toy$", capsys.readouterr().err, re.MULTILINE)
     (alone.features("i3d_resnext101")).mkdir()
     shutil.copy(next(toy.features("s3d").glob("*.h5")), alone.features("i3d_resnext101"))
     assert train_main(call) == 2

@@ -52,7 +52,7 @@ def test_nothing_fits_if_nearly_all_captions_fit_better(toy, capsys):
     search = open_search(run=toy.runs / "r")
     moments = search("a person slices the onion", by="video")
     best = max(moment.score for moment in moments)
-    for below, reason in ((4, "96 % of 100 captions"), (5, None)):
+    for below, reason in ((4, "96 % of 100 held-out captions"), (5, None)):
         scores = np.concatenate([np.full(below, best - 1), np.full(100 - below, best + 1)])
         search.caption_scores = CaptionScores(scores)
         found = search.why_nothing_fits("a person slices the onion", moments)
