@@ -39,8 +39,8 @@ def check_frames_are_read(stores: Stores, model: ModelSettings) -> None:
             problem = f"expected the network that reads the frames of {name}, such as clip_vit_b32 or hf:FOLDER"
             raise SettingError("video_tower", "is missing", problem)
         if tower is not None and not store.profile.is_frames:
-            reads = f"video_tower {tower.encoder} reads frames; expected a store such as {tower.frames}"
-            problem = f"{reads}; omit it for features"
+            reads = f"video_tower {tower.encoder} reads frames; expected a store of {tower.frames}"
+            problem = f"{reads}; omit video_tower for features"
             raise SettingError("features", name, problem)
         if reads_frames and not store.profile.is_frames:
             problem = f"encoder {model.encoder} reads frames; expected a store of them, such as clip_vit_b32_frames"

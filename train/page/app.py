@@ -625,7 +625,7 @@ def _add_media(app: FastAPI) -> None:
 
     @app.get(
         "/media/picture",
-        dependencies=[Depends(AddressQueue("pictures"))],
+        dependencies=[Depends(AddressQueue("images"))],
         response_class=Response,
         responses={200: jpeg},
     )
@@ -643,22 +643,22 @@ def _add_examples(app: FastAPI) -> None:
 
     async def content_in_memory(request: Request) -> AsyncIterator[bytes]:
         if places.locked():
-            raise Busy("pictures")
+            raise Busy("images")
         async with places:
             yield await read_content(request, UPLOADS[PICTURES])
 
-    in_order = [AddressQueue("pictures", MAX_UPLOADS_OF_ADDRESS), content_in_memory, AddressQueue("pictures")]
+    in_order = [AddressQueue("images", MAX_UPLOADS_OF_ADDRESS), content_in_memory, AddressQueue("images")]
 
     @app.post(PICTURES, dependencies=[Depends(each) for each in in_order], openapi_extra=UPLOAD_BODY)
     def add_picture(content: Annotated[bytes, Depends(content_in_memory)]) -> PictureResponse:
-        """Take a picture as an example for a search; return its id."""
+        """Take an image as an example for a search; return its id."""
         if not content:
             raise UserError("the request is empty; send the bytes of a JPEG, PNG, WebP or AVIF image")
         return PictureResponse(picture=pictures.add(content))
 
     @app.get("/media/example", response_class=Response, responses={200: {"content": {"image/jpeg": {}}}})
     def example(picture: PictureId) -> Response:
-        """Return a picture that was taken as an example, as JPEG of at most 640 px a side."""
+        """Return an image that was taken as an example, as JPEG of at most 640 px a side."""
         headers = {"Cache-Control": "private, max-age=3600"}
         return Response(pictures.jpeg(picture), media_type="image/jpeg", headers=headers)
 

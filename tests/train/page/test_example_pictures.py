@@ -204,9 +204,9 @@ def test_what_is_said_names_no_file(client):
     name = sent(client, picture(1))
     path = client.app.state.pictures.path(name)
     shown = client.app.state.pictures.without_paths(f"features small: {path} cannot be encoded")
-    assert shown == "features small: the picture cannot be encoded"
+    assert shown == "features small: the image cannot be encoded"
     twice = client.app.state.pictures.without_paths(f"{path}: not readable ([Errno 2] No such file: '{path}')")
-    assert twice == "the picture: not readable ([Errno 2] No such file: 'the picture')"
+    assert twice == "the image: not readable ([Errno 2] No such file: 'the image')"
     assert client.app.state.pictures.without_paths("no path") == "no path"
 
 
