@@ -578,7 +578,7 @@ def test_a_tower_needs_frames_and_an_augmentation_needs_a_tower(tmp_path, capsys
     toy = make_toy(tmp_path)
     given = [*at(toy), "--features", "s3d", "--objective", "ncl"]
     assert train_main([*given, "--video-tower", "s3d=random"]) == 2
-    assert re.search(r"--features s3d: video_tower s3d reads .*of s3d_frames; omit video_tower", capsys.readouterr().err)
+    assert re.search(r"--features s3d: video_tower s3d reads .*of s3d_frames; omit", capsys.readouterr().err)
     assert train_main([*given, "--video-tower", "hf:x/y:mean"]) == 2
     assert re.search(r"--features s3d: .* reads .*of hf:x/y:frames; omit video_tower", capsys.readouterr().err)
     assert train_main([*given, "--frame-augmentation", "flip"]) == 2
