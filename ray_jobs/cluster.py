@@ -88,10 +88,10 @@ def connect(address: str | None = None) -> None:
         reason = " ".join(str(error).split())[:300]
         if own:
             raise UserError(
-                f"Ray did not start on this machine ({reason}); its files were in {own['_temp_dir']}: if that is the "
+                f"Ray did not start on this machine ({reason}); if its folder {own['_temp_dir']} is the "
                 "reason, set RAY_TMPDIR to another folder with a short path"
             ) from None
-        raise UserError(f"no Ray cluster {address} answers ({reason}); start one with ray start --head") from None
+        raise UserError(f"Ray cluster {address}: no answer ({reason}); start one with ray start --head") from None
     take_signals_again()  # a Ray in this process replaces the handler of SIGTERM
 
 
@@ -107,7 +107,7 @@ def running_cluster(address: str | None) -> str | None:
     address = address or os.environ.get("RAY_ADDRESS") or None
     found = _address_here() if address in (None, "auto") else None
     if address == "auto" and not found:
-        raise UserError("no Ray cluster of yours runs on this machine; start one with ray start --head")
+        raise UserError("you have no Ray cluster on this machine; start one with ray start --head")
     if found and "RAY_AUTH_MODE" not in os.environ and AuthenticationTokenLoader.instance().has_token(True):
         _send_token()
     return found or address
@@ -127,11 +127,11 @@ def _address_here() -> str | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, UserError) as error:
-        say(f"note: {path}, where Ray notes that it runs, cannot be read ({error})")
+        say(f"note: {path}, which has the address of a running Ray, cannot be read ({error})")
         return None
     links = [folder.lstat().st_uid for folder in path.parents if folder.is_symlink()]
     if os.name == "posix" and (not {about.st_uid, *links} <= {0, os.geteuid()} or about.st_mode & 0o002):
-        say(f"note: {path} is another user's, so the Ray that it names is not used; pass --address to use it")
+        say(f"note: {path} is another user's, so its Ray cluster is not used; to use it, pass --address")
         return None
     return address or None
 
@@ -231,7 +231,7 @@ def share_of_worker(
     num_gpus = gpus_per_worker if gpus_per_worker is not None else (0.0 if device == "cpu" else 1.0)
     if device != "cpu" and not num_gpus:
         raise SettingError(
-            "gpus_per_worker", 0, f"device {device} needs a GPU or a part of one; expected more than 0, or device cpu"
+            "gpus_per_worker", 0, f"device {device} needs a GPU or a share of one; expected more than 0, or device cpu"
         )
     num_cpus = cpus_per_worker
     if num_cpus is None and num_gpus:
@@ -284,7 +284,7 @@ def spread(call: Callable[[T], R], items: Iterable[T], *, doing: str, preserve_o
         if isinstance(cause, UserError | OSError):
             raise cause from None
         raise UserError(
-            f"{doing} failed on the cluster ({reason_of(error)}); finished work is saved, run the same command again "
+            f"{doing} failed on the cluster ({reason_of(error)}); finished work is saved; run the same command again "
             "to continue"
         ) from None
 
@@ -305,7 +305,7 @@ ENDS = {
 def reason_of(error: Exception) -> str:
     """Return the message of the cause of an error, on one line of at most 300 characters."""
     if isinstance(error, ActorDiedError) and not error.actor_init_failed:
-        return next((words for sign, words in ENDS.items() if sign in str(error)), "its process is gone")
+        return next((words for sign, words in ENDS.items() if sign in str(error)), "its process ended")
     return " ".join(str(cause_of(error)).split())[:300] or type(cause_of(error)).__name__
 
 

@@ -99,11 +99,11 @@ def _is_here(ip: str) -> bool:
 def _report(ended: Collection[str], left: Collection[str], seconds: float) -> None:
     if left:
         warn(
-            f"{', '.join(sorted(left))}: work still runs after {seconds:.0f} s; videos that it does not write in time "
-            "are extracted again; pass more --seconds"
+            f"{', '.join(sorted(left))}: still working after {seconds:.0f} s; videos that are not written in time "
+            "are extracted again; pass a larger --seconds"
         )
     else:
-        say(f"drained in {seconds:.0f} s: {len(ended)} machines; finished videos are on disk, the rest is handed back")
+        say(f"drained in {seconds:.0f} s: {len(ended)} machines; finished videos are on disk; others will do the rest")
 
 
 def drain_command(args: argparse.Namespace) -> int:
@@ -112,7 +112,7 @@ def drain_command(args: argparse.Namespace) -> int:
         raise SettingError("seconds", args.seconds, "expected more than 0")
     address = running_cluster(args.address)
     if address is None:
-        raise UserError("no Ray cluster of yours runs on this machine; pass --address HOST:PORT of its head")
+        raise UserError("you have no Ray cluster on this machine; pass --address HOST:PORT of its head")
     return EXIT_DONE if drain(address, all_machines=args.all, seconds=args.seconds) else EXIT_INCOMPLETE
 
 
@@ -120,7 +120,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command ``python -m vlalign.ray_jobs.drain`` and return its exit code."""
     parser = new_parser(
         "python -m vlalign.ray_jobs.drain",
-        "Hand back the work of this machine of a Ray cluster, which will be gone soon.",
+        "Hand back the work of this machine of a Ray cluster before the machine goes away.",
         "python -m vlalign.ray_jobs.drain --seconds 90",
     )
     add_address(parser)

@@ -92,7 +92,7 @@ class ExtractionDriver:
         """
         settings, tasks = extraction.settings, extraction.tasks
         if settings.folder.stores is not None:
-            problem = "stores of your own are filled on one machine, by vlalign-extract; omit it"
+            problem = "only vlalign-extract, on one machine, fills stores of your own; omit it"
             raise SettingError("stores", settings.stores, problem)
         self.extraction, self.worker, self.share = extraction, worker, share
         self.shard_seconds = shard_seconds
@@ -319,7 +319,7 @@ class ExtractionDriver:
 
     def _note_draining(self, draining: set[str]) -> None:
         for node in draining | self._draining:
-            state = ("draining", "will be gone soon") if node in draining else ("", "")
+            state = ("draining", "going away soon") if node in draining else ("", "")
             self.status.note_machine(self._machines.name(node), *state)
         self._draining = draining
 

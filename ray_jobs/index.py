@@ -54,7 +54,7 @@ def build_index_on_cluster(
         24
     """
     if source.device not in ("auto", "cpu"):
-        raise SettingError("device", source.device, "windows are encoded on the cores of a cluster; expected cpu")
+        raise SettingError("device", source.device, "a cluster encodes windows on its cores; expected cpu")
     connect(address)
     on_cpus = replace(source, device="cpu")
     spread_shards = partial(spread, doing="indexing")

@@ -15,8 +15,8 @@ GAUGES = {
     "videos_done": ("videos that are on disk or failed", DATASET),
     "videos_left": ("videos that are neither on disk nor failed", DATASET),
     "videos_per_second": ("videos in a second, in the last five minutes", DATASET),
-    "time_left_seconds": ("expected time until nothing is left", DATASET),
-    "workers": ("workers that are running", MACHINE),
+    "time_left_seconds": ("expected time until all videos are done", DATASET),
+    "workers": ("running workers", MACHINE),
     "compute_ratio": ("share of the workers' time in which networks computed, from 0 to 1", MACHINE),
 }
 COUNTERS = {

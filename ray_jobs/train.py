@@ -127,10 +127,10 @@ def train_command(args: argparse.Namespace) -> int:
             address=args.address,
         )
     except TrainingJobError as error:
-        say(f"train: error: {error}; the run's state is saved, run the same command again to continue")
+        say(f"train: error: {error}; the run's state is saved; run the same command again to continue")
         return EXIT_INCOMPLETE
     if code == EXIT_MISTAKE:
-        say("train: error: a mistake in the options; see the message of a worker above")
+        say("train: error: an option is wrong; see the message of a worker above")
     return code
 
 
@@ -153,7 +153,7 @@ def main(argv: list[str] | None = None) -> int:
         "--max-restarts",
         type=int,
         default=10,
-        help="how often to restart after a process or machine was lost (default: 10)",
+        help="number of restarts after a process or machine was lost (default: 10)",
     )
     add_address(parser)
     parser.passes_on = True

@@ -52,7 +52,7 @@ def transcribe_dataset_on_cluster(
         True
     """
     if settings.device not in ("auto", "cpu"):
-        raise SettingError("device", settings.device, "the cores of a cluster transcribe; expected cpu")
+        raise SettingError("device", settings.device, "a cluster transcribes on its cores; expected cpu")
     connect(address)
     weights = settings.weights if is_hub_name(settings.weights) else str(Path(settings.weights).absolute())
     shared = replace(settings, dataset=Path(settings.dataset).absolute(), weights=weights, device="cpu")

@@ -192,7 +192,7 @@ def _await_file(marker: Path) -> None:
     while not marker.exists():
         if time.monotonic() > deadline:
             raise UserError(
-                f"{marker.parent.parent}: not the folder that the driver works in, which has {marker.name}; mount the "
+                f"{marker.parent.parent}: not the driver's folder, which has {marker.name}; mount the "
                 "shared folder on this machine"
             )
         time.sleep(0.5)

@@ -134,7 +134,7 @@ def nearest_pairs(
         raise ValueError(f"{len(video)} clips and {len(text)} captions: expected pairs")
     if not 1 <= k < len(video):
         raise ValueError(
-            f"k {k}: each of {len(video)} pairs has {max(len(video) - 1, 0)} others; expected 1 to so many"
+            f"k {k}: each of {len(video)} pairs has {max(len(video) - 1, 0)} others; expected 1 to that number"
         )
     rng = np.random.default_rng(seed)
     sides = _Side(video, "clips"), _Side(text, "captions")

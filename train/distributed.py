@@ -87,7 +87,11 @@ class Workers:
             SettingError: The processes cannot share them evenly.
         """
         if num_rows % self.size:
-            raise SettingError("batch_size", num_rows, f"cannot be shared evenly by {self.size} processes")
+            raise SettingError(
+                "batch_size",
+                num_rows,
+                f"cannot be divided evenly among {self.size} processes; expected a multiple of {self.size}",
+            )
         num_each = num_rows // self.size
         return slice(self.rank * num_each, (self.rank + 1) * num_each)
 
@@ -171,7 +175,11 @@ def _own_device(names: str) -> str:
     number, devices = int(os.environ["LOCAL_RANK"]), parse_devices(names)
     if names != AUTO and len(devices) > 1:
         if number >= len(devices):
-            raise SettingError("device", names, f"names {len(devices)} devices; this is process {number + 1} here")
+            raise SettingError(
+                "device",
+                names,
+                f"names {len(devices)} devices, but this is process {number + 1} here; name one for each process",
+            )
         return devices[number]
     return f"cuda:{number}" if devices[0].partition(":")[0] == "cuda" else devices[0]
 

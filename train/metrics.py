@@ -23,7 +23,7 @@ NDCG_AT = 10
 MEASURES = (*(f"R@{k}" for k in RECALL_AT), f"nDCG@{NDCG_AT}", "mAP", "median_rank", "mean_rank")
 """The metrics of a direction, in the order of tables. Files of earlier versions lack nDCG@10 and mAP."""
 TIES = {
-    "average": "a tied candidate counts half: the right one has its mean rank over all orders; R@K counts K + 0.5, too",
+    "average": "a tied candidate counts half: the right one has its mean rank over all orders; R@K also counts K + 0.5",
     "optimistic": "the right candidate comes first among the tied ones",
     "pessimistic": "the right candidate comes last among the tied ones",
     "ce": "as CE, MMT and Frozen: a tie counts half, but R@1 requires that nothing ties; from video to text, a video's "
@@ -181,7 +181,7 @@ def compare_similarities(
     if not any(isinstance(side, Mapping) for side in (first, second)) and np.shape(first) != np.shape(second):
         raise ValueError(f"similarities of shapes {np.shape(first)} and {np.shape(second)}: expected the same shape")
     if ties == "clip4clip":
-        raise ValueError("ties 'clip4clip': has several ranks of a tied query; pass another policy, such as 'average'")
+        raise ValueError("ties 'clip4clip': gives a tied query several ranks; pass another policy, such as 'average'")
     (ranking, *before), (_, *after) = (_ranked(similarity, text_to_video, ties) for similarity in (first, second))
     clips = np.arange(ranking.num_videos) if video_of_clip is None else np.asarray(video_of_clip)
     if clips.shape != (ranking.num_videos,) or clips.dtype.kind not in "iu":
@@ -593,7 +593,7 @@ def _of_several(scores: np.ndarray, own: np.ndarray) -> tuple[float, float]:
 
 def _check_numbers(scores: np.ndarray) -> None:
     if scores.size and np.isnan(scores.min()):
-        raise ValueError(f"similarity: {int(np.isnan(scores).sum())} values are NaN")
+        raise ValueError(f"similarity: {int(np.isnan(scores).sum())} values are NaN; expected numbers")
 
 
 def count_ranks(

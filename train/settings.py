@@ -52,15 +52,15 @@ def parse_tokens_of_interest(text: str) -> tuple[str, ...]:
     tags = () if text == "none" else tuple(sorted(set(text.upper().replace(",", "+").split("+"))))
     if unknown := [tag for tag in tags if tag not in UNIVERSAL_TAGS]:
         known = ", ".join(UNIVERSAL_TAGS).lower()
-        problem = f"{unknown[0]!r} is no part of speech; expected 'none', or some of {known}, joined by +"
+        problem = f"{unknown[0]!r} is not a part of speech; expected 'none', or some of {known}, joined by +"
         raise SettingError("tokens_of_interest", text, problem)
     return tags
 
 
 ADDITIONS = {
-    "standardise": "features less the training clips' mean, divided by their standard deviation",
+    "standardise": "features minus the training clips' mean, divided by their standard deviation",
     "positions": "learned positions of a clip's feature vectors",
-    "norm": "LayerNorm of what the fusion layers take, and dropout there and behind the video encoder's linear layer",
+    "norm": "LayerNorm and dropout on the input of the fusion layers; dropout after the video encoder's linear layer",
     "scale": "dot products of tokens are divided by the square root of their width",
 }
 """{addition of the encoder "transformer" to the model of TACo's section 3: description}"""
@@ -75,7 +75,7 @@ def parse_additions(text: str) -> frozenset[str]:
     names = frozenset(() if text == "none" else text.split("+"))
     if unknown := sorted(names - ADDITIONS.keys()):
         expected = f"'none', or some of {', '.join(ADDITIONS)}, joined by +"
-        raise SettingError("additions", text, f"{unknown[0]!r} is no addition; expected {expected}")
+        raise SettingError("additions", text, f"{unknown[0]!r} is not an addition; expected {expected}")
     return names
 
 
@@ -142,10 +142,10 @@ class DataSettings(Settings):
             raise SettingError("max_video_tokens", self.max_video_tokens, problem)
         _ = self.pos_tags  # raises for an unknown part of speech
         if wrong := [name for name in self.features.split("+") if not DATASET_NAME.fullmatch(name)]:
-            problem = f"{wrong[0]!r} names no store; expected letters, digits, '.', '_' and '-' only"
+            problem = f"{wrong[0]!r} is not a store's name; expected letters, digits, '.', '_' and '-' only"
             raise SettingError("features", self.features, problem)
         if self.maps and not set(self.features.split("+")) <= set(FRAME_MAPS):
-            problem = f"{self.maps} is a map of each frame, which can only be joined with others; expected maps alone"
+            problem = f"{self.maps} is a map of each frame; maps can only be joined with other maps"
             raise SettingError("features", self.features, problem)
         if self.grid is not None and math.prod(self.grid) + self.max_text_tokens > MAX_TOKENS:
             problem = f"expected {MAX_TOKENS} tokens or fewer together with max_text_tokens, {self.max_text_tokens}"
@@ -353,7 +353,10 @@ def encoder_problem(value: Any) -> str | None:
     if not isinstance(getattr(value, "traits", None), EncoderTraits) or not callable(
         getattr(value, "from_settings", None)
     ):
-        return "is no encoder; expected a subclass of vlalign.train.models.base.PairModel with traits and from_settings"
+        return (
+            "is not an encoder; expected a subclass of vlalign.train.models.base.PairModel with traits and "
+            "from_settings"
+        )
     if value.__module__.startswith("vlalign."):
         return f"is built in; expected one of {', '.join(ENCODERS)}, or one of your own"
     return extra_problem(value.traits.extra)
@@ -416,9 +419,9 @@ def parse_video_tower(text: str) -> TowerName | None:
     if is_hub_name(name):
         hub = read_hub_name(name)
         if weights:
-            raise SettingError("video_tower", text, "a model of the hub has its own weights; expected its name alone")
+            raise SettingError("video_tower", text, "a model of the hub has its own weights; omit =WEIGHTS")
         if hub.is_frames:
-            raise SettingError("video_tower", text, "frames are not features; omit :frames")
+            raise SettingError("video_tower", text, "has :frames, but a tower makes features; omit :frames")
         return TowerName(hub.text)
     profile = PROFILES.get(name)
     if profile is None or profile.modality != "frames" or profile.side_px is None:
@@ -461,12 +464,12 @@ class ModelSettings(Settings):
     )
     video_tower: str = setting(
         "",
-        "network that turns frames into features and is tuned: a name as for vlalign-extract, such as clip_vit_b32, "
-        "clip_vit_b32=WEIGHTS (a file, the folder of a model or of a run, or 'random') or hf:FOLDER. --features is "
-        "then a store of its frames, such as clip_vit_b32_frames; empty: the store has features",
+        "network that turns frames into features and is tuned with the model: a name as for vlalign-extract, such as "
+        "clip_vit_b32, clip_vit_b32=WEIGHTS (a file, the folder of a model or of a run, or 'random') or hf:FOLDER. "
+        "--features is then a store of its frames, such as clip_vit_b32_frames; empty: the store has features",
     )
     frame_augmentation: str = setting(
-        "none", "what is done to the frames of a training clip, the same to all of them", choices=FRAME_AUGMENTATIONS
+        "none", "augmentation of the frames of a training clip, the same for all of them", choices=FRAME_AUGMENTATIONS
     )
     embedding_size: int = setting(6144, "width of the encoders gated and htm", ge=1)  # SSML section 5.1
     glu_size: int = setting(
@@ -481,7 +484,7 @@ class ModelSettings(Settings):
     )  # TACo section 4.2
     additions: str = setting(
         "+".join(ADDITIONS),
-        "what the model adds to that of TACo's section 3, joined by +, or none. "
+        "additions to the model of TACo's section 3, joined by +, or none. "
         + "; ".join(f"{name}: {text}" for name, text in ADDITIONS.items()),
     )
     dropout: float = setting(0.1, "dropout rate of all layers outside the text encoder", ge=0, lt=1)
@@ -564,12 +567,10 @@ def parse_parameter_groups(text: str) -> tuple[ParameterGroup, ...]:
         pairs = [tuple(piece.strip() for piece in pair.partition("=")[::2]) for pair in written.split(",")]
         values = {key: _group_value(text, key, value) for key, value in pairs}
         if not (pattern and colon) or len(values) < len(pairs):
-            problem = f"{part!r} is no group; expected PATTERN:key=value,key=value with each key once"
+            problem = f"{part!r} is not a group; expected PATTERN:key=value,key=value with each key once"
             raise SettingError("parameter_groups", text, problem)
         if values.get("frozen") and len(values) > 1:
-            raise SettingError(
-                "parameter_groups", text, f"{part!r}: what is frozen reads no other key; omit the others"
-            )
+            raise SettingError("parameter_groups", text, f"{part!r}: a frozen group has no other keys; omit them")
         groups.append(ParameterGroup(pattern=pattern, **values))
     return tuple(groups)
 
@@ -608,16 +609,18 @@ class OptimizationSettings(Settings):
     )
     batch_size: int = setting(64, "pairs of a batch, over all processes; all are contrasted with each other", ge=2)
     micro_batch_size: int = setting(
-        0, "pairs that a process computes at once: the same loss with less memory and more time; 0: all", ge=0
+        0,
+        "pairs that a process computes at once: fewer take less memory and more time, with the same loss; 0: all",
+        ge=0,
     )
-    optimizer: str = setting("adamw", "what turns gradients into steps", choices=OPTIMIZERS)
+    optimizer: str = setting("adamw", "method that turns gradients into steps", choices=OPTIMIZERS)
     learning_rate: float = setting(5e-4, "peak learning rate", gt=0)
     warmup_steps: int = setting(50, "steps in which the learning rate rises from 0", ge=0)
     schedule: str = setting("linear", "learning rate decay after the warm-up", choices=SCHEDULES)
     weight_decay: float = setting(1e-5, "weight decay of the optimizer", ge=0)  # TACo section 4.3
     parameter_groups: str = setting(
         "",
-        "parameters that are trained in another way: PATTERN:KEY=VALUE,KEY=VALUE joined by ;, such as "
+        "groups of parameters with their own training: PATTERN:KEY=VALUE,KEY=VALUE joined by ;, such as "
         "own.*:lr=10,decay=0. The first pattern that matches a parameter's name counts (fnmatch). Keys: lr, a factor "
         "of the learning rate; decay, the weight decay; schedule; frozen=true",
         metavar="GROUPS",

@@ -11,7 +11,7 @@ from ..storage.common.files import check_regular, sha256_of
 from ..storage.untrusted.tensor_shapes import shapes_in
 
 TRAIN_AGAIN = "train the run again"
-START_AGAIN = "remove it, and the run starts again"
+START_AGAIN = "remove it to start the run again"
 
 
 @contextlib.contextmanager
@@ -35,7 +35,7 @@ def refuse_damaged(path: Path, todo: str = TRAIN_AGAIN) -> Iterator[None]:
 
 
 def _refused(path: Path, error: BaseException, todo: str) -> UserError:
-    return unreadable(path, "not as a training writes it", error, todo)
+    return unreadable(path, "not a valid file of vlalign-train", error, todo)
 
 
 def read_shapes(path: Path, prefix: str = "", todo: str = TRAIN_AGAIN) -> dict[str, tuple[int, ...]]:

@@ -111,7 +111,7 @@ def test_machines_have_names_that_people_know(monkeypatch):
         ("The actor is dead because its worker process has died. ... OOM killer due to high memory usage", "killed or"),
         ("The actor is dead because its node has died. Node Id: 17", "its machine was lost"),
         ("... the node running low on memory.", "low on memory"),
-        ("The actor never ran", "its process is gone"),
+        ("The actor never ran", "its process ended"),
     ],
 )
 def test_the_end_of_a_worker_is_told_in_a_few_words(said, words):

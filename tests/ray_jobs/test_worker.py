@@ -127,9 +127,7 @@ def test_what_another_worker_has_computed_is_not_written(worker, films):
 def test_a_machine_without_the_data_set_s_folder_says_so(worker, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "MARKER_SECONDS", 0.1)
     marker = tmp_path / "mine" / "jobs" / "extract-1.jsonl"
-    with pytest.raises(
-        UserError, match=rf"^{tmp_path}/mine: not the folder that the driver works in.*mount the shared"
-    ):
+    with pytest.raises(UserError, match=rf"^{tmp_path}/mine: not the driver's folder.*mount the shared"):
         worker.load(marker=marker)
     marker.parent.mkdir(parents=True)
     marker.touch()

@@ -413,7 +413,7 @@ WRONG = {
     "no dict": ("text.sum()", "Tensor"),
     "a vector": ("{'margin': text.sum(dim=1)}", r"margin.*\[\d+\]"),
     "a number": ("{'margin': 1.0}", "margin.*float"),
-    "detached": ("{'margin': text.sum().detach()}", "no parameter"),
+    "detached": ("{'margin': text.sum().detach()}", "no trained parameter affects its loss"),
     "raises": ("{'margin': text @ text}", r"RuntimeError.*own_wrong.py, line 10\)"),
 }
 

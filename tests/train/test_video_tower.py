@@ -354,12 +354,12 @@ def test_the_networks_of_a_run_to_start_from_are_named_where_the_settings_name_o
     assert train_main(call(frames, run_name="first", num_steps=1)) == 0
     then = {"init": "first", "num_steps": 1}
     assert train_main(call(frames, run_name="second", **then)) == 0
-    assert "is not read" not in capsys.readouterr().err
+    assert "is not used" not in capsys.readouterr().err
     named = {"video_tower": f"hf:{other}", "text_encoder": str(other)}
     assert train_main(call(frames, run_name="third", **then, **named)) == 0
     said = capsys.readouterr().err
     for name, ours in named.items():
-        assert f"note: {name} {ours} is not read: --init first brings its own, {frames.settings[name]}\n" in said
+        assert f"note: {name} {ours} is not used: --init first has its own, {frames.settings[name]}\n" in said
 
 
 def test_an_encoder_of_frames_may_give_one_vector_for_a_clip(frames, tmp_path, monkeypatch, capsys):
@@ -534,7 +534,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown network": ({"video_tower": "clip_vit"}, r"--video-tower clip_vit: expected one of .*clip_vit_b32"),
     "a network of sound": ({"video_tower": "logmel"}, r"--video-tower logmel: expected one of"),
     "frames of any shape": ({"video_tower": "resnet152"}, r"--video-tower resnet152: expected one of"),
-    "frames": ({"video_tower": "hf:x/y:frames"}, r"--video-tower hf:x/y:frames: frames are not features"),
+    "frames": (
+        {"video_tower": "hf:x/y:frames"},
+        r"--video-tower hf:x/y:frames: has :frames, but a tower makes features",
+    ),
     "weights of the hub's": ({"video_tower": "siglip2=random"}, r"--video-tower siglip2=random: .*own weights"),
     "no weights": ({"video_tower": "s3d="}, r"--video-tower s3d=: .*after ="),
     "rows that are pooled": (
@@ -575,9 +578,9 @@ def test_a_tower_needs_frames_and_an_augmentation_needs_a_tower(tmp_path, capsys
     toy = make_toy(tmp_path)
     given = [*at(toy), "--features", "s3d", "--objective", "ncl"]
     assert train_main([*given, "--video-tower", "s3d=random"]) == 2
-    assert re.search(r"--features s3d: video_tower s3d reads .*of s3d_frames; omit it", capsys.readouterr().err)
+    assert re.search(r"--features s3d: video_tower s3d reads .*of s3d_frames; omit", capsys.readouterr().err)
     assert train_main([*given, "--video-tower", "hf:x/y:mean"]) == 2
-    assert re.search(r"--features s3d: .* reads .*of hf:x/y:frames; omit it", capsys.readouterr().err)
+    assert re.search(r"--features s3d: .* reads .*of hf:x/y:frames; omit video_tower", capsys.readouterr().err)
     assert train_main([*given, "--frame-augmentation", "flip"]) == 2
     assert re.search(r"--frame-augmentation flip: .*video_tower is set", capsys.readouterr().err)
 

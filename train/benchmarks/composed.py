@@ -34,11 +34,11 @@ SPAN = re.compile(r"(?P<start>\d{1,7}(?:\.\d+)?)_(?P<end>\d{1,7}(?:\.\d+)?)", re
 """Name of a candidate's file: when it begins and ends in its video, such as ``30.00_60.00.mp4``."""
 KINDS = {"": "text", "image": "text and image", "video": "text and clip"}
 NOTES = (
-    "a query and its candidates are compared by their vectors: a run's later stages do not count, and search windows "
+    "only the vectors of queries and candidates are compared: a run's later stages are not used, and search windows "
     "are not merged",
-    "mAP@5 is that of the authors' code: precisions weighted by the overlap with the span from the first to the last "
-    "right part; it can be above 100",
-    "the candidates are those that a query lists; the authors' script ranks all parts of its video that a query lists",
+    "mAP@5 follows the authors' code: precisions are weighted by the overlap with the span from the first to the last "
+    "right part; it can exceed 100",
+    "a query ranks the candidates that it lists; the authors' script ranks those of all queries on its video",
     "mteb's MomentSeeker tasks rank 30 s chunks of all videos together",
 )
 
@@ -86,7 +86,7 @@ def _query(row: Mapping[str, Any], path: Path) -> ComposedQuery:
     candidates = [candidate["output_path"] for candidate in row["candidate_video_list"]]
     right = frozenset(row["gt_indices"])
     if not all(isinstance(value, str) for value in (row["qry_text"], image, clip, *candidates)):
-        raise TypeError("expected texts as qry_text, qry_img_path, qry_video_path and output_path")
+        raise TypeError("expected text in qry_text, qry_img_path, qry_video_path and output_path")
     if any(type(index) is not int for index in right):
         raise TypeError(f"gt_indices {str(sorted(right, key=str))[:80]}, expected whole numbers")
     if not right or not right <= set(range(len(candidates))):
@@ -142,7 +142,9 @@ def measure_composed(
         right = [query.candidates[i] for i in sorted(query.right)]
         rows.append({"query": query.text, "example": query.example, "kind": kind, "right": right, "found": best})
     if not rows:
-        raise UserError("no query can be asked: see the lines above; expected long videos named as in the file")
+        raise UserError(
+            "every query was skipped, for the reasons above; expected an index of the videos that the file names"
+        )
     metrics: dict[str, dict[str, float]] = {}
     for kind in filter(results.__contains__, KINDS.values()):
         metrics[kind] = _means(results[kind])

@@ -40,12 +40,11 @@ NEAREST = 10
 WINDOWS_AT_ONCE = 1 << 12
 """Number of windows of queries, and of references, whose products are in memory: 64 MiB."""
 NOTES = (
-    "descriptors are the vectors of search windows, of which there are fewer than the one for each second that the "
-    "challenge allows",
-    "the official script finds the pairs of videos among the best pairs of descriptors, 1,200 times the number of "
-    "queries; here all pairs of windows are compared, so the list may have more pairs at its end, and micro-AP may be "
+    "descriptors are the vectors of search windows: fewer than the one for each second that the challenge allows",
+    "the official script takes pairs of videos from the best pairs of descriptors, 1,200 times the number of "
+    "queries; here all pairs of windows are compared: the list can have more pairs at its end, and micro-AP can be "
     "a little higher",
-    "the matching track, which asks when a copy begins in both videos, is not measured: search shows no such times",
+    "the matching track (when a copy begins in both videos) is not measured: search does not report these times",
 )
 
 
@@ -89,7 +88,7 @@ def read_copies(path: Path) -> set[tuple[str, str]]:
     except (csv.Error, ValueError) as error:
         raise UserError(f"{path}: not valid CSV in UTF-8 ({error}); {EXPECTED}") from None
     if not pairs:
-        raise UserError(f"{path}: has no pair; {EXPECTED}")
+        raise UserError(f"{path}: has no pairs; {EXPECTED}")
     return pairs
 
 
@@ -107,7 +106,7 @@ def measure_copies(index: WindowIndex, pairs: Collection[tuple[str, str]], probl
     if not queries or not references:
         raise UserError(
             f"of {len(index.video_ids):,} videos in the index, {len(queries):,} are queries (Q...) and "
-            f"{len(references):,} references (R...); expected both, named as VSC2022 names them"
+            f"{len(references):,} references (R...); expected both, with VSC2022's ids"
         )
     number_of = {name: number for names in (queries, references) for number, name in enumerate(names)}
     right: set[tuple[int, int]] = set()

@@ -35,7 +35,7 @@ from .result import RANDOM, Measured
 RANDOM_SEED = 0
 """Seed of the scores of the random baseline."""
 NOTES = (
-    "nothing was trained to find where a moment begins and ends",
+    "no model was trained to find where a moment begins and ends",
     f"moments are merged search windows of {', '.join(f'{s:g}' for s in SEARCH_WINDOW_SECONDS)} s and whole videos, "
     "which do not overlap; TALL takes overlapping windows and removes near ones",
 )

@@ -301,10 +301,12 @@ def _model_of_run(
     )
     if dataset is not None:
         if weights is not None:
-            raise SettingError("weights", weights, "changes nothing: features are looked up in the data set; omit it")
+            raise SettingError("weights", weights, "has no effect: features are looked up in the data set; omit it")
         return MtebModel(meta, loaded, StoredVideos(by_name))
     if weights is not None and len(by_name) > 1:
-        raise SettingError("weights", weights, f"the run reads features of several: {', '.join(by_name)}; omit it")
+        raise SettingError(
+            "weights", weights, f"the run reads features of several networks: {', '.join(by_name)}; omit it"
+        )
     extractors = {name: extractor_of_store(store, weights, device) for name, store in by_name.items()}
     return MtebModel(meta, loaded, DecodedVideos(extractors))
 

@@ -114,11 +114,11 @@ def _check(benchmark: str, settings: MeasureSettings) -> None:
     for name, value in vars(settings).items():
         if name not in USES[benchmark] and value not in (None, ()) and value != []:
             users = ", ".join(other for other, used in USES.items() if name in used)
-            raise SettingError(name, value, f"belongs to {users}; omit it")
+            raise SettingError(name, value, f"applies only to {users}; omit it")
     if "ground_truth" in USES[benchmark] and not settings.ground_truth:
         raise SettingError("ground_truth", "is missing", f"expected the published file of {benchmark}")
     if benchmark == "copies" and len(settings.ground_truth) > 1:
-        raise SettingError("ground_truth", str(settings.ground_truth[1]), "a second file; copies have one")
+        raise SettingError("ground_truth", str(settings.ground_truth[1]), "is a second file; copies takes one; omit it")
     if settings.like_weight is not None and not 0 <= settings.like_weight <= 1:
         raise SettingError("like_weight", settings.like_weight, "expected 0 to 1")
     for path in settings.ground_truth:
@@ -170,7 +170,7 @@ _RUNS: dict[str, Callable[[Search, MeasureSettings, Problems], Measured]] = {
 def _notes(measured: Measured, note: str | None, num_skipped: int) -> Iterator[str]:
     """Yield notes on the metrics; reasons why they are not comparable with published ones come first."""
     if num_skipped:
-        yield f"skipped of the ground truth: {num_skipped:,} (see above); not comparable with published numbers"
+        yield f"skipped entries of the ground truth: {num_skipped:,} (see above); not comparable with published numbers"
     if measured.num_items < MIN_COMPARABLE:
         count = number_of(measured.num_items, "queries")
         yield f"only {count}, fewer than {MIN_COMPARABLE}: too few to compare with published numbers"

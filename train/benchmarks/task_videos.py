@@ -95,7 +95,7 @@ def _jobs(
         elif row.get("path") and os.path.isfile(row["path"]):
             path = Path(row["path"]).absolute()
         else:
-            problems.append(f"video {video_id}: no file of this machine ({str(row.get('path'))[:80]!r})")
+            problems.append(f"video {video_id}: its file is not on this machine ({str(row.get('path'))[:80]!r})")
             continue
         yield VideoJob(str(number), path, extractors)
 

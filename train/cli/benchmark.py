@@ -38,7 +38,7 @@ def make_parser() -> Parser:
         f"Measure search by a public protocol, with --features or with a run. {measured}.",
         EXAMPLES,
     )
-    parser.add_argument("benchmark", choices=BENCHMARKS, help="what is measured")
+    parser.add_argument("benchmark", choices=BENCHMARKS, help="the protocol to measure by")
     parser.add_argument(
         "run",
         metavar="RUN",
@@ -46,20 +46,22 @@ def make_parser() -> Parser:
         help="a run's folder or name (default: the last one finished; none with --features)",
     )
     add_encoder(parser)
-    parser.add_argument("--split", choices=SPLITS, help="of moments: captions that are the queries (default: test)")
-    parser.add_argument("--protocol", help="of moments: protocol of the captions (default: the usual one)")
+    parser.add_argument(
+        "--split", choices=SPLITS, help="for moments: split whose captions are the queries (default: test)"
+    )
+    parser.add_argument("--protocol", help="for moments: protocol of the captions (default: the data set's own)")
     parser.add_argument(
         "--ground-truth",
         action="append",
         default=[],
         type=Path,
         metavar="FILE",
-        help="of copies and composed: the published file; of composed, may be given several times",
+        help="for copies and composed: the published file; may be repeated for composed",
     )
     parser.add_argument(
         "--like-weight",
         type=float,
-        help=f"of composed: weight of the example beside the text, 0 to 1 (default: {LIKE_WEIGHT})",
+        help=f"for composed: weight of the example beside the text, 0 to 1 (default: {LIKE_WEIGHT})",
     )
     add_trust(parser)
     return parser

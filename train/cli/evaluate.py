@@ -125,11 +125,11 @@ def make_parser(own_task: Task[Any] | None = None) -> Parser:
     parser.add_argument(
         "--on",
         metavar="DATASET",
-        help="evaluate on another data set than that of the run (zero-shot), as --dataset does; results are "
+        help="evaluate on a data set other than the run's (zero-shot); --dataset does the same; results are "
         "in on/NAME in the run's folder",
     )
     parser.add_argument(
-        "--protocol", help="splits and captions of the data set that is evaluated (default: its first protocol)"
+        "--protocol", help="protocol of the evaluated data set: its splits and captions (default: its first)"
     )
     add_stores(parser)
     parser.add_argument("--split", default="test", choices=SPLITS, help="(default: test)")
@@ -137,14 +137,14 @@ def make_parser(own_task: Task[Any] | None = None) -> Parser:
     parser.add_argument(
         "--task",
         metavar=f"{{{','.join(TASKS)}}}",
-        help=f"what to evaluate, or your own as MODULE:NAME (default: the data set's task). {tasks}",
+        help=f"task to evaluate, or your own as MODULE:NAME (default: the data set's task). {tasks}",
     )
     parser.add_argument(
         "--metric",
         action="append",
         default=[],
         metavar="MODULE:NAME",
-        help="a metric of your own: a function of the similarities and the right videos; may be given several times",
+        help="a metric of your own: a function of the similarities and the right videos; may be repeated",
     )
     parser.add_argument(
         "--save-scores",
@@ -164,7 +164,7 @@ def make_parser(own_task: Task[Any] | None = None) -> Parser:
             try:
                 add_setting(group, own_task.settings_type, name)
             except argparse.ArgumentError:
-                problem = f"its setting {name!r} is named like an option of the command; expected another name"
+                problem = f"its setting {name!r} has the name of an option of vlalign-evaluate; rename it"
                 raise UserError(f"task {own_task.key}: {problem}") from None
     add_trust(parser)
     parser.own_parts = OWN_PARTS

@@ -33,20 +33,20 @@ def index_parser(prog: str, description: str, examples: str) -> Parser:
     parser.add_argument(
         "--language",
         metavar="CODE",
-        help="language of captions and subtitles, such as de, for stop words and word stems; it stays in use until "
-        "another one is given, or auto (default: detected)",
+        help="language of captions and subtitles, such as de, for stop words and word stems; kept for later calls "
+        "until another one, or auto, is given (default: detected)",
     )
     parser.add_argument(
         "--windows",
         choices=("lengths", "shots"),
-        help="search windows: shots, from features shots, or windows of 4, 8 and 16 s; it stays in use until the other "
-        "one is given (default: lengths)",
+        help="search windows: shots (from features shots) or lengths (4, 8 and 16 s); kept for later calls until the "
+        "other one is given (default: lengths)",
     )
     parser.add_argument(
         "--duplicates",
         type=float,
         metavar="COSINE",
-        help="also list near-duplicate videos, by the cosine of their vectors, such as 0.98",
+        help="also list near-duplicate videos: those whose vectors have at least this cosine, such as 0.98",
     )
     return parser
 
@@ -67,10 +67,10 @@ def run_index(args: argparse.Namespace, build: Callable[..., "BuiltIndex"]) -> i
     show(f"{built.folder}: {built.num_windows:,} windows of {built.num_videos:,} videos")
     show(f"videos added: {built.num_added:,}; no longer counted: {built.num_outdated:,}")
     if built.num_coded is not None:
-        show(f"windows that got codes, by which searches find candidates: {built.num_coded:,}")
+        show(f"windows that got codes, for a faster search: {built.num_coded:,}")
     elif built.needs_codes:
         show("note: without FAISS, each search compares all windows, which takes seconds")
-        show(f"install it and run this again: {install_command(*EXTRAS['index'])}")
+        show(f"install it, and run this command again: {install_command(*EXTRAS['index'])}")
     if built.num_other:
         show(f"removed {built.num_other:,} files that another model or version made")
     if args.duplicates is not None:
@@ -97,8 +97,8 @@ def make_parser() -> Parser:
     """Return the parser of vlalign-index."""
     return index_parser(
         "vlalign-index",
-        "Bring the search index of a data set up to date: encode windows of new and changed videos, and remove those "
-        "that no longer count. A stopped call resumes. Small data sets need no such call.",
+        "Update the search index of a data set: encode the windows of new and changed videos, and remove outdated "
+        "ones. A stopped call resumes. Small data sets do not need this command.",
         EXAMPLES,
     )
 

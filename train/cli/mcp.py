@@ -15,7 +15,7 @@ def _answer(args: argparse.Namespace) -> int:
     from ..page.mcp_stdio import serve_stdio  # of the extra mcp
 
     if sys.stdin.isatty():
-        say("note: an MCP client starts this command, and talks to it by standard input; Ctrl-C ends it")
+        say("note: an MCP client starts this command, and talks to it over standard input; Ctrl-C stops it")
     serve_stdio(lambda: open_searches(args))
     return EXIT_DONE
 
@@ -24,9 +24,9 @@ def make_parser() -> Parser:
     """Return the parser of vlalign-mcp."""
     parser = command_parser(
         "vlalign-mcp",
-        "Let a language model search data sets, and look at frames: a server of the Model Context Protocol (MCP), "
-        "which its client starts, and talks to by standard input and output. For a server with an address, pass --mcp "
-        "to vlalign-serve.",
+        "Let a language model search data sets and look at frames: a server of the Model Context Protocol (MCP). An "
+        "MCP client starts it, and talks to it over standard input and output. For a server with an address, pass "
+        "--mcp to vlalign-serve.",
         "vlalign-mcp words-s3d-seed0\n  vlalign-mcp --dataset mine,msrvtt --features clip_vit_b32",
     )
     parser.add_argument(

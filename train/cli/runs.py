@@ -34,7 +34,7 @@ def _runs(args: argparse.Namespace) -> int:
     if args.export:
         return _export(args)
     if args.form != RUN:
-        raise SettingError("form", args.form, "belongs to export RUN FOLDER; omit it")
+        raise SettingError("form", args.form, "applies only to export RUN FOLDER; omit it")
     if args.claims:
         return _claims(args)
     if args.figure:
@@ -80,7 +80,7 @@ def _export(args: argparse.Namespace) -> int:
     folder = export_run(find_run(args.root, args.dataset, run), target)
     num_bytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     show(f"exported {folder}: {num_bytes / 1e6:,.1f} MB; its card: {folder / CARD_FILE}")
-    say("note: the card states no licence; write there what it is before you give the folder away")
+    say("note: the card states no licence; add one before you share the folder")
     return EXIT_DONE
 
 
@@ -94,7 +94,7 @@ def _delete(dataset: DatasetFolder, names: list[str], *, is_sure: bool) -> int:
     folders = [check_run_folder(dataset, name) for name in names]
     if not is_sure:
         if not sys.stdin.isatty():
-            raise UserError(f"{', '.join(names)}: not deleted, because nobody can be asked; pass --yes if you are sure")
+            raise UserError(f"{', '.join(names)}: not deleted: no terminal to ask for confirmation on; pass --yes")
         say(f"delete {', '.join(map(str, folders))}? [y/N]")
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             say("nothing was deleted")
@@ -111,7 +111,7 @@ def make_parser() -> Parser:
         "vlalign-runs",
         "Show all runs of a data set in a table: the settings that differ from the recipe, the metrics with their "
         "standard deviation over seeds, the test set, and a paper's result for the same settings. Compare two runs "
-        "query by query; delete, rename and export runs. Draw figures of papers again.",
+        "query by query; delete, rename and export runs. Draw the papers' figures from your runs.",
         EXAMPLES,
     )
     parser.intermixed = True
@@ -119,7 +119,7 @@ def make_parser() -> Parser:
         "export",
         nargs="*",
         metavar="export RUN FOLDER",
-        help="write a run into a folder of its own, with a card, from which it can be loaded without its data set",
+        help="write a run and its card into a folder, from which it can be loaded without its data set",
     )
     parser.add_argument(
         "--form",
@@ -136,7 +136,7 @@ def make_parser() -> Parser:
         action="append",
         default=[],
         help='show only runs with NAME=VALUE (* is a wildcard), NAME!=VALUE or NAME>NUMBER, such as "R@1>30"; '
-        "several must all hold",
+        "if repeated, all must hold",
     )
     parser.add_argument("--format", choices=FORMATS, default="text", help="(default: text)")
     action = parser.add_mutually_exclusive_group()
@@ -157,7 +157,7 @@ def make_parser() -> Parser:
     action.add_argument(
         "--figure",
         metavar="NAME",
-        help=f"make a figure of a paper, or a table that needs no training, and write it: {'; '.join(FIGURES)}",
+        help=f"draw a figure of a paper, or write a table that needs no training: {'; '.join(FIGURES)}",
     )
     action.add_argument("--rename", nargs=2, metavar=("RUN", "NAME"), help="rename a run")
     action.add_argument(

@@ -101,13 +101,15 @@ def run_of(args: argparse.Namespace) -> Path | str | None:
         UserError: A run and features are named, or there is no run.
     """
     if args.features is None and args.weights is not None:
-        problem = "belongs to --features: a run's features were extracted before; omit it"
+        problem = "applies only to --features: a run reads features that are already extracted; omit it"
         raise SettingError("weights", args.weights, problem)
     if args.features is not None and args.device not in ("auto", "cpu"):
-        problem = f"belongs to a run: --features {args.features} alone computes on the CPU; omit it"
+        problem = f"applies only to a run: --features {args.features} alone is searched on the CPU; omit it"
         raise SettingError("device", args.device, problem)
     if args.run is not None and args.features is not None:
-        raise UserError(f"--features {args.features}: the run {args.run} has its own; pass only one of both")
+        raise UserError(
+            f"--features {args.features}: run {args.run} has its own features; pass either the run or --features"
+        )
     if args.run is not None or args.features is not None:
         return args.run
     from ..runs.folder import find_run
@@ -117,7 +119,7 @@ def run_of(args: argparse.Namespace) -> Path | str | None:
         folder = find_run(args.root, dataset, None)
     except UserError as error:
         raise UserError(f"{error}, or pass --features NAME to search features without a run") from None
-    say(f"note: with {folder.name}, the run that was finished last; another one is named first, or --features")
+    say(f"note: using run {folder.name}, the latest finished one; for another, name it first, or pass --features")
     return folder
 
 
@@ -166,25 +168,25 @@ def _suggested_call(run: str | None, text: list[str]) -> str:
 def _check_query(args: argparse.Namespace, query: str) -> None:
     """Raise ``UserError`` for a query that cannot be searched for, or an option that changes nothing with it."""
     if args.without.strip() and not args.like and not query.strip():
-        raise SettingError("without", args.without, "needs a text or --like to look for")
+        raise SettingError("without", args.without, "needs a text or --like; pass one of them, or omit it")
     if not args.like or query.strip():
         check_query(query)
     check_text("without", args.without)
     if args.all and args.num_results is not None:
-        raise SettingError("num_results", args.num_results, "limits what --all asks for; pass only one of both")
+        raise SettingError("num_results", args.num_results, "conflicts with --all; pass only one of them")
     if args.num_results is not None:
         check_count("num_results", args.num_results)
     if args.rerank is not None:
         check_count("rerank", args.rerank)
         if args.without.strip():
-            raise SettingError("rerank", args.rerank, "changes nothing with --without, which scores all; omit it")
+            raise SettingError("rerank", args.rerank, "has no effect with --without; omit it")
     check_offset("skip", args.skip)
     check_split(args.split)
     check_lengths(args.min_seconds, args.max_seconds)
     read_days(args.since, args.until)
     check_text("caption", args.caption or "")
     if args.like_weight is not None and (not args.like or not query.strip()):
-        problem = "changes nothing without both a text and --like; omit it"
+        problem = "needs both a text and --like; pass both, or omit it"
         raise SettingError("like_weight", args.like_weight, problem)
 
 
@@ -195,16 +197,16 @@ def _check_rerank(args: argparse.Namespace) -> None:
     from ..runs.folder import find_run
     from ..runs.run_json import read_config, read_run
 
-    what = "--like has vectors only" if args.like else ""
-    what = what or ("--by text compares with captions only" if args.by == "text" else "")
-    what = what or (f"--features {args.features} has vectors only" if args.run is None else "")
+    what = "--like compares only vectors" if args.like else ""
+    what = what or ("--by text compares only captions" if args.by == "text" else "")
+    what = what or (f"--features {args.features} compares only vectors" if args.run is None else "")
     if not what:
         folder = find_run(args.root, args.dataset, str(args.run))
         config = read_config(read_run(folder))
         if not config.has_fusion:
-            what = f"{folder.name}, of objective {config.objective.name}, has no fusion layers"
+            what = f"run {folder.name} (objective {config.objective.name}) has no fusion layers"
     if what:
-        raise SettingError("rerank", args.rerank, f"changes nothing: {what}; omit it")
+        raise SettingError("rerank", args.rerank, f"has no effect: {what}; omit it")
 
 
 def _search(args: argparse.Namespace) -> int:
@@ -234,7 +236,7 @@ def _search(args: argparse.Namespace) -> int:
     if reason is not None or (not moments and not args.skip):
         show("nothing fits" + (f": {reason}" if reason else "") + ("; the nearest moments are" if moments else ""))
     elif not moments:
-        show(f"there are no more than {args.skip:,}: pass a smaller --skip")
+        show(f"--skip {args.skip:,}: no moments are left; pass a smaller number")
     if moments:
         show("\n".join(moment_table(moments)))
     for note in (*warnings, search.encoder.note):
@@ -246,7 +248,7 @@ def _search(args: argparse.Namespace) -> int:
 def _check_exports(args: argparse.Namespace) -> None:
     """Raise ``UserError`` for a file that cannot be exported to, before the search."""
     if args.exact and args.clips is None:
-        raise SettingError("exact", args.exact, "belongs to --clips; pass --clips FOLDER, or omit it")
+        raise SettingError("exact", args.exact, "needs --clips; pass --clips FOLDER, or omit it")
     if not args.export:
         return
     from ..export.clips import refuse_existing
@@ -296,7 +298,7 @@ def _moments(args: argparse.Namespace, search: "Search", query: str, videos: set
         )
     except UnknownVideo as error:
         suffixes = f"{', '.join(IMAGE_SUFFIXES[:-1])} or {IMAGE_SUFFIXES[-1]}"
-        raise UserError(f"{error}, or the path of an image file that is there: {suffixes}") from None
+        raise UserError(f"{error}, or the path of an image file ({suffixes})") from None
 
 
 def _filters(args: argparse.Namespace) -> "VideoFilters":
@@ -340,8 +342,8 @@ def make_parser() -> Parser:
     """Return the parser of vlalign-search."""
     parser = command_parser(
         "vlalign-search",
-        "Find the moments of a data set's videos that match a text best: without training, with the encoder of the "
-        "features (--features), or with a run, in its data set or in another one (--dataset) with the same features.",
+        "Find the moments of a data set's videos that match a text best. --features searches without training, with "
+        "the encoder of the features. A run searches its data set, or another one (--dataset) with the same features.",
         EXAMPLES,
     )
     parser.intermixed = True
@@ -373,7 +375,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--group",
         choices=get_args(SearchGroup),
-        help="show each video once, with its other moments that fit; --num-results and --skip count videos then",
+        help="show each video once, with its other moments that fit; --num-results and --skip then count videos",
     )
     parser.add_argument(
         "--fold",
@@ -401,33 +403,35 @@ def make_parser() -> Parser:
         action=argparse.BooleanOptionalAction,
         help="only videos with, or (--no-has-caption) without a known caption",
     )
-    filters.add_argument("--min-seconds", type=float, default=0.0, metavar="S", help="only videos at least as long")
     filters.add_argument(
-        "--max-seconds", type=float, default=float("inf"), metavar="S", help="only videos at most as long"
+        "--min-seconds", type=float, default=0.0, metavar="S", help="only videos that last at least this long"
     )
-    filters.add_argument("--folder", metavar="FOLDER", help="only videos whose files lie in this folder, or below it")
+    filters.add_argument(
+        "--max-seconds", type=float, default=float("inf"), metavar="S", help="only videos that last at most this long"
+    )
+    filters.add_argument("--folder", metavar="FOLDER", help="only videos whose files are in this folder, or below it")
     filters.add_argument("--since", metavar="DAY", help="only videos whose files were changed on this day or later")
     filters.add_argument("--until", metavar="DAY", help="only videos whose files were changed on this day or before")
-    filters.add_argument("--caption", metavar="TEXT", help="only videos of which a caption has all words of this text")
+    filters.add_argument("--caption", metavar="TEXT", help="only videos with a caption that has all words of this text")
     filters.add_argument("--caption-language", metavar="CODE", help="only videos with captions in this language")
-    exports = parser.add_argument_group("exports of the moments that are shown")
+    exports = parser.add_argument_group("export of the moments that are shown")
     exports.add_argument(
         "--export",
         type=Path,
         metavar="FILE",
         action="append",
         default=[],
-        help="write them to a file, whose suffix says how: .json, .csv, .m3u8 (playlist), .vtt (chapters), .srt, "
+        help="write them to a file; its suffix sets the form: .json, .csv, .m3u8 (playlist), .vtt (chapters), .srt, "
         ".edl, .fcpxml, .otio (editors), .jpg or .png (contact sheet); may be repeated",
     )
     exports.add_argument(
         "--clips",
         type=Path,
         metavar="FOLDER",
-        help="cut them out: copied, from the key frame before each (the name says from which second on)",
+        help="cut them out into a folder: copied from the key frame before each (the file name has its second)",
     )
     exports.add_argument(
-        "--exact", action="store_true", help="with --clips: encode again, so that first and last frames are exact"
+        "--exact", action="store_true", help="with --clips: encode again, for exact first and last frames"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object: the moments, and whether they fit")
     add_trust(parser)

@@ -47,11 +47,13 @@ def open_searches(args: argparse.Namespace) -> "list[Search]":
 def _serve_folders(args: argparse.Namespace, every: float) -> int:
     """Serve a data set, and bring it up to date with folders of videos meanwhile."""
     if args.run is not None and args.features is not None:
-        raise UserError(f"--features {args.features}: the run {args.run} has its own; pass only one of both")
+        raise UserError(
+            f"--features {args.features}: run {args.run} has its own features; pass either the run or --features"
+        )
     if args.stores is not None:
-        raise SettingError("stores", args.stores, "a sync writes no stores of your own; omit it, or --videos")
+        raise SettingError("stores", args.stores, "--videos does not write stores of your own; pass only one of them")
     if args.dataset is not None and "," in args.dataset:
-        raise SettingError("dataset", args.dataset, "expected one data set, which the videos become part of")
+        raise SettingError("dataset", args.dataset, "expected one data set, to which the videos are added")
 
     from ..page.folder_sync import FolderSync  # torch takes seconds to import
     from ..search.search_source import SearchSource
@@ -108,11 +110,11 @@ def _run_server(searches: "Sequence[Search]", sync: "FolderSync | None", args: a
     from ..page.serve import serve
 
     if lacking := sandbox_lacks():
-        say(f"note: decoders are confined less than they could be: this system has {'; '.join(lacking)}")
+        say(f"note: the sandbox of the decoders is weaker on this system: {'; '.join(lacking)}")
     if searches and searches[0].encoder.note:
         say(f"note: {searches[0].encoder.note}")
     where = {"host": args.host, "port": args.port, "no_token": args.no_token, "mcp": args.mcp}
-    serve(searches, **where, sync=sync, on_ready=lambda address: show(f"{address} (Ctrl-C ends it)"))
+    serve(searches, **where, sync=sync, on_ready=lambda address: show(f"{address} (Ctrl-C stops the server)"))
 
 
 def make_parser() -> Parser:
@@ -141,8 +143,8 @@ def make_parser() -> Parser:
         nargs="+",
         action="extend",
         metavar="FOLDER",
-        help="folders of your own videos: serve at once, and bring the data set up to date with them meanwhile, as "
-        "vlalign-sync --watch does; they are added to those that it follows",
+        help="folders of your own videos: serve at once, and meanwhile update the data set from them, as "
+        "vlalign-sync --watch does; the data set follows them from now on",
     )
     add_every(parser, "--videos")
     parser.add_argument(
@@ -157,7 +159,7 @@ def make_parser() -> Parser:
         help="no authentication: every user of this machine has access; not with another --host",
     )
     parser.add_argument(
-        "--mcp", action="store_true", help="let language models search, too: answer MCP clients at /mcp, with the token"
+        "--mcp", action="store_true", help="also let language models search: answer MCP clients at /mcp, with the token"
     )
     parser.add_argument("--device", default="auto", help=DEVICE_HELP)
     add_normalize(parser)

@@ -28,8 +28,8 @@ def make_parser() -> Parser:
     """Return the parser of vlalign-sync."""
     parser = command_parser(
         "vlalign-sync",
-        "Bring a data set up to date with folders of your own videos: extract what is new or changed, follow what was "
-        "renamed, leave out what was deleted, read subtitles beside the videos, and make the search index.",
+        "Update a data set from folders of your own videos: extract new and changed videos, keep the features of "
+        "renamed ones, remove deleted ones, read subtitles beside the videos, and build the search index.",
         "vlalign-sync FOLDER --features clip_vit_b32\n  vlalign-sync OTHER_FOLDER\n  vlalign-sync --watch",
     )
     parser.intermixed = True
@@ -38,11 +38,11 @@ def make_parser() -> Parser:
         metavar="FOLDER",
         nargs="*",
         type=Path,
-        help="folder of videos, which the data set follows from now on (default: those that it follows)",
+        help="folder of videos, which the data set follows from now on (default: the folders that it follows)",
     )
     for name in names_of_options(SyncSettings):
         add_setting(parser, SyncSettings, name)
-    parser.add_argument("--json", action="store_true", help="print what was done as one line of JSON")
+    parser.add_argument("--json", action="store_true", help="print the result as one line of JSON")
     parser.add_argument("--watch", action="store_true", help="repeat until Ctrl-C or SIGTERM")
     add_every(parser, "--watch")
     return parser
@@ -67,7 +67,7 @@ def every_seconds(args: argparse.Namespace, having: str) -> float:
     if args.every is None:
         return EVERY_SECONDS
     if not getattr(args, having):
-        raise SettingError("every", args.every, f"belongs to --{having}; omit it, or pass --{having} also")
+        raise SettingError("every", args.every, f"needs --{having}; pass --{having} also, or omit it")
     if (problem := EVERY.problem(args.every)) is not None:
         raise SettingError("every", args.every, problem)
     return args.every
@@ -79,7 +79,9 @@ def dataset_of(args: argparse.Namespace) -> str:
         return args.dataset
     followers = sorted(folder.name for folder in args.root.glob("*") if is_synced(folder))
     if len(followers) > 1:
-        raise UserError(f"which data set? {len(followers)} follow folders ({', '.join(followers)}); pass --dataset")
+        raise UserError(
+            f"{len(followers)} data sets follow folders ({', '.join(followers)}); choose one with --dataset"
+        )
     return followers[0] if followers else DEFAULT_DATASET
 
 
@@ -101,7 +103,7 @@ def sync(args: argparse.Namespace) -> int:
         return EXIT_DONE if result.complete else EXIT_INCOMPLETE
     for new in syncs:
         if not isinstance(new, SyncResult):
-            warn(f"warning: {why_failed(new)}; tried again in {every:g} s")
+            warn(f"warning: {why_failed(new)}; next attempt in {every:g} s")
             continue
         show_messages(new, result)
         if new.changed or new.warnings != result.warnings:

@@ -74,10 +74,10 @@ def suite_command(args: argparse.Namespace, settings: dict[str, Any], seeds: tup
     """Run a suite and show its table; return the exit code."""
     for name in ("recipe", "protocol", "init", "run_name", "objective", "stores"):
         if getattr(args, name) is not None:
-            raise SettingError(name, getattr(args, name), "the rows of a suite decide it; omit it")
+            raise SettingError(name, getattr(args, name), "the rows of the suite set it; omit it")
     seed = settings.pop("seed")
     if seed is not None and seeds is not None:
-        raise SettingError("seed", seed, "--seeds says which seeds; pass only one of both")
+        raise SettingError("seed", seed, "--seeds sets the seeds; pass only one of them")
     seeds = seeds or (seed or 0,)
     result = run_suite(_dataset_folder(args), args.suite, seeds=seeds, device=args.device, settings=settings)
     if result.files:

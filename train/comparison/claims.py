@@ -57,7 +57,7 @@ class Claim:
         if self.state not in STATES:
             raise ValueError(f"state {self.state!r} of {self.name}: expected one of {', '.join(STATES)}")
         if not ITEM.fullmatch(self.item):
-            raise ValueError(f"item {self.item!r}: expected such as 'Table 3', 'Figure 2' or 'Theorem 1'")
+            raise ValueError(f"item {self.item!r}: expected a name such as 'Table 3', 'Figure 2' or 'Theorem 1'")
         if (self.state == "runs") != bool(self.test):
             raise ValueError(f"test of {self.name}: a claim that runs names its test, and no other does")
         if self.state == "runs" and not self.commands:

@@ -73,15 +73,13 @@ def export_run(run: Path | str, folder: Path | str, *, trust: Collection[str] = 
     about = read_run(run)
     own = own_dataset(run, about)
     if own is None:
-        raise UserError(f"{run}: was exported before; copy the folder")
+        raise UserError(f"{run}: is an exported run already; copy its folder")
     if os.path.lexists(folder) and (not folder.is_dir() or folder.is_symlink() or any(folder.iterdir())):
-        raise UserError(f"{folder}: is there already; expected a new folder, or an empty one")
+        raise UserError(f"{folder}: already exists; expected a new or empty folder")
     stores = find_run_stores(own, run.name, about)
     if stores.extra:
         names = ", ".join(stores.extra)
-        raise UserError(
-            f"{run}: also reads rows of {names} for inputs of its objective or encoder; no such run is exported"
-        )
+        raise UserError(f"{run}: cannot be exported: its objective or encoder also reads rows of {names}")
     scorer, labels = load_scorer(run, about, stores, "cpu")  # raises if the run is damaged
     evaluations, events = _evaluations(run), read_events(run / EVENTS_FILE)
     exported, training = _exported(about, stores), _training_split(own, about)

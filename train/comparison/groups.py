@@ -48,7 +48,7 @@ def list_runs(dataset: DatasetFolder, *, sort: str | None = None, conditions: Se
         groups = group_runs(read_records(dataset, problems))
     unfinished = unfinished_runs(dataset.runs)
     if not groups and not unfinished and not problems.count:
-        raise UserError(f"{dataset.runs}: no runs there; train one with vlalign-train --dataset {dataset.name}")
+        raise UserError(f"{dataset.runs}: has no runs; train one with vlalign-train --dataset {dataset.name}")
     table = runs_table(sort_groups(filter_groups(groups, conditions), sort))
     notes = [f"not finished: {', '.join(folder.name for folder in unfinished)}"] if unfinished else []
     return RunsOverview(ResultsTable(table.columns, table.rows, (*table.notes, *notes)), problems.count)
@@ -76,7 +76,7 @@ def list_evaluations(dataset: DatasetFolder, run: str | None = None) -> RunsOver
         of_run = {} if record.metrics is None else {"defaults": record.metrics}
         found += [(record.name, changes, metrics) for changes, metrics in (of_run | dict(record.other_results)).items()]
     if not found:
-        raise UserError(f"{dataset.runs}: no evaluations there; run vlalign-evaluate --dataset {dataset.name}")
+        raise UserError(f"{dataset.runs}: has no evaluations; run vlalign-evaluate --dataset {dataset.name}")
     main, rest = _metric_names([metrics for _, _, metrics in found])
     columns = [Column(name, is_text=True) for name in ("run", "evaluation", "protocol", "split")]
     columns += [Column(name, only_in_csv=name in rest) for name in (*main, *rest)]

@@ -27,11 +27,11 @@ def check_run_folder(dataset: DatasetFolder, name: str) -> Path:
     check_folders(dataset.runs)
     folder = dataset.runs / name
     if folder.is_symlink():
-        raise UserError(f"{folder}: a link, which leads elsewhere; expected a run's own folder; remove it by hand")
+        raise UserError(f"{folder}: is a symbolic link; expected the folder of a run; remove the link by hand")
     if not folder.is_dir():
         raise UserError(f"{folder}: no such run; list them with vlalign-runs --dataset {dataset.name}")
     if not any((folder / file).exists() for file in (RUN_FILE, STATE_FILE, LOCK_FILE)):
-        raise UserError(f"{folder}: has neither {RUN_FILE} nor {STATE_FILE}, so it is no run; not touched")
+        raise UserError(f"{folder}: has neither {RUN_FILE} nor {STATE_FILE}, so it is not a run; not changed")
     return folder
 
 
@@ -64,7 +64,7 @@ def rename_run(dataset: DatasetFolder, name: str, new_name: str) -> Path:
         raise UserError(f"run name {new_name!r}: expected at most 200 letters, digits, '.', '_', '+', '=' and '-'")
     target = dataset.runs / new_name
     if os.path.lexists(target):
-        raise UserError(f"{target}: is there already; expected a name that is free")
+        raise UserError(f"{target}: already exists; choose another name")
     with lock_for_training(folder, REMEDY):
         move(folder, target)
         remove_file(target / LOCK_FILE, missing_ok=True)
@@ -73,6 +73,6 @@ def rename_run(dataset: DatasetFolder, name: str, new_name: str) -> Path:
         parts = [path, *(parent for parent in path.parents if target in parent.parents)]
         if path.is_file() and not any(part.is_symlink() for part in parts):
             metrics = read_json(path)
-            with refuse_unreadable(path, "not as an evaluation writes it", "run vlalign-evaluate again"):
+            with refuse_unreadable(path, "not a valid file of vlalign-evaluate", "run vlalign-evaluate again"):
                 write_json(path, {**metrics, "run": new_name})
     return target

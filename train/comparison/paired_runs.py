@@ -111,7 +111,7 @@ def pair_runs(first: RunRecord, second: RunRecord, *, seed: int = 0) -> PairedRu
     _check_same_test(first, second)
     results = [sorted(read_query_results(record.results / QUERIES_FILE), key=_query) for record in (first, second)]
     if [_query(result) for result in results[0]] != [_query(result) for result in results[1]] or not results[0]:
-        what = "have other queries than their test sets' checksum tells; run vlalign-evaluate again for both"
+        what = "the queries do not match the checksum of the test set; run vlalign-evaluate again for both runs"
         raise UserError(f"{first.results / QUERIES_FILE} and {second.results / QUERIES_FILE}: {what}")
     ranks = [np.array([result.rank for result in side]) for side in results]
     values = {f"R@{k}": [100.0 * (side < k + 1) for side in ranks] for k in RECALL_AT} | {"mean rank": ranks}
@@ -146,7 +146,7 @@ def read_query_results(path: Path) -> list[QueryResult]:
     """Return the captions of ``queries.jsonl`` of a retrieval.
 
     Raises:
-        UserError: It is missing, or a line is not as an evaluation writes it.
+        UserError: It is missing, or a line is not a valid file of vlalign-evaluate.
     """
     if not path.is_file():
         raise UserError(f"{path}: not found; run vlalign-evaluate again")
@@ -156,7 +156,7 @@ def read_query_results(path: Path) -> list[QueryResult]:
             if row.get("direction") != "video_to_text":
                 results.append(_query_result(row))
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-            what = "not as an evaluation writes it; run vlalign-evaluate again"
+            what = "not a valid file of vlalign-evaluate; run vlalign-evaluate again"
             raise UserError(f"{path}, line {number}: {what}") from None
     return results
 

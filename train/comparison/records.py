@@ -61,7 +61,7 @@ def read_records(dataset: DatasetFolder, problems: Problems) -> list[RunRecord]:
     if untrusted:
         runs = [name for names in untrusted.values() for name in names]
         options = " ".join(f"--trust {module}" for module in untrusted)
-        what = f"{number_of(len(runs), 'runs')} of modules of your own: {', '.join(runs)}"
+        what = f"{number_of(len(runs), 'runs')} with modules of your own: {', '.join(runs)}"
         problems.add(f"{what}; skipped; to import these modules, pass {options}")
     return records
 
@@ -179,7 +179,7 @@ def choose_record(records: list[RunRecord], name: str) -> RunRecord:
         return found[0]
     if found:
         folders = ", ".join(str(record.folder) for record in found)
-        raise SettingError("compare", name, f"{len(found)} runs have this name; expected a folder, one of {folders}")
+        raise SettingError("compare", name, f"{len(found)} runs have this name; expected one of the folders {folders}")
     if any(record.name == name for record in records):
         problem = "was not evaluated on the test split with default settings; run vlalign-evaluate first"
         raise SettingError("compare", name, problem)

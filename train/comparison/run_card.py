@@ -35,10 +35,10 @@ UNKNOWN = "not known"
 FILES = {
     RUN_FILE: "settings, profiles and checksums of the features, and how the training went",
     MODEL_FILE: "the weights",
-    f"{TEXT_FOLDER}/": f"what turns texts into numbers: a tokenizer, {WORD_LIST_FILE} or {WORD_VECTORS_FILE}",
-    f"{VIDEO_FOLDER}/": "what turns frames into features: the profile and the sizes of the network, if one was tuned",
+    f"{TEXT_FOLDER}/": f"the inputs of the text encoder: a tokenizer, {WORD_LIST_FILE} or {WORD_VECTORS_FILE}",
+    f"{VIDEO_FOLDER}/": "the video tower: the profile and the sizes of the network, if one was tuned",
     IDF_FILE: "how many training captions have each word, by which words are weighted",
-    LABELS_FILE: "the answers or labels that the run tells apart, if it does",
+    LABELS_FILE: "the answers or labels that the run chooses from, if it has any",
     EVENTS_FILE: "the losses of each step, which the report of an evaluation shows",
     METRICS_FILE: "the whole evaluation on the test split, if there was one",
     CARD_FILE: "this card",
@@ -47,8 +47,8 @@ FILES = {
 
 LICENCE = """\
 Not stated: the program does not know it. The terms of whoever made the captions, the videos and the weights of the
-features (and of the text encoder, if a published one was tuned) apply to these weights. Write here what they are, and
-put it instead of `other` at the top, before this is published."""
+features (and of the text encoder, if a published one was tuned) apply to these weights. Before you
+publish this, state the licence here, and replace `other` at the top with it."""
 
 
 def run_card(
@@ -118,13 +118,13 @@ def _result(metrics: RunMetrics) -> dict[str, Any]:
 def _summary(config: TrainConfig, about: Mapping[str, Any]) -> str:
     objective, data = config.objective, config.data
     if objective.task is None and config.model.encoder_traits.reads_words:
-        use = "It says how well a text fits a video, or a part of one, and so finds moments by text."
+        use = "It scores how well a text matches a video, or a part of one, and finds moments by text."
     elif objective.task is None:
-        use = "It says how well a spoken caption fits a video, or a part of one."
+        use = "It scores how well a spoken caption matches a video, or a part of one."
     else:
         use = f"It was trained for one task: {TASKS[objective.task].description}."
     return (
-        f"A video-text model. {use} It reads features of videos ({_text(data.features)}), no pixels. Trained with "
+        f"A video-text model. {use} It reads features of videos ({_text(data.features)}), not pixels. Trained with "
         f"vlalign {_text(about['software'].get('vlalign', UNKNOWN))}, objective `{_text(objective.name)}` "
         f"({_text(objective.description)}), encoder `{_text(config.model.encoder)}` "
         f"({_text(config.model.encoder_traits.description)})."
@@ -175,7 +175,7 @@ def _own_code(config: TrainConfig, about: Mapping[str, Any]) -> str:
     return (
         "**It needs code that is not part of vlalign and not in this folder.** Ask whoever gave you the folder for it, "
         "read it, and put it where Python finds it, such as the folder in which you work. It is imported only if you "
-        f"name it as above.\n\n{parts}\n\nWith a module of another SHA-256 the scores may be others; a line says so."
+        f"name it as above.\n\n{parts}\n\nWith a module of another SHA-256, the scores can differ; a note reports it."
     )
 
 
@@ -209,7 +209,7 @@ def _features(config: TrainConfig, about: Mapping[str, Any], stores: Stores) -> 
     ]
     columns = ("features", "model", "weights", "rate", "numbers a row", "profile", "made by")
     return (
-        "A store fits if its profile and the SHA-256 of its weights are these, whatever its folder is called. All "
+        "A store fits if its profile and the SHA-256 of its weights are these; the name of its folder is free. All "
         f"fields of the profiles are in `{RUN_FILE}`.\n\n{_table(columns, rows)}"
     )
 
@@ -227,7 +227,7 @@ def _data(config: TrainConfig, about: Mapping[str, Any], training: str) -> str:
     protocol = f", protocol {_text(config.data.protocol)}" if config.data.protocol else ""
     lines = [f"data set {_text(config.data.dataset)}{protocol}"]
     if training:
-        lines.append(f"training split: {training}, those that were held out for validation among them")
+        lines.append(f"training split: {training}, including the validation split")
     if sha256 := inputs["captions"].get("captions_sha256"):
         lines.append(f"captions: SHA-256 {_text(sha256)}, tagged by {_text(inputs['captions'].get('tagger', UNKNOWN))}")
     for name, facts in zip(config.data.features.split("+"), inputs["features"], strict=True):
@@ -278,22 +278,22 @@ def _departures(config: TrainConfig) -> str:
         also = f"\n\nBesides, these settings are not the recipe's: {_text(', '.join(changed))}." if changed else ""
         return _bullets(str(departure) for departure in found) + also
     recipe = f"The recipe `{_text(config.recipe)}`" if config.recipe else "No recipe was used, so the run"
-    return f"{recipe} is no paper's; its figures are not those of a published method."
+    return f"{recipe} is not a paper's; its figures are not comparable with a published method."
 
 
 def _limits(config: TrainConfig, about: Mapping[str, Any]) -> Iterable[str]:
     if note := features_note(about["inputs"]["features"]):
         yield _text(note)
-    yield "a score tells which of several videos fits a text better; it is no probability, and no measure across runs"
+    yield "a score ranks videos for a text; it is not a probability, and not comparable across runs"
     if config.model.encoder_traits.caption_input == "word_ids":
-        yield "words that no training caption has are skipped: a text of such words alone says nothing to this model"
+        yield "words that no training caption has are skipped: the model cannot read a text of such words alone"
     else:
-        yield "texts are read well if they are like the training captions in language, length and subject"
+        yield "texts work best if they resemble the training captions in language, length and subject"
     yield (
         f"of a text, {config.data.max_text_tokens:,} tokens are read; of a video or a part of one, "
         f"{config.data.max_video_tokens:,} rows, evenly chosen"
     )
-    yield "videos unlike the training videos, and people and things that these show rarely, are found worse"
+    yield "videos unlike the training videos, and people and things that are rare in them, are found less reliably"
     if config.objective.normalized_loss:
         yield f"{MODEL_FILE} has vectors of the last training queries, for normalised scores"
 

@@ -122,7 +122,7 @@ def read_run_metrics(folder: Path) -> RunMetrics | None:
     """Return the metrics of the evaluation in a folder; None if there was none.
 
     Raises:
-        UserError: The file is not as an evaluation writes it.
+        UserError: The file is not a valid file of vlalign-evaluate.
     """
     path = folder / METRICS_FILE
     if not path.exists():
@@ -132,4 +132,4 @@ def read_run_metrics(folder: Path) -> RunMetrics | None:
         return parse_run_metrics(metrics)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         todo = "remove it and run vlalign-evaluate again"
-        raise UserError(f"{path}: not as an evaluation writes it; {todo}") from None
+        raise UserError(f"{path}: not a valid file of vlalign-evaluate; {todo}") from None

@@ -62,7 +62,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
             raise SettingError("seeds", text, "expected numbers and ranges, such as 0-4 or 0,2,5-7")
         first, last = int(found[1]), int(found[2] or found[1])
         if last < first:
-            raise SettingError("seeds", text, f"expected the lower number first, not {part}")
+            raise SettingError("seeds", text, f"{part} has the higher number first; expected the lower one first")
         if last - first + len(seeds) >= MAX_SEEDS:
             raise SettingError("seeds", text, f"expected at most {MAX_SEEDS} seeds")
         seeds += range(first, last + 1)
@@ -121,7 +121,7 @@ def train_seeds(
     if not seeds:
         raise SettingError("seeds", "()", "expected one seed or more")
     if (settings or {}).get("seed") is not None:
-        raise SettingError("seed", (settings or {})["seed"], "--seeds says which seeds; pass only one of both")
+        raise SettingError("seed", (settings or {})["seed"], "--seeds sets the seeds; pass only one of them")
     from ..distributed import meet_workers  # torch takes seconds to import
 
     with meet_workers(device):

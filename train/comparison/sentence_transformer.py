@@ -50,7 +50,7 @@ SentenceTransformer("FOLDER").encode(["a dog runs"])  # this folder, anywhere
 
 ## Licence
 
-Not stated: the program does not know it. Write here what it is, and put it instead of `other` at the top.
+Not stated: the program does not know it. State it here, and replace `other` at the top with it.
 """
 SAMPLES = (
     "a",
@@ -96,21 +96,23 @@ def export_sentence_transformer(run: Path | str, folder: Path | str, *, trust: C
         raise UserError(missing_package_message(error) or f"sentence-transformers: {error}") from None
     run, folder = named_folder(run), Path(folder)
     if os.path.lexists(folder) and (not folder.is_dir() or folder.is_symlink() or any(folder.iterdir())):
-        raise UserError(f"{folder}: is there already; expected a new folder, or an empty one")
+        raise UserError(f"{folder}: already exists; expected a new or empty folder")
     about = read_run(run)
     own = own_dataset(run, about)
     stores = exported_stores(about) if own is None else find_run_stores(own, run.name, about)
     scorer, _ = load_scorer(run, about, stores, "cpu")
     inputs = scorer.text_inputs
     if type(inputs) is not SubwordInputs:
-        what = "its vectors of texts are made of words or recordings, and not by a text encoder alone"
-        raise UserError(f"{run}: {what}; no model of sentence-transformers makes them")
+        what = "its vectors of texts are not the output of a text encoder alone"
+        raise UserError(f"{run}: cannot be exported for sentence-transformers: {what}; export the run itself")
     if isinstance(inputs.encoder, TextTower):
-        raise UserError(f"{run}: its text encoder is half of {inputs.encoder.config.model_type}; export the run itself")
+        raise UserError(
+            f"{run}: its text encoder is a part of {inputs.encoder.config.model_type}; export the run itself"
+        )
     model = _same_model(scorer, inputs)
     if model is None:
-        what = f"its vector of a text is none of the poolings {', '.join(POOLINGS)}"
-        raise UserError(f"{run}: {what}; no model of sentence-transformers makes it")
+        what = f"its pooling is none of {', '.join(POOLINGS)}"
+        raise UserError(f"{run}: cannot be exported for sentence-transformers: {what}; export the run itself")
     make_folder(folder)
     model.save_pretrained(str(folder), create_model_card=False)
     write_text(folder / CARD_FILE, CARD.format(name=run.name, score=scorer.config.objective.vector_score))

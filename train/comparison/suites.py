@@ -121,7 +121,7 @@ def _check_settings(suite: Suite, dataset: str, given: Mapping[str, Any]) -> Non
     for name, value in given.items():
         if not any(name in of_row for of_row in used):
             objectives = " or ".join({row_config(suite, row, dataset, given).objective.name: None for row in rows})
-            problem = f"changes nothing in any row of {suite.name}, which trains objective {objectives}; omit it"
+            problem = f"has no effect in any row of {suite.name}, which trains objective {objectives}; omit it"
             raise SettingError(name, value, problem)
 
 
@@ -231,7 +231,7 @@ def suite_table(
     Its last notes list where it departs from the paper. CSV has no place for notes, so a column has them.
     """
     departures = tuple(str(departure) for departure in suite.departures_for(dataset))
-    departures = departures or (f"nothing is known in which this table departs from {suite.paper}",)
+    departures = departures or (f"no departures of this table from {suite.paper} are known",)
     columns = (Column("row", is_text=True), Column("whose", is_text=True), *(Column(name) for name in suite.columns))
     columns += (Column("departures", is_text=True, only_in_csv=True),)
     rows: list[tuple[Cell, ...]] = []

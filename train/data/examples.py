@@ -206,7 +206,7 @@ def split_off_validation(pairs: dict[str, Pairs], source: ExampleSource, name: s
         if source.workers.is_first:
             say(
                 f"note: {source.dataset.captions}: no validation split: {num_held_out:,} of {num_videos:,} training "
-                "videos would leave fewer than 2 for training, so that nothing is chosen on validation"
+                "videos would leave fewer than 2 for training, and nothing is chosen on validation"
             )
         return pairs
     if source.workers.is_first:
@@ -347,12 +347,12 @@ class QuestionExamples(PairExamples):
         frequent = [index for index, answer in answers.items() if answer in self._index_of]
         if not frequent:
             raise UserError(
-                f"{source.dataset.captions}: no training caption is a question with an answer; expected those of "
-                "msvd_qa or msrvtt_qa"
+                f"{source.dataset.captions}: no training caption is a question with an answer; expected captions "
+                "such as those of msvd_qa or msrvtt_qa"
             )
         if len(frequent) < len(answers):
             rare = f"{len(answers) - len(frequent):,} of {len(answers):,} training questions"
-            say(f"{rare} are skipped: their answers are not among the {NUM_ANSWERS:,} most frequent ones")
+            say(f"{rare} are skipped: their answers are not among the {NUM_ANSWERS:,} most frequent")
         return pairs | {"train": make_pairs(captions.take(frequent))}
 
     def train_texts(self) -> Iterator[str]:

@@ -54,7 +54,7 @@ class ExtraInputs:
         declared, stores = declared or {}, stores or {}
         for store in stores.values():
             if store.profile.name in FRAME_MAPS:
-                raise UserError(f"{store.where}: its rows are frame maps; expected vectors for an input of one's own")
+                raise UserError(f"{store.where}: its rows are frame maps; expected vectors for an input of your own")
         self._columns = {name: of.column for name, of in declared.items() if isinstance(of, CaptionColumn)}
         self._rows = {
             name: (ClipFeatures([stores[of.features]]), of.max_rows)
@@ -93,8 +93,8 @@ class ExtraInputs:
             if column not in captions.extra_columns:
                 has = ", ".join(captions.extra_columns) or "none"
                 raise UserError(
-                    f"{captions.where}: no column {column!r}, which the input {name!r} is read from; it has {has}. "
-                    "Columns of numbers in a caption file are kept by vlalign-preprocess"
+                    f"{captions.where}: no column {column!r} for the input {name!r}; it has {has}; add this column "
+                    "of numbers to the caption file, and run vlalign-preprocess again"
                 )
             lacking = np.flatnonzero(np.isnan(captions.extra_numbers(column)))
             if len(lacking):

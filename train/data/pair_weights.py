@@ -84,7 +84,7 @@ def density_weights(
         "inputs": {"captions": read_captions_about(dataset.captions), "features": [*map(facts_of, features.stores)]},
         "word_vectors": vectors.about,
         "num_pairs": num_pairs,
-        "vectors": "less their mean" if density.is_centered else "as they are",
+        "vectors": "minus their mean" if density.is_centered else "as they are",
         "parts": num_parts,
     }
     if are_some:
@@ -98,10 +98,10 @@ def density_weights(
             with refuse_unreadable(earlier, "not readable", "remove it", FORMAT_ERRORS), open_npz(earlier) as arrays:
                 values = arrays[NAME]()
                 if values is None or values.ndim != 1:
-                    raise ValueError("no list of numbers")
+                    raise ValueError("not a list of numbers")
                 return writer.append(NAME, values.astype(np.float32, copy=False))
         among = f", neighbours among {num_pairs // num_parts:,} each" if num_parts > 1 else ""
-        say(f"{path}: computing how probable it is that clips and captions belong together, {num_pairs:,} pairs{among}")
+        say(f"{path}: computing the probability that each clip and its caption match, {num_pairs:,} pairs{among}")
         writer.append(NAME, _probability(features, vectors, pairs, density, num_parts))
         return None
 

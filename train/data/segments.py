@@ -66,7 +66,9 @@ def step_labels(captions: Iterable[Caption], source: Path) -> dict[int, str]:
     """
     labels = {segment.step: segment.caption.caption for segment in segments_of(captions)}
     if not labels:
-        raise UserError(f"{source}: no caption is a step of a segment; segmentation needs captions as of coin")
+        raise UserError(
+            f"{source}: no caption is a step of a segment; segmentation needs captions such as those of coin"
+        )
     return dict(sorted(labels.items()))
 
 

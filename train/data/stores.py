@@ -39,15 +39,15 @@ def check_frames_are_read(stores: Stores, model: ModelSettings) -> None:
             problem = f"expected the network that reads the frames of {name}, such as clip_vit_b32 or hf:FOLDER"
             raise SettingError("video_tower", "is missing", problem)
         if tower is not None and not store.profile.is_frames:
-            reads = f"video_tower {tower.encoder} reads frames, such as the store of {tower.frames}"
-            problem = f"{reads}; omit it for features"
+            reads = f"video_tower {tower.encoder} reads frames; expected a store of {tower.frames}"
+            problem = f"{reads}; omit video_tower for features"
             raise SettingError("features", name, problem)
         if reads_frames and not store.profile.is_frames:
             problem = f"encoder {model.encoder} reads frames; expected a store of them, such as clip_vit_b32_frames"
             raise SettingError("features", name, problem)
     for name, store in stores.extra.items():
         if store.profile.is_frames:
-            raise SettingError("features", name, "frames cannot be rows of an input of one's own")
+            raise SettingError("features", name, "is a store of frames; an input of your own reads only features")
 
 
 class StoreOrigin(TypedDict):

@@ -132,7 +132,7 @@ def plain_tokenizer(about: dict[str, Any], special: Mapping[str, str]) -> PreTra
     vocabulary = about["model"].get("vocab") if isinstance(about.get("model"), dict) else None
     numbers = vocabulary.values() if isinstance(vocabulary, dict) else ()
     if any(type(number) is int and number > MAX_TOKEN_ID for number in numbers):
-        raise ValueError(f"its vocabulary has a number above {MAX_TOKEN_ID:,}")
+        raise ValueError(f"its vocabulary has a token number above {MAX_TOKEN_ID:,}")
     tokenizer = Tokenizer.from_str(json.dumps(about | {"truncation": None, "padding": None}))
     if unknown := [token for token in special.values() if tokenizer.token_to_id(token) is None]:
         raise ValueError(f"its special token {unknown[0]!r} is not in its vocabulary")
@@ -313,7 +313,7 @@ def read_encoder(folder: Path, shapes: dict[str, tuple[int, ...]]) -> PreTrained
         config = plain_config(about)
         for name in LAYERS:
             if (num_layers := getattr(config, name, 0) or 0) > len(shapes):
-                raise ValueError(f"its {name} is {num_layers}; the run's weights have {len(shapes)} tensors of it")
+                raise ValueError(f"its {name} is {num_layers}; the run's weights have {len(shapes)} such tensors")
         with on_meta_device():
             expected = {name: tuple(value.shape) for name, value in make_encoder(config).state_dict().items()}
         if wrong := shape_difference(expected, shapes):
@@ -466,7 +466,7 @@ def new_text_encoder(name: str, train_captions: Iterable[str], workers: Workers)
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(
             f"text encoder {name!r}: not loadable ({str(error).splitlines()[0]}); expected 'small', a folder with "
-            "config.json, tokenizer and safetensors, or a hub name that this machine can reach"
+            "config.json, tokenizer and safetensors, or a hub name, on a machine that reaches the hub"
         ) from None
 
 
@@ -474,14 +474,14 @@ def _find_files(name: str) -> ModelFiles:
     if (folder := Path(name)).is_dir():
         return ModelFiles(folder.absolute(), folder.name, "")
     if not HUB_ID.fullmatch(name):
-        raise ValueError("no such folder, and no name of the hub's")
+        raise ValueError("no such folder, and not a name of the hub")
     return download_model(name, None, f"text encoder {name!r}", "--text-encoder FOLDER")
 
 
 def _fast_tokenizer(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> PreTrainedTokenizerFast:
     """Return a tokenizer as it will be when it is read back."""
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
-        raise ValueError("its tokenizer does not say which characters a token covers")
+        raise ValueError("its tokenizer does not report which characters a token covers")
     special = {name: str(token) for name, token in tokenizer.special_tokens_map.items() if name in SPECIAL_TOKENS}
     about = json.loads(tokenizer.backend_tokenizer.to_str())
     if config.model_type == "siglip_text_model":

@@ -331,7 +331,7 @@ class WordIdInputs:
                 or not all(map(is_text, words))
                 or len(set(words)) != len(words)
             ):
-                raise ValueError("not a list of different words")
+                raise ValueError("not a list of distinct words")
         return cls(words, max_words)
 
     def __call__(self, captions: Sequence[Caption]) -> dict[str, Tensor]:
@@ -430,7 +430,7 @@ def report_cut_recordings(captions: CaptionTable, store: Store, max_tokens: int)
     if num_longer := np.count_nonzero(is_longer[recording]):
         seconds = max_tokens * seconds_of_token(store)
         which = f"{num_longer:,} of {number_of(len(captions), 'recordings')}"
-        say(f"note: {which} are longer than {seconds:.2f} s and are cut there (max_text_tokens {max_tokens})")
+        say(f"note: {which} are cut to their first {seconds:.2f} s (max_text_tokens {max_tokens})")
 
 
 def _levelled(rows_TD: np.ndarray) -> np.ndarray:

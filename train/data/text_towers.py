@@ -84,7 +84,7 @@ def declared_pooling(files: ModelFiles, config: PreTrainedConfig) -> tuple[TextP
     if not re.fullmatch(r"\w{1,40}", where):
         raise ValueError(f"its {MODULES_FILE} names the folder {where[:80]!r}")
     method = _method(read_object(files.folder / where / "config.json", MAX_CONFIG_BYTES), where)
-    return TextPooling(method), f"a sentence's vector is {POOLINGS[method]}, as its {where}/config.json says{without}"
+    return TextPooling(method), f"a sentence's vector is {POOLINGS[method]}, as in its {where}/config.json{without}"
 
 
 def _unused_prompt(folder: Path) -> str:
@@ -183,7 +183,7 @@ def tower_pooling(config: PreTrainedConfig) -> tuple[TextPooling, str]:
     with texts in lower case, padded to their longest (transformers, model_doc/siglip and siglip2).
     """
     if config.model_type == "clip_text_model":
-        return TextPooling(LAST), "a sentence's vector is that of its end token, projected"
+        return TextPooling(LAST), "the vector of a sentence is its end token's, projected"
     longest = config.max_position_embeddings
-    note = f"texts are in lower case and padded to {longest} tokens; a sentence's vector is that of the last one"
+    note = f"texts are in lower case and padded to {longest} tokens; the vector of a sentence is its last token's"
     return TextPooling(LAST, longest), note

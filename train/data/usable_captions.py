@@ -83,7 +83,7 @@ class Exclusions:
 
 NO_ROWS = {
     "misplaced": "because their times are not 0 <= start < end",
-    "no_video_rows": "because their videos have none",
+    "no_video_rows": "because their videos have no rows",
     "after_rows": "because they start after the last row",
     "before_rows": "because they end before the first row",
 }

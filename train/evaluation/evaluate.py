@@ -182,8 +182,8 @@ def evaluate(
     plan = _plan(_Names(run, dataset, on, protocol, stores), settings, trust)
     fingerprint = {**_fingerprint(plan), "device": _device_title(settings.device)}
     if (metrics := _evaluated_before(plan, fingerprint)) is not None:
-        then = "; something was skipped then" if metrics.get("left_out") else ""
-        say(f"{plan.folder}: evaluated before on the same data and device; nothing to do{then}")
+        then = "; that evaluation skipped something" if metrics.get("left_out") else ""
+        say(f"{plan.folder}: already evaluated on the same data and device; nothing to do{then}")
         return Evaluation(metrics, plan.folder, _summary_of_file(plan, metrics))
     with report_progress_to(on_progress), Problems(file=plan.dataset.problems("evaluate")) as problems:
         metrics = _evaluate(plan, settings.device, problems, fingerprint)
@@ -316,11 +316,15 @@ def _find_dataset(names: _Names, run_folder: Path, about: Mapping[str, Any]) -> 
         chosen = choose_protocol(chosen, names.protocol or "")
         return chosen, chosen.path / EVALUATIONS_FOLDER / "-".join(filter(None, (run_folder.name, chosen.protocol)))
     if names.on is not None and chosen is not own:
-        problem = f"the run is of {own.name}, and dataset is {chosen.name}; pass only the data set to evaluate on"
+        problem = (
+            f"--dataset is {chosen.name}, and run {run_folder.name} is of {own.name}; pass only one of both options"
+        )
         raise SettingError("on", dataset_at(names.on).name, problem)
     if names.on is None and chosen is own:
         if names.protocol is not None:
-            problem = "applies to another data set than the run's; the run keeps the protocol of its training"
+            problem = (
+                "applies only to a data set other than the run's, which keeps the protocol of its training; omit it"
+            )
             raise SettingError("protocol", names.protocol, problem)
         return own, run_folder
     if names.on is not None:
@@ -340,7 +344,7 @@ def _score_weights(settings: EvaluationSettings, own: dict[str, float], run_name
         stages = [stage for stage in SCORE_STAGES[name] if stage in weights]
         weights |= dict.fromkeys(stages, weight)
         if not stages:
-            problem = f"changes nothing: the stages of {run_name} are {', '.join(own)}; omit it"
+            problem = f"has no effect: the stages of {run_name} are {', '.join(own)}; omit it"
             raise SettingError(f"{name}_weight", weight, problem)
     if weights and not any(weights.values()):
         name, weight = next(iter(settings.score_weights.items()), ("score", 0.0))
@@ -355,16 +359,18 @@ def _choose_task(
     if named is None:
         default = _default_task(config, dataset)
         if default is None:
-            raise UserError(f"{dataset.captions}: are for an unknown task; expected one of {known_tasks()}")
+            raise UserError(
+                f"{dataset.captions}: the captions are for an unknown task; expected one of {known_tasks()}"
+            )
         if config.objective.task is not None:
             return load_task(default)  # the objective's own code names it
         return trusted_task(default, trust, dataset.captions / ABOUT_NAME)
     task, only = load_task(named), config.objective.task
     if only is not None and task.key != only:
-        problem = f"the run was trained with the objective {config.objective.name}, and can be evaluated on {only} only"
+        problem = f"a run of objective {config.objective.name} can be evaluated only on the task {only}"
         raise SettingError("task", task.key, problem)
     if only is None and (objective := objective_for(task.key)):
-        problem = f"needs a run that was trained with the objective {objective}; this one has {config.objective.name}"
+        problem = f"needs a run of objective {objective}; this run's objective is {config.objective.name}"
         raise SettingError("task", task.key, problem)
     return task
 
@@ -394,7 +400,7 @@ def _load_metrics(named: Sequence[str | Metric], task: Task[Any]) -> list[Plugin
         if not callable(metric.value):
             raise SettingError("metric", metric.text, "expected a function of the similarities and the right videos")
         if metric.text in [other.text for other in metrics[:number]]:
-            raise SettingError("metric", metric.text, "is given twice; expected each metric once")
+            raise SettingError("metric", metric.text, "is given twice; pass it once")
     return metrics
 
 
@@ -425,7 +431,7 @@ def _evaluated_before(plan: _Plan, fingerprint: Mapping[str, object]) -> Metrics
     is_same = has_request and plan.task.request_of(metrics) == fingerprint and (folder / REPORT_FILE).exists()
     is_same &= not plan.request.save_scores or (folder / SCORES_FILE).is_file()
     if is_same and metrics.get("task") != plan.task.key:
-        raise UserError(f"{path}: its task is not {plan.task.key}; remove the file, and evaluate again")
+        raise UserError(f"{path}: is of another task than {plan.task.key}; remove it and run vlalign-evaluate again")
     return metrics if is_same else None
 
 
@@ -496,7 +502,7 @@ def _result_of_task(plan: _Plan, run: "Run", problems: Problems) -> TaskResult:
             raise ValueError(f"evaluate returned a {type(result).__name__}, expected a TaskResult")
         others = (*OWN_FIELDS, *result.coverage.figures(task.caption_name, task.item_name))
         if taken := [name for name in others if name in result.metrics]:
-            raise ValueError(f"a metric is named {taken[0]!r} like a field of every metrics.json; rename it")
+            raise ValueError(f"a metric has the name {taken[0]!r}, which every metrics.json uses; rename the metric")
         metrics = {"split_checksum": _checksum_of_split(plan), **json_values(dict(result.metrics))}
         rows = [json_values(dict(row)) for row in result.rows]
         return TaskResult(result.coverage, metrics, rows, result.page, result.scores)
@@ -536,7 +542,7 @@ def _summary(plan: _Plan, metrics: Metrics) -> Iterator[str]:
         yield from plan.task.summary(metrics)
     yield from metric_lines(own_metric_values(metrics))
     for plugin in plan.plugins:
-        yield f"note: {plugin.text} is a part of your own, of the module {plugin.module} (SHA-256 {plugin.sha256[:12]})"
+        yield f"note: {plugin.text} is your own code, of module {plugin.module} (SHA-256 {plugin.sha256[:12]})"
     if metrics["note"]:
         yield f"note: {metrics['note']}"
     if note := recipe_note(plan.config.recipe):
@@ -548,4 +554,6 @@ def _summary_of_file(plan: _Plan, metrics: Metrics) -> list[str]:
         return list(_summary(plan, metrics))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # anybody may have changed the file
         path = plan.folder / METRICS_FILE
-        raise UserError(f"{path}: not as an evaluation writes it; remove it and run the evaluation again") from None
+        raise UserError(
+            f"{path}: not a valid file of vlalign-evaluate; remove it and run vlalign-evaluate again"
+        ) from None

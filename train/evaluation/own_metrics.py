@@ -76,7 +76,7 @@ def own_metric_values(metrics: Mapping[str, Any]) -> dict[str, float]:
     """
     own = metrics.get("own_metrics", {})
     if not isinstance(own, dict) or not all(isinstance(values, dict) for values in own.values()):
-        raise ValueError("own_metrics are not numbers by metric and name")
+        raise ValueError("own_metrics is not an object of numbers by metric and name")
     pairs = [(metric, name, value) for metric, values in own.items() for name, value in values.items()]
     names = [name for _, name, _ in pairs]
     shown = {name if names.count(name) == 1 else f"{metric} {name}": value for metric, name, value in pairs}

@@ -61,13 +61,13 @@ def _task_of(plugin: Plugin) -> Task[Any]:
         raise UserError(f"{what}: expected a class derived from vlalign.train.Task, with a method evaluate")
     for attribute in ("name", "description"):
         if not isinstance(getattr(kind, attribute, None), str):
-            raise UserError(f"{what}: its {attribute!r} is missing or no text")
+            raise UserError(f"{what}: its {attribute!r} is missing or not text")
     if not DATASET_NAME.fullmatch(kind.name) or kind.name in TASKS:
         problem = f"expected letters, digits, '.', '_' and '-', and none of {', '.join(TASKS)}"
         raise UserError(f"{what}: its name is {kind.name!r}; {problem}")
     settings = kind.settings_type
     if not isinstance(settings, type) or not issubclass(settings, Settings):
-        raise UserError(f"{what}: its settings_type is no dataclass derived from vlalign.train.Settings")
+        raise UserError(f"{what}: its settings_type is not a dataclass derived from vlalign.train.Settings")
     if taken := [field.name for field in fields(settings) if field.name in RESERVED_SETTINGS]:
         raise UserError(f"{what}: a setting cannot be named {taken[0]!r}; expected another name")
     with errors_of_plugin(plugin):

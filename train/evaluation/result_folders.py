@@ -116,7 +116,7 @@ def check_result_folder(run_folder: Path, folder: Path) -> None:
         if part == run_folder:
             return
         if part.is_symlink():
-            raise UserError(f"{part}: a link, which leads elsewhere; results are only written into the run; remove it")
+            raise UserError(f"{part}: is a symbolic link; results are only written inside the run; remove it")
 
 
 def move_other_results(base: Path, default: Mapping[str, Any]) -> None:

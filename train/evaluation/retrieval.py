@@ -42,7 +42,7 @@ USUAL_RERANK = 100
 NORMALIZATIONS = {
     "none": "scores as they are",
     "ncl": "inductive: NCL's biases, from training queries that the run saved (its section 3.4)",
-    "ncl-tuned": "inductive: the same biases with a strength that is chosen on the training queries, and not where the "
+    "ncl-tuned": "inductive: the same biases with a strength chosen on the training queries, and none where the "
     "test queries speak against them (ours)",
     "ncl-oracle": "transductive: NCL's biases, from the test queries and the number of captions of each clip "
     "(NCL's upper bound)",
@@ -186,7 +186,7 @@ class ClipRow(TypedDict):
 class RetrievalSettings(Settings):
     """Settings of scoring and ranking."""
 
-    ties: str = setting("average", "how equal scores are counted", choices=TIES)
+    ties: str = setting("average", "how ties between equal scores are counted", choices=TIES)
     rerank: int | None = setting(
         None,
         "the fusion layers score only the K best clips of each caption, and the K best captions of each clip "
@@ -196,20 +196,20 @@ class RetrievalSettings(Settings):
     )
     normalize: str | None = setting(
         None,
-        "how scores are normalised before they are ranked (default: as the run's paper does it: ncl for a run of "
+        "how scores are normalised before they are ranked (default: as in the run's paper: ncl for a run of "
         "objective ncl with --normalized-loss, else none)",
         choices=NORMALIZATIONS,
     )
     temperature: float | None = setting(
         None,
-        "temperature that turns scores into probabilities, for --normalize (default: that of the run's loss)",
+        "temperature that turns scores into probabilities, for --normalize (default: the run's own)",
         gt=0,
         metavar="T",
     )
     draws: int | None = setting(
         None,
-        "random draws of --draw-size clips from the split, each ranked alone, whose mean metrics are reported; 0: all "
-        "clips are ranked together (default: 5 for the test split of smit, as its papers do, and 0 for others)",
+        "report mean metrics of this many random draws of --draw-size clips, each ranked alone; 0: all "
+        "clips are ranked together (default: 5 for the test split of smit, as in its papers, and 0 for others)",
         ge=0,
     )
     draw_size: int = setting(1000, "clips of a draw", ge=2)
@@ -261,7 +261,7 @@ class Retrieval(Task[RetrievalSettings]):
             SettingError: ``rerank`` is set, and the run has no fusion layers.
         """
         if settings.rerank is not None and not config.has_fusion:
-            problem = f"changes nothing: {run_name}, of objective {config.objective.name}, has no fusion layers"
+            problem = f"has no effect: run {run_name} (objective {config.objective.name}) has no fusion layers"
             raise SettingError("rerank", settings.rerank, f"{problem}; omit it")
         temperature = settings.temperature
         if temperature is None and not config.objective.learns_temperature:
@@ -294,7 +294,7 @@ class Retrieval(Task[RetrievalSettings]):
             settings = replace(settings, temperature=temperature)
             request = replace(request, settings=settings)
         if settings.rerank is not None and not run.scorer.has_early:
-            problem = f"{run.folder.name} was trained without an early loss, which finds the candidates"
+            problem = f"run {run.folder.name} was trained without an early loss, which finds the candidates"
             raise SettingError("rerank", settings.rerank, problem)
         recordings = run.stores.recordings
         pairs = _pairs_of_split(run, request, recordings, problems)
@@ -374,9 +374,9 @@ class Retrieval(Task[RetrievalSettings]):
             yield stages_table(metrics["stages"], metrics["weights"], metrics["rerank"])
         yield from _normalization_lines(metrics["normalization"])
         if codebook := metrics.get("codebook"):
-            shared = f"{100 * codebook['joint']:.0f} % by clips and captions both"
+            shared = f"{100 * codebook['joint']:.0f} % by both clips and captions"
             in_use = f"{codebook['live']:,} of {codebook['size']:,} codewords in use"
-            yield f"codebook: {in_use}, {shared}; the report shows what they stand for"
+            yield f"codebook: {in_use}, {shared}; the report shows their meanings"
         yield f"ties: {metrics['ties']}; checksum of the split's clips and captions: {metrics['split_checksum']}"
 
 
@@ -467,7 +467,9 @@ def _pairs_of_split(
         report_cut_recordings(pairs.captions, recordings, run.config.data.max_text_tokens)
     if request.settings.ties == "coot" and len(pairs.captions) != len(pairs.clips):
         counts = f"{len(pairs.captions):,} captions of {len(pairs.clips):,} clips"
-        problem = f"needs exactly one caption for each clip; the {request.split} split has {counts}"
+        problem = (
+            f"needs exactly one caption for each clip, but the {request.split} split has {counts}; choose another value"
+        )
         raise SettingError("ties", "coot", problem)
     return pairs
 
@@ -481,11 +483,11 @@ def _num_draws(run: Run, request: EvaluationRequest[RetrievalSettings], num_clip
     draws, size = request.settings.draws, request.settings.draw_size
     usual = USUAL_DRAWS.get(run.dataset.name, 0) if request.split == "test" else 0
     if not (usual if draws is None else draws) and size != RetrievalSettings.draw_size:
-        raise SettingError("draw_size", size, "changes nothing: there are no draws; pass --draws, too, or omit it")
+        raise SettingError("draw_size", size, "has no effect without draws; pass --draws also, or omit it")
     if draws is None:
         return usual if num_clips > size else 0
     if draws and num_clips <= size:
-        problem = f"draw_size is {size:,}, and the {request.split} split has {num_clips:,} usable clips; expected more"
+        problem = f"the {request.split} split has only {num_clips:,} usable clips; pass a --draw-size below that"
         raise SettingError("draws", draws, f"{problem}, or omit it")
     return draws
 
@@ -593,7 +595,7 @@ def score_split(
         if scorer.has_late and rerank is None:
             _report_duration(scorer, captions, clips)
         return stage_scores(scorer, captions, clips, rerank=rerank, both_ways=True, show_progress=True)
-    size = f"the scores of {num_pairs:,} pairs take {num_bytes / 1e9:,.0f} GB, more than is held in memory"
+    size = f"the scores of {num_pairs:,} pairs take {num_bytes / 1e9:,.0f} GB, too much for memory"
     if normalize not in ("none", "ncl"):
         raise SettingError("normalize", normalize, f"{size} (limit: {MAX_BYTES / 1e9:.0f} GB); omit it")
     if metrics:
@@ -601,7 +603,11 @@ def score_split(
     if save:
         raise SettingError("save_scores", True, f"{size} (limit: {MAX_BYTES / 1e9:.0f} GB); omit it")
     if scorer.has_late and rerank is None:
-        fix = f"have the fusion layers score the best {USUAL_RERANK} only" if scorer.has_early else "evaluate fewer"
+        fix = (
+            f"pass {USUAL_RERANK}, for the fusion layers to score only the best {USUAL_RERANK}"
+            if scorer.has_early
+            else "evaluate on a smaller split"
+        )
         raise SettingError("rerank", "is missing", f"{size}; {fix}")
     return TiledScores(scorer, captions, clips, rerank=rerank if scorer.has_late else None)
 
@@ -619,7 +625,7 @@ def _unknown_words(run: Run, pairs: Pairs) -> UnknownWords | None:
     note = "only the text encoder reads it"
     solved = getattr(run.scorer.model, "solved", None)
     if not isinstance(inputs, WordSentenceInputs) or solved is None or not float(solved.sentence_share):
-        note = "it is ignored (a run of vlalign-train --text-encoder FOLDER reads it)"
+        note = "it is ignored (a run with --text-encoder FOLDER reads it)"
     return {"captions": len(unknown), "example": unknown[0], "note": note}
 
 
@@ -692,7 +698,7 @@ def _check_stage(name: str, stage: str, weights: Mapping[str, float]) -> None:
     others = [other for other, weight in weights.items() if weight and other != stage]
     if not weights.get(stage) or (others and name == "qbnorm"):
         fix = f"set the weight of {', '.join(others)} to 0" if others else f"give {stage} a weight"
-        raise SettingError("normalize", name, f"applies to the {stage} score alone; {fix}")
+        raise SettingError("normalize", name, f"applies only to the {stage} score; {fix}")
 
 
 def _normalized_stage(
@@ -726,7 +732,7 @@ def _about_normalization(
         sizes = queue_sizes(scores, queries, temperature, pairs.clip_of_caption)
     notes = [] if ranked.normalized is None else ranked.normalized.notes
     if name == "none" and objective.normalization != "none":
-        notes = [f"not normalised, though the paper of objective {objective.name} does it: omit --normalize none"]
+        notes = [f"not normalised, unlike in the paper of objective {objective.name}: omit --normalize none"]
     return {
         "name": name,
         "temperature": temperature,
@@ -747,13 +753,13 @@ def _stages_to_omit(request: EvaluationRequest[RetrievalSettings]) -> list[str]:
 
 def _normalization(settings: RetrievalSettings) -> str:
     if settings.normalize is None:
-        raise ValueError("settings without a normalisation: pass what Retrieval.resolve returned")
+        raise ValueError("settings without a normalisation: pass the settings that Retrieval.resolve returned")
     return settings.normalize
 
 
 def _temperature(settings: RetrievalSettings) -> float:
     if settings.temperature is None:
-        raise ValueError("settings without a temperature: pass what Retrieval.resolve returned")
+        raise ValueError("settings without a temperature: pass the settings that Retrieval.resolve returned")
     return settings.temperature
 
 

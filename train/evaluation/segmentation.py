@@ -226,7 +226,8 @@ def _known_labels(run: Run, captions: CaptionTable, problems: Problems) -> Mappi
     label_of = {number: labels[name] for number, name in names if name in labels}
     if not label_of:
         raise UserError(
-            f"{run.dataset.captions}: none of its {len(texts):,} steps is one that {run.folder.name} was trained on"
+            f"{run.dataset.captions}: run {run.folder.name} was trained on none of its {len(texts):,} "
+            "steps; evaluate on a data set with the run's steps"
         )
     if num_unknown := len(texts) - len(label_of):
         problems.add(

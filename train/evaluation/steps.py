@@ -150,7 +150,9 @@ class Steps(Task[NoSettings]):
         from .coverage import split_checksum
 
         if not run.config.model.encoder_traits.reads_words:
-            raise UserError(f"{run.folder.name}: was trained on spoken captions, and cannot search for written steps")
+            raise UserError(
+                f"run {run.folder.name}: was trained on spoken captions, and cannot place steps; pass another run"
+            )
         captions = skip_without_rows(read_captions(run.dataset.captions), run.features, problems)
         tasks = read_tasks(run, captions, request.split, problems)
         num_videos = sum(len(task.videos) for task in tasks)
@@ -226,7 +228,8 @@ def read_tasks(run: Run, captions: Sequence[Caption], split: str, problems: Prob
     steps_of = (read_captions_about(run.dataset.captions) or {}).get("steps")
     if not steps_of:
         raise UserError(
-            f"{run.dataset.captions}: do not name the steps of tasks; the task steps needs captions as of crosstask"
+            f"{run.dataset.captions}: no caption names the step of a task; the task steps needs captions "
+            "such as those of crosstask"
         )
     tagged = {(c.task, c.step): c for c in captions}
     listed = [c for c in captions if c.split == split and c.task in steps_of]
@@ -252,7 +255,7 @@ def _step_video(title: str, video_id: str, segments: Iterable[Caption], num_fram
     for segment in segments:
         if segment.start_seconds is None or segment.end_seconds is None or segment.step is None:
             raise UserError(
-                f"video {video_id}: a segment of {title!r} lacks its times or its step; prepare the captions again"
+                f"video {video_id}: a segment of {title!r} lacks its times or its step; run vlalign-preprocess again"
             )
         shown_TK[math.floor(segment.start_seconds) : math.ceil(segment.end_seconds), segment.step - 1] = True
     return StepVideo(title, video_id, shown_TK)
@@ -330,7 +333,7 @@ def localize_steps(
         if num_frames < num_steps:
             num_infeasible += 1
             problems.add(
-                f"video {video.video_id}: {num_frames} s, fewer than {task.title!r} has steps ({num_steps}); skipped"
+                f"video {video.video_id}: {num_frames} s, fewer than the {num_steps} steps of {task.title!r}; skipped"
             )
             continue
         placed = {name: place(scores_TK, video.shown_TK, rng) for name, place in PLACEMENTS.items()}

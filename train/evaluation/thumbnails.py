@@ -83,8 +83,8 @@ def shown_clips(
     links = _links(dataset, folder, {clip["video_id"] for clip in clips})
     if num_unlinked := len({clip["video_id"] for clip in clips} - links.keys()):
         notes.append(
-            f"{num_unlinked:,} videos cannot be played from this page: browsers do not play their files, or the "
-            "files are gone or lie outside of the folders that may be read."
+            f"{num_unlinked:,} videos cannot be played from this page: browsers do not play their files, or their "
+            "files were removed, or are outside the folders that may be read."
         )
     shown = [
         {**clip, "images": list(map(asdict, of_clip)), "link": links.get(clip["video_id"], "")}

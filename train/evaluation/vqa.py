@@ -129,8 +129,8 @@ class Vqa(Task[NoSettings]):
         captions = pairs.captions
         if not any(c.answer for c in captions):
             raise UserError(
-                f"{run.dataset.captions}: the {request.split} split has no question with an answer; "
-                "the task vqa needs captions as of msvd_qa"
+                f"{run.dataset.captions}: the {request.split} split has no questions with answers; "
+                "the task vqa needs captions such as those of msvd_qa"
             )
         scores = answer_scores(run.scorer, pairs, run.labels, show_progress=True)
         given = [run.labels[index] for index in scores.with_video.argmax(axis=1)]

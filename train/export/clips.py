@@ -130,7 +130,7 @@ def clip_name(number: int, moment: Moment | Part, kind: str, facts: "SpanProbed"
 def refuse_existing(path: Path) -> None:
     """Raise ``UserError`` if there is something at a path, which is not replaced."""
     if path.is_symlink() or path.exists():
-        raise UserError(f"{path}: exists, and is not replaced; remove it, or choose another name")
+        raise UserError(f"{path}: already exists; remove it, or choose another name")
 
 
 def cut(moment: Moment, videos: SourceVideos, kind: "ClipKind", path: Path) -> "ClipWritten":

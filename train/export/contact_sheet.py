@@ -34,7 +34,9 @@ def contact_sheet(results: Sequence[Result], videos: SourceVideos, suffix: str) 
         UserError: There are too many moments.
     """
     if len(results) > MAX_SHEET_MOMENTS:
-        raise UserError(f"a contact sheet has at most {MAX_SHEET_MOMENTS} moments, got {len(results):,}; export fewer")
+        raise UserError(
+            f"a contact sheet has at most {MAX_SHEET_MOMENTS} moments, got {len(results):,}; export fewer moments"
+        )
     num_columns = max(min(math.ceil(math.sqrt(len(results))), 6), 1)
     num_rows = max(math.ceil(len(results) / num_columns), 1)
     size = GAP + num_columns * (CELL_WIDTH + GAP), GAP + num_rows * (FRAME_HEIGHT + LABEL_HEIGHT + GAP)
@@ -51,7 +53,7 @@ def contact_sheet(results: Sequence[Result], videos: SourceVideos, suffix: str) 
             sheet.paste(image, place)
         except SourceError as error:
             problems.append(problem_of(each, error))
-            pen.text((left + 10, top + 10), "no picture", QUIET, font)
+            pen.text((left + 10, top + 10), "no frame", QUIET, font)
         moment = each.moment
         _write(pen, font, (left, top + FRAME_HEIGHT + 3), f"{each.number}  {moment.video_id}", TEXT)
         times = f"{moment.start_seconds:.2f} - {moment.end_seconds:.2f} s  {moment.caption or ''}"

@@ -88,7 +88,9 @@ def form_of(path: Path | str) -> str:
     """
     suffix = Path(path).suffix.lower()
     if suffix not in FORMS:
-        raise UserError(f"{path}: no form of an export; expected a name that ends with {', '.join(FORMS)}")
+        raise UserError(
+            f"{path}: its suffix is not a form of export; expected a name that ends with one of {', '.join(FORMS)}"
+        )
     if suffix in EDITOR_FORMS:
         timelines.require_editors()
     return suffix
@@ -116,7 +118,7 @@ def content_of(form: str, results: Sequence[Result], videos: SourceVideos, about
             raise UserError(f"none of the moments can be exported: {problems[0]}")
         texts = EDITOR_FORMS[form](clips, one_line(about["query"][:MAX_LABEL_CHARACTERS]) or "moments")
         if len(texts) > 1:
-            notes.append(f"an EDL has one rate and one way to count: {len(texts)} of them are written")
+            notes.append(f"an EDL has a single frame rate and way to count: {len(texts)} EDLs were written")
     elif form in SHEET_FORMS:
         from .contact_sheet import contact_sheet
 

@@ -103,8 +103,8 @@ class SourceVideos:
 
     def _why_no_file(self, video_id: str) -> str:
         if video_id in self._videos:
-            return "its file lies on another machine"
-        return "the list of videos does not have it"
+            return "its file is on another machine"
+        return "it is not in the list of videos"
 
     def find(self, video_id: str) -> SourceFile:
         """Return the file of a video, if it is under the root or in an allowed folder.
@@ -119,7 +119,7 @@ class SourceVideos:
             allowed = AllowedFolders.of(self.dataset)
             descriptor, real_path = allowed.open(self.dataset.video_path(video))
         except (UserError, OSError, ValueError):
-            raise SourceError("its file was moved or deleted, or lies where it may not be read") from None
+            raise SourceError("its file was moved or deleted, or is outside the folders that may be read") from None
         os.close(descriptor)
         return SourceFile(Path(real_path), allowed.folders)
 
@@ -145,7 +145,7 @@ class SourceVideos:
         if self._ends is None:
             return None
         if (left := self._ends - time.monotonic()) <= 0:
-            raise SourceError("the time for reading the videos was over before its turn")
+            raise SourceError("the time limit for reading videos passed before it was read")
         return left
 
     def _source_error(self, error: "VideoError") -> SourceError:

@@ -103,7 +103,11 @@ def _edit_clip(result: Result, videos: SourceVideos) -> tuple[EditClip, str]:
 
     moment, facts = result.moment, videos.probe(result.moment)
     rate, is_exact = edit_rate(facts)
-    note = "" if is_exact else f"no constant rate that editors know; its times are counted at {shown_rate(rate)}"
+    note = (
+        ""
+        if is_exact
+        else f"its frame rate is not constant, or unknown to editors; its times are counted at {shown_rate(rate)}"
+    )
     file_start, drops = 0, None if rate in DROPPING_RATES else False
     if TIMECODE.fullmatch(facts.timecode):
         label = facts.timecode.replace(".", ";")
@@ -111,7 +115,7 @@ def _edit_clip(result: Result, videos: SourceVideos) -> tuple[EditClip, str]:
             file_start = int(opentime.from_timecode(label, float(rate)).value)
             drops = ";" in label and rate in DROPPING_RATES
         except ValueError:
-            note = f"its timecode {facts.timecode} has no such frame at {shown_rate(rate)}; it is counted from 0"
+            note = f"its timecode {facts.timecode} does not exist at {shown_rate(rate)}; its frames are counted from 0"
     first = max(round(Fraction(facts.start_seconds - facts.zero_seconds) * rate), 0)
     num_frames = max(round(Fraction(facts.end_seconds - facts.start_seconds) * rate), 1)
     best = first + int((moment.best_seconds - facts.start_seconds) * float(rate) + 1e-6)
@@ -245,7 +249,7 @@ def _edl_text(clips: Sequence[EditClip], name: str, exact_rate: Fraction, drops:
 
     if len(clips) > MAX_EVENTS:
         raise UserError(
-            f"an EDL has at most {MAX_EVENTS} events, got {len(clips):,}; export .otio or .fcpxml, or fewer"
+            f"an EDL has at most {MAX_EVENTS} events, got {len(clips):,}; export .otio or .fcpxml, or fewer events"
         )
     # OpenTimelineIO drops at each rate that can. Numbers that are not dropped are those of the whole rate: 30 of 29.97.
     rate = float(exact_rate) if drops else float(round(exact_rate))

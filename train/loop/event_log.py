@@ -54,7 +54,7 @@ def _open_board(folder: Path, step: int) -> "SummaryWriter | None":
     make_folder(folder)
     for path in folder.iterdir():  # the names of its files contain the time, and can be guessed
         if path.is_symlink():
-            raise UserError(f"{path}: a link, which TensorBoard would follow; remove it")
+            raise UserError(f"{path}: is a symbolic link, which TensorBoard would follow; remove it")
     return SummaryWriter(folder, purge_step=step + 1)
 
 

@@ -31,7 +31,7 @@ def parameter_groups(model: nn.Module, settings: OptimizationSettings) -> tuple[
         found = {name: left.pop(name) for name in list(left) if fnmatchcase(name, group.pattern)}
         if not found:
             top = ", ".join(dict.fromkeys(f"{name.partition('.')[0]}" for name in dict(model.named_parameters())))
-            problem = f"{group.pattern!r} matches no parameter that is left; their names begin with {top}"
+            problem = f"{group.pattern!r} matches none of the remaining parameters; their names begin with {top}"
             raise SettingError("parameter_groups", settings.parameter_groups, problem)
         lines.append(_line(repr(group.pattern), list(found.values()), group))
         if group.frozen:
@@ -46,7 +46,7 @@ def parameter_groups(model: nn.Module, settings: OptimizationSettings) -> tuple[
         lines.append(_line("the rest", list(left.values()), ParameterGroup(pattern="*")))
         made.append({"params": list(left.values())})
     if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise SettingError("parameter_groups", settings.parameter_groups, "all parameters are frozen; nothing to train")
+        raise SettingError("parameter_groups", settings.parameter_groups, "freezes all parameters; leave some to train")
     return made, lines
 
 

@@ -57,7 +57,7 @@ def train_run(job: TrainingJob, stores: Stores, problems: Problems, on_step: Ste
         train_here(job, stores, problems, on_step)
         return
     devices = devices_sharing(job.device, job.config.optimization.batch_size)
-    say(f"{job.folder}: computes on {describe_devices(devices)}")
+    say(f"{job.folder}: training on {describe_devices(devices)}")
     if len(devices) > 1:
         try:
             train_on_devices(replace(job, device=",".join(devices)), len(devices), problems, on_step)
@@ -97,9 +97,9 @@ def clean(folder: Path) -> None:
         UserError: A training has finished in this folder meanwhile.
     """
     if (folder / RUN_FILE).exists():
-        raise UserError(f"{folder}: a training has just finished there; pass another --run-name NAME")
+        raise UserError(f"{folder}: another process has just finished training there; pass another --run-name NAME")
     if num_removed := sum(remove_unfinished(folder / name) for name in WRITTEN):
-        say(f"{folder}: removed {num_removed} half-written files of a killed training")
+        say(f"{folder}: removed {num_removed} unfinished files of a killed training")
 
 
 LOST_SECONDS = 10.0
@@ -138,7 +138,7 @@ def devices_sharing(names: str, batch_size: int) -> list[str]:
     """
     devices = parse_devices(names)
     if len({name.partition(":")[0] for name in devices}) > 1:
-        raise SettingError("device", names, "devices that train together are of one kind: all cuda, or all cpu")
+        raise SettingError("device", names, "mixes kinds of devices; expected all cuda, or all cpu")
     if names != AUTO:
         return devices
     return devices[: max(n for n in range(1, len(devices) + 1) if batch_size % n == 0)]

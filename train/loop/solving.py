@@ -114,7 +114,7 @@ class Solver:
         """
         self.model.eval()
         if (num_words := len(self.model.word_weights)) > (num_solved := len(self.solved.idf)):
-            say(f"note: the {num_solved:,} most frequent of {num_words:,} words are solved for")
+            say(f"note: of {num_words:,} words, the {num_solved:,} most frequent are solved")
         covariances = Covariances(self._sums(pairs["train"]))
         validation = self._validation(pairs["validation"])
         of_pooling = {
@@ -128,7 +128,7 @@ class Solver:
             pooling, penalty, share = self._solve_sentences(of_pooling, pairs["train"], validation)
             how += f"; sentence vectors {share:.0%} ({pooling} of feature vectors, penalty {penalty:g})"
         if validation is None:
-            say(f"bag stage solved: {how}, as there is no validation split to choose them on")
+            say(f"bag stage solved: {how}, the defaults, since there is no validation split")
         else:
             recall = 100 * float((validation.ranks(self.solved) < 2).mean())
             asked = number_of(len(validation.right_C), "validation captions")

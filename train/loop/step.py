@@ -174,8 +174,8 @@ def backward(model: PairModel, inputs: Inputs, config: TrainConfig, step: int, w
     total = sum(terms.values(), start=torch.zeros((), device=videos.mask_BM.device))
     if not total.requires_grad:
         raise UserError(
-            f"objective {config.objective.name}: its loss depends on no parameter that is trained; expected terms that "
-            "are computed from the batch's texts and videos and not detached, and parameters that are not all frozen"
+            f"objective {config.objective.name}: no trained parameter affects its loss; expected terms that "
+            "are computed from the batch's texts and videos without detach, and some parameters that are not frozen"
         )
     with summed_gradients(model, workers):
         (total / workers.size).backward()

@@ -262,7 +262,7 @@ class Trainer:
         if self.workers.is_first:
             size = sum(parameter.numel() for parameter in tower.parameters())
             begins = init.name if init is not None else tower.saved.weights.name
-            say(f"video tower {name.encoder}: {size:,} numbers; it begins with the weights of {begins}")
+            say(f"video tower {name.encoder}: {size:,} parameters, initialised with the weights of {begins}")
         return tower
 
     def _make_model(self, features: ClipFeatures, text_inputs: TextInputs, tower: "VideoTower | None") -> PairModel:
@@ -277,7 +277,7 @@ class Trainer:
         if self.job.init is not None:
             load_init(self.job.init, model)
             if config.objective.is_solved and self.workers.is_first:
-                say(f"note: the bag stage is that of {self.job.init}; it is not solved again")
+                say(f"note: the bag stage of {self.job.init} is used; it is not solved again")
         elif config.objective.is_solved:
             self._solve(model, features, text_inputs)
         return model

@@ -126,7 +126,7 @@ def train(
     opened = open_run_stores(folder, config)
     check_frames_are_read(opened, config.model)
     if is_trained(run_folder, config, describe_inputs(folder, opened, init_folder, config=config)):
-        say(f"{run_folder}: trained before with the same settings on the same data; nothing to do")
+        say(f"{run_folder}: already trained with the same settings on the same data; nothing to do")
         best, last = read_figures(run_folder)
         return TrainedRun(run_folder, config, init_folder, was_trained_before=True, best=best, last=last)
     from .processes import train_run  # imports torch
@@ -144,7 +144,7 @@ def train(
                 "(docs/objectives.md)"
             )
         if "features" not in given and not _features_of(config.recipe):
-            say(f"note: --features {config.data.features}: {folder.name} has no other")
+            say(f"note: --features {config.data.features}: the only features of {folder.name}")
     problems = Problems(quiet=not is_first, file=folder.problems("train"))
     with report_progress_to(on_progress), problems:
         train_run(TrainingJob(folder, config, run_folder, init_folder, device), opened, problems, on_step)
@@ -204,7 +204,7 @@ def _say_parts_of_init(config: TrainConfig, init_folder: Path) -> None:
     for name in ("text_encoder", "video_tower"):
         theirs, ours = getattr(of_init, name), getattr(config.model, name)
         if theirs and ours and theirs != ours:
-            say(f"note: {name} {ours} is not read: --init {init_folder.name} brings its own, {theirs}")
+            say(f"note: {name} {ours} is not used: --init {init_folder.name} has its own, {theirs}")
 
 
 def is_first_process() -> bool:

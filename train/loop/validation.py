@@ -114,9 +114,7 @@ def report_kept(scorer: Scorer, examples: Examples, step: int, curve: Mapping[in
     if isinstance(texts, WordIdInputs):
         num_unknown = sum(bool(texts.unknown_words(text)) for text in pairs.captions.texts())
         if num_unknown:
-            say(
-                f"note: {num_unknown:,} of these captions have a word that no training caption has, and that is ignored"
-            )
+            say(f"note: {num_unknown:,} of these captions have a word that is in no training caption; it is ignored")
     if chosen is not None:
         recalls = {tuple(trial["weights"].values()): trial["recall"] for trial in chosen.tried}
         alone = {stage: tuple(float(other == stage) for other in chosen.weights) for stage in chosen.weights}

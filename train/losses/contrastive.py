@@ -130,7 +130,9 @@ def decoupled_nce(logits_RB: Tensor, *, first: int = 0, weights_R: Tensor | None
         -2.0
     """
     if logits_RB.shape[1] < 2:
-        raise ValueError(f"logits of shape {tuple(logits_RB.shape)}: expected 2 columns or more, one right and one not")
+        raise ValueError(
+            f"logits of shape {tuple(logits_RB.shape)}: expected 2 columns or more, a right and a wrong one"
+        )
     others_RB = logits_RB.clone()
     others_RB.diagonal(first).fill_(float("-inf"))
     loss_R = others_RB.logsumexp(dim=1) - logits_RB.diagonal(first)

@@ -68,7 +68,7 @@ def sinkhorn_biases(
     """
     if num_iterations < 1:
         raise ValueError(
-            f"num_iterations {num_iterations}: expected 1 or more; without biases, leave the similarities as they are"
+            f"num_iterations {num_iterations}: expected 1 or more; for no biases, use the similarities unchanged"
         )
     logits_MN = similarity_MN / temperature
     given = zip((text_marginals_M, video_marginals_N), logits_MN.shape, strict=True)

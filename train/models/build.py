@@ -36,7 +36,7 @@ def make_model(settings: ModelSettings, plan: ModelPlan) -> PairModel:
         problem = f"its from_settings returned {type(model).__name__}; expected a PairModel"
         raise SettingError("encoder", settings.encoder, problem)
     if plan.has_fusion and model.fusion is None:
-        problem = "it has no fusion layers, which the objective needs; pass an objective without, such as mil-nce"
+        problem = "has no fusion layers, which the objective needs; pass an objective without them, such as mil-nce"
         raise SettingError("encoder", settings.encoder, problem)
     model.video_tower = plan.video_tower
     return model

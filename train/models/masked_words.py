@@ -136,7 +136,7 @@ class MaskedWordHead(nn.Module):
         mask_id = tokenizer.mask_token_id
         vectors = None if isinstance(encoder, TextTower) else _subword_vectors(encoder)
         if not isinstance(mask_id, int) or vectors is None or vectors.shape[1] != encoder.config.hidden_size:
-            problem = "it was not trained with masked subwords; expected 'small', or a model like BERT"
+            problem = "was not trained with masked subwords; expected 'small', or a model like BERT"
             raise SettingError("text_encoder", name, problem)
         return cls(encoder.config.hidden_size, mask_id=mask_id, num_ids=len(vectors))
 

@@ -25,8 +25,8 @@ class Extra(dict[str, Tensor]):
 
     def __missing__(self, name: str) -> Tensor:
         raise UserError(
-            f"extra[{name!r}]: not there; expected it to be declared in extra, and each of these captions to have a "
-            "number in its column, which the text of a query has not"
+            f"extra[{name!r}]: not in this batch; declare it in extra; each of these captions needs a "
+            "number in its column, which the text of a query does not have"
         )
 
 

@@ -117,7 +117,9 @@ class VideoTower(MixedPrecision):
         saved = SavedTower.read(folder)
         hub, profile = name.hub, saved.profile
         if not (profile.name == name.encoder if hub is None else is_of_hub(profile) and saved.pooling == hub.pooling):
-            raise UserError(f"{folder}: has the network {profile.name}; expected {name.encoder}, as the settings say")
+            raise UserError(
+                f"{folder}: has the network {profile.name}; expected {name.encoder}, as in the run's settings"
+            )
         of_network = {name.removeprefix("network."): shape for name, shape in shapes.items()}
         return cls(saved, saved.new_network(folder, of_network), grid)
 

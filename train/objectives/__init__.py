@@ -50,17 +50,17 @@ def objectives() -> dict[str, type[Objective]]:
 def objective_problem(value: Any) -> str | None:
     """Return the reason why a custom value is not an objective, or None if it is."""
     if not isinstance(value, type) or not issubclass(value, Objective):
-        return "is no objective; expected a subclass of vlalign.train.objectives.base.Objective"
+        return "is not an objective; expected a subclass of vlalign.train.objectives.base.Objective"
     if value.__module__.startswith("vlalign."):
         return f"is built in; expected one of {', '.join(OBJECTIVES)}, or one of your own"
     if "__dataclass_fields__" not in vars(value):
-        return "is no dataclass; write @dataclass(frozen=True, kw_only=True) above the class"
+        return "is not a dataclass; write @dataclass(frozen=True, kw_only=True) above the class"
     if missing := [name for name in ("description", "loss_terms") if not hasattr(value, name)]:
         return f"has no {missing[0]}; expected the class variables description and loss_terms"
     others = {field.name for of in COMMON_SETTINGS for field in fields(of)}
     for field in fields(value):
         if field.name in others:
-            return f"its setting {field.name} is one of all runs; expected another name"
+            return f"its setting {field.name} has the name of a setting of all runs; rename it"
         if field.default is MISSING:
             return f"its setting {field.name} has no default; expected setting(DEFAULT, DESCRIPTION)"
         if (kind := types_of(value)[field.name]) not in (str, int, float, bool):

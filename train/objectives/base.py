@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 PAIR_WEIGHTS = {
     "none": "equal weights",
     "density": "by the probability that a clip and its caption match (SSML, Eq. 2)",
-    "discard": "pairs whose probability is below --density-threshold are discarded, the others weigh the same (SSML, "
-    "section 3.4)",
+    "discard": "pairs whose probability is below --density-threshold are discarded; the others have equal weights "
+    "(SSML, section 3.4)",
 }
 """{method of weighting pairs: description}"""
 DENSITY_VECTORS = {
     "raw": "as they are (SSML, Eq. 1)",
-    "centered": "less their mean, which tells matching pairs better where all vectors point in one direction",
+    "centered": "minus their mean: matching pairs stand out better if all vectors point in one direction",
 }
 """{vectors of clips and captions that SSML's Eq. 1 compares: description}"""
 MAX_SIMILARITIES = 1 << 25
@@ -134,7 +134,9 @@ class Objective(Settings):
     """The only task that a run can be evaluated on. None: every task that needs scores of texts and videos."""
 
     losses: str = setting("all", "terms of the loss, joined by +, or all")
-    temperature: float = setting(1.0, "divides similarities (TACo's tau, NCL's gamma)", gt=0)  # TACo section 4.3
+    temperature: float = setting(
+        1.0, "temperature: similarities are divided by it (TACo's tau, NCL's gamma)", gt=0
+    )  # TACo section 4.3
     pair_weights: str = setting("none", "how the pairs are weighted", choices=PAIR_WEIGHTS)
     density_neighbors: int = setting(4, "K of SSML's Eq. 3", ge=1)  # SSML section 6.1
     density_vectors: str = setting(
@@ -157,13 +159,15 @@ class Objective(Settings):
         if self.losses != "all" and (
             unknown := [name for name in self.losses.split("+") if name not in self.loss_terms]
         ):
-            problem = f"{unknown[0]!r} is no term of {self.name}'s; expected all, or {'+'.join(self.loss_terms)}"
+            problem = (
+                f"{unknown[0]!r} is not a term of objective {self.name}; expected all, or {'+'.join(self.loss_terms)}"
+            )
             raise SettingError("losses", self.losses, problem)
         if self.normalized_loss and not self.can_normalize:
             problem = f"objective {self.name} does not support it; omit it"
             raise SettingError("normalized_loss", self.normalized_loss, problem)
         if self.pair_weights != "none" and not self.learns_from_pairs:
-            problem = f"{self.name} learns from no pairs of clips and captions; expected none"
+            problem = f"objective {self.name} does not learn from pairs of clips and captions; expected none"
             raise SettingError("pair_weights", self.pair_weights, problem)
 
     def check_data(self, data: DataSettings) -> None:

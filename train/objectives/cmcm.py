@@ -26,12 +26,12 @@ CODE_LAYERS = {
     "conv-lstm": "three convolutions over a clip's grid, and a BiLSTM of three layers over a caption's tokens",
 }
 CODE_VECTORS = {
-    "sum": "the encoders' summary, plus that of the codewords",
+    "sum": "the encoders' summary, plus the summary of the codewords",
     "codes": "the summary of the codewords alone (h)",
-    "unquantized": "the encoders' summary, plus that of the tokens that codewords would replace; there are none (f)",
+    "unquantized": "the encoders' summary, plus the summary of the tokens, which no codewords replace (f)",
 }
 SUMMARY_LAYERS = {
-    "linear": "a linear layer more than the encoder has",
+    "linear": "one linear layer more than the encoder has",
     "none": "none more: the encoder's own is the last one (CMCM Table 3)",
 }
 
@@ -56,17 +56,17 @@ class CmcmObjective(Objective):
     code_loss_weight: float = setting(0.1, "alpha of CMCM's section 2.3", ge=0)
     code_layers: str = setting(
         "linear",
-        "what projects tokens to the space of the codewords, and summarises the codewords (CMCM section 4.1)",
+        "layers that project tokens to the space of the codewords, and summarise the codewords (CMCM section 4.1)",
         choices=CODE_LAYERS,
     )
-    code_vector: str = setting("sum", "what the vector of a clip or caption is (CMCM Table 4)", choices=CODE_VECTORS)
+    code_vector: str = setting("sum", "the vector of a clip or caption (CMCM Table 4)", choices=CODE_VECTORS)
     summary_layer: str = setting("linear", "the last layer of the encoders' summary", choices=SUMMARY_LAYERS)
 
     def check(self) -> None:
         """Check that a score is trained."""
         super().check()
         if "contrast" not in self.loss_names:
-            problem = "trains no score of CMCM's; expected 'contrast' among them"
+            problem = "trains no score; expected 'contrast' among them"
             raise SettingError("losses", self.losses, problem)
 
     def check_data(self, data: DataSettings) -> None:

@@ -31,7 +31,7 @@ class NclObjective(Objective):
     can_normalize: ClassVar[bool] = True
     ignored_settings: ClassVar[frozenset[str]] = frozenset({"tokens_of_interest", "num_fusion_layers", "stage_weights"})
 
-    loss_scale: float = setting(1.0, "factor of the loss (NCL's Appendix C: 15 in place of a margin loss)", gt=0)
+    loss_scale: float = setting(1.0, "factor of the loss (NCL's Appendix C: 15 instead of a margin loss)", gt=0)
     learned_temperature: bool = setting(
         False, "learn the temperature, from --temperature on, as CLIP's logit_scale (CLIP4Clip); it stays 0.01 or more"
     )

@@ -34,7 +34,7 @@ class TocoObjective(FusionObjective):
         super().check()
         scored = [term for term in self.loss_terms if term in ("fusion", "token")]
         if not set(scored) & set(self.loss_names):
-            problem = f"trains no score of ToCo's; expected {' or '.join(map(repr, scored))} among them"
+            problem = f"trains no score; expected {' or '.join(map(repr, scored))} among them"
             raise SettingError("losses", self.losses, problem)
 
     def ignored_in(self, config: TrainConfig) -> dict[str, str]:

@@ -51,15 +51,19 @@ class WordsObjective(Objective):
         {"tokens_of_interest", "num_fusion_layers", "temperature", "normalized_loss", "query_queue"}
     )
 
-    bag: str = setting("solved", "how the vectors of whole captions and clips are found", choices=BAGS)
+    bag: str = setting("solved", "how the vectors of whole captions and clips are computed", choices=BAGS)
 
     def check(self) -> None:
         """Check that nothing is set that changes nothing, and that something is trained."""
         super().check()
         if not self.loss_names:
-            raise SettingError("losses", self.losses, "the bag is solved, so no loss is left; expected all or word")
+            raise SettingError(
+                "losses", self.losses, "has no loss to train, since the bag is solved; expected all or word"
+            )
         if self.temperature != 1.0:
-            raise SettingError("temperature", self.temperature, "objective words learns its scales; omit it")
+            raise SettingError(
+                "temperature", self.temperature, "has no effect: objective words learns its scales; omit it"
+            )
 
     def ignored_in(self, config: TrainConfig) -> dict[str, str]:
         """Return the settings that this configuration ignores."""

@@ -89,7 +89,7 @@ QueryText = Annotated[str, Query(min_length=1, max_length=2000)]
 VideoId = Annotated[str, Query(min_length=1, max_length=MAX_ID_CHARACTERS)]
 OneVideo = Annotated[
     str | None,
-    Query(min_length=1, max_length=MAX_ID_CHARACTERS, description="only this video, whatever the filters are"),
+    Query(min_length=1, max_length=MAX_ID_CHARACTERS, description="only this video; the filters are ignored"),
 ]
 OptionalText = Annotated[str, Query(max_length=MAX_QUERY_CHARACTERS, description="what to find, in words")]
 Without = Annotated[
@@ -101,7 +101,7 @@ Examples = Annotated[
     Query(
         max_length=MAX_EXAMPLES,
         default_factory=list,
-        description="examples: VIDEO@START-END in seconds, VIDEO, or picture:ID of a picture that was uploaded",
+        description="examples: VIDEO@START-END in seconds, VIDEO, or picture:ID of an uploaded image",
     ),
 ]
 NumResults = Annotated[int, Query(ge=1, le=MAX_RESULTS)]
@@ -109,7 +109,7 @@ NumExported = Annotated[int, Query(ge=1, le=MAX_LISTED, description="moments, or
 Exact = Annotated[bool, Query(description="encode again, exact to the frame, instead of copying from a key frame on")]
 Offset = Annotated[int, Query(ge=0, le=MAX_OFFSET, description="moments, or videos with group, to skip")]
 Group = Annotated[SearchGroup | None, Query(description="the best moment of each video, with its others that fit")]
-Fold = Annotated[bool, Query(description="return moments that look nearly the same as a better one with that one")]
+Fold = Annotated[bool, Query(description="return a moment that looks nearly the same as a better one inside that one")]
 VideoOffset = Annotated[int, Query(ge=0, le=10**9, description="videos to skip")]
 PictureId = Annotated[str, Query(min_length=1, max_length=100)]
 Seconds = Annotated[float, Query(ge=0, le=1e7, allow_inf_nan=False)]
@@ -125,14 +125,17 @@ Split = Annotated[
 DatasetName = Annotated[
     str | None,
     Query(
-        alias="dataset", min_length=1, max_length=255, description="name of a data set of this page; the first if none"
+        alias="dataset",
+        min_length=1,
+        max_length=255,
+        description="name of a data set of this page (default: the first)",
     ),
 ]
 HasCaption = Annotated[bool | None, Query(description="only videos with (true) or without (false) a known caption")]
 
 
 FolderName = Annotated[
-    str | None, Query(max_length=MAX_FOLDER_CHARACTERS, description="only videos whose files lie in this folder")
+    str | None, Query(max_length=MAX_FOLDER_CHARACTERS, description="only videos whose files are in this folder")
 ]
 Since = Annotated[
     str | None, Query(max_length=100, description="only videos whose files were changed on this day, or later")
@@ -141,7 +144,7 @@ Until = Annotated[
     str | None, Query(max_length=100, description="only videos whose files were changed on this day, or before")
 ]
 CaptionText = Annotated[
-    str | None, Query(max_length=MAX_QUERY_CHARACTERS, description="only videos of which a caption has these words")
+    str | None, Query(max_length=MAX_QUERY_CHARACTERS, description="only videos with a caption that has these words")
 ]
 Language = Annotated[str | None, Query(max_length=100, description="only videos whose captions are in this language")]
 
@@ -416,7 +419,7 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(CutError)
     async def not_cut(_: Request, error: Exception) -> JSONResponse:
-        return JSONResponse({"detail": f"no clip of this moment: {error}"}, 404)
+        return JSONResponse({"detail": f"this moment cannot be cut: {error}"}, 404)
 
     @app.exception_handler(NotFound)
     async def not_found(_: Request, error: Exception) -> JSONResponse:
@@ -447,7 +450,7 @@ def _add_about(app: FastAPI) -> None:
         """Return the folders of videos that the page follows, and how far they are read."""
         followed: FolderSync | None = app.state.sync
         if followed is None:
-            return SyncResponse(following=[], state="idle", what="no folders are followed", version=0)
+            return SyncResponse(following=[], state="idle", what="this server follows no folders", version=0)
         return followed.state(app.state.version)
 
 
@@ -591,7 +594,7 @@ def _add_media(app: FastAPI) -> None:
         """Refuse several ranges, which would make a long response to a short request."""
         wanted = request.headers.get("range", "")
         if "," in wanted or len(wanted) > MAX_RANGE_CHARACTERS:
-            raise HTTPException(416, "expected one range of bytes")
+            raise HTTPException(416, "Range: expected a single range of bytes")
 
     in_ranges = {"response_class": FileResponse, "responses": {206: {"description": "a range of bytes"}}}
 
@@ -622,7 +625,7 @@ def _add_media(app: FastAPI) -> None:
 
     @app.get(
         "/media/picture",
-        dependencies=[Depends(AddressQueue("pictures"))],
+        dependencies=[Depends(AddressQueue("images"))],
         response_class=Response,
         responses={200: jpeg},
     )
@@ -640,22 +643,22 @@ def _add_examples(app: FastAPI) -> None:
 
     async def content_in_memory(request: Request) -> AsyncIterator[bytes]:
         if places.locked():
-            raise Busy("pictures")
+            raise Busy("images")
         async with places:
             yield await read_content(request, UPLOADS[PICTURES])
 
-    in_order = [AddressQueue("pictures", MAX_UPLOADS_OF_ADDRESS), content_in_memory, AddressQueue("pictures")]
+    in_order = [AddressQueue("images", MAX_UPLOADS_OF_ADDRESS), content_in_memory, AddressQueue("images")]
 
     @app.post(PICTURES, dependencies=[Depends(each) for each in in_order], openapi_extra=UPLOAD_BODY)
     def add_picture(content: Annotated[bytes, Depends(content_in_memory)]) -> PictureResponse:
-        """Take a picture as an example for a search; return its id."""
+        """Take an image as an example for a search; return its id."""
         if not content:
-            raise UserError("the request has no content; send the bytes of a JPEG, PNG, WebP or AVIF image")
+            raise UserError("the request is empty; send the bytes of a JPEG, PNG, WebP or AVIF image")
         return PictureResponse(picture=pictures.add(content))
 
     @app.get("/media/example", response_class=Response, responses={200: {"content": {"image/jpeg": {}}}})
     def example(picture: PictureId) -> Response:
-        """Return a picture that was taken as an example, as JPEG of at most 640 px a side."""
+        """Return an image that was taken as an example, as JPEG of at most 640 px a side."""
         headers = {"Cache-Control": "private, max-age=3600"}
         return Response(pictures.jpeg(picture), media_type="image/jpeg", headers=headers)
 

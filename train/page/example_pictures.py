@@ -78,10 +78,10 @@ class ExamplePictures:
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
             if isinstance(error, VideoError):
-                raise UserError(f"this picture cannot be used: {error}") from None
+                raise UserError(f"this image cannot be used: {error}") from None
             if isinstance(error, OSError):
                 why = error.strerror or reason_of(error)
-                raise UserError(f"this picture cannot be kept on the server: {why}; try again later") from None
+                raise UserError(f"this image cannot be stored on the server: {why}; try again later") from None
             raise
 
     def path(self, picture: str) -> Path:
@@ -101,12 +101,12 @@ class ExamplePictures:
         """
         jpeg = self._used(picture)
         if jpeg is None:
-            raise NotFound("this picture is not here any more; choose it again")
+            raise NotFound("the server no longer has this image; choose it again")
         return jpeg
 
     def without_paths(self, message: str) -> str:
-        """Replace the path of each image in a message with "the picture"."""
-        return re.sub(rf"{re.escape(self._path)}/[0-9a-f]{{{ID_CHARACTERS}}}\.jpg", "the picture", message)
+        """Replace the path of each image in a message with "the image"."""
+        return re.sub(rf"{re.escape(self._path)}/[0-9a-f]{{{ID_CHARACTERS}}}\.jpg", "the image", message)
 
     def close(self) -> None:
         """Remove all images."""

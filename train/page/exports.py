@@ -81,8 +81,8 @@ class PageExports:
         results = results_of(moments, about["query"])
         if is_read and len(results) > MAX_READ:
             raise UserError(
-                f"{form}: {len(results):,} moments, for which each video is read; expected at most {MAX_READ}: "
-                "vlalign-search --export takes more"
+                f"{form}: {len(results):,} moments, whose videos must be read; expected at most {MAX_READ}; for more, "
+                "use vlalign-search --export"
             )
         with SourceVideos(dataset, videos, with_folders=False, wait_seconds=READ_SECONDS) as sources:
             if is_read:

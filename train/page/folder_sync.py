@@ -36,7 +36,7 @@ END_OF_NAME = r"[/:;,'\")]|$"
 PATH = re.compile(BEGIN_OF_PATH + r"""(?:/(?=\S)|\.\./|~/|[A-Za-z]:\\)|(?<=:)/(?=[^/\s])|file:/""")
 """The start of a path that is in none of the folders named by the page."""
 
-ELSEWHERE = "a problem outside of these folders; the terminal says which"
+ELSEWHERE = "a problem outside these folders; see the terminal"
 
 REFRESH_SECONDS, REFRESH_SHARE = 120.0, 0.05
 """During a long extraction, the search is reopened with the current features: at most this often, and in at most this
@@ -96,7 +96,7 @@ class FolderSync:
         longest_first = sorted(self._names, key=len, reverse=True)
         self._named = re.compile(f"{BEGIN_OF_PATH}({'|'.join(map(re.escape, longest_first))})(?={END_OF_NAME})")
         self._following = list(folders.values())
-        self._state = _State("working", "looking at the folders")
+        self._state = _State("working", "reading the folders")
         self.held_back: Stopped | None = None
         """A signal that came while the sync wrote files: it ends the sync, and the command has not heard of it."""
         self._ending = threading.Event()
@@ -171,10 +171,12 @@ class FolderSync:
             self.held_back = None if isinstance(error, _Ended) else error
         finally:
             if not self._ending.is_set():
-                self._change("failed", "the sync has ended; start vlalign-serve again", ["the terminal says why"])
+                self._change(
+                    "failed", "the sync has stopped; start vlalign-serve again", ["see the terminal for the reason"]
+                )
 
     def _sync(self) -> None:
-        before, said, again = None, set[str](), f"tried again in {self._every_seconds:g} s"
+        before, said, again = None, set[str](), f"next attempt in {self._every_seconds:g} s"
         for result in sync_again_and_again(self._settings, self._wait, self._report):
             errors = []
             if isinstance(result, SyncResult):

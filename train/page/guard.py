@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MAX_URL_BYTES = 8192
 """Longest path and query together. A query of 2,000 characters needs fewer unless all of them are emoji."""
-SHORTEN = "shorten the text, or give fewer examples"
+SHORTEN = "shorten the text, or pass fewer examples"
 WRONG_TOKEN = "the token is missing or wrong; open the address that vlalign-serve printed"
 WRONG_TOKEN_PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>vlalign search</title>
@@ -110,10 +110,10 @@ class Guard:
         if len(scope.get("raw_path", b"")) + len(scope["query_string"]) > MAX_URL_BYTES:
             return _refused(414, f"the request is too long; expected at most {MAX_URL_BYTES:,} bytes: {SHORTEN}")
         if upload is None and (headers.get("content-length", "0") != "0" or "transfer-encoding" in headers):
-            return _refused(413, "this address takes no content; expected a request without any")
+            return _refused(413, "this address takes no content; expected a request without a body")
         if self.access.hosts and _host_name(headers.get("host", "")) not in self.access.hosts:
             names = " or ".join(dict.fromkeys(self.access.hosts))
-            return _refused(421, f"this server has another name; expected {names}, as in the address that it printed")
+            return _refused(421, f"wrong host name; expected {names}, as in the address that vlalign-serve printed")
         if self.access.token is not None and not self._knows_token(scope, headers):
             headers_401 = {"WWW-Authenticate": "Bearer"}
             if scope["path"] == "/":
@@ -149,7 +149,7 @@ def _refuse_upload(headers: Headers, upload: Upload) -> Response | None:
     origin = headers.get("origin")
     of_this_page = origin is None or origin.partition("://")[2].lower() == headers.get("host", "").lower()
     if not of_this_page or headers.get("sec-fetch-site", "same-origin") != "same-origin":
-        return _refused(403, "another site sent this; expected a request of this page")
+        return _refused(403, "the request comes from another site; expected a request of this page")
     if not headers.get("content-type", "").lower().startswith(upload.content_types):
         return _refused(415, f"expected {upload.what}, with a Content-Type such as {upload.example_type}")
     length = headers.get("content-length", "0")

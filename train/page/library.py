@@ -24,7 +24,7 @@ from .pictures import FrameCache, FrameError, Picture
 MAX_CAPTIONS = 3
 MAX_SUGGESTIONS, MAX_SUGGESTION_CHARACTERS = 4, 60
 SHOWN_SUFFIXES = VIDEO_SUFFIXES + SOUND_SUFFIXES + IMAGE_SUFFIXES
-UNREADABLE = "the file of this video was moved or deleted, or lies where it may not be read"
+UNREADABLE = "the file of this video was moved or deleted, or is outside the folders that may be read"
 
 
 class NotFound(Exception):
@@ -105,11 +105,11 @@ class VideoLibrary:
             NotFound: There is no such video, or its file is gone or may not be served.
         """
         if self.how_shown(video_id) != "file" and video_id in self._videos:
-            raise NotFound("browsers do not play this file; clips or thumbnails of it are shown")
+            raise NotFound("browsers cannot play this file; the page shows clips or thumbnails of it")
         descriptor, path, _ = self._opened(video_id)
         if path.suffix.lower() not in SHOWN_SUFFIXES:  # the name in the list may be that of a link to any file
             os.close(descriptor)
-            raise NotFound("the file of this video does not have the suffix of a video")
+            raise NotFound("the file of this video has no video suffix")
         return descriptor, path, MEDIA_TYPES[Path(self._videos[video_id].path).suffix.lower()]
 
     def clip(self, video_id: str, start_seconds: float, end_seconds: float) -> Path:
@@ -120,13 +120,13 @@ class VideoLibrary:
             Busy: Too many clips are asked for.
         """
         if self.how_shown(video_id) == "thumbnails" and video_id in self._videos:
-            raise NotFound("there are no clips of this; its thumbnails are shown")
+            raise NotFound("no clips can be made of this video; the page shows its thumbnails")
         try:
             descriptor, path, allowed = self._opened(video_id)
             os.close(descriptor)
             return self._clips.path(path, start_seconds, end_seconds, allowed.folders)
         except ClipError as error:
-            raise NotFound(f"no clip of this video: {error}") from None
+            raise NotFound(f"this video cannot be cut: {error}") from None
 
     def _opened(self, video_id: str) -> tuple[int, Path, AllowedFolders]:
         """Open the file of a video under the root or in an allowed folder; return its descriptor, real path and the
@@ -164,7 +164,7 @@ class VideoLibrary:
     def _frame(self, video_id: str, seconds: float) -> Picture:
         video = self._videos.get(video_id)
         if video is not None and video.url:
-            raise NotFound("its file lies on another machine")
+            raise NotFound("its file is on another machine")
         descriptor, path, allowed = self._opened(video_id)
         os.close(descriptor)
         return self._frames.frame(path, seconds, allowed.folders)

@@ -94,4 +94,4 @@ def serve_stdio(open_searches: Callable[[], Sequence[Search]]) -> None:
     finally:
         remove_kept(app)
     if problems:
-        raise UserError(f"the client does not read the answers any more ({problems[0]})")
+        raise UserError(f"the client no longer reads the answers ({problems[0]})")

@@ -68,7 +68,7 @@ async def check_parameters(request: Request) -> None:
             near = difflib.get_close_matches(name.lower(), is_list, n=1)
             expected = f"did you mean {near[0]}?" if near else f"expected {', '.join(is_list) or 'none'}"
             shown = one_line(name[:MAX_SHOWN_CHARACTERS]) or "(empty)"
-            raise UserError(f"{shown}: no parameter of {request.url.path}; {expected}")
+            raise UserError(f"{shown}: unknown parameter of {request.url.path}; {expected}")
         if len(values := dict.fromkeys(given.getlist(name))) > 1 and not is_list.get(name, True):
             raise SettingError(name, ", ".join(values), "several values; pass one")
 

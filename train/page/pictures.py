@@ -81,9 +81,9 @@ class FrameCache:
         if (picture := self._cached(key)) is not None:
             return picture
         if not self._waiting.acquire(blocking=False):
-            raise Busy("pictures")
+            raise Busy("images")
         try:
-            with one_at_a_time(self._decoding, "pictures"):
+            with one_at_a_time(self._decoding, "images"):
                 return self._cached(key) or self._decode(key, folders)
         finally:
             self._waiting.release()

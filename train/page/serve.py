@@ -56,7 +56,7 @@ def serve(
         raise SettingError("port", port, "expected 0 to 65535")
     is_local = _is_loopback(host)
     if no_token and not is_local:
-        raise SettingError("host", host, "other machines reach it, so the token stays; omit --no-token")
+        raise SettingError("host", host, "other machines can reach it, so a token is needed; omit --no-token")
     with _listen(host, port) as listening:
         port = listening.getsockname()[1]
         token = None if no_token else secrets.token_urlsafe(24)
@@ -107,9 +107,7 @@ def _listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=MAX_CONNECTIONS)
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise SettingError(
-            "port", port, f"{host} cannot be listened on there ({reason}); pass another --port"
-        ) from None
+        raise SettingError("port", port, f"cannot listen on {host} ({reason}); pass another --port") from None
 
 
 class Connection(H11Protocol):

@@ -21,12 +21,12 @@ class VideoList:
         """Known videos whose features are missing."""
         dataset, times = search.encoder.dataset, np.zeros(0, np.int64)
         try:
-            with refuse_unreadable(sync_folder(dataset) / "files.jsonl", "times that no file has", REMEDY):
+            with refuse_unreadable(sync_folder(dataset) / "files.jsonl", "has impossible file times", REMEDY):
                 if time_of := read_file_times(dataset):
                     found = [time_of.get(library.file_path(video_id), 0) for video_id in self._video_ids]
                     times = np.array(found, np.int64)
         except UserError as error:  # each sync fails then, but a page needs none
-            note_once(f"note: {error}. Until then, the page shows videos in the order of the index")
+            note_once(f"note: {error}; until then, the page shows videos in the order of the index")
         if len(times):
             order = np.argsort(-times, kind="stable").tolist()
             self._video_ids = [self._video_ids[number] for number in order]

@@ -114,10 +114,10 @@ def make_config(name: str | None, given: Mapping[str, Any]) -> TrainConfig:
         raise SettingError(
             "features",
             "is missing",
-            "the recipe names none; expected a store's name, such as s3d, or several joined by +",
+            "the recipe has no default; expected a store's name, such as s3d, or several joined by +",
         )
     if name and name.endswith("-finetune") and not settings.get("init"):
-        raise SettingError("recipe", name, "starts from a trained run; pass --init RUN")
+        raise SettingError("recipe", name, "needs a trained run to start from; pass --init RUN")
     return TrainConfig.from_flat(settings)
 
 

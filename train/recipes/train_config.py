@@ -84,13 +84,15 @@ class TrainConfig:
             raise SettingError("batch_size", batch_size, problem)
         micro_batch_size = self.optimization.micro_batch_size
         if self.model.encoder_traits.normalises_batches and micro_batch_size:
-            problem = f"the batch normalisation of encoder {self.model.encoder} must see the whole batch; expected 0"
+            problem = f"the batch normalisation of encoder {self.model.encoder} needs the whole batch; expected 0"
             raise SettingError("micro_batch_size", micro_batch_size, problem)
 
     def _check_encoder(self) -> None:
         objective, traits = self.objective, self.model.encoder_traits
         lack = "it needs tokens" if objective.needs_tokens and not traits.gives_tokens else ""
-        lack = lack or ("it needs to know words" if objective.needs_words and not traits.reads_words else "")
+        lack = lack or (
+            "it needs an encoder that reads words" if objective.needs_words and not traits.reads_words else ""
+        )
         if objective.needs_word_vectors != traits.learns_word_vectors:
             lack = lack or "encoder words and objective words need each other"
         if lack:
@@ -99,7 +101,7 @@ class TrainConfig:
             raise SettingError("encoder", self.model.encoder, problem)
         if objective.is_solved and self.model.encoder not in ENCODERS:
             problem = (
-                f"encoder {self.model.encoder} is your own, and trains its vectors of whole clips; expected trained"
+                f"encoder {self.model.encoder} is your own, and must train its vectors of whole clips; expected trained"
             )
             raise SettingError("bag", "solved", problem)
 
@@ -112,15 +114,15 @@ class TrainConfig:
             raise SettingError("video_tower", self.model.video_tower, problem)
         name = f"video_tower {self.model.video_tower}" if self.model.tower else f"encoder {self.model.encoder}"
         if "+" in data.features:
-            problem = f"{name} takes the frames of one store; expected one name"
+            problem = f"{name} reads the frames of one store; expected one name"
             raise SettingError("features", data.features, problem)
         if traits.pools_rows:
-            problem = f"encoder {self.model.encoder} takes the maximum over rows of a store; expected none, or another"
+            problem = f"encoder {self.model.encoder} takes the maximum over stored rows; omit it, or change the encoder"
             raise SettingError("video_tower", self.model.video_tower, problem)
         if objective.is_solved:
-            raise SettingError("bag", "solved", f"features of {name} change in training; expected trained")
+            raise SettingError("bag", "solved", f"the features of {name} change during training; expected trained")
         if objective.pair_weights != "none":
-            problem = f"probabilities are those of stored features, not of frames for {name}; expected none"
+            problem = f"needs stored features, but {name} reads frames; expected none"
             raise SettingError("pair_weights", objective.pair_weights, problem)
 
     @property
@@ -132,13 +134,13 @@ class TrainConfig:
         data, pools_rows, tower = self.data, self.model.encoder_traits.pools_rows, self.model.tower
         maps = data.maps if tower is None else tower.encoder if tower.map_shape else None
         if maps and not pools_rows and data.grid is None:
-            problem = "a map of each frame; set video_grid to TIMExHEIGHTxWIDTH, such as 2x2x2"
+            problem = "has a map of each frame; set video_grid to TIMExHEIGHTxWIDTH, such as 2x2x2"
             setting = ("features", data.features) if tower is None else ("video_tower", self.model.video_tower)
             raise SettingError(*setting, problem)
         if data.grid is not None:
             self._check_grid(data.grid, data.features.split("+") if tower is None else [tower.encoder])
         if data.grid is not None and pools_rows:
-            problem = f"expected an encoder that takes a clip's rows, which {self.model.encoder} does not"
+            problem = f"encoder {self.model.encoder} does not read the rows of a clip; omit it, or change the encoder"
             raise SettingError("video_grid", data.video_grid, problem)
         if data.grid is not None and self.objective.needs_row_times:
             problem = f"objective {self.objective.name} needs the time of each row, which a grid's cells do not have"
@@ -147,18 +149,20 @@ class TrainConfig:
     def _check_grid(self, grid: tuple[int, int, int], names: list[str]) -> None:
         shapes = [FRAME_MAPS[name] for name in names if name in FRAME_MAPS]
         if not shapes:
-            problem = f"features {'+'.join(names)} are no maps; expected one of {', '.join(FRAME_MAPS)}, or no grid"
+            problem = (
+                f"features {'+'.join(names)} are not maps; expected features among {', '.join(FRAME_MAPS)}, or no grid"
+            )
             raise SettingError("video_grid", self.data.video_grid, problem)
         height, width = min(height for height, _, _ in shapes), min(width for _, width, _ in shapes)
         if grid[1] > height or grid[2] > width:
-            problem = f"a map of {'+'.join(names)} has {height} x {width} cells; expected no more"
+            problem = f"a map of {'+'.join(names)} has {height} x {width} cells; expected at most that many"
             raise SettingError("video_grid", self.data.video_grid, problem)
 
     def _check_extra(self) -> None:
         of_encoder, of_objective = self.model.encoder_traits.extra, self.objective.extra
         twice = [name for name in of_encoder if of_objective.get(name, of_encoder[name]) != of_encoder[name]]
         if twice:
-            problem = f"its input {twice[0]!r} is another one than that of encoder {self.model.encoder}; rename one"
+            problem = f"its input {twice[0]!r} differs from that of encoder {self.model.encoder}; rename one of them"
             raise SettingError("objective", self.objective.name, problem)
 
     @property
@@ -207,7 +211,7 @@ class TrainConfig:
             raise SettingError("objective", name, f"expected one of {', '.join(objectives())}")
         settings_of_others(settings)
         if unknown := settings.keys() - setting_types().keys():
-            raise SettingError(min(unknown), settings[min(unknown)], "no such setting")
+            raise SettingError(min(unknown), settings[min(unknown)], "no such setting; see vlalign-train --help-all")
 
         def make(component: type[Settings]) -> Any:
             return component(**{f.name: settings[f.name] for f in fields(component) if f.name in settings})
@@ -278,7 +282,7 @@ def refuse_ignored(config: TrainConfig, written: Mapping[str, Any]) -> None:
     for name, value in written.items():
         if name in ignored:
             where = f"objective {config.objective.name} with encoder {config.model.encoder}"
-            problem = f"changes nothing for {where}: it is read only if {ignored[name]}; omit it"
+            problem = f"has no effect for {where}: it is used only if {ignored[name]}; omit it"
             raise SettingError(name, value, problem)
 
 

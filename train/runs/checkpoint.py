@@ -85,15 +85,13 @@ def _load_state(path: Path, state: RunState) -> None:
         old = saved.flat()
         changed = [name for name, value in state.config.flat().items() if old.get(name) != value]
         edited = is_edited(about["inputs"], state.inputs)
-        of_inputs = "another version of a module of your own" if edited else "other features or captions"
+        of_inputs = "another version of your own module" if edited else "other features or captions"
         what = f"other settings ({', '.join(changed)})" if changed else of_inputs
-        raise UserError(
-            f"{path.parent}: holds an unfinished run with {what}; pass another --run-name NAME, or remove that folder"
-        )
+        raise UserError(f"{path.parent}: has an unfinished run with {what}; pass another --run-name NAME, or remove it")
     if about.get("shards", "") != state.shards:
         raise UserError(
-            f"{path.parent}: holds an unfinished run whose features were in other shards; with shuffle_shards their "
-            "order would be another one. Pass another --run-name NAME, or remove that folder"
+            f"{path.parent}: has an unfinished run whose features were in other shards, for which --shuffle-shards "
+            "gives another order; pass another --run-name NAME, or remove it"
         )
     if not isinstance(step, int) or not 0 <= step <= state.num_steps:
         raise ValueError(f"step: {step!r}, expected 0 to {state.num_steps}")
@@ -153,7 +151,7 @@ def load_init(folder: Path, model: PairModel) -> None:
         if not any(name.startswith(sign) for name in own):
             unused = {name for name in unused if not name.startswith(part)}
     if different := missing | unused:
-        problem = f"its layers are not the new run's, such as {min(different)}; expected a run with the same ones"
+        problem = f"its layers differ from the new run's, such as {min(different)}; expected a run with the same layers"
         raise SettingError("init", folder, problem)
     model.load_state_dict({name: value for name, value in tensors.items() if name in own}, strict=False)
 

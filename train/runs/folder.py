@@ -53,7 +53,9 @@ def find_run(root: Path, dataset: str | None, name: str | None) -> Path:
         )
     if name is not None and len(matches) > 1:
         datasets = ", ".join(folder.parts[-3] for folder in matches)
-        raise UserError(f"run {name}: {len(matches)} data sets have one; pass its folder, or --dataset: {datasets}")
+        raise UserError(
+            f"run {name}: {len(matches)} data sets have a run of this name ({datasets}); pass its folder, or --dataset"
+        )
     return matches[-1] if name is not None else _last_known(matches)
 
 
@@ -110,11 +112,12 @@ def run_in(dataset: Path | str | None, run: Path | str | None) -> Path:
         folder = dataset_at(dataset)
         return find_run(folder.root, folder.name, None if run is None else str(run))
     if run is None:
-        raise UserError("which run? expected its folder, or that of a data set")
+        raise UserError("run: missing; expected the folder of a run or of a data set")
     if not is_hub_run(run) and not os.path.exists(Path(run) / RUN_FILE):  # False for any long text
         shown = one_line(str(run))[:MAX_SHOWN_CHARACTERS]
         raise UserError(
-            f"run {shown}: not the folder of a finished run; expected one, or a name with the folder of its data set"
+            f"run {shown}: not the folder of a finished run; expected such a folder, or a run's name "
+            "and the folder of its data set"
         )
     return named_folder(run)
 
@@ -174,7 +177,7 @@ def choose_dataset(
         UserError: The data set has no such folder, or none was named for an exported run.
     """
     if not given and own is None:
-        problem = f"the run {run_name} was exported and has no data set of its own; expected one with {having}"
+        problem = f"run {run_name} was exported, without a data set; expected a data set with {having}"
         raise SettingError("dataset", "is missing", problem)
     if not given:
         assert own is not None
@@ -186,8 +189,8 @@ def choose_dataset(
         raise SettingError(
             "dataset",
             name,
-            f"no {where}; the run is of {own.name}; run {hint} --dataset {name} first, or omit --dataset to ask "
-            f"it about {own.name}"
+            f"no {where}; the run is of {own.name}; run {hint} --dataset {name} first, or omit --dataset to use "
+            f"{own.name}"
             if own is not None
             else f"no {where}; run {hint} --dataset {name} first",
         )
@@ -300,7 +303,7 @@ def default_run_name(config: TrainConfig, init: Path | None, *, seed: str | None
 def old_idf_note(path: Path) -> str:
     """Return the note that an IDF table is of an earlier version, which lacks the counts of TACo's Eq. 7."""
     return (
-        f"note: {path}: made by an earlier version, which counted words for each part of speech only (--idf tag); run "
+        f"note: {path}: an earlier version made it, with counts by part of speech only (--idf tag); run "
         "vlalign-preprocess again for the counts of TACo's Eq. 7"
     )
 
@@ -332,6 +335,6 @@ def sha256_of_run_files(folder: Path, about: Mapping[str, Any]) -> dict[str, str
     paths = {name: path for name, path in paths.items() if path.is_file()}
     for path in paths.values():
         if (size := path.stat().st_size) > MAX_FILE_BYTES:  # reading it would take as long as somebody likes
-            raise UserError(f"{path}: has {size:,} bytes, expected {MAX_FILE_BYTES:,} or fewer; {TRAIN_AGAIN}")
+            raise UserError(f"{path}: has {size:,} bytes; expected {MAX_FILE_BYTES:,} or fewer; {TRAIN_AGAIN}")
     files = {name: sha256_of(path) for name, path in paths.items()}
     return {"config": hashlib.sha256(config.encode()).hexdigest(), **files}

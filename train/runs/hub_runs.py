@@ -63,13 +63,13 @@ def hub_run(name: str) -> Path:
     patterns = [*FILES, *(f"{folder}/*" for folder in FOLDERS)]
     snapshot = download(model, revision, patterns, f"run {name}", "pass its path")
     if not re.fullmatch("[0-9a-f]{40}", snapshot.name):
-        raise UserError(f"{snapshot}: expected a folder of the hub's cache, called as a commit")
+        raise UserError(f"{snapshot}: expected a folder of the hub's cache, with the name of a commit")
     if not (snapshot / RUN_FILE).is_file():
         raise UserError(f"run {name}: has no {RUN_FILE}; expected a run that vlalign-runs export wrote")
-    with refuse_unreadable(f"run {name}", f"{RUN_FILE} is not what vlalign-runs export writes"):
+    with refuse_unreadable(f"run {name}", f"{RUN_FILE} is not a valid file of vlalign-runs export"):
         about = read_object(_blob(snapshot / RUN_FILE), MAX_RUN_FILE_BYTES)
     if not is_exported(about):
-        raise UserError(f"run {name}: was not exported; expected what vlalign-runs export writes")
+        raise UserError(f"run {name}: is not an exported run; expected a run that vlalign-runs export wrote")
     folder = cache_folder("runs") / snapshot.name / model.replace("/", "--")
     if not (folder / RUN_FILE).exists():
         make_folder(folder)
@@ -100,7 +100,9 @@ def _blob(path: Path) -> Path:
     repository = next(parent.parent for parent in path.parents if parent.name == "snapshots")
     found = Path(os.path.realpath(path))  # Path.resolve raises RuntimeError for a link to itself
     if repository.resolve() not in found.parents:
-        raise UserError(f"{path}: a link to {found}, out of {repository}; remove this folder, it is not as the hub's")
+        raise UserError(
+            f"{path}: links to {found}, outside {repository}; expected a folder that the hub's library made; remove it"
+        )
     if not found.is_file():
-        raise UserError(f"{path}: leads to no file, as in no cache of the hub; remove this folder")
+        raise UserError(f"{path}: links to no file; expected a folder that the hub's library made; remove it")
     return found

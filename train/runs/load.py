@@ -85,7 +85,7 @@ def open_run(
     own = own_dataset(folder, about)
     dataset = on or own
     if dataset is None:
-        problem = f"the run {folder.name} was exported and has no data set of its own"
+        problem = f"run {folder.name} was exported, without a data set; expected the data set to use it on"
         raise SettingError("dataset", "is missing", problem)
     stores = stores or find_run_stores(dataset, folder.name, about)
     scorer, labels = load_scorer(folder, about, stores, device_name)
@@ -109,7 +109,7 @@ def load_scorer(
     device, config = find_device(device_name), read_config(about)
     if is_edited(about["inputs"], {"plugins": facts_of_plugins(config)}):
         modules = ", ".join(sorted({plugin.module for plugin in plugins_of(config).values()}))
-        say(f"note: {folder}: module {modules} is not the version that the run was trained with; scores may be others")
+        say(f"note: {folder}: module {modules} is not the version of the run's training; scores can differ")
     features = ClipFeatures(stores.features, config.store_grid)
     weights = read_token_weights(idf_of_run(folder, own_dataset(folder, about)), config)
     source = TextSource(
@@ -152,7 +152,7 @@ def check_model(path: Path, config: TrainConfig, plan: ModelPlan) -> None:
         with on_meta_device():
             model = make_model(config.model, plan)
         if wrong := shape_difference({name: tuple(value.shape) for name, value in model.state_dict().items()}, shapes):
-            raise ValueError(f"not the run's model, {wrong}")
+            raise ValueError(f"does not match the run's settings, {wrong}")
 
 
 def read_text_inputs(tensors: Path, source: TextSource) -> TextInputs:

@@ -114,11 +114,11 @@ class LoadedRun:
         elif not self.config.model.encoder_traits.reads_words:
             problem = "was trained on spoken captions"
         elif rows := [name for name, of in self.config.extra.items() if isinstance(of, FeatureRows)]:
-            problem = f"also reads rows of another store for inputs of its own ({', '.join(rows)})"
+            problem = f"also reads another store for its own inputs ({', '.join(rows)})"
         else:
             return
         raise UserError(
-            f"run {self.folder.name}: {problem}, and scores no text with a video's rows alone; vlalign-evaluate can"
+            f"run {self.folder.name}: {problem}, and cannot score texts with rows of videos alone; use vlalign-evaluate"
         )
 
     def _captions(self, texts: Sequence[str | Caption]) -> list[Caption]:
@@ -135,7 +135,7 @@ class LoadedRun:
         for number, video in enumerate(videos):
             if unlike := self.profiles.keys() ^ video.keys():
                 given, expected = ", ".join(sorted(unlike)), ", ".join(self.profiles)
-                raise UserError(f"video {number}: {given}: expected rows of the features {expected}, and no others")
+                raise UserError(f"video {number}: {given}: expected rows of exactly the features {expected}")
         stores: list[Store] = []
         for (name, profile), store in zip(self.profiles.items(), self._scorer.features.stores, strict=True):
             made = [self._features(name, profile, number, video[name]) for number, video in enumerate(videos)]
@@ -159,7 +159,7 @@ class LoadedRun:
         if isinstance(rows, VideoFeatures):
             return replace(rows, video_id=str(number), features=array)
         if profile.fps is None and len(self.profiles) > 1:
-            raise UserError(f"{where}: their profile does not say when rows are; expected VideoFeatures with times")
+            raise UserError(f"{where}: their profile has no times of rows; expected VideoFeatures with times")
         starts = np.arange(len(array)) * (profile.stride / profile.fps if profile.fps else 1.0)
         ends = starts + (profile.window / profile.fps if profile.fps else 1.0)
         return VideoFeatures(
@@ -218,5 +218,5 @@ def read_metrics(folder: Path) -> dict[str, Any]:
     path = folder / METRICS_FILE
     metrics = read_json(path) if path.exists() else {}
     if not isinstance(metrics, dict):
-        raise UserError(f"{path}: expected an object; remove it and run vlalign-evaluate again")
+        raise UserError(f"{path}: expected a JSON object; remove it and run vlalign-evaluate again")
     return metrics

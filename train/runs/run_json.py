@@ -130,9 +130,9 @@ def _find_store(dataset: DatasetFolder, name: str, wanted: Mapping[str, str], ru
             return store
         there.append(f"{candidate} (profile {store.profile.hash}, weights {store.weights.name})")
     raise UserError(
-        f"{folder}: no store has the features {name} that the run {run_name} was trained on, profile "
-        f"{wanted['profile_hash']}, weights {wanted['weights']} with SHA-256 {wanted['weights_sha256'] or 'unknown'}; "
-        f"there: {', '.join(there) or 'none'}; extract {dataset.name} as the run's features were, or train a new run"
+        f"{folder}: no store has the features {name} that run {run_name} was trained on (profile "
+        f"{wanted['profile_hash']}, weights {wanted['weights']} with SHA-256 {wanted['weights_sha256'] or 'unknown'}); "
+        f"found: {', '.join(there) or 'none'}; extract {dataset.name} with that profile and weights, or train a new run"
     )
 
 
@@ -234,7 +234,9 @@ def read_run(folder: Path) -> dict[str, Any]:
     if is_exported(about):  # it came from somebody, and a link in it would choose the file that is opened
         for path in folder.rglob("*"):
             if path.is_symlink():
-                raise UserError(f"{path}: a link, expected a file or a folder; copy the exported run without links")
+                raise UserError(
+                    f"{path}: is a symbolic link; expected a file or a folder; copy the exported run without links"
+                )
     return about
 
 
@@ -283,7 +285,7 @@ def check_run(about: Any) -> None:
     )
     for name in PluginFacts.__annotations__:
         _expect(
-            all(isinstance(facts.get(name), str) for facts in plugins.values()), f"inputs.plugins: {name} is no text"
+            all(isinstance(facts.get(name), str) for facts in plugins.values()), f"inputs.plugins: {name} is not text"
         )
     for name in STORE_FIELDS:
         _expect(all(isinstance(store.get(name), str) for store in stores), f"inputs.features: {name} is not text")
@@ -317,7 +319,7 @@ def _check_exported(about: Mapping[str, Any]) -> None:
     facts = [*inputs["features"]]
     if "recordings" in exported:
         profiles, facts = [*profiles, exported["recordings"]], [*facts, inputs.get("recordings")]
-    _expect(len(profiles) == len(facts), "exported.profiles has not one for each of inputs.features")
+    _expect(len(profiles) == len(facts), "exported.profiles has not as many profiles as inputs.features")
     for profile, of_store in zip(profiles, facts, strict=True):
         _expect(isinstance(profile, dict) and isinstance(of_store, dict), "exported: a profile is not an object")
         _expect(all(isinstance(of_store.get(name), str) for name in STORE_FIELDS), "inputs: a store's fact is not text")
@@ -346,7 +348,7 @@ def read_config(about: Mapping[str, Any]) -> TrainConfig:
     types = setting_types() | of_objective
     for name, value in settings.items():
         if name not in types:
-            raise UnknownRun(_unknown("setting", name, "another version made it"))
+            raise UnknownRun(_unknown("setting", name, "another version wrote it"))
         expected = types[name]
         is_type = isinstance(value, expected) and not (isinstance(value, bool) and expected is not bool)
         _expect(is_type or (expected is float and _is_number(value)), f"config.{name}: expected {expected.__name__}")
@@ -385,8 +387,8 @@ def is_trained(folder: Path, config: TrainConfig, inputs: RunInputs) -> bool:
     about = read_run(folder)
     if about["inputs"] == inputs and read_config(about) == config:
         return True
-    what = "another version of a module of your own" if is_edited(about["inputs"], inputs) else "other settings or data"
-    raise UserError(f"{folder}: holds a finished run with {what}; pass another --run-name NAME, or remove that folder")
+    what = "another version of your own module" if is_edited(about["inputs"], inputs) else "other settings or data"
+    raise UserError(f"{folder}: has a finished run with {what}; pass another --run-name NAME, or remove it")
 
 
 def features_note(stores: Sequence[StoreOrigin]) -> str | None:
@@ -400,14 +402,11 @@ def features_note(stores: Sequence[StoreOrigin]) -> str | None:
             "parts work."
         )
     if imported:
-        notes.append(
-            f"Features {imported} were imported: how they were made is what was stated at the import, and was not "
-            "checked."
-        )
+        notes.append(f"Features {imported} were imported: their settings were stated at the import, and not checked.")
     for store in stores:
         if unknown := store["origin"].partition(UNKNOWN_FACTS)[2]:
-            notes.append(f"Nobody knows of {store['features']}: {unknown}.")
-    return " ".join(notes) or None
+            notes.append(f"Unknown facts about {store['features']}: {unknown}.")
+    return " ".join(dict.fromkeys(notes)) or None
 
 
 def read_labels(folder: Path) -> list[str]:
@@ -435,7 +434,7 @@ def read_events(path: Path) -> list[dict[str, Any]]:
         UserError: The file holds anything else.
     """
     events = read_jsonl(path)
-    wrong = f"{path}: not the events of a training; train the run again"
+    wrong = f"{path}: not a valid log of a training; train the run again"
     if not events or len(events[0]) > MAX_LOSS_TERMS:
         raise UserError(wrong)
     for event in events:

@@ -67,7 +67,7 @@ def fit_biases(known: QueryRows, temperature: float) -> FittedBiases:
     """
     num_queries, num_candidates = known.shape
     if not num_queries:
-        raise ValueError("known: expected similarities of one query or more; got none")
+        raise ValueError("known: got no queries; expected similarities of one query or more")
     log_a_K = torch.zeros(num_queries, dtype=torch.float64)
     log_b_N = torch.zeros(num_candidates, dtype=torch.float64)
     for _ in range(NUM_ITERATIONS):

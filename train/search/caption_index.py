@@ -53,7 +53,7 @@ DETECT = "auto"
 """In the place of a language: detect it."""
 CAPTIONS_AT_ONCE = 20
 """Captions whose moments are made together."""
-REMEDY = "remove it; the next search makes it again"
+REMEDY = "remove it; the next search rebuilds it"
 MAX_NAMED = 5
 """Captions without feature vectors that a note names."""
 
@@ -111,7 +111,7 @@ class CaptionIndex:
             self._database.set_progress_handler(is_timed_out, SQLITE_STEPS_PER_TIME_CHECK)
             tables = self._database.execute("SELECT type, name FROM sqlite_schema").fetchall()
             if {name for kind, name in tables if kind == "table"} != TABLES or len(tables) != len(TABLES):
-                raise ValueError("its tables are not those of a caption index")
+                raise ValueError("its tables are not a caption index")
 
     def made_from(self) -> str:
         """Return the description of the captions that ``open_caption_index`` recorded."""
@@ -126,9 +126,9 @@ class CaptionIndex:
             [(text,)] = self._database.execute("SELECT languages FROM about")
             languages = json.loads(text)
             if not isinstance(languages, list) or not all(isinstance(code, str) for code in languages):
-                raise ValueError("its languages are no list of texts")
+                raise ValueError("its languages are not a list of texts")
             if not languages or not LANGUAGES.issuperset(languages):
-                raise ValueError(f"its languages {languages} are not known")
+                raise ValueError(f"its languages {languages} are unknown")
             return tuple(dict.fromkeys(languages))
 
     @cached_property
@@ -208,7 +208,7 @@ class CaptionIndex:
             SettingError: It has no words, or only stop words.
         """
         if not self.has_content_words(text):
-            problem = "has only stop words, which no caption is found by; add other words"
+            problem = "has only stop words, which are not searched for; add other words"
             raise SettingError(
                 "caption", text, problem if has_words(text) else "has no words; expected some, such as 'red roses'"
             )
@@ -236,7 +236,7 @@ class CaptionIndex:
         with closing(self._database.execute(statement, (_any_of(terms[:MAX_QUERY_TERMS]),))) as rows:
             for video_id, start, end, text, score in rows:
                 if not all(isinstance(value, str) for value in (video_id, text)):
-                    raise ValueError("a caption that is no text")
+                    raise ValueError("a caption that is not text")
                 if not all(value is None or math.isfinite(value) for value in (start, end)):
                     raise ValueError("a caption without a valid time")
                 yield CaptionMatch(video_id=video_id, start_seconds=start, end_seconds=end, text=text, score=score)
@@ -438,7 +438,7 @@ def _warn_about_skipped(matches: Sequence[CaptionMatch], found: Collection[Capti
         more = ", ..." if len(skipped) > MAX_NAMED else ""
         say(
             f"note: skipped {number_of(len(skipped), 'captions')} with the query's words that have no feature vectors "
-            f"({named}{more}): their times lie before the first vector of the video, or after the last one"
+            f"({named}{more}): their times are before the first vector of the video, or after the last one"
         )
 
 

@@ -34,10 +34,10 @@ FORMAT = 1
 FILE_NAME = "caption_scores.json"
 MAX_BYTES = 1 << 20
 TOO_FEW_CAPTIONS = (
-    "whether anything fits the text is not known: these videos have fewer than "
-    f"{MIN_CAPTIONS} captions of what is seen that the model was not trained with"
+    "whether anything fits the text is unknown: these videos have fewer than "
+    f"{MIN_CAPTIONS} captions of visible things that the model was not trained with"
 )
-DAMAGE, REMEDY = "not the scores of captions", "remove it; the next search makes it again"
+DAMAGE, REMEDY = "not the scores of captions", "remove it; the next search rebuilds it"
 
 BestScore = Callable[[str], float | None]
 """Returns the score of the best moment for a text; None if there is none."""
@@ -104,7 +104,7 @@ def open_caption_scores(
         return TOO_FEW_CAPTIONS
     if max_windows is not None and index.num_windows > max_windows:
         todo = f"run vlalign-index --dataset {folder.encoder.dataset.name}"
-        return f"whether anything fits the text is not known among {index.num_windows:,} windows; {todo}"
+        return f"whether anything fits the text is unknown among {index.num_windows:,} windows; {todo}"
     scores_of = search_for_captions(best_score, list(held_out.texts()))
     if scores_of is None:
         return TOO_FEW_CAPTIONS

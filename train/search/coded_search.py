@@ -189,7 +189,7 @@ class CodeFolder:
                 np.isfinite(array).all()
                 for array in (quantizer.list_centroids, quantizer.code_centroids, quantizer.sample)
             ):
-                raise ValueError("values that are no numbers")
+                raise ValueError("values that are not numbers")
         return quantizer
 
     def path_of(self, shard: IndexShard) -> Path:
@@ -210,7 +210,7 @@ class CodeFolder:
         with refuse_unreadable(self.path_of(shard), DAMAGE, REMEDY):
             lists, codes = np.array(file.arrays["list"]), file.arrays["codes"]
             if lists.shape != (len(shard.vectors),) or codes.shape != (len(shard.vectors), NUM_SUBVECTORS // 2):
-                raise ValueError("it has not as many windows as its shard")
+                raise ValueError("it has another number of windows than its shard")
             if len(lists) and not (lists.min() >= 0 and lists.max() < len(quantizer.list_centroids)):
                 raise ValueError("a list that does not exist")
         return lists, codes

@@ -349,7 +349,7 @@ def extractor_of_store(store: Store, weights: Path | None = None, device: str = 
     else:
         extractor = load_for_store(store.profile, weights or find_weights(store.profile, used), at)
     if (extractor.profile, extractor.weights.sha256) != (store.profile, used.sha256):
-        problem = "not made as this version makes it, so nothing else can be encoded like it"
+        problem = "made in another way than in this version, so queries cannot be encoded like it"
         raise UserError(f"{store.where}: {problem}; use a store that was extracted")
     return extractor
 
@@ -370,15 +370,15 @@ def open_store_encoder(dataset: DatasetFolder, features: str, weights: Path | No
     names = split_features(features, feature_names(dataset))
     if len(names) > 1:
         raise UserError(
-            f"features {features}: several; without a run, expected one, such as {' or '.join(WITH_TEXT_TOWER)}"
+            f"features {features}: several names; without a run, expected one, such as {' or '.join(WITH_TEXT_TOWER)}"
         )
     if weights is None and is_hub_name(features) and (encoder := read_hub_name(features)).is_folder:
         weights = Path(os.path.expanduser(encoder.model)).absolute()
     store = open_features(dataset, names[0])
-    todo = "search needs features, such as vlalign-extract --features clip_vit_b32, or a run: vlalign-search RUN TEXT"
+    todo = "run vlalign-extract --features clip_vit_b32, or search with a run: vlalign-search RUN TEXT"
     refuse_frames(store, todo)
     if store.profile.is_shots:
-        raise UserError(f"{store.where}: its rows are shots, not features of a network; {todo}")
+        raise UserError(f"{store.where}: has shots, not features of a network; {todo}")
     try:
         tower = load_text_tower(store.profile, store.weights, weights)
         _check_texts(store, tower)

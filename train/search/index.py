@@ -157,9 +157,9 @@ def _checked(path: Path, key: str, arrays: Mapping[str, np.ndarray]) -> IndexSha
         raise ValueError("its columns have different lengths")
     video, first = np.array(video), np.array(first)
     if num_windows and not (video.min() >= 0 and video.max() < num_videos):
-        raise ValueError("a window of a video that it does not list")
+        raise ValueError("a window of an unlisted video")
     if (np.diff(video) < 0).any():
-        raise ValueError("windows of a video that are apart")
+        raise ValueError("windows of a video that are not together")
     if not np.isfinite(spans).all() or (spans[:, 0] > spans[:, 1]).any() or (spans < 0).any():
         raise ValueError("a window without a valid time")
     ids = arrays["ids"].tobytes()

@@ -119,7 +119,7 @@ def check_time() -> None:
     if (cancelled := _CANCELLED.get()) is not None and cancelled.is_set():
         raise SearchTimeout("the search was cancelled")
     if is_timed_out():
-        raise SearchTimeout("the search took too long; choose fewer videos, or ask for fewer moments")
+        raise SearchTimeout("the search took too long; search fewer videos, or ask for fewer moments")
 
 
 def is_timed_out() -> bool:
@@ -134,7 +134,8 @@ def check_query(query: str) -> None:
         raise UserError(f"the query {query[:100]!r} is empty; expected some words, such as 'a blue cross grows'")
     if len(query) > MAX_QUERY_CHARACTERS:
         raise UserError(
-            f"the query has {len(query):,} characters; expected at most {MAX_QUERY_CHARACTERS:,}, and models read fewer"
+            f"the query has {len(query):,} characters; expected at most {MAX_QUERY_CHARACTERS:,}, "
+            "of which models read the first; shorten it"
         )
     if not is_text(query):
         raise UserError(f"the query {query[:100]!r} is not valid Unicode; expected UTF-8")

@@ -45,7 +45,7 @@ class RunEncoder:
         """
         usual = run.config.objective.normalization
         if normalize not in (None, "none", usual):
-            problem = f"{run.folder.name} is no run of objective ncl with --normalized-loss; omit it"
+            problem = f"{run.folder.name} is not a run of objective ncl with --normalized-loss; omit it"
             raise SettingError("normalize", normalize, problem)
         self.normalization = usual if normalize is None else normalize
         """Normalisation of a text's scores with windows: "ncl" or "none"."""
@@ -124,7 +124,7 @@ class RunEncoder:
         """
         if self._extra:
             where = self._extra[0].where
-            raise UserError(f"{path}: an image has no rows as those of {where}, which the run reads; ask in words")
+            raise UserError(f"{path}: the run reads rows of {where}, which an image does not have; search with a text")
         stores = [MemoryStore(s.profile, s.weights, [image_features(s, path)]) for s in self._stores]
         [video_id] = stores[0].video_ids()
         shown = ClipFeatures(stores, self.run.config.store_grid)

@@ -73,7 +73,7 @@ MAX_OCCURRENCES = 20
 """Moments of a video in a search that is grouped by video."""
 MAX_ALL = 1000
 """Maximum number of moments or videos if all are requested and there is no threshold for scores."""
-NO_CAPTION_WORDS = "no captions were searched: the text has {}; add what is said or seen"
+NO_CAPTION_WORDS = "captions were not searched: the text has {}; add words that captions may have"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +107,7 @@ class _Request:
     def check(self) -> None:
         """Raise ``UserError`` for invalid requests."""
         if self.without.strip() and not self.examples and not self.query.strip():
-            raise SettingError("without", self.without, "needs a text or an example (like) to look for")
+            raise SettingError("without", self.without, "needs a text or an example (like)")
         if not self.examples or self.query.strip():
             check_query(self.query)
         check_text("without", self.without)
@@ -120,7 +120,7 @@ class _Request:
         check_by(self.by)
         check_group(self.group)
         if self.examples and self.by == "text":
-            problem = "an example (like) has no text to search by; omit by, or omit like"
+            problem = "an example (like) has no text to compare; omit by, or omit like"
             raise SettingError("by", self.by, problem)
 
 
@@ -338,7 +338,7 @@ class Search:
         moments, offset = self._listed(replace(asked, only_fitting=is_known), request), request.offset
         found = list(islice(moments, offset, None if is_known else offset + MAX_ALL))
         if not is_known and next(moments, None) is not None:
-            say(f"note: which scores fit is not known; these are {MAX_ALL:,}, and there are more")
+            say(f"note: no score limit for a match is known; only the best {MAX_ALL:,} moments are shown")
         if found or offset:
             return found
         return list(islice(self._listed(asked, request), NUM_RESULTS))
@@ -391,7 +391,7 @@ class Search:
         if known is None or known.fits(best):
             return None
         share = 100 - known.percent_below(best)
-        return f"{share:.0f} % of {len(known.scores):,} captions of these videos, which were held out, fit better"
+        return f"{share:.0f} % of {len(known.scores):,} held-out captions of these videos fit better"
 
     def _judged(self, moment: Moment) -> Moment:
         """Return a moment with the percent of held-out captions that fit less well."""
@@ -496,7 +496,7 @@ class Search:
             return ["only captions were searched: the model of these features reads no texts", *warnings]
         if self.biases is not None:
             count = len(self.biases.log_weights_K)
-            warnings.append(f"scores are normalised by ncl: with the windows' biases of {count:,} training texts")
+            warnings.append(f"scores are normalised by ncl: by biases of the windows from {count:,} training texts")
         if by == "both" and self.caption_index is None:
             warnings.append("there are no captions or subtitles; only the videos were searched")
         return warnings
@@ -756,7 +756,7 @@ class Search:
         clip = Clip(video_id, None, None) if whole else Clip(video_id, start, end)
         vector = self.encoder.encode_clips([clip])[0]
         if not np.isfinite(vector).all():
-            raise UserError(f"{video_id}@{start:g}-{end:g}: this part has no feature rows; pass another part")
+            raise UserError(f"{video_id}@{start:g}-{end:g}: this part has no features; pass another part")
         return vector
 
     def _span(self, like: VideoSpan) -> tuple[str, float, float]:

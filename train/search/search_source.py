@@ -64,9 +64,9 @@ class SearchSource:
         if self.features is None:
             return self._open_run()
         if self.normalize == "ncl":
-            raise SettingError("normalize", self.normalize, "applies to a run of objective ncl; omit it")
+            raise SettingError("normalize", self.normalize, "applies only to a run of objective ncl; omit it")
         if self.dataset is None:
-            raise UserError(f"features {self.features}: of which data set? expected its folder")
+            raise UserError(f"features {self.features}: no data set given; pass its folder as dataset")
         weights = None if self.weights is None else Path(self.weights)
         return open_store_encoder(self._dataset(self.dataset), self.features, weights)
 
@@ -82,10 +82,10 @@ class SearchSource:
         asked = choose_dataset(given, own_dataset(found, about), found.name, having)
         asked = replace(asked, stores=self.stores)
         if config.objective.task is not None:
-            problem = f"was trained with the objective {config.objective.name}, and finds no videos by text"
+            problem = f"was trained with objective {config.objective.name}, and cannot find videos by text"
             raise UserError(f"run {found.name}: {problem}")
         if not config.model.encoder_traits.reads_words:
-            raise UserError(f"run {found.name}: was trained on spoken captions, and finds no videos by text")
+            raise UserError(f"run {found.name}: was trained on spoken captions, and cannot find videos by text")
 
         from ..runs.load import open_run  # torch takes seconds to import
         from .run_encoder import RunEncoder

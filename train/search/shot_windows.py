@@ -62,7 +62,7 @@ def read_window_kind(folder: Path) -> WindowKind:
     path = folder / FILE_NAME
     if not path.exists():
         return "lengths"
-    with refuse_unreadable(path, "says no kind of windows", "remove it and run vlalign-index"):
+    with refuse_unreadable(path, "has no kind of windows", "remove it and run vlalign-index"):
         kind = read_object(path, MAX_FILE_BYTES).get("windows")
         if kind == "lengths" or kind == "shots":
             return kind
@@ -83,7 +83,7 @@ def open_shots(dataset: DatasetFolder) -> Store:
     store = find_features(dataset, SHOTS)
     if store is None or not store.profile.is_shots:
         raise UserError(
-            f"{dataset.features(SHOTS)}: no shots there, which are to be the search windows; run vlalign-extract "
+            f"{dataset.features(SHOTS)}: no shots found for the search windows; run vlalign-extract "
             f"--dataset {dataset.name} --features {SHOTS}, or vlalign-index with --windows lengths"
         )
     return store

@@ -223,7 +223,7 @@ class VideoFilters:
         if self.since is None and self.until is None:
             return []
         num_undated = len(set(facts.search.index.video_ids) - facts.time_of.keys())
-        without = f"{number_of(num_undated, 'videos')} without a known date: not searched"
+        without = f"{number_of(num_undated, 'videos')} without a known date are not searched"
         return [without] if num_undated else []
 
     @property
@@ -250,7 +250,7 @@ class VideoFilters:
         found = {video_id for video_id, of in facts.folder_of.items() if f"{of}/".startswith(f"{wanted}/")}
         if not found or not wanted:
             raise SettingError(
-                "folder", folder, _expected("no video lies in it", facts.folders, "there are no folders; omit it")
+                "folder", folder, _expected("no video is in it", facts.folders, "there are no folders; omit it")
             )
         return found
 

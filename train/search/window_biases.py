@@ -87,13 +87,13 @@ def open_window_biases(folder: IndexFolder, index: WindowIndex, max_windows: int
                 if len(bias_W) != len(index.video) or len(log_weights_K) != len(texts.vectors):
                     raise ValueError("its arrays do not fit the index")
                 if not (np.isfinite(bias_W).all() and np.isfinite(log_weights_K).all()):
-                    raise ValueError("values that are no numbers")
+                    raise ValueError("values that are not numbers")
                 return WindowBiases(texts, bias_W, log_weights_K)
     if index.num_windows > min(max_windows, MAX_WINDOWS):
         todo = (
             f"run vlalign-index --dataset {folder.encoder.dataset.name}"
             if index.num_windows <= MAX_WINDOWS
-            else f"only up to {MAX_WINDOWS:,} windows have them"
+            else f"only indexes of up to {MAX_WINDOWS:,} windows have them"
         )
         say(f"note: NCL's biases of the {index.num_windows:,} windows are not used; {todo}")
         return None

@@ -92,8 +92,8 @@ def _report_without_shots(folder: IndexFolder, video_ids: Sequence[str]) -> None
     """Print how many videos lack the shots that are to be their windows."""
     if lacking := sum(map(folder.lacks_shots, video_ids)):
         say(
-            f"note: {number_of(lacking, 'videos')} without shots have windows of fixed lengths; run vlalign-extract "
-            f"--dataset {folder.encoder.dataset.name} --features {SHOTS}, then vlalign-index"
+            f"note: {number_of(lacking, 'videos')} without shots have windows of fixed lengths; for shots, run "
+            f"vlalign-extract --dataset {folder.encoder.dataset.name} --features {SHOTS}, then vlalign-index"
         )
 
 
@@ -160,7 +160,7 @@ def open_index(folder: IndexFolder) -> WindowIndex:
         old = (
             f", only files that another model or version made ({len(index.state.other):,})" if index.state.other else ""
         )
-        raise UserError(f"{folder.path}: no index of {len(missing):,} videos yet{old}; {todo} first")
+        raise UserError(f"{folder.path}: {len(missing):,} videos are not indexed yet{old}; {todo} first")
     say(f"note: {len(missing):,} videos are not in the index {folder.path} and were not searched; {todo}")
     return index
 

@@ -47,8 +47,8 @@ class SyncSettings(Settings):
     """Folders of videos to add to those that the data set follows; all of them are brought up to date."""
     features: str | None = setting(
         None,
-        "features to extract, as for vlalign-extract, such as clip_vit_b32 for a search by text (default: those that "
-        f"the data set has, or {DEFAULT_FEATURES})",
+        "features to extract, as for vlalign-extract, such as clip_vit_b32 for search by text (default: the features "
+        f"that the data set has, or {DEFAULT_FEATURES})",
     )
     weights: Sequence[str] = setting(
         (), "a checkpoint file, 'pretrained' or 'random', as for vlalign-extract", metavar="[NAME=]WEIGHTS"
@@ -62,13 +62,11 @@ class SyncSettings(Settings):
     transcribe: str | None = setting(
         None,
         "transcribe videos that have no subtitles beside them, by this model: a folder or hf:ORG/MODEL, as for "
-        "vlalign-transcribe --weights, or 'default'; later syncs do so also, until 'no'",
+        "vlalign-transcribe --weights, or 'default'; kept for later syncs, until 'no'",
         metavar="WEIGHTS|default|no",
     )
     prune: bool = setting(False, "remove the features and transcripts of deleted videos")
-    forget: Sequence[Path] = setting(
-        (), "folder that the data set follows no longer; its videos count as deleted", metavar="FOLDER"
-    )
+    forget: Sequence[Path] = setting((), "folder to stop following; its videos count as deleted", metavar="FOLDER")
 
     @cached_property
     def folder(self) -> DatasetFolder:
@@ -87,7 +85,7 @@ class SyncSettings(Settings):
             _remember(self.folder, asked)
             return asked
         if self.fps is not None:
-            raise SettingError("fps", self.fps, "of which features? Pass --features also")
+            raise SettingError("fps", self.fps, "needs --features; pass both, or omit it")
         encoders, weights = _used_before(self.folder)
         if not encoders:
             encoders = {DEFAULT_FEATURES: DEFAULT_FEATURES}
@@ -130,8 +128,8 @@ def _used_before(dataset: DatasetFolder) -> tuple[dict[str, str], dict[str, str]
             unknown.append(name)
     if unknown:
         note_once(
-            f"note: {dataset.path}: features {', '.join(unknown)} are of an encoder that you have not named for a "
-            "sync; to bring them up to date, pass --features once"
+            f"note: {dataset.path}: features {', '.join(unknown)} are of an encoder that was never named for a "
+            "sync; to update them, pass --features once"
         )
     return encoders, weights
 

@@ -248,7 +248,10 @@ def searched_features(extraction: ExtractionSettings) -> tuple[str, str]:
     name, todo = extraction.store_names[0], f"pass --features {WITH_TEXT_TOWER[0]}"
     if reading:
         name, todo = reading[0], "omit --weights random"
-    return name, f"features {name} cannot be searched by text, only by example and captions; {todo} for that"
+    return (
+        name,
+        f"features {name} cannot be searched by text, only by example and by captions; for search by text, {todo}",
+    )
 
 
 def features_of_run(settings: SyncSettings, features: Sequence[str], run_name: str) -> SyncSettings:
@@ -270,9 +273,9 @@ def features_of_run(settings: SyncSettings, features: Sequence[str], run_name: s
         store = find_features(dataset, name)
         if name not in BUILT_IN or (store is not None and store.origin != EXTRACTED):
             raise UserError(
-                f"run {run_name}: its features {name} cannot be extracted here, since they were imported or are of an "
-                f"encoder that you have not named; run vlalign-sync --dataset {shlex.quote(dataset.name)} once with "
-                "--features, or omit --videos"
+                f"run {run_name}: its features {name} cannot be extracted here: they were imported, or are of an "
+                f"encoder that was never named for a sync; run vlalign-sync --dataset {shlex.quote(dataset.name)} once "
+                "with --features, or omit --videos"
             )
     return replace(settings, features=",".join(features))
 
@@ -302,7 +305,7 @@ def _choose_folders(settings: SyncSettings, record: SyncRecord) -> list[SyncedFo
     for folder in settings.folders:
         path = os.path.abspath(folder)
         if not path.isprintable():
-            raise UserError(f"{path!a}: a folder with characters that are not printable; rename it")
+            raise UserError(f"{path!a}: the folder's name has unprintable characters; rename it")
         if path not in known or os.path.isdir(path):
             allow_folder(dataset, Path(path))
         known.setdefault(path, SyncedFolder(path=path, mount=mount_of(os.path.realpath(path))))
@@ -498,7 +501,7 @@ def _read_subtitles(
             problems.add(message)
         return []
     if (files or spoken) and _has_own_captions(dataset, record):
-        return [f"{captions}: captions of your own; subtitles beside the videos are not read, as long as it is there"]
+        return [f"{captions}: has your own captions; subtitles beside the videos are not read while it exists"]
     if files or spoken:
         found = Problems(deferred=True)
         try:
@@ -616,22 +619,24 @@ def _notes(
     for look in looks:
         if look.unfinished:
             named = [f"{path} ({reason})" for path, reason in look.unfinished.items()]
-            notes.append(f"{look.folder.path}: {number_of(len(named), 'files')} left for the next sync: {_some(named)}")
+            notes.append(
+                f"{look.folder.path}: {number_of(len(named), 'files')} not ready, left to the next sync: {_some(named)}"
+            )
     folders, not_followed = [look.folder for look in looks], Counter[str]()
     for path in changes.files.keys() - paths_of(folders, changes.files, changes.files):
         not_followed[changes.files[path].folder] += 1
     for folder, count in sorted(not_followed.items()):
         quoted = shlex.quote(folder)
         command = f"vlalign-sync --dataset {shlex.quote(dataset.name)}"
-        todo = f"{command} {quoted} follows it again, {command} --forget {quoted} leaves them out"
-        notes.append(f"{folder}: not followed; its {number_of(count, 'videos')} stay as they were; {todo}")
+        todo = f"{command} {quoted} follows it again; {command} --forget {quoted} removes them"
+        notes.append(f"{folder}: not followed; its {number_of(count, 'videos')} are unchanged; {todo}")
     if changes.renamed:
-        named = [f"{r.old_path} is {r.new_path}, id {r.video_id!r}" for r in changes.renamed]
-        notes.append(f"{number_of(len(named), 'videos')} renamed, with the ids that they had: {_some(named)}")
+        named = [f"{r.old_path} is now {r.new_path}, id {r.video_id!r}" for r in changes.renamed]
+        notes.append(f"{number_of(len(named), 'videos')} renamed, with their old ids: {_some(named)}")
     if changes.other_ids:
         named = [f"{path} is {video_id!r}" for path, video_id in changes.other_ids.items()]
         notes.append(
-            f"{number_of(len(named), 'videos')} with other ids than their names, which others have: {_some(named)}"
+            f"{number_of(len(named), 'videos')} whose name is another video's id, with other ids: {_some(named)}"
         )
     if changes.copies:
         named = [f"{path} of {original}" for path, original in changes.copies.items()]

@@ -45,8 +45,8 @@ def why_failed(error: Exception) -> str:
     if said := missing_package_message(error) or message_of_plugin(error):
         return said
     logger.debug("%s", "".join(traceback.format_exception(error)).rstrip())
-    what = "not enough memory" if isinstance(error, MemoryError) else "a fault of vlalign"
-    return f"{reason_of(error)} ({what}; --verbose shows where)"
+    what = "not enough memory" if isinstance(error, MemoryError) else "a bug in vlalign"
+    return f"{reason_of(error)} ({what}; see --verbose)"
 
 
 def show_messages(result: SyncResult, before: SyncResult | None) -> None:

@@ -186,10 +186,10 @@ def test_where_a_run_is_not_exported_to(trained, tmp_path):
     (tmp_path / "full" / "letter.txt").write_text("mine")
     (tmp_path / "link").symlink_to(tmp_path / "full")
     for folder in ("full", "link", "full/letter.txt"):
-        with pytest.raises(UserError, match="is there already"):
+        with pytest.raises(UserError, match="already exists"):
             export_run(run, tmp_path / folder)
     given = export_run(run, tmp_path / "given")
-    with pytest.raises(UserError, match="exported before"):
+    with pytest.raises(UserError, match="an exported run already"):
         export_run(given, tmp_path / "again")
     with pytest.raises(SettingError) as raised:
         open_search(run=given)

@@ -67,7 +67,7 @@ def test_the_command_exports_an_exported_run_too(toy, tmp_path, capsys):
 
 def test_a_run_without_a_text_encoder_is_refused(toy, tmp_path, monkeypatch):
     run = train(toy.path, run_name="gated", device="cpu", settings=SHORT | {"objective": "mil-nce"} | GATED).folder
-    with pytest.raises(UserError, match="words or recordings"):
+    with pytest.raises(UserError, match="not the output of a text encoder alone"):
         export_sentence_transformer(run, tmp_path / "model")
     assert not (tmp_path / "model").exists()
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)

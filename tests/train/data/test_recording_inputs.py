@@ -35,7 +35,7 @@ def test_recordings_that_are_cut_are_counted(spoken, capsys):
     num_longer = sum(length > 16 * 7 for length in lengths)
     assert 0 < num_longer < len(lengths)
     report_cut_recordings(captions, store, max_tokens=7)
-    assert f"note: {num_longer} of 36 recordings are longer than 1.12 s and are cut there" in capsys.readouterr().err
+    assert f"note: {num_longer} of 36 recordings are cut to their first 1.12 s" in capsys.readouterr().err
     report_cut_recordings(captions, store, max_tokens=-(-lengths[-1] // 16))
     assert not capsys.readouterr().err
 

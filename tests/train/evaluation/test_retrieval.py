@@ -84,7 +84,9 @@ def test_intervals_stand_below_their_metrics():
 def test_a_single_stage_gets_no_table_and_a_codebook_gets_a_line():
     figures = FIGURES | {"stages": {"pair": METRICS}, "codebook": {"live": 30, "size": 1024, "joint": 0.52}}
     printed = "\n".join(TASK.summary(figures))
-    assert "alone" not in printed and "codebook: 30 of 1,024 codewords in use, 52 % by clips and captions" in printed
+    assert (
+        "alone" not in printed and "codebook: 30 of 1,024 codewords in use, 52 % by both clips and captions" in printed
+    )
 
 
 def test_the_table_of_real_metrics_shows_chance_below_each_direction():
@@ -204,8 +206,8 @@ def test_spoken_moments_is_drawn_from_by_default_and_a_small_split_is_not(run, m
     whole = EvaluationSettings(task_settings=RetrievalSettings(draws=0))
     assert "draws" not in evaluate(run, settings=whole).metrics
     without = EvaluationSettings(task_settings=RetrievalSettings(draws=0, draw_size=5))
-    with pytest.raises(SettingError, match=r"^draw_size 5: changes nothing"):
+    with pytest.raises(SettingError, match=r"^draw_size 5: has no effect"):
         evaluate(run, settings=without)
-    with pytest.raises(SettingError, match=r"^draws 2: draw_size is 1,000.* 20 .*expected more"):
+    with pytest.raises(SettingError, match=r"^draws 2: .* 20 usable clips; pass a --draw-size below"):
         evaluate(run, settings=EvaluationSettings(task_settings=RetrievalSettings(draws=2)))
     assert USUAL_DRAWS["smit"] == 5

@@ -108,7 +108,7 @@ def test_questions_are_answered_better_with_the_video_than_without(asked, encode
     assert result["accuracy"]["all"] > result["question_only"]["all"] + 20
     assert result["num_of_type"] == {"other": 12, "what": 12} and "question alone" in said
     report = (folder / "report.html").read_text(encoding="utf-8")
-    assert "what is done with" in report and "(not to choose from)" in report
+    assert "what is done with" in report and "(not among the answers)" in report
 
     for wrong, words in (
         (["--task", "retrieval"], "--task retrieval: "),

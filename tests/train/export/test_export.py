@@ -281,7 +281,9 @@ def test_there_is_an_edl_for_each_rate_and_way_to_count(tmp_path):
     dataset.write_videos(listed)
     search, of = open_planted(dataset), {name: moment(name, 0.5, 1.0) for name in rates}
     done = export_moments(search, [*of.values()], tmp_path / "m.edl")
-    assert done.num_moments == 4 and done.notes == ["an EDL has one rate and one way to count: 3 of them are written"]
+    assert done.num_moments == 4 and done.notes == [
+        "an EDL has a single frame rate and way to count: 3 EDLs were written"
+    ]
     names = {path.name: re.findall(r"FROM CLIP NAME:  (\w+)", path.read_text()) for path in done.paths}
     assert names == {"m-23.976.edl": ["film"], "m-29.97df.edl": ["drop", "none"], "m-29.97.edl": ["non"]}
     for path in done.paths:
@@ -393,7 +395,7 @@ def test_clips_have_facts_and_captions_beside_them(search, tmp_path, exact):
     expected = max(3.5 - last.start_seconds, 0)
     start = [float(field) for field in re.split("[:,]", re.search(r"\n(\S+) -->.*\n.*meows", text)[1])]
     assert start[2] + start[3] / 1000 == pytest.approx(expected, abs=0.001)
-    with pytest.raises(UserError, match="not replaced"):
+    with pytest.raises(UserError, match="already exists"):
         export_clips(search, MOMENTS, tmp_path / "clips", exact=exact)
 
 
@@ -417,7 +419,7 @@ def test_nothing_is_written_through_links_or_over_files(search, tmp_path):
     (tmp_path / "m.json").symlink_to(secret)
     (tmp_path / "n.csv").write_text("old")
     for name in ("m.json", "n.csv"):
-        with pytest.raises(UserError, match="not replaced"):
+        with pytest.raises(UserError, match="already exists"):
             export_moments(search, MOMENTS, tmp_path / name)
     assert secret.read_text() == "mine" and (tmp_path / "n.csv").read_text() == "old"
     for name, words in (("m.doc", r"\.edl"), ("m", r"\.edl")):
@@ -428,7 +430,7 @@ def test_nothing_is_written_through_links_or_over_files(search, tmp_path):
     shutil.move(search.encoder.dataset.root / "h.mp4", tmp_path / "h.mp4")
     (search.encoder.dataset.root / "h.mp4").symlink_to(tmp_path / "h.mp4")  # leads out of the root
     done = export_moments(search, MOMENTS, tmp_path / "m.otio")
-    assert done.num_moments == 2 and "may not be read" in done.problems[0]
+    assert done.num_moments == 2 and "outside the folders that may be read" in done.problems[0]
 
 
 def test_a_contact_sheet_has_the_frames(search, tmp_path):
@@ -462,7 +464,7 @@ def test_the_command_exports_what_it_shows(search, tmp_path, monkeypatch, capsys
     out, err = capsys.readouterr()
     assert json.loads(out)["moments"][0]["video_id"] == "a"
     assert err.count("wrote") == 3 and "exact" in err and len(list((tmp_path / "c").glob("*.mp4"))) == 1
-    assert search_command.main([*call, *exports]) == 2 and "not replaced" in capsys.readouterr().err
+    assert search_command.main([*call, *exports]) == 2 and "already exists" in capsys.readouterr().err
     assert search_command.main([*call, "--exact"]) == 2 and "--clips" in capsys.readouterr().err
     assert search_command.main([*call, "--export", "m.doc"]) == 2 and ".fcpxml" in capsys.readouterr().err
     (search.encoder.dataset.root / "a b#1.mov").unlink()

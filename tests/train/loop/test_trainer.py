@@ -214,7 +214,7 @@ def test_a_run_starts_from_another_and_is_evaluated_zero_shot(toy, whole, capsys
     assert "trained on toy (zero-shot)" in (whole / "on" / "other" / "report.html").read_text()
 
     assert train_main([*at(other), *TRAIN, "--init", "whole", "--learning-rate", "1e-12"]) == 0
-    assert "is not read" not in capsys.readouterr().err
+    assert "is not used" not in capsys.readouterr().err
     [folder] = other.runs.glob("taco-s3d-from-whole-*-learning_rate=1e-12-*-seed0")
     assert evaluate_main([*at(other), folder.name]) == 0
     assert read_json(folder / "metrics.json")["stages"] == result["stages"]

@@ -86,7 +86,7 @@ def test_the_page_suggests_queries_and_says_what_is_wrong(address):
     with open_browser() as browser:
         page = browser.new_page()
         page.goto(address)
-        page.get_by_text("Type what you look for, such as").wait_for()
+        page.get_by_text("Type what you are looking for, such as").wait_for()
         suggested = page.locator("#notes button")
         assert suggested.count() == 4
         first = suggested.first.inner_text()
@@ -98,7 +98,7 @@ def test_the_page_suggests_queries_and_says_what_is_wrong(address):
         page.get_by_role("button", name="Remove the filter data set foo").click()
         page.get_by_text("moments for “onion” among 6 videos").wait_for()
         page.goto(address.split("?")[0])
-        page.get_by_text("Type what you look for, such as").wait_for()
+        page.get_by_text("Type what you are looking for, such as").wait_for()
         page.route("**/api/search*", lambda route: route.abort())
         page.locator("#notes button").first.click()
         page.get_by_text("the server cannot be reached").wait_for()
@@ -137,4 +137,4 @@ def test_more_results_come_by_scrolling_and_far_ones_make_room(many_address):
         page.keyboard.press("Escape")
         page.locator("dialog").wait_for(state="hidden")
         page.goto(f"{many_address.split('?')[0]}?open=nobody@3")
-        page.get_by_text("The video of this link, nobody, is not there.").wait_for()
+        page.get_by_text("The video of this link, nobody, is not in this data set.").wait_for()

@@ -24,7 +24,7 @@ from vlalign.train.page.library import NotFound
 
 HERE, PNG = "http://127.0.0.1:8377", {"Content-Type": "image/png"}
 SIZE = UPLOADS["/api/pictures"].max_bytes
-NO_IMAGE = "this picture cannot be used: not a JPEG, PNG, WebP or AVIF image; convert it to one"
+NO_IMAGE = "this image cannot be used: not a JPEG, PNG, WebP or AVIF image; convert it to one"
 HEAD = b"POST /api/pictures HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: image/png\r\nContent-Length: 5000\r\n\r\n"
 
 
@@ -93,12 +93,12 @@ def test_other_names_are_no_pictures(client, name):
 @pytest.mark.parametrize(
     "content, problem",
     [
-        (b"", "the request has no content; send .* JPEG, .*"),
+        (b"", "the request is empty; send .* JPEG, .*"),
         (b"no image", NO_IMAGE),
         (b"<svg/>", NO_IMAGE),
         (b"GIF89a" + bytes(99), NO_IMAGE),
-        (picture(1)[:300], "this picture cannot be used: the image is damaged or cut off; .*again"),
-        (picture(1, "JPEG")[:900], "this picture cannot be used: the image is damaged or cut off; .*again"),
+        (picture(1)[:300], "this image cannot be used: the image is damaged or cut off; .*again"),
+        (picture(1, "JPEG")[:900], "this image cannot be used: the image is damaged or cut off; .*again"),
         (picture(1, "BMP"), NO_IMAGE),
     ],
     ids=["empty", "text", "svg", "gif", "cut", "cut JPEG", "bmp"],
@@ -204,9 +204,9 @@ def test_what_is_said_names_no_file(client):
     name = sent(client, picture(1))
     path = client.app.state.pictures.path(name)
     shown = client.app.state.pictures.without_paths(f"features small: {path} cannot be encoded")
-    assert shown == "features small: the picture cannot be encoded"
+    assert shown == "features small: the image cannot be encoded"
     twice = client.app.state.pictures.without_paths(f"{path}: not readable ([Errno 2] No such file: '{path}')")
-    assert twice == "the picture: not readable ([Errno 2] No such file: 'the picture')"
+    assert twice == "the image: not readable ([Errno 2] No such file: 'the image')"
     assert client.app.state.pictures.without_paths("no path") == "no path"
 
 

@@ -238,7 +238,7 @@ def test_a_video_that_cannot_be_played_is_a_picture_and_a_word(address, browser)
 def test_the_keyboard_alone_finds_and_plays(address, browser):
     page = browser.new_page()
     page.goto(address)
-    page.get_by_text("Type what you look for.").wait_for()
+    page.get_by_text("Type what you are looking for.").wait_for()
     page.keyboard.press("/")
     page.keyboard.type("red ball")
     page.keyboard.press("Enter")
@@ -416,7 +416,7 @@ def test_a_picture_is_chosen_pasted_or_dropped(address, browser, tmp_path):
     page.locator(".card").first.wait_for()
     Image.fromarray(FRAMES["v1"][20].astype(np.uint8)).save(tmp_path / "shot.png")
     with page.expect_file_chooser() as chooser:
-        page.get_by_role("button", name="Add a picture").click()
+        page.get_by_role("button", name="Add an image").click()
     chooser.value.set_files(tmp_path / "shot.png")
     page.get_by_text("moments like the example").wait_for()
     wait_until(page, "() => document.querySelector('#examples img').naturalWidth > 0")

@@ -243,14 +243,14 @@ def test_the_only_features_of_a_data_set_need_no_name(toy, tmp_path, capsys):
     assert re.search(rf"error: --features .*: .*{place}; .*vlalign-extract\b", capsys.readouterr().err)
     shutil.copytree(toy.features("s3d"), alone.features("s3d"))
     assert train_main(call) == 0
-    assert re.search(r"^note: --features s3d: toy ", capsys.readouterr().err, re.MULTILINE)
+    assert re.search(r"^note: --features s3d: the only features of toy$", capsys.readouterr().err, re.MULTILINE)
     (alone.features("i3d_resnext101")).mkdir()
     shutil.copy(next(toy.features("s3d").glob("*.h5")), alone.features("i3d_resnext101"))
     assert train_main(call) == 2
     assert re.search(r"error: --features .*: .*\bi3d_resnext101, s3d\b", capsys.readouterr().err)
     written = (alone.runs / "run" / "run.json").stat().st_mtime_ns
     assert train_main([*call, "--features", "s3d"]) == 0
-    assert capsys.readouterr().err.startswith(f"{alone.runs / 'run'}: "), "trained before with the same settings"
+    assert capsys.readouterr().err.startswith(f"{alone.runs / 'run'}: "), "already trained with the same settings"
     assert (alone.runs / "run" / "run.json").stat().st_mtime_ns == written
 
 

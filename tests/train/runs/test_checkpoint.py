@@ -34,7 +34,7 @@ def test_weights_of_another_model_are_one_line(run, tensors, capsys):
 def test_a_header_that_claims_more_than_the_file_has_is_one_line(run, header, capsys):
     text = json.dumps(header).encode()
     (run / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)
-    assert "model.safetensors: not as a training writes it (" in refused(run, capsys)
+    assert "model.safetensors: not a valid file of vlalign-train (" in refused(run, capsys)
 
 
 @pytest.mark.parametrize(

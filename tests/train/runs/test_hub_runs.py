@@ -167,7 +167,7 @@ def copied(offline, tmp_path, monkeypatch):
 def test_a_link_out_of_the_repository_is_refused(copied, tmp_path):
     (tmp_path / "secret").write_text("{}")
     (copied / "labels.json").symlink_to(tmp_path / "secret")
-    with pytest.raises(UserError, match=r"labels\.json: a link to .*secret"):
+    with pytest.raises(UserError, match=r"labels\.json: links to .*secret"):
         load_run(NAME)
     assert not list((tmp_path / "cache").rglob("run.json"))  # what is not complete is no run
 
@@ -180,7 +180,7 @@ def test_a_damaged_or_gigantic_description_is_refused_in_one_line(copied, conten
             file.truncate(1 << 40)
     else:
         (copied / "run.json").write_bytes(content)
-    with pytest.raises(UserError, match=r"run.json is not what vlalign-runs export writes \(") as caught:
+    with pytest.raises(UserError, match=r"run.json is not a valid file of vlalign-runs export \(") as caught:
         load_run(NAME)
     assert len(str(caught.value).splitlines()) == 1
 
@@ -196,7 +196,7 @@ def test_what_is_no_file_in_the_cache_is_refused(copied, tmp_path, kind):
     else:
         path = copied / "text_encoder" / "more.json"
         path.symlink_to("more.json" if kind == "itself" else copied.parents[1] / "blobs" / "none")
-    with pytest.raises(UserError, match=f"{path.name}: leads to no file"):
+    with pytest.raises(UserError, match=f"{path.name}: links to no file"):
         load_run(NAME)
     assert not list((tmp_path / "cache").rglob("run.json"))
 
@@ -213,7 +213,7 @@ def test_a_model_and_a_run_that_was_not_exported_are_refused(copied):
     del about["exported"]
     (copied / "run.json").unlink()
     (copied / "run.json").write_text(json.dumps(about))
-    with pytest.raises(UserError, match="was not exported"):
+    with pytest.raises(UserError, match="is not an exported run"):
         load_run(NAME)
 
 

@@ -313,7 +313,7 @@ def test_the_command_asks_as_python_does(search, words, options, monkeypatch, ca
         (["dog", "--skip", "-1"], "--skip -1: expected 0 to 100,000"),
         (["dog", "--all", "--num-results", "3"], "--num-results 3: "),
         (["dog", "--without", "x", "--rerank", "9"], "--rerank 9: "),
-        (["dog", "--folder", "x"], "--folder x: no video lies in it"),
+        (["dog", "--folder", "x"], "--folder x: no video is in it"),
         (["dog", "--since", "x"], "--since x: expected a day"),
         (["dog", "--caption-language", "xx"], "--caption-language xx: "),
         (
@@ -324,9 +324,9 @@ def test_the_command_asks_as_python_does(search, words, options, monkeypatch, ca
             ["dog", "--caption", "x" * 2001],
             f"--caption {'x' * 100}...{'x' * 100}: 2,001 characters; expected at most 2,000",
         ),
-        (["dog", "--folder", "x" * 5000], f"--folder {'x' * 100}...{'x' * 100}: no video lies in it"),
+        (["dog", "--folder", "x" * 5000], f"--folder {'x' * 100}...{'x' * 100}: no video is in it"),
         (["dog", "--caption-language", "x" * 5000], f"--caption-language {'x' * 100}...{'x' * 100}: "),
-        (["dog", "--folder", ""], "--folder (empty): no video lies in it"),
+        (["dog", "--folder", ""], "--folder (empty): no video is in it"),
     ],
 )
 def test_the_command_names_its_options(search, words, message, monkeypatch, capsys):

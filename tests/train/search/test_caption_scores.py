@@ -52,7 +52,7 @@ def test_nothing_fits_if_nearly_all_captions_fit_better(toy, capsys):
     search = open_search(run=toy.runs / "r")
     moments = search("a person slices the onion", by="video")
     best = max(moment.score for moment in moments)
-    for below, reason in ((4, "96 % of 100 captions"), (5, None)):
+    for below, reason in ((4, "96 % of 100 held-out captions"), (5, None)):
         scores = np.concatenate([np.full(below, best - 1), np.full(100 - below, best + 1)])
         search.caption_scores = CaptionScores(scores)
         found = search.why_nothing_fits("a person slices the onion", moments)
@@ -89,7 +89,7 @@ def test_a_damaged_file_is_one_line(toy, content):
         path.write_text(whole)
 
 
-NOT_KNOWN = "whether anything fits the text is not known"
+NOT_KNOWN = "whether anything fits the text is unknown"
 
 
 def test_with_speech_or_few_captions_it_is_said_that_nothing_is_known(toy, monkeypatch, capsys):

@@ -43,7 +43,7 @@ def test_texts_get_the_models_own_vectors(model, dataset):
     found = search("a red ball falls", num_results=2)
     assert {moment.video_id for moment in found} == {"v0", "v1"}
     [unknown] = search.warnings("a blue box", "video")  # two videos without captions cannot tell what fits
-    assert unknown.startswith("whether anything fits the text is not known: these videos have fewer than 20 captions")
+    assert unknown.startswith("whether anything fits the text is unknown: these videos have fewer than 20 captions")
     [warning] = [line for line in search.warnings("a blue box " * 40, "video") if line != unknown]
     assert " 77 " in warning
 

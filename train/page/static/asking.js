@@ -67,7 +67,7 @@ function exampleChip(example, parameters) {
   const image = make("img", { alt: "" });
   image.src = isPicture ? `/media/example?picture=${encodeURIComponent(example.slice("picture:".length))}`
     : pictureAt(datasetOf(parameters), videoId, (Number(start) + Number(end)) / 2);
-  const name = isPicture ? "your picture" : videoId;
+  const name = isPicture ? "your image" : videoId;
   const others = parameters.getAll("like").filter((other) => other !== example);
   return make("li", { title: example }, image, make("span", { textContent: name }), removeButton(`example ${name}`, { like: others }));
 }
@@ -119,7 +119,7 @@ function openPanel(isOpen) {
 }
 
 async function upload(file) {
-  tell("Sending the picture …");
+  tell("Sending the image …");
   try {
     const { picture } = await ask("/api/pictures", {}, { method: "POST", body: file, headers: { "Content-Type": "application/octet-stream" } });
     addExample(`picture:${picture}`);
@@ -128,7 +128,7 @@ async function upload(file) {
 
 function uploadPicture(file) {
   if (file.type.startsWith("image/")) upload(file);
-  else fail(new Error(`${file.name} is no picture; expected a photo, such as a JPEG or PNG`));
+  else fail(new Error(`${file.name} is not an image; expected a photo, such as a JPEG or PNG`));
 }
 
 // Lets people ask; ``then`` gets the parameters of what they ask for, ``failed`` an error of a picture, ``say`` a text.

@@ -46,7 +46,7 @@ export class Unreachable extends Error {}
 
 const unreachable = (error) => {
   if (error.name === "AbortError") throw error;
-  throw new Unreachable("the server cannot be reached; if it has ended, start vlalign-serve again and open the address that it prints");
+  throw new Unreachable("the server cannot be reached; if it has stopped, start vlalign-serve again and open the address that it prints");
 };
 
 export async function ask(path, parameters, options = {}) {

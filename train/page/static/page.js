@@ -97,7 +97,7 @@ async function followLink(parameters, signal) {
   if (!opened()) {
     const { videos: [video] } = await ask("/api/videos", { ...datasetOf(parameters), video_id: videoId }, { signal });
     if (!video) {
-      note(`The video of this link, ${videoId}, is not there.`);
+      note(`The video of this link, ${videoId}, is not in this data set.`);
       history.replaceState(null, "", `/?${asked()}`);
       return;
     }
@@ -187,7 +187,7 @@ function more() {
       hasMore = found.has_more && moments.length < MAX_SKIPPED;
       showMenu(!isEmpty(parameters) && moments.length > 0 && !found.nothing_fits);
       if (found.moments.length) showBlock(first, found.moments, { dataset: datasetOf(parameters), signal });
-      if (found.has_more && !hasMore) note(`The first ${numberOf(moments.length, "result")} are shown; ask for something narrower.`);
+      if (found.has_more && !hasMore) note(`Only the first ${numberOf(moments.length, "result")} are shown; narrow the search to see others.`);
       next.textContent = "Show more";
       if (isCounted) {
         status.setAttribute("aria-live", "off");  // a number that grows while one scrolls is not read out
@@ -213,10 +213,10 @@ function more() {
 
 // Before the first query: captions of the data set as examples of what can be asked, and the videos.
 function suggest(parameters) {
-  if (parameters.has("without")) note("“But without” needs a text or an example beside it.");
+  if (parameters.has("without")) note("“Without” needs a text or an example.");
   const name = parameters.get("dataset"), dataset = about.datasets.find((one) => one.name === name) ?? about.datasets[0];
   const texts = dataset?.suggestions ?? [];
-  status.textContent = texts.length ? "Type what you look for, such as" : "Type what you look for.";
+  status.textContent = texts.length ? "Type what you are looking for, such as" : "Type what you are looking for.";
   notes.append(...texts.map((text) => {
     const button = make("button", { type: "button", textContent: text });
     button.addEventListener("click", () => go(withOther({ q: [text] })));

@@ -7,7 +7,7 @@ const CLIP_SECONDS = 10;  // cut in a few seconds; the next one follows by itsel
 
 export function player(moment, dataset, signal) {
   const best = pictureAt(dataset, moment.video_id, moment.best_seconds), remark = make("p", { className: "quiet" });
-  const still = () => make("img", { className: "view", alt: `Picture of ${moment.video_id} at ${clock(moment.best_seconds, 1)}` });
+  const still = () => make("img", { className: "view", alt: `Frame of ${moment.video_id} at ${clock(moment.best_seconds, 1)}` });
   const showBest = (view, name) => loadPicture(best, signal, true).then((picture) => {
     view[name] = picture.address;
     remark.textContent = remarkOn(picture, moment.best_seconds);
