@@ -21,9 +21,7 @@ def cache_folder(kind: str) -> Path:
     try:
         return Path(os.environ.get("VLALIGN_CACHE") or Path.home() / ".cache" / "vlalign") / kind
     except RuntimeError:
-        raise UserError(
-            f"{kind}: there is no home folder to keep them in; set VLALIGN_CACHE to a folder that can be written"
-        ) from None
+        raise UserError(f"{kind}: no home folder to store them in; set VLALIGN_CACHE to a writable folder") from None
 
 
 def state_file(kind: str, about: str) -> Path:

@@ -71,7 +71,7 @@ class RemoteFiles:
             step = "read"
             self.read(name, 0, 1)
         except Refused as error:
-            raise UserError(f"{error}; nothing can be {step} there, check the address and your rights") from None
+            raise UserError(f"{error}; files cannot be {step} there; check the address and your permissions") from None
         finally:
             if step == "read":
                 with contextlib.suppress(OSError):  # no other step needs the permission to remove files

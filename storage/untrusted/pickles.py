@@ -227,7 +227,7 @@ class PlainUnpickler(pickle._Unpickler):
             raise ValueError(f"it calls with a {type(args).__name__}; expected a tuple of arguments")
         self.left -= len(args) + sum(len(arg) for arg in args if isinstance(arg, str | bytes | list | tuple | dict))
         if self.left < 0:
-            raise ValueError("it builds the same again and again")
+            raise ValueError("it builds the same object too often")
         self.append(build(*args))
 
     def build(self) -> None:
@@ -349,7 +349,7 @@ def _size(value: Any) -> int:
 
 
 def _refuse_repeated() -> NoReturn:
-    raise ValueError("it names the same arrays again and again; expected each once")
+    raise ValueError("it names the same arrays too often; expected each once")
 
 
 def _leaf(value: Any) -> ReadArray | ArrayGroup:

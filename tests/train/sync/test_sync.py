@@ -580,7 +580,7 @@ def test_a_damaged_record_is_refused_in_one_line(tmp_path, capsys, name, content
     assert sync_main(["--root", str(dataset.root), "--dataset", "mine", str(tmp_path / "Videos")]) == 2
     [error] = capsys.readouterr().err.splitlines()
     assert str(path) in error and ("remove it" in error or "expected" in error)
-    assert name != "folders.json" or "remove it, and pass all folders to the next vlalign-sync again" in error
+    assert name != "folders.json" or "remove it, and pass all folders to vlalign-sync again" in error
 
 
 def write_record(dataset: DatasetFolder, folders: Sequence[object]) -> None:
@@ -607,7 +607,7 @@ def test_a_record_with_an_impossible_size_or_time_is_refused_in_one_line(tmp_pat
     sync_folder(dataset).mkdir(parents=True)
     row = {"path": "/v/a.mp4", "folder": "/v", "size": 1, "mtime_ns": 1, "source": "", key: number}
     (sync_folder(dataset) / "files.jsonl").write_text(json.dumps(row))
-    with pytest.raises(UserError, match=r"files\.jsonl: .*64 bits"):
+    with pytest.raises(UserError, match=r"files\.jsonl: .*64-bit"):
         read_sync_record(dataset)
 
 
