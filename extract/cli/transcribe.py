@@ -43,7 +43,7 @@ def run_transcribe(args: argparse.Namespace, transcribe: Transcribe = transcribe
         transcribe: ``transcribe_dataset``, or a function that does the same elsewhere.
     """
     if args.dataset is None:
-        raise UserError(f"--dataset is missing: the name of a data set under {args.root}")
+        raise UserError(f"--dataset is missing: pass the name of a data set under {args.root}")
     dataset = DatasetFolder(args.root, args.dataset)
     settings = TranscriptionSettings(dataset=dataset.path, **given_settings(args, TranscriptionSettings))
     is_speech = settings.what == SPEECH

@@ -147,7 +147,7 @@ class _Judge:
             return self._verdict(DIFFERENT, f"theirs have {min(order, key=order.__getitem__)}")
         if alternatives is None or (pair.pool and pair.num_rows > MAX_POOLED_ROWS):
             count = pair.other_count()
-            why = "the rows differ, and what they were made of could not be looked at"
+            why = "the rows differ, and no other recipe could be tried"
             return self._verdict(DIFFERENT if count else NOT_TOLD, *([count] if count else []), why)
         return self._nearest(order, alternatives, known)
 

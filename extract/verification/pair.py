@@ -135,7 +135,7 @@ class FeaturePair:
             return "the rows are equal, but there are no rows of other videos that differ from them"
         rows = self.our_rows
         if len(rows) > 1 and paired_distances(rows[1:], rows[:-1]).max() <= self.tolerance.max():
-            return "the rows are equal, but all rows of this video are: their order and their rate may be any"
+            return "the rows are equal, but so are all rows of this video: their order and rate cannot be compared"
         return ""
 
     def other_count(self) -> str:

@@ -316,7 +316,7 @@ def test_videos_whose_disk_is_not_mounted_are_left_for_the_next_call(tmp_path, c
     accepting = [*call, "--accept-failures", "all", "--accept-failures", "missing"]
     assert main(accepting) == 1 and kinds(dataset) == {"y/c": "unreachable", "y/d": "unreachable"}
     told = capsys.readouterr().err
-    assert f"{films}/y is empty; is it mounted?" in told and "of 2 of 4 videos are there" in told
+    assert f"{films}/y is empty; is it mounted?" in told and "2 of 4 videos have features" in told
     films.rename(tmp_path / "gone")
     assert main(call) == 1
     *_, error = capsys.readouterr().err.splitlines()

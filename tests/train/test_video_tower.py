@@ -596,7 +596,7 @@ DAMAGE: dict[str, tuple[str, Callable[[dict[str, Any]], Any], str]] = {
     "a network of no kind": (
         "tower.json",
         lambda about: damaged(about, profile=about["profile"] | {"layer": "x", "name": "y"}),
-        "none of this version's",
+        "this version has no network",
     ),
     "a pooling of no kind": ("tower.json", lambda about: damaged(about, pooling="all"), "pooling"),
     "no weights": ("tower.json", lambda about: damaged(about, weights={}), "weights"),

@@ -75,7 +75,7 @@ class _Clock:
             return float(f"{whole}.{fraction or 0}") + int(frames or 0) * self.seconds_of["f"]
         if match := OFFSET.fullmatch(time.strip()):
             return float(match[1]) * self.seconds_of[match[2]]
-        raise ValueError(f"{time[:100]!r} is no time, expected 00:00:01.000 or 1.5s")
+        raise ValueError(f"{time[:100]!r} is not a time, expected 00:00:01.000 or 1.5s")
 
     def span(self, element: Element, begin: float, end: float | None) -> tuple[float, float | None]:
         """Return when an element is shown. Its times count from the beginning of the element around it."""

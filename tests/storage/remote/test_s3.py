@@ -206,7 +206,7 @@ def test_what_was_extracted_is_kept_if_the_bucket_fails_in_the_middle(
     monkeypatch.setattr(RemoteStore, "put", send)
     s3.fail()
     assert extract_main(options(dataset)) == 0
-    assert "5 of 5 videos are there" in capsys.readouterr().err
+    assert "5 of 5 videos have features" in capsys.readouterr().err
     sent = [key.rpartition("/")[2] for key in s3.keys("films")]
     assert set(kept) <= set(sent) and not list((store / module.OUTGOING).glob("*.h5"))
     assert sum(len(shard.videos) for shard in FeatureStore(store).shards) == 5
@@ -316,7 +316,7 @@ def test_a_plan_counts_videos_in_a_bucket_and_extrapolates_from_a_few(tmp_path, 
 
     s3.fail()
     assert extract_main(call) == 0 and extract_main([*call, "--plan"]) == 0
-    assert "nothing is left to extract" in capsys.readouterr().out
+    assert "nothing left to extract" in capsys.readouterr().out
 
 
 def test_a_shard_is_kept_here_until_the_bucket_has_the_same_bytes(tmp_path, s3, capsys):
