@@ -29,7 +29,7 @@ def make_parser() -> Parser:
     """Return the parser of ``vlalign-transcribe``."""
     return transcribe_parser(
         "vlalign-transcribe",
-        "Transcribe what is spoken in the videos of a data set, with the times of words; or the text in their frames.",
+        "Transcribe speech in the videos of a data set, with the times of words, or text in their frames.",
         "vlalign-transcribe --dataset mine\n  vlalign-transcribe --dataset mine --weights models/whisper-small\n"
         "  vlalign-transcribe --dataset mine --what text",
     )

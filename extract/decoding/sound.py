@@ -70,7 +70,7 @@ def sound_stream(container: InputContainer) -> AudioStream:
         VideoError: There is none, or its format is unknown.
     """
     if not container.streams.audio:
-        raise VideoError("no_sound", "there is no sound stream in it")
+        raise VideoError("no_sound", "it has no sound stream")
     stream = container.streams.audio[0]
     if context_of(stream) is None:
         raise VideoError("unreadable", "its sound is in a format that this FFmpeg does not know")

@@ -32,8 +32,8 @@ class TranscriptionSettings(Settings):
     """The data set's folder, ``<root>/<data set>``, which lists videos."""
     what: str = setting(
         SPEECH,
-        "what is transcribed",
-        choices={SPEECH: "what is spoken, by a Whisper model", TEXT: "text in frames, by RapidOCR"},
+        "what to transcribe",
+        choices={SPEECH: "speech, by a Whisper model", TEXT: "text in frames, by RapidOCR"},
     )
     weights: str = setting(
         DEFAULT_MODEL,

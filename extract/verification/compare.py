@@ -217,7 +217,9 @@ class _Judge:
         if unclear and distance <= max(tolerance, *(tried.from_ours.get(name, 0) for name in tried.own)):
             # no more than rounding may cause
             return self._verdict(
-                NOT_TOLD, f"theirs may be {best}, or have {' or '.join(unclear)}: as near, but for rounding", hint
+                NOT_TOLD,
+                f"theirs may be {best}, or have {' or '.join(unclear)}; equally near, apart from rounding",
+                hint,
             )
         if unclear:
             return self._verdict(DIFFERENT, UNEXPLAINED, hint)

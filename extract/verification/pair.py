@@ -161,7 +161,7 @@ class FeaturePair:
         least, nearest = to_all.min(axis=1), to_all.argmin(axis=1)
         moved = np.maximum(NEARER**2 * least, ODD_ROW * self.tolerance) <= self.distances
         moved &= nearest != np.arange(num_rows)
-        name = f"rows in another order ({moved.sum():,} of {num_rows:,} are ours of other places)"
+        name = f"rows in another order ({moved.sum():,} of {num_rows:,} equal ours at other places)"
         return {name: float(least.mean())} if moved.sum() > 1 else {}
 
     def _shifted(self) -> dict[str, float]:

@@ -179,7 +179,7 @@ def _import(args: argparse.Namespace) -> int:
     came = f"{number_of(count, 'videos')} imported, {number_of(problems.count, 'problems')}"
     unknown = open_store(folder).profile.unknown if count else ()
     rest = f"; recorded as unknown: {', '.join(unknown)}" if unknown else ""
-    show(f"{folder}: {came}; their profile is as you declared it{rest}")
+    show(f"{folder}: {came}; profile as declared{rest}")
     return problems.exit_code()
 
 
@@ -233,7 +233,7 @@ _IMPORT = {
     "source": {"type": Path, "metavar": "SOURCE", "help": "a folder with a file for each video, or one file with all"},
     "--profile": {
         "help": "declared profile of the features: a name as for vlalign-extract --features, a name of public features "
-        f"({', '.join(PUBLISHED)}), or a JSON file with what is known of the fields that vlalign-store info --json "
+        f"({', '.join(PUBLISHED)}), or a JSON file with the known fields of those that vlalign-store info --json "
         "shows",
     },
     "--name": {

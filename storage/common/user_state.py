@@ -39,7 +39,7 @@ def state_file(kind: str, about: str) -> Path:
         try:
             state = Path.home() / ".local" / "state"
         except RuntimeError:
-            raise OSError("there is no home folder") from None
+            raise OSError("no home folder") from None
     return state / "vlalign" / kind / f"{hashlib.sha256(os.fsencode(about)).hexdigest()[:32]}.json"
 
 

@@ -194,7 +194,7 @@ def _retried(call: Callable[[], T], what: str) -> T:
     except RetriesFailed as failed:
         error = failed.error
         if isinstance(error, AddressRefused):
-            raise UserError(f"{what}: leads to another machine: {error}") from None
+            raise UserError(f"{what}: leads to a refused host: {error}") from None
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             raise error from None
         reason = " ".join(str(error).split())[:300]

@@ -39,7 +39,7 @@ def checked_address(url: str, where: str) -> str:
     is_known = scheme_of(url) in SCHEMES or ("://" not in url and os.path.isabs(url))
     if not is_known or "::" in url or not url.isprintable():
         schemes = ", ".join(f"{scheme}://" for scheme in SCHEMES)
-        raise UserError(f"{where}: the address {url[:200]!a}: expected one that begins with {schemes}")
+        raise UserError(f"{where}: not a supported address: {url[:200]!a}; expected one that begins with {schemes}")
     if has_secrets(url):
         raise UserError(
             f"{where}: the address {without_secrets(url)} has a user, a password or a query, which would be stored and "

@@ -140,7 +140,7 @@ def _why_not_numbers(table: UserTable, column: TableColumn) -> str:
         try:
             number_in(row[column.index])
         except ValueError:
-            return f"{str(row[column.index])[:40]!r} in {where} is no number, and only columns of numbers are kept"
+            return f"{str(row[column.index])[:40]!r} in {where} is not a number, and only columns of numbers are kept"
     return ""
 
 

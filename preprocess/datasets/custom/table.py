@@ -66,7 +66,7 @@ def read_table(path: Path, is_known: Callable[[str], bool], note: Note) -> UserT
     try:
         data = path.read_bytes()
     except IsADirectoryError:
-        raise UserError(f"{path}: is a folder, expected a {SUFFIXES}") from None
+        raise UserError(f"{path}: a folder; expected a {SUFFIXES}") from None
     text = decode(data, path, note, save_as=SAVE_AS)
     return _json_lines(path, text) if suffix == ".jsonl" else _csv(path, text, is_known, note)
 

@@ -266,7 +266,7 @@ class _FileReader:
         check_regular(path)
         with open(path if self.allowed is None else self.allowed.open(path)[0], "rb") as file:
             if (size := os.fstat(file.fileno()).st_size) > MAX_BYTES:
-                raise UserError(f"{path}: has {size >> 20:,} MB, expected subtitles of at most {MAX_BYTES >> 20} MB")
+                raise UserError(f"{path}: has {size >> 20:,} MB; expected subtitles of at most {MAX_BYTES >> 20} MB")
             data, suffix = file.read(), path.suffix.lower()
         content = declared_text(data) if suffix in TTML_SUFFIXES else None
         if content is None:

@@ -42,11 +42,11 @@ def read_ttml(text: str, path: Path, drop: Drop) -> Iterator[Cue]:
         UserError: The content is not XML, or has a DOCTYPE.
     """
     if "<!DOCTYPE" in text:
-        raise UserError(f"{path}: has a DOCTYPE, expected TTML without one; remove it")
+        raise UserError(f"{path}: has a DOCTYPE; expected TTML without one; remove it")
     try:
         root = ElementTree.fromstring(text.lstrip("\ufeff"))
     except (ElementTree.ParseError, ValueError) as error:
-        raise UserError(f"{path}: not valid XML ({error}), expected TTML; fix it or remove it") from None
+        raise UserError(f"{path}: not valid XML ({error}); expected TTML; fix it or remove it") from None
     rate, multiplier = _parameter(root, "frameRate", "30"), root.get(f"{PARAMETER}frameRateMultiplier", "1 1").split()
     try:
         frame_rate = rate * float(multiplier[0]) / float(multiplier[-1])
