@@ -82,7 +82,7 @@ READ = {
         [("a", "x", None, None, "train")],
         [
             "'Unnamed: 0' is kept",
-            "'id' is kept for objectives of your own (nearest known: video_id)",
+            "'id' is kept for your own objectives (nearest known: video_id)",
             "'state' is ignored",
             "'url' is ignored",
         ],

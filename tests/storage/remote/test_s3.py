@@ -310,7 +310,7 @@ def test_a_plan_counts_videos_in_a_bucket_and_extrapolates_from_a_few(tmp_path, 
     monkeypatch.setattr(fetch, "PAUSE_SECONDS", 0.01)
     assert extract_main([*call, "--plan"]) == 1
     printed = capsys.readouterr()
-    assert "without 6 whose size is not known; how long they play is not known" in printed.out
+    assert "without 6 of unknown size; their duration is not known" in printed.out
     assert "s3://films/0.wav: " in printed.err and "sizes of 6 videos" in printed.err
     assert "s3://films/3.wav" not in printed.err, "no other is tried"
 
