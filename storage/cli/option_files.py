@@ -61,7 +61,7 @@ def read_option_file(
         if name in only_typed:
             if value is None or (name in known and value == known[name].default):
                 continue
-            problem = f"it permits imports, access, connections or deletion, so a file cannot set it; pass --{name}"
+            problem = f"a file cannot permit imports, access, connections or deletion; pass --{name} yourself"
             raise UserError(f"{place}: {name}: {problem}")
         if name not in known:
             if skip_unknown:

@@ -105,7 +105,7 @@ def _verify(args: argparse.Namespace) -> int:
             damaged = maintenance.verify(folder, problems=problems)
             if partials := maintenance.unfinished(folder):
                 say(
-                    f"note: {folder}: {len(partials):,} unfinished files of stopped commands; "
+                    f"note: {folder}: {number_of(len(partials), 'unfinished files')} of stopped commands; "
                     "vlalign-store repair removes them"
                 )
             found = f"{number_of(num_shards, 'shards')}, all checksums match"
@@ -122,7 +122,7 @@ def _repair(args: argparse.Namespace) -> int:
         num_shards = len(shard_files(folder))
         repaired = maintenance.repair(folder)
         again = "; now run vlalign-extract again" if repaired else ""
-        show(f"{folder}: {len(repaired):,} of {num_shards:,} shards were damaged{again}")
+        show(f"{folder}: {len(repaired):,} of {num_shards:,} shards had problems{again}")
     return EXIT_DONE
 
 
