@@ -135,7 +135,7 @@ def parse_weights(values: Sequence[str], features: Sequence[str]) -> dict[str, s
             raise SettingError("weights", value, f"expected NAME={value}, where NAME is {names}")
         name = ALIASES.get(name, name)
         if name and name not in with_weights:
-            raise SettingError("weights", value, f"{name!r} is not among features {','.join(with_weights)}")
+            raise SettingError("weights", value, f"{name!r} is not extracted; expected one of {','.join(with_weights)}")
         chosen |= dict.fromkeys([name] if name else with_weights, weights)
     return chosen
 

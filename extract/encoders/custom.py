@@ -42,7 +42,7 @@ class CustomEncoder:
 
     def __post_init__(self) -> None:
         if self.weights is not None and not self.weights.is_file():
-            raise UserError(f"weights {self.weights}: no such file")
+            raise UserError(f"weights {self.weights}: no such file; expected the weights of your network")
 
     @property
     def text(self) -> str:

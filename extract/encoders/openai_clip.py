@@ -151,7 +151,10 @@ def rename_clip(
     views: dict[str, Tensor] = {}
     for name, value in state.items():
         if not value.is_floating_point() or value.layout != torch.strided or value.device.type != "cpu":
-            raise UserError(f"{checkpoint}: {one_line(name)[:100]} is not an array of floating-point numbers")
+            raise UserError(
+                f"{checkpoint}: {one_line(name)[:100]} is not an array of floating-point numbers; "
+                "expected a checkpoint of CLIP"
+            )
         renamed = _renamed(name, value)
         if not renamed:
             raise UserError(f"{checkpoint}: {one_line(name)[:100]} is not an entry of OpenAI's CLIP; remove it")
@@ -163,7 +166,7 @@ def rename_clip(
     }
     for name, value in weights.items():
         if not bool(torch.isfinite(value).all()):
-            raise UserError(f"{checkpoint}: {name} has values that are not finite in float32")
+            raise UserError(f"{checkpoint}: {name} has values that are not finite in float32; expected finite values")
     return weights
 
 
@@ -227,7 +230,7 @@ def _files_to_copy(like: Path) -> dict[str, bytes]:
 
 def _refuse_torchscript(checkpoint: Path) -> None:
     if not checkpoint.is_file():
-        raise UserError(f"weights {checkpoint}: no such file")
+        raise UserError(f"weights {checkpoint}: no such file; expected a checkpoint of CLIP")
     check_regular(checkpoint)
     if not zipfile.is_zipfile(checkpoint):
         return

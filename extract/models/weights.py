@@ -213,14 +213,14 @@ def load_published(model: Network, path: Path) -> Weights:
     """
     given, path = path, path / TENSORS_FILE if path.is_dir() else path
     if not path.is_file():
-        raise UserError(f"weights {path}: no such file")
+        raise UserError(f"weights {path}: no such file; expected the model's file or folder")
     state = {name: value for name, value in read_state(path).items() if not name.startswith(model.ignored_entries)}
     expected = {name: value.shape for name, value in model.state_dict().items()}
     if model.classifier and (weight := state.get(f"{model.classifier}.weight")) is not None:
         for name in (f"{model.classifier}.weight", f"{model.classifier}.bias"):
             expected[name] = torch.Size((*weight.shape[:1], *expected[name][1:]))
     if complaints := _differences(state, expected):
-        raise UserError(f"weights {path}: not weights of this model; entries {'; '.join(complaints)}")
+        raise UserError(f"weights {path}: expected weights of this model; entries {'; '.join(complaints)}")
     if model.classifier:
         num_classes, width = expected[f"{model.classifier}.weight"]
         setattr(model, model.classifier, nn.Linear(width, num_classes).requires_grad_(False))

@@ -63,12 +63,14 @@ class FeaturePair:
         self.their_rows = np.atleast_2d(theirs)
         if self.their_rows.shape[1] != raw.shape[1]:
             raise UserError(
-                f"their rows have {self.their_rows.shape[1]:,} values, ours {raw.shape[1]:,}: another layer or another "
-                "model"
+                f"their rows have {self.their_rows.shape[1]:,} values, ours {raw.shape[1]:,}; expected features of the "
+                "same model and layer"
             )
         if not np.isfinite(self.their_rows).all():
             num_broken = (~np.isfinite(self.their_rows)).any(axis=1).sum()
-            raise UserError(f"{num_broken:,} of their {len(self.their_rows):,} rows contain non-finite values")
+            raise UserError(
+                f"{num_broken:,} of their {len(self.their_rows):,} rows contain non-finite values; expected finite ones"
+            )
         self._normalised = is_unit(self.their_rows) and not is_unit(raw)
         if self._normalised:
             self.notes.append("their rows are L2-normalised, ours raw")

@@ -67,7 +67,9 @@ def read_option_file(
             if skip_unknown:
                 continue
             near = difflib.get_close_matches(name, known, n=3)
-            raise UserError(f"{place}: unknown option {key!r}" + (f"; nearest: {', '.join(near)}" if near else ""))
+            raise UserError(
+                f"{place}: unknown option {key!r}" + (f"; nearest: {', '.join(near)}" if near else "; see --help")
+            )
         if name in lines:
             raise UserError(f"{place}: {name} is already in line {lines[name]}; expected each option once")
         lines[name] = line

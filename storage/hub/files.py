@@ -136,7 +136,10 @@ class ModelFiles:
                     about = read_object(path, MAX_CONFIG_BYTES)
                 for _, part in _objects(about):
                     if "auto_map" in part:
-                        raise UserError(f"{path}: its processor needs its own code (auto_map), which is never run")
+                        raise UserError(
+                            f"{path}: its processor needs its own code (auto_map), which is never run; choose "
+                            "another model"
+                        )
                     if field := next((field for field in AUDIO_TOKENIZER if field in part), None):
                         raise UserError(f"{path}: its processor would load another model ({field}); remove this field")
         path, about = self.part / CONFIG_FILE, self.config
@@ -146,7 +149,9 @@ class ModelFiles:
             raise UserError(f"{path}: refers to other files (configuration_files); expected the configuration itself")
         for where, part in _objects(about):
             if where and "auto_map" in part:
-                raise UserError(f"{path}: a part of it needs its own code ({where}auto_map), which is never run")
+                raise UserError(
+                    f"{path}: a part needs its own code ({where}auto_map), which is never run; choose another model"
+                )
             for field, value, problem in _timm_faults(part):
                 raise UserError(f"{path}: {where}{field} is {str(value)[:80]!r}, {problem}")
 
@@ -227,7 +232,8 @@ def find_files(name: HubName) -> ModelFiles:
         files = download_model(name.model, name.revision, what, option)
     if unused := [kind for kind in files.modules().values() if kind not in (*ST_NETWORKS, "Normalize")]:
         raise UserError(
-            f"features {name.text}: {MODULES_FILE} has the module {unused[0]}, which vlalign cannot compute"
+            f"features {name.text}: {MODULES_FILE} has the module {unused[0]}, which vlalign cannot compute; "
+            "choose another model"
         )
     return files
 

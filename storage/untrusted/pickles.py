@@ -215,7 +215,9 @@ class PlainUnpickler(pickle._Unpickler):
         """Return a builder. Raises ``UserError`` for anything that is not in ``builders``."""
         if (module, name) not in self.builders:
             full_name = f"{module}.{name}"[:200]
-            raise UserError(f"{self.path}: wants to build {full_name}; only numpy arrays and plain containers are read")
+            raise UserError(
+                f"{self.path}: would build {full_name}; expected numpy arrays and plain containers; save them as .npz"
+            )
         return self.builders[module, name]
 
     def reduce(self) -> None:
@@ -266,8 +268,7 @@ class PlainUnpickler(pickle._Unpickler):
     def refuse(self, opcode: str) -> NoReturn:
         """Refuse an opcode, given by its name."""
         raise UserError(
-            f"{self.path}: contains objects ({opcode}) that are neither numpy arrays nor plain containers; "
-            "only those are read"
+            f"{self.path}: contains objects ({opcode}); expected numpy arrays and plain containers; save them as .npz"
         )
 
     # The stub asks for functions of Unpickler alone.

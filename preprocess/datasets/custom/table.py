@@ -160,5 +160,5 @@ def _parquet(path: Path) -> UserTable:
         rows = [list(row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]
     except (OSError, ValueError, KeyError, MemoryError, pa.ArrowException) as error:
         reason = (str(error) or "it needs too much memory").splitlines()[0]
-        raise UserError(f"{path}: not a readable Parquet file ({reason})") from None
+        raise UserError(f"{path}: not a readable Parquet file ({reason}); {SAVE_AS}") from None
     return UserTable(table.column_names, [(f"row {number}", row) for number, row in enumerate(rows, start=1)])
