@@ -208,7 +208,7 @@ def load_extractor(
         return _load_hub_encoder(name, torch_device, precision, decoding)
     if name in WITHOUT_NETWORK:
         if weights not in NAMED:
-            raise SettingError("weights", weights, f"{name} uses no network and has none; remove --weights")
+            raise SettingError("weights", weights, f"{name} uses no network and no weights; omit --weights")
         profile = find_profile(name)
         if profile.is_shots and find_spec("scenedetect") is None:
             todo = install_command(*EXTRAS["shots"])
@@ -218,7 +218,7 @@ def load_extractor(
     if weights not in NAMED and (run := run_of(weights)) is not None:
         saved, network, used = load_tuned(run)
         if saved.profile.name != profile.name:
-            problem = f"the run has tuned {saved.profile.name}, which is not {profile.name}"
+            problem = f"a run that tuned {saved.profile.name}; expected one that tuned {profile.name}"
             raise SettingError("weights", weights, problem)
         return _on_device(profile, used, network, torch_device)
     kind = MODELS[profile.name]

@@ -70,7 +70,7 @@ def known_encoders(
     if unknown:
         quoted = " and ".join(map(repr, unknown))
         expected = f"{', '.join(PROFILES)}, {', '.join(ALIASES)}, NAME_{FRAMES} or hf:ORG/MODEL"
-        raise SettingError("features", text, f"features {quoted}: not known; expected {expected}")
+        raise SettingError("features", text, f"{quoted} not known; expected {expected}")
     if fps is not None and not any(map(is_hub_name, found.values())):
         raise SettingError("fps", fps, f"the profiles of {', '.join(found)} have their own; omit --fps")
     return found
@@ -132,10 +132,10 @@ def parse_weights(values: Sequence[str], features: Sequence[str]) -> dict[str, s
         name, weights = match.groups() if (match := re.fullmatch(r"(\w+)=(.*)", value)) else ("", value)
         if not name and len(with_weights) > 1 and weights not in ("random", PRETRAINED):
             names = " or ".join(with_weights)
-            raise SettingError("weights", value, f"which features are they for? Pass NAME={value}, NAME being {names}")
+            raise SettingError("weights", value, f"expected NAME={value}, where NAME is {names}")
         name = ALIASES.get(name, name)
         if name and name not in with_weights:
-            raise SettingError("weights", value, f"{name!r} is not among features {','.join(with_weights)}")
+            raise SettingError("weights", value, f"{name!r} is not extracted; expected one of {','.join(with_weights)}")
         chosen |= dict.fromkeys([name] if name else with_weights, weights)
     return chosen
 
@@ -162,7 +162,7 @@ class ExtractionSettings(Settings):
         "s3d",
         f"features to extract, separated by commas or +: {KNOWN_FEATURES}; or a model of transformers or timm: "
         "hf:ORG/MODEL[@REVISION], timm:NAME or hf:/path/to/folder; or NAME_frames or hf:ORG/MODEL:frames, the frames "
-        "that its network takes, to train it on; or the file of your own profile, with --trust",
+        "that its network takes, for fine-tuning; or the file of your own profile, with --trust",
     )
     """Becomes a list of encoders, with aliases resolved."""
     weights: Sequence[str] | Mapping[str, str] = setting(
@@ -187,7 +187,7 @@ class ExtractionSettings(Settings):
     """Its videos are added to the data set's list."""
     allow_host: Sequence[str] = setting(
         (),
-        "host on this machine or in a private network that addresses of videos may name; others there are refused",
+        "host on this machine or in a private network that video addresses may name; other such hosts are refused",
         metavar="HOST",
     )
     allow_folder: Sequence[Path] = ()
@@ -222,8 +222,8 @@ class ExtractionSettings(Settings):
     retry_failed: bool = setting(False, "extract only the videos that failed before")
     max_failures: str = setting(
         "20%",
-        "stop once more videos have failed: a percentage of those tried (of 50 failures or more), or a number; those "
-        "that failed in an earlier call do not count",
+        "stop once more videos have failed: a percentage of the videos tried (from 50 failures on), or a number; "
+        "failures of earlier calls do not count",
         metavar="N|N%",
     )
     accept_failures: Sequence[str] = setting(

@@ -79,7 +79,7 @@ def choose_source(settings: PreprocessingSettings) -> CaptionSource:
         raise UserError(
             f"data set {name!r}: not one of {known_datasets()}; for your own captions pass --annotations FILE, "
             f"a {custom.SUFFIXES} with the columns {', '.join(custom.REQUIRED)}, or a folder with subtitles; "
-            "vlalign-transcribe makes captions of what is spoken, or of text in frames; for a reader of your own pass "
+            "vlalign-transcribe makes captions of speech, or of text in frames; for your own reader pass "
             "--dataset MODULE:NAME"
         )
     if not annotations.exists():

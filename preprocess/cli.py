@@ -29,7 +29,7 @@ def preprocess_parser(prog: str, description: str, example: str) -> Parser:
         "--workers",
         type=int,
         default=available_cores(),
-        help="number of processes, which does not change the result (default: all cores)",
+        help="number of processes (default: all cores); the result does not depend on it",
     )
     add_trust(parser)
     parser.own_parts = {"dataset": OwnPart("datasets")}

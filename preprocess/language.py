@@ -38,12 +38,14 @@ def in_other_languages(shares: Mapping[str, float], model: str) -> str:
     if shares[first] > 1 / 2:
         has_model = first in MODELS
         advice = (
-            f"pass --language {first}" if has_model else f"spaCy has no tagger of {first}; --spacy-model takes yours"
+            f"pass --language {first}"
+            if has_model
+            else f"spaCy has no tagger for {first}; pass your own with --spacy-model"
         )
     else:
-        advice = "put the captions of each language into a data set of its own and pass its --language"
+        advice = "put the captions of each language into a separate data set, and pass its --language"
     return (
-        f"about {100 * total:.0f} % of the captions are in languages that {model} does not speak ({named}; guessed "
+        f"about {100 * total:.0f} % of the captions are in languages that {model} does not know ({named}; guessed "
         f"from a sample), so their tags are wrong; {advice}"
     )
 
@@ -56,8 +58,8 @@ def model_of_language(language: str) -> str:
     """
     if language not in MODELS:
         problem = (
-            f"spaCy has no tagger of this language; expected one of {', '.join(sorted(MODELS))}, or pass the name of "
-            "an installed pipeline of your own: --spacy-model NAME"
+            f"spaCy has no tagger for this language; expected one of {', '.join(sorted(MODELS))}; or pass your own "
+            "installed pipeline: --spacy-model NAME"
         )
         raise SettingError("language", language, problem)
     name = next(filter(is_installed, MODELS[language]), MODELS[language][0])

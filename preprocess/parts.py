@@ -88,7 +88,7 @@ def tag_part(part: TaggingPart) -> int:
     """
     captions = part.captions()
     if part_key(captions, part.tagger.identity) != part.key:
-        raise UserError(f"{part_path(part.folder, part.index)}: the annotations changed meanwhile; {RERUN_HINT}")
+        raise UserError(f"{part_path(part.folder, part.index)}: the annotations changed in the meantime; {RERUN_HINT}")
     tagged = list(tag_captions(captions, part.tagger.spacy_model))
     tags: dict[str, Counter[str]] = {}
     for caption in tagged:

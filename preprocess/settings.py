@@ -37,7 +37,7 @@ class PreprocessingSettings(Settings):
     imports a ``Dataset`` of your own, which names its folder itself."""
     annotations: Path | str | None = setting(
         None,
-        "folder with the official files of a data set (default: annotations/ in the data set's folder), or file with "
+        "folder with the official files of a data set (default: annotations/ in the data set's folder), a file with "
         "your own captions, or a folder with subtitles",
     )
     protocol: str | None = setting(
@@ -50,7 +50,7 @@ class PreprocessingSettings(Settings):
         "file of a video that has several (default: the language of --spacy-model)",
     )
     word_vectors: Path | str | None = setting(
-        None, "word2vec (binary or text), GloVe or npz file, of which the vectors of the captions' words are saved"
+        None, "word2vec (binary or text), GloVe or npz file; the vectors of the captions' words are saved"
     )
     strict: bool = setting(False, "stop at the first unusable row, instead of skipping it")
     seed: int = setting(0, "seed of the demo's scenes, and of the splits of your own captions if they have none")
@@ -62,7 +62,7 @@ class PreprocessingSettings(Settings):
             SettingError: Both are given.
         """
         if self.language is not None and self.spacy_model != SPACY_MODEL:
-            problem = f"spacy_model {self.spacy_model!r} decides it; pass one of the two"
+            problem = f"spacy_model {self.spacy_model!r} sets the language; pass one of the two"
             raise SettingError("language", self.language, problem)
 
 

@@ -154,7 +154,9 @@ def _write_tables(preparation: Preparation, first_pass: FirstPass) -> tuple[Capt
     for index in range(num_parts):
         counts.update(_read_counts(folder, index))
         part_about = read_part_about(part_path(folder, index))
-        with refuse_unreadable(part_path(folder, index), "not a part of the captions", "remove it, and run this again"):
+        with refuse_unreadable(
+            part_path(folder, index), "not a part of the captions", "remove it and run the same command again"
+        ):
             for split, tags in part_about["tags"].items():
                 counter.tags[split].update(_counts(tags))
             languages.update(_counts(part_about.get("languages", {})))  # parts of 1.0.0 have none

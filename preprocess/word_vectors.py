@@ -83,7 +83,9 @@ def prepare_word_vectors(dataset: DatasetFolder, source: Path) -> WordVectorSumm
         about = read_word_vectors(dataset.word_vectors).about
         if {name: about.get(name) for name in made_from} == made_from:
             say(f"{dataset.word_vectors}: already made from the same file and captions; nothing to do")
-            with refuse_unreadable(dataset.word_vectors, "not readable word vectors", "remove it and run this again"):
+            with refuse_unreadable(
+                dataset.word_vectors, "not readable word vectors", "remove it and run the same command again"
+            ):
                 return WordVectorSummary.from_json(about)
     counts = count_caption_words(dataset.captions)
     needed = {form for of_split in counts.values() for word in of_split for form in (word, word.lower())}

@@ -67,9 +67,9 @@ def _disk(root: Path) -> Check:
     free = shutil.disk_usage(folder).free
     found = f"{free / 2**30:.1f} GiB free for {root}"
     if not os.access(folder, os.W_OK):
-        return Check("disk", found, f"nothing can be written to {folder}; choose another folder with --root", True)
+        return Check("disk", found, f"{folder} is not writable; choose another folder with --root", True)
     if free < MIN_DISK_BYTES:
-        return Check("disk", found, "make room there, or choose another folder with --root", True)
+        return Check("disk", found, "free some space there, or choose another folder with --root", True)
     return Check("disk", found)
 
 
@@ -145,8 +145,8 @@ def _gpu() -> Check:
     if find_program("nvidia-smi") is None:
         return Check("GPU", f"none; everything runs on the CPU (torch {torch.__version__})")
     cause = "a build for the CPU" if torch.version.cuda is None else f"built for CUDA {torch.version.cuda}"
-    todo = "compare the CUDA version of nvidia-smi with torch's, and install the build of torch that fits it"
-    return Check("GPU", f"nvidia-smi is there, but torch {torch.__version__} ({cause}) finds none", todo)
+    todo = "compare the CUDA version that nvidia-smi prints with torch's, and install the matching build of torch"
+    return Check("GPU", f"nvidia-smi is installed, but torch {torch.__version__} ({cause}) finds no GPU", todo)
 
 
 def _spacy() -> Check:
@@ -164,16 +164,16 @@ def _weights() -> Check:
     try:
         folder = cache_folder("weights")
     except UserError:
-        todo = "set VLALIGN_CACHE to a folder that can be written"
-        return Check("weights", "there is no home folder to keep them in", todo)
+        todo = "set VLALIGN_CACHE to a writable folder"
+        return Check("weights", "no home folder to store them in", todo)
     missing = [name for name in PUBLISHED if not (folder / name).is_file()]
     found = f"{len(PUBLISHED) - len(missing)} of {len(PUBLISHED)} published files are in {folder}"
     if not missing:
         return Check("weights", found)
     by_hand = [f"{name} from {PUBLISHED[name].page}" for name in missing if not PUBLISHED[name].sources]
     fetched = len(missing) - len(by_hand)
-    found += f"; {fetched} are fetched when they are first needed" if fetched else ""
-    return Check("weights", found, f"put there, if you need it: {'; '.join(by_hand)}" if by_hand else "")
+    found += f"; {fetched} are downloaded when first needed" if fetched else ""
+    return Check("weights", found, f"put these there if you need them: {'; '.join(by_hand)}" if by_hand else "")
 
 
 def _doctor(args: argparse.Namespace) -> int:

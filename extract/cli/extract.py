@@ -27,7 +27,7 @@ def named_dataset(args: argparse.Namespace) -> DatasetFolder:
     """Return the data set that the command line names. Raises ``UserError`` if it names none."""
     if args.dataset is None:
         raise UserError(
-            f"--dataset is missing: the name of a data set under {args.root}, or a new one with --videos FOLDER"
+            f"--dataset is missing: pass the name of a data set under {args.root}, or a new name with --videos FOLDER"
         )
     return DatasetFolder(args.root, args.dataset)
 
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace, runner: Runner | None = None) -> int:
         from ..verification.verify import verify_dataset
 
         verification = verify_dataset(settings, runner=runner, on_verdict=VerdictTable().show)
-        show("distance: between rows that belong together; 1 is that of rows of different videos")
+        show("distance: between matching rows; 1 is the distance of rows of different videos")
         show(f"{verification.num_same:,} of {len(verification.verdicts):,} videos have the same rows")
         return EXIT_DONE if verification.same else EXIT_INCOMPLETE
     return EXIT_DONE if extract_dataset(settings, runner=runner).complete else EXIT_INCOMPLETE
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace, runner: Runner | None = None) -> int:
 def show_plan(settings: ExtractionSettings, plan: "ExtractionPlan") -> None:
     """Print what an extraction would do."""
     if not plan.num_left:
-        show(f"{settings.folder.path}: nothing is left to extract of {','.join(settings.store_names)}")
+        show(f"{settings.folder.path}: nothing left to extract of {','.join(settings.store_names)}")
         return
     if plan.num_probed:
         width = max([16, *(len(row.name) for row in plan.features)])
@@ -90,17 +90,17 @@ def show_plan(settings: ExtractionSettings, plan: "ExtractionPlan") -> None:
         rate = plan.speed.video_seconds_per_second
         duration = timedelta(seconds=round(3600 * hours / rate))
         show(
-            f"{hours:,.2f} hours of video, {rate:.2f} times as fast as they play on {plan.speed.where}: "
+            f"{hours:,.2f} hours of video, at {rate:.2f} times playback speed on {plan.speed.where}: "
             f"{duration} (h:mm:ss)"
         )
 
 
 def describe_addresses(addresses: "PlannedAddresses") -> str:
     """Return a line about the videos on servers."""
-    unsized = f", without {addresses.num_unsized:,} whose size is not known" if addresses.num_unsized else ""
+    unsized = f", without {addresses.num_unsized:,} of unknown size" if addresses.num_unsized else ""
     line = f"{number_of(addresses.num_videos, 'videos')} to download: {addresses.num_bytes / 1e9:,.2f} GB{unsized}"
     if addresses.hours is None:
-        return f"{line}; how long they play is not known, since none of them could be probed"
+        return f"{line}; their duration is not known, since none could be probed"
     fetched = f"{number_of(addresses.num_fetched, 'videos')} downloaded now"
     source = fetched if addresses.num_fetched else "the videos on this machine"
     return f"{line}; about {addresses.hours:,.2f} hours, extrapolated from {source}"

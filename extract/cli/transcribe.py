@@ -29,7 +29,7 @@ def make_parser() -> Parser:
     """Return the parser of ``vlalign-transcribe``."""
     return transcribe_parser(
         "vlalign-transcribe",
-        "Transcribe what is spoken in the videos of a data set, with the times of words; or the text in their frames.",
+        "Transcribe speech in the videos of a data set, with the times of words, or text in their frames.",
         "vlalign-transcribe --dataset mine\n  vlalign-transcribe --dataset mine --weights models/whisper-small\n"
         "  vlalign-transcribe --dataset mine --what text",
     )
@@ -43,7 +43,7 @@ def run_transcribe(args: argparse.Namespace, transcribe: Transcribe = transcribe
         transcribe: ``transcribe_dataset``, or a function that does the same elsewhere.
     """
     if args.dataset is None:
-        raise UserError(f"--dataset is missing: the name of a data set under {args.root}")
+        raise UserError(f"--dataset is missing: pass the name of a data set under {args.root}")
     dataset = DatasetFolder(args.root, args.dataset)
     settings = TranscriptionSettings(dataset=dataset.path, **given_settings(args, TranscriptionSettings))
     is_speech = settings.what == SPEECH

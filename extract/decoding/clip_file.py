@@ -88,7 +88,7 @@ class PartWriter(io.RawIOBase):
         self._place += len(content)
         self.num_bytes = max(self.num_bytes, self._place)
         if self.num_bytes > MAX_CLIP_BYTES:
-            raise VideoError("too_large", f"the clip has more than {MAX_CLIP_BYTES >> 30} GiB; ask for a shorter one")
+            raise VideoError("too_large", f"the clip has more than {MAX_CLIP_BYTES >> 30} GiB; request a shorter one")
         if len(self._part) >= PART_BYTES:
             self.flush()
         return len(content)

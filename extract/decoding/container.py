@@ -94,7 +94,7 @@ def video_stream(container: InputContainer) -> VideoStream:
     """
     streams = video_streams(container)
     if not streams:
-        raise VideoError("no_video", "there is no video stream in it")
+        raise VideoError("no_video", "it has no video stream")
     stream = next((s for s in streams if s.disposition & Disposition.default), streams[0])
     if context_of(stream) is None:
         raise VideoError("unreadable", "its video is in a format that this FFmpeg does not know")

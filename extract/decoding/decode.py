@@ -103,7 +103,7 @@ def decode_video(
     """
     plan = _Plan(info, specs, allocate, thumbnails_every=thumbnails_every, shots=shots)
     failures: list[VideoError] = []
-    fallback_reason = "it did not survive the file" if "NVDEC" in excluded_decoders and is_in_use() else ""
+    fallback_reason = "it failed on the file" if "NVDEC" in excluded_decoders and is_in_use() else ""
     for backend in choose_backends(info, plan.sizes, excluded_decoders):
         try:
             yield DecodingStarted(backend)
@@ -203,14 +203,14 @@ def _decode_with(
         yield DecodingStarted(backend)
         decoding, num_absent = yield from _pass(backend, plan, heartbeat)
         if num_absent:
-            raise VideoError("unreadable", f"{backend} returns other frames each time that it reads the file")
+            raise VideoError("unreadable", f"{backend} returns different frames each time it reads the file")
     if num_damaged := max(num_damaged, decoding.num_damaged):
-        partial.append(f"{num_damaged:,} frames or packets are damaged, says the decoder")
+        partial.append(f"the decoder reports {num_damaged:,} damaged frames or packets")
     if backend in SILENT_BACKENDS:
-        partial.append(f"{backend} decoded it, which does not say what is damaged; no other decoder could")
+        partial.append(f"only {backend} could decode it, which does not report damage")
     notes = list(plan.info.notes)
     if plan.num_without_room:
-        notes.append(f"{plan.num_without_room:,} thumbnails are left out: the others have {MAX_DENSE_BYTES >> 20} MiB")
+        notes.append(f"{plan.num_without_room:,} thumbnails skipped: the others fill {MAX_DENSE_BYTES >> 20} MiB")
     yield DecodingFinished(
         decoder=version_of(backend),
         duration_seconds=plan.info.duration_seconds,

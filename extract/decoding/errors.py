@@ -11,7 +11,7 @@ after a process has tried all backends itself.
 """
 NOT_OF_THE_VIDEO = (*TRANSIENT, "missing", *RETRY_KINDS)
 """Kinds of failures that may be the machine's or the network's. With others, the file was read and found wanting."""
-LAST_WORDS = "; its last words: "
+LAST_WORDS = "; its last output: "
 """Separator in a message; the text after it was written by the decoder before it ended."""
 FAILURE_KINDS = (
     *TRANSIENT,

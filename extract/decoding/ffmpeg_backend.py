@@ -132,7 +132,7 @@ def program_files(program: Path) -> tuple[list[str], list[str]]:
     with program.open("rb") as file:
         header = file.read(64)
         if header[:5] != b"\x7fELF\x02":
-            raise OSError(f"{program} is no ELF file of 64 bits")
+            raise OSError(f"{program} is not a 64-bit ELF file")
         (headers_at,), (size, number) = struct.unpack_from("<Q", header, 32), struct.unpack_from("<HH", header, 54)
         file.seek(headers_at)
         parts = list(struct.iter_unpack("<IIQQQQQQ", file.read(number * size)))

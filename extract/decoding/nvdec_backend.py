@@ -134,7 +134,7 @@ def refusal_of(info: VideoInfo) -> str:
             f"its frames are {first.format.name if first else 'damaged'}; expected {' or '.join(sorted(PLAIN_FORMATS))}"
         )
     if upright_filters(first) not in TURNS:
-        return "it is mirrored, or turned by another angle than a right one"
+        return "it is mirrored, or rotated by an angle other than 90, 180 or 270 degrees"
     return "it is interlaced" if first.interlaced_frame else ""
 
 
@@ -161,7 +161,7 @@ def check_near(frames: Sequence[np.ndarray], frames_of_cpu: Sequence[np.ndarray]
         DecoderRejected: Their numbers or shapes differ, or a frame differs by more than ``MAX_DIFFERENCE``.
     """
     if [frame.shape for frame in frames] != [frame.shape for frame in frames_of_cpu]:
-        raise DecoderRejected("its first frames have other sizes than on the CPU, or are others")
+        raise DecoderRejected("its first frames differ in number or size from the CPU's")
     for frame, expected in zip(frames, frames_of_cpu, strict=True):
         difference = np.abs(frame.astype(np.int16) - expected).mean()
         if difference > MAX_DIFFERENCE:

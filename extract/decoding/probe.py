@@ -273,7 +273,7 @@ def _notes(
     if is_whole and _states_pauses(packets, containers) and (words := pause(frames.times, packets.time_base)):
         yield f"{words}; the frame before is shown for as long"
     if name := HDR.get(int(chosen.codec_context.color_trc)):
-        yield f"its colours are HDR ({name}); they are taken as they are, as published programs do"
+        yield f"its colours are HDR ({name}); they are not converted, as in published programs"
 
 
 def _come_in_order(path: Path) -> bool:
@@ -320,7 +320,7 @@ def _missing_frames(
     if declared_frames > num_packets and is_stated and not _repeats_frames(packets, containers):
         if "mp4" in containers and edits_leave_out(path) and len(packets.stream.index_entries) <= num_packets:
             return ""
-        return f"{num_packets:,} of the {declared_frames:,} frames that it should have are in it"
+        return f"it has {num_packets:,} of its {declared_frames:,} declared frames"
     if declared_frames or not container.duration or packets.first_of_parts:  # from its first time to its last
         return ""
     start, declared = (container.start_time or 0) / av.time_base, container.duration / av.time_base
@@ -331,7 +331,7 @@ def _missing_frames(
     reached = packets.reached_seconds - start
     if not ends_early(reached, declared, longest_step(frames.times) * float(packets.time_base)):
         return ""
-    return f"it ends at {reached:.2f} s of the {declared:.2f} that it should have"
+    return f"it ends at {reached:.2f} s of its declared {declared:.2f} s"
 
 
 def _repeats_frames(packets: _Packets, containers: frozenset[str]) -> bool:

@@ -67,7 +67,7 @@ class ConfinedChild:
     def refused(self, error: InvalidMessage) -> VideoError:
         """Kill the child, which is no longer believed; return the error that replaces its answer."""
         self.kill()
-        return VideoError("crashed", f"its {self.called} answered what no {self.called} answers ({error})")
+        return VideoError("crashed", f"its {self.called} sent an invalid answer ({error})")
 
     def receive_bytes(self, max_bytes: int = MAX_ANSWER_BYTES) -> bytes:
         """Return the bytes that an answer announced.
@@ -87,7 +87,7 @@ class ConfinedChild:
             return self._read(num_bytes, now + self.silence_seconds)
         except (TimeoutError, BlockingIOError):
             self.kill()
-            reason = f"sent nothing whole for {self.silence_seconds:.0f} s, or was at work for a day"
+            reason = f"sent no complete answer for {self.silence_seconds:.0f} s, or ran for a day"
             raise VideoError("timeout", f"its {self.called} {reason}") from None
         except (EOFError, ConnectionError):
             raise self._cause_of_end() from None
@@ -113,7 +113,9 @@ class ConfinedChild:
         words = " ".join(self._link.take_output()[-2000:].decode(errors="replace").split())[-200:]
         last_words = f"{LAST_WORDS}{words}" if words else ""
         if code == -SIGXCPU:
-            return VideoError("timeout", f"its {self.called} took more processor time than a video may{last_words}")
+            return VideoError(
+                "timeout", f"its {self.called} used more processor time than the limit for a video{last_words}"
+            )
         if code == -SIGKILL:
             reason = f"the system killed its {self.called}, as it does when memory runs out"
             return VideoError("out_of_memory", f"{reason}{last_words}")

@@ -83,12 +83,14 @@ def environment(given: Mapping[str, str]) -> dict[str, str]:
 def missing_protections() -> tuple[str, ...]:
     """Return the protections that this system lacks, each with what a decoder could do without it."""
     if not IS_LINUX:
-        return ("no sandbox for them: a video that takes over its decoder could do what you can do",)
+        return ("no sandbox for them: a video that takes over its decoder could do everything that you can",)
     lacking = []
     if not _has_seccomp():
         lacking.append("no seccomp filter: it could reach the network and start programs")
     if not _landlock_version():
-        lacking.append("no Landlock: it could read what you can read" + ("" if _has_seccomp() else ", and write there"))
+        lacking.append(
+            "no Landlock: it could read everything that you can" + ("" if _has_seccomp() else ", and write there")
+        )
     return tuple(lacking)
 
 

@@ -70,7 +70,7 @@ def sound_stream(container: InputContainer) -> AudioStream:
         VideoError: There is none, or its format is unknown.
     """
     if not container.streams.audio:
-        raise VideoError("no_sound", "there is no sound stream in it")
+        raise VideoError("no_sound", "it has no sound stream")
     stream = container.streams.audio[0]
     if context_of(stream) is None:
         raise VideoError("unreadable", "its sound is in a format that this FFmpeg does not know")
@@ -300,7 +300,7 @@ def _signal(
         if seconds is None and (missing := _missing(path, container, stream, signal.end / RATE, heartbeat)):
             partial.append(missing)
         if progress.num_damaged:
-            partial.append(f"{progress.num_damaged:,} packets of its sound are damaged, says the decoder")
+            partial.append(f"the decoder reports {progress.num_damaged:,} damaged packets of its sound")
         yield _End(signal.end / RATE, "; ".join(partial))
 
 
@@ -344,4 +344,4 @@ def _missing(
                 return ""
         except VideoError:
             pass
-    return f"its sound ends at {end_seconds:.2f} s of the {declared:.2f} that it should have"
+    return f"its sound ends at {end_seconds:.2f} s of its declared {declared:.2f} s"

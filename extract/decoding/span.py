@@ -25,7 +25,7 @@ from .probe import VideoInfo, probe_video
 from .single_frame import ENTERED_CONTAINERS, OpenVideo, Start
 from .webm_clip import SEEK_BACK_SECONDS
 
-NOT_COPIED = "it has no key frame before, or no packets, that can be copied into another file; ask for an exact clip"
+NOT_COPIED = "it has no earlier key frame, or no packets, that can be copied to another file; request an exact clip"
 UNTIMED_CONTAINERS = {
     "avi",
     "h264",

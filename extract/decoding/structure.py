@@ -61,7 +61,7 @@ def structure_damage(path: Path, containers: frozenset[str], heartbeat: Callable
 
 def _must_fit(end: int, num_bytes: int, what: str) -> None:
     if end > num_bytes:
-        raise _Broken(f"{what} should go to byte {end:,}, and the file ends at {num_bytes:,}")
+        raise _Broken(f"{what} should end at byte {end:,}, but the file ends at {num_bytes:,}")
 
 
 # Matroska and WebM
@@ -135,7 +135,7 @@ def _check_crc(file: BinaryIO, content: int, end: int) -> None:
     file.seek(first[2])
     expected = int.from_bytes(file.read(4), "little")
     if zlib.crc32(file.read(end - first[2] - 4)) != expected:
-        raise _Broken(f"bytes {content:,} to {end:,} do not have their checksum")
+        raise _Broken(f"bytes {content:,} to {end:,} do not match their checksum")
 
 
 # MP4 and QuickTime

@@ -131,7 +131,7 @@ def open_decoder(info: VideoInfo, device: str = "cpu") -> "VideoDecoder":
         raise DecoderRejected(f"torchcodec finds {len(decoder)} frames, the packets are {len(info.pts)}")
     first = first_frame(info.path)
     if first is not None and upright_filters(first) and not decoder.metadata.rotation:
-        raise DecoderRejected("its frames state a turn that the file does not, which torchcodec does not know")
+        raise DecoderRejected("its frames state a rotation that its container does not, which torchcodec ignores")
     return decoder
 
 

@@ -122,7 +122,7 @@ def _video_packets(
         upright.pts, upright.time_base = max(round((seconds - start_seconds) / TICK), 0), TICK
         yield from encoded.encode(upright)
     if math.isinf(last):
-        raise VideoError("no_video", "there is no frame between these times")
+        raise VideoError("no_video", "it has no frame between these times")
     yield from encoded.encode(None)
 
 

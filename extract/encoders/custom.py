@@ -42,7 +42,7 @@ class CustomEncoder:
 
     def __post_init__(self) -> None:
         if self.weights is not None and not self.weights.is_file():
-            raise UserError(f"weights {self.weights}: no such file")
+            raise UserError(f"weights {self.weights}: no such file; expected the weights of your network")
 
     @property
     def text(self) -> str:
@@ -102,18 +102,18 @@ def read_custom_encoder(text: str) -> CustomEncoder:
     name, _, weights = text.removeprefix(OWN).partition("|")
     path = Path(name).absolute()
     if not path.is_file():
-        raise UserError(f"features {name}: no such file; expected a profile of your own, or a name")
+        raise UserError(f"features {name}: no such file; expected your own profile, or a name")
     values = _read(path)
     module, _, function = str(values.pop("network", "")).partition(":")
     if not module or not function.isidentifier():
-        raise UserError(f"{path}: field 'network' is missing or has another form; expected MODULE:FUNCTION")
+        raise UserError(f"{path}: field 'network' is missing or not valid; expected MODULE:FUNCTION")
     profile = profile_in(values, path)
     try:
         check_extractable(profile)
     except ValueError as error:
         raise UserError(f"{path}: {one_line(str(error))}") from None
     if profile.is_frames or profile.is_shots:
-        raise UserError(f"{path}: field 'layer' is {profile.layer!r}, which no network computes; expected its layer")
+        raise UserError(f"{path}: field 'layer' is {profile.layer!r}, which is not a network's layer; expected one")
     return CustomEncoder(path, profile, module, function, Path(weights) if weights else None)
 
 
@@ -128,5 +128,5 @@ def _read(path: Path) -> dict[str, Any]:
 
         content = path.read_bytes()
         if len(content) > MAX_FILE_BYTES:
-            raise ValueError(f"{len(content):,} bytes")
+            raise ValueError(f"{len(content):,} bytes; expected at most {MAX_FILE_BYTES:,}")
         return tomllib.loads(content.decode())

@@ -146,7 +146,10 @@ class HubEncoder:
             name = HubName(where, revision or None, pooling, fps, is_whole=profile.fps is None)
             if name.store == profile.name:
                 return cls(name, ModelFiles(place, model, revision))
-        raise UserError(f"weights {place}: not the folder of {profile.weights}, which made the features {profile.name}")
+        raise UserError(
+            f"weights {place}: another model; expected the folder of {profile.weights}, which made the features "
+            f"{profile.name}"
+        )
 
     @cached_property
     def profile(self) -> Profile:
@@ -192,7 +195,7 @@ class HubEncoder:
     def _frames_of(self, profile: Profile) -> Profile:
         """Return the profile of the model's frames. Raises ``UserError`` if bytes do not hold them."""
         if profile.side_px is None:
-            problem = f"{self.files.model} takes frames of any size, which no store holds"
+            problem = f"{self.files.model} takes frames of any size, which a store cannot hold"
         elif not Kernel.of(profile.resize).is_rounded:
             problem = f"{self.files.model} does not round its frames to bytes"
         else:
@@ -231,7 +234,7 @@ class HubEncoder:
             missing = [key for key in missing if not key.startswith("pooler")]
         if missing:
             raise UserError(
-                f"features {self.name.text}: its file has no weights for {len(missing)} parts of the model "
+                f"features {self.name.text}: its file lacks the weights of {len(missing)} parts of the model "
                 f"({', '.join(missing[:2])}); if they only pool, add :mean or :first to its name"
             )
         network = self._network(model, config).eval().requires_grad_(False)
@@ -264,15 +267,15 @@ class HubEncoder:
     def _fps(self, num_frames: int | None) -> float | None:
         if self.name.is_whole:
             if num_frames is None:
-                raise UserError(f"features {self.name.text}: it sees 1 frame at once; omit :whole")
+                raise UserError(f"features {self.name.text}: it takes one frame at a time; omit :whole")
             return None
         if self.name.fps is not None:
             return self.name.fps
         if num_frames is None:
             return IMAGE_FPS
         raise UserError(
-            f"features {self.name.text}: it sees {num_frames} frames at once, and its configuration does not say how "
-            f"many of a second; add that to its name, such as {self.name.text}:8fps, or :whole to spread them over the "
+            f"features {self.name.text}: it takes {num_frames} frames at a time, and its configuration states no "
+            f"frame rate; add one to its name, such as {self.name.text}:8fps, or :whole to spread the frames over the "
             "whole video"
         )
 
@@ -287,7 +290,7 @@ class HubEncoder:
             todo = install_command(*EXTRAS["timm"])
             raise UserError(f"features {self.name.text}: timm is not installed; install it with: {todo}")
         if kind not in CONFIG_MAPPING or ("auto_map" in about and CONFIG_MAPPING[kind] not in MODEL_MAPPING):
-            own_code = "it has code of its own, which is not run" if "auto_map" in about else "its type is not known"
+            own_code = "it needs its own code, which is never run" if "auto_map" in about else "its type is not known"
             raise UserError(
                 f"features {self.name.text}: {own_code} (model_type {kind!r}, transformers {__version__}); expected a "
                 "model that transformers itself has"

@@ -64,7 +64,7 @@ class HubTextTower:
         together = self._vectors(["a", "a few words that are more"], padding=True)[:1]
         alone = self._vectors(["a"])
         if (nn.functional.normalize(alone, dim=-1) - nn.functional.normalize(together, dim=-1)).abs().max() > APART:
-            raise NoTextRule("its vectors of texts depend on padding, and no rule says how long texts are padded")
+            raise NoTextRule("its text vectors depend on padding, and its padded length is not known")
 
     def is_cut(self, text: str) -> bool:
         """Return whether the tower reads only the beginning of a text."""
@@ -88,7 +88,7 @@ def load_hub_text_tower(profile: Profile, used: Weights, place: Path) -> HubText
     if (sha256 := files.sha256()) != used.sha256:
         raise UserError(
             f"weights {place}: SHA-256 {sha256[:16]}..., but the store was made with {used.name}, "
-            f"{used.sha256[:16]}...; pass --weights with the folder of those"
+            f"{used.sha256[:16]}...; pass --weights with the folder of that model"
         )
     try:
         processor = load_text_processor(files)
@@ -104,7 +104,7 @@ def load_hub_text_tower(profile: Profile, used: Weights, place: Path) -> HubText
     except NoTextRule as error:
         raise NoTextRule(f"features {profile.name}: {profile.model}: {error}") from None
     except LOAD_ERRORS as error:
-        words = f"features {profile.name}: {profile.model} reads no texts from {place} ({reason_of(error)})"
+        words = f"features {profile.name}: {profile.model} cannot encode texts with {place} ({reason_of(error)})"
         raise UserError(words) from None
     return tower
 

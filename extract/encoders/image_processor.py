@@ -76,7 +76,7 @@ def preprocessing_of(processor: Any, processed: Callable[[np.ndarray], np.ndarra
     except (ValueError, TypeError, KeyError, IndexError, RuntimeError, AttributeError) as error:
         raise ValueError(f"{name} makes no image of a frame ({reason_of(error)})") from None
     if any(pixels.ndim != 3 or len(pixels) != 3 for pixels in expected):
-        raise ValueError(f"{name} makes {list(expected[0].shape)} of a frame, not a image [3, height, width]")
+        raise ValueError(f"{name} makes {list(expected[0].shape)} of a frame, expected an image [3, height, width]")
     nearest = np.inf
     for preprocessing in declared_preprocessings(processor):
         ours = [preprocessing.of(frame) for frame in frames]
@@ -87,7 +87,7 @@ def preprocessing_of(processor: Any, processed: Callable[[np.ndarray], np.ndarra
             return preprocessing
         nearest = min(nearest, difference)
     found = "other sizes" if nearest == np.inf else f"pixels that differ by up to {nearest:.3g}"
-    raise ValueError(f"{name} makes {found} than resizing, cropping and normalising as it states would")
+    raise ValueError(f"{name} makes {found}, compared with the resizing, cropping and normalising that it states")
 
 
 def declared_preprocessings(processor: Any) -> Iterator[Preprocessing]:

@@ -151,10 +151,13 @@ def rename_clip(
     views: dict[str, Tensor] = {}
     for name, value in state.items():
         if not value.is_floating_point() or value.layout != torch.strided or value.device.type != "cpu":
-            raise UserError(f"{checkpoint}: {one_line(name)[:100]} is no array of floating-point numbers")
+            raise UserError(
+                f"{checkpoint}: {one_line(name)[:100]} is not an array of floating-point numbers; "
+                "expected a checkpoint of CLIP"
+            )
         renamed = _renamed(name, value)
         if not renamed:
-            raise UserError(f"{checkpoint}: {one_line(name)[:100]} is no entry of OpenAI's CLIP; expected no others")
+            raise UserError(f"{checkpoint}: {one_line(name)[:100]} is not an entry of OpenAI's CLIP; remove it")
         views |= renamed
     if wrong := shape_difference(expected, {name: tuple(value.shape) for name, value in views.items()}):
         raise ValueError(wrong)
@@ -163,7 +166,7 @@ def rename_clip(
     }
     for name, value in weights.items():
         if not bool(torch.isfinite(value).all()):
-            raise UserError(f"{checkpoint}: {name} has values that are no finite numbers in float32")
+            raise UserError(f"{checkpoint}: {name} has values that are not finite in float32; expected finite values")
     return weights
 
 
@@ -188,7 +191,7 @@ def _renamed(name: str, value: Tensor) -> dict[str, Tensor]:
 def _expected_shapes(like: Path) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the weights of the CLIP in a folder, which OpenAI's code must be able to compute."""
     path = like / CONFIG_FILE
-    with refuse_unreadable(path, "not the configuration of a CLIP as OpenAI's code has it"):
+    with refuse_unreadable(path, "not the configuration of a CLIP that OpenAI's code can run"):
         config = read_config(ModelFiles(like, like.name, ""))
         if config.model_type != "clip":
             raise ValueError(f"its model_type is {config.model_type!r}, expected 'clip'")
@@ -205,7 +208,7 @@ def _check_tower(tower: Any) -> None:
         raise ValueError(f"its hidden_act is {tower.hidden_act!r}, expected 'quick_gelu'")
     if tower.num_attention_heads * HEAD_WIDTH != tower.hidden_size:
         heads = f"{tower.num_attention_heads} heads for {tower.hidden_size} values"
-        raise ValueError(f"it has {heads}, expected one for each {HEAD_WIDTH}")
+        raise ValueError(f"it has {heads}, expected one head for each {HEAD_WIDTH} values")
 
 
 def _files_to_copy(like: Path) -> dict[str, bytes]:
@@ -227,7 +230,7 @@ def _files_to_copy(like: Path) -> dict[str, bytes]:
 
 def _refuse_torchscript(checkpoint: Path) -> None:
     if not checkpoint.is_file():
-        raise UserError(f"weights {checkpoint}: no such file")
+        raise UserError(f"weights {checkpoint}: no such file; expected a checkpoint of CLIP")
     check_regular(checkpoint)
     if not zipfile.is_zipfile(checkpoint):
         return
@@ -236,6 +239,6 @@ def _refuse_torchscript(checkpoint: Path) -> None:
         is_script = any(name.endswith("/constants.pkl") for name in file.namelist())
     if is_script:
         raise UserError(
-            f"{checkpoint}: a TorchScript archive, which holds code, and is not run here; if you trust it, write its "
+            f"{checkpoint}: a TorchScript archive, which holds code and is never run here; if you trust it, save its "
             "tensors: torch.save(torch.jit.load(FILE, map_location='cpu').state_dict(), 'clip.pt')"
         )

@@ -56,8 +56,8 @@ def check_extractable(profile: Profile) -> None:
             "tail": (profile.tail in tails, " or ".join(map(repr, tails))),
             "precision": (profile.precision in PRECISIONS, " or ".join(PRECISIONS)),
             "decoding": (profile.decoding in DECODINGS, " or ".join(DECODINGS)),
-            "layer": (not profile.is_shots, "another: only the profile of shots has this one"),
-            "unknown": (not profile.unknown, "no fact that is unknown"),
+            "layer": (not profile.is_shots, "another layer: only the profile 'shots' has this one"),
+            "unknown": (not profile.unknown, "no unknown facts"),
         }
         wrong = [
             f"{name} is {getattr(profile, name)!r}, expected {expected}"
@@ -65,4 +65,4 @@ def check_extractable(profile: Profile) -> None:
             if not right
         ]
     if wrong:
-        raise ValueError(f"profile {profile.name!r} cannot be extracted with: {'; '.join(wrong)}")
+        raise ValueError(f"profile {profile.name!r} cannot be used for extraction: {'; '.join(wrong)}")

@@ -42,7 +42,7 @@ MAX_TIMES_LARGER, FREE_VALUES = 16, 1 << 22
 """Limits of a model of two towers: this many times the parameters of its tuned tower, plus some millions. The largest
 published text towers have ten times those of their image towers.
 """
-DAMAGED = "not as a training writes it"
+DAMAGED = "not a network that vlalign-train saved"
 
 
 def run_of(weights: str | Path) -> Path | None:
@@ -105,7 +105,7 @@ class SavedTower:
             profile, weights, pooling = about["profile"], about["weights"], about["pooling"]
             faults = Profile.faults(profile) if isinstance(profile, dict) else ["expected an object"]
             if faults:
-                raise ValueError(f"its profile is none: {'; '.join(faults)[:200]}")
+                raise ValueError(f"its profile is not valid: {'; '.join(faults)[:200]}")
             if not isinstance(weights, dict) or not all(isinstance(weights.get(n), str) for n in ("name", "sha256")):
                 raise ValueError("its weights have no name and SHA-256")
             if pooling is not None and pooling not in POOLINGS:
@@ -113,11 +113,11 @@ class SavedTower:
             made = Profile.from_json(json.dumps(profile))
             check_extractable(made)
             if not is_of_hub(made) and (made.name not in MODELS or made != PROFILES[made.name]):
-                raise ValueError(f"its profile {made.name!r} is none of this version's with a network")
+                raise ValueError(f"this version has no network for its profile {made.name!r}")
         used = Weights(name=weights["name"], sha256=weights["sha256"])
         for name in COPIED:
             if (folder / name).is_symlink():  # the target of the link would become part of an exported run
-                raise UserError(f"{folder / name}: a link; expected a file, as a training writes it")
+                raise UserError(f"{folder / name}: a link; expected a file")
         return cls.of(made, used, pooling, folder)
 
     def new_network(self, folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> Network:

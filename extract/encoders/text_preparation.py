@@ -82,7 +82,7 @@ def text_recipe(config: Any, tokenizer: Any) -> TextRecipe:
     kind = config.model_type
     if kind not in (*BY_PIPELINE, *BY_PROCESSOR):
         raise NoTextRule(
-            f"no rule says how texts are prepared for models of type {kind!r}; search by captions or examples, or "
+            f"the preparation of texts is not known for models of type {kind!r}; search by captions or examples, or "
             "extract with another encoder, such as siglip2"
         )
     if not kind.startswith("siglip"):

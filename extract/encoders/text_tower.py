@@ -96,24 +96,25 @@ def load_text_tower(profile: Profile, used: Weights, weights: Path | None = None
     """
     if not has_text_tower(profile):
         raise UserError(
-            f"features {profile.name}: {profile.model} reads no texts; search with a run that was trained on them, or "
-            f"extract {' or '.join((*WITH_TEXT_TOWER, 'siglip2'))}"
+            f"features {profile.name}: {profile.model} has no text tower; search with a run that was trained on them, "
+            f"or extract {' or '.join((*WITH_TEXT_TOWER, 'siglip2'))}"
         )
     if used.is_random:
         raise UserError(
-            f"features {profile.name}: made with weights {used.name}, which no text tower belongs to; extract them "
+            f"features {profile.name}: made with weights {used.name}, which have no text tower; extract them "
             "with trained weights, or search with a run"
         )
     if not used.sha256:
         raise UserError(
-            f"features {profile.name}: imported without the SHA-256 of their weights, so it is not known which model "
-            "reads texts for them; extract them, import them with that SHA-256 (import_features, weights), or search "
+            f"features {profile.name}: imported without the SHA-256 of their weights, so their text tower is not "
+            "known; extract them, import them with that SHA-256 (import_features, weights), or search "
             "with a run that was trained on them"
         )
     place = weights or find_weights(profile, used)
     if (run := run_of(place) or run_of(place.parent)) is not None:
         raise NoTextRule(
-            f"weights {place}: tuned by a run, with texts of its own; search with it: vlalign-search {run.name} TEXT"
+            f"weights {place}: tuned by a run, which has its own text encoder; search with that run: "
+            f"vlalign-search {run.name} TEXT"
         )
     if is_shared_with_texts(profile):
         from .hub_text import load_hub_text_tower  # transformers takes seconds to import
@@ -126,7 +127,7 @@ def load_text_tower(profile: Profile, used: Weights, weights: Path | None = None
     if (sha256 := sha256_of(tensors)) != used.sha256:
         raise UserError(
             f"weights {tensors}: SHA-256 {sha256[:16]}..., but the store was made with {used.name}, "
-            f"{used.sha256[:16] or 'of unknown SHA-256'}...; pass --weights with the file or folder of those"
+            f"{used.sha256[:16] or 'of unknown SHA-256'}...; pass --weights with the file or folder of that model"
         )
     sizes = _read_sizes(place / CONFIG_FILE) if place.is_dir() else ClipTextSizes()
     return ClipTextTower(_read_network(tensors, sizes), _read_tokenizer(place, sizes.vocab_size), place)
@@ -154,7 +155,7 @@ def _read_network(path: Path, sizes: ClipTextSizes) -> ClipText:
         for name, expected in network.state_dict().items():
             there = tuple(state[name].shape) if name in state else "nothing"
             if there != tuple(expected.shape):
-                raise ValueError(f"{name}: expected {tuple(expected.shape)}, there is {there}")
+                raise ValueError(f"{name}: expected {tuple(expected.shape)}, found {there}")
         network.load_state_dict({name: value.float() for name, value in state.items()}, assign=True)
     return network.eval().requires_grad_(False)
 

@@ -46,11 +46,11 @@ def find_weights(profile: Profile, used: Weights) -> Path:
             moved_from = about["place"]
     which = f"weights {used.name}, which made the features {profile.name}"
     if is_of_hub(profile):
-        problem = f"{moved_from} is gone" if moved_from else "no extraction on this machine used them"
+        problem = f"{moved_from} no longer exists" if moved_from else "no extraction on this machine used them"
         raise UserError(f"{which}: {problem}; pass --weights with the folder of the model, once")
     if (cached := cache_folder("weights") / profile.weights).is_file():
         return cached
-    problem = f"{moved_from} is gone" if moved_from else "no extraction on this machine used them"
+    problem = f"{moved_from} no longer exists" if moved_from else "no extraction on this machine used them"
     raise UserError(f"{which}: not in {cached.parent}, and {problem}; pass --weights with their file or folder, once")
 
 

@@ -112,12 +112,14 @@ class CustomNetwork(Network):
         features = self.network(x)
         if not isinstance(features, Tensor) or features.shape != (len(x), self._dimension):
             given = list(features.shape) if isinstance(features, Tensor) else type(features).__name__
-            raise UserError(f"{self._where} gives {given}; expected [{len(x)}, {self._dimension}] for {list(x.shape)}")
+            raise UserError(
+                f"{self._where} returns {given}; expected [{len(x)}, {self._dimension}] for {list(x.shape)}"
+            )
         return features.float()
 
 
 def custom_network(made: object, dimension: int, where: str) -> CustomNetwork:
     """Wrap the return value of the user's function as a network. Raises ``UserError`` if it is not one."""
     if not isinstance(made, nn.Module):
-        raise UserError(f"{where} gives a {type(made).__name__}; expected a torch.nn.Module")
+        raise UserError(f"{where} returns a {type(made).__name__}; expected a torch.nn.Module")
     return CustomNetwork(made, dimension, where).eval().requires_grad_(False)

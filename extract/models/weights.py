@@ -60,8 +60,7 @@ def published_weights(name: str) -> Path:
     raise UserError(
         f"weights {name}: not in {path.parent}, and could not be downloaded "
         f"({'; '.join(reasons) or 'no address is known'}); "
-        f"put the file there (from {published.page}), pass it as --weights FILE, or pass --weights random to try "
-        "things out"
+        f"put the file there (from {published.page}), pass it as --weights FILE, or try with --weights random"
     )
 
 
@@ -70,7 +69,7 @@ def _complaint(path: Path, name: str, published: PublishedFile) -> str | None:
 
     The hash of the first file of a name is recorded; another file of that name is refused from then on.
     """
-    again = f"get it from {published.page}, or pass the one you have as --weights FILE"
+    again = f"get it from {published.page}, or pass your own as --weights FILE"
     if published.size_bytes is not None and (size := path.stat().st_size) != published.size_bytes:
         return f"has {size:,} bytes instead of {published.size_bytes:,}; {again}"
     with path.open("rb") as file:
@@ -87,12 +86,11 @@ def _complaint(path: Path, name: str, published: PublishedFile) -> str | None:
             write_json(pins_file, pins | {name: sha256})
             if not published.sha256:
                 say(
-                    f"note: nobody states the SHA-256 of {name}; this file's, first seen now, is {sha256}"
-                    f"{_hint_of(name, sha256)}: compare it if you can, another file of this name will be refused "
-                    f"({pins_file})"
+                    f"note: {name}: no SHA-256 is published; this file has {sha256}{_hint_of(name, sha256)}; compare "
+                    f"it if you can; other files of this name will be refused ({pins_file})"
                 )
         except PermissionError:
-            say(f"note: {pins_file} cannot be written, so another {name} would not be noticed")
+            say(f"note: {pins_file}: not writable, so a changed {name} would not be noticed")
     elif pins[name] != sha256:
         return (
             f"its SHA-256 is {sha256}, but the first file of this name had {pins[name]}; put that one back, or, if "
@@ -120,10 +118,10 @@ def _download(url: str, path: Path, published: PublishedFile) -> None:
         _receive_all(url, partial, path.name)
         if complaint := _complaint(partial, path.name, published):
             remove_file(partial)
-            raise ValueError(f"removed what was downloaded: {complaint}")
+            raise ValueError(f"download removed: {complaint}")
         move(partial, path)
         if published.sha256:
-            say(f"{path.name}: its SHA-256 is the published one")
+            say(f"{path.name}: its SHA-256 matches the published one")
 
 
 def _receive_all(url: str, partial: Path, what: str) -> None:
@@ -138,7 +136,7 @@ def _receive_all(url: str, partial: Path, what: str) -> None:
         except (OSError, http.client.HTTPException):
             if _size_bytes(partial) <= had:
                 raise
-            say(f"{what}: cut after {_size_bytes(partial):,} bytes; resuming there")
+            say(f"{what}: interrupted after {_size_bytes(partial):,} bytes; resuming")
 
 
 def _size_bytes(path: Path) -> int:
@@ -187,7 +185,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
     except (*READ_ERRORS, pickle.UnpicklingError, struct.error, zlib.error, ImportError, AssertionError) as error:
         reason = reason_of(error)
         if "weights only" in reason.lower() or "weights_only" in reason:  # torch's own advice is to execute the file
-            reason = "it is damaged, or has more than tensors, and nothing in it is run"
+            reason = "it is damaged, or has more than tensors; no code in it is run"
         raise UserError(f"weights {path}: not a PyTorch checkpoint ({reason})") from None
     for name in STATE_KEYS:
         if isinstance(content, dict) and isinstance(content.get(name), dict):
@@ -215,14 +213,14 @@ def load_published(model: Network, path: Path) -> Weights:
     """
     given, path = path, path / TENSORS_FILE if path.is_dir() else path
     if not path.is_file():
-        raise UserError(f"weights {path}: no such file")
+        raise UserError(f"weights {path}: no such file; expected the model's file or folder")
     state = {name: value for name, value in read_state(path).items() if not name.startswith(model.ignored_entries)}
     expected = {name: value.shape for name, value in model.state_dict().items()}
     if model.classifier and (weight := state.get(f"{model.classifier}.weight")) is not None:
         for name in (f"{model.classifier}.weight", f"{model.classifier}.bias"):
             expected[name] = torch.Size((*weight.shape[:1], *expected[name][1:]))
     if complaints := _differences(state, expected):
-        raise UserError(f"weights {path}: not those of this model; entries {'; '.join(complaints)}")
+        raise UserError(f"weights {path}: expected weights of this model; entries {'; '.join(complaints)}")
     if model.classifier:
         num_classes, width = expected[f"{model.classifier}.weight"]
         setattr(model, model.classifier, nn.Linear(width, num_classes).requires_grad_(False))

@@ -86,7 +86,7 @@ class TextReader:
             raise VideoError("crashed", f"the process that reads its text ended with {how}") from None
         except (ValueError, TypeError, RecursionError):
             self.close()
-            raise VideoError("crashed", "the process that reads its text answered what it never answers") from None
+            raise VideoError("crashed", "the process that reads its text sent an invalid answer") from None
 
     def close(self) -> None:
         """End the process."""

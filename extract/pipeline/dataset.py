@@ -190,7 +190,7 @@ def _report_frames(extraction: Extraction) -> None:
 
     for name, weights in extraction.weights.items():
         if name in FRAME_PROFILES or (is_hub_name(weights) and read_hub_name(weights).is_frames):
-            say(f"note: {frames_size(profile_of(name, weights))}; --plan says how much in all")
+            say(f"note: {frames_size(profile_of(name, weights))}; --plan prints the total")
 
 
 def _link_stores(settings: ExtractionSettings, address: str, *, dry_run: bool) -> None:
@@ -201,7 +201,7 @@ def _link_stores(settings: ExtractionSettings, address: str, *, dry_run: bool) -
             link_store(folder, url)
         elif remote_store(folder) is None:
             say(
-                f"note: {folder} is not linked to {url} yet; features that are already there are planned again "
+                f"note: {folder} is not linked to {url} yet; features there are planned again; link it first "
                 "(vlalign-store link)"
             )
 
@@ -239,12 +239,12 @@ def _report_failed(pending: PendingWork, videos: Sequence[VideoRecord]) -> None:
     if unreached:
         kinds = ", ".join(f"{kind} {count:,}" for kind, count in unreached.most_common())
         say(
-            f"{number_of(unreached.total(), 'videos')} could not be reached ({kinds}); {where[True]} says why; run the "
-            "same command again"
+            f"{number_of(unreached.total(), 'videos')} could not be reached ({kinds}; see {where[True]}); run the same "
+            "command again"
         )
     if num_failed:
-        todo = "vlalign-extract --retry-failed tries again"
-        say(f"{number_of(num_failed, 'videos')} failed; {where[False]} says why; {todo}")
+        todo = "vlalign-extract --retry-failed tries them again"
+        say(f"{number_of(num_failed, 'videos')} failed (see {where[False]}); {todo}")
 
 
 def summarize(extraction: Extraction) -> ExtractionResult:
@@ -252,7 +252,7 @@ def summarize(extraction: Extraction) -> ExtractionResult:
     pending, videos = extraction.pending, extraction.videos
     failed = {video.video_id for video in videos if any(video.video_id in pending.failures[name] for name in names)}
     num_complete = len(videos) - len(failed)
-    say(f"{dataset.path}: features {','.join(names)} of {num_complete:,} of {len(videos):,} videos are there")
+    say(f"{dataset.path}: {num_complete:,} of {len(videos):,} videos have features {','.join(names)}")
     stores = list((PendingWork(dataset, names) if extraction.tasks else pending).stores.values())
     partial = {
         video.video_id
@@ -261,7 +261,10 @@ def summarize(extraction: Extraction) -> ExtractionResult:
         if video.video_id in store and store.partial(video.video_id)
     }
     if partial:
-        say(f"{number_of(len(partial), 'videos')} partial or damaged; the stores say what is missing")
+        say(
+            f"{number_of(len(partial), 'videos')} partial or damaged; the stores list the missing parts "
+            "(vlalign-store ls)"
+        )
     _report_failed(pending, videos)
     num_accepted = sum(_is_accepted(extraction, video_id) for video_id in failed)
     num_accepted += len(partial) if extraction.settings.accepts(PARTIAL) else 0

@@ -328,8 +328,8 @@ class Dispatch:
         if not link.problem:
             link.opened, link.num_checks = now, 0
             self._say(
-                f"note: {self.place_names[place]} cannot be read{_on(machine)} ({problem}); its videos wait; it is "
-                f"tried again, for {_minutes(PATIENCE_SECONDS)} or until all else is done"
+                f"note: {self.place_names[place]} cannot be read{_on(machine)} ({problem}); its videos wait; it "
+                f"is tried again for {_minutes(PATIENCE_SECONDS)}, or until all other videos are done"
             )
         link.problem, link.num_checks = problem, link.num_checks + 1
         link.next_check = now + min(FIRST_PAUSE_SECONDS * 2 ** min(link.num_checks - 1, 10), MAX_PAUSE_SECONDS)
@@ -354,7 +354,7 @@ class Dispatch:
         """Give a machine no more videos."""
         if machine not in self.excluded:
             self.excluded[machine] = reason
-            self._say(f"warning: machine {machine} is not used any more: {reason}; its videos go to other machines")
+            self._say(f"warning: machine {machine} is no longer used: {reason}; its videos go to other machines")
 
     def give_up_places(self, machines: Sequence[str]) -> None:
         """Give up places that no machine has been able to read for long, once no other video is left."""
@@ -389,7 +389,7 @@ class Dispatch:
         if self.given_up:
             whys = "; ".join(f"{place}: {problem}" for place, problem in self.given_up.items())
             raise Unfinished(
-                f"{whys}; {number_of(self.scheduler.num_abandoned, 'videos')} are left, none counts as failed; "
+                f"{whys}; {number_of(self.scheduler.num_abandoned, 'videos')} are left, which do not count as failed; "
                 "run the same command again once it can be read"
             )
 

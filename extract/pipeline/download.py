@@ -159,7 +159,9 @@ class Fetcher:
                     "TMPDIR set to a folder that is not cleaned up"
                 ) from None
             if disk_is_full(failed.error):
-                raise OSError(f"{folder}: no room there for {without_secrets(url)}; make room, or set TMPDIR") from None
+                raise OSError(
+                    f"{folder}: disk full: no room for {without_secrets(url)}; free some space, or set TMPDIR"
+                ) from None
             failure = _failure(url, failed)
         local.unlink(missing_ok=True)
         with self._room:
@@ -181,10 +183,10 @@ class Fetcher:
         files.get_file(path, str(local), callback=_EachPiece(partial(self._check_limits, size)), **options)
         received = local.stat().st_size
         if size not in (None, received):
-            raise OSError(f"{received:,} of {size:,} bytes came")
+            raise OSError(f"only {received:,} of {size:,} bytes were received")
         with local.open("rb") as file:
             if file.read(BLOCK_BYTES).lstrip().lower().startswith(WEB_PAGES):
-                raise OSError("sends a web page instead of a video; perhaps it asks for a login")
+                raise OSError("sends a web page instead of a video; perhaps a login is needed")
         with self._room:
             self._sizes[local] = received
             self._room.notify_all()

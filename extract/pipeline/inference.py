@@ -136,7 +136,9 @@ class InferencePool:
         except torch.OutOfMemoryError as error:
             reason = str(error).splitlines()[0]
             name, device = batch.extractor.profile.name, batch.extractor.device
-            raise UserError(f"{name}: {device} ran out of memory ({reason})") from None
+            raise UserError(
+                f"{name}: {device} ran out of memory ({reason}); free memory there, or pass another --device"
+            ) from None
 
     def close(self) -> None:
         """End the threads, immediately if the process is being stopped."""

@@ -161,7 +161,7 @@ def _paths_to_probe(extraction: Extraction) -> dict[str, Path]:
     videos = [task.video for task in extraction.tasks]
     to_render = {video.video_id for video in videos if video.scene and not dataset.video_path(video).exists()}
     if to_render:
-        say(f"note: {len(to_render):,} videos are rendered only when they are extracted, and not counted here")
+        say(f"note: {len(to_render):,} videos are rendered during extraction, and are not counted here")
     return {v.video_id: dataset.video_path(v) for v in videos if v.video_id not in to_render and not v.url}
 
 

@@ -129,7 +129,7 @@ class RunState:
         """Return the rate in words."""
         if self.videos_per_second is None:
             return "?"
-        speed = "" if self.playback_speed is None else f", {self.playback_speed:,.1f} times as fast as they play"
+        speed = "" if self.playback_speed is None else f", {self.playback_speed:,.1f} times playback speed"
         return f"{self.videos_per_second:,.2f} videos/s{speed}"
 
     def time_left_text(self) -> str:
@@ -235,14 +235,14 @@ def activity_text(state: RunState, now: datetime) -> str:
     then, again = datetime.fromisoformat(state.time), "run the same command again to continue"
     if state.finished:
         left = f"{number_of(state.videos_left, 'videos')} left; {again}" if state.videos_left else "nothing left"
-        failed = f" and {number_of(state.failed, 'videos')} failed, as failures.jsonl says" if state.failed else ""
+        failed = f" and {number_of(state.failed, 'videos')} failed (see failures.jsonl)" if state.failed else ""
         return f"ended at {state.time_text} with {left}{failed}"
     age = (now - then).total_seconds()
     if age < -SILENT_SECONDS:
         return f"last heard of at {state.time_text}, which is later than now; compare the clocks of the machines"
     if age > SILENT_SECONDS:
         ago = timedelta(seconds=round(age))
-        return f"not running any more: last heard of at {state.time_text}, {ago} ago, and it did not end; {again}"
+        return f"not running any more: last heard of at {state.time_text}, {ago} ago, without an end; {again}"
     return f"running, last heard of {max(age, 0):.0f} s ago"
 
 
@@ -270,7 +270,7 @@ def read_last_state(path: Path) -> RunState:
             return parse_state(json.loads(line))
         except (ValueError, OverflowError, RecursionError) as error:
             problem = " ".join(str(error).split())[:200]
-    raise UserError(f"{path}: no line of it has the state of an extraction ({problem}); remove it")
+    raise UserError(f"{path}: no line has a valid state of an extraction ({problem}); remove it")
 
 
 def parse_state(values: Any) -> RunState:
@@ -281,7 +281,7 @@ def parse_state(values: Any) -> RunState:
         values = values | {"videos_per_second": values.get("videos", 0) / values["seconds"]}
     state = _parse(RunState, values, "")
     if datetime.fromisoformat(state.time).tzinfo is None:
-        raise ValueError(f"time {state.time!r}: expected one with its zone")
+        raise ValueError(f"time {state.time!r}: expected one with its time zone")
     return state
 
 

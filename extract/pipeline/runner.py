@@ -57,7 +57,7 @@ class LocalRunner:
         use_tf32(settings.tf32)
         devices = choose_devices(settings, extraction.weights)[: len(extraction.tasks)]
         if len(devices) > 1 and settings.stores and not isinstance(settings.stores, str):
-            say(f"note: the stores of your own are objects of this process, which extracts alone, on {devices[0]}")
+            say(f"note: your own stores are objects of this process, so it extracts alone, on {devices[0]}")
             devices = devices[:1]
         worker = settings.for_worker(extraction.weights, devices[0])
         tasks = LocalTasks(extraction, worker)

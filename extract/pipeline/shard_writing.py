@@ -285,15 +285,15 @@ def report_outcome(outcome: VideoOutcome, extraction: Extraction, by: str = "") 
     for name, missing in outcome.failures.items():
         add(
             missing.kind,
-            f"{name}: {missing.kind}: {missing.message}; recorded in failures.jsonl, its other features are there",
+            f"{name}: {missing.kind}: {missing.message}; recorded in failures.jsonl, its other features are stored",
         )
     if outcome.partial:
-        add(PARTIAL, f"partial: {outcome.partial}; its features are those of what is left of it")
+        add(PARTIAL, f"partial: {outcome.partial}; its features cover the rest")
     if outcome.remark:
-        more = "more videos are decoded on the CPU; vlalign-store info says how many"
+        more = "more videos are decoded on the CPU; vlalign-store info shows how many"
         _note(f"{where}: {ON_CPU}: {one_line(outcome.remark)}", ON_CPU, more, problems)
     if outcome.note:
-        more = "more videos are unusual in such ways, and whole"
+        more = "more complete videos are unusual in this way"
         _note(f"{where}: {one_line(outcome.note)}", UNUSUAL, more, problems)
     for name in outcome.features:
         extraction.pending.note_failure(name, outcome.video_id, failure or outcome.failures.get(name))

@@ -61,8 +61,8 @@ def make_extractor(worker: WorkerSettings, name: str) -> Extractor:
             except UserError as error:
                 say(f"note: {error}")
                 say(
-                    f"note: the demo continues with seeded random weights for {name}; its numbers show that all parts "
-                    "work, no more"
+                    f"note: the demo continues with seeded random weights for {name}; its results only show that "
+                    "all parts work"
                 )
                 weights = "random"
     extractor = load(name, weights=weights)
@@ -90,7 +90,7 @@ def choose_devices(settings: ExtractionSettings, weights: Mapping[str, str]) -> 
     here = make_extractors(replace(apple, device="cpu", precision="bf16" if apple.precision == "bf16" else "fp32"))
     other = [name for name in weights if not has_features_of(there[name], here[name])]
     if other:
-        say(f"note: Apple's GPU computes other features than the CPU for {', '.join(other)}, and is not used")
+        say(f"note: Apple's GPU is not used, since its features differ from the CPU's for {', '.join(other)}")
     return ["cpu"] if other else devices
 
 
@@ -117,7 +117,7 @@ def has_features_of(extractor: Extractor, other: Extractor) -> bool:
 def _check_store(writer: StoreWriter, stored: Provenance | None, extractor: Extractor) -> None:
     if stored and (stored.profile, stored.weights) != (extractor.profile, extractor.weights):
         raise UserError(
-            f"{writer.where}: was made with profile {stored.profile.hash} and weights {stored.weights.name}, "
-            f"now asked for: profile {extractor.profile.hash} and {extractor.weights.name}; pass the same --weights, "
-            "another --root, or remove that folder"
+            f"{writer.where}: was made with profile {stored.profile.hash} and weights {stored.weights.name}, but "
+            f"this call has profile {extractor.profile.hash} and weights {extractor.weights.name}; pass the same "
+            "--weights, another --root, or remove that folder"
         )

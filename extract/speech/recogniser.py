@@ -55,10 +55,12 @@ class Recogniser(ConfinedChild):
             loaded = self._answer(1)
         except VideoError as error:
             self.close()
-            raise UserError(f"weights {model.name}: the model cannot be loaded: {error}") from None
+            raise UserError(
+                f"weights {model.name}: the model cannot be loaded ({error}); pass another --weights"
+            ) from None
         if not isinstance(loaded, Loaded):
             self.close()
-            raise UserError(f"weights {model.name}: the model cannot be loaded: {loaded}")
+            raise UserError(f"weights {model.name}: the model cannot be loaded ({loaded}); pass another --weights")
         self.is_multilingual = loaded.is_multilingual
 
     @property

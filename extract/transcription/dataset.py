@@ -245,13 +245,13 @@ def _check_same_model(model: Model, others: Mapping[str, int], describe: Callabl
     known = about.get("model")
     before = f"{str(known)[:80]!r} (SHA-256 {str(about.get('sha256'))[:12]!r})" if known else f"a model {key}"
     is_text = isinstance(model, TextModel)
-    same = "install its version again" if is_text else "pass the --weights of before"
+    same = "install the earlier version again" if is_text else "pass the same --weights as before"
     again = (
-        "vlalign-transcribe --what text --replace" if is_text else "vlalign-transcribe --replace with these --weights"
+        "vlalign-transcribe --what text --replace" if is_text else "vlalign-transcribe --replace and these --weights"
     )
     raise UserError(
-        f"{sum(others.values()):,} transcripts are of {before}, and {model.name} (SHA-256 {model.sha256[:12]}) would "
-        f"make others; {same}, or transcribe all videos again by {again}"
+        f"{sum(others.values()):,} transcripts were made by {before}, and {model.name} (SHA-256 "
+        f"{model.sha256[:12]}) would make different ones; {same}, or transcribe all videos again with {again}"
     )
 
 
@@ -390,5 +390,5 @@ def chosen_device(name: str) -> str:
     if name not in ("cuda", *devices):
         raise SettingError("device", name, f"expected one of {', '.join(['auto', 'cpu', *devices])}")
     if not num_gpus:
-        raise SettingError("device", name, "CTranslate2 finds no GPU of NVIDIA's; expected cpu")
+        raise SettingError("device", name, "CTranslate2 finds no NVIDIA GPU; expected cpu")
     return "cuda:0" if name == "cuda" else name

@@ -32,8 +32,8 @@ class TranscriptionSettings(Settings):
     """The data set's folder, ``<root>/<data set>``, which lists videos."""
     what: str = setting(
         SPEECH,
-        "what is transcribed",
-        choices={SPEECH: "what is spoken, by a Whisper model", TEXT: "text in frames, by RapidOCR"},
+        "what to transcribe",
+        choices={SPEECH: "speech, by a Whisper model", TEXT: "text in frames, by RapidOCR"},
     )
     weights: str = setting(
         DEFAULT_MODEL,
@@ -42,7 +42,7 @@ class TranscriptionSettings(Settings):
         metavar="FOLDER",
     )
     device: str = setting("auto", "cpu, cuda or cuda:N; auto: for speech the first GPU, or the CPU; for text the CPU")
-    replace: bool = setting(False, "transcribe again the videos that another model has transcribed")
+    replace: bool = setting(False, "transcribe videos again if another model has transcribed them")
     retry_failed: bool = setting(False, "transcribe only the videos that failed before")
     allow_folder: Sequence[Path] = ()
     """Folders outside the root in which listed videos may lie. They are remembered for later calls."""
@@ -56,7 +56,9 @@ class TranscriptionSettings(Settings):
             SettingError: ``weights`` or ``device`` cannot be chosen for text in frames.
         """
         if self.what == TEXT and self.weights != DEFAULT_MODEL:
-            problem = "RapidOCR's package has the models that read text in frames; leave it out, or pass --what speech"
+            problem = (
+                "RapidOCR's package has the models that read text in frames; omit --weights, or pass --what speech"
+            )
             raise SettingError("weights", self.weights, problem)
         if self.what == TEXT and self.device not in ("auto", "cpu"):
             raise SettingError("device", self.device, "text in frames is read on the CPU; expected auto or cpu")

@@ -147,7 +147,7 @@ class _Judge:
             return self._verdict(DIFFERENT, f"theirs have {min(order, key=order.__getitem__)}")
         if alternatives is None or (pair.pool and pair.num_rows > MAX_POOLED_ROWS):
             count = pair.other_count()
-            why = "the rows differ, and what they were made of could not be looked at"
+            why = "the rows differ, and no other recipe could be tried"
             return self._verdict(DIFFERENT if count else NOT_TOLD, *([count] if count else []), why)
         return self._nearest(order, alternatives, known)
 
@@ -217,7 +217,9 @@ class _Judge:
         if unclear and distance <= max(tolerance, *(tried.from_ours.get(name, 0) for name in tried.own)):
             # no more than rounding may cause
             return self._verdict(
-                NOT_TOLD, f"theirs may be {best}, or have {' or '.join(unclear)}: as near, but for rounding", hint
+                NOT_TOLD,
+                f"theirs may be {best}, or have {' or '.join(unclear)}; equally near, apart from rounding",
+                hint,
             )
         if unclear:
             return self._verdict(DIFFERENT, UNEXPLAINED, hint)

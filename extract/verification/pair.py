@@ -63,12 +63,14 @@ class FeaturePair:
         self.their_rows = np.atleast_2d(theirs)
         if self.their_rows.shape[1] != raw.shape[1]:
             raise UserError(
-                f"their rows have {self.their_rows.shape[1]:,} values, ours {raw.shape[1]:,}: another layer or another "
-                "model"
+                f"their rows have {self.their_rows.shape[1]:,} values, ours {raw.shape[1]:,}; expected features of the "
+                "same model and layer"
             )
         if not np.isfinite(self.their_rows).all():
             num_broken = (~np.isfinite(self.their_rows)).any(axis=1).sum()
-            raise UserError(f"{num_broken:,} of their {len(self.their_rows):,} rows contain non-finite values")
+            raise UserError(
+                f"{num_broken:,} of their {len(self.their_rows):,} rows contain non-finite values; expected finite ones"
+            )
         self._normalised = is_unit(self.their_rows) and not is_unit(raw)
         if self._normalised:
             self.notes.append("their rows are L2-normalised, ours raw")
@@ -135,7 +137,7 @@ class FeaturePair:
             return "the rows are equal, but there are no rows of other videos that differ from them"
         rows = self.our_rows
         if len(rows) > 1 and paired_distances(rows[1:], rows[:-1]).max() <= self.tolerance.max():
-            return "the rows are equal, but all rows of this video are: their order and their rate may be any"
+            return "the rows are equal, but so are all rows of this video: their order and rate cannot be compared"
         return ""
 
     def other_count(self) -> str:
@@ -161,7 +163,7 @@ class FeaturePair:
         least, nearest = to_all.min(axis=1), to_all.argmin(axis=1)
         moved = np.maximum(NEARER**2 * least, ODD_ROW * self.tolerance) <= self.distances
         moved &= nearest != np.arange(num_rows)
-        name = f"rows in another order ({moved.sum():,} of {num_rows:,} are ours of other places)"
+        name = f"rows in another order ({moved.sum():,} of {num_rows:,} equal ours at other places)"
         return {name: float(least.mean())} if moved.sum() > 1 else {}
 
     def _shifted(self) -> dict[str, float]:

@@ -163,7 +163,7 @@ class Recipes:
         windows, counts = read_windows(path, asked, indices)
         if counts[0] != len(ours.valid_frames):
             raise VideoError(
-                "changed", f"its file gives {counts[0]:,} rows now, and {len(ours.valid_frames):,} are in the store"
+                "changed", f"its file gives {counts[0]:,} rows now, but the store has {len(ours.valid_frames):,}"
             )
         frames = [windows[0][index] for index in indices]
         variants = self._other_inputs(frames)

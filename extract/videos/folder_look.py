@@ -98,7 +98,7 @@ def look_at(
     look.skipped |= {os.path.join(folder.path, name): "unfinished download" for name in scan.unfinished}
     if not scan.files and (num_known := len(paths_of([folder], {*listed, *known}, known))):
         look.unreachable = (
-            f"no videos are in it, though {number_of(num_known, 'videos')} were; if they are deleted, pass "
+            f"it has no videos now, but had {number_of(num_known, 'videos')}; if you deleted them, pass "
             f"--forget {shlex.quote(folder.path)}"
         )
         return look
@@ -110,7 +110,7 @@ def look_at(
 def _obstacle(folder: SyncedFolder, allowed: AllowedFolders) -> str:
     """Return why a folder cannot be read; empty if it can."""
     if not allowed.have(os.path.realpath(folder.path)):
-        return f"you have not named this folder on this machine; if it is yours, pass {shlex.quote(folder.path)} once"
+        return f"not allowed yet on this machine; if the folder is yours, pass {shlex.quote(folder.path)} once"
     if folder.mount and not os.path.ismount(folder.mount):
         return f"nothing is mounted at {folder.mount}; mount it"
     try:
@@ -129,7 +129,7 @@ def _take_files(dataset: DatasetFolder, look: FolderLook, found: Mapping[str, st
         if name.isprintable() and path.isprintable():
             names.setdefault(path, name)
         else:  # bytes that are not UTF-8, or control characters
-            problems.add(f"{path!a}: a file name with characters that are not printable; skipped; rename it")
+            problems.add(f"{path!a}: a file name with non-printable characters; skipped; rename it")
     outside = outside_of_folders(dataset, [VideoRecord(video_id=path, path=path) for path in names])
     mounts = lru_cache(maxsize=None)(mount_of)
     inside = [path for path in names if path not in outside]
@@ -176,7 +176,7 @@ def _find_unfinished(look: FolderLook, known: Mapping[str, SyncedFile]) -> None:
     for file, about in zip(recent, map_in_threads(_stat, [file.path for file in recent]), strict=True):
         # a file that has disappeared was a temporary file
         if isinstance(about, OSError) or (about.st_size, about.st_mtime_ns) != (file.size, file.mtime_ns):
-            look.unfinished[file.path] = "still written"
+            look.unfinished[file.path] = "still being written"
     look.files = [file for file in look.files if file.path not in look.unfinished]
 
 
@@ -224,7 +224,7 @@ def unmounted_disks(looks: Sequence[FolderLook], files: Mapping[str, SyncedFile]
     found = {file.path for look in looks for file in look.files}
     reachable = {look.folder.path for look in looks if not look.unreachable}
     mounts = {file.mount for path, file in files.items() if file.folder in reachable and path not in found}
-    todo = "nothing is mounted there now, though videos lie on it; mount it"
+    todo = "not mounted now, although listed videos are on it; mount it"
     return {mount: todo for mount in sorted(mounts) if mount and not os.path.ismount(mount)}
 
 

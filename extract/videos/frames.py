@@ -101,7 +101,7 @@ def _receive(process: DecodeProcess, request: Request) -> tuple[float, bytes]:
         pass
     jpeg = process.receive_bytes(MAX_JPEG_BYTES)
     if not is_jpeg(jpeg):
-        raise process.refused(InvalidMessage("a frame that is no small JPEG"))
+        raise process.refused(InvalidMessage("a frame that is not a small JPEG"))
     return answer.seconds, jpeg
 
 

@@ -73,7 +73,7 @@ class Scan:
                 more = ", ..." if len(names) > MAX_EXAMPLES else ""
                 reasons.append(f"{number_of(len(names), what)} ({', '.join(examples)}{more})")
         if self.num_repeated:
-            reasons.append(f"{number_of(self.num_repeated, 'links')} to folders that are scanned by another path")
+            reasons.append(f"{number_of(self.num_repeated, 'links')} to folders that are scanned under another path")
         return "; ".join(reasons)
 
 
@@ -132,12 +132,12 @@ def scan_folder(
                 continue
             except OSError as error:
                 scan.unlisted.append(entry.path)
-                problems.add(f"{entry.path}: cannot be looked at ({error.strerror}); skipped")
+                problems.add(f"{entry.path}: cannot be read ({error.strerror}); skipped")
     if outside:
         path, target = outside[0]
         common = os.path.commonpath([target for _, target in outside])
         problems.add(
-            f"{folder}: {number_of(len(outside), 'folders')} skipped, since links lead out to them, such as {path} "
+            f"{folder}: {number_of(len(outside), 'folders')} outside of the trusted folders skipped, such as {path} "
             f"(a link to {target}); if you trust these links, pass --allow-folder {shlex.quote(common)} once"
         )
     return scan
@@ -225,12 +225,12 @@ def _take_file(
     if link is not None and not link.mode:
         if not entry.name.startswith("."):
             target = os.readlink(entry.path)
-            problems.add(f"{entry.path}: a link to {target}, where nothing is; skipped; remove or fix it")
+            problems.add(f"{entry.path}: a broken link to {target}; skipped; remove or fix it")
     elif suffix not in suffixes:
         if not entry.name.startswith("."):
             scan.others[suffix] += 1
     elif not (entry.is_file() if link is None else stat.S_ISREG(link.mode)):
-        problems.add(f"{entry.path}: a pipe, a socket or a device, expected a video file; skipped")
+        problems.add(f"{entry.path}: a pipe, a socket or a device; expected a video file; skipped")
     else:
         # The suffix of the real name may be missing, as in caches that name files by their hash.
         is_kept = link is not None and is_allowed(link.real) and link.real.lower().endswith(tuple(suffixes))

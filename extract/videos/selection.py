@@ -95,7 +95,7 @@ def _not_mounted(folder: Path, files: Mapping[str, VideoRecord], found: Sequence
     empty = {parent for parent in {os.path.dirname(file) for file in gone} if not_mounted(Path(parent))}
     if deleted := [file for file in gone if os.path.dirname(file) not in empty]:
         are = "is" if len(deleted) == 1 else "are"
-        say(f"note: {folder}: {number_of(len(deleted), 'listed videos')} {are} not there, such as {deleted[0]}")
+        say(f"note: {folder}: {number_of(len(deleted), 'listed videos')} {are} missing, such as {deleted[0]}")
     return [known[file] for file in gone if os.path.dirname(file) in empty]
 
 
@@ -115,9 +115,9 @@ def _refuse_replaced(
     if replaced := [(v, path_of[v.video_id]) for v, is_other in zip(changed, is_replaced, strict=True) if is_other]:
         video, path = replaced[0]
         raise UserError(
-            f"{folder}: {number_of(len(replaced), 'videos')} with ids that other files have, such as {video.path}, "
-            f"{video.video_id!r} as {path}; to have both, run vlalign-sync {shlex.quote(str(folder))} "
-            f"--dataset {dataset.name}, which gives them ids of their own, or remove the others"
+            f"{folder}: {number_of(len(replaced), 'videos')} have the id of another file, such as {video.path}, whose "
+            f"id {video.video_id!r} belongs to {path}; remove the other files or, to keep both, run vlalign-sync "
+            f"{shlex.quote(str(folder))} --dataset {dataset.name}, which gives each file its own id"
         )
 
 
@@ -130,15 +130,20 @@ def _videos_with_features(settings: ExtractionSettings, folder: Path, videos: li
     """Return the videos that ``folder``, made by others, has features of."""
     their_files = feature_files(folder)
     if len(settings.store_names) > 1:
-        problem = f"which features are these? Pass one of --features {' or '.join(settings.store_names)}"
+        problem = f"expected one kind of features to compare with; pass --features {' or '.join(settings.store_names)}"
         raise SettingError("verify_against", folder, problem)
     matches = [video for video in videos if video.video_id in their_files]
     if not matches:
         some = ", ".join(list(their_files)[:3])
-        problem = f"none of its files ({some}, ...) is named like a video of {settings.folder.name}"
+        problem = (
+            f"none of its files ({some}, ...) is named after a video of {settings.folder.name}; expected the ids of "
+            "videos as names"
+        )
         raise SettingError("verify_against", folder, problem)
     if missing := len(their_files) - len(matches):
-        say(f"note: {missing:,} of its {len(their_files):,} files are named like no video of {settings.folder.name}")
+        say(
+            f"note: {missing:,} of its {len(their_files):,} files are not named after a video of {settings.folder.name}"
+        )
     return matches
 
 
@@ -175,7 +180,7 @@ def list_folder(
         UserError: The folder does not exist or has no such files.
     """
     if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder; --videos expects one with video files")
+        raise UserError(f"{folder}: no such folder; expected a folder with video files")
     allowed = AllowedFolders([folder]) if dataset is None else AllowedFolders.of(dataset)
     scan = scan_folder(folder, (*suffixes, *instead), problems, is_allowed=allowed.have)
     skipped = scan.skipped()
@@ -198,7 +203,7 @@ def list_folder(
         file, path = str(folder / name), scan.files[name]
         video_id = id_of_name(name)
         if not file.isprintable() or not path.isprintable():  # bytes that are not UTF-8, or control characters
-            problems.add(f"{file!a}: a file name with characters that are not printable; skipped; rename it")
+            problems.add(f"{file!a}: a file name with non-printable characters; skipped; rename it")
         elif video_id in videos:
             problems.add(
                 f"{file}: has the same id, {video_id!r}, as {videos[video_id].path}; skipped; rename one of them"

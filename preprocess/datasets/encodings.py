@@ -37,7 +37,7 @@ def decode(data: bytes, path: Path, note: Note, *, save_as: str) -> str:
         UserError: The content is not text, or its encoding cannot be determined.
     """
     if data.startswith(ARCHIVES):
-        raise UserError(f"{path}: is an Excel workbook or another archive, expected text; {save_as}")
+        raise UserError(f"{path}: an Excel workbook or another archive; expected text; {save_as}")
     mark, encoding = next(((mark, name) for mark, name in BYTE_ORDER_MARKS if data.startswith(mark)), (b"", "utf-8"))
     if not mark:
         start = data[:64]
@@ -53,7 +53,7 @@ def decode(data: bytes, path: Path, note: Note, *, save_as: str) -> str:
             ) from None
         return _decode_western(data, path, error.start, note, save_as)
     if num_zeros := text.count("\0"):
-        raise UserError(f"{path}: contains {num_zeros:,} zero bytes, expected text; {save_as}")
+        raise UserError(f"{path}: contains {num_zeros:,} zero bytes; expected text; {save_as}")
     if encoding != "utf-8":
         note(f"read as {encoding.upper()}, {'as its byte order mark says' if mark else 'as its zero bytes suggest'}")
     return text
@@ -75,7 +75,7 @@ def _decode_western(data: bytes, path: Path, bad: int, note: Note, save_as: str)
     except UnicodeDecodeError:
         text, name = data.decode("latin-1"), "Latin-1"
     if num_zeros := text.count("\0"):
-        raise UserError(f"{path}: contains {num_zeros:,} zero bytes, expected text; {save_as}")
+        raise UserError(f"{path}: contains {num_zeros:,} zero bytes; expected text; {save_as}")
     match = re.search(r"\w*[^\x00-\x7f]\w*", text)
     example = f", in which it contains {match[0]!r}" if match else ""
     note(f"{where}; read as {name}{example}; if that is wrong, {save_as}")

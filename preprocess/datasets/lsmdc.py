@@ -26,7 +26,7 @@ def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
         for clip, line, sentence in sorted(_rows(path)):
             try:
                 if not clip:
-                    raise ValueError("no clip")
+                    raise ValueError("the clip has no name")
                 yield Caption(video_id=clip, caption=text(sentence), split=split)
             except ValueError as error:
                 annotations.drop(path, f"line {line}", str(error))

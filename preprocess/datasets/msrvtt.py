@@ -131,7 +131,9 @@ def _read_captions(annotations: Annotations, path: Path) -> dict[str, list[Liste
                 sentence = ListedSentence(path, f"sentence {number}", number, row["caption"])
                 of_video = numbered.setdefault(row["video_id"], {})
                 if number in of_video:
-                    annotations.drop(path, sentence.row, f"the second of video {row['video_id']!r} with this number")
+                    annotations.drop(
+                        path, sentence.row, f"a second sentence of video {row['video_id']!r} with this number"
+                    )
                 else:
                     of_video[number] = sentence
     return {video: [of_video[number] for number in sorted(of_video)] for video, of_video in numbered.items()}

@@ -84,7 +84,9 @@ def json_questions(annotations: Annotations, path: Path) -> Iterator[AnsweredQue
     for position, row in enumerate(annotations.read_json(path, list), start=1):
         with as_published(path, f"question {position} of the file"):
             if row["id"] in seen:
-                annotations.drop(path, f"question {position} of the file", f"the second with the id {row['id']!r}")
+                annotations.drop(
+                    path, f"question {position} of the file", f"a second question with the id {row['id']!r}"
+                )
                 continue
             seen.add(row["id"])
             yield AnsweredQuestion(f"question {row['id']}", row["video_id"], row["question"], row["answer"])

@@ -39,7 +39,7 @@ def load_own_dataset(text: str, taken: Iterable[str]) -> tuple[Dataset, Plugin]:
     if not dataset.name:
         raise UserError(f"data set {text}: has no name for its folder; write Dataset(..., name=NAME)")
     if dataset.name in taken:
-        raise UserError(f"data set {text}: is named {dataset.name!r} like one of vlalign; expected another name")
+        raise UserError(f"data set {text}: its name {dataset.name!r} is a data set of vlalign; choose another name")
     own, chunked = _OwnDataset(text, plugin.folder), dataset.chunked_reader
     return (
         replace(

@@ -42,7 +42,7 @@ def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
                 image, transcript, recording = id_of(entry.image), text(entry.transcript), id_of(entry.wav)
                 caption = Caption(video_id=image, caption=transcript, split=split, recording=recording)
                 if recording in recordings:
-                    raise ValueError(f"the second with the recording {entry.wav!r}")
+                    raise ValueError(f"a second entry with the recording {entry.wav!r}")
             except ValueError as error:
                 annotations.drop(path, entry.row, str(error))
                 continue

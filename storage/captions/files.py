@@ -156,7 +156,7 @@ def read_part_about(path: Path) -> dict[str, Any]:
     with refuse_unreadable(path, "not a part of a caption table", "run vlalign-preprocess again"):
         about = json.loads(text)
         if not isinstance(about, dict):
-            raise ValueError(f"its note is a {type(about).__name__}")
+            raise ValueError(f"its metadata is a {type(about).__name__}, expected an object")
         return about
 
 
@@ -172,7 +172,7 @@ def read_captions_about(folder: Path) -> dict[str, Any] | None:
     about = read_json(path)
     if not isinstance(about, dict):
         raise UserError(
-            f"{path}: holds a {type(about).__name__}, expected an object; remove it and run vlalign-preprocess again"
+            f"{path}: a {type(about).__name__}; expected an object; remove it and run vlalign-preprocess again"
         )
     for name, (is_right, expected) in ABOUT_RULES.items():
         if name in about and not is_right(about[name]):
@@ -278,7 +278,9 @@ def _write_cache(
 ) -> None:
     num_captions = sum(_read_metadata(path).num_rows for path in paths)
     if num_captions >= MAX_CAPTIONS:
-        raise UserError(f"{paths[0].parent}: {num_captions:,} captions; expected fewer than {MAX_CAPTIONS:,}")
+        raise UserError(
+            f"{paths[0].parent}: {num_captions:,} captions; expected fewer than {MAX_CAPTIONS:,}; split the data set"
+        )
     encode = partial(_encode_part, columns=columns)
     encoded = parallel_map(encode, paths, doing="writing captions") if parallel_map else map(encode, paths)
     shown = progress(encoded, total=num_captions, what="writing captions", unit="captions", size=_num_rows)

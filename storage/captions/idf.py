@@ -98,7 +98,7 @@ def read_idf(path: Path | str) -> list[IdfEntry]:
     schema = IDF_SCHEMA if has_token_idf(path) else TAG_SCHEMA
     table = read_table(path, schema.names, ENTRY_BYTES)
     if table.schema.types != schema.types or any(column.null_count for column in table.columns):
-        raise UserError(f"{path}: not the columns of an IDF table; run vlalign-preprocess again")
+        raise UserError(f"{path}: not an IDF table (other columns); run vlalign-preprocess again")
     return [IdfEntry(**row) for row in table.to_pylist()]
 
 

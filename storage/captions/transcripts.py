@@ -34,7 +34,7 @@ MAX_TRANSCRIPT_BYTES = 64 << 20
 """The longest video, spoken without a pause, has 15 MB."""
 MAX_MODEL_BYTES = 1 << 20
 KEY = re.compile(r"[0-9a-f]{16}")
-REMEDY = "remove that line, and the video is transcribed again"
+REMEDY = "remove that line and run vlalign-transcribe again"
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class TranscriptPlace:
             if type(number) is not int or not 0 <= number < 1 << 63:
                 raise ValueError(f"{number!r}: expected a whole number")
         if self.num_bytes > MAX_TRANSCRIPT_BYTES or self.part > MAX_PART or not KEY.fullmatch(self.model):
-            raise ValueError("not the place of a transcript")
+            raise ValueError("a size, part or model out of range")
 
 
 class TranscriptStore:
@@ -198,7 +198,7 @@ class TranscriptStore:
                     if line.startswith(b"{"):
                         continue  # a process was killed while it wrote; the video is transcribed again
                     values = {}
-                with refuse_unreadable(f"{path}, line {number}", "not the place of a transcript", REMEDY):
+                with refuse_unreadable(f"{path}, line {number}", "not an entry of the transcript index", REMEDY):
                     place = TranscriptPlace(**values)
                 self.places.pop(place.video_id, None)
                 self.places[place.video_id] = place
@@ -210,7 +210,7 @@ class TranscriptStore:
             if place.offset < ends.get(place.part, 0):
                 where = f"{self.folder / INDEX_NAME}, video {place.video_id!r}"
                 raise UserError(
-                    f"{where}: its transcript begins inside of another; remove {self.folder}, and run "
+                    f"{where}: its transcript overlaps another one; remove {self.folder} and run "
                     "vlalign-transcribe again"
                 )
             ends[place.part] = place.offset + place.num_bytes
@@ -235,14 +235,17 @@ class TranscriptStore:
         path = self.model_file(key)
         if not os.path.lexists(path):
             return {}
-        todo = "remove it; vlalign-transcribe writes it again"
-        with refuse_unreadable(path, "not what made transcripts", todo), open_to_read(path, "rb") as file:
+        todo = "remove it and run vlalign-transcribe again"
+        with (
+            refuse_unreadable(path, "not a description of a transcription model", todo),
+            open_to_read(path, "rb") as file,
+        ):
             content = file.read(MAX_MODEL_BYTES + 1)
             if len(content) > MAX_MODEL_BYTES:
                 raise ValueError(f"it has more than {MAX_MODEL_BYTES >> 20} MiB")
             about = json.loads(content)
             if not isinstance(about, dict):
-                raise ValueError(f"a {type(about).__name__}; expected an object")
+                raise ValueError(f"a {type(about).__name__}, expected an object")
         return about
 
     def write_model(self, key: str, about: Mapping[str, Any]) -> None:
@@ -285,12 +288,12 @@ class TranscriptStore:
         """
         place = self.places[video_id]
         path = self._part_path(place.part)
-        where, todo = f"{path}, byte {place.offset}", "run vlalign-transcribe again, without this folder"
-        with refuse_unreadable(where, "not the transcript of a video", todo), open_to_read(path, "rb") as file:
+        where, todo = f"{path}, byte {place.offset}", f"remove {self.folder} and run vlalign-transcribe again"
+        with refuse_unreadable(where, "not a readable transcript", todo), open_to_read(path, "rb") as file:
             file.seek(place.offset)
             transcript = Transcript.from_json(json.loads(file.read(place.num_bytes)))
             if transcript.video_id != video_id:
-                raise ValueError(f"it is that of {transcript.video_id!r}")
+                raise ValueError(f"it belongs to video {transcript.video_id!r}")
             return transcript
 
     def __iter__(self) -> Iterator[Transcript]:
@@ -344,8 +347,8 @@ class TranscriptStore:
     def _part_after(self, number: int) -> int:
         if number >= MAX_PART:
             raise UserError(
-                f"{self._part_path(number)}: the last number that a part may have; remove {self.folder}, and run "
-                "vlalign-transcribe again"
+                f"{self._part_path(number)}: has the highest possible number, so no file can follow it; remove "
+                f"{self.folder} and run vlalign-transcribe again"
             )
         return number + 1
 
@@ -383,17 +386,17 @@ def _text(value: Any) -> str:
 
 def _seconds(value: Any) -> float:
     if type(value) not in (int, float) or not 0 <= value < math.inf:
-        raise ValueError(f"{str(value)[:40]} is no time")
+        raise ValueError(f"{str(value)[:40]} is not a time")
     return float(value)
 
 
 def _times(start: Any, end: Any) -> tuple[float, float]:
     if _seconds(start) > _seconds(end):
-        raise ValueError(f"from {start:g} to {end:g} s")
+        raise ValueError(f"from {start:g} to {end:g} s, expected start <= end")
     return float(start), float(end)
 
 
 def _share(value: Any) -> float:
     if type(value) not in (int, float) or not 0 <= value <= 1:
-        raise ValueError(f"{str(value)[:40]} is no probability")
+        raise ValueError(f"{str(value)[:40]} is not a probability")
     return float(value)

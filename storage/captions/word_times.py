@@ -53,10 +53,11 @@ def read_word_times(folder: Path, recording: str) -> list[SpokenWord]:
             text = read_small(path, MAX_BYTES).decode(_encoding(path))
             words = [SpokenWord(word.lower(), start, end) for start, end, word in read(text) if word not in SILENT]
             if wrong := [word for word in words if not 0 <= word.start_seconds < word.end_seconds]:
-                times = f"{wrong[0].start_seconds:g} to {wrong[0].end_seconds:g} s"
-                raise ValueError(f"{wrong[0].word[:40]!r} is from {times}")
+                times = f"from {wrong[0].start_seconds:g} to {wrong[0].end_seconds:g} s"
+                raise ValueError(f"{wrong[0].word[:40]!r} lasts {times}, expected 0 <= start < end")
         except (ValueError, LookupError, csv.Error) as error:
-            raise UserError(f"{path}: no times of words ({error}); expected a TextGrid or CSV of an aligner") from None
+            problem = f"not a file of word times ({error})"
+            raise UserError(f"{path}: {problem}; expected a TextGrid or CSV file of a forced aligner") from None
         return sorted(words, key=lambda word: word.start_seconds)
     return []
 
@@ -99,7 +100,7 @@ def _of_text_grid(text: str) -> Iterator[tuple[float, float, str]]:
         match[1].replace('""', '"') if match[1] is not None else float(match[2]) for match in TOKEN.finditer(text)
     ]
     if values[:2] != ["ooTextFile", "TextGrid"]:
-        raise ValueError("its first line is not that of a TextGrid")
+        raise ValueError("it does not begin like a TextGrid")
     place = 5  # two texts, the start, the end and the number of tiers
     for _ in range(int(float(values[4]))):
         kind, name, num_items = str(values[place]), str(values[place + 1]), int(float(values[place + 4]))
@@ -111,7 +112,7 @@ def _of_text_grid(text: str) -> Iterator[tuple[float, float, str]]:
             for start, end, label in items:
                 yield float(start), float(end), str(label)
             return
-    raise ValueError("it has no tier named words")
+    raise ValueError("it has no tier named 'words'")
 
 
 def _of_csv(text: str) -> Iterator[tuple[float, float, str]]:

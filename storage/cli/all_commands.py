@@ -13,7 +13,7 @@ COMMANDS = {
     "extract": ("vlalign.extract.cli.extract", "run feature extractors over videos"),
     "transcribe": (
         "vlalign.extract.cli.transcribe",
-        "transcribe what is spoken in videos, or text in frames",
+        "transcribe speech in videos, or text in frames",
     ),
     "preprocess": ("vlalign.preprocess.cli", "read captions and tag their words"),
     "train": ("vlalign.train.cli.train", "train a video-text model on features and captions"),

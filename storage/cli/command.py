@@ -106,7 +106,7 @@ def _run(command: Command, args: argparse.Namespace, parser: Parser) -> int:
     prog = parser.prog
     try:
         if (encoding := sys.getfilesystemencoding()) != "utf-8":
-            raise UserError(f"file names are read as {encoding}, expected utf-8; set PYTHONUTF8=1")
+            raise UserError(f"Python reads file names as {encoding}; expected utf-8; set PYTHONUTF8=1")
         refuse_planted_libraries()
         _allow_folders(args)
         trust_modules(getattr(args, "trust", ()))
@@ -128,9 +128,7 @@ def _run(command: Command, args: argparse.Namespace, parser: Parser) -> int:
             warn(f"{prog}: error: {missing}")
             error_code = EXIT_MISTAKE
         elif isinstance(error, MemoryError):
-            warn(
-                f"{prog}: error: there is not enough memory{f' ({error})' if str(error) else ''}; --verbose says where"
-            )
+            warn(f"{prog}: error: out of memory{f' ({error})' if str(error) else ''}; --verbose shows where")
             error_code = EXIT_INCOMPLETE
         elif stop_code:
             error_code = stop_code
@@ -154,7 +152,9 @@ def _allow_folders(args: argparse.Namespace) -> None:
         from ..dataset.trusted_folders import allow_folder
 
         if args.dataset is None:
-            raise SettingError("allow_folder", folders[0], "of which data set? Pass --dataset also")
+            raise SettingError(
+                "allow_folder", folders[0], "expected --dataset also, because a folder is trusted for one data set"
+            )
         for folder in folders:
             allow_folder(DatasetFolder(args.root, args.dataset), folder)
 
@@ -176,7 +176,7 @@ def _system_message(error: OSError) -> str:
     """Return the system's message. A full disk without a path does not hold files of a data set."""
     if error.errno not in NO_ROOM or error.filename is not None:
         return str(error)
-    return f"{error.strerror}: standard output or a log, or {tempfile.gettempdir()}; make room there"
+    return f"{error.strerror}: standard output, a log file or {tempfile.gettempdir()}; free some space"
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

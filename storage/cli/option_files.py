@@ -61,15 +61,17 @@ def read_option_file(
         if name in only_typed:
             if value is None or (name in known and value == known[name].default):
                 continue
-            problem = f"no file may say what a command imports, permits, connects to or deletes; type --{name} instead"
+            problem = f"a file cannot permit imports, access, connections or deletion; pass --{name} yourself"
             raise UserError(f"{place}: {name}: {problem}")
         if name not in known:
             if skip_unknown:
                 continue
             near = difflib.get_close_matches(name, known, n=3)
-            raise UserError(f"{place}: unknown option {key!r}" + (f"; nearest: {', '.join(near)}" if near else ""))
+            raise UserError(
+                f"{place}: unknown option {key!r}" + (f"; nearest: {', '.join(near)}" if near else "; see --help")
+            )
         if name in lines:
-            raise UserError(f"{place}: {name} stands in line {lines[name]} already; expected each option once")
+            raise UserError(f"{place}: {name} is already in line {lines[name]}; expected each option once")
         lines[name] = line
         if not any(argument.split("=")[0] in known[name].option_strings for argument in given):
             options.arguments += _arguments(place, name, known[name], value)
@@ -133,7 +135,7 @@ def _read_yaml(path: Path, text: str) -> Iterator[tuple[Any, Any, int]]:
 
 def _read_toml(path: Path, text: str) -> Iterator[tuple[Any, Any, int]]:
     if sys.version_info < (3, 11):
-        raise UserError(f"{path}: TOML is read from Python 3.11 on; write the options as YAML")
+        raise UserError(f"{path}: TOML needs Python 3.11 or newer; write the options as YAML")
     import tomllib
 
     try:
@@ -172,20 +174,20 @@ def _arguments(place: str, name: str, action: argparse.Action, value: Any) -> li
         return []
     if isinstance(action, argparse.BooleanOptionalAction) or action.nargs == 0:
         if not isinstance(value, bool):
-            raise UserError(f"{place}: {name}: expected true or false, not {reprlib.repr(value)[:100]}")
+            raise UserError(f"{place}: {name}: expected true or false, got {reprlib.repr(value)[:100]}")
         if value:
             return [option]
         return [f"--no-{name}"] if isinstance(action, argparse.BooleanOptionalAction) else []
     values = value if isinstance(value, list) else [value]
     if isinstance(value, bool) or not all(isinstance(each, str | int | float) for each in values):
         expected = "expected a text, a number or a list of them"
-        raise UserError(f"{place}: {name}: {expected}, not {reprlib.repr(value)[:100]}")
+        raise UserError(f"{place}: {name}: {expected}, got {reprlib.repr(value)[:100]}")
     texts = [str(each) for each in values]
     if isinstance(action, argparse._AppendAction):
         return [f"{option}={text}" for text in texts]
     if action.nargs is not None:  # the values are arguments of their own
         if odd := next((text for text in texts if text[:1] in ("-", "@") and not NUMBER.fullmatch(text)), None):
-            raise UserError(f"{place}: {name}: expected values that do not begin with {odd[0]}, not {odd[:100]!r}")
+            raise UserError(f"{place}: {name}: expected values that do not begin with {odd[0]}, got {odd[:100]!r}")
         return [option, *texts]
     return [f"{option}={','.join(texts)}"]
 

@@ -139,7 +139,7 @@ class Parser(argparse.ArgumentParser):
         settings = {name: action for name, action in self._settings().items() if name not in typed}
         text = as_option_file(settings, parsed)
         if given:
-            text += "# to be typed, since no file may hold them:\n"
+            text += "# pass these on the command line, since a file cannot set them:\n"
             text += "".join(f"# {line}\n" for line in as_option_file(given, parsed).splitlines())
         return text
 
@@ -368,7 +368,7 @@ def add_stores(parser: Parser) -> None:
     stores = parser.add_argument(
         "--stores",
         metavar="MODULE:NAME",
-        help="your own class or function, which opens the stores of the features (default: they are under --root)",
+        help="your own class or function that opens the feature stores (default: stores under --root)",
     )
     parser.hide_from_short_help([stores])
 
@@ -383,7 +383,7 @@ def add_messages(parser: Parser) -> None:
         "--quiet", action="store_true", help="show only warnings, errors and results: no progress, no notes"
     )
     verbose = level.add_argument(
-        "--verbose", action="store_true", help="show the time of messages, and the line of code of errors"
+        "--verbose", action="store_true", help="show the time of each message, and the line of code of an error"
     )
     parser.hide_from_short_help([all_of_it, quiet, verbose])
 
@@ -429,7 +429,6 @@ def add_trust(parser: Parser) -> None:
         action="append",
         default=[],
         metavar="MODULE",
-        help="Python module of your own that may be imported if a file, such as a run's run.json, names it; may be "
-        "given several times",
+        help="your own Python module, which may be imported if a file, such as a run's run.json, names it; repeatable",
     )
     parser.hide_from_short_help([trust])

@@ -55,7 +55,7 @@ def _existing(args: argparse.Namespace, name: str) -> Path:
     if not current_shards(folder):
         known = stores_in(dataset.path / "features") if dataset else []
         expected = f"one of {', '.join(known)}" if known else "its folder, or --dataset and the name of its features"
-        raise UserError(f"{folder}: no feature store there (no *.h5); expected {expected}")
+        raise UserError(f"{folder}: no feature store (no *.h5); expected {expected}")
     return folder
 
 
@@ -66,10 +66,10 @@ def _stores(args: argparse.Namespace) -> list[Path]:
         known = stores_in(dataset.path / "features")
         names = list(dict.fromkeys(name for text in names or known for name in split_features(text, known)))
         if not names:
-            raise UserError(f"{dataset.path / 'features'}: no feature stores there; run vlalign-extract first")
+            raise UserError(f"{dataset.path / 'features'}: no feature stores; run vlalign-extract first")
     if not names:
         raise UserError(
-            "which store? Pass its folder, or --dataset and the name of its features (none: all of the data set)"
+            "no store given; pass its folder, or --dataset and the name of its features (none: all of the data set)"
         )
     return [_existing(args, name) for name in names]
 
@@ -105,10 +105,10 @@ def _verify(args: argparse.Namespace) -> int:
             damaged = maintenance.verify(folder, problems=problems)
             if partials := maintenance.unfinished(folder):
                 say(
-                    f"note: {len(partials):,} unfinished files in {folder}, of writers that were stopped; "
+                    f"note: {folder}: {number_of(len(partials), 'unfinished files')} of stopped commands; "
                     "vlalign-store repair removes them"
                 )
-            found = f"{number_of(num_shards, 'shards')}, every byte as it was written"
+            found = f"{number_of(num_shards, 'shards')}, all checksums match"
             if damaged:
                 found = f"{len(damaged):,} of {num_shards:,} shards are damaged; vlalign-store repair {folder} "
                 found += "drops the damage, then run vlalign-extract again"
@@ -122,7 +122,7 @@ def _repair(args: argparse.Namespace) -> int:
         num_shards = len(shard_files(folder))
         repaired = maintenance.repair(folder)
         again = "; now run vlalign-extract again" if repaired else ""
-        show(f"{folder}: {len(repaired):,} of {num_shards:,} shards were not whole{again}")
+        show(f"{folder}: {len(repaired):,} of {num_shards:,} shards had problems{again}")
     return EXIT_DONE
 
 
@@ -140,8 +140,8 @@ def _link(args: argparse.Namespace) -> int:
     check_folders(folder)
     remote = link_store(folder, args.url)
     uploaded = f"{number_of(len(sent), 'shards')} uploaded; " if (sent := remote.send()) else ""
-    show(f"{folder}: stands for {args.url}; {uploaded}{number_of(len(open_store(folder)), 'videos')} there")
-    show(f"read back from there: {remote.read_back(sent)}")
+    show(f"{folder}: linked to {args.url}; {uploaded}{number_of(len(open_store(folder)), 'videos')} there")
+    show(f"read back from the remote store: {remote.read_back(sent)}")
     return EXIT_DONE
 
 
@@ -149,7 +149,7 @@ def _merge(args: argparse.Namespace) -> int:
     into = _folder(args, args.into)
     check_folders(into)
     copied = maintenance.merge(_stores(args), into)
-    show(f"{into}: {number_of(len(copied), 'shards')} came in; {number_of(len(open_store(into)), 'videos')} now")
+    show(f"{into}: {number_of(len(copied), 'shards')} copied; {number_of(len(open_store(into)), 'videos')} now")
     return EXIT_DONE
 
 
@@ -176,17 +176,19 @@ def _import(args: argparse.Namespace) -> int:
         count = import_features(
             args.source, folder, features, pattern=args.pattern, durations=durations, times=times, problems=problems
         )
-    came = f"{number_of(count, 'videos')} came in, {number_of(problems.count, 'problems')}"
+    came = f"{number_of(count, 'videos')} imported, {number_of(problems.count, 'problems')}"
     unknown = open_store(folder).profile.unknown if count else ()
-    rest = f"; unknown, and recorded so: {', '.join(unknown)}" if unknown else ""
-    show(f"{folder}: {came}; their profile is as you declared it{rest}")
+    rest = f"; recorded as unknown: {', '.join(unknown)}" if unknown else ""
+    show(f"{folder}: {came}; profile as declared{rest}")
     return problems.exit_code()
 
 
 def _declared(args: argparse.Namespace) -> DeclaredFeatures:
     """Return the user's statements about the features of an import."""
     if (args.profile is None) == (args.name is None):
-        raise UserError("expected one of --profile, how the features were made, and --name, if that is not known")
+        raise UserError(
+            "expected --profile if you know how the features were made, or else --name; pass one of the two"
+        )
     if args.profile is not None:
         features = read_declared(args.profile, PUBLISHED)
     else:
@@ -231,10 +233,12 @@ _IMPORT = {
     "source": {"type": Path, "metavar": "SOURCE", "help": "a folder with a file for each video, or one file with all"},
     "--profile": {
         "help": "declared profile of the features: a name as for vlalign-extract --features, a name of public features "
-        f"({', '.join(PUBLISHED)}), or a JSON file with what is known of the fields that vlalign-store info --json "
+        f"({', '.join(PUBLISHED)}), or a JSON file with the known fields of those that vlalign-store info --json "
         "shows",
     },
-    "--name": {"help": "name of features of which no profile is known; all that is not stated is recorded as unknown"},
+    "--name": {
+        "help": "name for features without a known profile; facts that you do not state are recorded as unknown"
+    },
     "--rate": {"type": float, "metavar": "R", "help": "rows (feature vectors) per second"},
     "--spread": {
         "action": "store_true",

@@ -50,7 +50,7 @@ def check_regular(path: Path) -> None:
     """Raise ``UserError`` for a pipe, a socket or a device. Opening one may block, and reading one may never end."""
     with contextlib.suppress(OSError):  # opening the file reports it
         if not stat.S_ISREG(mode := path.stat().st_mode) and not stat.S_ISDIR(mode):
-            raise UserError(f"{path}: a pipe, a socket or a device, expected a file; remove it")
+            raise UserError(f"{path}: a pipe, a socket or a device; expected a file; remove it")
 
 
 def read_small(path: Path, max_bytes: int) -> bytes:
@@ -84,7 +84,7 @@ def read_object(path: Path, max_bytes: int) -> dict[str, Any]:
     """
     about = json.loads(read_small(path, max_bytes))
     if not isinstance(about, dict):
-        raise ValueError(f"a {type(about).__name__}; expected an object")
+        raise ValueError(f"a {type(about).__name__}, expected an object")
     return about
 
 

@@ -73,8 +73,7 @@ def folder_lock(path: Path, doing: str, todo: str = "") -> Iterator[None]:
         if error.errno not in NOT_WRITABLE:
             raise
         raise UserError(
-            f"{path.parent}: nothing can be written there ({error.strerror}); make this folder writable, or pass "
-            "another --root"
+            f"{path.parent}: not writable ({error.strerror}); make this folder writable, or pass another --root"
         ) from None
     with file:
         file.truncate(0)

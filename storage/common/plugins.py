@@ -283,8 +283,8 @@ def _entry_point(group: str, name: str) -> tuple[str, str]:
     if not found:
         others = ", ".join(plugin_names(group)) or "none"
         raise UserError(
-            f"{what}: no such {GROUPS[group]}; expected MODULE:NAME, such as my_module:MyThing, or one of the entry "
-            f"points vlalign.{group} of installed packages, which are: {others}"
+            f"{what}: unknown; expected MODULE:NAME, such as my_module:MyThing, or an entry point of an installed "
+            f"package (group vlalign.{group}): {others}"
         )
     if len(found) > 1:
         several = " and ".join(sorted(f"{module}:{attr}" for module, attr in found))
@@ -304,7 +304,7 @@ def _import(name: str, what: str, folder: str | Path | None) -> ModuleType:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             missing = _shown(error.name)
             where = "" if folder is None else f"{missing.replace('.', '/')}.py in {str(folder) or os.getcwd()}, or "
-            raise UserError(f"{what}: there is no module {missing}; expected {where}an installed package") from None
+            raise UserError(f"{what}: no module {missing}; expected {where}an installed package") from None
         raise _not_imported(name, what, error) from None
     except (Exception, SystemExit) as error:  # custom code may raise anything
         raise _not_imported(name, what, error) from None

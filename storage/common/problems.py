@@ -65,7 +65,7 @@ class Problems:
         try:
             make_folder(file.parent)
             if file.parent.is_symlink():
-                raise UserError(f"{file.parent}: a link, expected a folder of its own; remove it")
+                raise UserError(f"{file.parent}: a link; expected a folder; remove it")
             lines: TextIO = open_to_write(file, "w", encoding="utf-8", errors="backslashreplace", buffering=1)
         except (OSError, UserError) as error:
             say(f"note: problems cannot be listed in a file ({error}); all are shown here")

@@ -63,7 +63,7 @@ def refuse_planted_libraries() -> None:
     for name in ("libcuda.so.1", "libcuda.so"):
         if not IS_WINDOWS and os.path.lexists(name):
             raise UserError(
-                f"{os.path.abspath(name)}: a library in the current folder, which PyTorch's own libraries would load; "
+                f"{os.path.abspath(name)}: PyTorch would load this library, because it is in the current folder; "
                 "run the command in another folder"
             )
 

@@ -153,7 +153,7 @@ class TensorFile:
             if self.about.get("format") != str(version):
                 raise ValueError(f"format {str(self.about.get('format'))[:20]}, this version reads {version}")
             if header.keys() != types.keys():
-                raise ValueError("its tensors are not those of such a file")
+                raise ValueError("it has other tensors than expected")
             size = path.stat().st_size - first_byte
             self.arrays = {
                 name: _mapped(path, first_byte, size, name, header[name], *kind) for name, kind in types.items()
@@ -168,10 +168,10 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int]:
             raise ValueError(f"a header of {length:,} bytes")
         content = file.read(length)
     if len(content) < length:
-        raise ValueError("it is cut off")
+        raise ValueError("it is truncated")
     header = json.loads(content)
     if not isinstance(header, dict) or not all(isinstance(value, dict) for value in header.values()):
-        raise ValueError("its header is no object of objects")
+        raise ValueError("its header is not an object of objects")
     return header, 8 + length
 
 
@@ -185,7 +185,7 @@ def _mapped(
     if len(shape) != num_dimensions or high - low != math.prod(shape) * dtype.itemsize:
         raise ValueError(f"{name}: shape {shape}, {high - low:,} bytes")
     if high > size:
-        raise ValueError("it is cut off")
+        raise ValueError("it is truncated")
     if 0 in shape:
         return np.zeros(shape, dtype)
     return np.memmap(path, dtype, "r", offset=first_byte + low, shape=tuple(shape))
@@ -260,7 +260,7 @@ class CachedTensors:
         if not path.exists():
             return None, ""
         try:
-            file = TensorFile(path, self._types, self._version, "not as it was written", "")
+            file = TensorFile(path, self._types, self._version, "changed since it was written", "")
         except UserError as error:
             return None, str(error).removesuffix("; ")
         if file.about.get("key") != self._key:

@@ -21,9 +21,7 @@ def cache_folder(kind: str) -> Path:
     try:
         return Path(os.environ.get("VLALIGN_CACHE") or Path.home() / ".cache" / "vlalign") / kind
     except RuntimeError:
-        raise UserError(
-            f"{kind}: there is no home folder to keep them in; set VLALIGN_CACHE to a folder that can be written"
-        ) from None
+        raise UserError(f"{kind}: no home folder to store them in; set VLALIGN_CACHE to a writable folder") from None
 
 
 def state_file(kind: str, about: str) -> Path:
@@ -41,7 +39,7 @@ def state_file(kind: str, about: str) -> Path:
         try:
             state = Path.home() / ".local" / "state"
         except RuntimeError:
-            raise OSError("there is no home folder") from None
+            raise OSError("no home folder") from None
     return state / "vlalign" / kind / f"{hashlib.sha256(os.fsencode(about)).hexdigest()[:32]}.json"
 
 

@@ -46,7 +46,7 @@ def restrict_writes(folder: Path, check: FolderCheck | None = None) -> None:
 
 def _only_inside(folder: Path, path: str, real_path: str) -> None:
     if not f"{real_path}/".startswith(os.path.realpath(folder).rstrip("/") + "/"):
-        raise UserError(f"{path}: a link to {real_path}, outside of {folder}, and nothing is written there; remove it")
+        raise UserError(f"{path}: a link to {real_path}, outside of {folder}; nothing is written there; remove it")
 
 
 def check_folders(*folders: Path) -> None:
@@ -139,8 +139,8 @@ def _own_file(path: Path, name: str, folder: int | None, flags: int, *, allow_ha
     if num_names > 1 and not allow_hard_links:
         os.close(descriptor)
         raise UserError(
-            f"{path}: a file with {num_names} names (hard links), so writing to it also changes another file; "
-            "expected a file of its own; remove it"
+            f"{path}: has {num_names} names (hard links), so writing to it would also change another file; "
+            "expected a file with one name; remove it"
         )
     if flags & os.O_TRUNC:
         os.ftruncate(descriptor, 0)
@@ -165,11 +165,11 @@ def _regular_file(path: Path, name: str, folder: int | None, flags: int) -> int:
 
 
 def _a_link(path: Path) -> UserError:
-    return UserError(f"{path}: a link, expected a file of its own; remove it")
+    return UserError(f"{path}: a link; expected a file; remove it")
 
 
 def _no_file(path: Path) -> UserError:
-    return UserError(f"{path}: a pipe, a socket, a device or a folder, expected a file; remove it")
+    return UserError(f"{path}: a pipe, a socket, a device or a folder; expected a file; remove it")
 
 
 def open_to_read(path: Path, mode: str = "r", **options: Any) -> Any:

@@ -169,7 +169,7 @@ class DatasetFolder:
         if not os.path.isabs(video.path) and ".." in video.path.split("/"):
             raise UserError(
                 f"{self.videos_file}: video {video.video_id!r} has the path {video.path!r}, which leads out of "
-                f"{self.path}"
+                f"{self.path}; expected a path inside it, or an absolute path"
             )
         return os.path.join(self._absolute, video.path)
 
@@ -203,7 +203,7 @@ def find_prepared(folder: Path | str, having: str, hint: str) -> DatasetFolder:
     """
     dataset = dataset_at(folder)
     if not (dataset.path / having).is_dir():
-        raise UserError(f"{dataset.path / having}: not found; run {hint} first, or pass --root")
+        raise UserError(f"{dataset.path / having}: not found; run {hint} first, or pass another --root")
     return dataset
 
 
@@ -237,8 +237,7 @@ def find_dataset(root: Path, name: str | None, *, having: str, hint: str) -> Dat
             raise UserError(f"{root}: {found}; run {hint} first, or pass another --root")
         if len(prepared) > 1:
             raise UserError(
-                f"which data set? {len(prepared)} are there ({', '.join(prepared)}) with {having} under {root}; pass "
-                "--dataset"
+                f"{root}: {len(prepared)} data sets have {having} ({', '.join(prepared)}); pass --dataset with one"
             )
         name = prepared[0]
     return find_prepared(DatasetFolder(root, name).path, having, hint)

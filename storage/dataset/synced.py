@@ -15,7 +15,7 @@ from ..common.files import MAX_JSON_BYTES, numbered_jsonl, read_jsonl, read_obje
 from ..common.validation import check_text
 from .folder import DatasetFolder
 
-REMEDY = "remove it, and pass all folders to the next vlalign-sync again"
+REMEDY = "remove it, and pass all folders to vlalign-sync again"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ def _check_path(path: Any) -> None:
 def _check_number(number: Any) -> int:
     """Return a size or a time; raise ``ValueError`` for an impossible one."""
     if isinstance(number, bool) or not isinstance(number, int) or not -(1 << 63) <= number < 1 << 63:
-        raise ValueError("a size or a time that is no whole number of 64 bits")
+        raise ValueError("a size or time that is not a 64-bit integer")
     return number
 
 
@@ -149,7 +149,7 @@ def read_file_times(dataset: DatasetFolder) -> dict[str, int]:
 
 def _read_removed(dataset: DatasetFolder) -> dict[str, RemovedVideo]:
     path = sync_folder(dataset) / "removed.jsonl"
-    with refuse_unreadable(path, "not a list of removed videos", "remove it, and the videos are found again"):
+    with refuse_unreadable(path, "not a list of removed videos", "remove it and run vlalign-sync again"):
         return {row.video_id: row for row in (RemovedVideo(**each) for each in read_jsonl(path))}
 
 

@@ -53,9 +53,8 @@ def allow_folder(dataset: "DatasetFolder", folder: Path) -> None:
             write_json(path, {"dataset": key, "folders": [*_written(key), allowed]})
     except OSError as error:  # no home folder, or a read-only one
         note_once(
-            f"note: {folder}: the permission to use that folder cannot be stored ({error}), so the next command asks "
-            "again; "
-            "set XDG_STATE_HOME to a folder that can be written"
+            f"note: {folder}: its permission cannot be stored ({error}), so the next command asks again; set "
+            "XDG_STATE_HOME to a writable folder"
         )
 
 
@@ -94,7 +93,7 @@ class AllowedFolders:
         """
         real_path = os.path.realpath(path)
         if not self.have(real_path):
-            raise PermissionError(errno.EACCES, "it lies outside of the folders that may be read", str(path))
+            raise PermissionError(errno.EACCES, "outside of the trusted folders", str(path))
         top = next(prefix for prefix in self._prefixes if f"{real_path}/".startswith(prefix))
         if os.open in os.supports_dir_fd:
             descriptor = _open_below(top, real_path[len(top) :].split("/"))
@@ -176,9 +175,8 @@ def refuse_other_folders(dataset: "DatasetFolder", videos: Sequence[VideoRecord]
         path, real_path = next(iter(outside.items()))
         link = f" (a link to {real_path})" if os.path.normpath(path) != real_path else ""
         raise UserError(
-            f"{dataset.videos_file}: {len(outside):,} of its videos lie outside of {dataset.root}, such as "
-            f"{path}{link}; if "
-            f"you trust this list, pass --allow-folder {shlex.quote(folder)} once"
+            f"{dataset.videos_file}: {len(outside):,} of its videos are outside of {dataset.root}, such as "
+            f"{path}{link}; if you trust this list, pass --allow-folder {shlex.quote(folder)} once"
         )
 
 
@@ -199,7 +197,7 @@ def refuse_link_out(dataset: "DatasetFolder", path: str, real_path: str) -> None
             path, real_path = str(part), real_part
             break
     raise UserError(
-        f"{path}: a link to {real_path}, outside of {dataset.root}, and nothing is written there; remove it or, if you "
+        f"{path}: a link to {real_path}, outside of {dataset.root}; nothing is written there; remove it or, if you "
         f"made it, pass --allow-folder {shlex.quote(real_path)} once"
     )
 

@@ -109,14 +109,14 @@ def read_declared(text: str, published: Mapping[str, DeclaredFeatures]) -> Decla
     if not path.is_file():
         raise UserError(
             f"profile {text!r}: neither a known name nor a file; expected "
-            f"{', '.join((*PROFILES, *ALIASES, *published))}, or a JSON file; for features of which little is known, "
+            f"{', '.join((*PROFILES, *ALIASES, *published))}, or a JSON file; if little is known about the features, "
             "pass --name instead"
         )
-    todo = f"expected one with the known ones of {', '.join(field.name for field in fields(Profile))}"
+    todo = f"expected the known fields among {', '.join(field.name for field in fields(Profile))}"
     with refuse_unreadable(path, "not a JSON object", todo, (ValueError, RecursionError)):
         values = json.loads(read_small(path, MAX_PROFILE_BYTES))
         if not isinstance(values, dict):
-            raise ValueError(f"it holds a {type(values).__name__}")
+            raise ValueError(f"a {type(values).__name__}")
     return declared_in(values, path)
 
 
@@ -193,7 +193,7 @@ def read_durations(path: Path) -> dict[str, float]:
             durations[video_id] = seconds
         else:
             bad_lines.append(f"{line} ({one_line(','.join(map(str, row.values())))[:60]})")
-    _refuse_lines(path, bad_lines, "a video's id, once, and its seconds above 0")
+    _refuse_lines(path, bad_lines, "each video's id once, and its seconds above 0")
     return durations
 
 

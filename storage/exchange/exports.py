@@ -51,7 +51,7 @@ def export_store(
     if form not in FORMS:
         raise UserError(f"form {form!r}: unknown; expected {', '.join(FORMS)}")
     if form not in FORMS_OF_FRAMES:
-        refuse_frames(store, f"as {form}, they would be lists of numbers; expected {', '.join(FORMS_OF_FRAMES)}")
+        refuse_frames(store, f"--form {form} is for features; expected {', '.join(FORMS_OF_FRAMES)}")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{target}: not empty; pass a new or empty folder")
     ids = sorted(store.video_ids())
@@ -90,12 +90,12 @@ def _export_files(
                 write(file, store, video)
             num_written += 1
         except ValueError as error:
-            problems.add(f"video {video.video_id!r}: {error}; skipped, export it as webdataset")
+            problems.add(f"video {video.video_id!r}: {error}; skipped; export it as webdataset")
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG):
                 raise
             problems.add(
-                f"video {video.video_id!r}: no file can have that name beside the others ({error.strerror}); skipped"
+                f"video {video.video_id!r}: its file cannot be created beside the others ({error.strerror}); skipped"
             )
     return num_written
 
@@ -104,7 +104,7 @@ def _file_name(video_id: str, suffix: str) -> str:
     """Return the path of a video's file. Raises ``ValueError`` if the id cannot be a path under a folder."""
     name = video_id + suffix
     if any(part == "" or part.startswith(".") for part in video_id.split("/")):
-        raise ValueError("its id has an empty part or one that begins with a dot, which files must not have here")
+        raise ValueError("its id has a part that is empty or begins with a dot, so it cannot name a file")
     if any(unicodedata.category(c) in ("Cc", "Cs") for c in video_id):
         raise ValueError("its id contains a control character")
     if any(len(part.encode()) > MAX_NAME_BYTES for part in name.split("/")):

@@ -86,7 +86,7 @@ def open_arrays(path: Path) -> Iterator[ArrayGroup]:
     else:
         with h5py.File(path, "r", locking=False) as file:
             if "profile_hash" in file.attrs:
-                raise UserError(f"{path}: a shard of a feature store of vlalign; it needs no import")
+                raise UserError(f"{path}: already a shard of a vlalign feature store; it needs no import")
             yield _hdf5_group(file, {}, _HDF5Budget(path), with_groups=True)
 
 
@@ -210,7 +210,7 @@ def _named(group: ArrayGroup, key: str, where: str) -> np.ndarray:
     if key not in arrays:
         raise UserError(f"{where}: no array {key!r} in it; found {join_names(arrays)}")
     if (array := _numbers(arrays[key])) is None:
-        raise UserError(f"{where}: its {key!r} is no array of numbers; expected [rows, values]")
+        raise UserError(f"{where}: its {key!r} is not an array of numbers; expected [rows, values]")
     return array
 
 

@@ -165,9 +165,11 @@ def _new_features(
 
 def _check_id(video: SourceVideo, taken: set[str]) -> None:
     if not video.video_id or any(unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") for c in video.video_id):
-        raise UserError(f"{video.where}: its id {video.video_id!r} is empty, no text or more than a line; rename it")
+        raise UserError(
+            f"{video.where}: its id {video.video_id!r} is empty, not printable or not valid Unicode; rename it"
+        )
     if video.video_id in taken:
-        raise UserError(f"{video.where}: a second video {video.video_id!r}; the first one was taken")
+        raise UserError(f"{video.where}: a second video {video.video_id!r}; skipped, since the first one was imported")
 
 
 def _weights_of(videos: Sequence[SourceVideo], declared: Weights) -> Weights:
@@ -219,7 +221,7 @@ def _check_exported(exported: Mapping[str, Any], declared: Provenance, where: st
         )
         raise ProfileMismatch(
             f"{where}: has profile {actual.profile.hash}, not {declared.profile.hash}: {differences}; declare the "
-            "one that it has"
+            "profile of the export"
         )
     if actual.weights != declared.weights:
         raise ProfileMismatch(
@@ -277,9 +279,9 @@ def _row_times(profile: Profile, num_rows: int, duration: float | None) -> _RowT
     elif duration is not None:
         starts, ends = duration * rows / num_rows, duration * (rows + 1) / num_rows
     elif "fps" in profile.unknown:
-        raise ValueError("the times of its rows are not known; list them in the table that --times names")
+        raise ValueError("the times of its rows are not known; list them in a file and pass it as --times")
     else:
-        raise ValueError("the profile has no fps, so the duration of the video is needed; list it in the durations")
+        raise ValueError("its profile has no fps and its duration is not known; list it in a file for --durations")
     duration = float(ends[-1]) if duration is None else duration
     return _RowTimes(
         np.minimum(starts, duration), np.minimum(ends, duration), np.full(num_rows, profile.window), duration
@@ -296,7 +298,7 @@ def _stated_times(times: np.ndarray, num_rows: int, duration: float | None, prof
     if not (
         np.isfinite(times).all() and (starts >= 0).all() and (starts <= ends).all() and (np.diff(starts) >= 0).all()
     ):
-        raise ValueError("impossible times of its rows; expected 0 <= start <= end in seconds, in order")
+        raise ValueError("its rows have impossible times; expected 0 <= start <= end in seconds, in order")
     duration = float(ends[-1]) if duration is None else duration
     return _RowTimes(
         np.minimum(starts, duration), np.minimum(ends, duration), np.full(num_rows, profile.window), duration
@@ -308,7 +310,7 @@ def _exported_times(exported: Mapping[str, Any]) -> _RowTimes:
     duration = float(exported["duration_seconds"])
     are_valid = np.isfinite(starts).all() and np.isfinite(ends).all() and (starts <= ends).all()
     if not are_valid or not math.isfinite(duration):
-        raise ValueError("impossible timestamps; export it again")
+        raise ValueError("its rows have impossible times; export it again")
     return _RowTimes(
         starts, ends, np.asarray(exported["valid_frames"]).astype("i4"), duration, str(exported["partial"])
     )

@@ -172,7 +172,7 @@ class ParquetVideos:
                 table = file.read(columns, [group])
             if table.nbytes > MAX_ARRAY_BYTES:
                 raise UserError(
-                    f"{self.path}: a group of rows of more than {MAX_ARRAY_BYTES >> 30} GiB; write smaller groups"
+                    f"{self.path}: a row group has more than {MAX_ARRAY_BYTES >> 30} GiB; write smaller row groups"
                 )
             self._last[group] = table
         return table
@@ -189,7 +189,9 @@ class ParquetVideos:
     def _dtype(self) -> str:
         assert self.about is not None
         if self.about["dtype"] not in ("float16", "float32"):
-            raise ValueError(f"its metadata has the type {str(self.about['dtype'])[:40]!r}")
+            raise ValueError(
+                f"its metadata has the data type {str(self.about['dtype'])[:40]!r}, expected float16 or float32"
+            )
         return self.about["dtype"]
 
     def _made(self) -> dict[str, str]:
@@ -204,12 +206,12 @@ def _rows(column: pa.ChunkedArray) -> np.ndarray:
         array = pa.concat_arrays(array.chunks)
     is_list = any(test(array.type) for test in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
     if not is_list or not pa.types.is_floating(array.type.value_type) or array.null_count:
-        raise ValueError(f"its column of embeddings has the type {array.type} or gaps; expected lists of numbers")
+        raise ValueError(f"its embeddings have type {array.type} or missing values, expected lists of numbers")
     flat = array.flatten()
     if flat.null_count or not len(array) or len(flat) % len(array):
-        raise ValueError("its embeddings have gaps, or several lengths")
+        raise ValueError("its embeddings have missing values, or different lengths")
     if not pa.types.is_fixed_size_list(array.type) and len(set(np.diff(array.offsets.to_numpy()).tolist())) > 1:
-        raise ValueError("its embeddings have several lengths")
+        raise ValueError("its embeddings have different lengths")
     values = flat.to_numpy(zero_copy_only=False).reshape(len(array), -1)
     return values if values.dtype == np.float16 else values.astype(np.float32)
 
@@ -245,7 +247,7 @@ def _about(file: ParquetReader) -> dict[str, Any] | None:
         return None
     about = json.loads(text)
     if not isinstance(about, dict) or not {"profile", "weights", "dtype", "without_rows"} <= about.keys():
-        raise ValueError("its metadata is not what vlalign writes")
+        raise ValueError("its metadata was not written by vlalign")
     return about
 
 

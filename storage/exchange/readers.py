@@ -135,11 +135,11 @@ def _videos_in(source: Path, pattern: str | None, choice: _Choice, stack: ExitSt
         raise UserError(f"{source}: not found; expected a folder or file of features")
     if suffix == ".tar":
         if pattern is not None:
-            raise UserError(f"{source}: a tar has the ids in its JSON; expected no pattern, got {pattern!r}")
+            raise UserError(f"{source}: a tar file has the ids in its JSON; omit --pattern {pattern!r}")
         return _in_tar(source)
     if suffix == SUFFIX:
         if pattern is not None:
-            raise UserError(f"{source}: a Parquet file has the ids in a column; expected no pattern, got {pattern!r}")
+            raise UserError(f"{source}: a Parquet file has the ids in a column; omit --pattern {pattern!r}")
         return _in_parquet(source)
     if suffix in ARRAY_SUFFIXES:
         return _in_group(source, stack.enter_context(open_arrays(source)), pattern, choice)
@@ -200,9 +200,7 @@ def _compiled(pattern: str | None) -> re.Pattern[str] | None:
     if pattern is None:
         return None
     if pattern.count("{id}") != 1:
-        raise UserError(
-            f"pattern {pattern!r}: expected {{id}} once in it, where the video's id stands, such as '{{id}}_rgb.npy'"
-        )
+        raise UserError(f"pattern {pattern!r}: expected {{id}} once, for the video's id, such as '{{id}}_rgb.npy'")
     parts = {"{id}": "(.+)", "*": "[^/]*"}
     return re.compile(
         "".join(parts.get(part, re.escape(part)) for part in re.split(r"(\{id\}|\*)", pattern)), re.DOTALL
@@ -227,7 +225,7 @@ def _say_what_is_left_out(source: Path, video_id: str, group: ArrayGroup, choice
     if taken in group and others:  # not a .npy, which has only one array
         omit = f"; if each array is a video, omit --key {taken}" if choice.key else ""
         say(
-            f"note: {source}: read as one video, {video_id!r}, with its array {taken!r}; left out: "
+            f"note: {source}: read as one video, {video_id!r}, with its array {taken!r}; skipped arrays: "
             f"{join_names(others)}{omit}"
         )
 
@@ -237,7 +235,7 @@ def _in_group(source: Path, group: ArrayGroup, pattern: str | None, choice: _Cho
     videos: list[tuple[str, str, ArrayGroup]] = []
     if names is not None:
         if choice.key is not None:
-            raise UserError(f"{source}: pattern {pattern!r} names the arrays; expected no --key, got {choice.key!r}")
+            raise UserError(f"{source}: pattern {pattern!r} names the arrays; omit --key {choice.key!r}")
         for name, read in flatten(group).items():
             if match := names.fullmatch(name):
                 videos.append((match[1], name, {name: read}))
@@ -249,7 +247,7 @@ def _in_group(source: Path, group: ArrayGroup, pattern: str | None, choice: _Cho
         videos += [(name, name, {name: item} if callable(item) else item) for name, item in group.items()]
         if choice.key is not None and videos and all(map(callable, group.values())):
             raise UserError(
-                f"{source}: no array {choice.key!r} in it, and no groups with several; found {join_names(group)}"
+                f"{source}: no array {choice.key!r} in it, and no groups of arrays; found {join_names(group)}"
             )
     return [
         SourceVideo(video_id, source, partial(choice.read, arrays, f"{source}, {video_id!r}"), name)

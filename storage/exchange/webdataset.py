@@ -104,7 +104,7 @@ class TarVideos:
             )
         about = json.loads(self._content(f"{key}{ABOUT_SUFFIX}"))
         if about["video_id"] != self.video_id(key):
-            raise ValueError(f"its JSON says video {about['video_id']!r}")
+            raise ValueError(f"its JSON is about video {about['video_id']!r}")
         arrays: dict[str, ReadArray] = {"features": partial(self._array, f"{key}{ROWS_SUFFIX}")}
         arrays |= {name: partial(_value, about[name]) for name in EXPORTED}
         features = read_video(arrays, str(self.path))
@@ -132,7 +132,7 @@ def open_tar(path: Path) -> TarVideos:
     with refuse_damaged(path), tarfile.open(path, "r:") as tar:
         for member in tar:
             if member.size < 0 or member.offset <= last:  # tarfile would loop for ever (CVE-2025-8194)
-                raise ValueError("a tar whose members overlap")
+                raise ValueError("a tar with overlapping members")
             last = member.offset
             if member.isreg() and not member.issparse():
                 members[member.name] = _Member(member.offset_data, member.size)

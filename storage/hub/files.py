@@ -75,10 +75,10 @@ class ModelFiles:
         path = self.folder / MODULES_FILE
         if not path.is_file():
             return {}
-        with refuse_unreadable(path, "not the modules of a model"):
+        with refuse_unreadable(path, "not a list of modules"):
             modules = json.loads(read_small(path, MAX_CONFIG_BYTES))
             if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
-                raise ValueError("no list of modules")
+                raise ValueError("expected a list of objects")
         return {str(module.get("path")): str(module.get("type")).rpartition(".")[2] for module in modules}
 
     @property
@@ -88,7 +88,7 @@ class ModelFiles:
         if not path.is_file():
             expected = "expected a folder that transformers or sentence-transformers saved"
             raise UserError(f"{self.part}: has no {CONFIG_FILE}; {expected}")
-        with refuse_unreadable(path, "not the configuration of a model"):
+        with refuse_unreadable(path, "not a model configuration"):
             return read_object(path, MAX_CONFIG_BYTES)
 
     @property
@@ -96,12 +96,14 @@ class ModelFiles:
         """The files of weights. Raises ``UserError`` if some are missing."""
         index = self.part / "model.safetensors.index.json"
         if index.is_file():
-            with refuse_unreadable(index, "not a list of files of weights"):
+            with refuse_unreadable(index, "not an index of weight files"):
                 names = sorted(set(map(str, read_object(index, MAX_INDEX_BYTES)["weight_map"].values())))
         else:
             names = ["model.safetensors"]
         if outside := [name for name in names if Path(name).name != name]:
-            raise UserError(f"{index}: names files outside of the folder ({outside[0][:80]!r})")
+            raise UserError(
+                f"{index}: names a file outside of its folder ({outside[0][:80]!r}); expected plain file names"
+            )
         if missing := [name for name in names if not (self.part / name).is_file()]:
             raise UserError(
                 f"{self.part / missing[0]}: not found; a model needs its weights as safetensors; "
@@ -126,7 +128,7 @@ class ModelFiles:
         ``auto_map`` of ``config.json`` itself is not refused: transformers' own network of that type is used.
         """
         if (self.part / ADAPTER_FILE).exists():
-            raise UserError(f"{self.part / ADAPTER_FILE}: an adapter of a model; expected a model: merge and save it")
+            raise UserError(f"{self.part / ADAPTER_FILE}: an adapter; expected a whole model; merge and save it")
         for name in PROCESSOR_FILES:
             path = self.part / name
             if path.is_file():
@@ -134,19 +136,22 @@ class ModelFiles:
                     about = read_object(path, MAX_CONFIG_BYTES)
                 for _, part in _objects(about):
                     if "auto_map" in part:
-                        raise UserError(f"{path}: its processor has code of its own, which is not run (auto_map)")
+                        raise UserError(
+                            f"{path}: its processor needs its own code (auto_map), which is never run; choose "
+                            "another model"
+                        )
                     if field := next((field for field in AUDIO_TOKENIZER if field in part), None):
-                        raise UserError(f"{path}: its processor loads another model ({field}); remove this field")
+                        raise UserError(f"{path}: its processor would load another model ({field}); remove this field")
         path, about = self.part / CONFIG_FILE, self.config
         if "quantization_config" in about:
-            raise UserError(f"{path}: its weights are quantised; pass the model that it was made of")
+            raise UserError(f"{path}: its weights are quantised; pass the original model")
         if "configuration_files" in about:
-            raise UserError(
-                f"{path}: names other files to read instead (configuration_files); expected one configuration"
-            )
+            raise UserError(f"{path}: refers to other files (configuration_files); expected the configuration itself")
         for where, part in _objects(about):
             if where and "auto_map" in part:
-                raise UserError(f"{path}: a part of it has code of its own, which is not run ({where}auto_map)")
+                raise UserError(
+                    f"{path}: a part needs its own code ({where}auto_map), which is never run; choose another model"
+                )
             for field, value, problem in _timm_faults(part):
                 raise UserError(f"{path}: {where}{field} is {str(value)[:80]!r}, {problem}")
 
@@ -187,7 +192,7 @@ def _timm_faults(part: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
     for name in TIMM_NAMES:
         value = part.get(name)
         if isinstance(value, str) and not re.fullmatch(r"[\w.-]+", value):
-            yield name, value, "which is another model or a path; expected the name of a network of timm"
+            yield name, value, "which is another model or a path; expected the name of a timm network"
     for name in TIMM_ARGUMENTS:
         arguments = part.get(name) or {}
         if not isinstance(arguments, dict):
@@ -195,7 +200,11 @@ def _timm_faults(part: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
             continue
         for argument, value in arguments.items():
             if TIMM_LOADING_ARGUMENTS.fullmatch(argument):
-                yield f"{name}.{argument}", value, "and says what to load; only the model's own weights are. Remove it"
+                yield (
+                    f"{name}.{argument}",
+                    value,
+                    "which names weights to load; only the model's own weights are loaded; remove it",
+                )
             elif not _is_plain(value):
                 yield f"{name}.{argument}", value, "expected numbers, or a name in letters, digits and _"
 
@@ -222,7 +231,10 @@ def find_files(name: HubName) -> ModelFiles:
         what, option = f"features {name.text}", "--features hf:/path/to/FOLDER"
         files = download_model(name.model, name.revision, what, option)
     if unused := [kind for kind in files.modules().values() if kind not in (*ST_NETWORKS, "Normalize")]:
-        raise UserError(f"features {name.text}: {MODULES_FILE} has the module {unused[0]}, which is not computed here")
+        raise UserError(
+            f"features {name.text}: {MODULES_FILE} has the module {unused[0]}, which vlalign cannot compute; "
+            "choose another model"
+        )
     return files
 
 
@@ -276,16 +288,16 @@ def download(model: str, revision: str | None, patterns: Sequence[str], what: st
             snapshot_download(model, revision=revision, allow_patterns=list(patterns), local_files_only=offline)
         )
     except GatedRepoError:
-        reason = f"its owners must allow it first: ask at https://huggingface.co/{model}, then run hf auth login"
+        reason = f"its owners must give you access; ask at https://huggingface.co/{model}, then run hf auth login"
     except RevisionNotFoundError:
         reason = f"it has no revision {revision}; expected a branch, a tag or a commit"
     except RepositoryNotFoundError:
-        reason = f"the hub has no such model, or it is private: run hf auth login; for a folder, {instead}"
+        reason = f"no such model on the hub, or it is private; run hf auth login; for a folder, {instead}"
     except LocalEntryNotFoundError:
         at = f" --revision {revision}" if revision else ""
         reason = (
-            "not in the hub's cache on this machine, and the hub cannot be reached; where it can be, run "
-            f"hf download {model}{at} --local-dir FOLDER, bring the folder here and {instead}"
+            "not in the hub's cache on this machine, and the hub cannot be reached; on a machine that "
+            f"reaches it, run hf download {model}{at} --local-dir FOLDER; copy the folder here and {instead}"
         )
     except (HfHubHTTPError, OSError, ValueError) as error:
         reason = reason_of(error)

@@ -72,7 +72,7 @@ def _loading() -> Iterator[None]:
     except (ImportError, MemoryError):
         raise
     except OfflineModeIsEnabled:
-        raise ValueError("a part of it is another model of the hub; expected all of it in its folder") from None
+        raise ValueError("a part of it is another hub model; expected the whole model in its folder") from None
     except Exception as error:
         raise ValueError(reason_of(error)) from None
     except BaseException as error:
@@ -186,7 +186,7 @@ def _plain_config(files: ModelFiles) -> dict[str, Any]:
     try:
         return _plain(about | {"model_type": kind}, CONFIG_MAPPING[kind])
     except RecursionError:
-        raise ValueError("its parts lie too deep in each other") from None
+        raise ValueError("its parts are nested too deeply") from None
 
 
 def _plain(about: Mapping[str, Any], config_class: "type[PreTrainedConfig] | None") -> dict[str, Any]:

@@ -118,7 +118,7 @@ def read_hub_name(text: str) -> HubName:
             raise SettingError("features", text, "a folder has no revisions; remove it")
         if "/" in model and not model.startswith(("/", "./", "../", "~/")):
             raise SettingError(
-                "features", text, f"{model} is no ORG/MODEL; write a folder as ./{model}; {EXPECTED_FORM}"
+                "features", text, f"{model} is not ORG/MODEL; write a folder as ./{model}; {EXPECTED_FORM}"
             )
     if not DATASET_NAME.fullmatch(name.store):
         problem = f"its store would be called {name.store!r}; expected letters, digits, '.', '_' and '-' only"

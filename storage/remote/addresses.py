@@ -83,7 +83,7 @@ def refuse_private(host: str, ip_addresses: Iterable[str], allowed: Collection[s
         if not _is_public(number):
             named = host if host == number else f"{host} ({number})"
             raise AddressRefused(
-                f"{named} is on this machine or in a private network; if that is meant, pass --allow-host {host} "
+                f"{named} is on this machine or in a private network; if you trust it, pass --allow-host {host} "
                 "--retry-failed"
             )
 

@@ -71,7 +71,7 @@ class RemoteFiles:
             step = "read"
             self.read(name, 0, 1)
         except Refused as error:
-            raise UserError(f"{error}; nothing can be {step} there, check the address and your rights") from None
+            raise UserError(f"{error}; files cannot be {step} there; check the address and your permissions") from None
         finally:
             if step == "read":
                 with contextlib.suppress(OSError):  # no other step needs the permission to remove files
@@ -194,7 +194,7 @@ def _retried(call: Callable[[], T], what: str) -> T:
     except RetriesFailed as failed:
         error = failed.error
         if isinstance(error, AddressRefused):
-            raise UserError(f"{what}: leads to another machine: {error}") from None
+            raise UserError(f"{what}: leads to a refused host: {error}") from None
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             raise error from None
         reason = " ".join(str(error).split())[:300]

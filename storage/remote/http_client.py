@@ -41,7 +41,7 @@ class GuardedClient:
             if packed := response.headers.get("Content-Encoding", "").replace("identity", ""):
                 response.close()
                 raise aiohttp.ClientPayloadError(
-                    f"the server sends it packed ({packed[:20]!r}), though it was asked not to"
+                    f"the server sends it compressed ({packed[:20]!r}), though asked not to"
                 )
             return response
 
@@ -106,4 +106,4 @@ class SizeLimit(Callback):
         """Count ``inc`` more bytes. Raises ``UserError`` above the limit."""
         super().relative_update(inc)
         if self.value > self._limit:
-            raise UserError(f"{self._url}: sent with more than its {self._limit:,} bytes; remove it there")
+            raise UserError(f"{self._url}: the server sends more than its {self._limit:,} bytes; remove the file there")

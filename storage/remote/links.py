@@ -39,12 +39,12 @@ def checked_address(url: str, where: str) -> str:
     is_known = scheme_of(url) in SCHEMES or ("://" not in url and os.path.isabs(url))
     if not is_known or "::" in url or not url.isprintable():
         schemes = ", ".join(f"{scheme}://" for scheme in SCHEMES)
-        raise UserError(f"{where}: the address {url[:200]!a}: expected one that begins with {schemes}")
+        raise UserError(f"{where}: not a supported address: {url[:200]!a}; expected one that begins with {schemes}")
     if has_secrets(url):
         raise UserError(
-            f"{where}: the address {without_secrets(url)} was given with a user, a password or a query; they would be "
-            "stored in a file and printed. Remove them, and give them to the library of the scheme, as by variables "
-            "of the environment (AWS_ACCESS_KEY_ID, ...)"
+            f"{where}: the address {without_secrets(url)} has a user, a password or a query, which would be stored and "
+            "printed; remove them; pass credentials by environment variables of the scheme's library "
+            "(AWS_ACCESS_KEY_ID, ...)"
         )
     return url.rstrip("/")
 
@@ -96,7 +96,7 @@ def trust(folder: Path, url: str) -> None:
     except OSError as error:  # no home folder, or a read-only one
         note_once(
             f"note: {folder}: the confirmation of {url} cannot be stored ({error}), so the next command asks again; "
-            "set XDG_STATE_HOME to a folder that can be written"
+            "set XDG_STATE_HOME to a writable folder"
         )
 
 

@@ -56,14 +56,14 @@ def link_store(folder: Path, url: str) -> "RemoteStore":
     url, stated = checked_address(url, str(folder)), linked_address(folder)
     if stated not in (None, url):
         raise UserError(
-            f"{folder}: stands for {stated}, not for {url}; pass another --root, or remove {folder / LINK_FILE}"
+            f"{folder}: linked to {stated}, not to {url}; pass another --root, or remove {folder / LINK_FILE}"
         )
     remote = RemoteStore(folder, url)
     if stated is None:
         shards = [folder / name for name in _shard_names(folder)]
         if foreign := [path for path in shards if not _is_own(path)]:
             raise UserError(
-                f"{foreign[0]}: not a shard that was written here (a symlink, or another name); remove it, then link "
+                f"{foreign[0]}: not a shard of vlalign (a symlink, or another name); remove it, then link "
                 "the folder again"
             )
         make_folder(remote.outgoing)
@@ -88,7 +88,7 @@ def refuse_remote(folder: Path) -> None:
     """Raise ``UserError`` if ``folder`` is linked to a remote store, which a local change would not reach."""
     if remote := remote_store(folder):
         raise UserError(
-            f"{folder}: its shards lie at {remote.url}; do this to a local copy (vlalign-store merge makes one)"
+            f"{folder}: its shards are at {remote.url}; run this on a local copy (vlalign-store merge makes one)"
         )
 
 
@@ -119,7 +119,7 @@ class RemoteStore:
         """Prepare to use the store at ``url``. Raises ``UserError`` if such an address cannot be read."""
         self.folder, self.url, self.outgoing = folder, url, folder / OUTGOING
         if self.outgoing.is_symlink():
-            raise UserError(f"{self.outgoing}: a symlink, from which nothing is sent; remove it")
+            raise UserError(f"{self.outgoing}: a symlink; nothing is sent from there; remove it")
         self._files = RemoteFiles(url)
         self._turns: dict[str, Lock] = {}  # by shard, held by the thread that fetches it
 
@@ -145,8 +145,8 @@ class RemoteStore:
         remote_names, local_names = set(self.names()), set(_shard_names(self.folder))
         if local_names and not remote_names:
             raise UserError(
-                f"{self.url}: no shard is there now, {self.folder} has {len(local_names):,} from it; if that is meant, "
-                "remove that folder"
+                f"{self.url}: has no shards now, but {self.folder} has {len(local_names):,} from it; if they were "
+                "deleted on purpose, remove that folder"
             )
         if gone := local_names - remote_names:
             command = f"vlalign-store link {shlex.quote(str(self.folder))} {shlex.quote(self.url)}"
@@ -156,7 +156,7 @@ class RemoteStore:
         if new := sorted(remote_names - local_names):
             with ThreadPoolExecutor(STUBS_AT_ONCE) as pool:
                 stubs = pool.map(self._fetch_stub, new)
-                for _ in progress(stubs, total=len(new), what=f"looking at {self.url}", unit="shards"):
+                for _ in progress(stubs, total=len(new), what=f"listing {self.url}", unit="shards"):
                     pass
         return [self.folder / name for name in sort_shard_names(remote_names)]
 
@@ -172,7 +172,7 @@ class RemoteStore:
         for path in (self.outgoing / name for name in _shard_names(self.outgoing)):
             try:
                 if not _is_own(path):
-                    raise UserError(f"{path}: not a file that was written here")
+                    raise UserError(f"{path}: not a shard of vlalign")
                 read_shard(path)
             except FileNotFoundError:  # another process was faster
                 continue
@@ -205,7 +205,7 @@ class RemoteStore:
                 message = f"the rows of {len(damaged):,} videos are damaged; remove it there, and extract them again"
                 raise UserError(f"{self.url}/{smallest}: {message}")
         except (UserError, OSError) as error:
-            raise UserError(f"{self.folder}: stands for {self.url}, but cannot be read back: {error}") from None
+            raise UserError(f"{self.folder}: linked to {self.url}, but cannot be read back: {error}") from None
         return f"the index of {len(sent) or 1:,} shards, and {rows.shard.num_rows:,} rows of {smallest}"
 
     def put(self, path: Path) -> None:
@@ -218,7 +218,7 @@ class RemoteStore:
             if path.exists() and not self._files.exists(path.name):
                 self._files.send(path)
             if not self._files.holds(path):
-                problem = f"has other bytes than {path}, which stays; remove it there, then repeat the command"
+                problem = f"differs from {path}, which is kept; remove it there, then run the same command again"
                 raise OSError(f"{self.url}/{path.name}: {problem}")
             self._make_stub(path)
             remove_file(path)

@@ -59,7 +59,7 @@ def read_shard(path: Path) -> Shard:
     except FileNotFoundError:
         raise
     except IsADirectoryError:
-        raise UserError(f"{path}: not a readable feature shard, but a folder; remove it") from None
+        raise UserError(f"{path}: a folder; expected a feature shard; remove it") from None
     except OSError as error:
         raise Unreadable(f"{path}: cannot be read now ({error.strerror or error})") from None
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
@@ -109,7 +109,7 @@ def _read_block(path: Path, fd: int) -> tuple[int, int, dict[str, Any]]:
     if schema not in (SCHEMA, FRAMES_SCHEMA):
         raise OtherSchema(
             f"{path}: schema {schema}, this vlalign reads {SCHEMA} and {FRAMES_SCHEMA}; extract again with this "
-            "version, or use that one"
+            "version, or use the version that wrote it"
         )
     if not BLOCK_BYTES <= first_byte <= MAX_BLOCK_BYTES:
         raise ValueError("impossible size of its first block")
@@ -132,13 +132,13 @@ def _check_types(about: dict[str, Any]) -> None:
         *about["offsets"].values(),
     ]
     if not all(type(value) is int and 0 <= value < 1 << 63 for value in integers):
-        raise ValueError("a size or an offset is not an integer")
+        raise ValueError("a size or an offset is not a valid integer")
 
 
 def _read_index(fd: int, index: dict[str, Any], file_bytes: int) -> np.ndarray:
     dtype = _index_dtype(tuple((name, kind) for name, kind in index["dtype"]))
     if not 0 <= index["count"] * dtype.itemsize <= file_bytes:
-        raise ValueError("its index lies outside of the file")
+        raise ValueError("its index ends outside of the file")
     content = read_at(fd, index["count"] * dtype.itemsize, index["offset"])
     if crc32(content) != index["crc32"]:
         raise ValueError("its index is damaged")
@@ -150,7 +150,7 @@ def _check_rows(shard: Shard) -> None:
     if (lengths < 0).any() or lengths.sum() != shard.num_rows or (np.cumsum(lengths) - lengths != first_rows).any():
         raise ValueError("its videos do not add up to its rows")
     if any(not shard.first_byte <= first <= last <= shard.num_bytes for first, last in shard.column_ranges()):
-        raise ValueError("its rows lie outside of the file")
+        raise ValueError("its rows end outside of the file")
 
 
 @lru_cache(maxsize=1024)
@@ -198,7 +198,7 @@ def read_layout(block: bytes) -> BlockLayout:
     index, num_bytes = about["videos"], about["num_bytes"]
     length = index["count"] * _index_dtype(tuple((name, kind) for name, kind in index["dtype"])).itemsize
     if length > MAX_INDEX_BYTES or not 0 <= index["offset"] <= index["offset"] + length <= num_bytes:
-        raise ValueError("its index lies outside of the file, or is too large")
+        raise ValueError("its index ends outside of the file, or is too large")
     return BlockLayout(int(first[2]), (index["offset"], index["offset"] + length), num_bytes)
 
 

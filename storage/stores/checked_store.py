@@ -206,7 +206,8 @@ class CheckedStore(_OwnCode, Store):
         is_ordered = (starts >= 0).all() and (starts <= ends).all() and (starts[1:] >= starts[:-1]).all()
         if not (is_ordered and np.isfinite(ends).all()):
             raise UserError(
-                f"{self._named}: {what}: impossible times of its rows; expected 0 <= start <= end in seconds, in order"
+                f"{self._named}: {what}: its rows have impossible times; expected 0 <= start <= end in seconds, in "
+                "order"
             )
 
     def get_rows(self, ranges: Sequence[RowRange]) -> list[np.ndarray]:

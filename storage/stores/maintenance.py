@@ -163,10 +163,10 @@ def repair(folder: Path, *, on_progress: Listener | None = None) -> list[Repaire
 def _repair(folder: Path, damage: ShardDamage) -> str:
     """Drop the damaged videos of a shard; return a description of the repair."""
     if damage.foreign:
-        return f"{damage.message}; left alone"
+        return f"{damage.message}; not changed"
     if damage.shard is None:
         remove_file(damage.path)
-        return f"{damage.path}: not readable, dropped as a whole"
+        return f"{damage.path}: not readable; removed"
     kept = np.setdiff1d(np.arange(len(damage.shard.videos)), damage.index_rows)
     rewrite(folder, [ShardPart(damage.shard, kept)])
     remove_file(damage.path)

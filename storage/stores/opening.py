@@ -99,7 +99,7 @@ def open_features(dataset: DatasetFolder, name: str) -> Store:
     if not len(store):
         raise UserError(f"{dataset.features(name)}: your own store of it has no videos; run vlalign-extract first")
     if store.profile.name != name:
-        note_once(f"note: {store.where} is opened as {name}, and has features of the profile {store.profile.name}")
+        note_once(f"note: {store.where} is opened as {name}, but has features of the profile {store.profile.name}")
     return store
 
 
@@ -182,5 +182,5 @@ def _check_methods(store: object, protocol: type, name: str) -> None:
     methods = (name for kind in protocol.__mro__ for name in vars(kind) if not name.startswith("_"))
     lacking = [name for name in methods if not hasattr(type(store), name)]
     if lacking:
-        problem = f"{type(store).__name__} is no {protocol.__name__} of vlalign.storage: it lacks {', '.join(lacking)}"
+        problem = f"{type(store).__name__} is not a vlalign.storage.{protocol.__name__}: it lacks {', '.join(lacking)}"
         raise SettingError("stores", name, problem)

@@ -44,7 +44,7 @@ class StoreInfo:
         def several(values: Mapping[str, str]) -> str:
             return ", ".join(f"{name} {value}" for name, value in values.items())
 
-        replaced = f", {self.replaced_videos:,} replaced ones beside them" if self.replaced_videos else ""
+        replaced = f", {self.replaced_videos:,} replaced" if self.replaced_videos else ""
         sha256 = f" (sha256 {self.weights_sha256 or 'not known'})" if self.weights != "none" else ""
         decoders = self.decoders.items()
         facts = {

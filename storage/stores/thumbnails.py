@@ -208,8 +208,8 @@ class ThumbnailStore:
         if not all(valid) and rows.path not in self._warned:
             self._warned.add(rows.path)
             warn(
-                f"warning: {rows.path}: thumbnails in it, such as of video {video_id!r}, are not JPEGs or are too "
-                "large; they are skipped"
+                f"warning: {rows.path}: some thumbnails, such as of video {video_id!r}, are not JPEGs or are too "
+                "large; skipped"
             )
         return [
             Thumbnail(video_id, float(rows.seconds[place]), jpeg, rows.source)

@@ -58,12 +58,12 @@ def inner_dataset(group: h5py.Group, name: str) -> h5py.Dataset:
         KeyError: There is no such object.
     """
     if not is_inside(group, name):
-        raise ValueError(f"its {name!r} is a link; that is not followed")
+        raise ValueError(f"its {name!r} is a link, which is not followed")
     dataset = group[name]
     if not isinstance(dataset, h5py.Dataset):
         raise ValueError(f"its {name!r} is not a data set")
     if dataset.external or dataset.is_virtual:  # checked first: even the shape of a virtual one may lie in another file
-        raise ValueError(f"its data set {name!r} lies in another file; that is not followed")
+        raise ValueError(f"its data set {name!r} is in another file, which is not read")
     return dataset
 
 
@@ -104,7 +104,7 @@ class VlenReader:
         Raises ``ValueError`` for another kind of file.
         """
         if file.id.get_create_plist().get_sizes() != (8, 8) or file.userblock_size:
-            raise ValueError("its addresses are not laid out as vlalign does")
+            raise ValueError("its addresses do not have vlalign's layout")
         self._content = content
         self._heaps: dict[int, _Heap] = {}
         """The heaps that were used last, by their offset."""
@@ -123,7 +123,7 @@ class VlenReader:
             return np.empty(0, row)
         offset, num_bytes = dataset.id.get_offset(), len(dataset) * row.itemsize
         if offset is None or dataset.id.get_storage_size() != num_bytes:
-            raise ValueError(f"its data set {dataset.name!r} is not laid out as vlalign does")
+            raise ValueError(f"its data set {dataset.name!r} does not have vlalign's layout")
         return np.frombuffer(self._bytes(offset, num_bytes), row)
 
     def value(self, reference: np.void, max_bytes: int) -> bytes:

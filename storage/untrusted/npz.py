@@ -31,10 +31,10 @@ def open_npz(path: Path) -> Iterator[dict[str, ReadArray]]:
         if any(
             first.header_offset + first.compress_size >= second.header_offset for first, second in pairwise(members)
         ):
-            raise ValueError("a zip whose members overlap")
+            raise ValueError("a zip with overlapping members")
         names = Counter(member.filename.removesuffix(".npy") for member in members)
         if repeated := [name for name, count in names.items() if count > 1]:
-            raise ValueError(f"two members called {repeated[0]!r}")
+            raise ValueError(f"a zip with two members called {repeated[0]!r}")
         budget = Budget(path.stat().st_size)
         for member in [member for member in members if member.compress_type in COMPRESSIONS]:
             budget.take(member.file_size, f"what unpacks from it until {member.filename[:80]!r}")

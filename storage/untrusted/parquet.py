@@ -59,7 +59,7 @@ class ParquetReader:
         self.schema: pa.Schema = self._file.schema_arrow
         self.metadata: pq.FileMetaData = self._file.metadata
         if len(self._chunks) != self.metadata.num_row_groups:
-            raise ValueError("the block about its columns is damaged")
+            raise ValueError("its column metadata is damaged")
 
     def __enter__(self) -> "ParquetReader":
         return self
@@ -91,7 +91,7 @@ class ParquetReader:
         num_rows, chunks = self.metadata.row_group(group).num_rows, self._chunks[group]
         described = [self._file.schema.column(index) for index in range(len(self._file.schema))]
         if [chunk.path for chunk in chunks] != [column.path for column in described]:
-            raise ValueError("its columns are not those of its schema")
+            raise ValueError("its columns differ from its schema")
         indices = [index for index, chunk in enumerate(chunks) if chunk.name in columns]
         texts = [chunks[index].path for index in indices if self._is_text(index)]
         packed = 0
@@ -104,7 +104,7 @@ class ParquetReader:
                 budget.take(max(unpacked, num_rows * width), f"its column {chunk.name[:80]!r}")
                 packed += chunk_bytes
                 if packed > self._size:
-                    raise ValueError("its columns lie over each other")
+                    raise ValueError("its columns overlap")
         with pq.ParquetFile(self._path, metadata=self.metadata, read_dictionary=texts) as file:
             table = file.read_row_group(group, columns=list(columns))
         table.validate(full=True)
@@ -199,14 +199,14 @@ def _chunks_of(footer: bytes) -> list[list[_Chunk]]:
         groups = dict(_fields(BytesIO(footer))).get(4, ())
         return [[_chunk_of(dict(dict(chunk)[3])) for chunk in dict(group)[1]] for group in groups]
     except (KeyError, TypeError, ValueError, OverflowError):
-        raise ValueError("the block about its columns is damaged") from None
+        raise ValueError("its column metadata is damaged") from None
 
 
 def _chunk_of(about: dict[int, Any]) -> _Chunk:
     path = b".".join(about[3]).decode()
     offsets = about[5], about[9], about.get(11, 0)
     if not all(type(offset) is int and 0 <= offset < 1 << 62 for offset in offsets):
-        raise ValueError("a column at an impossible place")
+        raise ValueError("a column at an impossible offset")
     return _Chunk(path, *offsets)
 
 
@@ -276,7 +276,7 @@ def _items(file: BinaryIO, depth: int) -> Iterator[Any]:
 
 def _byte(file: BinaryIO) -> int:
     if not (content := file.read(1)):
-        raise ValueError("it is cut off")
+        raise ValueError("it is truncated")
     return content[0]
 
 

@@ -215,7 +215,9 @@ class PlainUnpickler(pickle._Unpickler):
         """Return a builder. Raises ``UserError`` for anything that is not in ``builders``."""
         if (module, name) not in self.builders:
             full_name = f"{module}.{name}"[:200]
-            raise UserError(f"{self.path}: wants to build {full_name}; only numpy arrays and plain containers are read")
+            raise UserError(
+                f"{self.path}: would build {full_name}; expected numpy arrays and plain containers; save them as .npz"
+            )
         return self.builders[module, name]
 
     def reduce(self) -> None:
@@ -227,7 +229,7 @@ class PlainUnpickler(pickle._Unpickler):
             raise ValueError(f"it calls with a {type(args).__name__}; expected a tuple of arguments")
         self.left -= len(args) + sum(len(arg) for arg in args if isinstance(arg, str | bytes | list | tuple | dict))
         if self.left < 0:
-            raise ValueError("it builds the same again and again")
+            raise ValueError("it builds the same object too often")
         self.append(build(*args))
 
     def build(self) -> None:
@@ -266,8 +268,7 @@ class PlainUnpickler(pickle._Unpickler):
     def refuse(self, opcode: str) -> NoReturn:
         """Refuse an opcode, given by its name."""
         raise UserError(
-            f"{self.path}: contains objects ({opcode}) that are neither numpy arrays nor plain containers; "
-            "only those are read"
+            f"{self.path}: contains objects ({opcode}); expected numpy arrays and plain containers; save them as .npz"
         )
 
     # The stub asks for functions of Unpickler alone.
@@ -349,7 +350,7 @@ def _size(value: Any) -> int:
 
 
 def _refuse_repeated() -> NoReturn:
-    raise ValueError("it names the same arrays again and again; expected each once")
+    raise ValueError("it names the same arrays too often; expected each once")
 
 
 def _leaf(value: Any) -> ReadArray | ArrayGroup:

@@ -21,10 +21,10 @@ def shape_difference(expected: Mapping[str, tuple[int, ...]], there: Mapping[str
     if not names:
         return None
     shapes = (list(shape) if (shape := tensors.get(names[0])) is not None else "none" for tensors in (expected, there))
-    return "{}: expected {}, there {}".format(names[0], *shapes)
+    return "{}: expected {}, found {}".format(names[0], *shapes)
 
 
 def check_finite(tensors: Mapping[str, Any]) -> None:
     """Raise ``ValueError`` if one of the tensors of PyTorch has a number that is complex, infinite or NaN."""
     if not all(not tensor.is_complex() and tensor.isfinite().all() for tensor in tensors.values()):
-        raise ValueError("it has values that are no numbers")
+        raise ValueError("it has values that are not numbers")

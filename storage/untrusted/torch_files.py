@@ -47,7 +47,7 @@ class _StorageType:
     dtype: str
 
     def __call__(self, *_: Any) -> None:
-        raise ValueError("it calls a type of storages; expected only its name")
+        raise ValueError("it calls a storage type; expected only its name")
 
     @property
     def itemsize(self) -> int:
@@ -116,7 +116,7 @@ def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> _Te
 
 def _parameter(tensor: Any, *_: Any) -> _Tensor:
     if not isinstance(tensor, _Tensor):
-        raise ValueError("a parameter that is no tensor")
+        raise ValueError("a parameter that is not a tensor")
     return tensor
 
 
@@ -169,9 +169,9 @@ def _load_zip(content: _Content, path: Path) -> Any:
     with zipfile.ZipFile(path) as archive:
         members = sorted(archive.infolist(), key=lambda member: member.header_offset)
         if any(one.header_offset + one.compress_size >= two.header_offset for one, two in pairwise(members)):
-            raise ValueError("a zip whose members overlap")
+            raise ValueError("a zip with overlapping members")
         if any(member.compress_type != zipfile.ZIP_STORED for member in members):
-            raise ValueError("a zip whose members are compressed; torch writes none")
+            raise ValueError("a zip with compressed members, which torch.save never writes")
         by_name = {str(PurePosixPath(*PurePosixPath(member.filename).parts[1:])): member for member in members}
         if len(by_name) != len(members) or "data.pkl" not in by_name:
             raise ValueError("a zip that torch.save has not written")
@@ -207,7 +207,7 @@ def _load_sequence(content: _Content, path: Path) -> Any:
     for key in keys if isinstance(keys, list) else ():
         num_values, offset = int.from_bytes(file.read(8), "little"), file.tell()
         if not isinstance(key, str) or (storage := storages.get(key)) is None or storage.num_values != num_values:
-            raise ValueError("its storages are not those of its tensors")
+            raise ValueError("its storages do not match its tensors")
         num_bytes = num_values * storage.kind.itemsize
         if offset + num_bytes > len(file):
             raise ValueError("it is truncated")

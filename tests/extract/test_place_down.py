@@ -49,7 +49,8 @@ def test_a_server_that_is_ill_ends_the_call_with_one_line_and_the_same_call_goes
         assert main(call) == 1
         *_, last = capsys.readouterr().err.splitlines()
         assert re.fullmatch(
-            rf"vlalign-extract: error: s3://films: unreachable: .*{word}.*; 12 videos are left, none counts as failed; "
+            rf"vlalign-extract: error: s3://films: unreachable: .*{word}.*; 12 videos are left, which do not "
+            r"count as failed; "
             r"run the same command again once it can be read",
             last,
         ), last

@@ -221,7 +221,7 @@ def test_a_disk_that_is_full_during_a_download_is_not_the_servers_fault(tmp_path
     server.asked.clear()
     assert main(call) == 1
     told = capsys.readouterr().err
-    assert "no room there for http://127.0.0.1" in told and "set TMPDIR" in told and "unreachable" not in told
+    assert "disk full: no room for http://127.0.0.1" in told and "set TMPDIR" in told and "unreachable" not in told
 
 
 def test_a_file_for_which_the_disk_has_no_room_is_tried_again_once_there_is(tmp_path, server, monkeypatch, capsys):
@@ -316,7 +316,7 @@ def test_videos_whose_disk_is_not_mounted_are_left_for_the_next_call(tmp_path, c
     accepting = [*call, "--accept-failures", "all", "--accept-failures", "missing"]
     assert main(accepting) == 1 and kinds(dataset) == {"y/c": "unreachable", "y/d": "unreachable"}
     told = capsys.readouterr().err
-    assert f"{films}/y is empty; is it mounted?" in told and "of 2 of 4 videos are there" in told
+    assert f"{films}/y is empty; is it mounted?" in told and "2 of 4 videos have features" in told
     films.rename(tmp_path / "gone")
     assert main(call) == 1
     *_, error = capsys.readouterr().err.splitlines()
@@ -331,7 +331,7 @@ def test_videos_whose_disk_is_not_mounted_are_left_for_the_next_call(tmp_path, c
 
     (films / "y" / "d.wav").unlink()
     assert main(call) == 0
-    assert f"note: {films}: 1 listed video is not there, such as {films}/y/d.wav" in capsys.readouterr().err
+    assert f"note: {films}: 1 listed video is missing, such as {films}/y/d.wav" in capsys.readouterr().err
 
 
 NOT_READABLE = {

@@ -59,7 +59,7 @@ def test_info_for_people(call, dataset, named):
     assert (code, err) == (0, "")
     lines = {line.split()[0]: line for line in out.splitlines()}
     assert out.startswith(f"{folder}\n")
-    assert "3 (1 partial or damaged, 1 replaced ones beside them), 0.00 hours" in lines["videos"]
+    assert "3 (1 partial or damaged, 1 replaced), 0.00 hours" in lines["videos"]
     assert "9 of 4 values, float16" in lines["rows"] and "3 shards" in lines["on"]
     assert lines["origin"].split()[1:] == ["extracted"] and PROFILE.hash in lines["profile"]
     assert "tiny.pth" in lines["weights"] and WEIGHTS.sha256 in out
@@ -127,7 +127,7 @@ def test_verify_reports_unfinished_files(call, dataset):
     assert call("verify")[2] == "", "its writer may still be at work"
     os.utime(left, (time.time() - 7200,) * 2)
     code, _, err = call("verify")
-    assert code == 0 and err.startswith("note: 1 ") and str(folder) in err
+    assert code == 0 and err.startswith(f"note: {folder}: 1 unfinished file ")
     call("repair")
     assert not left.exists() and rows(folder) == WHOLE
 

@@ -128,7 +128,7 @@ def choose_columns(path: Path, table: UserTable, note: Note) -> ChosenColumns:
             note(f"column {column.name!r} is ignored: an earlier one has the same name")
         else:
             extra.append(TableColumn(column.name.strip(), column.index))
-            note(f"column {column.name!r} is kept for objectives of your own{nearest}: its values are numbers")
+            note(f"column {column.name!r} is kept for your own objectives{nearest}: its values are numbers")
     return ChosenColumns(columns, extra)
 
 
@@ -140,7 +140,7 @@ def _why_not_numbers(table: UserTable, column: TableColumn) -> str:
         try:
             number_in(row[column.index])
         except ValueError:
-            return f"{str(row[column.index])[:40]!r} in {where} is no number, and only columns of numbers are kept"
+            return f"{str(row[column.index])[:40]!r} in {where} is not a number, and only columns of numbers are kept"
     return ""
 
 

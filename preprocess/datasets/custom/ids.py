@@ -23,8 +23,8 @@ def with_video_ids(captions: Sequence[Caption], videos: Sequence[VideoRecord], n
         like_files = [name for name in given if _looks_like_file(name)]
         if like_files:
             note(
-                f"{len(like_files):,} of {len(given):,} ids look like file names, such as {like_files[0]!r}, and no "
-                "videos are known yet to match them to; run vlalign-extract --videos FOLDER, and then this command "
+                f"{len(like_files):,} of {len(given):,} ids look like file names, such as {like_files[0]!r}, but no "
+                "videos are listed yet to match them with; run vlalign-extract --videos FOLDER, and then this command "
                 "again"
             )
         composed = {name: _composed(name) for name in given}  # as extraction will name the videos

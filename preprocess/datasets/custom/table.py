@@ -66,7 +66,7 @@ def read_table(path: Path, is_known: Callable[[str], bool], note: Note) -> UserT
     try:
         data = path.read_bytes()
     except IsADirectoryError:
-        raise UserError(f"{path}: is a folder, expected a {SUFFIXES}") from None
+        raise UserError(f"{path}: a folder; expected a {SUFFIXES}") from None
     text = decode(data, path, note, save_as=SAVE_AS)
     return _json_lines(path, text) if suffix == ".jsonl" else _csv(path, text, is_known, note)
 
@@ -160,5 +160,5 @@ def _parquet(path: Path) -> UserTable:
         rows = [list(row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]
     except (OSError, ValueError, KeyError, MemoryError, pa.ArrowException) as error:
         reason = (str(error) or "it needs too much memory").splitlines()[0]
-        raise UserError(f"{path}: not a readable Parquet file ({reason})") from None
+        raise UserError(f"{path}: not a readable Parquet file ({reason}); {SAVE_AS}") from None
     return UserTable(table.column_names, [(f"row {number}", row) for number, row in enumerate(rows, start=1)])

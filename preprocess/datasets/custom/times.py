@@ -62,7 +62,7 @@ class TimeReader:
         if COMMA.fullmatch(value):
             if self.has_points:
                 raise AmbiguousCommaError(
-                    "but other times have a point: is this a decimal comma or a thousands separator?"
+                    "which is ambiguous, since other times have a decimal point; write it with a point"
                 )
             return self._count("with a decimal comma", value, float(value.replace(",", ".")) * factor)
         match = CLOCK.fullmatch(value)

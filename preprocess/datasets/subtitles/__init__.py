@@ -257,16 +257,16 @@ class _FileReader:
         """Return the cues that can be used in time order, each once."""
         usable = sorted(self._usable(path, cues), key=lambda cue: cue.start_seconds)
         kept = without_repeats(usable)
-        self.changes["repeat what the cue before shows, as rolling captions do: skipped"] += len(usable) - len(kept)
+        self.changes["repeat the previous cue, as rolling captions do: skipped"] += len(usable) - len(kept)
         unique = dict.fromkeys(TimedText(cue.start_seconds, cue.end_seconds, cue.text) for cue in kept)
-        self.changes["stand twice in their file: one is skipped"] += len(kept) - len(unique)
+        self.changes["occur twice in their file: one is skipped"] += len(kept) - len(unique)
         return list(unique)
 
     def _cues(self, path: Path) -> list[Cue]:
         check_regular(path)
         with open(path if self.allowed is None else self.allowed.open(path)[0], "rb") as file:
             if (size := os.fstat(file.fileno()).st_size) > MAX_BYTES:
-                raise UserError(f"{path}: has {size >> 20:,} MB, expected subtitles of at most {MAX_BYTES >> 20} MB")
+                raise UserError(f"{path}: has {size >> 20:,} MB; expected subtitles of at most {MAX_BYTES >> 20} MB")
             data, suffix = file.read(), path.suffix.lower()
         content = declared_text(data) if suffix in TTML_SUFFIXES else None
         if content is None:
@@ -308,7 +308,7 @@ class _FileReader:
             others = ", ".join(file.path.name for file in first[1 : 1 + SHOWN])
             read = f"such as {first[0].path.name} and not {others}"
             number = number_of(len(self.several), "videos")
-            self.note(f"of {number} one of several files is read: {read}")
+            self.note(f"{number} have several files, of which one is read: {read}")
         if self.other_json:
             names = ", ".join(path.name for path in self.other_json[:SHOWN])
             number = number_of(len(self.other_json), ".json files")

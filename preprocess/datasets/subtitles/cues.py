@@ -58,7 +58,9 @@ def read_cues(text: str, drop: Drop) -> Iterator[Cue]:
         where = f"line {timing + 1}"
         match = TIMING.fullmatch(lines[timing])
         if match is None:
-            drop(where, f"{lines[timing].strip()[:100]!r} are no times, expected 00:00:01,000 --> 00:00:02,000")
+            drop(
+                where, f"{lines[timing].strip()[:100]!r} is not a pair of times, expected 00:00:01,000 --> 00:00:02,000"
+            )
             continue
         try:
             start, end = _seconds(match.groups()[:5]), _seconds(match.groups()[5:])

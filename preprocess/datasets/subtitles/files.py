@@ -126,7 +126,7 @@ def _outside(dataset: DatasetFolder, paths: Sequence[Path], problems: Problems) 
         path, real_path = next(iter(outside.items()))
         common = os.path.commonpath([os.path.dirname(target) for target in outside.values()])
         problems.add(
-            f"{number_of(len(outside), 'subtitle files')} skipped, since links lead out to them, such as {path} "
+            f"{number_of(len(outside), 'subtitle files')} outside of the trusted folders skipped, such as {path} "
             f"(a link to {real_path}); if you trust these links, pass --allow-folder {shlex.quote(common)} once"
         )
     return outside
@@ -171,7 +171,7 @@ def _below(folder: Path, problems: Problems, note: Note) -> list[Path]:
 
 
 def _kind_of(path: Path) -> str:
-    return "a link that leads nowhere" if path.is_symlink() and not path.exists() else "a pipe, a socket or a device"
+    return "a broken link" if path.is_symlink() and not path.exists() else "a pipe, a socket or a device"
 
 
 def video_ids(names: Sequence[str], videos: Sequence[VideoRecord]) -> list[tuple[str, str]]:

@@ -42,11 +42,11 @@ def read_ttml(text: str, path: Path, drop: Drop) -> Iterator[Cue]:
         UserError: The content is not XML, or has a DOCTYPE.
     """
     if "<!DOCTYPE" in text:
-        raise UserError(f"{path}: has a DOCTYPE, expected TTML without one; remove it")
+        raise UserError(f"{path}: has a DOCTYPE; expected TTML without one; remove it")
     try:
         root = ElementTree.fromstring(text.lstrip("\ufeff"))
     except (ElementTree.ParseError, ValueError) as error:
-        raise UserError(f"{path}: not valid XML ({error}), expected TTML; fix it or remove it") from None
+        raise UserError(f"{path}: not valid XML ({error}); expected TTML; fix it or remove it") from None
     rate, multiplier = _parameter(root, "frameRate", "30"), root.get(f"{PARAMETER}frameRateMultiplier", "1 1").split()
     try:
         frame_rate = rate * float(multiplier[0]) / float(multiplier[-1])
@@ -75,7 +75,7 @@ class _Clock:
             return float(f"{whole}.{fraction or 0}") + int(frames or 0) * self.seconds_of["f"]
         if match := OFFSET.fullmatch(time.strip()):
             return float(match[1]) * self.seconds_of[match[2]]
-        raise ValueError(f"{time[:100]!r} is no time, expected 00:00:01.000 or 1.5s")
+        raise ValueError(f"{time[:100]!r} is not a time, expected 00:00:01.000 or 1.5s")
 
     def span(self, element: Element, begin: float, end: float | None) -> tuple[float, float | None]:
         """Return when an element is shown. Its times count from the beginning of the element around it."""

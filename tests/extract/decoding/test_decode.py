@@ -207,7 +207,7 @@ def test_thumbnails_end_where_their_bytes_do_and_that_is_noted(tmp_path, monkeyp
     *parts, finished = decode_video(probe_video(path), [want(1, 96)], thumbnails_every=1)
     made = [part for part in parts if isinstance(part, DecodedThumbnail)]
     assert 0 < len(made) < 11 and sum(len(thumbnail.jpeg) for thumbnail in made) <= 4000
-    assert f"{11 - len(made)} thumbnails are left out" in finished.note
+    assert f"{11 - len(made)} thumbnails skipped" in finished.note
 
 
 def test_pictures_of_the_beginning_the_middle_and_the_end(with_sound):

@@ -203,7 +203,7 @@ def test_what_cannot_be_used_is_refused_in_one_line(folders, tmp_path):
         f"{cut}": r"model\.safetensors",
         f"{no_processor}": re.escape(str(no_processor)),
         f"{folders['videomae']}": r" 4 .*:8fps.*:whole",
-        f"{folders['dinov2']}:whole": " 1 .*:whole",
+        f"{folders['dinov2']}:whole": " one frame .*:whole",
         f"{folders['vjepa2']}:4fps": ":mean, :first.*:tokens",
     }
     for name, words in cases.items():

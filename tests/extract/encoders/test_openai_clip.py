@@ -96,29 +96,32 @@ REFUSED = {
     "an odd block": (lambda state: state | {"transformer.resblocks.0.attn.k": torch.ones(2)}, "attn.k is no entry"),
     "a layer too many": (
         lambda state: state | {"transformer.resblocks.7.ln_1.bias": torch.ones(128)},
-        "text_model.encoder.layers.7.layer_norm1.bias: expected none, there [128]",
+        "text_model.encoder.layers.7.layer_norm1.bias: expected none, found [128]",
     ),
-    "an entry less": (without("visual.ln_pre.bias"), "vision_model.pre_layrnorm.bias: expected [64], there none"),
+    "an entry less": (without("visual.ln_pre.bias"), "vision_model.pre_layrnorm.bias: expected [64], found none"),
     "another width": (
         lambda state: state | {"visual.proj": torch.ones(64, 256)},
-        "visual_projection.weight: expected [512, 64], there [256, 64]",
+        "visual_projection.weight: expected [512, 64], found [256, 64]",
     ),
-    "not a number": (lambda state: state | {"logit_scale": torch.tensor(float("nan"))}, "no finite numbers"),
+    "not a number": (lambda state: state | {"logit_scale": torch.tensor(float("nan"))}, "not finite"),
     "not a number in float32": (
         lambda state: state | {"visual.proj": torch.full((64, 512), 1e300, dtype=torch.float64)},
-        "visual_projection.weight has values that are no finite numbers in float32",
+        "visual_projection.weight has values that are not finite in float32",
     ),
     "whole numbers": (
         lambda state: state | {"visual.proj": torch.ones(64, 512, dtype=torch.int64)},
-        "no array of floating",
+        "not an array of floating",
     ),
-    "a sparse matrix": (lambda state: state | {"visual.proj": torch.eye(64).to_sparse()}, "no array of floating"),
-    "no memory": (lambda state: state | {"visual.proj": torch.ones(64, 512, device="meta")}, "no array of floating"),
+    "a sparse matrix": (lambda state: state | {"visual.proj": torch.eye(64).to_sparse()}, "not an array of floating"),
+    "no memory": (
+        lambda state: state | {"visual.proj": torch.ones(64, 512, device="meta")},
+        "not an array of floating",
+    ),
     "a number that is shown often": (
         lambda state: state | {"visual.proj": torch.ones(()).expand(1 << 20, 1 << 20)},
-        "visual_projection.weight: expected [512, 64], there [1048576, 1048576]",
+        "visual_projection.weight: expected [512, 64], found [1048576, 1048576]",
     ),
-    "code": (lambda state: state | {"visual.proj": Fraction(1, 2)}, "more than tensors, and nothing in it is run"),
+    "code": (lambda state: state | {"visual.proj": Fraction(1, 2)}, "more than tensors; no code in it is run"),
     "a scalar for a matrix": (
         lambda state: state | {"transformer.resblocks.0.attn.in_proj_weight": torch.ones(())},
         "not a CLIP of",

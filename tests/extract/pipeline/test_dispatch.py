@@ -158,7 +158,7 @@ def test_a_machine_that_cannot_read_what_others_can_is_named_and_not_used(world,
     assert set(made.done.values()) == {""} and len(made.done) == 300
     assert list(made.dispatch.excluded) == ["b"] and "other machines can read it" in made.dispatch.excluded["b"]
     assert made.tries.total() - 300 <= MANY_FAILURES + CHECKS_OF_A_MACHINE
-    assert any("machine b" in line and "not used any more" in line for line in made.said)
+    assert any("machine b" in line and "no longer used" in line for line in made.said)
 
 
 def test_many_machines_and_places_that_are_well_cost_nothing(world):

@@ -140,7 +140,7 @@ def test_another_model_is_refused_or_replaces_all(tmp_path, model):
     dataset = spoken_dataset(tmp_path, ("english",))
     transcribe_dataset(settings_of(dataset, model))
     other = other_model(tmp_path / "other", model)
-    with pytest.raises(UserError, match=r"1 transcripts are of 'model'.*--replace"):
+    with pytest.raises(UserError, match=r"1 transcripts were made by 'model'.*--replace"):
         transcribe_dataset(settings_of(dataset, other))
     result = transcribe_dataset(settings_of(dataset, other, replace=True))
     assert result.transcribed == ["english"]

@@ -142,7 +142,9 @@ def test_other_models_are_refused(tmp_path):
     assert other.key != model.key
     store.add(Transcript(video_id="a", source="", model=other.key, duration_seconds=1.0))
     store.write_model(other.key, other.about({}))
-    with pytest.raises(UserError, match=r"1 transcripts are of 'RapidOCR 9'.*install its version again.*--replace"):
+    with pytest.raises(
+        UserError, match=r"1 transcripts were made by 'RapidOCR 9'.*install the earlier version again.*--replace"
+    ):
         transcribe_dataset(settings_of(dataset))
     with pytest.raises(UserError, match="install the same version on all machines"):
         TextTranscriber(other)

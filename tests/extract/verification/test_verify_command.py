@@ -110,4 +110,4 @@ def test_a_plan_reports_the_work_and_changes_nothing(folder, tmp_path, features,
         assert table[name][2] == str(sum(len(video.features) for video in made))
 
     assert call(folder, tmp_path / "root", "--plan", features=features) == 1
-    assert "nothing is left to extract" in capsys.readouterr().out
+    assert "nothing left to extract" in capsys.readouterr().out

@@ -82,7 +82,7 @@ READ = {
         [("a", "x", None, None, "train")],
         [
             "'Unnamed: 0' is kept",
-            "'id' is kept for objectives of your own (nearest known: video_id)",
+            "'id' is kept for your own objectives (nearest known: video_id)",
             "'state' is ignored",
             "'url' is ignored",
         ],
@@ -263,20 +263,20 @@ KEPT = {
         "c.csv",
         b"video_id,caption,rating, weight ,note,rating\na,one,4.5,1,x,7\nd,two,,-2e-1,,\nd,three,3, 7 ,y,\n",
         [{"rating": 4.5, "weight": 1.0}, {"weight": -0.2}, {"rating": 3.0, "weight": 7.0}],
-        ["'rating' is kept", "'weight ' is kept", "'x' in line 2 is no number", "an earlier one has the same name"],
+        ["'rating' is kept", "'weight ' is kept", "'x' in line 2 is not a number", "an earlier one has the same name"],
     ),
     "JSONL": (
         "c.jsonl",
         b'{"video_id": "a", "caption": "x", "rating": 4, "good": true}\n'
         b'{"video_id": "d", "caption": "y", "rating": NaN, "big": 1e999}\n',
         [{"rating": 4.0}, {}],
-        ["'rating' is kept", "'True' in line 1 is no number", "'inf' in line 2 is no number"],
+        ["'rating' is kept", "'True' in line 1 is not a number", "'inf' in line 2 is not a number"],
     ),
     "decimal commas": (
         "c.csv",
         b"video_id;caption;rating\na;x;4,5\n",
         [{}],
-        ["'rating' is ignored", "'4,5' in line 2 is no number"],
+        ["'rating' is ignored", "'4,5' in line 2 is not a number"],
     ),
 }
 

@@ -127,7 +127,7 @@ def test_a_transcript_with_other_values_is_refused(tmp_path, change):
     line = json.dumps(transcript("a").to_json() | change).encode() + b"\n"
     (tmp_path / "part-00000.jsonl").write_bytes(line)
     store.places["a"] = replace(store.places["a"], num_bytes=len(line))
-    with pytest.raises(UserError, match="not the transcript of a video"):
+    with pytest.raises(UserError, match="not a readable transcript"):
         store.read("a")
 
 
@@ -160,7 +160,7 @@ def test_an_index_names_no_byte_twice_so_a_small_folder_takes_no_large_time_or_d
     for name in "abc":
         store.add(transcript(name))
     index_of(store, offset=0)
-    with pytest.raises(UserError, match="'b': its transcript begins inside of another; remove"):
+    with pytest.raises(UserError, match="'b': its transcript overlaps another one; remove"):
         TranscriptStore(tmp_path)
 
 
@@ -172,7 +172,7 @@ def test_a_part_with_a_strange_number_is_refused_or_left_alone(tmp_path):
     store.add(transcript("b"))
     assert TranscriptStore(tmp_path).places["b"].part == 0
     (tmp_path / "part-999999999.jsonl").write_text("")
-    with pytest.raises(UserError, match="the last number that a part may have"):
+    with pytest.raises(UserError, match="has the highest possible number"):
         TranscriptStore(tmp_path).remove(["a"])
     assert [each.video_id for each in TranscriptStore(tmp_path)] == ["a", "b"]
 

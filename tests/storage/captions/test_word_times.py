@@ -88,11 +88,11 @@ def test_words_and_their_times_are_read(tmp_path, name, content, expected):
     ("name", "content", "why"),
     [
         ("a.TextGrid", "nothing", "TextGrid"),
-        ("a.TextGrid", SHORT.replace("words", "phones"), "no tier named words"),
-        ("a.TextGrid", SHORT[: SHORT.index('"<eps>"')], "no times of words"),
+        ("a.TextGrid", SHORT.replace("words", "phones"), "no tier named 'words'"),
+        ("a.TextGrid", SHORT[: SHORT.index('"<eps>"')], "not a file of word times"),
         ("a.csv", "word,at\nhe,1\n", "word, at"),
         ("a.csv", PLAIN.replace("0.9", "late"), "late"),
-        ("a.csv", PLAIN.replace("0.9", "0.1"), "'runs' is from 0.4 to 0.1 s"),
+        ("a.csv", PLAIN.replace("0.9", "0.1"), "'runs' lasts from 0.4 to 0.1 s"),
     ],
 )
 def test_files_without_times_of_words_are_refused_in_one_line(tmp_path, name, content, why):

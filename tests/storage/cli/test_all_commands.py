@@ -47,7 +47,7 @@ def test_a_subcommand_gets_the_arguments_that_follow(capsys):
         main(["runs", "--help"])
     assert ended.value.code == 0 and capsys.readouterr().out.startswith("usage: vlalign-runs [")
     assert main(["store", "info"]) == 2
-    assert capsys.readouterr().err.startswith("vlalign-store: error: which store?")
+    assert capsys.readouterr().err.startswith("vlalign-store: error: no store given")
 
 
 def test_without_a_command_all_are_listed(capsys):

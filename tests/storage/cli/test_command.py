@@ -120,7 +120,7 @@ def test_a_full_disk_behind_standard_output_is_named(tmp_path):
         made = subprocess.run(
             [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
-    assert made.stderr.splitlines()[0].startswith("t: error: No space left on device: standard output or a log, or /")
+    assert made.stderr.splitlines()[0].startswith("t: error: No space left on device: standard output, a log file or /")
 
 
 @pytest.mark.parametrize("num_lines", [1, 100_000])

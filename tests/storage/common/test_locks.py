@@ -28,7 +28,7 @@ def test_a_file_lock_times_out_and_may_be_unsupported(tmp_path, monkeypatch):
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, name):
     with mounted(tmp_path / "disk", "-t", "tmpfs", "tmpfs") as disk:
         subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
-        with pytest.raises(UserError, match="nothing can be written there") as error, folder_lock(disk / name, "syncs"):
+        with pytest.raises(UserError, match="not writable") as error, folder_lock(disk / name, "syncs"):
             pytest.fail("it is locked")
         assert str((disk / name).parent) in str(error.value)
         with pytest.raises(OSError, match=r"x\.lock'$"):

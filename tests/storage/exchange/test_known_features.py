@@ -113,7 +113,9 @@ def test_times_in_a_table(call, theirs, tmp_path):
     code, _, err = call("import", theirs, "--name", "m", "--times", table)
     assert code == 1 and times_of(call.store("m")) == ([0, 1], [1.5, 4])
     assert call.store("m").video_ids() == ["x"] and "fps" in call.store("m").profile.unknown
-    assert re.search(r"y\.npy: .*\[1, 2\]; expected \[4, 2\]", err) and re.search(r"z\.npy: impossible times", err)
+    assert re.search(r"y\.npy: .*\[1, 2\]; expected \[4, 2\]", err) and re.search(
+        r"z\.npy: its rows have impossible times", err
+    )
     table.write_text("video_id,start_seconds,end_seconds\nx,2,1\nx,nan,3\n,0,1\nx,-1,3\n")
     code, _, err = call("import", theirs, "--name", "n", "--times", table)
     assert code == 2 and "line 2 (x,2,1), 3 (x,nan,3), 4 (,0,1), 5 (x,-1,3): " in err

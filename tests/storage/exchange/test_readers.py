@@ -259,6 +259,6 @@ def test_arrays_of_a_file_that_are_left_out_are_named(tmp_path, capsys):
         with source_videos(tmp_path / source, key=key) as videos:
             assert [video.video_id for video in videos] == [source[:3]]
         [line] = capsys.readouterr().err.splitlines()
-        assert source in line and line.partition("left out: ")[2].startswith(left_out)
+        assert source in line and line.partition("skipped arrays: ")[2].startswith(left_out)
     with source_videos(tmp_path / "one.npz", times="other"):
         assert capsys.readouterr().err == ""

@@ -118,7 +118,7 @@ def test_a_store_in_a_bucket_is_sent_read_and_verified_though_requests_fail(tmp_
     assert max(fetched) <= 1  # the one that was read back
     assert_same(there, expected)
     assert store_main(["verify", str(here)]) == 0
-    assert "6 shards, every byte as it was written" in capsys.readouterr().out
+    assert "6 shards, all checksums match" in capsys.readouterr().out
     assert sorted(s3.keys("films")) == sorted(f"all/s3d/{path.name}" for path in expected.glob("*.h5"))
 
 
@@ -206,7 +206,7 @@ def test_what_was_extracted_is_kept_if_the_bucket_fails_in_the_middle(
     monkeypatch.setattr(RemoteStore, "put", send)
     s3.fail()
     assert extract_main(options(dataset)) == 0
-    assert "5 of 5 videos are there" in capsys.readouterr().err
+    assert "5 of 5 videos have features" in capsys.readouterr().err
     sent = [key.rpartition("/")[2] for key in s3.keys("films")]
     assert set(kept) <= set(sent) and not list((store / module.OUTGOING).glob("*.h5"))
     assert sum(len(shard.videos) for shard in FeatureStore(store).shards) == 5
@@ -310,13 +310,13 @@ def test_a_plan_counts_videos_in_a_bucket_and_extrapolates_from_a_few(tmp_path, 
     monkeypatch.setattr(fetch, "PAUSE_SECONDS", 0.01)
     assert extract_main([*call, "--plan"]) == 1
     printed = capsys.readouterr()
-    assert "without 6 whose size is not known; how long they play is not known" in printed.out
+    assert "without 6 of unknown size; their duration is not known" in printed.out
     assert "s3://films/0.wav: " in printed.err and "sizes of 6 videos" in printed.err
     assert "s3://films/3.wav" not in printed.err, "no other is tried"
 
     s3.fail()
     assert extract_main(call) == 0 and extract_main([*call, "--plan"]) == 0
-    assert "nothing is left to extract" in capsys.readouterr().out
+    assert "nothing left to extract" in capsys.readouterr().out
 
 
 def test_a_shard_is_kept_here_until_the_bucket_has_the_same_bytes(tmp_path, s3, capsys):

@@ -192,11 +192,11 @@ def test_a_folder_that_is_away_is_not_called_up_to_date(followed):
     "text, shown",
     [
         (
-            "TOP/Videos/a b/c.mp4: a link to /root/my secret/plan, where nothing is; skipped",
-            "Videos/a b/c.mp4: a link to",
+            "TOP/Videos/a b/c.mp4: a broken link to /root/my secret/plan; skipped",
+            "Videos/a b/c.mp4: a broken link to",
         ),
-        ("TOP/Videos/a.mp4: a link to ../secret/plan, where nothing is", "Videos/a.mp4: a link to"),
-        ("TOP/Videos/a: a link to TOP/Videos2/plan, where nothing is", "Videos/a: a link to"),
+        ("TOP/Videos/a.mp4: a broken link to ../secret/plan; skipped", "Videos/a.mp4: a broken link to"),
+        ("TOP/Videos/a: a broken link to TOP/Videos2/plan; skipped", "Videos/a: a broken link to"),
         (
             "TOP/Videos: 1 folder skipped, such as TOP/Videos/etc (a link to /etc)",
             "Videos: 1 folder skipped, such as Videos/etc (a link to",

@@ -97,7 +97,7 @@ def test_what_is_refused(client, monkeypatch):
     assert answer.status_code == 404 and "MiB" in answer.text
 
 
-LAST_WORDS = "its decoder ended with exit code 1; its last words: File /home/somebody/lib/av.py line 3"
+LAST_WORDS = "its decoder ended with exit code 1; its last output: File /home/somebody/lib/av.py line 3"
 
 
 @pytest.mark.parametrize(

@@ -458,7 +458,7 @@ def test_the_command_wants_one_thing_to_search_with(toy, capsys):
     assert "--features s3d: " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("lacking", [(), ("no Landlock: it could read what you can read",)])
+@pytest.mark.parametrize("lacking", [(), ("no Landlock: it could read everything that you can",)])
 def test_the_command_says_what_the_decoders_sandbox_lacks(toy, monkeypatch, capsys, lacking):
     monkeypatch.setattr(page_clips, "missing_protections", lambda: lacking)
     with socket.create_server(("127.0.0.1", 0)) as taken:  # so that it ends where it would serve

@@ -125,7 +125,7 @@ def test_a_call_with_weights_tells_the_calls_after_it_where_they_lie(shown, clip
     folder.rename(tmp_path / "moved")
     assert search_main(["red ball", *at]) == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert f"{folder} is gone" in line and "--weights" in line
+    assert f"{folder} no longer exists" in line and "--weights" in line
     assert search_main(["red ball", *at, "--weights", str(tmp_path / "moved")]) == 0 == search_main(["red ball", *at])
 
 

@@ -440,7 +440,7 @@ def test_a_damaged_video_fails_alone_and_is_tried_again_when_it_changes(home):
     (home.videos / "b.mp4").write_bytes(b"no video at all" * 100)
     result = home.first(code=1)
     assert result["extracted"] == ["a"] and ids(result["failed"]) == ["b"]
-    assert "vlalign-extract --retry-failed tries again" in home.said
+    assert "vlalign-extract --retry-failed tries them again" in home.said
     call = ["--root", home.dataset.root, "--dataset", "mine", "--features", f"hf:{home.model}", "--retry-failed"]
     assert extract_main(list(map(str, call))) == 1 and "1 video tried" in home.capsys.readouterr().err
     result = home.sync(code=1)
@@ -598,7 +598,7 @@ def test_a_damaged_record_is_refused_in_one_line(tmp_path, capsys, name, content
     assert sync_main(["--root", str(dataset.root), "--dataset", "mine", str(tmp_path / "Videos")]) == 2
     [error] = capsys.readouterr().err.splitlines()
     assert str(path) in error and ("remove it" in error or "expected" in error)
-    assert name != "folders.json" or "remove it, and pass all folders to the next vlalign-sync again" in error
+    assert name != "folders.json" or "remove it, and pass all folders to vlalign-sync again" in error
 
 
 def write_record(dataset: DatasetFolder, folders: Sequence[object]) -> None:
@@ -625,7 +625,7 @@ def test_a_record_with_an_impossible_size_or_time_is_refused_in_one_line(tmp_pat
     sync_folder(dataset).mkdir(parents=True)
     row = {"path": "/v/a.mp4", "folder": "/v", "size": 1, "mtime_ns": 1, "source": "", key: number}
     (sync_folder(dataset) / "files.jsonl").write_text(json.dumps(row))
-    with pytest.raises(UserError, match=r"files\.jsonl: .*64 bits"):
+    with pytest.raises(UserError, match=r"files\.jsonl: .*64-bit"):
         read_sync_record(dataset)
 
 
