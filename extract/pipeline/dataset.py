@@ -50,7 +50,7 @@ class ExtractionResult:
     num_complete: int
     """Videos that have all features now."""
     num_partial: int
-    """Videos that are damaged or incomplete; their features are those of what remains."""
+    """Videos that are damaged or incomplete; only their remaining frames have features."""
     num_problems: int
     """Inputs that were skipped, besides failed videos."""
     num_accepted: int = 0

@@ -176,7 +176,7 @@ def refuse_other_folders(dataset: "DatasetFolder", videos: Sequence[VideoRecord]
         path, real_path = next(iter(outside.items()))
         link = f" (a link to {real_path})" if os.path.normpath(path) != real_path else ""
         raise UserError(
-            f"{dataset.videos_file}: {len(outside):,} of its videos lie outside of {dataset.root}, such as "
+            f"{dataset.videos_file}: {len(outside):,} of its videos are outside of {dataset.root}, such as "
             f"{path}{link}; if "
             f"you trust this list, pass --allow-folder {shlex.quote(folder)} once"
         )

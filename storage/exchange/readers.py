@@ -201,7 +201,7 @@ def _compiled(pattern: str | None) -> re.Pattern[str] | None:
         return None
     if pattern.count("{id}") != 1:
         raise UserError(
-            f"pattern {pattern!r}: expected {{id}} once in it, where the video's id stands, such as '{{id}}_rgb.npy'"
+            f"pattern {pattern!r}: expected {{id}} once in it, in the place of the video's id, such as '{{id}}_rgb.npy'"
         )
     parts = {"{id}": "(.+)", "*": "[^/]*"}
     return re.compile(

@@ -139,7 +139,7 @@ def load_network(
 
 
 def load_processor(files: ModelFiles, kind: Literal["image", "video", "text", "tokenizer"]) -> Any:
-    """Return a processor of a model, or its tokenizer.
+    """Return the processor or the tokenizer of a model.
 
     Raises:
         UserError: It would make a library load other files.
@@ -186,7 +186,7 @@ def _plain_config(files: ModelFiles) -> dict[str, Any]:
     try:
         return _plain(about | {"model_type": kind}, CONFIG_MAPPING[kind])
     except RecursionError:
-        raise ValueError("its parts lie too deep in each other") from None
+        raise ValueError("its parts are nested too deeply") from None
 
 
 def _plain(about: Mapping[str, Any], config_class: "type[PreTrainedConfig] | None") -> dict[str, Any]:

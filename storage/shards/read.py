@@ -150,7 +150,7 @@ def _check_rows(shard: Shard) -> None:
     if (lengths < 0).any() or lengths.sum() != shard.num_rows or (np.cumsum(lengths) - lengths != first_rows).any():
         raise ValueError("its videos do not add up to its rows")
     if any(not shard.first_byte <= first <= last <= shard.num_bytes for first, last in shard.column_ranges()):
-        raise ValueError("its rows lie outside of the file")
+        raise ValueError("its rows are outside of the file")
 
 
 @lru_cache(maxsize=1024)

@@ -66,7 +66,7 @@ class MemoryStore(WritableStore):
         return len(self._videos)
 
     def about(self, video_id: str) -> StoredVideo:
-        """Return what the store knows about a video besides its rows.
+        """Return the facts about a video, without its rows.
 
         Args:
             video_id: Id of the video.

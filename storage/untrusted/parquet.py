@@ -206,7 +206,7 @@ def _chunk_of(about: dict[int, Any]) -> _Chunk:
     path = b".".join(about[3]).decode()
     offsets = about[5], about[9], about.get(11, 0)
     if not all(type(offset) is int and 0 <= offset < 1 << 62 for offset in offsets):
-        raise ValueError("a column at an impossible place")
+        raise ValueError("a column has no valid position")
     return _Chunk(path, *offsets)
 
 

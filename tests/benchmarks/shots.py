@@ -25,7 +25,7 @@ from helpers.videos import encode_frames
 
 FPS, HEIGHT, WIDTH = 25, 90, 160
 NUM_SHOTS, NUM_FRAMES = 21, 50
-FADE, NUM_FADES, NUM_FLASHES = 12, 10, 8
+NUM_FADES, NUM_FLASHES = 10, 8
 CLOSE_SECONDS = 2.5 / FPS
 DETECTORS = {"adaptive": AdaptiveDetector, "content": ContentDetector}
 WHIP = range(22, 28)
@@ -76,20 +76,29 @@ def many(kind: Callable[[int], Frames]) -> Frames:
         yield from kind(seed)
 
 
-def fades() -> Frames:
-    """Yield shots that fade to black and from black."""
+def fades(length: int) -> Frames:
+    """Yield shots that fade to black and from black, in as many frames each."""
     for seed in range(NUM_FADES + 1):
         for number, frame in enumerate(shot(seed, lambda number: 0)):
-            up = number / FADE if seed > 0 else 1
-            down = (NUM_FRAMES - 1 - number) / FADE if seed < NUM_FADES else 1
+            up = number / length if seed > 0 else 1
+            down = (NUM_FRAMES - 1 - number) / length if seed < NUM_FADES else 1
             yield (frame * min(up, down, 1)).astype(np.uint8)
 
 
-def flashes() -> Frames:
-    """Yield one place, seen for as long as eight shots, with a bright frame in the middle of each."""
+def dissolves(length: int) -> Frames:
+    """Yield shots of which each dissolves into the next, in as many frames."""
+    for seed in range(NUM_FADES + 1):
+        following = list(shot(seed + 1, lambda number: 0))
+        for number, frame in enumerate(shot(seed, lambda number: 0)):
+            share = max(0, number - NUM_FRAMES + length) / length if seed < NUM_FADES else 0
+            yield (frame * (1 - share) + following[0] * share).astype(np.uint8)
+
+
+def flashes(light: int) -> Frames:
+    """Yield one place, seen for as long as eight shots, with a brighter frame in the middle of each."""
     for _ in range(NUM_FLASHES):
         for number, frame in enumerate(shot(3, lambda number: 0)):
-            yield np.clip(frame.astype(np.int16) + 150 * (number == NUM_FRAMES // 2), 0, 255).astype(np.uint8)
+            yield np.clip(frame.astype(np.int16) + light * (number == NUM_FRAMES // 2), 0, 255).astype(np.uint8)
 
 
 def count(path: Path, detector: str, cuts: np.ndarray, reach_seconds: float) -> tuple[int, int]:
@@ -121,10 +130,13 @@ def main() -> None:
     cuts = np.arange(1, NUM_SHOTS) * NUM_FRAMES / FPS
     made = {name: (many(kind), cuts, CLOSE_SECONDS) for name, kind in KINDS.items()}
     blacks = np.arange(1, NUM_FADES + 1) * NUM_FRAMES / FPS
-    made["fade through black"] = fades(), blacks, (FADE + 1) / FPS
-    made["flash"] = flashes(), np.array([]), CLOSE_SECONDS
+    for length in (6, 12, 25):
+        made[f"fade through black, 2 x {length} frames"] = fades(length), blacks, (length + 1) / FPS
+        made[f"dissolve, {length} frames"] = dissolves(length), blacks, (length + 1) / FPS
+    for light in (50, 150):
+        made[f"flash, {light} of 255"] = flashes(light), np.array([]), CLOSE_SECONDS
     for name, (frames, wanted, reach) in made.items():
-        path = folder / f"{name.replace(' ', '_')}.mp4"
+        path = folder / f"{name.replace(' ', '_').replace(',', '')}.mp4"
         encode_frames(path, frames, FPS)
         counts = {detector: count(path, detector, wanted, reach) for detector in DETECTORS}
         cells = [f"{detector}: {right} of {len(wanted)}, {false} false" for detector, (right, false) in counts.items()]

@@ -345,7 +345,7 @@ def _rows_of(stores: Iterable[Store], dataset: Path | str | None) -> dict[str, A
 def _meta(
     name: str, made: Mapping[str, Any], *, similarity: str | None, width: int | None, max_tokens: int
 ) -> "ModelMeta":
-    """Return what mteb shows of a model; what is not known is None.
+    """Return the facts of a model that mteb shows; unknown ones are None.
 
     Args:
         name: Name of the run or the features.

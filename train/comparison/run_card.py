@@ -278,7 +278,7 @@ def _departures(config: TrainConfig) -> str:
         also = f"\n\nBesides, these settings are not the recipe's: {_text(', '.join(changed))}." if changed else ""
         return _bullets(str(departure) for departure in found) + also
     recipe = f"The recipe `{_text(config.recipe)}`" if config.recipe else "No recipe was used, so the run"
-    return f"{recipe} is no paper's; its figures are not those of a published method."
+    return f"{recipe} is no paper's; its figures do not belong to a published method."
 
 
 def _limits(config: TrainConfig, about: Mapping[str, Any]) -> Iterable[str]:

@@ -459,7 +459,7 @@ class LearnedInputs(Protocol):
         ...
 
     def __call__(self, captions: Sequence[Caption]) -> dict[str, Tensor]:
-        """Return what the model's ``encode_texts`` takes: tensors whose first dimension is that of the captions."""
+        """Return the arguments of the model's ``encode_texts``: tensors whose first dimension is the caption."""
         ...
 
 

@@ -84,7 +84,7 @@ def shown_clips(
     if num_unlinked := len({clip["video_id"] for clip in clips} - links.keys()):
         notes.append(
             f"{num_unlinked:,} videos cannot be played from this page: browsers do not play their files, or the "
-            "files are gone or lie outside of the folders that may be read."
+            "files are gone, or are outside of the folders that may be read."
         )
     shown = [
         {**clip, "images": list(map(asdict, of_clip)), "link": links.get(clip["video_id"], "")}

@@ -123,7 +123,7 @@ def _find_store(dataset: DatasetFolder, name: str, wanted: Mapping[str, str], ru
                 raise
             there.append(f"{candidate} (not readable)")
             continue
-        # Features of unknown weights are told apart by their folders' names alone.
+        # Features of unknown weights are distinguished only by the names of their folders.
         if has_features(store, wanted) and (candidate == name or store.weights.sha256):
             if candidate != name:
                 say(f"note: {store.where} has the features {name} of the run {run_name}: the same profile and weights")
@@ -142,7 +142,7 @@ def has_features(store: Store, wanted: Mapping[str, str]) -> bool:
 
 
 def is_exported(about: Mapping[str, Any]) -> bool:
-    """Return whether ``run.json`` is of an exported run, which has no data set of its own."""
+    """Return whether a run was exported, by its ``run.json``. An exported run has no data set of its own."""
     return "exported" in about
 
 

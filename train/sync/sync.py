@@ -104,7 +104,7 @@ class SyncResult:
     subtitles_changed: bool = False
     """True if subtitles beside the videos were read, or are gone."""
     indexed: Sequence[str] = ()
-    """Names of the features whose search index was made anew, also where an earlier call ended before it."""
+    """Features whose search index was built in this call, also if an earlier call ended before it."""
 
     @property
     def complete(self) -> bool:
