@@ -141,7 +141,7 @@ class DatasetResponse(Answer):
     folders: list[str]
     """Folders of the videos' files that ``folder`` can name, sorted; at most 200."""
     languages: list[str]
-    """Languages of the captions that ``caption_language`` can name, such as "de", in order of the number of captions."""
+    """Languages of the captions that ``caption_language`` can name, such as "de"; the most common first."""
     suggestions: list[str]
     """Short captions, as examples of what can be asked; at most four."""
 
