@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +54,26 @@ def test_rates_are_those_of_the_pages_that_report_them(plan):
         (row,) = [line for line in benchmarks.splitlines() if line.startswith(f"| `{name}`, 240p")]
         assert min(float(number.replace(",", "")) for number in row.split("|")[-2].split(";")) == hours
     assert f"{plan.CAPTIONS_PER_SECOND:,} a second" in benchmarks
+
+
+def test_the_hours_of_the_h200_are_the_same_on_all_pages():
+    benchmarks = (TOP / "tests" / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    clusters, overnight, gpus = (
+        (TOP / "docs" / f"{name}.md").read_text(encoding="utf-8").replace("\n", " ")
+        for name in ("clusters", "overnight", "gpus")
+    )
+    hours = {}
+    for name in ("resnet152", "s3d"):
+        (row,) = [line for line in benchmarks.splitlines() if line.startswith(f"| `{name}`, 240p")]
+        slow, fast = sorted(float(number.replace(",", "")) for number in row.split("|")[-2].split(";"))
+        (shown,) = re.findall(rf"\| `{name}` \| [\d.]+ \| [\d.]+ \| ([\d,]+) \|", clusters)
+        core_hours = float(shown.replace(",", ""))
+        factors = f"{134_000 / fast * 16 / core_hours:.1f} to {134_000 / slow * 16 / core_hours:.1f}"
+        assert factors in clusters and factors in overnight
+        assert f"{slow:,.0f} and {fast:,.0f}" in clusters and f"{slow:,.0f} and {fast:,.0f}" in gpus
+        hours[name] = f"{134_000 / fast:.0f} to {134_000 / slow:.0f}"
+        assert hours[name] in clusters
+    assert f"{hours['s3d']} hours" in (TOP / "docs" / "guides" / "howto100m.md").read_text(encoding="utf-8")
 
 
 def test_the_page_on_features_has_the_same_costs(plan):
