@@ -67,7 +67,7 @@ class ExtractionResult:
 
     @property
     def complete(self) -> bool:
-        """True if all features of all videos exist, with no problems but those that ``accept_failures`` accepts."""
+        """True if all features of all videos exist, except for failures that ``accept_failures`` accepts."""
         return self.num_failed + self.num_partial == self.num_accepted and not self.num_problems
 
 

@@ -12,7 +12,7 @@ from .store import RowRange, RowTimes, WritableStore, refuse_mixed
 
 
 class MemoryStore(WritableStore):
-    """Features in memory, such as those that ``extract_video`` returns. It is also its own writer.
+    """Features in memory, such as the result of ``extract_video``. It is also its own writer.
 
     Of two records with the same video id the later one counts.
 

@@ -155,7 +155,7 @@ class MtebModel:
         }
 
     def _scores(self, name: str, texts: Sequence[str], videos: TaskVideos) -> np.ndarray:
-        """Return the scores [N, M]; those of videos without features are NaN."""
+        """Return the scores [N, M], NaN for videos without features."""
         scores, problems = np.full((len(texts), len(videos.ids)), np.nan, dtype=np.float32), list[str]()
         for part in _parts(self._videos.features(videos, problems)):
             numbers, features = zip(*part, strict=True)

@@ -263,7 +263,7 @@ class WordVectorInputs:
 
 
 class EachWordVectorInputs(WordVectorInputs):
-    """Makes captions into what HowTo100M's model takes: the vectors of their words, padded with zeros.
+    """Makes captions into the input of HowTo100M's model: the vectors of their words, padded with zeros.
 
     As in its published code, each caption has the same number of vectors, and those of the padding count as words.
     """

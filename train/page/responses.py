@@ -94,7 +94,7 @@ class MomentResponse(Answer):
         similar: "list[MomentResponse]",
         curve: ScoreCurve,
     ) -> "MomentResponse":
-        """Return a moment with what the page shows beside it."""
+        """Return a moment with the further fields that the page shows."""
         return cls(
             video_id=moment.video_id,
             file_name=file_name,

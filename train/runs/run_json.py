@@ -162,7 +162,7 @@ def _empty_store(profile: Mapping[str, Any], facts: Mapping[str, str]) -> Memory
 def describe_inputs(
     dataset: DatasetFolder, stores: Stores, init: Path | None = None, *, config: TrainConfig
 ) -> RunInputs:
-    """Return the inputs that tell a run from another one on other data.
+    """Return the inputs that distinguish a run from runs on other data.
 
     Args:
         dataset: Has the captions.
@@ -447,7 +447,7 @@ def read_events(path: Path) -> list[dict[str, Any]]:
 
 
 def read_figures(folder: Path) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the figures of the step whose model a finished run saved, and those of its last step, as it logged them.
+    """Return the logged figures of two steps of a finished run: the step of the saved model, and the last one.
 
     Without the log, only the best step's figures in ``run.json`` are available.
 

@@ -512,7 +512,7 @@ class Search:
         return [*lines, *(self.encoder.warnings(text) if by_video else ())]
 
     def _prepare(self, request: _Request) -> _Query:
-        """Return a query with the scores of its vector, and with what a search that is grouped shows."""
+        """Return a query with its vector's scores, and with the lowest caption score that counts if the search is grouped."""
         asked = replace(self._scored(request, request.without.strip()), videos=request.videos)
         return asked if request.group is None else replace(asked, min_caption_score=self._min_caption_score(asked))
 

@@ -64,7 +64,7 @@ change.
 
 @dataclass(frozen=True, kw_only=True)
 class SyncResult:
-    """The result of a sync: what it found and did.
+    """The result of a sync: changes of files, and work that was done.
 
     Example:
         >>> from vlalign.train import SyncResult
@@ -113,7 +113,7 @@ class SyncResult:
 
     @property
     def changed(self) -> bool:
-        """True if this call changed what a search reads, so that one that was opened before should be opened again.
+        """True if this call changed the files of a search: reopen searches that were opened before.
 
         What another process changed, or an earlier call that failed, does not count.
         """
