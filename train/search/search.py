@@ -512,7 +512,7 @@ class Search:
         return [*lines, *(self.encoder.warnings(text) if by_video else ())]
 
     def _prepare(self, request: _Request) -> _Query:
-        """Return a query with its vector's scores, and with the lowest caption score that counts if the search is grouped."""
+        """Return a query with its vector's scores. If the search is grouped, it also has the minimum caption score."""
         asked = replace(self._scored(request, request.without.strip()), videos=request.videos)
         return asked if request.group is None else replace(asked, min_caption_score=self._min_caption_score(asked))
 
