@@ -13,7 +13,7 @@ PAGE = Path(__file__).with_name("claims.md")
 ESCAPED = "\\`*_[]<>|#"
 HEAD = f"""# What the five papers print, and what runs here
 
-Each table, figure and theorem of the five papers has a line here, and each row that a paper prints. So far,
+Each table, figure and theorem of the five papers has a line here, and each row that a paper prints. Of these,
 {NOTHING_REPRODUCED}: videos and published weights of the data sets were not available. `vlalign-runs --claims` shows
 the same list, and counts the rows of which your own runs have exactly the paper's settings.
 

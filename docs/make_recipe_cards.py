@@ -21,9 +21,8 @@ PAPERS = {"CMCM": cmcm, "NCL": ncl, "SSML": ssml, "TACo": taco, "ToCo": toco}
 ESCAPED = "\\`*_[]<>|#"
 HEAD = f"""# Recipes of the papers
 
-A recipe is a paper's complete settings for one data set. This page has a row for each. So far,
-{NOTHING_REPRODUCED}. Tests train rows of the papers' tables on made data, with few steps. No trained weights are
-published.
+A recipe is a paper's complete settings for one data set. This page has a row for each. Of the papers' tables,
+{NOTHING_REPRODUCED}. Tests train rows on made data, with few steps. No trained weights are published.
 
 ```
 vlalign-train --dataset youcook2 --recipe taco-youcook2

@@ -187,7 +187,7 @@ def load_extractor(
         returns float32 [B, D].
 
     Raises:
-        UserError: The name is unknown, or the weights are missing or those of another model.
+        UserError: The name is unknown, or the weights are missing or belong to another model.
 
     Example:
         >>> from vlalign.extract import load_extractor

@@ -108,8 +108,8 @@ def _subtitles(dataset: DatasetFolder, annotations: Path, settings: Preprocessin
 
 
 def subtitles_beside(settings: PreprocessingSettings) -> CaptionSource:
-    """Return the reader of the subtitles that lie beside a data set's own videos, and of the transcripts of the others,
-    as captions of the first protocol.
+    """Return a reader of subtitles beside a data set's own videos, and of transcripts of its other videos, as captions
+    of the first protocol.
 
     Raises:
         UserError: The folder's name cannot be that of a data set, or videos lie in a folder that nobody allowed.

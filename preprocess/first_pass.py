@@ -219,7 +219,7 @@ def count_chunk(chunk: Chunk, read: ReadChunk) -> CountedChunk:
 
 
 class PartKeys:
-    """The keys of parts, made of captions that come in chunks of any size."""
+    """Computes the keys of parts from captions, which arrive in chunks of any size."""
 
     def __init__(self, tagger: str, part_captions: int, skip: int) -> None:
         """Begin with a new part.

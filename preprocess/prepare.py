@@ -114,7 +114,7 @@ def prepare_subtitles(
     num_processes: int | None = None,
     on_progress: Listener | None = None,
 ) -> PreparedCaptions:
-    """Prepare the subtitles that lie beside the videos that a data set lists, as captions of the protocol ``cues``.
+    """Prepare the subtitles beside a data set's videos as captions of the protocol ``cues``.
 
     Other captions of the data set stay.
 

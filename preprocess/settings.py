@@ -68,7 +68,7 @@ class PreprocessingSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class CaptionProvenance:
-    """The settings that decide the captions besides the annotation files; stored with them in ``about.json``."""
+    """The settings that, with the annotation files, determine the captions; stored with them in ``about.json``."""
 
     seed: int | None = None
     """Seed of the demo's scenes, or of the splits of a user's captions."""

@@ -66,7 +66,7 @@ def installed_model(name: str) -> InstalledModel:
 
 
 def installed_tagger(name: str) -> Tagger:
-    """Return a spaCy pipeline with the versions of itself and of spaCy. Raises ``UserError`` if it is not installed."""
+    """Return a spaCy pipeline, with its version and spaCy's. Raises ``UserError`` if it is not installed."""
     model = installed_model(name)
     return Tagger(name, f"{model.package} {model.version}, spaCy {importlib.metadata.version('spacy')}")
 

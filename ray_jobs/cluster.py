@@ -321,7 +321,8 @@ class MachineNames:
         self._names: dict[str, str] = {}
 
     def name(self, node: str) -> str:
-        """Return the name of a machine: its host's, with a part of the id if another one that is up has that name.
+        """Return the name of a machine: its host name, with a part of its id if another running machine has the same
+        name.
 
         A machine keeps its name, and one that comes back under the same host name is the same machine.
 

@@ -373,8 +373,7 @@ class ExtractionDriver:
             self.extraction.pending.write_failures()
 
     def _check_weights(self, worker: WorkerHandle, loaded: dict[str, tuple[Profile, Weights]]) -> None:
-        """Raise a ``UserError`` if a worker's profile or weights differ from those of the store: it can hold only
-        one."""
+        """Raise a ``UserError`` if a worker's profile or weights differ from the store's, which holds only one kind."""
         for name, (profile, weights) in loaded.items():
             expected = self._expected_weights.setdefault(name, (profile, weights))
             if (profile, weights) != expected:

@@ -270,7 +270,7 @@ def _line(state: RunState) -> str:
 
 
 def _live_machines(state: RunState) -> list[str]:
-    """Return the table of machines for a terminal: those with failures, or that do not work, before the others."""
+    """Return the table of machines for a terminal. Machines that fail or do not work are first."""
     ordered = sorted(state.machines, key=lambda each: (each.state == "working", -sum(each.failures.values())))
     more = len(ordered) - MAX_SHOWN_MACHINES
     lines = machine_table(ordered[:MAX_SHOWN_MACHINES])

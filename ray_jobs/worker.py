@@ -287,7 +287,7 @@ class ExtractionWorker:
             self._changed.notify_all()
 
     def exchange(self, tasks: Sequence[VideoTask], refill_at: int | None, dropped: Sequence[str] = ()) -> WorkerReport:
-        """Accept videos, unless the worker was asked to leave, and report what became of earlier ones.
+        """Accept videos, unless the worker was asked to leave, and report the outcomes of earlier ones.
 
         Args:
             tasks: Videos to extract.

@@ -164,7 +164,7 @@ class Profile:
 
     @classmethod
     def faults(cls, values: Mapping[str, Any]) -> list[str]:
-        """Return what is wrong with the fields of a profile, one sentence for each.
+        """Return the problems of a profile's fields, one sentence for each.
 
         Args:
             values: Values by field, as in a ``Profile`` or as JSON has them.

@@ -64,7 +64,7 @@ def example_provenance(**others: Any) -> Provenance:
 def example_video(
     video_id: str, num_rows: int, *, base: float = 0.0, rate: float = 1.5, **others: Any
 ) -> VideoFeatures:
-    """Return a video at a constant rate, of whose rows each has its number, plus ``base``, in every column."""
+    """Return a video at a constant rate. Each row has its number, plus ``base``, in every column."""
     rows = np.arange(num_rows)
     values = {
         "video_id": video_id,
@@ -280,7 +280,7 @@ class StoreWriterTests:
         raise NotImplementedError
 
     def reopen(self, folder: Path, writer: StoreWriter) -> Store:
-        """Return the store with what was written, opened anew where that makes a difference."""
+        """Return the written store, opened again if that makes a difference."""
         raise NotImplementedError
 
     @pytest.fixture

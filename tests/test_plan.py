@@ -1,11 +1,15 @@
 """docs/plan.md has the tables of docs/make_plan.py, whose arithmetic is checked against given values and real files."""
 
 import importlib.util
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import CLIPConfig, CLIPModel
 
 TOP = Path(__file__).resolve().parents[1]
 SCRIPT = TOP / "docs" / "make_plan.py"
@@ -52,6 +56,26 @@ def test_rates_are_those_of_the_pages_that_report_them(plan):
     assert f"{plan.CAPTIONS_PER_SECOND:,} a second" in benchmarks
 
 
+def test_the_hours_of_the_h200_are_the_same_on_all_pages():
+    benchmarks = (TOP / "tests" / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    clusters, overnight, gpus = (
+        (TOP / "docs" / f"{name}.md").read_text(encoding="utf-8").replace("\n", " ")
+        for name in ("clusters", "overnight", "gpus")
+    )
+    hours = {}
+    for name in ("resnet152", "s3d"):
+        (row,) = [line for line in benchmarks.splitlines() if line.startswith(f"| `{name}`, 240p")]
+        slow, fast = sorted(float(number.replace(",", "")) for number in row.split("|")[-2].split(";"))
+        (shown,) = re.findall(rf"\| `{name}` \| [\d.]+ \| [\d.]+ \| ([\d,]+) \|", clusters)
+        core_hours = float(shown.replace(",", ""))
+        factors = f"{134_000 / fast * 16 / core_hours:.1f} to {134_000 / slow * 16 / core_hours:.1f}"
+        assert factors in clusters and factors in overnight
+        assert f"{slow:,.0f} and {fast:,.0f}" in clusters and f"{slow:,.0f} and {fast:,.0f}" in gpus
+        hours[name] = f"{134_000 / fast:.0f} to {134_000 / slow:.0f}"
+        assert hours[name] in clusters
+    assert f"{hours['s3d']} hours" in (TOP / "docs" / "guides" / "howto100m.md").read_text(encoding="utf-8")
+
+
 def test_the_page_on_features_has_the_same_costs(plan):
     text = (TOP / "docs" / "choosing-features.md").read_text(encoding="utf-8")
     table = text.partition("## Cost")[2].partition("## Published scores")[0]
@@ -70,6 +94,37 @@ def test_the_page_on_features_has_the_same_costs(plan):
             assert core_hours * 3_600 == pytest.approx(float(cpu.replace(",", "")), rel=0.01)
         if name in plan.HOURS_PER_GPU_HOUR:
             assert 3_600 / plan.HOURS_PER_GPU_HOUR[name] == pytest.approx(float(gpu), rel=0.02)
+
+
+def test_published_scores_of_the_page_on_features_are_those_of_the_suites():
+    text = (TOP / "docs" / "choosing-features.md").read_text(encoding="utf-8")
+    table = text.partition("## Published scores")[2].partition("## Weights")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if ", Table " in line]
+    assert len(rows) >= 10
+    for features, *scores, source in rows:
+        name = source.lower().replace(", table ", "-table")
+        suite = json.loads((TOP / "train" / "comparison" / "suite_data" / f"{name}.json").read_text(encoding="utf-8"))
+        assert suite["source"] == source and suite["columns"][0] == "R@1"
+        printed = [
+            tuple(str(row["published"].get(dataset, [""])[0]) for dataset in ("youcook2", "msrvtt"))
+            for row in suite["rows"]
+            if "published" in row and features.split("`")[1:2] in ([], [(row.get("settings") or {}).get("features")])
+        ]
+        assert tuple(scores) in printed, features
+
+
+def test_downloads_are_as_large_as_the_networks():
+    """A value of a published CLIP has four bytes."""
+    vision = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16}
+    text = {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12}
+    sizes = {"vision_config": {**vision, "patch_size": 14}, "text_config": text, "projection_dim": 768}
+    num_bytes = []
+    for config in (CLIPConfig(), CLIPConfig(**sizes)):
+        with torch.device("meta"):
+            num_bytes.append(4 * sum(parameter.numel() for parameter in CLIPModel(config).parameters()))
+    assert f"downloads CLIP once ({num_bytes[0] / 1e6:.0f} MB)" in (TOP / "README.md").read_text(encoding="utf-8")
+    tutorial = (TOP / "docs" / "tutorials" / "search.md").read_text(encoding="utf-8")
+    assert f"The first call downloads the model, {num_bytes[1] / 1e9:.1f} GB" in tutorial
 
 
 def test_own_numbers_are_printed_and_others_refused():

@@ -187,7 +187,7 @@ class _Side:
         return torch.nn.functional.pad(self.vectors @ directions.to(self.vectors.dtype), (0, 1), value=1.0)
 
     def fold_standardisation(self, components: Tensor) -> Tensor:
-        """Return components whose products with others are ``standardised`` already.
+        """Return components with the standardisation folded in: their products with others are ``standardised``.
 
         Mean and deviation are folded into them, so no pass over all products is needed.
         """

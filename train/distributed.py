@@ -171,7 +171,7 @@ def is_alone() -> bool:
 
 
 def _own_device(names: str) -> str:
-    """Return the name of this process's device among those of several processes."""
+    """Return the name of this process's device, one of several processes' devices."""
     number, devices = int(os.environ["LOCAL_RANK"]), parse_devices(names)
     if names != AUTO and len(devices) > 1:
         if number >= len(devices):

@@ -27,7 +27,7 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference of two means over the same queries, and what it may be.
+    """A difference of two means over the same queries, with its interval.
 
     Example:
         >>> from vlalign.train import Difference

@@ -151,8 +151,8 @@ def compare_similarities(
 ) -> dict[str, dict[str, Difference]]:
     """Compare two models by their scores of the same texts and videos: second minus first, with 95 % intervals.
 
-    The intervals are those of a paired bootstrap over videos, each with all its texts. Where one has 0 in it
-    (``has_zero``), the models cannot be told apart by that metric on these videos.
+    The intervals are from a paired bootstrap over videos, each with all its texts. If one contains 0
+    (``has_zero``), this metric shows no difference of the models on these videos.
 
     Args:
         first: [num_texts, num_videos], of one model; higher is more similar.
@@ -386,7 +386,7 @@ def _intervals(
 
 
 def chance(num_candidates: int, num_right: np.ndarray) -> Chance:
-    """Return what scores drawn at random give on average.
+    """Return the metrics of random scores, on average.
 
     The best of m right candidates among n is within the first k with probability 1 - C(n-m, k) / C(n, k). With 100
     candidates and one right one: R@1 is 1.0, R@10 10.0 and the median rank 50.5. mAP: Bestgen 2015, "Exact expected
@@ -439,12 +439,12 @@ def chance(num_candidates: int, num_right: np.ndarray) -> Chance:
 
 
 def _discounts(number: int) -> np.ndarray:
-    """Return what right candidates at ranks 1 to ``number`` add to the discounted gain."""
+    """Return the discounted gain of right candidates at ranks 1 to ``number``."""
     return 1 / np.log2(np.arange(2, number + 2))
 
 
 def _gains(ranks: np.ndarray) -> np.ndarray:
-    """Return what right candidates at ``ranks`` add to the discounted gain of the first ten."""
+    """Return the part of right candidates at ``ranks`` in the discounted gain of the first ten."""
     return np.where(ranks < NDCG_AT + 1, 1 / np.log2(1 + ranks), 0.0)
 
 
@@ -479,7 +479,7 @@ class RankCounts(NamedTuple):
 
     @classmethod
     def join(cls, parts: Iterable[RankCounts]) -> RankCounts:
-        """Return the counts of all queries, from those of consecutive ones.
+        """Return the counts of all queries, from the counts of consecutive parts.
 
         Args:
             parts: Counts of consecutive queries.

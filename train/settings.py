@@ -154,7 +154,7 @@ class DataSettings(Settings):
 
 @dataclass(frozen=True)
 class CaptionColumn:
-    """An input of one's own: each caption's number in a column of the caption file.
+    """A custom input: each caption's number in a column of the caption file.
 
     It is ``texts.extra[NAME]``, float32 [B]; a whole number above 2**24 loses digits. Each training caption must have a
     number. The texts of a query, or others without a number, have no such input.
@@ -172,7 +172,7 @@ class CaptionColumn:
 
 @dataclass(frozen=True)
 class FeatureRows:
-    """An input of one's own: the rows of a second feature store of the data set, at each clip's times.
+    """A custom input: the rows of a second feature store of the data set, at each clip's times.
 
     They are ``videos.extra[NAME]``, float32 [B, M, F], as they are in the store and padded with zeros, and
     ``videos.extra[NAME_mask]``, True for a row, [B, M]. A clip without rows there has one row of zeros.

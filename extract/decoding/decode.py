@@ -174,7 +174,7 @@ class _Plan:
         return _Plan(info, self.specs, self.allocate, self.strict, self.thumbnails_every, self.shots)
 
     def thumbnails_of(self, index: int, images: Sequence[np.ndarray]) -> Iterator[DecodedThumbnail]:
-        """Yield the thumbnails that show a frame, until those of the video reach ``MAX_DENSE_BYTES``."""
+        """Yield the thumbnails of a frame, until the video's thumbnails reach ``MAX_DENSE_BYTES``."""
         if index not in self.thumbnails:
             return
         jpeg = _jpeg(images[self.size_of_thumbnails])
@@ -222,7 +222,7 @@ def _decode_with(
 
 
 def _plan_for_delivered(backend: str, plan: _Plan, heartbeat: Callable[[], None]) -> tuple[_Plan, list[str]]:
-    """Choose frames again from the frames that are really decoded; return the plan and what is missing.
+    """Choose frames again, from the decoded frames only; return the plan and a text about the missing frames.
 
     Packets do not always announce frames correctly. Only a pass over the whole video shows which frames exist.
 

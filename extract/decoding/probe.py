@@ -370,7 +370,7 @@ def ends_early(reached_seconds: float, declared_seconds: float, longest_step_sec
 
 
 def longest_step(pts: np.ndarray) -> int:
-    """Return the longest duration of a frame in ticks, without the last frame."""
+    """Return the longest time between two successive frames, in ticks."""
     return int(np.diff(pts).max(initial=0))
 
 

@@ -2,8 +2,8 @@
 
 A frame begins a shot if its difference from the previous frame is much larger than its neighbours' differences. This is
 PySceneDetect's AdaptiveDetector with its defaults. It sees every frame with the frame's own time, so a variable frame
-rate changes nothing. Cuts are found, even between shots with much motion. Dissolves and most fades are not, since none
-of their frames differs much. A flash counts as a cut.
+rate changes nothing. Cuts are found, even between shots with much motion. Dissolves are not, since none of their frames
+differs much. A flash counts as a cut.
 """
 
 import logging

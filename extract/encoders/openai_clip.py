@@ -212,7 +212,7 @@ def _check_tower(tower: Any) -> None:
 
 
 def _files_to_copy(like: Path) -> dict[str, bytes]:
-    """Return the files of ``like`` besides its weights: {name: content}."""
+    """Return the files of ``like`` except its weights: {name: content}."""
     if not (like / CONFIG_FILE).is_file():
         what = f"has no {CONFIG_FILE}" if like.is_dir() else "no such folder"
         raise UserError(f"{like}: {what}; expected the folder of a CLIP, such as openai/clip-vit-base-patch32")

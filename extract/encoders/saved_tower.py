@@ -40,7 +40,7 @@ COPIED = (CONFIG_FILE, *(name for name in PROCESSOR_FILES if not name.endswith("
 MAX_BYTES = 4 << 20
 MAX_TIMES_LARGER, FREE_VALUES = 16, 1 << 22
 """Limits of a model of two towers: this many times the parameters of its tuned tower, plus some millions. The largest
-published text towers have ten times those of their image towers.
+published text towers have ten times as many parameters as their image towers.
 """
 DAMAGED = "not a network that vlalign-train saved"
 

@@ -68,7 +68,7 @@ class ClipTextTower:
 
     @property
     def max_tokens(self) -> int:
-        """Tokens that the tower reads of a text, besides its start and its end."""
+        """Maximum number of tokens of a text, without the start and end tokens."""
         return self.network.sizes.max_position_embeddings - 2
 
     def is_cut(self, text: str) -> bool:

@@ -106,6 +106,6 @@ def merge_lines(frames: Iterable[tuple[float, float, Sequence[TextLine]]]) -> li
 
 
 def _distance(box: Box, other: Box) -> float:
-    """Return how far the centres of two boxes are apart."""
+    """Return the distance between the centres of two boxes."""
     across, down = (abs(box[i] + box[i + 2] - other[i] - other[i + 2]) / 2 for i in (0, 1))
     return float(across + down)

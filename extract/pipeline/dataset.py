@@ -50,7 +50,7 @@ class ExtractionResult:
     num_complete: int
     """Videos that have all features now."""
     num_partial: int
-    """Videos that are damaged or incomplete; their features are those of what remains."""
+    """Videos that are damaged or incomplete; only their remaining frames have features."""
     num_problems: int
     """Inputs that were skipped, besides failed videos."""
     num_accepted: int = 0
@@ -67,7 +67,7 @@ class ExtractionResult:
 
     @property
     def complete(self) -> bool:
-        """True if all features of all videos exist, with no problems but those that ``accept_failures`` accepts."""
+        """True if all features of all videos exist, except for failures that ``accept_failures`` accepts."""
         return self.num_failed + self.num_partial == self.num_accepted and not self.num_problems
 
 

@@ -193,7 +193,7 @@ class VideoScheduler:
         return None
 
     def take_superfluous(self, worker: int) -> list[int]:
-        """Return videos of a worker that another one has computed in the meantime: it may drop them."""
+        """Return videos of a worker that another worker has finished in the meantime; they may be dropped."""
         return self._superfluous.pop(worker, [])
 
     def _drop_copies(self, worker: int, video: int) -> None:

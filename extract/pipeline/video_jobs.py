@@ -97,7 +97,7 @@ class Extracted:
 
 
 def frame_spec_of(profile: Profile) -> FrameSpec:
-    """Return the part of a profile of frames that the decoder must know."""
+    """Return the part of a profile that the decoder needs to make frames."""
     return FrameSpec(
         profile.fps,
         profile.window,

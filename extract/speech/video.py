@@ -38,7 +38,7 @@ class Transcriber:
     _recogniser: Recogniser | None = field(default=None, init=False)
 
     def transcribe(self, video_id: str, path: Path, *, folders: Sequence[str] | None = None) -> Transcript:
-        """Return what is spoken in a video. One without sound has a transcript without segments.
+        """Return the speech of a video. A video without sound has a transcript without segments.
 
         Args:
             video_id: Id of the video.
@@ -103,7 +103,7 @@ class Transcriber:
 
 
 def transcribe_video(path: Path | str, *, weights: str = DEFAULT_MODEL, device: str = "cpu") -> Transcript:
-    """Return what is spoken in a video or sound file, and when.
+    """Return the speech of a video or sound file, with times.
 
     Args:
         path: The file.

@@ -159,8 +159,7 @@ class TranscribeVideos:
 def transcribe_dataset(
     settings: TranscriptionSettings, *, spread: Spread | None = None, on_progress: Listener | None = None
 ) -> TranscriptionResult:
-    """Transcribe the videos of a data set: what is spoken into ``transcripts/``, or the text in frames into
-    ``text_in_frames/``.
+    """Transcribe the videos of a data set: speech into ``transcripts/``, or text in frames into ``text_in_frames/``.
 
     A video that fails is recorded in ``failures.jsonl`` there and the others continue; it is not tried again unless its
     file changes or ``settings.retry_failed`` is set. If the call is interrupted, the next one resumes there: at most

@@ -15,7 +15,7 @@ FILES = {"train": "charades_sta_train.txt", "test": "charades_sta_test.txt"}
 
 
 def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
-    """Yield the captions of both splits, those of a video together. A sentence without valid times is reported."""
+    """Yield the captions of both splits, grouped by video. A sentence without valid times is reported."""
     del protocol  # there is only one
     for split, path in zip(FILES, annotations.find(*FILES.values()), strict=True):
         of_video: dict[str, list[Caption]] = {}

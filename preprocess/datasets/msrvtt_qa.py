@@ -52,7 +52,7 @@ def question_captions(
     questions: Iterable[AnsweredQuestion],
     video_of: Callable[[Any], str],
 ) -> Iterator[Caption]:
-    """Yield the questions as captions, ordered by video. Report and skip those that cannot be used.
+    """Yield the questions as captions, ordered by video. Report and skip unusable ones.
 
     Args:
         annotations: Receives the problems.
@@ -79,7 +79,7 @@ def question_captions(
 
 
 def json_questions(annotations: Annotations, path: Path) -> Iterator[AnsweredQuestion]:
-    """Yield the questions in an official file. Report and skip those with the id of an earlier one."""
+    """Yield the questions in an official file. Report and skip questions with an id that an earlier one has."""
     seen = set()
     for position, row in enumerate(annotations.read_json(path, list), start=1):
         with as_published(path, f"question {position} of the file"):

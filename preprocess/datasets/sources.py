@@ -235,7 +235,7 @@ class Dataset:
     """Returns the steps of each instructional task in order, including those that no video shows; stored with the
     captions."""
     speech: bool | None = None
-    """True if the captions are what is said in the videos."""
+    """True if the captions are the speech of the videos."""
     chunked_reader: ChunkedReader | None = None
     """Reads the same records as ``read``, with several processes."""
 

@@ -96,7 +96,7 @@ def install_command(*requirements: str) -> str:
 
 
 def missing_package_message(error: BaseException) -> str | None:
-    """Return a line about a package that an import did not find, and how to install it; None for another error."""
+    """Return a line that names a missing package and how to install it; None if the error has another cause."""
     name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     if name in OF_EXTRAS:
         requirements = EXTRAS[OF_EXTRAS[name]]

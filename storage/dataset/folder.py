@@ -129,7 +129,7 @@ class DatasetFolder:
         return self.path / "features" / features
 
     def read_videos(self) -> list[VideoRecord]:
-        """Return what ``videos.jsonl`` lists; nothing if it is missing.
+        """Return the videos that ``videos.jsonl`` lists; none if it is missing.
 
         Raises:
             UserError: A line is not valid.

@@ -126,7 +126,7 @@ def _value(value: Any) -> Any:
 
 
 def open_tar(path: Path) -> TarVideos:
-    """Read which videos are in a tar. Raises ``UserError`` if it is damaged."""
+    """Return the videos of a tar file. Raises ``UserError`` if it is damaged."""
     members: dict[str, _Member] = {}
     last = -1
     with refuse_damaged(path), tarfile.open(path, "r:") as tar:

@@ -139,7 +139,7 @@ def load_network(
 
 
 def load_processor(files: ModelFiles, kind: Literal["image", "video", "text", "tokenizer"]) -> Any:
-    """Return a processor of a model, or its tokenizer.
+    """Return the processor or the tokenizer of a model.
 
     Raises:
         UserError: It would make a library load other files.

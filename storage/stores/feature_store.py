@@ -183,7 +183,7 @@ class FeatureStore(Store):
         return checksum_of_all(checksums)
 
     def about(self, video_id: str) -> StoredVideo:
-        """Return what the store knows about a video without reading its rows.
+        """Return the facts about a video, without reading its rows.
 
         Args:
             video_id: Id of the video.
@@ -207,7 +207,7 @@ class FeatureStore(Store):
         return float(self.locate(video_id)[1]["duration_seconds"])
 
     def partial(self, video_id: str) -> str:
-        """Return what of the video is missing in its rows or was damaged; empty if all is well.
+        """Return a text that names missing or damaged parts of the video; empty if it is complete.
 
         Args:
             video_id: Id of the video.

@@ -12,7 +12,7 @@ from .store import RowRange, RowTimes, WritableStore, refuse_mixed
 
 
 class MemoryStore(WritableStore):
-    """Features in memory, such as those that ``extract_video`` returns. It is also its own writer.
+    """Features in memory, such as the result of ``extract_video``. It is also its own writer.
 
     Of two records with the same video id the later one counts.
 
@@ -66,7 +66,7 @@ class MemoryStore(WritableStore):
         return len(self._videos)
 
     def about(self, video_id: str) -> StoredVideo:
-        """Return what the store knows about a video besides its rows.
+        """Return the facts about a video, without its rows.
 
         Args:
             video_id: Id of the video.

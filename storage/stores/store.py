@@ -19,7 +19,7 @@ RowRange = tuple[str, int, int]
 
 
 class RowTimes(NamedTuple):
-    """When the rows of a video are, and what they saw of it. Fields as in ``VideoFeatures``.
+    """The times of a video's rows, and the number of valid frames of each. Fields as in ``VideoFeatures``.
 
     Example:
         >>> from vlalign.storage import open_store
@@ -117,7 +117,7 @@ class Store(Protocol):
 
     @abstractmethod
     def about(self, video_id: str) -> StoredVideo:
-        """Return what the store knows about a video without reading its rows.
+        """Return the facts about a video, without reading its rows.
 
         Args:
             video_id: Id of the video.
@@ -148,7 +148,7 @@ class Store(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the features: that of the store's folder, or of the profile."""
+        """Name of the features: the name of the store's folder, or of the profile."""
         return self.profile.name
 
     @property
@@ -190,7 +190,7 @@ class Store(Protocol):
         return self.about(video_id).duration_seconds
 
     def partial(self, video_id: str) -> str:
-        """Return what of the video is missing in its rows or was damaged; empty if all is well.
+        """Return a text that names missing or damaged parts of the video; empty if it is complete.
 
         Args:
             video_id: Id of the video.
@@ -254,7 +254,7 @@ class Store(Protocol):
         end_seconds: float | None = None,
         dtype: DTypeLike | None = np.float32,
     ) -> VideoFeatures:
-        """Return the rows of a video, or those that a clip of it touches (``rows_of_clip``).
+        """Return the rows of a video, or of a clip of it (``rows_of_clip``).
 
         Args:
             video_id: Id of the video.
@@ -368,7 +368,8 @@ class StoreWriter(Protocol):
         ...
 
     def flush(self) -> None:
-        """Finish what ``write`` left for later, such as sending it to a server. Nothing of it is lost if this fails."""
+        """Finish deferred work of ``write``, such as sending features to a server. Nothing of it is lost if this
+        fails."""
 
 
 class WritableStore(Store, StoreWriter, Protocol):
@@ -385,7 +386,7 @@ class WritableStore(Store, StoreWriter, Protocol):
 
 
 def refuse_mixed(writer: StoreWriter, provenance: Provenance) -> None:
-    """Refuse features of another profile, weights or origin than those of a store.
+    """Refuse features whose profile, weights or origin differ from the store's.
 
     Args:
         writer: Writer of the store.

@@ -121,7 +121,7 @@ def _parameter(tensor: Any, *_: Any) -> _Tensor:
 
 
 class _TorchUnpickler(PlainUnpickler):
-    """Builds tensors besides what ``PlainUnpickler`` builds."""
+    """Builds tensors, and all objects of ``PlainUnpickler``."""
 
     builders: ClassVar[Mapping[tuple[str, str], Callable[..., Any]]] = BUILDERS | {
         ("torch._utils", "_rebuild_tensor_v2"): _tensor,

@@ -56,7 +56,7 @@ class MomentQuery:
 
 
 def read_queries(dataset: DatasetFolder, protocol: str, split: str) -> list[MomentQuery]:
-    """Return the queries of a split: the captions with times; those with the same query id are one.
+    """Return the queries of a split: the captions with times. Captions with the same query id are one query.
 
     Raises:
         UserError: There are no captions, or none of the split has times.

@@ -155,7 +155,7 @@ class MtebModel:
         }
 
     def _scores(self, name: str, texts: Sequence[str], videos: TaskVideos) -> np.ndarray:
-        """Return the scores [N, M]; those of videos without features are NaN."""
+        """Return the scores [N, M], NaN for videos without features."""
         scores, problems = np.full((len(texts), len(videos.ids)), np.nan, dtype=np.float32), list[str]()
         for part in _parts(self._videos.features(videos, problems)):
             numbers, features = zip(*part, strict=True)
@@ -347,7 +347,7 @@ def _rows_of(stores: Iterable[Store], dataset: Path | str | None) -> dict[str, A
 def _meta(
     name: str, made: Mapping[str, Any], *, similarity: str | None, width: int | None, max_tokens: int
 ) -> "ModelMeta":
-    """Return what mteb shows of a model; what is not known is None.
+    """Return the facts of a model that mteb shows; unknown ones are None.
 
     Args:
         name: Name of the run or the features.

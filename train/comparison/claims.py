@@ -31,7 +31,7 @@ STATES = {
 nothing computes it; it shows the method or chosen examples, and there is nothing to compute.
 """
 ITEM = re.compile(r"(Table|Figure|Theorem) \d+")
-NOTHING_REPRODUCED = "no row has been reproduced on a paper's own data yet"
+NOTHING_REPRODUCED = "no row has been reproduced on a paper's own data so far"
 
 
 @dataclass(frozen=True, kw_only=True)

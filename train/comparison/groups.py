@@ -165,7 +165,7 @@ def group_runs(records: Sequence[RunRecord]) -> list[RunGroup]:
 
 
 def sort_groups(groups: Sequence[RunGroup], by: str | None) -> list[RunGroup]:
-    """Return the groups, the best first; those without the value come last.
+    """Return the groups, the best first. Groups without the value are last.
 
     Args:
         groups: The groups.

@@ -65,7 +65,7 @@ TOLERANCE = 1e-4
 
 
 def export_sentence_transformer(run: Path | str, folder: Path | str, *, trust: Collection[str] = ()) -> Path:
-    """Write the text encoder of a run as a model of sentence-transformers, whose vectors are those of ``encode_text``.
+    """Write the text encoder of a run as a model of sentence-transformers. Its vectors equal ``encode_text``'s.
 
     The model has the library's own modules: the encoder, the pooling, and what makes the run's vector of it. It loads
     with ``SentenceTransformer(folder)``, without this package. It is half of the run's score: a dot product with the

@@ -160,7 +160,8 @@ def sizes_by_video_layers(root: Path, dataset: str | None) -> "tuple[Figure | No
 
 
 def sizes_of_methods(root: Path, dataset: str | None) -> "tuple[Figure | None, ResultsTable]":
-    """Return Table 14. Ours is computed; of UniVL, as the paper estimates it: our model with as many layers."""
+    """Return Table 14. Our sizes are computed; UniVL's are estimated as in the paper, by our model with as many
+    layers."""
     del root, dataset
     config = make_config("taco-howto100m", {"dataset": "howto100m"})
     computed = {"UniVL": 6, "Our largest": config.model.num_video_layers}

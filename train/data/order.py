@@ -153,7 +153,7 @@ class _Block:
 
 
 class ShardOrder:
-    """Shuffles the items of some shards, then those of the next ones, in another order of shards in each epoch.
+    """Shuffles the items of some shards, then of the next shards, in another order of shards in each epoch.
 
     Like every order, it depends on seed and epoch only, and each item occurs once. Both the shards and the items of a
     block are permuted by a ``KeyedOrder``'s permutation.

@@ -46,7 +46,7 @@ class LabelledVideo:
 
 
 def segments_of(captions: Iterable[Caption]) -> list[Segment]:
-    """Return the segments among captions: those with a step and times."""
+    """Return the segments: the captions with a step and times."""
     return [
         Segment(c.start_seconds, c.end_seconds, c.step, c)
         for c in captions

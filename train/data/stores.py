@@ -73,7 +73,8 @@ class StoreFacts(StoreOrigin):
 def open_stores(
     dataset: DatasetFolder, features: str, *, recordings: bool = False, extra: Iterable[str] = ()
 ) -> Stores:
-    """Open the stores of features joined by +, with ``recordings`` that of the spoken captions, and those of ``extra``.
+    """Open the stores of features joined by +, the store of the spoken captions (``recordings``), and the stores of
+    ``extra``.
 
     Raises:
         UserError: A store is missing or damaged.

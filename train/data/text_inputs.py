@@ -263,7 +263,7 @@ class WordVectorInputs:
 
 
 class EachWordVectorInputs(WordVectorInputs):
-    """Makes captions into what HowTo100M's model takes: the vectors of their words, padded with zeros.
+    """Makes captions into the input of HowTo100M's model: the vectors of their words, padded with zeros.
 
     As in its published code, each caption has the same number of vectors, and those of the padding count as words.
     """
@@ -459,7 +459,7 @@ class LearnedInputs(Protocol):
         ...
 
     def __call__(self, captions: Sequence[Caption]) -> dict[str, Tensor]:
-        """Return what the model's ``encode_texts`` takes: tensors whose first dimension is that of the captions."""
+        """Return the arguments of the model's ``encode_texts``: tensors whose first dimension is the caption."""
         ...
 
 

@@ -185,7 +185,7 @@ def clip_names(captions: CaptionTable, indices: np.ndarray) -> list[str]:
 
 
 def skip_without_rows(captions: CaptionTable, features: ClipFeatures, problems: Problems) -> CaptionTable:
-    """Return the captions without those whose clips have no feature rows, which are reported.
+    """Return the captions whose clips have feature rows; report the others.
 
     Captions of videos without any row stay: who reads the videos reports those, a video at a time.
     """

@@ -349,7 +349,8 @@ def conditional_matrices(uses: Uses, labels_of_clip: Sequence[Sequence[str]], pa
 
 
 def places(uses: Uses, pairs: Pairs, rows: Sequence[Codeword]) -> list[ShownCodeword]:
-    """Return some codewords that stand for a word, with the clips where they replace the largest share (Figure 4).
+    """Return some codewords that correspond to a word, with the clips in which they replace the largest share (Figure
+    4).
 
     Args:
         uses: Where codewords are used.

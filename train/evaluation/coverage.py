@@ -114,7 +114,7 @@ def split_coverage(
 
 
 def split_checksum(captions: Iterable[Caption]) -> str:
-    """Return 16 hexadecimal digits of a SHA-256 over what is asked.
+    """Return 16 hexadecimal digits of a SHA-256 over the queries and candidates.
 
     It is the same for the same captions, questions with answers, or recordings of the same clips, in any order.
     """

@@ -51,7 +51,7 @@ def mean_similarities(vectors: Vectors) -> Similarities:
 def project(vectors: Vectors) -> Projection:
     """Return texts and clips in the plane in which they differ most: their first two principal components.
 
-    Of many, some are chosen evenly. The means of the modalities are those of the chosen ones.
+    Of many, some are chosen evenly. The means of the modalities are over the chosen ones.
 
     Args:
         vectors: Of texts and clips.

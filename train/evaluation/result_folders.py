@@ -120,9 +120,9 @@ def check_result_folder(run_folder: Path, folder: Path) -> None:
 
 
 def move_other_results(base: Path, default: Mapping[str, Any]) -> None:
-    """Move the results of another request than the default one out of ``base``, where earlier versions wrote them.
+    """Move results of other settings than the default ones out of ``base``. Earlier versions wrote them there.
 
-    The report is removed: its links are relative to where it was. The same evaluation writes it again.
+    The report is removed, because its links are relative to its old place. The same evaluation writes it again.
     """
     path = base / METRICS_FILE
     metrics = read_json(path) if path.is_file() else {}

@@ -150,7 +150,7 @@ class Task(ABC, Generic[S]):
             return None
 
     def page_functions(self) -> Mapping[str, Callable[..., Any]]:
-        """Return what the page can call, such as functions that draw figures, by name."""
+        """Return {name: function} for the report's page, such as functions that draw figures."""
         return {}
 
     def resolve(self, settings: S, config: TrainConfig, run_name: str) -> S:

@@ -30,7 +30,7 @@ class EmbeddedImage:
 
 
 def images_of(thumbnails: ThumbnailStore, clip: Mapping[str, Any]) -> list[EmbeddedImage]:
-    """Return up to ``MAX_IMAGES`` thumbnails of a clip: of those within its time, or else the video's first."""
+    """Return up to ``MAX_IMAGES`` thumbnails within a clip's time, or else the video's first one."""
     video_id, start, end = clip["video_id"], clip["start_seconds"], clip["end_seconds"]
     span = () if start is None else (start, end)
     frames = thumbnails.get(video_id, *span, max_thumbnails=MAX_IMAGES)

@@ -98,7 +98,7 @@ class ShownQuestion(TypedDict):
 
 
 class Vqa(Task[NoSettings]):
-    """Questions about videos, beside what can be answered without the video.
+    """Video question answering, compared with answers without the video.
 
     ``metrics.json`` has, in percent of "all" questions and of those of each type: ``accuracy`` with the video,
     ``question_only`` without it, ``most_frequent_answer`` (with the ``answer``) for always giving the most frequent

@@ -47,7 +47,7 @@ class ExportedClip:
     """Time in the video until which its last frame is shown."""
 
     def line(self) -> str:
-        """Return what is said about it."""
+        """Return a description for messages."""
         how = "copied from the key frame before" if self.kind == "copy" else "encoded again, exact"
         return f"{self.path}: {self.start_seconds:.3f} - {self.end_seconds:.3f} s of the video, {how}"
 
@@ -76,7 +76,7 @@ def write_clips(
 
 
 def captions_of(videos: SourceVideos, video_ids: Collection[str]) -> dict[str, list[TimedCaption]]:
-    """Return {video: its captions}, each once: those of all protocols, which search reads too."""
+    """Return {video: its captions}, each once, of all protocols. Search reads the same captions."""
     found: dict[str, dict[TimedCaption, None]] = defaultdict(dict)
     for part in caption_parts(videos.dataset):
         for caption in read_timed_captions(part):

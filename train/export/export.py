@@ -148,7 +148,7 @@ def about_search(search: Search, query: str) -> dict[str, Any]:
 
 
 def export_moments(search: Search, moments: Sequence[Moment], path: Path | str, *, query: str = "") -> ExportedMoments:
-    """Write moments to a file, whose suffix says what it is.
+    """Write moments to a file. The suffix of its name decides the format.
 
     ``.json`` and ``.csv`` are lists, ``.m3u8`` a playlist for VLC; ``.vtt`` has WebVTT chapters and ``.srt`` subtitles:
     a file for each video, numbered if there are several. ``.otio`` (OpenTimelineIO), ``.edl`` (CMX3600) and

@@ -221,7 +221,7 @@ def otio_text(clips: Sequence[EditClip], name: str) -> str:
 
 
 def edl_texts(clips: Sequence[EditClip], name: str) -> dict[str, str]:
-    """Return clips as CMX3600 EDLs: one for each rate and way to count, as {what its file's name ends with: text}.
+    """Return clips as CMX3600 EDLs, one for each rate and way to count: {end of the file's name: text}.
 
     An EDL has one rate, and timecode with or without dropped numbers. Its record side begins at 00:00:00:00. Reels have
     eight characters: the start of the file's name and a number. Each clip's comments have the whole name, and where the

@@ -7,7 +7,7 @@ from .contrastive import nce
 
 
 def masked_margin_softmax(similarity_BB: Tensor, margin: float = 1e-3, *, weights_B: Tensor | None = None) -> Tensor:
-    """CMCM Eq. 1: each row must pick its own column although that one is made worse by ``margin``.
+    """CMCM Eq. 1: each row must pick its own column, whose score is lowered by ``margin``.
 
     The paper's rows are modality A's, the videos. AVLnet, which its baselines come from, adds the other direction:
     ``masked_margin_softmax(s) + masked_margin_softmax(s.T)``.

@@ -79,7 +79,7 @@ def symmetric_nce(logits_BB: Tensor, *, weights_B: Tensor | None = None) -> Tens
 
 
 def sigmoid_loss(logits_RB: Tensor, *, first: int = 0, weights_R: Tensor | None = None) -> Tensor:
-    """SigLIP's loss (Zhai et al. 2023, Eq. 1): each text and each video are told apart as a pair or no pair.
+    """SigLIP's loss (Zhai et al. 2023, Eq. 1): each text with each video is classified as a pair or not.
 
     For example, of vectors of length 1, with ``scale = LearnedTemperature(0.1, bias=-10.0, min_temperature=0.0)``:
     ``sigmoid_loss(scale(text @ video.T))``

@@ -74,7 +74,7 @@ def soft_max_margin(
 def hardest_margin(similarity_BB: Tensor, margin: float = 0.2, *, weights_B: Tensor | None = None) -> Tensor:
     """VSE++'s max of hinges (NCL, Appendix C: "max-margin triplet ranking loss with hard negative mining").
 
-    Each pair must be ahead of the hardest negative of its text and of that of its video by ``margin``. For example, of
+    Each pair must be ahead of the hardest negative of its text, and of its video's, by ``margin``. For example, of
     vectors of length 1: ``hardest_margin(text @ video.T)``
 
     Args:
@@ -125,7 +125,7 @@ def answer_margin(similarity_RA: Tensor, right_R: Tensor, margin: float = 0.1) -
 
 
 def intra_video_weights(video_of_B: Tensor, rate: float) -> Tensor:
-    """Return the weight of each negative [B, B] such that those of the same video have a given share.
+    """Return the weight of each negative [B, B]. Negatives of the same video have a given share of the sum.
 
     HowTo100M's "intra-video negatives" have half of it. As in its code, a pair itself counts among those of its video.
     A row whose pairs are all of one video, or all of different ones, has 1 everywhere.

@@ -43,7 +43,7 @@ class QueryQueue(nn.Module):
 
     @torch.no_grad()
     def push(self, text_BD: Tensor, video_BD: Tensor) -> None:
-        """Add a batch's vectors instead of the oldest ones."""
+        """Replace the oldest vectors by a batch's."""
         num_pushed = min(len(text_BD), len(self.texts))
         slots = (self.pushed + torch.arange(num_pushed, device=self.texts.device)) % len(self.texts)
         self.texts[slots] = text_BD[-num_pushed:].to(self.texts)
@@ -249,7 +249,7 @@ class PairModel(MixedPrecision):
         raise NotImplementedError
 
     def tokens_of_videos(self, clips: ClipRows, extra: Mapping[str, Tensor]) -> VideoTokens:
-        """Return what ``encode_videos`` does, with inputs of one's own: {name: tensor [B, ...]}.
+        """As ``encode_videos``, with custom inputs: {name: tensor [B, ...]}.
 
         Rows may also be frames, which the video tower makes into features first. If it gives a vector of each whole
         clip, that is encoded like a clip of this one row.
@@ -268,7 +268,7 @@ class PairModel(MixedPrecision):
         return replace(videos, extra=Extra({**extra, **videos.extra})) if extra else videos
 
     def rows_of_frames(self, clips: ClipRows) -> ClipRows:
-        """Return rows of features: those of frames, which are uint8, are made by the video tower.
+        """Return rows of features. The video tower computes them from frames, which are uint8.
 
         An encoder of one's own whose traits say ``reads_frames`` makes them here itself.
 
@@ -280,7 +280,7 @@ class PairModel(MixedPrecision):
         return self.video_tower.rows(clips.rows_BMF, clips.mask_BM, clips.lengths_B)
 
     def tokens_of_texts(self, inputs: dict[str, Tensor], extra: Mapping[str, Tensor]) -> TextTokens:
-        """Return what ``encode_texts`` does, with inputs of one's own: {name: tensor [B, ...]}.
+        """As ``encode_texts``, with custom inputs: {name: tensor [B, ...]}.
 
         Args:
             inputs: As for ``encode_texts``.

@@ -53,7 +53,7 @@ KERNEL = 3
 
 class GridConvolutions(nn.Module):
     """CMCM's "4D-Convolutions for video with a depth of 3" (section 4.1): over the time, height and width of a clip's
-    grid, with all channels. The paper does not say the kernel, which is 3 here, nor what is between the layers: ReLU.
+    grid, with all channels. The paper gives neither the kernel size (3 here) nor the activation (ReLU here).
     """
 
     def __init__(self, from_width: int, to_width: int, grid: tuple[int, int, int]) -> None:

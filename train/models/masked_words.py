@@ -97,7 +97,7 @@ class MaskDraws:
 
     @classmethod
     def draw(cls, generator: torch.Generator, num_texts: int, rows: slice, max_tokens: int) -> MaskDraws:
-        """Draw the numbers of a batch of ``num_texts`` captions, and keep those of ``rows``."""
+        """Draw random numbers for a batch of ``num_texts`` captions, and return the ones of ``rows``."""
         return cls(*(torch.rand(num_texts, max_tokens, generator=generator)[rows] for _ in range(3)))
 
 

@@ -74,7 +74,7 @@ class VideoTower(MixedPrecision):
 
         Raises:
             SettingError: It takes other frames than the store has.
-            UserError: Its weights are missing or those of another model.
+            UserError: Its weights are missing or belong to another model.
         """
         hub = name.hub
         if hub is None:

@@ -75,5 +75,5 @@ COMMON_SETTINGS = (DataSettings, ModelSettings, OptimizationSettings, Validation
 
 
 def objective_for(task: str) -> str | None:
-    """Return the only objective for a task, whose runs have no other task; None if there are others."""
+    """Return the objective that is made for a task; None for retrieval, which has several."""
     return next((name for name, objective in OBJECTIVES.items() if objective.task == task), None)

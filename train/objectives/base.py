@@ -171,7 +171,7 @@ class Objective(Settings):
             raise SettingError("pair_weights", self.pair_weights, problem)
 
     def check_data(self, data: DataSettings) -> None:
-        """Refuse settings that do not fit those of the data.
+        """Refuse settings that do not fit the data's settings.
 
         Args:
             data: Settings of the data.
@@ -250,7 +250,7 @@ class Objective(Settings):
         return self.temperature
 
     def make_examples(self, source: ExampleSource) -> Examples:
-        """Read what the model learns from: by default, pairs of clips and captions.
+        """Read the training examples: by default, pairs of clips and captions.
 
         Args:
             source: The data set, its captions and features.

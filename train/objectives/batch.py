@@ -96,7 +96,7 @@ class Batch:
         return tokens_of(TextTokens, self._all(present(self.texts), self.texts.mask_BN.shape[1]))
 
     def _all(self, tensors: Mapping[str, Tensor], length: int) -> dict[str, Tensor]:
-        """Return tensors of all processes, those with tokens or rows padded to the longest."""
+        """Return tensors of all processes. Tensors with tokens or rows are padded to the longest."""
         longest = self.workers.largest(length)
 
         def of_all(name: str, value: Tensor) -> Tensor:

@@ -143,8 +143,8 @@ class VideoLibrary:
         return descriptor, Path(real_path), allowed
 
     def picture(self, video_id: str, seconds: float) -> Picture:
-        """Return the frame that a video shows at a second, as JPEG of at most 640 px a side; where its file cannot be
-        read in time, or lies on another machine, the nearest thumbnail.
+        """Return the frame that a video shows at a second, as JPEG of at most 640 px a side; if its file cannot be read
+        in time or is on another machine, the nearest thumbnail.
 
         Raises:
             NotFound: There is neither.

@@ -44,7 +44,7 @@ TOOLS = {
     "frame": ("/media/picture", "The image is a JPEG of at most 640 px a side."),
     "clip": ("/media/clip", "The answer is a link, which resources/read returns as video/webm."),
 }
-"""{tool: (path that it asks for, what is said of it besides)}"""
+"""{tool: (path that it calls, further description)}"""
 INSTRUCTIONS = """Finds moments in videos by what they show and by their captions and subtitles. `search` returns \
 moments, the best first; look at one with `frame`, at its `best_seconds`. `about` names the data sets, and \
 `list_videos` the videos.

@@ -26,7 +26,7 @@ PROBLEMS = {
     "string_too_short": "expected at least {min_length} character",
     "too_long": "expected at most {max_length} of them",
 }
-"""{kind of pydantic's error: what is said of it}"""
+"""{kind of pydantic's error: text of ours}"""
 MAX_SHOWN_CHARACTERS = 100
 """Of an unknown name, in a message."""
 PROBLEM_RESPONSE = {
@@ -37,7 +37,7 @@ PROBLEM_RESPONSE = {
 
 
 def wrong_value(error: Mapping[str, Any]) -> UserError:
-    """Return what is said of a parameter whose value FastAPI refuses.
+    """Return the error for a parameter with a value that FastAPI refuses.
 
     >>> about = {"loc": ("query", "num_results"), "type": "greater_than_equal", "input": "0", "ctx": {"ge": 1}}
     >>> str(wrong_value(about))

@@ -94,7 +94,7 @@ class MomentResponse(Answer):
         similar: "list[MomentResponse]",
         curve: ScoreCurve,
     ) -> "MomentResponse":
-        """Return a moment with what the page shows beside it."""
+        """Return a moment with the further fields that the page shows."""
         return cls(
             video_id=moment.video_id,
             file_name=file_name,
@@ -141,7 +141,7 @@ class DatasetResponse(Answer):
     folders: list[str]
     """Folders of the videos' files that ``folder`` can name, sorted; at most 200."""
     languages: list[str]
-    """Languages of the captions that ``caption_language`` can name, such as "de"; that of most captions first."""
+    """Languages of the captions that ``caption_language`` can name, such as "de"; the most common first."""
     suggestions: list[str]
     """Short captions, as examples of what can be asked; at most four."""
 

@@ -32,7 +32,7 @@ class VideoList:
             self._video_ids = [self._video_ids[number] for number in order]
 
     def part(self, offset: int, count: int, videos: Collection[str] | None = None) -> tuple[dict[str, float], int]:
-        """Return {id: duration in seconds} of some videos, and the number of all; those without features do not count.
+        """Return {id: duration in seconds} of some videos with features, and the number of all videos with features.
 
         Args:
             offset: Videos to leave out.

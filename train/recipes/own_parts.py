@@ -73,7 +73,7 @@ def load_from_file(settings: Mapping[str, Any], named_in: Path | str) -> None:
 
 
 def load_in_child(plugins: Iterable[tuple[str, str, str]]) -> None:
-    """Load the parts that another process sent: (setting, name, folder with the module) of each."""
+    """Load custom parts for another process, which sent (setting, name, folder of the module) for each."""
     for setting, text, folder in plugins:
         _known(setting, load_plugin(GROUPS[setting], text, folder, problem=PROBLEMS[setting]))
 

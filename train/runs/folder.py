@@ -157,7 +157,7 @@ def named_dataset(root: Path, name: str | None, run: Path, having: str) -> Path 
 
 
 def beside(run: Path, name: str, root: Path) -> Path:
-    """Return the folder of a data set beside a run's, or under ``root`` for an exported run."""
+    """Return the folder of a data set: under the root of the run, or under ``root`` if the run was exported."""
     own = own_dataset(run, read_run(run))
     return DatasetFolder(root if own is None else own.root, name).path
 

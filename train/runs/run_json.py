@@ -123,7 +123,7 @@ def _find_store(dataset: DatasetFolder, name: str, wanted: Mapping[str, str], ru
                 raise
             there.append(f"{candidate} (not readable)")
             continue
-        # Features of unknown weights are told apart by their folders' names alone.
+        # Features of unknown weights are distinguished only by the names of their folders.
         if has_features(store, wanted) and (candidate == name or store.weights.sha256):
             if candidate != name:
                 say(f"note: {store.where} has the features {name} of the run {run_name}: the same profile and weights")
@@ -142,7 +142,7 @@ def has_features(store: Store, wanted: Mapping[str, str]) -> bool:
 
 
 def is_exported(about: Mapping[str, Any]) -> bool:
-    """Return whether ``run.json`` is of an exported run, which has no data set of its own."""
+    """Return whether a run was exported, by its ``run.json``. An exported run has no data set of its own."""
     return "exported" in about
 
 
@@ -162,7 +162,7 @@ def _empty_store(profile: Mapping[str, Any], facts: Mapping[str, str]) -> Memory
 def describe_inputs(
     dataset: DatasetFolder, stores: Stores, init: Path | None = None, *, config: TrainConfig
 ) -> RunInputs:
-    """Return the inputs that tell a run from another one on other data.
+    """Return the inputs that distinguish a run from runs on other data.
 
     Args:
         dataset: Has the captions.
@@ -446,7 +446,7 @@ def read_events(path: Path) -> list[dict[str, Any]]:
 
 
 def read_figures(folder: Path) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the figures of the step whose model a finished run saved, and those of its last step, as it logged them.
+    """Return the logged figures of two steps of a finished run: the step of the saved model, and the last one.
 
     Without the log, only the best step's figures in ``run.json`` are available.
 

@@ -59,7 +59,7 @@ def build_index(
     parallel_map: ParallelMap | None = None,
     on_progress: Listener | None = None,
 ) -> BuiltIndex:
-    """Bring the index of a data set up to date: encode what is new or changed, and remove what no longer counts.
+    """Bring the index of a data set up to date: encode new and changed videos, and remove the windows of others.
 
     A stopped call loses at most the windows of one shard; the next one resumes from there.
 

@@ -199,7 +199,7 @@ class CaptionIndex:
         return CaptionSpans(spans)
 
     def videos_with(self, text: str) -> set[str]:
-        """Return the ids of videos of which one caption has all content words of a text, or another form of them.
+        """Return the ids of videos with a caption that has all content words of a text, in any form.
 
         Args:
             text: Any text.

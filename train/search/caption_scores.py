@@ -1,8 +1,8 @@
 """The best scores of captions of the searched videos, used to decide whether a moment fits a query.
 
 Scores of two models cannot be compared, and no fixed threshold fits all models. Therefore captions of indexed videos
-that were not used for training are searched for. A text whose best moment scores lower than those of nearly all of
-these captions is probably about something that is not there.
+that were not used for training are searched for. If the best moment of a text scores lower than the
+best moments of nearly all these captions, the text is probably about something that no video shows.
 """
 
 import hashlib

@@ -239,7 +239,7 @@ class CaptionTerms:
 
     @classmethod
     def detect(cls, samples: Sequence[Sequence[str]]) -> "CaptionTerms":
-        """Return what fits the languages of captions.
+        """Return the terms for the languages of captions, which are detected.
 
         Args:
             samples: Texts of each file of captions.

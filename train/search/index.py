@@ -52,7 +52,7 @@ DAMAGE, REMEDY = "not a shard of a search index", "remove it and run vlalign-ind
 
 
 def plan_search_windows(duration_seconds: float, lengths: tuple[float, ...] = SEARCH_WINDOW_SECONDS) -> np.ndarray:
-    """Return the windows of a video: the whole, then those of each length that is shorter than it, by start.
+    """Return the windows of a video: the whole video, then windows of each shorter length, in order of time.
 
     The last window of a length ends with the video.
 
@@ -296,7 +296,7 @@ class WindowIndex:
         return spans
 
     def _by_shard(self, rows: np.ndarray) -> Iterator[tuple[np.ndarray, IndexShard, np.ndarray]]:
-        """Yield (which rows lie in a shard, the shard, their places in it)."""
+        """Yield (mask of the rows in a shard, the shard, their positions in it)."""
         shard_of = np.searchsorted(self.first_row, rows, side="right") - 1
         for number in np.unique(shard_of).tolist():
             chosen = shard_of == number

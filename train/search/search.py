@@ -267,7 +267,7 @@ class Search:
         return self._find(request)[0]
 
     def part(self, query: str = "", *, num_results: int = NUM_RESULTS, **options: Any) -> tuple[list[Moment], bool]:
-        """Return what a call returns, and whether there is more behind it.
+        """Return the moments of a call, and whether more follow.
 
         Args:
             query: What to look for.
@@ -307,7 +307,7 @@ class Search:
         return self._without_pruned(find)
 
     def _without_pruned(self, find: Callable[[], T]) -> T:
-        """Return what a function finds; call it again if the store lost videos since this search was opened."""
+        """Return a function's result; call it again if the store lost videos since this search was opened."""
         try:
             return find()
         except KeyError:
@@ -471,7 +471,7 @@ class Search:
         return self._without_pruned(find)
 
     def warnings(self, query: str, by: SearchBy = "both", without: str = "", has_example: bool = False) -> list[str]:
-        """Return what was not searched, and which words of a text the model does not know: a sentence each.
+        """Return a sentence for each part that was not searched, and one for words that the model does not know.
 
         Args:
             query: The text; may be empty with an example.
@@ -502,7 +502,7 @@ class Search:
         return warnings
 
     def _unread(self, text: str, by: SearchBy) -> list[str]:
-        """Return what of a text was compared with nothing: stop words with captions, unknown words with videos."""
+        """Return the unused words of a text: stop words for captions, unknown words for videos."""
         captions = None if by == "video" else self.caption_index
         lines = []
         if captions is not None and not captions.has_content_words(text):
@@ -512,7 +512,7 @@ class Search:
         return [*lines, *(self.encoder.warnings(text) if by_video else ())]
 
     def _prepare(self, request: _Request) -> _Query:
-        """Return a query with the scores of its vector, and with what a search that is grouped shows."""
+        """Return a query with its vector's scores. If the search is grouped, it also has the minimum caption score."""
         asked = replace(self._scored(request, request.without.strip()), videos=request.videos)
         return asked if request.group is None else replace(asked, min_caption_score=self._min_caption_score(asked))
 
@@ -532,7 +532,7 @@ class Search:
         return _Query(query, without, by, rerank, (), self._find_candidates(query_D, self.biases), excluded)
 
     def _less(self, query_D: np.ndarray, without: str) -> np.ndarray:
-        """Return the vector of a query less that of ``without``, at the same length."""
+        """Subtract the vector of ``without`` from a query's vector; return the result at the query's length."""
         if not without:
             return query_D
         minus_D = l2_normalize(self.encoder.encode_text(without))
@@ -684,7 +684,7 @@ class Search:
             count *= 2
 
     def _block(self, candidates: CandidateSearch, rows: np.ndarray, scores: np.ndarray) -> list[Hit]:
-        """Return windows with their scores, without those of videos that the store lost."""
+        """Return windows with their scores; skip windows of videos that the store lost."""
         percentiles = candidates.percentiles(scores).tolist()
         spans = self.index.spans_of(rows).tolist()
         biases = (np.zeros(len(rows)) if candidates.biases is None else candidates.biases.bias_W[rows]).tolist()

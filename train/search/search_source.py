@@ -53,7 +53,7 @@ class SearchSource:
         )
 
     def open_encoder(self) -> SearchEncoder:
-        """Open what turns queries and clips into vectors.
+        """Open the encoder that makes queries and clips into vectors.
 
         Raises:
             UserError: Neither or both of ``features`` and ``run`` are given, or one cannot be used.

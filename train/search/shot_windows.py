@@ -21,7 +21,7 @@ FILE_NAME, MAX_FILE_BYTES = "windows.json", 1 << 16
 
 
 def plan_shot_windows(duration_seconds: float, cuts: np.ndarray) -> np.ndarray:
-    """Return the windows of a video: the whole, then its shots, by start.
+    """Return the windows of a video: the whole video, then its shots in order of time.
 
     A cut is skipped if it is less than ``MIN_WINDOW_SECONDS`` after the last one that was not, or before the end of the
     video: short shots are joined. What is longer than ``MAX_WINDOW_SECONDS`` is divided into equal parts.

@@ -95,7 +95,7 @@ class VideoFacts:
         that may be read.
 
         Raises:
-            SearchTimeout: There are many files. The next time, it goes on with the others.
+            SearchTimeout: There are many files. The next call continues with the remaining ones.
         """
         allowed, looked_at = AllowedFolders.of(self._dataset), self._looked_at
         for video in self._records:

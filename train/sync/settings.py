@@ -74,7 +74,7 @@ class SyncSettings(Settings):
         return dataset_at(self.dataset)
 
     def extraction(self) -> ExtractionSettings:
-        """Return the settings of the extraction; what is typed is remembered for later calls.
+        """Return the settings of the extraction. Given options are remembered for later calls.
 
         Raises:
             UserError: Features are unknown, or a store is damaged.
@@ -98,7 +98,7 @@ class SyncSettings(Settings):
         )
 
     def speech_weights(self) -> str | None:
-        """Return the model by which videos are transcribed, None if they are not; what is typed is remembered."""
+        """Return the speech model, or None if videos are not transcribed. A given option is remembered."""
         if self.transcribe is None:
             return _remembered_speech(self.folder)
         chosen = {"no": "", "default": DEFAULT_MODEL}.get(self.transcribe, self.transcribe)

@@ -64,7 +64,7 @@ change.
 
 @dataclass(frozen=True, kw_only=True)
 class SyncResult:
-    """The result of a sync: what it found and did.
+    """The result of a sync: changes of files, and work that was done.
 
     Example:
         >>> from vlalign.train import SyncResult
@@ -104,7 +104,7 @@ class SyncResult:
     subtitles_changed: bool = False
     """True if subtitles beside the videos were read, or are gone."""
     indexed: Sequence[str] = ()
-    """Names of the features whose search index was made anew, also where an earlier call ended before it."""
+    """Features whose search index was built in this call, also if an earlier call ended before it."""
 
     @property
     def complete(self) -> bool:
@@ -113,7 +113,7 @@ class SyncResult:
 
     @property
     def changed(self) -> bool:
-        """True if this call changed what a search reads, so that one that was opened before should be opened again.
+        """True if this call changed the files of a search: reopen searches that were opened before.
 
         What another process changed, or an earlier call that failed, does not count.
         """

@@ -29,7 +29,7 @@ __all__ = ["REQUIRED", "SUFFIXES", "draw_splits", "read", "split_videos"]
 def read(
     annotations: Path, seed: int, problems: Problems, videos: Sequence[VideoRecord] | None = None
 ) -> Iterator[VideoRecord | Caption]:
-    """Yield the captions in a file, those of a video together.
+    """Yield the captions in a file, grouped by video.
 
     Rows that cannot be used are reported with their number and skipped.
 

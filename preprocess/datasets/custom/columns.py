@@ -161,7 +161,7 @@ def number_in(value: Any) -> float | None:
 
 
 def _candidates(table: UserTable) -> tuple[dict[str, list[TableColumn]], list[TableColumn]]:
-    """Return the columns of each meaning, and those without a known meaning. Blank columns are in neither."""
+    """Return the columns of each meaning, and the columns without a known meaning. Blank columns are in neither."""
     candidates: dict[str, list[TableColumn]] = defaultdict(list)
     unknown: list[TableColumn] = []
     for index, name in enumerate(table.columns):

@@ -86,7 +86,7 @@ def _seconds(groups: tuple[str | None, ...]) -> float:
 
 
 def _payload(lines: list[str], *, is_vtt: bool, is_last: bool) -> list[str]:
-    """Return the lines of a cue, given those up to the next times or the end of the file.
+    """Return the lines of a cue, from all lines up to the next times or the end of the file.
 
     A cue of WebVTT ends at an empty line; YouTube begins cues with a line of one blank. In SubRip, some programs write
     blank lines inside cues; the last line before the next times is the number of the next cue.

@@ -81,7 +81,7 @@ def find_files(
 def find_beside(
     dataset: DatasetFolder, videos: Sequence[VideoRecord], wanted: str | None, problems: Problems
 ) -> list[list[SubtitleFile]]:
-    """Return the subtitle files that lie beside videos, as ``find_files`` does, whatever the ids of the videos are.
+    """Return the subtitle files beside videos, as ``find_files`` does, for any ids.
 
     A file belongs to the video whose name it has, with or without the video's suffix and a language: ``onion.srt``,
     ``onion.en.vtt`` and ``onion.mp4.json`` to ``onion.mp4``. Hidden files do not count.

@@ -36,7 +36,7 @@ SOURCES = (
     "GB in each process: tests/benchmarks/README.md, Training on many captions. Steps on a GPU were not measured.",
     f"{NUM_WINDOWS / 1e6:.0f} million windows (train/search/index.py). On one core, 10 million are encoded in 224 s. "
     "For 136 million, codes take 2.4 core hours and 23 GiB, and the disk 148 GB: tests/benchmarks/README.md, Index.",
-    "100,000 captions and clips: 1,500 s of processor time and 2.7 GiB: tests/benchmarks/README.md, Evaluation of many "
+    "100,000 captions and clips: 1,135 s of processor time and 2.5 GiB: tests/benchmarks/README.md, Evaluation of many "
     "captions and clips.",
 )
 
@@ -98,5 +98,5 @@ def worked_out(caption_bytes: float) -> dict[str, Real]:
             dollars=f"{max(indexing * DOLLARS_AN_HOUR, 1):,.0f}",
             sources=(2, 5),
         ),
-        "evaluate": Real("25 min of a core", "2.7 GiB", "below 1 GB", sources=(6,)),
+        "evaluate": Real("19 min of a core", "2.5 GiB", "below 1 GB", sources=(6,)),
     }
