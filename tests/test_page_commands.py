@@ -300,7 +300,7 @@ ELSEWHERE |= {
     "docs/overnight.md": {"": "a cluster of several machines"},
     "docs/releasing.md": {
         r"git ": RELEASE,
-        r"make release-check": "tests/test_release.py",
+        r"make release-(?:check|notes)": "tests/test_release.py",
         r"make dist|\(cd dist": "tests/test_wheel.py",
         r"UV_PUBLISH_TOKEN": "a key of a package index",
     },

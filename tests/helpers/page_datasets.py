@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from vlalign.extract.videos.demo import render_video
+from vlalign.preprocess.datasets.crosstask import NUM_TRAIN
 from vlalign.preprocess.datasets.demo import plan_scenes
 from vlalign.storage import VideoFeatures, Weights, write_shard
 from vlalign.storage.captions.files import read_captions
@@ -21,6 +22,8 @@ from .text_frames import frame
 
 TEXTS = ("cut the onion", "fry the fish", "pour the water", "stir the rice", "wash the pan", "peel the egg")
 SECONDS = 20
+NUM_CROSSTASK = NUM_TRAIN + 4
+"""Two videos are validation, and two are left for the test."""
 LINES_OF_MSRVTT = {
     "MSRVTT_train.9k.csv": lines("video_id", *(f"video{number}" for number in range(4))),
     "MSRVTT_train.7k.csv": lines("video_id", *(f"video{number}" for number in range(3))),
@@ -72,9 +75,9 @@ def _howto100m() -> Mapping[str, object]:
 
 def _crosstask() -> Mapping[str, object]:
     files = {"tasks_primary.txt": "1\nMake Tea\nhttp://x\n2\npour water,stir tea\n\n"}
-    files["videos.csv"] = "".join(f"1,c{number},http://c{number}\n" for number in range(4))
+    files["videos.csv"] = "".join(f"1,c{number},http://c{number}\n" for number in range(NUM_CROSSTASK))
     files["videos_val.csv"] = "1,c2,http://c2\n1,c3,http://c3\n"
-    return files | {f"annotations/1_c{number}.csv": "1,0.0,2.5\n2,5.0,9.0\n" for number in range(4)}
+    return files | {f"annotations/1_c{number}.csv": "1,0.0,2.5\n2,5.0,9.0\n" for number in range(NUM_CROSSTASK)}
 
 
 def _coin() -> Mapping[str, object]:
@@ -103,7 +106,7 @@ def _msvd_qa() -> Mapping[str, object]:
 OFFICIAL = {
     "youcook2": (_youcook2(), ("resnet152", "s3d"), [f"y{number}" for number in range(4)]),
     "howto100m": (_howto100m(), ("resnet152", "s3d"), [f"id{number}" for number in range(1, 5)]),
-    "crosstask": (_crosstask(), ("resnet152", "s3d"), [f"c{number}" for number in range(4)]),
+    "crosstask": (_crosstask(), ("resnet152", "s3d"), [f"c{number}" for number in range(NUM_CROSSTASK)]),
     "coin": (_coin(), ("s3d",), [f"s{number}" for number in range(6)]),
     "msrvtt": (_msrvtt(), (), []),
     "msvd_qa": (_msvd_qa(), ("resnet152", "i3d_resnext101"), [f"clip-_{n}_{n}_{n + 4}" for n in range(300)]),
