@@ -7,25 +7,44 @@ other block each line is a command. A command must end with 0, unless the page s
 
 import importlib.util
 import re
+import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from helpers.page_stage import Home, make_home, write_captions, write_subtitles, write_videos
+from helpers.numbered import write_video
+from helpers.page_datasets import (
+    TEXTS,
+    write_clip4clip,
+    write_demo_rows,
+    write_demo_video,
+    write_files_of_other_tools,
+    write_official,
+    write_text_video,
+    write_word_vectors,
+)
+from helpers.page_stage import Home, make_home, put_into_hub, write_captions, write_subtitles, write_videos
+from helpers.speech import VIDEOS as SPOKEN_VIDEOS
+from helpers.speech import small_model
 
 TOP = Path(__file__).resolve().parents[1]
 PAGES = [
     *(TOP / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
     *(TOP / "tests" / "benchmarks" / name for name in ("README.md", "gpu/README.md")),
     *sorted((TOP / "docs").glob("*.md")),
+    *sorted((TOP / "docs" / "guides").glob("*.md")),
     *sorted((TOP / "docs" / "tutorials").glob("*.md")),
 ]
-BLOCK = re.compile(r"^( *)```(|console|bash|sh)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^( *)```([^\n`]*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+LANGUAGES = ("", "console", "bash", "sh")
+"""Languages of blocks that have commands."""
 PROGRAM = re.compile(
-    r"(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?(?:vlalign[\w-]*|make|uvx?|pip|python3?|git|cd|docker|ray|torchrun|hf|curl|sed|"
-    r"kubectl|aws|gcloud|export|sbatch|for|\w+=)"
+    r"(?:[A-Z_]+=\S+ )*(?:\.venv/bin/|\()?"
+    r"(?:(?:vlalign[\w-]*|make|uvx?|pip|python3?|git|cd|docker|ray|torchrun|hf|curl|sed|kubectl|aws|gcloud|export|sbatch|"
+    r"for)(?= |$)|\w+=)"
 )
 
 
@@ -56,6 +75,8 @@ def commands_of(page: Path) -> list[Command]:
     text, name = page.read_text(encoding="utf-8"), str(page.relative_to(TOP))
     found = []
     for block in BLOCK.finditer(text):
+        if block[2] not in LANGUAGES:
+            continue
         first = text.count("\n", 0, block.start(3)) + 1
         lines = [line.removeprefix(block[1]) for line in block[3].splitlines()]
         shown = any(line.startswith("$ ") for line in lines)
@@ -98,6 +119,10 @@ PAGES_RUN_BY = {"docs/tutorials/": "tests/test_tutorials.py", "docs/http.md": "t
 """{page or folder: the file that runs its commands}"""
 WORDS = {"FOLDER": "Videos"}
 """{word that stands for a reader's own: what is there}"""
+WORDS_OF_PAGE: dict[str, dict[str, str]] = {}
+"""{page: its own words}"""
+ELSEWHERE: dict[str, dict[str, str]] = {}
+"""{page: {pattern of a command: the file that runs it, or what it needs}}, before the tables above"""
 Stage = Callable[[Home, Path], None]
 
 
@@ -121,11 +146,185 @@ def mine(*features: str) -> Stage:
 
 
 STAGES: dict[str, Stage] = {
-    "docs/sync.md": videos,
-    "docs/search.md": mine("s3d"),
-    "docs/own-data.md": videos,
     "docs/export.md": mine("clip_vit_b32"),
     "docs/extraction.md": videos,
+}
+
+
+def demo(home: Home, folder: Path) -> None:
+    """Make the demo with random features, and its run."""
+    home.call(folder, "vlalign-preprocess --dataset demo")
+    write_demo_rows(folder)
+    home.call(folder, "vlalign-train --dataset demo --features resnet152+s3d")
+
+
+def pretrained(home: Home, folder: Path) -> None:
+    """Make HowTo100M in small, with TACo's run."""
+    dataset = write_official(folder, "howto100m")
+    home.call(folder, "vlalign-preprocess --dataset howto100m --protocol merged")
+    home.call(
+        folder, "vlalign-train --dataset howto100m --recipe taco-howto100m --batch-size 4 --run-name taco-howto100m-run"
+    )
+    write_videos(dataset.path / "videos")
+    rows = [f'{{"video_id": "id{number}", "path": "videos/clip{number}.mp4"}}\n' for number in range(1, 5)]
+    (dataset.path / "videos.jsonl").write_text("".join(rows))
+
+
+def youcook2(home: Home, folder: Path) -> None:
+    """Make HowTo100M and YouCook2."""
+    home.copy(pretrained, folder)
+    write_official(folder, "youcook2")
+    home.call(folder, "vlalign-preprocess --dataset youcook2")
+
+
+def msrvtt(home: Home, folder: Path) -> None:
+    """Make MSR-VTT's annotations and videos."""
+    write_official(folder, "msrvtt")
+    for number in range(len(TEXTS)):
+        write_video(folder / "Videos" / f"video{number}.mp4", range(24), Fraction(1, 24))
+
+
+def msrvtt_with_run(home: Home, folder: Path) -> None:
+    """Make MSR-VTT with the run that CMCM starts from."""
+    msrvtt(home, folder)
+    home.call(folder, "vlalign-preprocess --dataset msrvtt")
+    home.call(folder, "vlalign-extract --dataset msrvtt --videos Videos --features clip_vit_b32_frames")
+    home.call(folder, "vlalign-train --dataset msrvtt --recipe cmcm-msrvtt-baseline")
+
+
+def finetuning(home: Home, folder: Path) -> None:
+    """Make videos, captions, MSR-VTT's files and a checkpoint of CLIP4Clip."""
+    videos(home, folder)
+    msrvtt(home, folder)
+    write_clip4clip(folder)
+
+
+def gallery(home: Home, folder: Path) -> None:
+    """Make the demo, and a folder with one video."""
+    home.copy(demo, folder)
+    write_demo_video(folder / "longer")
+
+
+def howto100m(home: Home, folder: Path) -> None:
+    """Make HowTo100M without captions, and YouCook2."""
+    youcook2(home, folder)
+    shutil.rmtree(folder / "vlalign_data" / "howto100m" / "captions")
+
+
+def objectives(home: Home, folder: Path) -> None:
+    """Make YouCook2, and MSR-VTT with a run."""
+    youcook2(home, folder)
+    home.copy(msrvtt_with_run, folder)
+
+
+def other_languages(home: Home, folder: Path) -> None:
+    """Make a data set with five videos."""
+    write_videos(folder / "Videos", 5)
+    home.call(folder, "vlalign-extract --dataset mine --videos Videos --features resnet152")
+    (shard,) = (folder / "vlalign_data" / "mine" / "features" / "resnet152").glob("*.h5")
+    shutil.copy(shard, folder / "keep.h5")
+
+
+def own_stores(home: Home, folder: Path) -> None:
+    """Make videos, captions and the module with the store."""
+    write_videos(folder / "clips")
+    write_captions(folder / "captions.csv")
+    shutil.copy(TOP / "docs" / "examples" / "own_store.py", folder)
+    home.call(folder, "vlalign-preprocess --dataset mine --annotations captions.csv")
+
+
+def plan(home: Home, folder: Path) -> None:
+    """Make videos, and lay out the checkout."""
+    videos(home, folder)
+    shutil.copytree(TOP / "docs", folder / "docs", ignore=shutil.ignore_patterns("_build", "images"))
+
+
+def extracted(home: Home, folder: Path) -> None:
+    """Make a data set without captions."""
+    write_videos(folder / "Videos")
+    home.call(folder, "vlalign-extract --dataset mine --videos Videos --features s3d")
+
+
+def search(home: Home, folder: Path) -> None:
+    """Make a data set with features and captions, and the demo."""
+    mine("s3d")(home, folder)
+    home.copy(demo, folder)
+
+
+def speech(home: Home, folder: Path) -> None:
+    """Make a video in which somebody speaks, one that shows text, and the speech model."""
+    (folder / "Videos").mkdir()
+    shutil.copy(SPOKEN_VIDEOS / "english.mkv", folder / "Videos")
+    write_text_video(folder / "Videos" / "text.mp4")
+    put_into_hub(home.path, "Systran/faster-whisper-small", small_model())
+
+
+def tasks(home: Home, folder: Path) -> None:
+    """Make the data sets of the other tasks."""
+    home.copy(pretrained, folder)
+    for dataset in ("crosstask", "coin", "msvd_qa"):
+        write_official(folder, dataset)
+    for dataset in ("crosstask", "coin"):
+        home.call(folder, f"vlalign-preprocess --dataset {dataset}")
+    write_word_vectors(folder / "vectors.txt")
+
+
+def training(home: Home, folder: Path) -> None:
+    """Make a data set of the reader's, and YouCook2."""
+    mine("s3d")(home, folder)
+    youcook2(home, folder)
+
+
+def runs(home: Home, folder: Path) -> None:
+    """Make the data set demo with two runs, the same videos as a data set of the reader's, and a run on the hub."""
+    mine("s3d")(home, folder)
+    shutil.copytree(folder / "vlalign_data" / "mine", folder / "vlalign_data" / "demo")
+    home.call(folder, "vlalign-train --dataset demo --features s3d")
+    home.call(folder, "vlalign-train --dataset demo --features s3d --objective taco")
+    home.call(folder, "vlalign-runs export words-s3d-seed0 exported")
+    put_into_hub(home.path, "ORG/NAME", folder / "exported")
+    shutil.rmtree(folder / "exported")
+
+
+GPU = "a GPU"
+RELEASE = "the repository of a release"
+WORDS_OF_PAGE |= {
+    "docs/recipes.md": {"RUN": "taco-howto100m-run"},
+    "docs/tasks.md": {"FILE": "vectors.txt"},
+    "docs/travelling-runs.md": {"REVISION": "0" * 40},
+}
+ELSEWHERE |= {
+    "docs/gpus.md": {"vlalign-extract": "two GPUs"},
+    "docs/guides/howto100m.md": {r".* --device cuda --precision bf16$": GPU, "torchrun": "several machines"},
+    "docs/other-languages.md": {} if shutil.which("octave") else {"octave": "Octave"},
+    "docs/overnight.md": {"": "a cluster of several machines"},
+    "docs/releasing.md": {
+        r"git ": RELEASE,
+        r"make release-(?:check|notes)": "tests/test_release.py",
+        r"make dist|\(cd dist": "tests/test_wheel.py",
+        r"UV_PUBLISH_TOKEN": "a key of a package index",
+    },
+    "docs/training.md": {r"vlalign-train --features s3d$": "tests/test_three_calls.py", "torchrun": "several machines"},
+    "docs/versions.md": {"uv pip compile": "a package index"},
+}
+STAGES |= {
+    "docs/finetuning.md": finetuning,
+    "docs/gallery.md": gallery,
+    "docs/guides/howto100m.md": howto100m,
+    "docs/messages.md": extracted,
+    "docs/moving.md": lambda home, folder: write_files_of_other_tools(folder),
+    "docs/objectives.md": objectives,
+    "docs/other-languages.md": other_languages,
+    "docs/own-data.md": videos,
+    "docs/own-stores.md": own_stores,
+    "docs/plan.md": plan,
+    "docs/recipes.md": youcook2,
+    "docs/search.md": search,
+    "docs/speech.md": speech,
+    "docs/sync.md": videos,
+    "docs/tasks.md": tasks,
+    "docs/training.md": training,
+    "docs/travelling-runs.md": runs,
 }
 
 
@@ -136,15 +335,16 @@ def home(tmp_path_factory) -> Home:
 
 def run_by(command: Command) -> str | None:
     """Return which file runs a command, or what it needs; None if it is run here."""
+    own = [of for pattern, of in ELSEWHERE.get(command.page, {}).items() if re.match(pattern, command.text)]
     by_page = [file for page, file in PAGES_RUN_BY.items() if command.page.startswith(page)]
     by_text = [of for pattern, of in (RUN_BY | NEEDS).items() if re.match(pattern, command.text)]
-    return next(iter(by_page + by_text), None)
+    return next(iter(own + by_page + by_text), None)
 
 
-def difference(command: Command, home: Home, folder: Path) -> str | None:
-    """Run a command; return what differs from the page, if anything does."""
-    text = command.text
-    for word, place in WORDS.items():
+def difference(command: Command, home: Home, folder: Path, status: int = 0) -> tuple[int, str | None]:
+    """Run a command, after one that ended with ``status``; return its exit status, and what differs from the page."""
+    text = f"(exit {status})\n{command.text}" if "$?" in command.text else command.text
+    for word, place in (WORDS | WORDS_OF_PAGE.get(command.page, {})).items():
         text = re.sub(rf"\b{word}\b", place, text)
     done = subprocess.run(
         ["bash", "-c", text],
@@ -159,9 +359,10 @@ def difference(command: Command, home: Home, folder: Path) -> str | None:
     fails = any(": error: " in line for line in command.shown or ())
     lines = done.stdout.splitlines()
     if (done.returncode != 0) == fails and (command.shown is None or runner.matched([*command.shown], lines)):
-        return None
+        return done.returncode, None
     shown = "" if command.shown is None else "\n".join(["\n--- the page", *command.shown])
-    return f"{command.page}:{command.line}: $ {text}\nended with {done.returncode}{shown}\n--- printed\n{done.stdout}"
+    wrong = f"{command.page}:{command.line}: $ {text}\nended with {done.returncode}{shown}\n--- printed\n{done.stdout}"
+    return done.returncode, wrong
 
 
 @pytest.mark.slow
@@ -170,7 +371,10 @@ def test_commands_of_a_page(home, tmp_path, page):
     STAGES[page](home, tmp_path)
     here = [command for command in commands_of(TOP / page) if run_by(command) is None]
     assert here
-    wrong = [line for command in here if (line := difference(command, home, tmp_path))]
+    wrong, status = [], 0
+    for command in here:
+        status, line = difference(command, home, tmp_path, status)
+        wrong += [line] if line else []
     assert wrong == [], "\n\n".join(wrong)
 
 

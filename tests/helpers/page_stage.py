@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from importlib.metadata import entry_points
@@ -37,16 +38,22 @@ LINES = (
 """A caption for each of the videos."""
 OTHERS = ("a beach with people", "a dog runs", "a red ball", "where does she", demo_query())
 WEIGHTS = ("resnet152", "s3d", "clip_vit_b32", "i3d_resnext101")
+MOST_STEPS = 3
 LAUNCHER = """#!{python}
 import dataclasses, sys
 from vlalign.extract.models import weights
-weights.PUBLISHED.update(
+{steps}weights.PUBLISHED.update(
     {{name: dataclasses.replace(of, sha256=None, size_bytes=None) for name, of in weights.PUBLISHED.items()}}
 )
 from {module} import {function}
 sys.exit({function}())
 """
 """A command that takes random weights under the names of the published files."""
+FEW_STEPS = f"""from vlalign.train.settings import OptimizationSettings as Steps
+steps = Steps.steps_for
+Steps.steps_for = lambda own, num_clips: {MOST_STEPS} if own.num_steps > {MOST_STEPS} else steps(own, num_clips)
+"""
+"""A training ends after these steps where a recipe says how many it takes; the default recipe goes by the clips."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +84,14 @@ class Home:
         )
         assert done.returncode == 0, f"$ {command}\n{done.stdout}{done.stderr}"
 
+    def copy(self, make: Callable[["Home", Path], None], folder: Path) -> None:
+        """Copy what ``make`` writes into a folder; it is made once."""
+        made = self.path / "made" / make.__name__
+        if not made.exists():
+            made.mkdir(parents=True)
+            make(self, made)
+        shutil.copytree(made, folder, symlinks=True, dirs_exist_ok=True)
+
 
 def make_home(path: Path) -> Home:
     """Write the programs and the models."""
@@ -100,7 +115,10 @@ def _write_programs(folder: Path) -> None:
     for script in entry_points(group="console_scripts"):
         if script.value.startswith("vlalign."):
             path = folder / script.name
-            path.write_text(LAUNCHER.format(python=sys.executable, module=script.module, function=script.attr))
+            steps = FEW_STEPS if script.name in ("vlalign", "vlalign-train") else ""
+            path.write_text(
+                LAUNCHER.format(python=sys.executable, module=script.module, function=script.attr, steps=steps)
+            )
             path.chmod(0o755)
 
 
