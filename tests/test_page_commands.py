@@ -6,26 +6,39 @@ other block each line is a command. A command must end with 0, unless the page s
 """
 
 import importlib.util
+import json
+import os
+import pty
 import re
+import shutil
+import signal
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
-from helpers.page_stage import Home, make_home, write_captions, write_subtitles, write_videos
+from helpers import page_data
+from helpers.page_stage import LINES, Home, make_home, put_into_hub, write_captions, write_subtitles, write_videos
+from helpers.speech import small_model
+from helpers.toy import make_toy
+from helpers.zoo import write_zoo
+from vlalign.storage.dataset.folder import DatasetFolder
 
 TOP = Path(__file__).resolve().parents[1]
 PAGES = [
     *(TOP / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
     *(TOP / "tests" / "benchmarks" / name for name in ("README.md", "gpu/README.md")),
     *sorted((TOP / "docs").glob("*.md")),
+    *sorted((TOP / "docs" / "guides").glob("*.md")),
     *sorted((TOP / "docs" / "tutorials").glob("*.md")),
 ]
-BLOCK = re.compile(r"^( *)```(|console|bash|sh)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^( *)```(.*)\n((?:.*\n)*?) *```$", re.MULTILINE)
+LANGUAGES = ("", "console", "bash", "sh")
 PROGRAM = re.compile(
-    r"(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?(?:vlalign[\w-]*|make|uvx?|pip|python3?|git|cd|docker|ray|torchrun|hf|curl|sed|"
-    r"kubectl|aws|gcloud|export|sbatch|for|\w+=)"
+    r"(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?(?:vlalign[\w-]*|make|mkdir|uvx?|pip|python3?|git|cd|docker|ray|torchrun|hf|"
+    r"curl|sed|kubectl|aws|gcloud|export|sbatch|for|\w+=)"
 )
 
 
@@ -56,6 +69,8 @@ def commands_of(page: Path) -> list[Command]:
     text, name = page.read_text(encoding="utf-8"), str(page.relative_to(TOP))
     found = []
     for block in BLOCK.finditer(text):
+        if block[2].strip() not in LANGUAGES:
+            continue
         first = text.count("\n", 0, block.start(3)) + 1
         lines = [line.removeprefix(block[1]) for line in block[3].splitlines()]
         shown = any(line.startswith("$ ") for line in lines)
@@ -129,6 +144,157 @@ STAGES: dict[str, Stage] = {
 }
 
 
+def readme(home: Home, folder: Path) -> None:
+    """Link the programs as a checkout has them; write videos, captions and YouCook2."""
+    videos(home, folder)
+    youcook2(home, folder)
+    (folder / ".venv").mkdir()
+    (folder / ".venv" / "bin").symlink_to(home.path / "bin")
+
+
+def youcook2(home: Home, folder: Path) -> None:
+    """Write the files of YouCook2, and features of its videos."""
+    names = page_data.write_youcook2(folder)
+    dataset = DatasetFolder(folder / "vlalign_data", "youcook2")
+    words = {name: set(line.split()) for name, line in zip(names, LINES, strict=True)}
+    for features in ("s3d", "resnet152"):
+        page_data.write_features(dataset, features, words)
+
+
+def checkout(home: Home, folder: Path) -> None:
+    """Link the tests, as a checkout has them."""
+    for name in ("tests", "pyproject.toml", ".venv"):
+        (folder / name).symlink_to(TOP / name)
+
+
+def demo(home: Home, folder: Path) -> None:
+    """Copy the demo, whose features are made of its captions."""
+    shutil.copytree(page_data.made_demo(home), folder / "vlalign_data")
+
+
+def short_demo(home: Home, folder: Path) -> None:
+    """Make a small data set with the demo's name."""
+    make_toy(folder / "vlalign_data", name="demo", prefix="demo0")
+
+
+def published(home: Home, folder: Path) -> None:
+    """Write all that the benchmarks read, and train a run."""
+    page_data.write_charades_sta(folder)
+    page_data.write_qvhighlights(folder)
+    page_data.write_activitynet(folder)
+    page_data.write_vsc2022(folder)
+    page_data.write_momentseeker(folder)
+    home.call(folder, "vlalign-extract --dataset charades_sta --videos Charades_v1_480 --features clip_vit_b32")
+    home.call(folder, "vlalign-preprocess --dataset charades_sta")
+    home.call(folder, "vlalign-train --dataset charades_sta --features clip_vit_b32")
+
+
+def commands(home: Home, folder: Path) -> None:
+    """Make both data sets of the page; a video's id begins with a dash."""
+    short_demo(home, folder)
+    page_data.write_clips(folder / "Videos", ["-abcdefghij", "other"])
+    home.call(folder, "vlalign-extract --dataset mine --videos Videos --features s3d,clip_vit_b32")
+
+
+def theirs(home: Home, folder: Path) -> None:
+    """Write videos, and features of them that others made."""
+    page_data.write_other_features(home, folder)
+    home.call(folder, "vlalign-extract --dataset mine --videos videos --features i3d")
+
+
+def comparing(home: Home, folder: Path) -> None:
+    """Make the demo with a run of NCL, and YouCook2."""
+    demo(home, folder)
+    youcook2(home, folder)
+    home.call(folder, "vlalign-preprocess --dataset youcook2")
+    short = "--num-steps 2 --run-name ncl-s3d-seed0"
+    home.call(folder, f"vlalign-train --dataset demo --features s3d --objective ncl {short}")
+    home.call(folder, "vlalign-evaluate --dataset demo")
+
+
+def encoders(home: Home, folder: Path) -> None:
+    """Write videos, captions, a checkpoint of CLIP4Clip, and a network of a reader's own."""
+    videos(home, folder)
+    page_data.write_clip4clip(folder)
+    page_data.write_own_network(folder)
+    home.call(folder, "vlalign-preprocess --dataset mine --annotations captions.csv")
+
+
+def evaluation(home: Home, folder: Path) -> None:
+    """Train the run of ``make demo``."""
+    demo(home, folder)
+    home.call(folder, "vlalign-train --dataset demo --features resnet152+s3d")
+
+
+def extending(home: Home, folder: Path) -> None:
+    """Copy the examples, and make the data sets that they read."""
+    short_demo(home, folder)
+    videos(home, folder)
+    for path in (TOP / "docs" / "examples").glob("own_*.py"):
+        shutil.copy(path, folder)
+    rows = (folder / "captions.csv").read_text().splitlines()
+    (folder / "captions.csv").write_text("\n".join([f"{rows[0]},rating", *(f"{row},3.5" for row in rows[1:])]) + "\n")
+    home.call(folder, "vlalign-extract --dataset mine --videos Videos --features s3d")
+    home.call(folder, "vlalign-preprocess --dataset mine --annotations captions.csv")
+    subsets = ("training", "training", "training", "training", "validation", "testing")
+    kitchens = {f"clip{n}": {"subset": of, "sentences": [LINES[n]]} for n, of in enumerate(subsets)}
+    (page_data.annotations(folder, "kitchens") / "kitchens.json").write_text(json.dumps(kitchens))
+
+
+def extraction(home: Home, folder: Path) -> None:
+    """Write videos of which one has no frames and another is cut off; and list two as the demo."""
+    videos(home, folder)
+    write_zoo(folder / "zoo")
+    (folder / "videos").mkdir()
+    for name in ("audio_only", "trunc_tail", "ok_h264", "oneframe", "vfr", "rot90", "odd_444"):
+        shutil.copy(folder / "zoo" / f"{name}.mp4", folder / "videos")
+    home.call(folder, "vlalign-extract --dataset demo --videos Phone --features s3d")
+
+
+def home_videos(home: Home, folder: Path) -> None:
+    """Write videos, and put a small Whisper model into the hub's cache under the default one's name."""
+    page_data.write_home_videos(folder)
+    if not (home.path / "hub" / "hub" / "models--Systran--faster-whisper-small").exists():
+        put_into_hub(home.path, "Systran/faster-whisper-small", small_model())
+
+
+def spoken(home: Home, folder: Path) -> None:
+    """Write images, videos and recordings of Places and S-MiT."""
+    page_data.write_spoken(folder)
+
+
+RUN_BY |= {
+    r"python3 tests/benchmarks/gpu/run\.py": "tests/test_gpu_benchmark.py",
+    r"python ray_jobs/extract_howto100m\.py": "tests/ray_jobs/test_ray_jobs.py",
+    r"python -m vlalign\.ray_jobs\.drain": "tests/ray_jobs/test_going_away.py",
+    r"vlalign-extract --dataset cooking --status": "tests/ray_jobs/test_status.py",
+    r"\.venv/bin/python -m pytest tests/train -m": ".ci/run",
+}
+NEEDS |= {
+    r"\.venv/bin/python tests/benchmarks/gpu/prepare\.py": "a package index",
+    r"ray (?:exec|rsync-up) ": "an account of a cloud",
+}
+STAGES |= {
+    "CONTRIBUTING.md": checkout,
+    "README.md": readme,
+    "docs/benchmarks.md": published,
+    "docs/captions.md": spoken,
+    "docs/commands.md": commands,
+    "docs/compare.md": theirs,
+    "docs/comparing.md": comparing,
+    "docs/encoders.md": encoders,
+    "docs/evaluation.md": evaluation,
+    "docs/extending.md": extending,
+    "docs/extraction.md": extraction,
+    "docs/guides/home-videos.md": home_videos,
+}
+PAGE_WORDS: dict[str, dict[str, str]] = {
+    "docs/extending.md": {"RUN": "words-s3d-seed0"},
+    "docs/extraction.md": {"FOLDER": "videos"},
+}
+"""{page: words that stand for something else there}"""
+
+
 @pytest.fixture(scope="session")
 def home(tmp_path_factory) -> Home:
     return make_home(tmp_path_factory.mktemp("home"))
@@ -144,24 +310,49 @@ def run_by(command: Command) -> str | None:
 def difference(command: Command, home: Home, folder: Path) -> str | None:
     """Run a command; return what differs from the page, if anything does."""
     text = command.text
-    for word, place in WORDS.items():
+    for word, place in (WORDS | PAGE_WORDS.get(command.page, {})).items():
         text = re.sub(rf"\b{word}\b", place, text)
+    if "vlalign-serve" in text:
+        return answer(command, text, home, folder)
+    asks, terminal = pty.openpty()
+    os.write(asks, b"yes\n")
     done = subprocess.run(
         ["bash", "-c", text],
         cwd=folder,
         env=home.environment,
-        stdin=subprocess.DEVNULL,
+        stdin=terminal if "--delete" in text else subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
     )
+    os.close(terminal)
+    os.close(asks)
     fails = any(": error: " in line for line in command.shown or ())
     lines = done.stdout.splitlines()
     if (done.returncode != 0) == fails and (command.shown is None or runner.matched([*command.shown], lines)):
         return None
     shown = "" if command.shown is None else "\n".join(["\n--- the page", *command.shown])
     return f"{command.page}:{command.line}: $ {text}\nended with {done.returncode}{shown}\n--- printed\n{done.stdout}"
+
+
+def answer(command: Command, text: str, home: Home, folder: Path) -> str | None:
+    """Start a server, open the address that it prints, and stop it; return what is wrong, if anything is."""
+    printed, page = "", ""
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(
+        ["bash", "-c", text], cwd=folder, env=home.environment, start_new_session=True, **streams
+    ) as server:
+        assert server.stdout is not None
+        for line in server.stdout:
+            printed += line
+            if found := re.search(r"http://\S+", line):
+                with urlopen(found[0], timeout=60) as reply:
+                    page = reply.read().decode()
+                os.killpg(server.pid, signal.SIGINT)
+    if "<html" in page and server.returncode in (0, 128 + signal.SIGINT):
+        return None
+    return f"{command.page}:{command.line}: $ {text}\nended with {server.returncode}\n--- printed\n{printed}"
 
 
 @pytest.mark.slow

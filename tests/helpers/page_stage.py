@@ -36,17 +36,23 @@ LINES = (
 )
 """A caption for each of the videos."""
 OTHERS = ("a beach with people", "a dog runs", "a red ball", "where does she", demo_query())
-WEIGHTS = ("resnet152", "s3d", "clip_vit_b32", "i3d_resnext101")
+WEIGHTS = ("resnet152", "resnet50_map", "s3d", "clip_vit_b32", "i3d_resnext101")
 LAUNCHER = """#!{python}
 import dataclasses, sys
 from vlalign.extract.models import weights
 weights.PUBLISHED.update(
     {{name: dataclasses.replace(of, sha256=None, size_bytes=None) for name, of in weights.PUBLISHED.items()}}
 )
+if "train" in " ".join(sys.argv[:2]):
+    from vlalign.train.recipes.recipes import PAPER_RECIPES
+    for recipe in PAPER_RECIPES.values():
+        if recipe.get("num_steps", 0) > 10:
+            recipe.update(num_steps=2, warmup_steps=1, validate_every=1)
 from {module} import {function}
 sys.exit({function}())
 """
-"""A command that takes random weights under the names of the published files."""
+"""A command that takes random weights under the names of the published files, and trains the papers' recipes for two
+steps only."""
 
 
 @dataclass(frozen=True)
