@@ -145,9 +145,9 @@ STAGES: dict[str, Stage] = {
 
 
 def readme(home: Home, folder: Path) -> None:
-    """Link the programs as a checkout has them; write videos, captions and YouCook2."""
+    """Link the programs as a checkout has them; write videos, captions and the files of YouCook2."""
     videos(home, folder)
-    youcook2(home, folder)
+    page_data.write_youcook2(folder)
     (folder / ".venv").mkdir()
     (folder / ".venv" / "bin").symlink_to(home.path / "bin")
 
@@ -265,6 +265,7 @@ def spoken(home: Home, folder: Path) -> None:
 
 RUN_BY |= {
     r"python3 tests/benchmarks/gpu/run\.py": "tests/test_gpu_benchmark.py",
+    r"vlalign-train --features s3d$": "tests/test_three_calls.py",
     r"python ray_jobs/extract_howto100m\.py": "tests/ray_jobs/test_ray_jobs.py",
     r"python -m vlalign\.ray_jobs\.drain": "tests/ray_jobs/test_going_away.py",
     r"vlalign-extract --dataset cooking --status": "tests/ray_jobs/test_status.py",
