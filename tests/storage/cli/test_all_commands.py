@@ -71,9 +71,8 @@ def test_completion_knows_the_options_of_all_commands(capsys):
     assert "--num-steps" in known["train"]._option_string_actions
     with pytest.raises(SystemExit) as ended:
         main(["--print-completion", "bash"])
-    options = re.findall(
-        r"^_shtab_vlalign_(\w+)_option_strings=.* --help ", capsys.readouterr().out, flags=re.MULTILINE
-    )
+    printed = capsys.readouterr().out
+    options = re.findall(r"^_shtab_vlalign_(\w+)_option_strings=.* --help ", printed, flags=re.MULTILINE)
     assert ended.value.code in (0, None) and set(COMMANDS) <= set(options)
 
 
