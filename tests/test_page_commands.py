@@ -94,7 +94,8 @@ def commands_of(page: Path) -> list[Command]:
 
 
 RUN_BY = {
-    r"make (?:\.venv/installed|demo|test|audit)": ".ci/run",
+    r"make (?:\.venv/installed|test|audit)": ".ci/run",
+    r"make demo": "tests/test_tutorials.py",
     r"uv build|uvx |uv pip install --(?:require-hashes|no-deps)": "tests/test_wheel.py",
     r"ray (?:submit|down)": "tests/test_three_calls.py",
     r"vlalign-serve|vlalign serve": "tests/train/page/test_page_server.py",

@@ -38,6 +38,7 @@ def make_parser() -> Parser:
         f"Measure search by a public protocol, with --features or with a run. {measured}.",
         EXAMPLES,
     )
+    parser.intermixed = True
     parser.add_argument("benchmark", choices=list(BENCHMARKS), help="what is measured")
     parser.add_argument(
         "run",
