@@ -6,15 +6,21 @@ other block each line is a command. A command must end with 0, unless the page s
 """
 
 import importlib.util
+import json
+import os
+import pty
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
+from helpers import page_data
 from helpers.numbered import write_video
 from helpers.page_datasets import (
     TEXTS,
@@ -26,9 +32,12 @@ from helpers.page_datasets import (
     write_text_video,
     write_word_vectors,
 )
-from helpers.page_stage import Home, make_home, put_into_hub, write_captions, write_subtitles, write_videos
+from helpers.page_stage import LINES, Home, make_home, put_into_hub, write_captions, write_subtitles, write_videos
 from helpers.speech import VIDEOS as SPOKEN_VIDEOS
 from helpers.speech import small_model
+from helpers.toy import make_toy
+from helpers.zoo import write_zoo
+from vlalign.storage.dataset.folder import DatasetFolder
 
 TOP = Path(__file__).resolve().parents[1]
 PAGES = [
@@ -43,7 +52,7 @@ LANGUAGES = ("", "console", "bash", "sh")
 """Languages of blocks that have commands."""
 PROGRAM = re.compile(
     r"(?:[A-Z_]+=\S+ )*(?:\.venv/bin/|\()?"
-    r"(?:(?:vlalign[\w-]*|make|uvx?|pip|python3?|git|cd|docker|ray|torchrun|hf|curl|sed|kubectl|aws|gcloud|export|sbatch|"
+    r"(?:(?:vlalign[\w-]*|make|mkdir|uvx?|pip|python3?|git|cd|docker|ray|torchrun|hf|curl|sed|kubectl|aws|gcloud|export|sbatch|"
     r"for)(?= |$)|\w+=)"
 )
 
@@ -100,7 +109,8 @@ def commands_of(page: Path) -> list[Command]:
 
 
 RUN_BY = {
-    r"make (?:\.venv/installed|demo|test|audit)": ".ci/run",
+    r"make (?:\.venv/installed|test|audit)": ".ci/run",
+    r"make demo": "tests/test_tutorials.py",
     r"uv build|uvx |uv pip install --(?:require-hashes|no-deps)": "tests/test_wheel.py",
     r"ray (?:submit|down)": "tests/test_three_calls.py",
     r"vlalign-serve|vlalign serve": "tests/train/page/test_page_server.py",
@@ -132,6 +142,12 @@ def videos(home: Home, folder: Path) -> None:
     write_videos(folder / "Phone", 2)
     write_subtitles(folder / "Videos")
     write_captions(folder / "captions.csv")
+
+
+def put_speech_model(home: Home) -> None:
+    """Put a small Whisper model into the hub's cache under the default one's name."""
+    if not (home.path / "hub" / "hub" / "models--Systran--faster-whisper-small").exists():
+        put_into_hub(home.path, "Systran/faster-whisper-small", small_model())
 
 
 def mine(*features: str) -> Stage:
@@ -256,7 +272,7 @@ def speech(home: Home, folder: Path) -> None:
     (folder / "Videos").mkdir()
     shutil.copy(SPOKEN_VIDEOS / "english.mkv", folder / "Videos")
     write_text_video(folder / "Videos" / "text.mp4")
-    put_into_hub(home.path, "Systran/faster-whisper-small", small_model())
+    put_speech_model(home)
 
 
 def tasks(home: Home, folder: Path) -> None:
@@ -328,6 +344,153 @@ STAGES |= {
 }
 
 
+def readme(home: Home, folder: Path) -> None:
+    """Link the programs as a checkout has them; write videos, captions and the files of YouCook2."""
+    videos(home, folder)
+    page_data.write_youcook2(folder)
+    (folder / ".venv").mkdir()
+    (folder / ".venv" / "bin").symlink_to(home.path / "bin")
+
+
+def youcook2_features(home: Home, folder: Path) -> None:
+    """Write the files of YouCook2, and features of its videos."""
+    names = page_data.write_youcook2(folder)
+    dataset = DatasetFolder(folder / "vlalign_data", "youcook2")
+    words = {name: set(line.split()) for name, line in zip(names, LINES, strict=True)}
+    for features in ("s3d", "resnet152"):
+        page_data.write_features(dataset, features, words)
+
+
+def checkout(home: Home, folder: Path) -> None:
+    """Link the tests, as a checkout has them."""
+    for name in ("tests", "pyproject.toml", ".venv"):
+        (folder / name).symlink_to(TOP / name)
+
+
+def demo_of_captions(home: Home, folder: Path) -> None:
+    """Copy the demo, whose features are made of its captions."""
+    shutil.copytree(page_data.made_demo(home), folder / "vlalign_data")
+
+
+def short_demo(home: Home, folder: Path) -> None:
+    """Make a small data set with the demo's name."""
+    make_toy(folder / "vlalign_data", name="demo", prefix="demo0")
+
+
+def published(home: Home, folder: Path) -> None:
+    """Write all that the benchmarks read, and train a run."""
+    page_data.write_charades_sta(folder)
+    page_data.write_qvhighlights(folder)
+    page_data.write_activitynet(folder)
+    page_data.write_vsc2022(folder)
+    page_data.write_momentseeker(folder)
+    home.call(folder, "vlalign-extract --dataset charades_sta --videos Charades_v1_480 --features clip_vit_b32")
+    home.call(folder, "vlalign-preprocess --dataset charades_sta")
+    home.call(folder, "vlalign-train --dataset charades_sta --features clip_vit_b32")
+
+
+def commands(home: Home, folder: Path) -> None:
+    """Make both data sets of the page; a video's id begins with a dash."""
+    short_demo(home, folder)
+    page_data.write_clips(folder / "Videos", ["-abcdefghij", "other"])
+    home.call(folder, "vlalign-extract --dataset mine --videos Videos --features s3d,clip_vit_b32")
+
+
+def theirs(home: Home, folder: Path) -> None:
+    """Write videos, and features of them that others made."""
+    page_data.write_other_features(home, folder)
+    home.call(folder, "vlalign-extract --dataset mine --videos videos --features i3d")
+
+
+def comparing(home: Home, folder: Path) -> None:
+    """Make the demo with a run of NCL, and YouCook2."""
+    demo_of_captions(home, folder)
+    youcook2_features(home, folder)
+    home.call(folder, "vlalign-preprocess --dataset youcook2")
+    short = "--num-steps 2 --run-name ncl-s3d-seed0"
+    home.call(folder, f"vlalign-train --dataset demo --features s3d --objective ncl {short}")
+    home.call(folder, "vlalign-evaluate --dataset demo")
+
+
+def encoders(home: Home, folder: Path) -> None:
+    """Write videos, captions, a checkpoint of CLIP4Clip, and a network of a reader's own."""
+    videos(home, folder)
+    page_data.write_clip4clip(folder)
+    page_data.write_own_network(folder)
+    home.call(folder, "vlalign-preprocess --dataset mine --annotations captions.csv")
+
+
+def evaluation(home: Home, folder: Path) -> None:
+    """Train the run of ``make demo``."""
+    demo_of_captions(home, folder)
+    home.call(folder, "vlalign-train --dataset demo --features resnet152+s3d")
+
+
+def extending(home: Home, folder: Path) -> None:
+    """Copy the examples, and make the data sets that they read."""
+    short_demo(home, folder)
+    videos(home, folder)
+    for path in (TOP / "docs" / "examples").glob("own_*.py"):
+        shutil.copy(path, folder)
+    rows = (folder / "captions.csv").read_text().splitlines()
+    (folder / "captions.csv").write_text("\n".join([f"{rows[0]},rating", *(f"{row},3.5" for row in rows[1:])]) + "\n")
+    home.call(folder, "vlalign-extract --dataset mine --videos Videos --features s3d")
+    home.call(folder, "vlalign-preprocess --dataset mine --annotations captions.csv")
+    subsets = ("training", "training", "training", "training", "validation", "testing")
+    kitchens = {f"clip{n}": {"subset": of, "sentences": [LINES[n]]} for n, of in enumerate(subsets)}
+    (page_data.annotations(folder, "kitchens") / "kitchens.json").write_text(json.dumps(kitchens))
+
+
+def extraction(home: Home, folder: Path) -> None:
+    """Write videos of which one has no frames and another is cut off; and list two as the demo."""
+    videos(home, folder)
+    write_zoo(folder / "zoo")
+    (folder / "videos").mkdir()
+    for name in ("audio_only", "trunc_tail", "ok_h264", "oneframe", "vfr", "rot90", "odd_444"):
+        shutil.copy(folder / "zoo" / f"{name}.mp4", folder / "videos")
+    home.call(folder, "vlalign-extract --dataset demo --videos Phone --features s3d")
+
+
+def home_videos(home: Home, folder: Path) -> None:
+    """Write videos, and put a small Whisper model into the hub's cache under the default one's name."""
+    page_data.write_home_videos(folder)
+    put_speech_model(home)
+
+
+def spoken(home: Home, folder: Path) -> None:
+    """Write images, videos and recordings of Places and S-MiT."""
+    page_data.write_spoken(folder)
+
+
+RUN_BY |= {
+    r"python3 tests/benchmarks/gpu/run\.py": "tests/test_gpu_benchmark.py",
+    r"vlalign-train --features s3d$": "tests/test_three_calls.py",
+    r"python ray_jobs/extract_howto100m\.py": "tests/ray_jobs/test_ray_jobs.py",
+    r"python -m vlalign\.ray_jobs\.drain": "tests/ray_jobs/test_going_away.py",
+    r"vlalign-extract --dataset cooking --status": "tests/ray_jobs/test_status.py",
+    r"\.venv/bin/python -m pytest tests/train -m": ".ci/run",
+}
+NEEDS |= {
+    r"\.venv/bin/python tests/benchmarks/gpu/prepare\.py": "a package index",
+    r"ray (?:exec|rsync-up) ": "an account of a cloud",
+}
+STAGES |= {
+    "CONTRIBUTING.md": checkout,
+    "README.md": readme,
+    "docs/benchmarks.md": published,
+    "docs/captions.md": spoken,
+    "docs/commands.md": commands,
+    "docs/compare.md": theirs,
+    "docs/comparing.md": comparing,
+    "docs/encoders.md": encoders,
+    "docs/evaluation.md": evaluation,
+    "docs/extending.md": extending,
+    "docs/extraction.md": extraction,
+    "docs/guides/home-videos.md": home_videos,
+}
+WORDS_OF_PAGE |= {"docs/extending.md": {"RUN": "words-s3d-seed0"}}
+
+
 @pytest.fixture(scope="session")
 def home(tmp_path_factory) -> Home:
     return make_home(tmp_path_factory.mktemp("home"))
@@ -346,16 +509,22 @@ def difference(command: Command, home: Home, folder: Path, status: int = 0) -> t
     text = f"(exit {status})\n{command.text}" if "$?" in command.text else command.text
     for word, place in (WORDS | WORDS_OF_PAGE.get(command.page, {})).items():
         text = re.sub(rf"\b{word}\b", place, text)
+    if "vlalign-serve" in text:
+        return answer(command, text, home, folder)
+    asks, terminal = pty.openpty()
+    os.write(asks, b"yes\n")
     done = subprocess.run(
         ["bash", "-c", text],
         cwd=folder,
         env=home.environment,
-        stdin=subprocess.DEVNULL,
+        stdin=terminal if "--delete" in text else subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
     )
+    os.close(terminal)
+    os.close(asks)
     fails = any(": error: " in line for line in command.shown or ())
     lines = done.stdout.splitlines()
     if (done.returncode != 0) == fails and (command.shown is None or runner.matched([*command.shown], lines)):
@@ -363,6 +532,26 @@ def difference(command: Command, home: Home, folder: Path, status: int = 0) -> t
     shown = "" if command.shown is None else "\n".join(["\n--- the page", *command.shown])
     wrong = f"{command.page}:{command.line}: $ {text}\nended with {done.returncode}{shown}\n--- printed\n{done.stdout}"
     return done.returncode, wrong
+
+
+def answer(command: Command, text: str, home: Home, folder: Path) -> tuple[int, str | None]:
+    """Start a server, open the address that it prints, and stop it; return 0, and what is wrong, if anything is."""
+    printed, page = "", ""
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(
+        ["bash", "-c", text], cwd=folder, env=home.environment, start_new_session=True, **streams
+    ) as server:
+        assert server.stdout is not None
+        for line in server.stdout:
+            printed += line
+            if found := re.search(r"http://\S+", line):
+                try:
+                    page = build_opener(HTTPCookieProcessor()).open(found[0], timeout=60).read().decode()
+                finally:
+                    os.killpg(server.pid, signal.SIGTERM)
+    if "<html" in page and server.returncode in (0, 128 + signal.SIGTERM):
+        return 0, None
+    return 0, f"{command.page}:{command.line}: $ {text}\nended with {server.returncode}\n--- printed\n{printed}"
 
 
 @pytest.mark.slow

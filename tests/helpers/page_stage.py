@@ -37,7 +37,7 @@ LINES = (
 )
 """A caption for each of the videos."""
 OTHERS = ("a beach with people", "a dog runs", "a red ball", "where does she", demo_query())
-WEIGHTS = ("resnet152", "s3d", "clip_vit_b32", "i3d_resnext101")
+WEIGHTS = ("resnet152", "resnet50_map", "s3d", "clip_vit_b32", "i3d_resnext101")
 MOST_STEPS = 3
 LAUNCHER = """#!{python}
 import dataclasses, sys

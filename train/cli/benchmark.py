@@ -38,6 +38,7 @@ def make_parser() -> Parser:
         f"Measure search by a public protocol, with --features or with a run. {measured}.",
         EXAMPLES,
     )
+    parser.intermixed = True
     parser.add_argument("benchmark", choices=BENCHMARKS, help="the protocol to measure by")
     parser.add_argument(
         "run",

@@ -65,10 +65,15 @@ def test_an_unknown_command_is_one_line(capsys):
     assert all(part in error for part in ("'serch'", "search, serve", "vlalign --help"))
 
 
-def test_completion_knows_the_options_of_all_commands():
+def test_completion_knows_the_options_of_all_commands(capsys):
     known = make_parser(whole=True)._subparsers._group_actions[0].choices
     assert list(known) == list(COMMANDS)
     assert "--num-steps" in known["train"]._option_string_actions
+    with pytest.raises(SystemExit) as ended:
+        main(["--print-completion", "bash"])
+    printed = capsys.readouterr().out
+    options = re.findall(r"^_shtab_vlalign_(\w+)_option_strings=.* --help ", printed, flags=re.MULTILINE)
+    assert ended.value.code in (0, None) and set(COMMANDS) <= set(options)
 
 
 def test_quiet_commands_show_warnings_and_errors_alone():

@@ -10,7 +10,7 @@ from helpers.videos import extract_two_shapes
 from vlalign.storage.common.errors import EXIT_INCOMPLETE, SettingError
 from vlalign.train.benchmarks import BENCHMARKS
 from vlalign.train.benchmarks.run import _RUNS, USES, MeasureSettings, measure
-from vlalign.train.cli.benchmark import main
+from vlalign.train.cli.benchmark import main, make_parser
 from vlalign.train.search.search_source import SearchSource
 
 NOWHERE = SearchSource("nowhere", features="none")
@@ -18,6 +18,14 @@ NOWHERE = SearchSource("nowhere", features="none")
 
 def test_every_benchmark_can_be_run():
     assert set(BENCHMARKS) == set(USES) == set(_RUNS)
+
+
+@pytest.mark.parametrize(
+    "words", ["moments --dataset d my-run", "moments my-run --dataset d", "--dataset d moments my-run"]
+)
+def test_a_run_is_named_anywhere(words):
+    args = make_parser().parse_args(words.split())
+    assert (args.benchmark, args.run, args.dataset) == ("moments", "my-run", "d")
 
 
 @pytest.mark.parametrize(
