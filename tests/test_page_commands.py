@@ -27,6 +27,7 @@ from helpers.page_datasets import (
     write_clip4clip,
     write_demo_rows,
     write_demo_video,
+    write_experts,
     write_files_of_other_tools,
     write_official,
     write_text_video,
@@ -227,6 +228,12 @@ def howto100m(home: Home, folder: Path) -> None:
     shutil.rmtree(folder / "vlalign_data" / "howto100m" / "captions")
 
 
+def stores(home: Home, folder: Path) -> None:
+    """Write features of other programs, one file of them with several features."""
+    write_files_of_other_tools(folder)
+    write_experts(folder)
+
+
 def objectives(home: Home, folder: Path) -> None:
     """Make YouCook2, and MSR-VTT with a run."""
     youcook2(home, folder)
@@ -307,9 +314,15 @@ RELEASE = "the repository of a release"
 WORDS_OF_PAGE |= {
     "docs/recipes.md": {"RUN": "taco-howto100m-run"},
     "docs/tasks.md": {"FILE": "vectors.txt"},
+    "docs/stores.md": {"FOLDER": "resnet152"},
     "docs/travelling-runs.md": {"REVISION": "0" * 40},
 }
 ELSEWHERE |= {
+    "docs/demo.md": {"vlalign-": "tests/test_pipeline.py"},
+    "docs/stores.md": {
+        "vlalign-store (?:info|compact|verify)": "tests/storage/test_store_command.py",
+        "vlalign-extract": "tests/storage/remote/test_s3.py",
+    },
     "docs/gpus.md": {"vlalign-extract": "two GPUs"},
     "docs/guides/howto100m.md": {r".* --device cuda --precision bf16$": GPU, "torchrun": "several machines"},
     "docs/other-languages.md": {} if shutil.which("octave") else {"octave": "Octave"},
@@ -337,6 +350,7 @@ STAGES |= {
     "docs/recipes.md": youcook2,
     "docs/search.md": search,
     "docs/speech.md": speech,
+    "docs/stores.md": stores,
     "docs/sync.md": videos,
     "docs/tasks.md": tasks,
     "docs/training.md": training,

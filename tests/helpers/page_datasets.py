@@ -157,6 +157,13 @@ def write_files_of_other_tools(folder: Path) -> None:
     (folder / "seconds.csv").write_text("video_id,seconds\na,6\n")
 
 
+def write_experts(folder: Path) -> None:
+    """Write two features of a video into one pickle, as {video: {feature: rows}}."""
+    rng = np.random.default_rng(0)
+    rows = {name: rng.normal(size=(3, width)).astype(np.float32) for name, width in (("rgb", 1024), ("audio", 128))}
+    (folder / "experts.pkl").write_bytes(pickle.dumps({"a": rows}))
+
+
 def write_text_video(path: Path) -> None:
     """Write a video of three seconds that shows a line of text."""
     constant(path, 72, picture=lambda number: frame("preheat the oven"))
