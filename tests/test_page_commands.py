@@ -2,7 +2,7 @@
 
 Commands are in blocks of code without a language, or with ``console`` or ``bash``. In a block that has lines with "$ ",
 these are the commands, and the other lines are their output, which is compared with today's, figures apart. In any
-other block each line is a command. A command must end with 0, unless the page shows its error.
+other block each line is a command. A command must end with 0, unless the page shows its error or what it found to be wrong.
 """
 
 import importlib.util
@@ -204,8 +204,8 @@ def theirs(home: Home, folder: Path) -> None:
 
 
 def comparing(home: Home, folder: Path) -> None:
-    """Make the demo with a run of NCL, and YouCook2."""
-    demo(home, folder)
+    """Make a small data set with the demo's name and a run of NCL, and YouCook2."""
+    short_demo(home, folder)
     youcook2(home, folder)
     home.call(folder, "vlalign-preprocess --dataset youcook2")
     short = "--num-steps 2 --run-name ncl-s3d-seed0"
@@ -290,6 +290,8 @@ STAGES |= {
     "docs/extraction.md": extraction,
     "docs/guides/home-videos.md": home_videos,
 }
+FAILS = re.compile(r": error: |videos cannot be read$|  DIFFERENT: ")
+"""Is in the output of a command that does not end with 0."""
 PAGE_WORDS: dict[str, dict[str, str]] = {
     "docs/extending.md": {"RUN": "words-s3d-seed0"},
 }
@@ -329,8 +331,8 @@ def difference(command: Command, home: Home, folder: Path) -> str | None:
     )
     os.close(terminal)
     os.close(asks)
-    fails = any(": error: " in line for line in command.shown or ())
-    lines = done.stdout.splitlines()
+    fails = any(FAILS.search(line) for line in command.shown or ())
+    lines = done.stdout.replace(str(folder.resolve()), runner.SHOWN_FOLDER).splitlines()
     if (done.returncode != 0) == fails and (command.shown is None or runner.matched([*command.shown], lines)):
         return None
     shown = "" if command.shown is None else "\n".join(["\n--- the page", *command.shown])
