@@ -2,7 +2,8 @@
 
 Commands are in blocks of code without a language, or with ``console`` or ``bash``. In a block that has lines with "$ ",
 these are the commands, and the other lines are their output, which is compared with today's, figures apart. In any
-other block each line is a command. A command must end with 0, unless the page shows its error or what it found to be wrong.
+other block each line is a command. A command must end with 0, unless the page shows its error, or what it found to be
+wrong.
 """
 
 import importlib.util
