@@ -2,7 +2,8 @@
 
 Commands are in blocks of code without a language, or with ``console`` or ``bash``. In a block that has lines with "$ ",
 these are the commands, and the other lines are their output, which is compared with today's, figures apart. In any
-other block each line is a command. A command must end with 0, unless the page shows its error.
+other block each line is a command. A command must end with 0, unless the page shows its error, or what it found to be
+wrong.
 """
 
 import importlib.util
@@ -417,8 +418,8 @@ def theirs(home: Home, folder: Path) -> None:
 
 
 def comparing(home: Home, folder: Path) -> None:
-    """Make the demo with a run of NCL, and YouCook2."""
-    demo_of_captions(home, folder)
+    """Make a small data set with the demo's name and a run of NCL, and YouCook2."""
+    short_demo(home, folder)
     youcook2_features(home, folder)
     home.call(folder, "vlalign-preprocess --dataset youcook2")
     short = "--num-steps 2 --run-name ncl-s3d-seed0"
@@ -503,6 +504,8 @@ STAGES |= {
     "docs/guides/home-videos.md": home_videos,
 }
 WORDS_OF_PAGE |= {"docs/extending.md": {"RUN": "words-s3d-seed0"}}
+FAILS = re.compile(r": error: |videos cannot be read$|  DIFFERENT: ")
+"""Is in the output of a command that does not end with 0."""
 
 
 @pytest.fixture(scope="session")
@@ -539,8 +542,8 @@ def difference(command: Command, home: Home, folder: Path, status: int = 0) -> t
     )
     os.close(terminal)
     os.close(asks)
-    fails = any(": error: " in line for line in command.shown or ())
-    lines = done.stdout.splitlines()
+    fails = any(FAILS.search(line) for line in command.shown or ())
+    lines = done.stdout.replace(str(folder.resolve()), runner.SHOWN_FOLDER).splitlines()
     if (done.returncode != 0) == fails and (command.shown is None or runner.matched([*command.shown], lines)):
         return done.returncode, None
     shown = "" if command.shown is None else "\n".join(["\n--- the page", *command.shown])
