@@ -70,7 +70,7 @@ def known_encoders(
     if unknown:
         quoted = " and ".join(map(repr, unknown))
         expected = f"{', '.join(PROFILES)}, {', '.join(ALIASES)}, NAME_{FRAMES} or hf:ORG/MODEL"
-        raise SettingError("features", text, f"{quoted} not known; expected {expected}")
+        raise SettingError("features", text, f"{quoted}: not known; expected {expected}")
     if fps is not None and not any(map(is_hub_name, found.values())):
         raise SettingError("fps", fps, f"the profiles of {', '.join(found)} have their own; omit --fps")
     return found

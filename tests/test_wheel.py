@@ -99,7 +99,7 @@ def test_videos_are_found_by_what_the_wheel_installed(bin_folder, tmp_path, shor
     assert "ok       spaCy model" in vlalign("doctor")
     assert "6 captions" in vlalign("preprocess", *mine, "--annotations", "captions.csv")
     extracted = vlalign("extract", *mine, "--videos", "videos", "--features", "s3d", "--weights", "random")
-    assert "features s3d of 6 of 6 " in extracted
+    assert "6 of 6 videos have features s3d" in extracted
     assert "trained" in vlalign("train", *mine, "--num-steps", "2", "--batch-size", "2")
     assert "report:" in vlalign("evaluate", *mine)
     assert "6 videos of mine" in vlalign("search", "a red circle", *mine)

@@ -172,7 +172,7 @@ def test_a_broken_video_is_recorded_skipped_and_retried_on_request(tmp_path, cap
 
     assert main(call) == 1
     printed = capsys.readouterr().err
-    assert "'broken'" in printed and re.search(r"\bs3d .*\b2 of 3 videos", printed)
+    assert "'broken'" in printed and re.search(r"\b2 of 3 videos .*\bs3d", printed)
     failures_file = dataset.features("s3d") / "failures.jsonl"
     (failure,) = read_jsonl(failures_file)
     assert (failure["video_id"], failure["path"], failure["kind"]) == (

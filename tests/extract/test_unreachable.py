@@ -145,7 +145,7 @@ def test_a_server_that_stays_ill_is_asked_by_each_call_and_its_videos_are_counte
         assert main(call) == 1
         assert {path.split("/")[2] for path in server.asked} == {"0.wav", "1.wav", "2.wav"}
         told = capsys.readouterr().err
-        assert re.search(r"logmel .*\b0 of 3 videos", told) and "(unreachable 3)" in told
+        assert re.search(r"\b0 of 3 videos .*\blogmel", told) and "(unreachable 3;" in told
         assert "--retry-failed" not in told and len(kinds(dataset)) == 3
 
 
@@ -159,7 +159,7 @@ def test_a_closed_port_and_an_unknown_host_are_not_the_video_s_fault(tmp_path, s
     dataset, call = listed(tmp_path, dict.fromkeys(paths, at(server, "good/a.wav")))
     assert main(call) == 0 and kinds(dataset) == {}
     error = capsys.readouterr().err
-    assert f"127.0.0.1:{port}" in error and "nowhere.invalid" in error and "(unreachable 2)" in error
+    assert f"127.0.0.1:{port}" in error and "nowhere.invalid" in error and "(unreachable 2;" in error
 
 
 def test_messages_name_host_and_status_but_no_password(tmp_path, server, capsys):
@@ -290,7 +290,7 @@ def test_a_file_that_was_gone_is_extracted_once_it_is_there(tmp_path, capsys):
     dataset, call = listed(tmp_path, {"a": "a.wav", "b": "b.wav"})
     (dataset.path / "b.wav").write_bytes(sound_of_one_second())
     assert main(call) == 1 and kinds(dataset) == {"a": "missing"}
-    assert "(missing 1)" in capsys.readouterr().err
+    assert "(missing 1;" in capsys.readouterr().err
     (dataset.path / "a.wav").write_bytes(sound_of_one_second())
     assert main(call) == 0 and kinds(dataset) == {}
 

@@ -92,8 +92,8 @@ REFUSED = {
     "another model": (lambda state: {"a": torch.ones(2)}, "no CLIP in OpenAI's layout"),
     "a resnet": (lambda state: {"visual.layer1.0.conv1.weight": torch.ones(2)}, "a CLIP with a ResNet"),
     "frames at once": (lambda state: state | {"visual.conv2.weight": torch.ones(2)}, "--linear_patch 2d"),
-    "an entry too many": (lambda state: state | {"visual.more": torch.ones(2)}, "visual.more is no entry"),
-    "an odd block": (lambda state: state | {"transformer.resblocks.0.attn.k": torch.ones(2)}, "attn.k is no entry"),
+    "an entry too many": (lambda state: state | {"visual.more": torch.ones(2)}, "visual.more is not an entry"),
+    "an odd block": (lambda state: state | {"transformer.resblocks.0.attn.k": torch.ones(2)}, "attn.k is not an entry"),
     "a layer too many": (
         lambda state: state | {"transformer.resblocks.7.ln_1.bias": torch.ones(128)},
         "text_model.encoder.layers.7.layer_norm1.bias: expected none, found [128]",

@@ -86,7 +86,7 @@ def test_nothing_is_extracted_if_names_would_be_misread(tmp_path, short_video):
     done = extraction_in({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, tmp_path)
     assert done.returncode == 2 and not (tmp_path / "root").exists()
     assert done.stderr.startswith("vlalign-extract: error: ") and done.stderr.count("\n") == 1
-    assert " ascii, " in done.stderr and " utf-8; " in done.stderr and "PYTHONUTF8=1" in done.stderr
+    assert " ascii; " in done.stderr and " utf-8; " in done.stderr and "PYTHONUTF8=1" in done.stderr
 
 
 def test_a_relative_folder_gives_absolute_paths(tmp_path, monkeypatch):
