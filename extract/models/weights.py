@@ -198,7 +198,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
 
 
 def load_published(model: Network, path: Path) -> Weights:
-    """Fill ``model`` from a file.
+    """Load published weights into ``model``.
 
     The classifier, which features do not pass through, becomes as wide as the file's: networks are published for
     several data sets.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Run:
-    """A trained run, ready to be asked."""
+    """A trained run that ranks videos for queries."""
 
     folder: Path
     dataset: DatasetFolder
