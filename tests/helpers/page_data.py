@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from fractions import Fraction
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -169,9 +170,13 @@ def write_home_videos(folder: Path) -> None:
 
 
 def write_clip4clip(folder: Path) -> None:
-    """Write a checkpoint of CLIP4Clip, and the CLIP that it began with, without weights."""
-    openai_clip.save_like(folder / "clip-vit-base-patch32")
-    state = {f"clip.{name}": value for name, value in openai_clip.random_state().items()}
+    """Write a checkpoint of CLIP4Clip, and the CLIP that it began with, without weights.
+
+    The text tower is as wide as the joint space, as in the published ViT-B/32.
+    """
+    with patch.dict(openai_clip.WIDTHS, {"": openai_clip.PROJECTION}):
+        openai_clip.save_like(folder / "clip-vit-base-patch32")
+        state = {f"clip.{name}": value for name, value in openai_clip.random_state().items()}
     torch.save(state | {"cross.embeddings.position_embeddings.weight": torch.zeros(3)}, folder / "pytorch_model.bin.4")
 
 
