@@ -184,4 +184,4 @@ def choose_record(records: list[RunRecord], name: str) -> RunRecord:
         problem = "was not evaluated on the test split with default settings; run vlalign-evaluate first"
         raise SettingError("compare", name, problem)
     names = ", ".join(record.name for record in evaluated) or "none"
-    raise SettingError("compare", name, f"no such run; evaluated runs: {names}")
+    raise SettingError("compare", name, f"expected one of the evaluated runs that could be read: {names}")
