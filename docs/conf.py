@@ -28,7 +28,7 @@ copyright = author
 release = version = importlib.metadata.version("vlalign")
 root_doc = "README"
 # The source is the whole repository, so that links between pages are the same here and on a forge.
-include_patterns = ["*.md", "docs/**", "tests/benchmarks/README.md", "tests/benchmarks/gpu/README.md"]
+include_patterns = ["*.md", "docs/**", *(f"tests/{of}/README.md" for of in ("benchmarks", "benchmarks/gpu", "golden"))]
 exclude_patterns = ["docs/_build/**"]
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "sphinx_copybutton"]
 myst_heading_anchors = 4

@@ -9,28 +9,32 @@ into docs/images.
 import argparse
 import contextlib
 import io
+import json
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote_plus
 
 from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
+from vlalign.preprocess.datasets.demo import VERBS
+from vlalign.train import open_search
 
 IMAGES = Path(__file__).resolve().parent / "images"
-RUNS = Path("vlalign_data", "demo", "runs")
+RUNS, RUN = Path("vlalign_data", "demo", "runs"), "words-resnet152+s3d-seed0"
 WIDTH = 1040
-CODEBOOK_PX = 1500
+CODEBOOK_PX = 1475
 """Height for the codebook's part of the report, which is longer."""
 
 
-DEMO_QUERY = "a+blue+cross+grows"
-"""The query of ``make demo``. The demo has such scenes, and one of them ranks first."""
-SCREENS = ({"width": 1300}, {"width": 375, "color_scheme": "dark"})
+DEMO_QUERY, NUM_CARDS = "a blue star grows", 8
+"""The query of the first picture, and the number of results that it shows."""
+SCREENS = ({"width": 1300}, {"width": 400, "color_scheme": "dark"})
 """A large screen, and a phone."""
-SCREEN_HEIGHT = 812
+MARGIN, SETTLE_MS = 8, 20_000
 QUERY = "a+large+red+star+grows+behind+a+yellow+cross"
 LONGEST = """data.queries.filter((query) => query.map && query.rank === 1)
     .sort((a, b) => b.map.starts.length - a.map.starts.length)[0].text"""
@@ -57,9 +61,14 @@ def open_report(page: Any, folder: Path, run: str) -> None:
 
 def take_reports(page: Any, folder: Path) -> None:
     """Take the report's beginning, the words of a query over the rows of its clip, and a codebook."""
-    open_report(page, folder, "words-resnet152+s3d-seed0")
+    open_report(page, folder, RUN)
     save("report-top", part(page, "main", ".side-by-side"))
-    open_report(page, folder, "taco-resnet152+s3d-seed0")
+    page.fill("#word", "cross")
+    page.select_option("#ranks", "wrong")
+    page.select_option("#order", "best")
+    page.locator("#queries summary").first.click()
+    save("report", part(page, "section:has(#browse)", "#queries article:nth-of-type(2)"))
+    open_report(page, folder, "taco-resnet152+s3d-seed0/evaluations/rerank=5")
     page.fill("#word", page.evaluate(LONGEST))
     page.locator("#queries summary").first.click()
     save("token-map", part(page, "#queries article", "#queries article"))
@@ -71,30 +80,56 @@ def take_reports(page: Any, folder: Path) -> None:
 def served(folder: Path, dataset: str) -> Iterator[str]:
     """Serve the search page on a data set; yield its address, to which a query can be added."""
     command = [shutil.which("vlalign-serve", path=str(Path(sys.executable).parent)) or "vlalign-serve"]
-    options = ["--dataset", dataset, "words-resnet152+s3d-seed0", "--port", "0"]
+    options = ["--dataset", dataset, RUN, "--port", "0"]
     with subprocess.Popen([*command, *options], cwd=folder, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         yield next(line for line in server.stdout if line.startswith("http")).split()[0]
         server.terminate()
 
 
+def right_results(folder: Path) -> list[bool]:
+    """Return for each result of the first picture whether its scene is as in the query."""
+    dataset = folder / RUNS.parent
+    lines = map(json.loads, (dataset / "videos.jsonl").read_text(encoding="utf-8").splitlines())
+    scenes = {of["video_id"]: of["scene"] for of in lines}
+    found = open_search(dataset, run=RUN, device="cpu")(DEMO_QUERY, num_results=NUM_CARDS, fold=True)
+    return [fits(DEMO_QUERY, scenes[moment.video_id]) for moment in found]
+
+
+def fits(query: str, scene: dict[str, Any]) -> bool:
+    """Return whether a query is about a scene, such as "a red circle falls"."""
+    return query == f"a {scene['colour']} {scene['shape']} {VERBS[scene['verb']][0]}"
+
+
 def take_search(browser: Browser, folder: Path) -> None:
-    """Take the search page on the demo, on a large screen and, beside it, on a phone."""
-    taken = []
+    """Take the search page on the demo, on a large screen and, beside it, on a phone; print which results are right.
+
+    Raises:
+        AssertionError: The first result is wrong.
+    """
+    right = right_results(folder)
+    print(f"{DEMO_QUERY!r}: right results:", *(place for place, is_right in enumerate(right, start=1) if is_right))
+    assert right[0]
+    taken, height = [], 800
     with served(folder, "demo") as address:
         for screen in SCREENS:
             page = browser.new_page(
-                viewport={"width": screen["width"], "height": SCREEN_HEIGHT}, color_scheme=screen.get("color_scheme")
+                viewport={"width": screen["width"], "height": height}, color_scheme=screen.get("color_scheme")
             )
-            page.goto(f"{address}&q={DEMO_QUERY}")
+            page.goto(f"{address}&q={quote_plus(DEMO_QUERY)}")
             page.wait_for_selector(".frame.loaded")
             if taken:  # the phone shows a moment
                 page.click(".card")
                 page.wait_for_selector(".query-words button")
+                page.wait_for_timeout(SETTLE_MS)  # the frames of the time line, and the video
+            else:  # both screens end below the last card
+                cards = [page.locator(".card").nth(number).bounding_box() for number in range(NUM_CARDS)]
+                height = MARGIN + max(int(card["y"] + card["height"]) for card in cards)
+                page.set_viewport_size({"width": screen["width"], "height": height})
             page.wait_for_load_state("networkidle")  # all frames are there
             taken.append(Image.open(io.BytesIO(page.screenshot())).convert("RGB"))
             page.close()
-    picture = Image.new("RGB", (sum(part.width for part in taken), SCREEN_HEIGHT))
+    picture = Image.new("RGB", (sum(part.width for part in taken), height))
     left = 0
     for part_of_it in taken:
         picture.paste(part_of_it, (left, 0))

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -84,12 +85,14 @@ def with_demo(folder: Path, made_demo: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_the_query_of_make_demo_finds_such_a_scene_first(made_demo):
+def test_the_queries_of_make_demo_and_of_the_first_picture_find_such_a_scene_first(made_demo):
     search = open_search(made_demo, run="words-resnet152+s3d-seed0")
     scenes = {video.video_id: video.scene for video in search.encoder.dataset.read_videos()}
-    for by in ("video", "both"):  # as the Makefile calls it, and as the first picture shows it
-        first = search(demo_query(), num_results=1, by=by)[0]
-        assert fits(demo_query(), scenes[first.video_id]), (by, first.video_id)
+    shown = re.search(r'^DEMO_QUERY.* = "(.+)"', (TOP / "docs" / "take_pictures.py").read_text("utf-8"), re.MULTILINE)
+    assert shown
+    for query, by in ((demo_query(), "video"), (shown[1], "both")):
+        first = search(query, num_results=1, by=by)[0]
+        assert fits(query, scenes[first.video_id]), (query, first.video_id)
 
 
 @pytest.mark.slow
@@ -146,8 +149,9 @@ def test_the_notebook_shows_what_it_keeps(tmp_path, made_demo):
     assert new_pictures.keys() == pictures.keys() and len(pictures) == 3
 
 
-def test_the_notebook_on_own_features_shows_what_it_keeps(tmp_path):
-    kept, again = TUTORIALS / "own_features.ipynb", tmp_path / "again.ipynb"
+@pytest.mark.parametrize(("name", "num_figures"), [("own_features", 2)])
+def test_a_notebook_that_the_site_runs_shows_what_it_keeps(tmp_path, name, num_figures):
+    kept, again = TUTORIALS / f"{name}.ipynb", tmp_path / "again.ipynb"
     shutil.copy(kept, again)
     call = [sys.executable, TOP / "docs" / "run_notebook.py", again, tmp_path, "--write"]
     environment = os.environ | {"IPYTHONDIR": str(tmp_path / "ipython")}
@@ -156,7 +160,7 @@ def test_the_notebook_on_own_features_shows_what_it_keeps(tmp_path):
     notebooks = load("run_notebook")
     (page, figures), (new_page, new_figures) = (notebooks.as_markdown(notebooks.read(of)) for of in (kept, again))
     assert list(map(runner.outline, new_page.splitlines())) == list(map(runner.outline, page.splitlines()))
-    assert new_figures.keys() == figures.keys() and len(figures) == 2
+    assert new_figures.keys() == figures.keys() and len(figures) == num_figures
 
 
 def test_every_tutorial_is_run():
