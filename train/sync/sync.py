@@ -86,7 +86,7 @@ class SyncResult:
     pruned: Sequence[str] = ()
     """Ids of the removed videos whose features were removed now."""
     num_unchanged: int = 0
-    """Videos whose files have the content that they had."""
+    """Videos whose files have the content that they had, without those of ``extracted``."""
     skipped: Mapping[str, str] = field(default_factory=dict)
     """{path: reason} of files and folders that are no videos of the data set, and need nothing."""
     failed: Mapping[str, str] = field(default_factory=dict)
@@ -209,6 +209,7 @@ def sync_videos(settings: SyncSettings, *, on_progress: Listener | None = None) 
         indexed = _index(extraction, record, problems)
         for path in changes.unreadable:
             problems.add(f"{path}: cannot be read; skipped")
+        others = {*changes.new, *changes.changed, *changes.returned, *(each.video_id for each in changes.renamed)}
         return SyncResult(
             extracted=extracted,
             transcribed=transcribed,
@@ -216,7 +217,7 @@ def sync_videos(settings: SyncSettings, *, on_progress: Listener | None = None) 
             removed=[video.video_id for video in changes.removed],
             returned=changes.returned,
             pruned=pruned,
-            num_unchanged=changes.num_unchanged,
+            num_unchanged=changes.num_unchanged - len(set(extracted) - others),
             skipped=_skipped(looks, changes),
             failed=_failed(extraction, changes),
             failed_now=failed_now,

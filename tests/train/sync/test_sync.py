@@ -108,6 +108,16 @@ def ids(rows: list[dict]) -> list[str]:
     return [row["id"] for row in rows]
 
 
+def test_each_video_is_counted_once_though_features_are_new(home):
+    for number in range(3):
+        home.put(number, f"{number}.mp4")
+    home.first()
+    shutil.rmtree(home.dataset.features("small"))
+    home.put(3, "3.mp4")
+    result = home.sync()
+    assert len(result["extracted"]) == 4 and result["unchanged"] == 0
+
+
 @pytest.mark.parametrize(
     "features, weights, remedy",
     [("s3d", "pretrained", "--features clip_vit_b32"), ("s3d,clip_vit_b32", "random", "omit --weights random")],
