@@ -419,7 +419,7 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(CutError)
     async def not_cut(_: Request, error: Exception) -> JSONResponse:
-        return JSONResponse({"detail": f"this moment cannot be cut: {error}"}, 404)
+        return JSONResponse({"detail": f"no clip can be made of this moment: {error}"}, 404)
 
     @app.exception_handler(NotFound)
     async def not_found(_: Request, error: Exception) -> JSONResponse:

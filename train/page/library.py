@@ -126,7 +126,7 @@ class VideoLibrary:
             os.close(descriptor)
             return self._clips.path(path, start_seconds, end_seconds, allowed.folders)
         except ClipError as error:
-            raise NotFound(f"this video cannot be cut: {error}") from None
+            raise NotFound(f"no clip can be made of this video: {error}") from None
 
     def _opened(self, video_id: str) -> tuple[int, Path, AllowedFolders]:
         """Open the file of a video under the root or in an allowed folder; return its descriptor, real path and the
