@@ -335,7 +335,7 @@ def test_from_videos_to_features_of_the_tuned_network(tmp_path):
         torch.testing.assert_close(torch.from_numpy(store.get(video_id).features), expected, atol=2e-3, rtol=2e-3)
     again = load_extractor("clip_vit_b32", weights=clip)
     assert again.weights.sha256 != sha256
-    with pytest.raises(SettingError, match=r"weights .*tuned: the run has tuned clip_vit_b32, which is not s3d"):
+    with pytest.raises(SettingError, match=r"weights .*tuned: a run that tuned clip_vit_b32; expected one that tuned s3d"):
         load_extractor("s3d", weights=dataset.runs / "tuned")
 
 
@@ -643,7 +643,7 @@ DAMAGE: dict[str, tuple[str, Callable[[dict[str, Any]], Any], str]] = {
         lambda about: about | {"vision_config": about["vision_config"] | {"layer_norm_eps": math.nan}},
         "layer_norm_eps is NaN",
     ),
-    "no configuration": ("config.json", lambda about: [about], "config.json.*a list; expected an object"),
+    "no configuration": ("config.json", lambda about: [about], "config.json.*a list, expected an object"),
     "a nested configuration": ("config.json", lambda about: about | {"x": nested(900)}, "config.json.*[Rr]ecursion"),
     "no processor": ("processor_config.json", lambda about: None, "processor_config.json.*expected an object"),
 }
