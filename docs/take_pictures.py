@@ -97,7 +97,7 @@ def right_results(folder: Path) -> list[bool]:
 
 
 def fits(query: str, scene: dict[str, Any]) -> bool:
-    """Return whether a query is about a scene, such as "a red circle falls"."""
+    """Return whether a query is about a scene, such as "a blue star grows"."""
     return query == f"a {scene['colour']} {scene['shape']} {VERBS[scene['verb']][0]}"
 
 

@@ -205,7 +205,7 @@ def _decode_with(
         if num_absent:
             raise VideoError("unreadable", f"{backend} returns different frames each time it reads the file")
     if num_damaged := max(num_damaged, decoding.num_damaged):
-        partial.append(f"the decoder reports {num_damaged:,} damaged frames or packets")
+        partial.append(f"{num_damaged:,} frames or packets are damaged, as the decoder reports")
     if backend in SILENT_BACKENDS:
         partial.append(f"only {backend} could decode it, which does not report damage")
     notes = list(plan.info.notes)

@@ -300,7 +300,7 @@ def _signal(
         if seconds is None and (missing := _missing(path, container, stream, signal.end / RATE, heartbeat)):
             partial.append(missing)
         if progress.num_damaged:
-            partial.append(f"the decoder reports {progress.num_damaged:,} damaged packets of its sound")
+            partial.append(f"{progress.num_damaged:,} packets of its sound are damaged, as the decoder reports")
         yield _End(signal.end / RATE, "; ".join(partial))
 
 

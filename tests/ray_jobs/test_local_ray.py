@@ -189,7 +189,7 @@ def note(tmp_path, monkeypatch):
 def test_a_running_ray_of_this_user_is_used(note):
     path, asked = note
     path.write_text("127.0.0.1:6379")
-    with pytest.raises(UserError, match=re.escape(" 127.0.0.1:6379 ")):
+    with pytest.raises(UserError, match=re.escape(" 127.0.0.1:6379")):
         connect()
     assert asked == ["127.0.0.1:6379"]
 

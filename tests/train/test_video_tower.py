@@ -335,7 +335,9 @@ def test_from_videos_to_features_of_the_tuned_network(tmp_path):
         torch.testing.assert_close(torch.from_numpy(store.get(video_id).features), expected, atol=2e-3, rtol=2e-3)
     again = load_extractor("clip_vit_b32", weights=clip)
     assert again.weights.sha256 != sha256
-    with pytest.raises(SettingError, match=r"weights .*tuned: a run that tuned clip_vit_b32; expected one that tuned s3d"):
+    with pytest.raises(
+        SettingError, match=r"weights .*tuned: a run that tuned clip_vit_b32; expected one that tuned s3d"
+    ):
         load_extractor("s3d", weights=dataset.runs / "tuned")
 
 

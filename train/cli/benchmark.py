@@ -39,7 +39,7 @@ def make_parser() -> Parser:
         EXAMPLES,
     )
     parser.intermixed = True
-    parser.add_argument("benchmark", choices=BENCHMARKS, help="the protocol to measure by")
+    parser.add_argument("benchmark", choices=list(BENCHMARKS), help="the protocol to measure by")
     parser.add_argument(
         "run",
         metavar="RUN",

@@ -46,7 +46,7 @@ def test_mp4_cut_in_the_middle_gives_the_frames_that_are_left(undamaged, tmp_pat
     assert len(taken.rows[0]) - num_decoded <= 2, "frames that are missing at the end are not made up"
 
 
-CUT_WORDS = r"(\d+)\D+ 96 [^;]*; (\d+)\D+ \d+ [^;]*; 1 "
+CUT_WORDS = r"it has (\d+)\D+ 96 [^;]*; (\d+)\D+ \d+ [^;]*; 1 "
 
 
 @pytest.mark.parametrize("name", ["mkv", "webm"])

@@ -41,9 +41,9 @@ WHOLE = dict.fromkeys(
 PARTIAL = {
     "trunc_tail.mp4": (
         range(70, 73),
-        r"73 \D+ 120 [^;]*; 72 \D+ 73 ",
+        r"it has 73 \D+ 120 [^;]*; 72 \D+ 73 ",
     ),
-    "flip_index.mp4": (range(2, 3), r"2 \D+ 120 "),
+    "flip_index.mp4": (range(2, 3), r"it has 2 \D+ 120 "),
 }
 """How many different pictures, and what is said to be missing."""
 

@@ -24,7 +24,7 @@ MADE = {
     "1 subtracted": ("EfficientNetImageProcessor", OFFSET | {"size": SQUARE, "resample": 2}),
     "RGB": ("MobileViTImageProcessor", CROPPED | {"do_flip_channel_order": False}),
 }
-OTHER_PIXELS, OTHER_SIZES = r" \d+\.?\d* ", r"^\w+ [^0-9]+$"
+OTHER_PIXELS, OTHER_SIZES = r" \d+\.?\d*,? ", r"^\w+ [^0-9]+$"
 """By how much pixels differ is stated; if the sizes differ, no number is."""
 REFUSED = {
     "BGR": ("MobileViTImageProcessor", CROPPED, OTHER_PIXELS),

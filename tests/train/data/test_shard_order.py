@@ -166,5 +166,5 @@ def test_a_run_whose_shards_were_compacted_is_not_continued_in_another_order(sha
         save_state(folder / name, replace(made.state, step=1))
     compact(sharded.features("s3d"))
     assert trainer(sharded, folder / "all", batch_size=2, shuffle_shards=0).step == 1
-    with pytest.raises(UserError, match=rf"^{re.escape(str(folder / 'some'))}: .*\bshuffle_shards\b.*--run-name\b"):
+    with pytest.raises(UserError, match=rf"^{re.escape(str(folder / 'some'))}: .*--shuffle-shards\b.*--run-name\b"):
         trainer(sharded, folder / "some", batch_size=2, shuffle_shards=2)

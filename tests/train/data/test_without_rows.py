@@ -213,7 +213,7 @@ def test_retrieval_is_trained_evaluated_and_searched_without_them(tmp_path, caps
     assert "nan" not in capsys.readouterr().out
     assert search_main([*at(dataset), "r", "--like", "tail-test@10.1-10.35"]) == 2
     [line] = capsys.readouterr().err.strip().splitlines()
-    assert "tail-test" in line and "10.1" in line and "rows" in line
+    assert "tail-test" in line and "10.1" in line and "features" in line
 
 
 TASKS = {

@@ -269,9 +269,9 @@ def test_results_of_the_rule_before_are_not_taken_for_the_published_one(normalis
     assert all("normalize=ncl:" not in line and "normalize=ncl " not in line for line in text.splitlines())
 
     ask(normalised, "r")
-    assert "evaluated before" not in capsys.readouterr().err
+    assert "already evaluated" not in capsys.readouterr().err
     figures = read_json(run / "metrics.json")
     assert figures["normalization"]["name"] == "ncl" and figures["normalization"]["num_queries"] == 8
     assert read_json(run / "evaluations" / "normalize=none" / "metrics.json")["normalization"]["name"] == "none"
     ask(normalised, "r")
-    assert "evaluated before" in capsys.readouterr().err
+    assert "already evaluated" in capsys.readouterr().err

@@ -40,7 +40,7 @@ def test_what_needs_all_scores_at_once_is_refused_with_what_to_do(toy, whole, mo
     monkeypatch.setattr(retrieval, "MAX_BYTES", 0)
     call = [*at(toy), whole.name, "--split", "train"]
     assert evaluate_main(call) == 2
-    assert "--rerank is missing: " in (error := capsys.readouterr().err) and " 100 " in error
+    assert "--rerank is missing: " in (error := capsys.readouterr().err) and " 100" in error
     assert evaluate_main([*call, "--rerank", "2"]) == 0
     metrics = whole / "evaluations" / "train-rerank=2" / "metrics.json"
     tiled = read_json(metrics)

@@ -75,7 +75,7 @@ def test_text_encoders_of_another_width_and_objectives_that_need_layers_are_refu
     expected = r"--text-encoder small: its vectors have \d+ values, the features 1,024; .*clip-vit-base-patch32"
     assert re.search(expected, capsys.readouterr().err)
     assert train(toy, clip, "t", "--objective", "taco") == 2
-    assert "--encoder mean: it has no fusion layers" in capsys.readouterr().err
+    assert "--encoder mean: has no fusion layers" in capsys.readouterr().err
 
 
 def test_a_run_is_evaluated_with_biases(toy, clip):

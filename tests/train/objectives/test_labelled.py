@@ -92,5 +92,5 @@ def test_a_data_set_that_has_nothing_of_the_kind_is_one_line(asked, segmented, t
     shutil.copytree(other.path, segmented.root / "other")
     assert evaluate_main(["--root", str(segmented.root), str(segmented.runs / "short"), "--on", "other"]) == 2
     line = capsys.readouterr().err.strip().splitlines()[-1]
-    assert re.search(rf"{re.escape(str(segmented.root / 'other'))}\S*: .*\b1\b.*\bshort\b", line), line
+    assert re.search(rf"{re.escape(str(segmented.root / 'other'))}\S*: .*\bshort\b.*\b1\b", line), line
     shutil.rmtree(segmented.root / "other")

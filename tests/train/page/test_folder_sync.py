@@ -230,7 +230,7 @@ def test_the_page_shows_no_target_of_a_link(followed):
     (followed.videos / "out").symlink_to(secret)
     followed.step()
     problems = followed.sync.state(0).problems
-    assert len(problems) == 2 and "secret" not in str(problems) and "Videos/gone.mp4: a link to" in str(problems)
+    assert len(problems) == 2 and "secret" not in str(problems) and "Videos/gone.mp4: a broken link to" in str(problems)
 
 
 def test_a_refresh_that_fails_is_not_tried_again_at_once(followed, monkeypatch):
