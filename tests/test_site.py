@@ -89,8 +89,7 @@ def test_all_code_has_its_own_language(site):
     assert [
         name for name in pages if "highlight-default" in pages[name] and "/python" not in name
     ] == []  # apart from >>>
-    page = pages["docs/search.html"]
-    assert "highlight-console" in page and "highlight-bash" in page
+    assert "highlight-console" in pages["docs/commands.html"] and "highlight-bash" in pages["docs/search.html"]
 
 
 @pytest.mark.slow
