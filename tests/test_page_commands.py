@@ -25,7 +25,6 @@ from helpers import page_data
 from helpers.numbered import write_video
 from helpers.page_datasets import (
     TEXTS,
-    write_clip4clip,
     write_demo_rows,
     write_demo_video,
     write_experts,
@@ -214,7 +213,7 @@ def finetuning(home: Home, folder: Path) -> None:
     """Make videos, captions, MSR-VTT's files and a checkpoint of CLIP4Clip."""
     videos(home, folder)
     msrvtt(home, folder)
-    write_clip4clip(folder)
+    page_data.write_clip4clip(folder)
 
 
 def gallery(home: Home, folder: Path) -> None:

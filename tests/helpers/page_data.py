@@ -20,25 +20,10 @@ from vlalign.storage.profiles import PROFILES
 from . import openai_clip
 from .made_rows import in_bf16, swapped
 from .numbered import busy_picture, numbered_picture, write_video
+from .own_network import OWN_NETWORK
 from .page_stage import LINES, Home
 from .text_frames import frame
 from .videos import encode_frames
-
-MODULE = """
-import torch
-
-class Colours(torch.nn.Module):
-    def __init__(self, factor):
-        super().__init__()
-        self.factor = torch.nn.Parameter(torch.tensor(factor))
-
-    def forward(self, x):
-        return self.factor * x.mean(dim=(-2, -1))
-
-def make(weights):
-    return Colours(1.0 if weights is None else torch.load(weights, weights_only=True)["factor"].item())
-"""
-"""A network of a reader's own: mean colours."""
 
 
 def write_clips(folder: Path, names: Iterable[str], seconds: int = 4) -> None:
@@ -182,7 +167,7 @@ def write_clip4clip(folder: Path) -> None:
 
 def write_own_network(folder: Path) -> None:
     """Write the profile, the module and the weights of a network of a reader's own."""
-    (folder / "my_module.py").write_text(MODULE)
+    (folder / "my_module.py").write_text(OWN_NETWORK)
     profile = asdict(PROFILES["resnet152"]) | {"name": "colours", "model": "mean colours", "weights": "none"}
     profile |= {"dimension": 3, "layer": "mean", "network": "my_module:make", "mean": [0, 0, 0], "std": [1, 1, 1]}
     (folder / "my_profile.json").write_text(json.dumps(profile))

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import torch
 from vlalign.extract.videos.demo import render_video
 from vlalign.preprocess.datasets.crosstask import NUM_TRAIN
 from vlalign.preprocess.datasets.demo import plan_scenes
@@ -16,7 +15,6 @@ from vlalign.storage.profiles import PROFILES
 
 from .annotation_files import coin_video, howto_video, question_files, youcook, youcook_clip
 from .numbered import constant
-from .openai_clip import random_state, save_like
 from .readers import lines, write
 from .text_frames import frame
 
@@ -138,12 +136,6 @@ def write_word_vectors(path: Path) -> None:
         f"{len(words)} 20\n"
         + "".join(f"{word} {' '.join(map(str, row))}\n" for word, row in zip(words, rows.round(4), strict=True))
     )
-
-
-def write_clip4clip(folder: Path) -> None:
-    """Write a checkpoint of CLIP4Clip, and a folder of a CLIP of its sizes."""
-    torch.save({f"clip.{name}": value for name, value in random_state().items()}, folder / "pytorch_model.bin.4")
-    save_like(folder / "clip-vit-base-patch32")
 
 
 def write_files_of_other_tools(folder: Path) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.needs import SYSTEM, skip_without
+from helpers.own_network import OWN_NETWORK
 from helpers.videos import scene
 from vlalign.extract import ExtractionSettings, extract_video, load_extractor
 from vlalign.extract.cli.extract import main as extract_main
@@ -19,20 +20,7 @@ from vlalign.storage.common.errors import SettingError
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.profiles import PROFILES
 
-MODULE = """
-import torch
-
-class Colours(torch.nn.Module):
-    def __init__(self, factor):
-        super().__init__()
-        self.factor = torch.nn.Parameter(torch.tensor(factor))
-
-    def forward(self, x):
-        return self.factor * x.mean(dim=(-2, -1))
-
-def make(weights):
-    return Colours(1.0 if weights is None else torch.load(weights, weights_only=True)["factor"].item())
-
+MODULE = f"""{OWN_NETWORK}
 def wrong(weights):
     return Colours(1.0).forward
 
