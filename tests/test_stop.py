@@ -35,7 +35,8 @@ class Process:
         self.file = folder / f"said-{time.monotonic_ns()}.txt"
         with self.file.open("w") as file:
             call = list(map(str, command))
-            self.process = subprocess.Popen(call, stdout=file, stderr=file, start_new_session=True)
+            shown_at_abort = {**os.environ, "PYTHONFAULTHANDLER": "1"}
+            self.process = subprocess.Popen(call, stdout=file, stderr=file, start_new_session=True, env=shown_at_abort)
 
     @property
     def said(self) -> str:
@@ -62,8 +63,9 @@ class Process:
             while (left := self.left()) and time.monotonic() < deadline:
                 time.sleep(0.05)
             for pid in left:
-                os.kill(pid, signal.SIGKILL)
-            assert not left
+                os.kill(pid, signal.SIGABRT)
+            time.sleep(bool(left))
+            assert not left, self.said
 
     def left(self) -> list[int]:
         """Return the ids of the running processes of the session."""
@@ -115,7 +117,28 @@ CASES = {
         f"threading.Thread(target=time.sleep, args=(1000,)).start(); {SLEEP}",
         "ready\nvlalign-test: [^\\d\n]+\n",
     ),
+    "threads of a generator that do not end": (
+        "\n        from concurrent.futures import ThreadPoolExecutor"
+        "\n        def items():"
+        "\n            with ThreadPoolExecutor() as pool: yield pool.submit(time.sleep, 1000)"
+        f"\n        for item in items(): {SLEEP}",
+        "ready\nvlalign-test: [^\\d\n]+\n",
+    ),
+    "an end that hangs": (
+        "\n        with report_saved_work(lambda: '3 videos are kept'):"
+        f"\n            try: {SLEEP}"
+        "\n            finally: threading.Event().wait()",
+        "ready\nvlalign-test: .*3 videos are kept.*\n",
+    ),
+    "a library that drops what is raised": (
+        "\n        with report_saved_work(lambda: '3 videos are kept'):"
+        f"\n            try: {SLEEP}"
+        "\n            except BaseException: pass"
+        "\n            while True: time.sleep(0.1)",
+        "ready\nvlalign-test: .*3 videos are kept.*\n",
+    ),
 }
+STUCK = "threads of a generator that do not end", "an end that hangs", "a library that drops what is raised"
 
 
 @pytest.mark.parametrize(
@@ -129,6 +152,8 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_stopped_command_reports_what_is_kept_and_exits_with_the_first_signal(tmp_path, case, numbers):
     body, shown = CASES[case]
+    if case in STUCK:
+        body = f"\n        from vlalign.storage.common import signals; signals.STUCK_SECONDS = 2.0{body}"
     process = Process(tmp_path, script(COMMAND.replace("{}", body)))
     process.wait_for(lambda: "ready\n" in process.said)
     assert process.stop(*numbers) == 128 + numbers[0]

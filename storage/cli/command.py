@@ -18,7 +18,7 @@ from ..common.packages import missing_package_message, package_version
 from ..common.plugins import message_of_plugin, trust_modules
 from ..common.programs import refuse_planted_libraries, start_programs_without_current_folder
 from ..common.progress import TerminalProgress, report_progress_to
-from ..common.signals import CommandSignals, command_signals, saved_work_message, stopping
+from ..common.signals import command_signals, saved_work_message, stopping
 from ..common.system import SIGPIPE
 from ..common.terminal import Level, logger, messages_on_terminal, warn
 from ..common.writing import NO_ROOM
@@ -62,7 +62,7 @@ def run_command(command: Command, parser: Parser, argv: list[str] | None) -> int
     level = Level.QUIET if args.quiet else Level.VERBOSE if args.verbose else Level.USUAL
     with messages_on_terminal(level), report_progress_to(listener), command_signals.taken():
         logger.debug("vlalign %s on %s", package_version(), platform.platform())
-        return _ended(_run(command, args, parser))
+        return _run(command, args, parser)
 
 
 def load_own_parts(load: Callable[[], T], parser: Parser) -> T:
@@ -84,7 +84,7 @@ def load_own_parts(load: Callable[[], T], parser: Parser) -> T:
         return EXIT_DONE
 
     with messages_on_terminal(), command_signals.taken():
-        code = _ended(_run(command, argparse.Namespace(), parser))
+        code = _run(command, argparse.Namespace(), parser)
     if code != EXIT_DONE:
         raise SystemExit(code)
     return loaded[0]
@@ -93,8 +93,7 @@ def load_own_parts(load: Callable[[], T], parser: Parser) -> T:
 def _ended(code: int) -> int:
     """Return the exit code of a command that has ended. After a signal, the process ends soon."""
     if stopping():
-        for number in CommandSignals.NUMBERS:  # another signal must not disturb the exit
-            signal.signal(number, signal.SIG_IGN)
+        command_signals.ignore(2 * EXIT_SECONDS)  # Python runs no thread any more while it unloads modules
         sys.stdout.flush()
         forced_exit = threading.Timer(EXIT_SECONDS, os._exit, (code,))
         forced_exit.daemon = True
@@ -112,12 +111,12 @@ def _run(command: Command, args: argparse.Namespace, parser: Parser) -> int:
         trust_modules(getattr(args, "trust", ()))
         code = command(args)
         sys.stdout.flush()
-        return code
+        return _ended(code)
     except (KeyboardInterrupt, Exception) as error:
         stop_code = _stop_code(error)
         if isinstance(error, BrokenPipeError) and _nobody_reads():
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's buffered output
-            return EXIT_SIGNAL + SIGPIPE
+            return _ended(EXIT_SIGNAL + SIGPIPE)
         if isinstance(error, UserError):
             warn(f"{prog}: error: {parser.message(error)}")
             error_code = error.exit_code
@@ -139,10 +138,10 @@ def _run(command: Command, args: argparse.Namespace, parser: Parser) -> int:
             raise
         if not stop_code:
             logger.debug("%s", "".join(traceback.format_exception(error)).rstrip())
-            return error_code
+            return _ended(error_code)
         kept = next((kept for cause in _causes(error) if (kept := saved_work_message(cause))), "")
         warn(f"{prog}: stopped" + (f"; {kept}, and the same command resumes there" if kept else ""))
-        return stop_code
+        return _ended(stop_code)  # before the frames of the error go, whose threads are then waited for
 
 
 def _allow_folders(args: argparse.Namespace) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 from .child_connection import parent_socket, start_connected
 from .errors import UserError
 from .programs import python_command, without_current_folder
-from .signals import CommandSignals, command_signals, saved_work_message, stopping, uninterrupted
+from .signals import command_signals, saved_work_message, stopping, uninterrupted
 from .system import signal_self
 from .terminal import logger, say, warn
 
@@ -173,8 +173,7 @@ def run_child(work: Callable[[Connection, Any], None], *, writes: bool = True) -
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         threading.Thread(target=_end_with_the_command, args=(writes,), daemon=True).start()
         last = _last_message(work, connection)
-        for number in CommandSignals.NUMBERS:
-            signal.signal(number, signal.SIG_IGN)
+        command_signals.ignore()
         with contextlib.suppress(OSError):
             connection.send(last)
     sys.stderr.flush()

@@ -10,6 +10,10 @@ from functools import partial
 from types import FrameType
 
 RAISE_AGAIN_SECONDS = 0.05
+STUCK_SECONDS = 20.0
+"""A command that still runs this long after a signal is stopped once more. The first stop may be lost in a library, or
+wait for a thread that does not end.
+"""
 
 
 class Stopped(KeyboardInterrupt):
@@ -48,26 +52,47 @@ class CommandSignals:
         if self._since is not None and time.monotonic() - self._since < self.SAME_STOP_SECONDS:
             return
         self._since = time.monotonic()
+        self._take_again(number, STUCK_SECONDS)
         if self._num_holds:
             self._pending = number
             return
         raise Stopped(number)
 
-    def raise_again(self, lost: "sys.UnraisableHookArgs", *, otherwise: Callable[..., object]) -> None:
+    def _take_again(self, number: int, seconds: float) -> None:
+        """Handle a signal once more after some time, unless ``ignore`` comes first."""
+
+        def take(*_: object) -> None:
+            self._since = None
+            self.take(number, None)
+
+        if hasattr(signal, "setitimer"):  # rather than a thread, because the interrupted code may hold any lock
+            signal.signal(signal.SIGALRM, take)
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+        elif seconds < STUCK_SECONDS:  # Windows, whose users press Ctrl-C again
+            self._since = None
+            threading.Timer(seconds, signal.raise_signal, (number,)).start()
+
+    def raise_lost(self, lost: "sys.UnraisableHookArgs", *, otherwise: Callable[..., object]) -> None:
         """Raise a lost ``Stopped`` once more, shortly after.
 
         Python drops exceptions that are raised in a destructor or in the callback of a weak reference.
         """
-        if not isinstance(lost.exc_value, Stopped):
+        if isinstance(lost.exc_value, Stopped):
+            self._take_again(lost.exc_value.number, RAISE_AGAIN_SECONDS)
+        else:
             otherwise(lost)
-            return
-        self._since, number = None, lost.exc_value.number
-        if not hasattr(signal, "setitimer"):  # Windows
-            threading.Timer(RAISE_AGAIN_SECONDS, signal.raise_signal, (number,)).start()
-            return
-        signal.signal(signal.SIGALRM, lambda *_: self.take(number, None))
-        # A timer rather than a thread, because the interrupted code may hold any lock.
-        signal.setitimer(signal.ITIMER_REAL, RAISE_AGAIN_SECONDS)
+
+    def ignore(self, seconds: float = 0.0) -> None:
+        """Ignore further signals, because the process is about to end.
+
+        Args:
+            seconds: The system ends the process if it still runs after this time; 0 for never.
+        """
+        for number in self.NUMBERS:
+            signal.signal(number, signal.SIG_IGN)
+        if hasattr(signal, "setitimer"):
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_REAL, seconds)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -89,7 +114,7 @@ class CommandSignals:
             return
         handlers = {number: signal.getsignal(number) for number in self.NUMBERS}
         hook = sys.unraisablehook
-        sys.unraisablehook = partial(self.raise_again, otherwise=hook)
+        sys.unraisablehook = partial(self.raise_lost, otherwise=hook)
         try:
             self.take_over(number for number, handler in handlers.items() if handler != signal.SIG_IGN)
             yield
