@@ -19,7 +19,9 @@ PARTS = {
 }
 
 
-@pytest.mark.parametrize(("kind", "part"), PARTS)
+@pytest.mark.parametrize(
+    ("kind", "part"), [next(iter(PARTS)), *(pytest.param(*part, marks=pytest.mark.slow) for part in [*PARTS][1:])]
+)
 def test_a_part_of_ones_own_is_trained_evaluated_and_searched(kind, part, tmp_path):
     toy, features, query = make_rated(tmp_path / "data"), "s3d", "fry the egg"
     if "frame" in part:

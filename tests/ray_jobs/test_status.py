@@ -401,6 +401,7 @@ def test_what_stands_on_the_page_is_escaped(run):
     assert "http://" not in page and "https://" not in page and " src=" not in page and " href=" not in page
 
 
+@pytest.mark.slow
 def test_a_long_call_has_a_curve_of_bounded_length(run):
     for minute in range(3000):
         run.now = 60.0 * minute

@@ -221,9 +221,13 @@ REFUSED_VIDEOS = {
     "hangs": ("hang", 0),
     "sends a byte now and then": ("trickle", 0),
 }
+EACH_TROUBLE = [
+    pytest.param(trouble, marks=pytest.mark.slow if trouble == "sends a byte now and then" else ())
+    for trouble in REFUSED_VIDEOS
+]
 
 
-@pytest.mark.parametrize("trouble", REFUSED_VIDEOS)
+@pytest.mark.parametrize("trouble", EACH_TROUBLE)
 @pytest.mark.usefixtures("hasty")
 def test_videos_in_a_bucket_that_fails_for_a_while_are_extracted_by_the_same_command(
     tmp_path, s3, capsys, monkeypatch, trouble
@@ -271,7 +275,7 @@ def test_sizes_of_videos_come_from_pages_of_the_listing(s3, monkeypatch):
     assert len(s3.seen()) - before <= 8
 
 
-@pytest.mark.parametrize("trouble", REFUSED_VIDEOS)
+@pytest.mark.parametrize("trouble", EACH_TROUBLE)
 @pytest.mark.usefixtures("hasty")
 def test_sizes_are_unknown_if_the_bucket_cannot_be_listed(s3, capsys, trouble):
     urls, (what, status) = bucket_of_videos(3), REFUSED_VIDEOS[trouble]
