@@ -1,6 +1,7 @@
 """Run a command: one-line errors, exit codes, messages, and an orderly stop."""
 
 import argparse
+import atexit
 import io
 import os
 import platform
@@ -65,6 +66,20 @@ def run_command(command: Command, parser: Parser, argv: list[str] | None) -> int
         return _run(command, args, parser)
 
 
+_exit_codes: list[int] = []
+"""The exit code of a stopped command, once it is known."""
+
+
+def _leave() -> None:
+    """End the process of a stopped command before Python unloads its modules, which a waiting thread can block."""
+    if _exit_codes:
+        sys.stderr.flush()
+        os._exit(_exit_codes[0])
+
+
+atexit.register(_leave)  # the first function that is registered runs last
+
+
 def load_own_parts(load: Callable[[], T], parser: Parser) -> T:
     """Load custom parts that add options to a command; return the result of ``load``.
 
@@ -93,8 +108,9 @@ def load_own_parts(load: Callable[[], T], parser: Parser) -> T:
 def _ended(code: int) -> int:
     """Return the exit code of a command that has ended. After a signal, the process ends soon."""
     if stopping():
-        command_signals.ignore(2 * EXIT_SECONDS)  # Python runs no thread any more while it unloads modules
+        command_signals.ignore()
         sys.stdout.flush()
+        _exit_codes.append(code)
         forced_exit = threading.Timer(EXIT_SECONDS, os._exit, (code,))
         forced_exit.daemon = True
         forced_exit.start()

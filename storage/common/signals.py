@@ -82,17 +82,12 @@ class CommandSignals:
         else:
             otherwise(lost)
 
-    def ignore(self, seconds: float = 0.0) -> None:
-        """Ignore further signals, because the process is about to end.
-
-        Args:
-            seconds: The system ends the process if it still runs after this time; 0 for never.
-        """
+    def ignore(self) -> None:
+        """Ignore further signals, because the process is about to end."""
         for number in self.NUMBERS:
             signal.signal(number, signal.SIG_IGN)
         if hasattr(signal, "setitimer"):
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.setitimer(signal.ITIMER_REAL, seconds)
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:

@@ -229,7 +229,7 @@ def test_a_server_that_stops_sending_times_out(serve, cache, monkeypatch):
     register(server.url)
     started = time.monotonic()
     assert "timed out" in refusal()
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 15
 
 
 def test_a_server_that_never_answers_times_out(cache, monkeypatch):

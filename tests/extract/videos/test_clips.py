@@ -144,4 +144,4 @@ def test_what_takes_too_long_is_stopped(tmp_path):
     began = time.monotonic()
     with pytest.raises(VideoError, match=r"\b0 s"):
         cut_clip(path, 9.0, 9.5, wait_seconds=0.01)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20

