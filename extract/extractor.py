@@ -196,9 +196,11 @@ def load_extractor(
     """
     torch_device = find_device(device)
     if precision not in PRECISIONS or (precision == "fp16" and torch_device.type == "cpu"):
-        raise SettingError("precision", repr(precision), f"on {torch_device}, expected fp32, bf16 or, on a GPU, fp16")
+        raise SettingError(
+            "precision", repr(precision), f"on {torch_device}; expected fp32, bf16 or (only on a GPU) fp16"
+        )
     if decoding not in DECODINGS or (decoding == NVDEC and torch_device.type != "cuda"):
-        raise SettingError("decoding", decoding, f"on {torch_device}, expected exact or, on an NVIDIA GPU, nvdec")
+        raise SettingError("decoding", decoding, f"on {torch_device}; expected exact or (only on an NVIDIA GPU) nvdec")
     name = ALIASES.get(name, name)
     if is_custom_encoder(name):
         own = read_custom_encoder(name)

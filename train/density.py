@@ -131,7 +131,7 @@ def nearest_pairs(
         [[1], [0]]
     """
     if len(video) != len(text):
-        raise ValueError(f"{len(video)} clips and {len(text)} captions: expected pairs")
+        raise ValueError(f"{len(video)} clips and {len(text)} captions: expected equal numbers")
     if not 1 <= k < len(video):
         raise ValueError(
             f"k {k}: each of {len(video)} pairs has {max(len(video) - 1, 0)} others; expected 1 to that number"

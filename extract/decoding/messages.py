@@ -106,7 +106,7 @@ class SoundProbed:
 
 @dataclass(frozen=True)
 class VideoProbed:
-    """The facts about the video's frames that its packets state."""
+    """Properties of the video's frames, read from its packets."""
 
     codec: str
     width: int

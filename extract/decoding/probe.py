@@ -156,7 +156,7 @@ class _Packets:
             return
         if packet.dts is not None:
             if self.last_dts is not None and (back := (self.last_dts - packet.dts) * self.time_base) > 1:
-                raise VideoError("bad_times", f"its clock jumps back by {float(back):.0f} s")
+                raise VideoError("bad_times", f"its timestamps jump back by {float(back):.0f} s")
             self.last_dts = packet.dts
         self.last_duration = packet.duration or self.last_duration
         self.pts.append(packet.pts)

@@ -59,7 +59,8 @@ class ConfinedChild:
         return SILENCE_SECONDS
 
     def send_bytes(self, content: bytes) -> None:
-        """Send a message. If the child has ended or hangs, the next ``receive_bytes`` raises the reason."""
+        """Send a message. If the child has ended or hangs, the next ``receive_bytes`` raises an error that says
+        why."""
         with contextlib.suppress(ConnectionError, TimeoutError):
             self.connection.settimeout(self.silence_seconds)
             self.connection.sendall(HEADER.pack(len(content)) + content)

@@ -86,7 +86,8 @@ def spread_frames(num_frames: int, window: int) -> np.ndarray:
 
 
 def num_windows(num_frames: int, window: int, stride: int) -> int:
-    """Return the number of windows, one every ``stride`` frames, up to the one that reaches the last frame.
+    """Return the number of windows, one every ``stride`` frames, until one reaches the end or the next starts
+    after it.
 
     40 frames, window 16, stride 16  ->  3;  stride 8  ->  4;  stride 20  ->  2;  36 frames, stride 20  ->  2
     """

@@ -60,7 +60,7 @@ class _Decoded:
 
 
 def jpeg_at(path: Path, seconds: float, heartbeat: Heartbeat = lambda: None) -> tuple[float, bytes]:
-    """Return the frame that a video shows at a second, as (its own second, JPEG).
+    """Return the frame that a video shows at a second, as (its time in seconds, JPEG).
 
     Args:
         path: The video, or an image, whose only frame is at 0 s.
@@ -78,7 +78,7 @@ def jpeg_at(path: Path, seconds: float, heartbeat: Heartbeat = lambda: None) -> 
 
 
 def pixels_at(path: Path, seconds: float, heartbeat: Heartbeat = lambda: None) -> tuple[float, np.ndarray]:
-    """Return the frame that ``jpeg_at`` returns as (its own second, uint8 [H, W, 3] RGB)."""
+    """Return the frame that ``jpeg_at`` returns as (its time in seconds, uint8 [H, W, 3] RGB)."""
     found = _image_file(path) if is_image(path) else _frame_at(path, seconds, heartbeat)
     return found.seconds, np.ascontiguousarray(found.image, np.uint8)
 

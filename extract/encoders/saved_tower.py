@@ -154,7 +154,7 @@ class SavedTower:
 
 
 def load_tuned(run: Path) -> tuple[SavedTower, Network, Weights]:
-    """Return the network that a run has tuned, to be run, and the name and the checksum of the run's model.
+    """Return a run's tuned network: its description, the network ready to run, and its weights' name and checksum.
 
     Args:
         run: The run's folder, for which ``run_of`` returns a folder.

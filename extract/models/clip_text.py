@@ -110,7 +110,7 @@ class _TextModel(nn.Module):
 
 
 class ClipText(nn.Module):
-    """The text half of a published CLIP.
+    """The text encoder of a published CLIP.
 
     ``forward``: token ids [B, N] -> ``text_embeds`` [B, P], not L2-normalised, read at each text's end token. Tokens
     after it have no effect, since attention is causal.

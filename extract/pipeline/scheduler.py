@@ -135,7 +135,7 @@ class VideoScheduler:
 
     @property
     def num_computed(self) -> int:
-        """Number of videos that are computed and not on disk yet."""
+        """Number of videos that are computed but not yet on disk."""
         return sum(map(len, self._computed.values()))
 
     def next(

@@ -168,7 +168,7 @@ def _allow_folders(args: argparse.Namespace) -> None:
 
         if args.dataset is None:
             raise SettingError(
-                "allow_folder", folders[0], "expected --dataset also, because a folder is trusted for one data set"
+                "allow_folder", folders[0], "pass --dataset too: a folder is trusted for one data set only"
             )
         for folder in folders:
             allow_folder(DatasetFolder(args.root, args.dataset), folder)

@@ -26,7 +26,7 @@ MAX_TRIED = 20
 
 @dataclass
 class FileOptions:
-    """The options of a file."""
+    """Command-line options read from a file."""
 
     arguments: list[str] = field(default_factory=list)
     """The same options as arguments, to be put before the command line's."""

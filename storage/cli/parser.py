@@ -185,7 +185,7 @@ class Parser(argparse.ArgumentParser):
         return " ".join([self.prog, *parts, "[OPTIONS]"])
 
     def format_help(self) -> str:
-        """Return the help; rare options are included only if all were requested."""
+        """Return the help; rare options are included only for ``--help-all``."""
         self.usage = self._short_usage().replace("%", "%%")
         if self._shows_all or not self._rare:
             return super().format_help()
@@ -394,7 +394,7 @@ def default_root() -> Path:
 
 
 def next_call(command: str, root: Path, dataset: str, stores: str | None = None, *, protocol: str | None = None) -> str:
-    """Return a line with the next command for a data set, whose stores may be custom ones."""
+    """Return a line with the next command for a data set, with ``--stores`` if its stores are custom."""
     options = ["--dataset", dataset] if root == default_root() else ["--root", str(root), "--dataset", dataset]
     options += ["--stores", stores] if stores else []
     options += ["--protocol", protocol] if protocol else []

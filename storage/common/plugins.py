@@ -184,7 +184,7 @@ def trusted_modules(trust: Iterable[str]) -> tuple[str, ...]:
 
 
 def trust_modules(modules: Iterable[str]) -> None:
-    """Trust these modules in files, until this process ends.
+    """Trust these modules when files name them, until this process ends.
 
     Raises:
         SettingError: As for ``trusted_modules``.

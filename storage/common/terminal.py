@@ -78,7 +78,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows; a thread of the parent ma
 
 
 class Level(enum.IntEnum):
-    """The amount of messages on standard error."""
+    """The verbosity of messages on standard error."""
 
     QUIET = logging.WARNING
     """Warnings and errors."""

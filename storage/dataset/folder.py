@@ -94,7 +94,7 @@ class DatasetFolder:
 
     @property
     def text_in_frames(self) -> Path:
-        """Folder of the transcripts of text in frames, in the same form."""
+        """Folder of the transcripts of text in frames, in the format of ``transcripts``."""
         return self.path / "text_in_frames"
 
     @property

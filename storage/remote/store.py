@@ -282,7 +282,9 @@ class RemoteStore:
                     raise FileNotFoundError(errno.ENOENT, "compacted in the remote store", str(shard.path)) from None
                 raise
             if len(content) != size:
-                raise UserError(f"{self.url}/{name}: {len(content):,} of {size:,} bytes of its times; it has changed")
+                raise UserError(
+                    f"{self.url}/{name}: read {len(content):,} of {size:,} bytes of row times; the shard has changed"
+                )
             columns.append(np.frombuffer(content, shard.row_type(column)[0]))
         return columns[0], columns[1]
 

@@ -24,7 +24,7 @@ def stamp_of(name: str) -> int:
 
 
 def sort_shard_names(names: Iterable[str]) -> list[str]:
-    """Sort names of shards by their time, because a later shard counts more. Names without a valid time come first."""
+    """Sort shard names by time, since later shards replace earlier ones. Names without a valid time come first."""
     return sorted(names, key=lambda name: (stamp_of(name) > 0, name))
 
 

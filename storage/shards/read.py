@@ -112,7 +112,7 @@ def _read_block(path: Path, fd: int) -> tuple[int, int, dict[str, Any]]:
             "version, or use the version that wrote it"
         )
     if not BLOCK_BYTES <= first_byte <= MAX_BLOCK_BYTES:
-        raise ValueError("impossible size of its first block")
+        raise ValueError("its first block has an impossible size")
     if first_byte > BLOCK_BYTES:
         block = read_at(fd, first_byte, 0)
     if len(block) != first_byte or f"{crc32(block[first.end() :]):08x}".encode() != first[3]:
@@ -159,7 +159,7 @@ def _index_dtype(columns: tuple[tuple[str, str], ...]) -> np.dtype:
     if kinds.keys() != INDEX_TYPES.keys() or not all(
         re.fullmatch(INDEX_TYPES[name], kind) for name, kind in kinds.items()
     ):
-        raise ValueError("its index has other columns")
+        raise ValueError("its index has unexpected columns")
     return np.dtype(list(kinds.items()))
 
 

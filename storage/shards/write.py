@@ -102,7 +102,7 @@ def check_storable(video: VideoFeatures, profile: Profile, dtype: DTypeLike = "f
     if not fits and not np.isfinite(peak):  # the only fault that float16 input can have
         raise ValueError(f"{video.video_id}: the features contain {peak}; expected finite values")
     if not fits:
-        raise ValueError(f"{video.video_id}: the features reach {peak}, which {np.dtype(dtype)} does not hold")
+        raise ValueError(f"{video.video_id}: the features reach {peak}, out of range for {np.dtype(dtype)}")
 
 
 def write_shard(

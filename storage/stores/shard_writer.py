@@ -19,8 +19,7 @@ from .store import StoreWriter, refuse_mixed
 
 
 class ShardWriter(StoreWriter):
-    """Writes a shard for the videos of each call into a folder; ``flush`` sends the shards to the remote store that the
-    folder is linked to.
+    """Writes one shard per call of ``write`` into a folder; ``flush`` uploads the shards to the linked remote store.
 
     Any number of processes and machines may write into one folder.
     """

@@ -27,4 +27,4 @@ def shape_difference(expected: Mapping[str, tuple[int, ...]], there: Mapping[str
 def check_finite(tensors: Mapping[str, Any]) -> None:
     """Raise ``ValueError`` if one of the tensors of PyTorch has a number that is complex, infinite or NaN."""
     if not all(not tensor.is_complex() and tensor.isfinite().all() for tensor in tensors.values()):
-        raise ValueError("it has values that are not numbers")
+        raise ValueError("it has complex, infinite or NaN values")

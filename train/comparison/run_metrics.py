@@ -73,7 +73,7 @@ def _table_of(metrics: Metrics) -> _Table:
     written = metrics["table"]
     texts = [metrics["task"], written["caption_name"], written["item_name"], *written["metrics"], *written["main"]]
     if not all(map(is_text, texts)) or written["item_name"] not in ("captions", "clips", "videos"):
-        raise ValueError("its table has names that are not text, or counts no known items")
+        raise ValueError("its table has names that are not text, or its item_name is not captions, clips or videos")
     return _Table(
         written["metrics"], written["stages"], tuple(written["main"]), written["caption_name"], written["item_name"]
     )

@@ -80,7 +80,7 @@ def _hash(values: np.ndarray, key: np.uint64) -> np.ndarray:
 
 
 class StoredOrder:
-    """The order of earlier versions: an epoch's permutation is drawn, and held in memory. For runs that began so."""
+    """The order of earlier versions: each epoch's permutation is drawn and kept in memory. Used to resume old runs."""
 
     version = 1
 

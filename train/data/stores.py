@@ -25,7 +25,7 @@ class Stores:
 
 
 def check_frames_are_read(stores: Stores, model: ModelSettings) -> None:
-    """Check that a store of frames is read by a video tower or a custom encoder, and that these read nothing else.
+    """Check that frames are read only by a video tower or custom encoder, and that both read only frames.
 
     Raises:
         SettingError: One of them is missing, or frames are an input of one's own.

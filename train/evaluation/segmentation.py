@@ -193,7 +193,7 @@ def frame_scores(scorer: Scorer, video: LabelledVideo) -> np.ndarray:
 
     model, features = scorer.model.eval(), scorer.features
     if model.head is None:
-        raise ValueError(f"a model of the objective {scorer.config.objective.name} labels no rows")
+        raise ValueError(f"a model of the objective {scorer.config.objective.name} has no head for labels")
     clips, counts = windows(video.video_id, video.num_frames), np.zeros(video.num_frames)
     sums = np.zeros((video.num_frames, 0))
     for first in range(0, len(clips), CLIP_CHUNK):

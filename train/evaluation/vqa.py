@@ -195,7 +195,7 @@ def answer_scores(scorer: Scorer, pairs: Pairs, answers: Sequence[str], *, show_
 
     head = scorer.model.eval().head
     if not isinstance(head, AnswerHead):
-        raise ValueError(f"a model of the objective {scorer.config.objective.name} answers no questions")
+        raise ValueError(f"a model of the objective {scorer.config.objective.name} has no head for answers")
     texts = [scorer.weights.tag_query(answer) for answer in answers]
     shape = len(pairs.captions), len(answers)
     with_video, blind = np.zeros(shape, dtype=np.float32), np.zeros(shape, dtype=np.float32)

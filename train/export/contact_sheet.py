@@ -23,7 +23,7 @@ FORMATS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WEBP"}
 
 
 def contact_sheet(results: Sequence[Result], videos: SourceVideos, suffix: str) -> tuple[bytes, list[str]]:
-    """Return an image file with a frame of each moment, and why some have none.
+    """Return an image file with one frame for each moment, and the reasons for missing frames.
 
     Args:
         results: The moments.

@@ -17,7 +17,7 @@ SMALLEST_AREA = 0.8
 
 @dataclass(frozen=True)
 class ClipDraw:
-    """A random change of all frames of a clip. Numbers are from 0 to 1."""
+    """The random crop and flip of all frames of a clip (augmentation). Numbers are from 0 to 1."""
 
     area: float
     """Position of the square's area between the smallest area and the whole frame's, 0 to 1."""

@@ -34,7 +34,7 @@ def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv1d:
 
 
 class RowNorm(nn.BatchNorm1d):
-    """Batch normalisation over the rows of a batch, of all processes, without padding.
+    """Synchronised batch normalisation: over the batch's rows in all processes, without padding.
 
     ``codebook.TokenNorm`` has no learned scale and keeps the biased variance; this is torch's BatchNorm1d, as
     published.

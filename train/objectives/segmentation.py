@@ -73,5 +73,5 @@ class SegmentationObjective(Objective):
 
 def label_head(model: PairModel) -> nn.Module:
     """Return the head of a model that was made for this objective."""
-    assert model.head is not None, "the model labels no rows"
+    assert model.head is not None, "the model has no head for labels"
     return model.head

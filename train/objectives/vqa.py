@@ -73,5 +73,5 @@ def answer_head(model: PairModel) -> AnswerHead:
     """Return the head of a model that was made for this objective."""
     from ..models.gated import AnswerHead
 
-    assert isinstance(model.head, AnswerHead), "the model answers no questions"
+    assert isinstance(model.head, AnswerHead), "the model has no head for answers"
     return model.head

@@ -297,7 +297,7 @@ class NothingYet(Exception):
 
 
 def selected_dataset(request: Request, name: DatasetName = None) -> PageDataset:
-    """Return a data set of the page by its name; without one, the first."""
+    """Return the page's data set with this name, or its first data set if the name is None."""
     datasets: dict[str, PageDataset] = request.app.state.datasets
     sync: FolderSync | None = request.app.state.sync
     if sync is not None and sync.dataset_name not in datasets and name in (None, sync.dataset_name):

@@ -122,7 +122,7 @@ class Connection(H11Protocol):
     made_at: float = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Start the timer, and make room."""
+        """Start the request timer, and close another connection if there are too many."""
         super().connection_made(transport)
         self.made_at = self.loop.time()
         self._start_timer()

@@ -75,7 +75,7 @@ def departures_of(recipes: Iterable[str]) -> tuple[Departure, ...]:
 
 
 def in_order(departures: Iterable[Departure]) -> tuple[Departure, ...]:
-    """Return departures by kind: changes, choices, missing parts."""
+    """Return departures sorted by kind: changes, choices, missing parts."""
     kinds = list(KINDS)
     return tuple(sorted(departures, key=lambda departure: kinds.index(departure.kind)))
 

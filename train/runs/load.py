@@ -148,7 +148,7 @@ def check_model(path: Path, config: TrainConfig, plan: ModelPlan) -> None:
     with refuse_damaged(path):
         for name in ("num_video_layers", "num_fusion_layers"):
             if (num_layers := getattr(config.model, name)) > len(shapes):
-                raise ValueError(f"the run's {name} is {num_layers:,}; the file has {len(shapes):,} tensors")
+                raise ValueError(f"the run's {name} is {num_layers:,}, but the file has only {len(shapes):,} tensors")
         with on_meta_device():
             model = make_model(config.model, plan)
         if wrong := shape_difference({name: tuple(value.shape) for name, value in model.state_dict().items()}, shapes):

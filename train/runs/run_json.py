@@ -388,7 +388,7 @@ def is_trained(folder: Path, config: TrainConfig, inputs: RunInputs) -> bool:
     if about["inputs"] == inputs and read_config(about) == config:
         return True
     what = "another version of your own module" if is_edited(about["inputs"], inputs) else "other settings or data"
-    raise UserError(f"{folder}: has a finished run with {what}; pass another --run-name NAME, or remove it")
+    raise UserError(f"{folder}: has a finished run with {what}; pass another --run-name NAME, or remove the folder")
 
 
 def features_note(stores: Sequence[StoreOrigin]) -> str | None:

@@ -65,7 +65,7 @@ def padded_width(dim: int) -> int:
 
 @dataclass(frozen=True)
 class VectorQuantizer:
-    """The centroids from which the list and the code of a vector follow (FAISS's coarse and product quantizers)."""
+    """The centroids that determine a vector's list and code (FAISS's coarse and product quantizers)."""
 
     list_centroids: np.ndarray
     """float32 [L, P]; vectors of D values are padded with zeros to P."""

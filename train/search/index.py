@@ -80,7 +80,7 @@ def plan_search_windows(duration_seconds: float, lengths: tuple[float, ...] = SE
 
 
 def clips_of(video_id: str, windows: np.ndarray) -> list[Clip]:
-    """Return the windows of a video as clips; the first is the whole (``plan_search_windows``)."""
+    """Return the windows of a video as clips; the first is the whole video (``plan_search_windows``)."""
     parts = [Clip(video_id, float(start), float(end)) for start, end in windows[1:].tolist()]
     return [Clip(video_id, None, None), *parts]
 

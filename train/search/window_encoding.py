@@ -158,7 +158,7 @@ def open_index(folder: IndexFolder) -> WindowIndex:
     todo = f"run vlalign-index --dataset {encoder.dataset.name}"
     if not index.num_windows:
         old = (
-            f", only files that another model or version made ({len(index.state.other):,})" if index.state.other else ""
+            f" ({len(index.state.other):,} index files are from another model or version)" if index.state.other else ""
         )
         raise UserError(f"{folder.path}: {len(missing):,} videos are not indexed yet{old}; {todo} first")
     say(f"note: {len(missing):,} videos are not in the index {folder.path} and were not searched; {todo}")

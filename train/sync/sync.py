@@ -312,7 +312,7 @@ def _choose_folders(settings: SyncSettings, record: SyncRecord) -> list[SyncedFo
         known.setdefault(path, SyncedFolder(path=path, mount=mount_of(os.path.realpath(path))))
     if not known and not settings.forget:
         before = f", such as {shlex.quote(followed[0])}, which it followed before" if followed else ""
-        raise UserError(f"{dataset.path}: follows no folder of videos; expected vlalign-sync FOLDER{before}")
+        raise UserError(f"{dataset.path}: follows no folder of videos; run vlalign-sync FOLDER{before}")
     return list(known.values())
 
 
