@@ -58,7 +58,7 @@ CLIP = Profile(
     dimension=512,
 )
 
-# The motion features of moment retrieval (QVHighlights and later work), of 2 seconds each:
+# The motion features of moment retrieval (QVHighlights and later work), one for every 2 seconds:
 # linjieli222/HERO_Video_Feature_Extractor, slowfast/extract_feature (extract.py:57-63,108,185; preprocessing.py:91-162;
 # its clip_len is 3/2 for HERO, and 2 for QVHighlights). It uses PySlowFast's weights of the same network;
 # pytorchvideo's weights are from another training. For recordings with less than 30 frames a second, it takes the 32
@@ -81,7 +81,7 @@ SLOWFAST = Profile(
     dimension=2304,
 )
 
-# TACo and SSML call them 2D features, of HowTo100M (Miech et al. 2019): antoine77340/video_feature_extractor,
+# The features of HowTo100M (Miech et al. 2019) that TACo and SSML call 2D: antoine77340/video_feature_extractor,
 # extract.py:34-36, preprocessing.py:18, model.py:16-38. It uses torchvision's V1 weights; V2 gives other features.
 RESNET152 = Profile(
     name="resnet152",
@@ -116,7 +116,7 @@ FRAME_MAPS = {
 *FRAME_MAPS[name])`` is [T, H, W, C].
 
 ``tsm_resnet50_map`` has no profile here, as its weights (TSM ResNet-50, trained on Multi-Moments in Time: CMCM, Table
-3) come with no library. It is imported: layer 4 of each second of a clip.
+3) come with no library. Its features are imported: layer 4, for each second of a clip.
 """
 
 LOGMEL = "logmel"
@@ -266,7 +266,7 @@ PROFILES = {
 
 
 def frames_of(profile: Profile, name: str) -> Profile:
-    """Return the profile of the frames that the network of a profile takes.
+    """Return the profile of the input frames of a profile's network.
 
     >>> frames_of(CLIP, "clip_vit_b32_frames").frame_shape
     (1, 224, 224, 3)
@@ -276,7 +276,7 @@ def frames_of(profile: Profile, name: str) -> Profile:
         name: Name of the new profile.
 
     Raises:
-        ValueError: Its frames have no common size.
+        ValueError: The frames have no common size.
     """
     return replace(
         profile,
@@ -298,8 +298,8 @@ FRAME_PROFILES = {
     if profile.side_px is not None
     for name in [f"{profile.name}_{FRAMES}"]
 }
-"""The frames that networks of ``PROFILES`` take: ``rows.reshape(-1, *profile.frame_shape)``, uint8. No network computes
-them; training tunes a network on them."""
+"""Profiles of input frames of the networks in ``PROFILES``: ``rows.reshape(-1, *profile.frame_shape)``, uint8. No
+network computes the frames; training tunes a network on them."""
 BUILT_IN: Mapping[str, Profile] = ChainMap(PROFILES, FRAME_PROFILES)
 """All profiles by name."""
 WITHOUT_NETWORK = (LOGMEL, SHOTS, *FRAME_PROFILES)
@@ -344,7 +344,7 @@ def split_features(text: str, known: Collection[str] = ()) -> list[str]:
         known: Names that are not aliases, such as those of existing stores.
 
     Raises:
-        SettingError: An ``hf:`` name has another form.
+        SettingError: An ``hf:`` name is malformed.
     """
     encoders = split_encoders(text, known)
     return list(dict.fromkeys(read_hub_name(name).store if is_hub_name(name) else name for name in encoders))

@@ -1,4 +1,4 @@
-"""The public names of ``vlalign.storage``, as ``__init__`` gives them at their first use."""
+"""The public names of ``vlalign.storage``, which ``__init__`` imports at their first use."""
 
 from .captions.files import read_captions as read_captions
 from .captions.idf import IdfEntry as IdfEntry

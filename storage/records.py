@@ -15,9 +15,9 @@ from .common.validation import DATASET_NAME, check_text, is_count, is_number
 EXACT, NVDEC = "exact", "nvdec"
 """Values of ``Profile.decoding``."""
 FRAMES_LAYER = "frames, RGB, before normalisation"
-"""``Profile.layer`` of frames that no network has seen: the input of networks that are trained on them."""
+"""``Profile.layer`` of plain frames: the input of networks that are trained on them."""
 SHOTS_LAYER = "shots: change and ratio of the frame that begins each"
-"""``Profile.layer`` of shots: each covers the time of one shot."""
+"""``Profile.layer`` of shots: each row covers the time of one shot."""
 SQUARE = ", to a square"
 """In ``Profile.resize``: both sides get the length of the short one, regardless of the image's shape."""
 UNKNOWN = "unknown"
@@ -38,7 +38,7 @@ UNKNOWN_VALUES: Mapping[str, Any] = {
     "precision": UNKNOWN,
     "decoding": EXACT,
 }
-"""The facts of ``Profile`` that may be unknown (``Profile.unknown``), and the value that the field has then."""
+"""{field of ``Profile`` that may be unknown (``Profile.unknown``): its value if it is unknown}"""
 
 
 @dataclass(frozen=True)
@@ -81,17 +81,17 @@ PROFILE_CHECKS = {
         ),
     ),
 }
-"""By field of a profile. All other fields are texts."""
+"""{field of a profile: its allowed values}. All other fields are texts."""
 OPTIONAL = ("decoding", "unknown")
 """Fields that a profile's JSON omits if they have their default."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """Everything that decides the values of a feature. Any change makes another profile, with another hash.
+    """Everything that determines the values of a feature. Any change makes another profile, with another hash.
 
-    A valid profile may still describe features that only other programs compute:
-    ``extract.profile_rules.check_extractable`` tells which ones this package can.
+    A valid profile may describe features that only other programs compute;
+    ``extract.encoders.profile_checks.check_extractable`` checks whether this package can compute them.
 
     Raises:
         ValueError: Fields are wrong; the message names all of them.
@@ -112,13 +112,13 @@ class Profile:
     weights: str
     """Name of the published weights that the profile is for. A store also records which weights were really used."""
     fps: float | None
-    """Frames per second; the sample rate for sound, whose samples are its frames. None if the frames of one window are
-    spread evenly over the whole video, or another program spread rows so. Rows per second if ``stride`` is unknown.
+    """Frames per second; for sound, the sample rate, as a frame is one sample. None if the frames of one window, or the
+    rows of another program, are spread evenly over the whole video. Rows per second if ``stride`` is unknown.
     """
     window: int
-    """Frames that one feature sees."""
+    """Number of frames that one feature is computed from."""
     stride: int
-    """Frames from the start of one window to the start of the next."""
+    """Number of frames from the start of one window to the start of the next."""
     short_side_px: int
     """Length that the short side of a frame is resized to; 0 if there are no frames."""
     crop_px: int | None
@@ -130,21 +130,21 @@ class Profile:
     mean: tuple[float, float, float]
     """Subtracted from each channel of a pixel: red, green, blue."""
     std: tuple[float, float, float]
-    """Divides each channel after that."""
+    """Divides each channel after ``mean`` is subtracted."""
     tail: str
     """Treatment of a last window that is not full."""
     layer: str
-    """Output of the network that a feature is."""
+    """Output of the network that is used as the feature."""
     dimension: int
     """Number of values of a feature."""
     precision: str = "fp32"
-    """Type that the network computes in: fp32, bf16 or fp16. The store has a type of its own."""
+    """Type that the network computes in: fp32, bf16 or fp16. Features may be stored in another type."""
     decoding: str = EXACT
-    """"exact": the frames that all decoders give. "nvdec": those of NVIDIA's video engine, which are nearly these; a
-    store says of each video which decoder it was. JSON leaves out "exact", so that older profiles keep their hash."""
+    """"exact": the frames that all decoders give. "nvdec": frames of NVIDIA's video engine, which are nearly the
+    same; a store records the decoder of each video. JSON omits "exact", so that older profiles keep their hash."""
     unknown: tuple[str, ...] = ()
-    """Names of the facts that nobody knows about features of another program, in the order of ``UNKNOWN_VALUES``; these
-    fields have the values there. JSON leaves out an empty one."""
+    """Names of the fields that are unknown for features of another program, in the order of ``UNKNOWN_VALUES``,
+    which has the values of these fields. JSON omits an empty tuple."""
 
     def __post_init__(self) -> None:
         faults = self.faults(vars(self))
@@ -167,7 +167,7 @@ class Profile:
         """Return the problems of a profile's fields, one sentence for each.
 
         Args:
-            values: Values by field, as in a ``Profile`` or as JSON has them.
+            values: Values by field, from a ``Profile`` or from its JSON.
         """
         names = [field.name for field in fields(cls)]
         faults = [f"field {name!r} is unknown; expected {', '.join(names)}" for name in values if name not in names]
@@ -204,9 +204,9 @@ class Profile:
 
     @property
     def frame_shape(self) -> tuple[int, int, int, int]:
-        """(frames, height, width, 3) of the bytes that a window has, RGB.
+        """Shape of a window's RGB bytes: (frames, height, width, 3).
 
-        Raises ``ValueError`` if its frames have no common size.
+        Raises ``ValueError`` if the frames have no common size.
         """
         if self.side_px is None:
             raise ValueError(f"profile {self.name!r}: its frames have no common size; expected a crop_px")
@@ -219,7 +219,7 @@ class Profile:
 
     @property
     def row_bytes(self) -> int:
-        """The size of a row's features, as extraction stores them."""
+        """Number of bytes of a row, as extraction stores it."""
         return self.dimension * np.dtype(self.row_type).itemsize
 
     @cached_property
@@ -230,7 +230,7 @@ class Profile:
     def to_json(self) -> str:
         """Return all fields as a JSON object with sorted keys, without the ``OPTIONAL`` ones at their default."""
         values = asdict(self)
-        # Stores that were made before the fields were there keep their profile's hash.
+        # Stores from before these fields existed keep their profile's hash.
         if self.decoding == EXACT:
             del values["decoding"]
         if not self.unknown:
@@ -238,7 +238,7 @@ class Profile:
         return json.dumps(values, sort_keys=True)
 
     def facts(self) -> dict[str, Any]:
-        """Return the fields for people: ``"unknown"`` for each fact that nobody knows."""
+        """Return the fields for display, with ``"unknown"`` for unknown fields."""
         values = asdict(self) | dict.fromkeys(self.unknown, UNKNOWN)
         del values["unknown"]
         return values
@@ -290,7 +290,7 @@ class VideoRecord:
     """A line of ``videos.jsonl``.
 
     Raises:
-        ValueError: The id or the path is empty or cannot be used, or an address is of no known kind.
+        ValueError: The id or the path is empty or cannot be used, or an address has an unknown scheme.
 
     Example:
         >>> from vlalign.storage import VideoRecord
@@ -301,7 +301,7 @@ class VideoRecord:
     """
 
     video_id: str
-    """Id of the video: features, captions and results name it so."""
+    """Id of the video in features, captions and results."""
     path: str
     """Absolute, or relative to the folder of the data set; or an address such as ``s3://...``."""
     scene: dict[str, Any] | None = None
@@ -345,7 +345,7 @@ class Caption:
     The columns of the caption table are made from these fields (``storage/captions/files.py``).
 
     Raises:
-        ValueError: An id or the caption is empty, or only one of the two times is given, or they are no clip.
+        ValueError: An id or the caption is empty, only one of the two times is given, or the times are not valid.
 
     Example:
         >>> from vlalign.storage import Caption
@@ -361,7 +361,7 @@ class Caption:
     caption: str
     """The sentence."""
     split: str
-    """One of ``SPLITS``; ``vlalign-preprocess`` leaves out a caption of another one, and says so."""
+    """One of ``SPLITS``; ``vlalign-preprocess`` omits captions of other splits, and reports them."""
     start_seconds: float | None = None
     """Start of the clip in the video; None for the whole video."""
     end_seconds: float | None = None
@@ -375,9 +375,9 @@ class Caption:
     task: str | None = None
     """The video's subject, if its authors state it: a CrossTask or COIN task, a YouCook2 recipe."""
     step: int | None = None
-    """Step of the task that the clip shows, from 1 (CrossTask), or label of the data set (COIN).
+    """The task's step that the clip shows: its number, from 1 (CrossTask), or its label in the data set (COIN).
 
-    The caption is its text.
+    The caption is the text of the step.
     """
     answer: str | None = None
     """The answer, if the caption is a question about the video."""
@@ -386,11 +386,11 @@ class Caption:
     recording: str | None = field(default=None, metadata=ADDED_LATER)
     """Id of the recording of a spoken caption, in the data set's ``logmel`` store. The caption is its transcript."""
     query: str | None = field(default=None, metadata=ADDED_LATER)
-    """Id of the query that the caption is, where a query has several moments: a caption each (QVHighlights)."""
+    """Id of the query, in data sets with several moments for a query: each moment has a caption (QVHighlights)."""
     saliency: list[int] = field(default_factory=list, metadata=ADDED_LATER)
-    """How well each 2 s of the clip fit, 0 to 4, by three annotators, one after the other (QVHighlights)."""
+    """Three annotators' ratings of each 2 s of the clip, in order of time: how well it fits, 0 to 4 (QVHighlights)."""
     extra: Mapping[str, float] = field(default_factory=dict)
-    """{column: number} in columns of the user's own, without those that are blank. Objectives get them as inputs."""
+    """{column: number} for the user's own columns, without blank numbers. Objectives get the numbers as inputs."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.video_id, str) or not self.video_id.strip():
@@ -416,7 +416,7 @@ class Caption:
 
     @property
     def clip_id(self) -> str:
-        """Id of the clip; all captions of a clip have the same."""
+        """Id of the clip, the same for all captions of the clip."""
         if self.start_seconds is None:
             return self.video_id
         return f"{self.video_id}#{self.start_seconds}-{self.end_seconds}"
@@ -445,7 +445,7 @@ class StoredVideo:
     decoder: str = ""
     """Name and version of the decoder; empty if unknown."""
     partial: str = ""
-    """The parts of the video that are missing in its rows or were damaged, with figures; empty if none."""
+    """The parts of the video that are missing in its rows or were damaged, with amounts; empty if none."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -472,7 +472,7 @@ class VideoFeatures:
     end_seconds: np.ndarray
     """[T]"""
     valid_frames: np.ndarray
-    """[T]: number of real frames (samples, for sound) in each window. The profile's tail rule made up the rest."""
+    """[T]: number of real frames (samples, for sound) in each window. The profile's tail rule added the rest."""
     duration_seconds: float
     """Time at which the frames, or the sound, end."""
     source: str = ""
@@ -480,7 +480,7 @@ class VideoFeatures:
     decoder: str = ""
     """Name and version of the decoder; empty if unknown."""
     partial: str = ""
-    """The parts of the video that are missing in these rows or were damaged, with figures; empty if none."""
+    """The parts of the video that are missing in these rows or were damaged, with amounts; empty if none."""
 
     def __post_init__(self) -> None:
         num_rows = len(self.features)
@@ -522,7 +522,7 @@ class Failure:
     path: str
     """Path or address of its file."""
     kind: str
-    """Kind of the failure, such as "unreadable"; ``accept_failures`` names these."""
+    """Kind of the failure, such as "unreadable": a value of ``accept_failures``."""
     message: str
     """The reason, one line."""
     source: str = ""

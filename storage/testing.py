@@ -1,4 +1,4 @@
-"""Tests that every store passes, for stores of one's own: plain classes for pytest, as in ``zarr.testing``.
+"""Tests that every store must pass, for custom stores: plain classes for pytest, as in ``zarr.testing``.
 
     from vlalign.storage.testing import StoreTests, StoreWriterTests, example_provenance
 
@@ -57,14 +57,14 @@ ODD_ID = "ümläut 日本/../v.1 #?*"
 
 
 def example_provenance(**others: Any) -> Provenance:
-    """Return the provenance of the videos of these tests, with other values of some fields."""
+    """Return the provenance of the videos of these tests, with the fields in ``others`` replaced."""
     return Provenance(**{"profile": PROFILE, "weights": WEIGHTS, "made_with": {"vlalign": "1.0.0"}} | others)
 
 
 def example_video(
     video_id: str, num_rows: int, *, base: float = 0.0, rate: float = 1.5, **others: Any
 ) -> VideoFeatures:
-    """Return a video at a constant rate. Each row has its number, plus ``base``, in every column."""
+    """Return a video at a constant rate. Every column of a row is ``base`` plus the row's number."""
     rows = np.arange(num_rows)
     values = {
         "video_id": video_id,
@@ -97,7 +97,7 @@ def example_videos() -> list[VideoFeatures]:
 
 
 class StoreTests:
-    """Tests of the promises of every ``Store``. A subclass has ``make_store``."""
+    """Tests of the promises of every ``Store``. A subclass defines ``make_store``."""
 
     def make_store(self, folder: Path, videos: Sequence[VideoFeatures]) -> Store:
         """Return a store of ``example_provenance`` that has these videos, written in this order.
@@ -119,7 +119,7 @@ class StoreTests:
         assert all(not isinstance(values, str) for values in store.made_with.values()), "a collection of texts each"
 
     def test_the_commands_accept_what_it_returns(self, store: Store) -> None:
-        """Commands check it at each call (``CheckedStore``), and end with the same message as here."""
+        """Commands check each returned value (``CheckedStore``); a wrong one ends them with the message shown here."""
         checked = CheckedStore(store)
         ids = checked.video_ids()
         for video_id in ids:
@@ -269,7 +269,7 @@ class StoreTests:
 
 
 class StoreWriterTests:
-    """Tests of the promises of every ``StoreWriter``. A subclass has ``make_writer`` and ``reopen``."""
+    """Tests of the promises of every ``StoreWriter``. A subclass defines ``make_writer`` and ``reopen``."""
 
     def make_writer(self, folder: Path) -> StoreWriter:
         """Return a writer of an empty store of ``example_provenance``.
@@ -327,7 +327,7 @@ class StoreWriterTests:
     ) -> None:
         features = np.full((3, DIMENSION), 0.1, np.float32)
         writer.write([example_video("a", 3, features=features)], example_provenance(), dtype=dtype)
-        features[:] = -1  # what is done to them afterwards changes nothing
+        features[:] = -1  # later changes of the array have no effect
         stored = self._stored(tmp_path, writer).get("a", dtype=None).features
         assert stored.dtype == dtype and (stored == expected).all()
 

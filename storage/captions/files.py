@@ -60,10 +60,10 @@ INPUT_FIELDS = tuple(
 """Fields from the annotations, not from tagging, without ``MOMENT_FIELDS``."""
 ABOUT_NAME = "about.json"
 OTHER_LANGUAGES = "other_languages"
-"""Field of ``about.json``: share of captions in each language that the tagger does not speak; missing if hardly any."""
+"""Field of ``about.json``: {language that the tagger does not support: share of captions}; missing if negligible."""
 
 EXTRA_COLUMNS = "extra_columns"
-"""Field of ``about.json`` and of the note in each part: names of the columns of the user's own; missing if none."""
+"""Field of ``about.json`` and of the metadata of each part: names of the columns of the user's own; missing if none."""
 
 
 def _are_steps(value: Any) -> bool:
@@ -96,16 +96,16 @@ ABOUT_RULES = {
 }
 """{field of ``about.json``: (check of a value, description of valid values)}"""
 CACHE_NAME = f"captions{SUFFIX}"
-"""The content of all parts, to be mapped."""
+"""File with the content of all parts, for memory mapping."""
 CACHE_FORMAT = 2
 MAX_CAPTIONS = 1 << 31
-"""Their numbers are stored in four bytes."""
+"""Numbers of captions are stored in four bytes."""
 ENCODED_AT_ONCE = 1 << 16
-"""Captions that are encoded at a time."""
+"""Number of captions that are encoded at a time."""
 
 
 def write_table(path: Path, table: pa.Table) -> None:
-    """Write a file of Parquet, whole or not at all."""
+    """Write a Parquet file, whole or not at all."""
     with atomic_write(path) as partial:
         pq.write_table(table, partial)
 
@@ -244,10 +244,10 @@ def read_captions(folder: Path | str, parallel_map: OrderedMap | None = None) ->
 
     Args:
         folder: Folder of the table.
-        parallel_map: Encodes the parts if the file is to be written, in this process by default.
+        parallel_map: Encodes the parts if the file must be written (default: in this process).
 
     Returns:
-        A sequence of ``Caption``, which reads each from the mapped file when it is asked for.
+        A sequence of ``Caption``; each is read from the mapped file on demand.
 
     Raises:
         UserError: The table is missing, not complete or damaged.

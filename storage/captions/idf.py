@@ -1,8 +1,8 @@
 """The IDF table and its counts, in Parquet.
 
-The table has a row for each word and part of speech. Its first two numbers count captions with the word and this tag.
-Its last two count all captions with the word (TACo, Eq. 7), and are equal in all rows of a word. Tables of older
-versions have only the first two.
+The table has a row for each word and part of speech. The first two numbers of a row, a count and an IDF, are for
+captions with the word and this tag. The last two are for all captions with the word (TACo, Eq. 7), and are equal in all
+rows of a word. Tables of older versions have only the first two.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ ANY_TAG = ""
 """Part of speech in counts of all captions with a word, whatever its tags are."""
 COUNT_SCHEMA = pa.schema([("word", pa.string()), ("part_of_speech", pa.string()), ("document_count", pa.int64())])
 ENTRY_BYTES = 500
-"""Memory that an entry takes."""
+"""Bytes of memory that an entry takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class IdfEntry:
     word: str
     """The word, in lower case."""
     part_of_speech: str
-    """Its tag: NOUN or VERB, for one."""
+    """Tag of the word, such as NOUN or VERB."""
     document_count: int
     """Training captions that contain the word with this tag."""
     idf: float
@@ -57,7 +57,7 @@ class IdfEntry:
 
 
 def write_idf(path: Path | str, entries: list[IdfEntry]) -> None:
-    """Write the IDF table: without its last two columns if an entry, of an older table, has none.
+    """Write the IDF table, without the last two columns if an entry of an older table lacks them.
 
     Args:
         path: The file ``idf.parquet``, which is replaced.
@@ -110,7 +110,7 @@ def has_token_idf(path: Path) -> bool:
 
 
 def write_counts(folder: Path, number: int, counts: Mapping[tuple[str, str], int]) -> None:
-    """Write in how many training captions of a part each (word, tag) occurs; the tag may be ``ANY_TAG``."""
+    """Write how many training captions of a part contain each (word, tag); the tag may be ``ANY_TAG``."""
     rows = [
         {"word": word, "part_of_speech": tag, "document_count": count} for (word, tag), count in sorted(counts.items())
     ]

@@ -1,7 +1,7 @@
 """Guess the language of captions by script and stop words.
 
 The guess is good enough to choose stop words and stems, and to find captions in a language that the tagger does not
-know.
+support.
 
 The script decides if it is used almost only by one language (Japanese, Korean, Greek, ...). Among languages with the
 same script, the one with the most stop words of spaCy's lists wins. There are two limits. A caption without stop words
@@ -41,9 +41,9 @@ BY_STOP_WORDS = {"LATIN": LATIN, "CYRILLIC": ("ru", "uk", "mk")}
 LANGUAGES = frozenset([*OF_SCRIPT.values(), *(code for codes in BY_STOP_WORDS.values() for code in codes)])
 """Languages that can be distinguished."""
 WITH_LISTS = LANGUAGES - {"ka"}
-"""Languages of which spaCy has stop words."""
+"""Languages for which spaCy has stop words."""
 SAMPLE_SIZE = 100
-"""Captions of a part of the table that are looked at. That takes 2 ms, and tagging the part 20 s."""
+"""Number of captions that are examined in each part of the table. That takes 2 ms; tagging the part takes 20 s."""
 MAX_CHARACTERS = 500
 """Number of characters of a text that are examined."""
 
@@ -80,7 +80,7 @@ def stop_words(language: str) -> frozenset[str]:
 
 @lru_cache(maxsize=1)
 def _languages_of() -> dict[str, tuple[str, ...]]:
-    """Return {word: languages in which it is a stop word}, of the scripts that have several."""
+    """Return {word: languages in which it is a stop word}, for scripts with several languages."""
     found: dict[str, tuple[str, ...]] = {}
     for language in (code for codes in BY_STOP_WORDS.values() for code in codes):
         for word in stop_words(language):
@@ -104,7 +104,7 @@ def guess_language(text: str, expected: str, among: Collection[str] = LANGUAGES)
     Args:
         text: A sentence, or several.
         expected: The language to assume unless another one has twice as many stop words in the text.
-        among: Candidate languages with the same script.
+        among: Candidates among languages that share a script.
     """
     text = text[:MAX_CHARACTERS]
     scripts = Counter(script_of(letter) for letter in text if letter.isalpha())

@@ -22,7 +22,7 @@ from ..records import Caption
 pc: Any = pyarrow.compute  # its functions are created at import, where type checkers do not see them
 
 CODED_FIELDS = ("video_id", "split")
-"""Fields of which many captions have the same: each caption has a number instead."""
+"""Fields whose texts repeat: each caption has the number of its text instead."""
 TIME_FIELDS = ("start_seconds", "end_seconds")
 EXTRA = "extra"
 """Field with the numbers in the user's columns: one column each in Parquet, one tensor here if there are any."""
@@ -42,7 +42,7 @@ TENSOR_TYPES = {
 """The tensors of a caption table, in the order in which they are written."""
 REMEDY = "remove it; if that does not help, run vlalign-preprocess again"
 RECORDS_AT_ONCE = 4096
-"""Captions that iteration makes at a time."""
+"""Number of captions that iteration reads at a time."""
 _DECODER = json.JSONDecoder(strict=False)  # rows contain unescaped control characters
 
 
@@ -96,7 +96,7 @@ class Texts(Sequence[str]):
 
 
 def by_appearance(codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Number codes again in the order in which they first appear.
+    """Renumber codes in the order in which they first appear.
 
     Args:
         codes: [N], integers from 0 to ``count`` - 1; -1 for none.
@@ -202,7 +202,7 @@ class CaptionTable(Sequence[Caption]):
 
     @property
     def video_ids(self) -> Texts:
-        """The videos of ``whole``."""
+        """The distinct video ids of ``whole``."""
         return self._texts["video_id"]
 
     def texts(self) -> Iterator[str]:
@@ -236,7 +236,7 @@ class CaptionTable(Sequence[Caption]):
         return list(index_of), codes
 
     def videos(self) -> tuple[Texts, np.ndarray]:
-        """Return ``codes`` of the videos."""
+        """Return the video ids as ``codes`` does."""
         return self._coded("video_id")
 
     def _coded(self, column: str) -> tuple[Texts, np.ndarray]:
@@ -301,7 +301,7 @@ class EncodedCaptions:
     json_bytes: np.ndarray
     """The rows, concatenated."""
     extra: np.ndarray | None = None
-    """The numbers of columns of the user's own, a caption after the other; None if there are no such columns."""
+    """The numbers in the user's own columns, caption by caption; None if there are no such columns."""
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -326,7 +326,7 @@ def _code(column: pa.Array) -> tuple[list[str], np.ndarray]:
 
 
 class _TextCodes:
-    """Codes of all texts that were met so far."""
+    """Codes of all texts that were encoded so far."""
 
     def __init__(self) -> None:
         self._code_of: dict[str, dict[str, int]] = {name: {} for name in CODED_FIELDS}
@@ -398,13 +398,13 @@ def write_captions(
     """Write the tensors of a caption table.
 
     Args:
-        writer: Gets them.
+        writer: Writes the file.
         parts: The captions, in order.
         num_captions: Number of captions in all parts.
         num_extra: Number of columns of the user's own.
 
     Raises:
-        ValueError: There are more or fewer captions.
+        ValueError: There are more or fewer captions than ``num_captions``.
     """
     codes, done, size = _TextCodes(), 0, 0
     writer.reserve("row_starts", "I64", num_captions + 1)

@@ -1,7 +1,7 @@
 """Transcripts of a data set's videos: speech or text in frames, with times.
 
-``transcripts/`` (speech) and ``text_in_frames/`` contain logs, to which one process at a time appends. A million videos
-need a few files:
+``transcripts/`` (speech) and ``text_in_frames/`` contain logs that one process at a time appends to. A million videos
+need only a few files:
 
 - ``part-00000.jsonl``, ...: a transcript on each line, in the form of Whisper's JSON with more fields.
 - ``index.jsonl``: the place of each video's transcript. A line is written after the transcript is on disk: unfinished
@@ -31,7 +31,7 @@ MAX_PART = 999_999_999
 MAX_PART_BYTES = 1 << 30
 """A part that is larger is not appended to."""
 MAX_TRANSCRIPT_BYTES = 64 << 20
-"""The longest video, spoken without a pause, has 15 MB."""
+"""The transcript of the longest video, with speech throughout, has 15 MB."""
 MAX_MODEL_BYTES = 1 << 20
 KEY = re.compile(r"[0-9a-f]{16}")
 REMEDY = "remove that line and run vlalign-transcribe again"
@@ -74,7 +74,7 @@ class Transcript:
     languages: Mapping[str, float] = field(default_factory=dict)
     """{language, such as "en": seconds of speech}, most seconds first; empty for text in frames."""
     language_probability: float | None = None
-    """Mean probability of these languages according to the model; None if the model knows only one."""
+    """Mean probability that the model gives to ``languages``; None without speech, or if it supports only one."""
     left_out: Mapping[str, float] = field(default_factory=dict)
     """{reason why speech was dropped: seconds}"""
     partial: str = ""
@@ -110,7 +110,7 @@ class Transcript:
         """Parse the result of ``to_json``.
 
         Raises:
-            ValueError, TypeError, KeyError: The values are of another kind.
+            ValueError, TypeError, KeyError: A value is missing or not valid.
         """
         segments = [
             TranscriptSegment(
@@ -204,7 +204,7 @@ class TranscriptStore:
                 self.places[place.video_id] = place
 
     def _refuse_shared_bytes(self) -> None:
-        """Raise ``UserError`` if transcripts share bytes of a part: reading all would take many times its size."""
+        """Raise ``UserError`` if transcripts share bytes of a part: together they could be far larger than the part."""
         ends: dict[int, int] = {}
         for place in sorted(self.places.values(), key=lambda place: (place.part, place.offset)):
             if place.offset < ends.get(place.part, 0):
@@ -254,11 +254,11 @@ class TranscriptStore:
             write_json(self.model_file(key), about)
 
     def add(self, transcript: Transcript) -> None:
-        """Append a transcript, which replaces an earlier one of its video. It is on disk afterwards.
+        """Append a transcript, replacing an earlier transcript of the video, and flush it to disk.
 
         Raises:
-            UserError: Its folder must not be written to.
-            OSError: It cannot be written.
+            UserError: The store's folder must not be changed.
+            OSError: The transcript cannot be written.
         """
         make_folder(self.folder)
         line = transcript.to_line()
@@ -283,7 +283,7 @@ class TranscriptStore:
         """Return the transcript of a video.
 
         Raises:
-            KeyError: It has none.
+            KeyError: The video has no transcript.
             UserError: The file is damaged or missing.
         """
         place = self.places[video_id]
@@ -297,15 +297,15 @@ class TranscriptStore:
             return transcript
 
     def __iter__(self) -> Iterator[Transcript]:
-        """Yield all transcripts, in the order of the ids of their videos."""
+        """Yield all transcripts, sorted by video id."""
         for video_id in sorted(self.places):
             yield self.read(video_id)
 
     def remove(self, video_ids: Collection[str]) -> None:
-        """Remove the transcripts of some videos, and all replaced lines.
+        """Remove the transcripts of some videos.
 
-        Each part with such lines is rewritten under another name, then the index is rewritten, then the old part is
-        removed.
+        Each part that contains one is rewritten under another name, without replaced transcripts; then the index is
+        rewritten; then the old parts are removed.
         """
         gone = {video_id for video_id in video_ids if video_id in self.places}
         if not gone:
@@ -361,7 +361,7 @@ class TranscriptStore:
 
 
 def _append(path: Path, line: bytes) -> int:
-    """Append a line to a file and flush it; return its place. A line that a killed process left unfinished is ended."""
+    """Append a line to a file, flush it and return its offset. End an unfinished line of a killed process first."""
     with open_to_write(path, "ab") as file, errors_naming(path):
         offset = os.fstat(file.fileno()).st_size
         if offset and not _ends_with_newline(path):

@@ -22,7 +22,7 @@ MAX_BYTES = 8 << 20
 SILENT = ("", "<eps>", "sil", "sp", "spn")
 """Labels of intervals without a word."""
 COLUMNS = {"start_seconds": "begin", "end_seconds": "end", "word": "label"}
-"""{column: the same in the files of the Montreal Forced Aligner}"""
+"""{column: its name in files of the Montreal Forced Aligner}"""
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class SpokenWord:
 
 
 def read_word_times(folder: Path, recording: str) -> list[SpokenWord]:
-    """Return the words of a recording in their order; none if it has no file.
+    """Return the words of a recording in order of time; empty if it has no file.
 
     Args:
-        folder: The data set's folder of these files.
+        folder: The data set's folder ``word_times``.
         recording: Id of the recording.
 
     Raises:
@@ -88,7 +88,7 @@ def _encoding(path: Path) -> str:
 
 
 TOKEN = re.compile(r'"((?:[^"]|"")*)"|(?<![\w.\[])(-?\d+(?:\.\d+)?(?:[eE]-?\d+)?)(?![\w.\]])')
-"""A text or a number of a TextGrid. Numbers in brackets, such as ``item [1]``, only count."""
+"""A text or a number of a TextGrid. Numbers in brackets, such as ``item [1]``, are only counters and do not match."""
 
 
 def _of_text_grid(text: str) -> Iterator[tuple[float, float, str]]:

@@ -29,7 +29,7 @@ COMMANDS = {
     "convert": ("vlalign.extract.cli.convert", "convert checkpoints of OpenAI's CLIP and CLIP4Clip to folders"),
     "doctor": ("vlalign.extract.cli.doctor", "check the installation and this machine"),
 }
-"""{command: (module with its ``main`` and ``make_parser``, description)}. ``vlalign-COMMAND`` is the same."""
+"""{command: (module with its ``main`` and ``make_parser``, description)}. ``vlalign-COMMAND`` runs the same command."""
 
 
 def make_parser(*, whole: bool = False) -> Parser:

@@ -36,7 +36,7 @@ SPIN_COUNT = "10000"
 """Rounds that a waiting OpenMP thread spins before it sleeps: a fraction of a millisecond.
 
 The default of libgomp, 300,000 rounds, is several milliseconds. If another program holds the core of the thread that is
-waited for, spinning uses up this program's own share of the machine. Short waits, such as between the layers of a
+waited for, spinning uses up this process's own share of the machine. Short waits, such as between the layers of a
 network on free cores, still pass without sleep. Measured in ``tests/benchmarks/busy.py``.
 """
 
@@ -83,11 +83,11 @@ atexit.register(_leave)  # the first function that is registered runs last
 def load_own_parts(load: Callable[[], T], parser: Parser) -> T:
     """Load custom parts that add options to a command; return the result of ``load``.
 
-    Loading belongs to the command: the same checks come before it, and errors and signals end it in the same way.
+    Loading is part of the command: the same checks come first, and errors and signals end it in the same way.
 
     Args:
         load: Loads the parts.
-        parser: The command's parser without them.
+        parser: The command's parser, without the added options.
 
     Raises:
         SystemExit: A part cannot be loaded, or a signal came.
@@ -106,7 +106,7 @@ def load_own_parts(load: Callable[[], T], parser: Parser) -> T:
 
 
 def _ended(code: int) -> int:
-    """Return the exit code of a command that has ended. After a signal, the process ends soon."""
+    """Return the exit code of a command that has ended. After a signal, make the process end soon."""
     if stopping():
         command_signals.ignore()
         sys.stdout.flush()
@@ -157,7 +157,7 @@ def _run(command: Command, args: argparse.Namespace, parser: Parser) -> int:
             return _ended(error_code)
         kept = next((kept for cause in _causes(error) if (kept := saved_work_message(cause))), "")
         warn(f"{prog}: stopped" + (f"; {kept}, and the same command resumes there" if kept else ""))
-        return _ended(stop_code)  # before the frames of the error go, whose threads are then waited for
+        return _ended(stop_code)  # before freeing the error's frames, which may wait for threads
 
 
 def _allow_folders(args: argparse.Namespace) -> None:
@@ -188,7 +188,7 @@ def _nobody_reads() -> bool:
 
 
 def _system_message(error: OSError) -> str:
-    """Return the system's message. A full disk without a path does not hold files of a data set."""
+    """Return the system's message; for a full disk, if no file is named, with the places that may be full."""
     if error.errno not in NO_ROOM or error.filename is not None:
         return str(error)
     return f"{error.strerror}: standard output, a log file or {tempfile.gettempdir()}; free some space"

@@ -29,7 +29,7 @@ class FileOptions:
     """Command-line options read from a file."""
 
     arguments: list[str] = field(default_factory=list)
-    """The same options as arguments, to be put before the command line's."""
+    """The options as arguments, to be put before the command line's own."""
     places: dict[str, str] = field(default_factory=dict)
     """{``dest`` of an option: its file and line}, for messages."""
 

@@ -19,7 +19,7 @@ from ..common.settings import Settings, info_of, names_of_options, types_of
 from .option_files import as_option_file, read_option_file
 
 SHELLS = ("bash", "zsh", "tcsh")
-"""Shells that completion is known for."""
+"""Shells that completion supports."""
 DEVICE_HELP = "cpu, cuda, cuda:N or mps; auto: the first GPU, or the CPU (default: auto)"
 """Help text of ``--device`` for commands that use one device."""
 NOT_SETTINGS = ("help", "help_all", "version", "config", "print_config", "print_completion")
@@ -31,12 +31,12 @@ ONLY_TYPED = (
     *("delete", "rename", "yes", "prune", "forget"),
     *("export", "clips"),  # files
 )
-"""Options of all commands that import, permit, connect, delete, or write anywhere: no file may choose for the user."""
+"""Options, of any command, that import, permit, connect, delete, or write anywhere. An option file cannot set them."""
 
 
 @dataclass(frozen=True)
 class OwnPart:
-    """The kind of part of the user's own that an option may name."""
+    """The kind of custom part that an option may name."""
 
     group: str
     """The part's group of plugins."""
@@ -65,8 +65,8 @@ class Parser(argparse.ArgumentParser):
         self.places: dict[str, str] = {}
         """{``dest`` of an option that an option file gave: its file and line}."""
         self.own_parts: Mapping[str, OwnPart] = {}
-        """{``dest`` of an option: the kind of custom part that it may name}; needs ``--trust``. A part named by a file
-        is refused unless its module is trusted. Each command may therefore import the values of these options.
+        """{``dest`` of an option: the kind of custom part that it may name}; needs the option ``--trust``. A part named
+        by a file is refused unless its module is trusted, so a command may import the values of these options.
         """
 
     def hide_from_short_help(self, actions: Iterable[argparse.Action]) -> None:
@@ -144,7 +144,7 @@ class Parser(argparse.ArgumentParser):
         return text
 
     def _parse(self, arguments: Sequence[str], namespace: Any) -> tuple[Any, list[str]]:
-        """Return the options and the unknown arguments; a mistake in an option of a file names file and line."""
+        """Return the options and the unknown arguments; an error in an option from a file names file and line."""
         parse = self.parse_known_intermixed_args if self.intermixed else self.parse_known_args
         self.exit_on_error = False
         try:
@@ -155,7 +155,7 @@ class Parser(argparse.ArgumentParser):
             self.error(f"{place}: {error}" if place else str(error))
 
     def message(self, error: UserError) -> str:
-        """Return the message of an error: a setting has the name of its option, and its place if a file gave it."""
+        """Return an error's message; for a setting, with its option's name, and the file and line if a file set it."""
         if not isinstance(error, SettingError):
             return str(error)
         place = self.places.get(error.setting)
@@ -359,7 +359,7 @@ class _Suggestions(list[str]):
 
 
 def given_settings(args: argparse.Namespace, settings: type[Settings]) -> dict[str, Any]:
-    """Return the values of the options of a dataclass of settings: {name: value}."""
+    """Return {name: value} for the options of a settings dataclass."""
     return {name: getattr(args, name) for name in names_of_options(settings)}
 
 

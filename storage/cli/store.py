@@ -38,7 +38,7 @@ def _dataset(args: argparse.Namespace) -> DatasetFolder | None:
 
 
 def _folder(args: argparse.Namespace, name: str) -> Path:
-    """Return the folder of one store: ``name`` is its features with --dataset, or else its folder."""
+    """Return the folder of one store: ``name`` is the name of its features with --dataset, otherwise its folder."""
     dataset = _dataset(args)
     if dataset is None:
         guard_around(Path(name))
@@ -184,7 +184,7 @@ def _import(args: argparse.Namespace) -> int:
 
 
 def _declared(args: argparse.Namespace) -> DeclaredFeatures:
-    """Return the user's statements about the features of an import."""
+    """Return the features of an import, as the options declare them."""
     if (args.profile is None) == (args.name is None):
         raise UserError(
             "expected --profile if you know how the features were made, or else --name; pass one of the two"
@@ -217,7 +217,7 @@ class _Action:
     help: str
     example: str
     arguments: dict[str, dict[str, Any]]
-    """Settings of ``add_argument``, by name or flag."""
+    """{name or flag: keyword arguments of ``add_argument``}"""
 
 
 _NAMED = "folder of a store; with --dataset the name of its features (none: all)"
@@ -233,8 +233,7 @@ _IMPORT = {
     "source": {"type": Path, "metavar": "SOURCE", "help": "a folder with a file for each video, or one file with all"},
     "--profile": {
         "help": "declared profile of the features: a name as for vlalign-extract --features, a name of public features "
-        f"({', '.join(PUBLISHED)}), or a JSON file with the known fields of those that vlalign-store info --json "
-        "shows",
+        f"({', '.join(PUBLISHED)}), or a JSON file with the known fields, named as in vlalign-store info --json",
     },
     "--name": {
         "help": "name for features without a known profile; facts that you do not state are recorded as unknown"

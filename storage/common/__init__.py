@@ -1,1 +1,1 @@
-"""Code that all parts of vlalign share: errors, messages, progress, signals, processes, command lines."""
+"""Code that all parts of vlalign share: errors, messages, progress, signals, processes, files, plugins."""

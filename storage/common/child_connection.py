@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from .system import IS_LINUX
 
 PARENT_ENV_VAR = "VLALIGN_PARENT"
-"""Environment variable with the descriptor, or port and secret, of a child."""
+"""Environment variable that gives a child the descriptor, or the port and the secret, of its connection."""
 LOOPBACK = "127.0.0.1"
 POLL_SECONDS = 0.2
 SECRET_SECONDS = 5.0
@@ -35,7 +35,7 @@ class ConnectionServer:
         return {PARENT_ENV_VAR: f"{self._server.getsockname()[1]} {self._secret}"}
 
     def wait_for(self, child: subprocess.Popen[bytes]) -> socket.socket:
-        """Return the next connection of a child. If it ends before, the other end of the connection is closed."""
+        """Return the next connection from a child; if the child ends first, one that is closed at the other end."""
         while child.poll() is None:
             try:
                 found, _ = self._server.accept()
@@ -89,7 +89,7 @@ def connect(*, last: bool = True) -> socket.socket:
     """Connect this process to the ``ConnectionServer`` of the process that started it.
 
     Args:
-        last: Delete the secret: children of this process do not get it.
+        last: Delete the secret afterwards, so that children of this process do not get it.
     """
     port, secret = os.environ[PARENT_ENV_VAR].split()
     if last:

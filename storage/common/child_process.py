@@ -28,8 +28,7 @@ from .terminal import logger, say, warn
 STOP_SECONDS = 60.0
 """Time that a process has to write its finished work after a request to end."""
 ORPHAN_SECONDS = 10.0
-"""Time after which a process that writes no files ends when its command was killed: other processes may still need it.
-"""
+"""Time for which a process that writes no files outlives a killed command: other processes may still need it."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ class Child:
             self.connection.send(message)
 
     def receive(self) -> Any:
-        """Return the next message, or None for one that was only printed.
+        """Return the next message, or None for a log message, which is printed.
 
         Raises:
             UserError: The process has ended early, or reports why it ends.
@@ -160,8 +159,8 @@ def run_child(work: Callable[[Connection, Any], None], *, writes: bool = True) -
     """Run the work of a ``Child`` in its process, and end the process.
 
     Args:
-        work: Does the work, with the connection to the command and the first message from it. It runs in the main
-            thread and is stopped like a command.
+        work: Called with the connection to the command and the command's first message. It runs in the main thread
+            and is stopped like a command.
         writes: Whether the process writes files. A process that writes none is killed when the others no longer need
             it.
     """
@@ -199,7 +198,7 @@ def _picklable(error: UserError | OSError) -> Exception:
 
 
 def _end_with_the_command(is_writer: bool) -> None:
-    """End this process once the command is gone, even if it was killed: in order, if it writes files."""
+    """End this process once the command has ended or was killed. A process that writes files may finish them first."""
     sys.stdin.buffer.read()
     if is_writer:
         signal_self(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Choice of the device that a model runs on, its memory, and models that are on none."""
+"""Choice of the device that a model runs on, memory use, and models without data (on the meta device)."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,10 +11,10 @@ from .errors import SettingError
 from .system import peak_memory_bytes
 
 AUTO = "auto"
-"""The device of commands and calls that name none."""
+"""The default device of commands and calls."""
 
 TF32 = {"none": (False, False), "convolutions": (True, False), "all": (True, True)}
-"""{where: (in convolutions, in products of matrices)}; "convolutions" is PyTorch's own choice."""
+"""{where TF32 is used: (in convolutions, in matrix products)}; "convolutions" is PyTorch's default."""
 
 
 def parse_devices(names: str, *, apple: bool = False) -> list[str]:
@@ -36,7 +36,7 @@ def first_device(names: str) -> str:
     """Return the first device of ``names`` (``parse_devices``), for work that uses one device.
 
     Raises:
-        UserError: Several devices are named one by one.
+        SettingError: ``names`` lists several devices.
     """
     first, *others = parse_devices(names)
     if others and names != AUTO:
@@ -65,12 +65,12 @@ def _described(name: str) -> str:
 
 
 def use_tf32(where: str) -> None:
-    """Set where NVIDIA GPUs compute fp32 in TF32, with a mantissa of 10 bits, in this process: a key of ``TF32``."""
+    """Set where NVIDIA GPUs compute fp32 in TF32 (10-bit mantissa) in this process: ``where`` is a key of ``TF32``."""
     torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = TF32[where]
 
 
 def tf32_in_use() -> str:
-    """Return the last argument of ``use_tf32``; before a call, PyTorch's own choice."""
+    """Return the last argument of ``use_tf32``; before the first call, PyTorch's default."""
     now = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     return next((where for where, flags in TF32.items() if flags == now), "products")
 

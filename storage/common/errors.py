@@ -48,11 +48,11 @@ class UserError(VlalignError):
     """
 
     exit_code = EXIT_MISTAKE
-    """Exit code of a command that it ends."""
+    """Exit code of a command that the error ends."""
 
 
 class Unfinished(UserError):
-    """Work stopped before its end for a reason outside of the call; the same call continues."""
+    """Work stopped early for a reason outside of the call; the same call, repeated, continues the work."""
 
     exit_code = EXIT_INCOMPLETE
 

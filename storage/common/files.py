@@ -21,11 +21,11 @@ NUM_SAMPLES = 32
 LARGE_BYTES = 1 << 30
 """Reading a file of this size takes seconds."""
 MAX_JSON_BYTES, MAX_LINE_BYTES = 1 << 26, 1 << 24
-"""Maximum size of a JSON file, and of a line of one. The largest files of the commands have a thousandth of it."""
+"""Maximum size of a JSON file, and of a line of one. Commands write at most a thousandth of these sizes."""
 
 
 def remove_unfinished(path: Path) -> int:
-    """Remove temporary files of ``atomic_write(path)`` in killed processes; return the number of files.
+    """Remove temporary files that ``atomic_write(path)`` left in killed processes; return their number.
 
     Only for a path that no other process writes.
     """
@@ -185,7 +185,7 @@ def has_same_samples(path: Path, other: Path, open_file: Open = open_regular) ->
 
 
 def not_mounted(folder: Path) -> str:
-    """Return why a folder in which a file is missing may lack its disk; empty if it has other files."""
+    """Return why the disk of a folder may not be mounted, if a file is missing there; empty if it has other files."""
     try:
         with os.scandir(folder) as entries:
             return "" if any(entries) else f"{folder} is empty; is it mounted?"

@@ -18,8 +18,8 @@ from .terminal import one_line, say
 from .writing import NOT_WRITABLE, make_folder, open_to_write, remove_empty_folder, remove_file
 
 TURN_SECONDS, POLL_SECONDS = 10.0, 0.02
-"""Maximum wait for a lock, and interval between attempts. Locks are held much shorter; a longer wait has another cause,
-such as a network file system without locks.
+"""Maximum wait for a lock, and interval between attempts. Locks are held for less time: a longer wait has another
+cause, such as a network file system without locks.
 """
 
 
@@ -35,7 +35,7 @@ def file_lock(path: Path, seconds: float | None = None) -> Iterator[None]:
         seconds: Maximum wait for other processes (default: ``TURN_SECONDS``).
 
     Raises:
-        UserError: The file that is locked is a link, or no regular file.
+        UserError: The lock file is a link, or no regular file.
     """
     make_folder(path.parent)
     with open_to_write(path.with_name(f".{path.name}.lock"), "a", allow_hard_links=True) as lock:
@@ -95,7 +95,7 @@ def _lock(path: Path, doing: str, todo: str) -> TextIO | None:
     make_folder(path.parent)
     try:
         file = open_to_write(path, "a+", encoding="utf-8")
-    except FileNotFoundError:  # with its folder
+    except FileNotFoundError:  # its folder was just removed
         return None
     try:
         try_lock(file)

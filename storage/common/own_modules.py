@@ -15,7 +15,7 @@ from types import CodeType, ModuleType
 
 IMPORT_SYSTEM = ("importlib", "_frozen_importlib", "_frozen_importlib_external")
 _contents: dict[str, bytes] = {}
-"""{path of a source: compiled content}: a later edit does not change the code that runs."""
+"""{path of a source: its content when compiled}: a later edit does not change the code that runs."""
 
 
 def import_own(name: str, folder: str | Path | None) -> ModuleType:
@@ -33,13 +33,13 @@ def import_own(name: str, folder: str | Path | None) -> ModuleType:
 
 
 def content_of(path: Path) -> bytes:
-    """Return the content of a custom module's file: the compiled content, if it was compiled."""
+    """Return the content that a custom module's file had when compiled, or has now if it was not compiled."""
     content = _contents.get(str(path))
     return path.read_bytes() if content is None else content
 
 
 class _FromSource(SourceFileLoader):
-    """Compiles a source itself."""
+    """Always compiles the source, without ``__pycache__``."""
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
@@ -53,9 +53,9 @@ class _OwnModules:
 
     def __init__(self) -> None:
         self.folders: dict[str, str | None] = {}
-        """{top-level module that the user named: where else it may be}"""
+        """{top-level module that the user named: folder to search after the import path}"""
         self.beside: dict[str, str] = {}
-        """{top-level module found in such a folder: the folder}"""
+        """{top-level module found in such a folder: that folder}"""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None

@@ -1,4 +1,4 @@
-"""The version of vlalign, and the commands that install packages it can do without."""
+"""The version of vlalign, and the commands that install missing packages."""
 
 import shlex
 import sys
@@ -50,7 +50,7 @@ NEEDED = {
     "yaml": "pyyaml>=6.0.2",
     "zlib_ng": "zlib-ng>=1.0",
 }
-"""{import name: requirement of pyproject.toml}. An installation has them all; folders on the import path may not."""
+"""{import name: requirement of pyproject.toml}. An installation has them all; a copy on the import path may not."""
 OF_EXTRAS = {
     "timm": "timm",
     "torchcodec": "torchcodec",
@@ -68,7 +68,7 @@ OF_EXTRAS = {
 }
 """{import name: extra}"""
 NOT_INSTALLED = "not installed"
-"""The version of folders that are only on the import path."""
+"""The version of a copy that is only on the import path."""
 
 
 def package_version() -> str:
@@ -88,7 +88,7 @@ def install_command(*requirements: str) -> str:
     """Return the shell command that installs packages for the Python that runs.
 
     Args:
-        requirements: The packages, with the versions that will do, such as "timm>=1.0.22".
+        requirements: The packages, with the required versions, such as "timm>=1.0.22".
     """
     if has_pip():
         return shlex.join([sys.executable, "-m", "pip", "install", *requirements])

@@ -1,7 +1,7 @@
 """Custom parts (plugins): classes and functions from modules outside this package, by name.
 
-A part is named ``MODULE:NAME``, such as "my_module:MyObjective", or by an entry point of an installed package, in the
-group ``vlalign.objectives``, ``vlalign.encoders``, ``vlalign.datasets``, ``vlalign.tasks`` or ``vlalign.metrics``.
+A part is named ``MODULE:NAME``, such as "my_module:MyObjective", or by an entry point of an installed package, in a
+group such as ``vlalign.objectives`` (``GROUPS``).
 A part that the user names is imported (``load_plugin``). A part that a file names is imported only if the user trusts
 its module (``trusted_plugin``).
 """
@@ -73,7 +73,7 @@ class UntrustedModule(SettingError):
     """A file names a module that the user does not trust. It was not imported; the message explains how to trust it."""
 
     def __init__(self, module: str, trusted: str, problem: str) -> None:
-        """Create the error, with the module, the trusted modules, and the way to trust it."""
+        """Create the error for a module, with the trusted modules and the message."""
         super().__init__("trust", trusted, problem)
         self.args = (module, trusted, problem)  # for pickling
         self.module = module
@@ -82,7 +82,7 @@ class UntrustedModule(SettingError):
         return self.problem
 
     def of_command(self) -> str:
-        """Return the message, which names the option itself."""
+        """Return the message, which already names the option."""
         return self.problem
 
 
@@ -154,7 +154,7 @@ def load_plugin(group: str, named: Any, folder: str | Path = "", *, problem: Pro
         module_name, name = match["module"], match["name"]
     else:
         module_name, name = _entry_point(group, named)
-        what, where = f"{what} ({module_name}:{name})", None  # an installed package, which has its modules
+        what, where = f"{what} ({module_name}:{name})", None  # search no folder: the package is installed
     if module_name == MAIN:
         raise UserError(
             f"{what}: a script, notebook or session defined it; move it into a module, such as my_module.py"
@@ -175,7 +175,7 @@ def trusted_modules(trust: Iterable[str]) -> tuple[str, ...]:
     """Return the modules of an argument ``trust``.
 
     Raises:
-        SettingError: It is a single text, whose letters would count as modules, or it has items that are not texts.
+        SettingError: It is a single text, whose letters would be taken as modules, or an item is not a text.
     """
     modules = () if isinstance(trust, str) else tuple(trust)
     if isinstance(trust, str) or not all(isinstance(module, str) for module in modules):
@@ -365,7 +365,7 @@ def _source_of(module: ModuleType, value: Any) -> tuple[str, str]:
 
 
 def _code_in(package: Path) -> Iterator[Path]:
-    """Yield the files of a package's modules. None is in ``__pycache__``: the source is compiled."""
+    """Yield the files of a package's modules. ``__pycache__`` is skipped, since it is never used."""
     for path in package.rglob("*"):
         if path.name.endswith(CODE_SUFFIXES) and path.parent.name != "__pycache__" and path.is_file():
             yield path

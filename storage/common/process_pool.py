@@ -51,7 +51,7 @@ def worker_processes(num_processes: int) -> Iterator[ProcessPoolExecutor]:
         from multiprocessing import resource_tracker
 
         with _python_commands():
-            resource_tracker.ensure_running()  # also a process, which the pool's locks would start
+            resource_tracker.ensure_running()  # also a process; otherwise the pool's locks start it
     pool = ProcessPoolExecutor(
         num_processes, mp_context=_Context(), initializer=_begin_process, initargs=(shown_level(),)
     )
@@ -122,7 +122,7 @@ _STARTING = threading.Lock()
 def _python_commands() -> Iterator[None]:
     """Start multiprocessing's processes with ``python_command``.
 
-    It has no option for this or for environment variables.
+    multiprocessing has no option for the command or its environment variables.
     """
 
     def start(path: bytes, args: list[Any], passfds: Any) -> int:

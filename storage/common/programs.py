@@ -13,7 +13,7 @@ from .system import IS_WINDOWS
 SEARCH_PATHS = "PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH"
 """Variables with folders that programs, modules and libraries are taken from."""
 COMPILED_CODE = "TORCHINDUCTOR_CACHE_DIR"
-"""Names the folder from which torch.compile loads programs that it made before."""
+"""Variable with the folder in which torch.compile stores compiled code, and from which it loads that code."""
 
 
 def python_command(program: str) -> list[str]:
@@ -21,7 +21,7 @@ def python_command(program: str) -> list[str]:
 
     Nothing is imported from the current folder: ``python -c`` alone would run a ``signal.py`` there. Python 3.13
     imports modules before the program's first statement, so only ``-P`` helps; Python 3.10 lacks it. PYTHONPATH and
-    installed packages work as usual. Start it with ``without_current_folder`` of the environment: an empty entry of
+    installed packages work as usual. Pass the environment through ``without_current_folder``: an empty entry of
     PYTHONPATH is also the current folder.
     """
     if sys.version_info >= (3, 11):
@@ -32,7 +32,7 @@ def python_command(program: str) -> list[str]:
 def without_current_folder(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment for another program, without paths relative to the current folder.
 
-    An empty entry, as in ``PATH=$PATH:``, means the current folder; any relative one may mean it.
+    An empty entry, as in ``PATH=$PATH:``, means the current folder; a relative entry is resolved from it.
     """
     cleaned = dict(environment)
     for name in SEARCH_PATHS:

@@ -33,9 +33,9 @@ class Progress:
     earlier: int
     """Units that were done before this call began."""
     seconds: float
-    """Since this call began."""
+    """Seconds since this call began."""
     note: str
-    """More to show beside the rate; may be empty."""
+    """Text shown beside the rate; may be empty."""
     ended: bool
     """True for the last report: the work is finished, or it stopped early."""
 

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class RetriesFailed(VlalignError):
-    """All tries failed. ``error`` is the last one's error."""
+    """All tries failed. ``error`` is the error of the last try."""
 
     def __init__(self, error: Exception, num_tries: int) -> None:
         super().__init__(error, num_tries)

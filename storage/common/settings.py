@@ -1,6 +1,6 @@
 """Settings as dataclasses: a field's metadata has the description of a setting and its allowed values.
 
-Commands make options from these fields (``cli.parser.Parser.add_settings``). Values are checked when the dataclass is
+Commands make options from these fields (``cli.parser.add_settings``). Values are checked when the dataclass is
 created.
 """
 

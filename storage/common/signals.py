@@ -136,7 +136,7 @@ def take_signals_again() -> None:
 
 
 def stopping() -> bool:
-    """Return True after a signal: do not wait any more, except for files that are being written."""
+    """Return True after a signal; callers then wait only for files that are being written."""
     return command_signals.came
 
 

@@ -33,12 +33,12 @@ NOFOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
 NONBLOCK: int = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 """Flags of ``os.open``: do not wait for the other end of a pipe."""
 BINARY_CLOEXEC: int = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-"""Flags of ``os.open``: the bytes of the file, for this process only."""
+"""Flags of ``os.open``: keep bytes unchanged, and do not pass the descriptor to child processes."""
 SIGKILL: int = getattr(signal, "SIGKILL", 9)
 SIGPIPE: int = getattr(signal, "SIGPIPE", 13)
 SIGXCPU: int = getattr(signal, "SIGXCPU", 24)
 LOCKED_BYTE = (1 << 31) - 2
-"""Windows locks bytes and makes them unreadable for others: a byte that no file has."""
+"""Offset of the byte that Windows locks. Others cannot read a locked byte, so it is beyond the end of any file."""
 POLL_SECONDS = 0.2
 _moving = threading.Lock()
 
@@ -66,7 +66,7 @@ def try_lock(file: IO[str]) -> None:
 
 
 def wait_for_lock(file: IO[str]) -> None:
-    """Lock an open file for this process, until it is closed, when all others have closed it.
+    """Wait until no other process has locked an open file; then lock it for this process, until it is closed.
 
     On a file system without locks, processes do not wait for each other.
     """
@@ -91,7 +91,7 @@ def read_at(descriptor: int, num_bytes: int, offset: int) -> bytes:
 
 
 def write_at(descriptor: int, parts: Sequence[memoryview], offset: int) -> int:
-    """Write buffers one after the other at ``offset``; return the number of written bytes, which may be smaller."""
+    """Write buffers one after the other at ``offset``; return the number of bytes written, which may be fewer."""
     if hasattr(os, "pwritev"):
         return os.pwritev(descriptor, parts, offset)
     with _moving:
@@ -106,7 +106,7 @@ def flush_file(path: Path) -> None:
 
 
 def flush_folder(path: Path) -> None:
-    """Wait until the names in a folder are on its disk. Windows opens no folders, and does that itself."""
+    """Wait until the names in a folder are on its disk. Windows cannot open folders, and flushes names itself."""
     if IS_WINDOWS:
         return
     folder = os.open(path, os.O_RDONLY)
@@ -133,7 +133,7 @@ def keep_size(descriptor: int) -> None:
 
 
 def advise(memory: mmap.mmap, advice: str, start: int = 0, num_bytes: int | None = None) -> None:
-    """Tell the system how mapped memory is used, if it listens: ``advice`` is the name of a constant of ``mmap``."""
+    """Tell the system how mapped memory is used, if it supports ``advice``, the name of a constant of ``mmap``."""
     if hasattr(mmap, advice):
         memory.madvise(getattr(mmap, advice), start, len(memory) - start if num_bytes is None else num_bytes)
 

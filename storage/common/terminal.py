@@ -83,9 +83,9 @@ class Level(enum.IntEnum):
     QUIET = logging.WARNING
     """Warnings and errors."""
     USUAL = logging.INFO
-    """Notes also."""
+    """Also notes."""
     VERBOSE = logging.DEBUG
-    """Level with the time of each message and the origin of errors."""
+    """Also the time of each message and the origin of errors."""
 
 
 class _StandardError(logging.Handler):

@@ -1,4 +1,4 @@
-"""Run calls that wait for a disk or a network in parallel: many take as long as one."""
+"""Run calls in parallel that wait for a disk or a network: many take as long as one."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator

@@ -37,9 +37,9 @@ _folder_checks: dict[str, FolderCheck] = {}
 
 
 def restrict_writes(folder: Path, check: FolderCheck | None = None) -> None:
-    """Restrict the files below ``folder`` that may be written or pass ``check_folders``, from now on.
+    """Restrict from now on which files below ``folder`` may be written, and which folders pass ``check_folders``.
 
-    ``check`` decides whether a file's real folder is allowed. Without ``check``, it must be in ``folder``.
+    ``check`` decides whether a real folder is allowed. Without ``check``, the real folder must be in ``folder``.
     """
     _folder_checks[os.path.abspath(folder)] = check or partial(_only_inside, folder)
 
@@ -64,8 +64,8 @@ def _check(folder: Path, real_path: str) -> None:
 
 @contextlib.contextmanager
 def _in_folder_of(path: Path) -> Iterator[tuple[str, int | None]]:
-    """Open and check the folder of ``path``; yield the name in it and its descriptor, or ``path`` and None where
-    folders do not open. Errors of the block name ``path``.
+    """Open and check the folder of ``path``; yield the file's name and the folder's descriptor, or ``path`` and
+    None where folders cannot be opened. Errors of the block name ``path``.
     """
     if not HAS_DIR_FD:
         check_folders(path.parent)
@@ -113,7 +113,7 @@ def make_folder(path: Path) -> None:
 def open_to_write(path: Path, mode: str, *, allow_hard_links: bool = False, **options: Any) -> Any:
     """Open a regular file for writing, as ``open`` does; refuse links and files with several names.
 
-    It is truncated only after this check.
+    The file is truncated only after these checks.
 
     Args:
         path: The file.
@@ -123,7 +123,7 @@ def open_to_write(path: Path, mode: str, *, allow_hard_links: bool = False, **op
         options: Other arguments of ``open``.
 
     Raises:
-        UserError: It is not such a file, or is in a folder that must not be changed.
+        UserError: The file is refused, or its folder must not be changed.
     """
     with _in_folder_of(path) as (name, folder):
 
@@ -176,7 +176,7 @@ def open_to_read(path: Path, mode: str = "r", **options: Any) -> Any:
     """Open a regular file for reading, as ``open`` does; refuse links.
 
     Raises:
-        UserError: It is not such a file.
+        UserError: It is a link, or not a regular file.
     """
 
     def opener(_: str, flags: int) -> int:

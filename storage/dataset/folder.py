@@ -35,11 +35,11 @@ class DatasetFolder:
     root: Path
     """Folder of all data sets."""
     name: str
-    """Name of the data set: its folder's."""
+    """Name of the data set and of its folder."""
     protocol: str = ""
     """The choice of splits and captions; empty for the usual one. All protocols of a data set share its features."""
     stores: "StoreSource | None" = field(default=None, compare=False, repr=False)
-    """Stores of one's own that the user named (``stores.opening``); None: the features are in the data set's folder."""
+    """The user's custom stores (``stores.opening``); None if the features are in the data set's folder."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "root", Path(self.root))  # callers from Python may pass a text
@@ -99,7 +99,7 @@ class DatasetFolder:
 
     @property
     def pairs(self) -> Path:
-        """Folder of the clips that captions are about, as training maps them."""
+        """Folder of the cached clips and their captions, which training maps."""
         return self.path / "pairs" / self.protocol
 
     @property
@@ -179,7 +179,7 @@ class DatasetFolder:
 
 
 def dataset_at(folder: Path | str, protocol: str = "") -> DatasetFolder:
-    """Return the data set with the folder ``<root>/<data set>``, which callers from Python pass.
+    """Return the data set of a folder ``<root>/<data set>``, as passed by callers from Python.
 
     Raises:
         UserError: The folder's name is not valid for a data set.
@@ -191,7 +191,7 @@ def dataset_at(folder: Path | str, protocol: str = "") -> DatasetFolder:
 
 
 def find_prepared(folder: Path | str, having: str, hint: str) -> DatasetFolder:
-    """Return the data set in a folder that has been prepared.
+    """Return the data set in a folder, if it has been prepared.
 
     Args:
         folder: ``<root>/<data set>``.
@@ -208,7 +208,7 @@ def find_prepared(folder: Path | str, having: str, hint: str) -> DatasetFolder:
 
 
 def guard_around(folder: Path) -> None:
-    """Guard the data set of a store or run by its path, ``<root>/<data set>/features/<store>``."""
+    """Restrict writes in the data set of a store or run, given its path ``<root>/<data set>/features/<store>``."""
     home = Path(os.path.abspath(folder)).parent
     if home.name in ("features", "runs") and DATASET_NAME.fullmatch(home.parent.name):
         DatasetFolder(home.parent.parent, home.parent.name)

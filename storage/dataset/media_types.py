@@ -5,7 +5,7 @@ from typing import Literal
 
 from ..records import VideoRecord
 
-# What extract/decoding/ reads. ``.264`` and ``.265`` are excluded: names also end in numbers.
+# Files that extract/decoding/ reads. ``.264`` and ``.265`` are excluded: other names also end in a dot and a number.
 # fmt: off
 VIDEO_SUFFIXES = (
     ".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v", ".mpg", ".mpeg", ".ts", ".flv", ".wmv", ".ogv", ".3gp",

@@ -90,7 +90,7 @@ def _check_number(number: Any) -> int:
 
 @dataclass(kw_only=True)
 class SyncRecord:
-    """All that a data set remembers of its synchronised folders."""
+    """The record of a data set's synchronised folders."""
 
     folders: list[SyncedFolder] = field(default_factory=list)
     files: dict[str, SyncedFile] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class SyncRecord:
     removed: dict[str, RemovedVideo] = field(default_factory=dict)
     """By id."""
     made_from: dict[str, str] = field(default_factory=dict)
-    """{an index or the subtitles: key of its input}, to skip unchanged ones."""
+    """{an index or the subtitles: key of its input}; made again only if the key changes."""
 
 
 def sync_folder(dataset: DatasetFolder) -> Path:
@@ -136,7 +136,7 @@ def read_sync_record(dataset: DatasetFolder) -> SyncRecord:
 
 
 def read_file_times(dataset: DatasetFolder) -> dict[str, int]:
-    """Return {path: when it was changed, in nanoseconds} of the files of the synchronised folders.
+    """Return {path: modification time in nanoseconds} for the files of the synchronised folders.
 
     Raises:
         UserError: The record is damaged.
@@ -165,7 +165,7 @@ def write_files(dataset: DatasetFolder, record: SyncRecord) -> None:
 
 
 def write_removed(dataset: DatasetFolder, record: SyncRecord) -> None:
-    """Write which videos were removed. From now on, searches leave them out unless they are listed."""
+    """Write the removed videos. From now on, searches omit them, unless ``videos.jsonl`` lists them again."""
     write_jsonl(sync_folder(dataset) / "removed.jsonl", map(asdict, record.removed.values()))
 
 

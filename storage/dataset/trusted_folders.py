@@ -73,9 +73,7 @@ class AllowedFolders:
 
     @classmethod
     def named(cls, dataset: "DatasetFolder") -> "AllowedFolders":
-        """Return the folders of a data set without the root, which has other data sets: its own folder and the allowed
-        ones.
-        """
+        """Return the data set's own folder and the allowed folders, without the root, which has other data sets."""
         return cls([dataset.path, *_recorded(str(dataset.path.resolve()))])
 
     def have(self, real_path: str) -> bool:
@@ -107,7 +105,7 @@ class AllowedFolders:
 
 
 def _open_below(top: str, parts: Sequence[str]) -> int:
-    """Open a file below a folder, of which no part may be a link."""
+    """Open a file below a folder; no part of the path below it may be a link."""
     folder = os.open(top, FOLDER_FLAGS)
     try:
         for part in parts[:-1]:
@@ -122,7 +120,7 @@ def _open_below(top: str, parts: Sequence[str]) -> int:
 def outside_of_folders(dataset: "DatasetFolder", videos: Sequence[VideoRecord]) -> dict[str, str]:
     """Return {path: real path} of the videos outside of the root and the allowed folders.
 
-    Links are resolved: the real folder of a file counts.
+    Links are resolved: only the real folder of a file matters.
     """
     allowed, home = AllowedFolders.of(dataset), str(dataset.path.absolute())
     by_folder: dict[str, list[tuple[str, str]]] = defaultdict(list)
@@ -169,7 +167,7 @@ def refuse_other_folders(dataset: "DatasetFolder", videos: Sequence[VideoRecord]
     if outside := outside_of_folders(dataset, videos):
         for video in videos:
             if video.path in outside:
-                # a relative path that leaves the folder is another error, which cannot be allowed
+                # raises for a relative path that leaves the data set's folder, which cannot be allowed
                 dataset.video_file(video)
         folder = os.path.commonpath([os.path.dirname(real_path) for real_path in outside.values()])
         path, real_path = next(iter(outside.items()))

@@ -1,1 +1,1 @@
-"""Models of the Hugging Face hub: their names, their files, and the only way in which transformers loads them."""
+"""Models of the Hugging Face hub: their names, their files, and the only code that loads them with transformers."""

@@ -19,7 +19,7 @@ CONFIG_FILE = "config.json"
 MODULES_FILE = "modules.json"
 """The list of modules of a sentence-transformers model; each module is in a subfolder or the folder itself."""
 ST_NETWORKS = ("Transformer", "CLIPModel")
-"""Modules of it that are a model of transformers."""
+"""Kinds of such modules that are transformers models."""
 DOWNLOADED_FILES = ("*.json", "*.txt", "*.model", "*.safetensors", "README.md")
 MAX_CONFIG_BYTES, MAX_INDEX_BYTES = 4 << 20, 64 << 20
 WEIGHT_TYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -33,7 +33,7 @@ PROCESSOR_FILES = (
     "audio_tokenizer_config.json",
 )
 AUDIO_TOKENIZER = ("audio_tokenizer", "audio_tokenizer_class", "audio_tokenizer_name_or_path")
-"""Fields of a processor by which transformers loads any class of its own from any folder, and its code."""
+"""Fields of a processor that make transformers load any of its classes, and code, from any folder."""
 ADAPTER_FILE = "adapter_config.json"
 """If PEFT is installed, transformers adds this adapter to the model, or loads the model that this file names."""
 TIMM_NAMES = ("architecture", "backbone")
@@ -56,7 +56,7 @@ class ModelFiles:
 
     @property
     def part(self) -> Path:
-        """The folder of the network itself: of some models of sentence-transformers, a subfolder.
+        """The folder of the network itself: a subfolder in some models of sentence-transformers.
 
         Raises:
             UserError: The list of modules cannot be read.
@@ -161,7 +161,7 @@ class ModelFiles:
         return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
 
     def check_types(self) -> None:
-        """Raise ``UserError`` for weights in types that are not computed with."""
+        """Raise ``UserError`` for weights in unsupported types."""
         for path in self.weights:
             check_regular(path)
             with (
@@ -176,7 +176,7 @@ class ModelFiles:
 
 
 def _objects(about: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield (the name of its place, such as "vision_config.") of an object in JSON and of all objects in it."""
+    """Yield (place, such as "vision_config.", and object) for a JSON object and all objects in it."""
     left: list[tuple[str, Any]] = [("", about)]
     while left:
         where, value = left.pop()
@@ -239,7 +239,7 @@ def find_files(name: HubName) -> ModelFiles:
 
 
 def pin_revision(text: str) -> str:
-    """Return an encoder's name with the revision that it has now, or with the whole path of its folder.
+    """Return an encoder's name with its current commit, or with the whole path of its folder.
 
     Raises:
         UserError: As for ``find_files``.

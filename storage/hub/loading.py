@@ -43,7 +43,7 @@ MAX_PROCESSOR_FILE_BYTES = 64 << 20
 MAX_LAYERS = 1_000
 """More than any published network has; making each takes milliseconds."""
 MAX_CLASSES = 100_000
-"""The same; a timm model's configuration must state a number, and transformers makes a name for each class."""
+"""More than any published network has. timm configurations must state a number; transformers names each class."""
 _offline_lock = threading.RLock()
 
 
@@ -63,7 +63,7 @@ def offline() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _loading() -> Iterator[None]:
-    """Be offline, and turn all errors that libraries raise for untrusted files into one kind of error."""
+    """Keep libraries offline, and turn all errors that libraries raise for untrusted files into one kind of error."""
     from huggingface_hub.errors import OfflineModeIsEnabled
 
     try:
@@ -100,7 +100,7 @@ def new_network(config: "PreTrainedConfig") -> "PreTrainedModel":
     from transformers import AutoModel, SiglipTextConfig, SiglipTextModel, T5Config, T5EncoderModel
 
     with _loading():
-        if isinstance(config, SiglipTextConfig):  # AutoModel does not know it
+        if isinstance(config, SiglipTextConfig):  # AutoModel does not support it
             return SiglipTextModel(config)
         if isinstance(config, T5Config):  # AutoModel also makes its decoder
             return T5EncoderModel(config)
@@ -110,7 +110,7 @@ def new_network(config: "PreTrainedConfig") -> "PreTrainedModel":
 def load_network(
     files: ModelFiles, config: "PreTrainedConfig", **options: Any
 ) -> "tuple[PreTrainedModel, dict[str, Any]]":
-    """Load a network with its weights; return it and transformers' report about missing ones.
+    """Load a network with its weights; return it and transformers' report about missing weights.
 
     Args:
         files: The files.

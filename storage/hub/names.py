@@ -16,7 +16,7 @@ POOLINGS = {
 }
 """{option: description of a feature}; without an option, a feature is the model's own vector."""
 FRAMES = "frames"
-"""The option for storing the model's input frames, not features; a built-in profile has it in its name."""
+"""The option for storing the model's input frames, not features; names of built-in frame profiles end with it."""
 WHOLE = "whole"
 TOWER_FOLDER = "video_tower"
 """Folder of a run with a description of its tuned network."""
@@ -60,7 +60,7 @@ class HubName:
 
     @property
     def text(self) -> str:
-        """The name as it was written."""
+        """The whole name, such as "hf:facebook/dinov2-base@main:tokens"."""
         revision = f"@{self.revision}" if self.revision else ""
         options = "".join(f":{option}" for option in (self.pooling, self._frames) if option)
         return f"{HF}{self.model}{revision}{options}"
@@ -91,7 +91,7 @@ def read_hub_name(text: str) -> HubName:
     """Read a name such as "hf:facebook/dinov2-base@main:tokens:2fps". "timm:NAME" is "hf:timm/NAME".
 
     Raises:
-        SettingError: It has another form.
+        SettingError: The name is malformed.
     """
     whole = f"timm/{text.removeprefix(TIMM)}" if text.startswith(TIMM) else text.removeprefix(HF)
     model, *options = whole.split(":")
