@@ -1,4 +1,4 @@
-"""The steps of the other folders on a Ray cluster. A worker here is a Ray actor or task on one of its machines."""
+"""Runs the steps of the other folders on a Ray cluster. A worker here is a Ray actor or task on one of its machines."""
 
 from __future__ import annotations
 

@@ -20,19 +20,19 @@ from .cluster import NAMESPACE, Share, draining_nodes
 from .worker import ExtractionWorker
 
 NODE_LABEL = "ray.io/node-id"
-"""The label in which Ray has the id of each machine."""
+"""Ray's label with the id of a machine."""
 POLL_SECONDS = 2.0
 """Time between a worker's checks whether its machine is drained, and whether it may end."""
 
 ASK_SECONDS = 5.0
-"""Longest time to wait until workers have heard that they shall leave; a worker that is loading hears later."""
+"""Longest time to wait until workers have received the request to leave; a worker that is loading receives it later."""
 
 
 class ExtractionActor(ExtractionWorker):
-    """A worker that leaves on SIGTERM or when its machine is drained, and ends its process when it is left alone."""
+    """A worker that leaves on SIGTERM or when its machine is drained, and ends its process if no driver calls it."""
 
     def __init__(self, settings: WorkerSettings, shard_seconds: float) -> None:
-        """Start the thread that waits for the end. The arguments are those of ``ExtractionWorker``."""
+        """Start the thread that later ends the process. The arguments are those of ``ExtractionWorker``."""
         super().__init__(settings, shard_seconds)
         self._label = f"extract {settings.dataset.name} on {platform.node()}"
         # Ray makes actors in the main thread, which lets Python handle signals every few milliseconds.

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Hands back the work of a spot machine at AWS, when AWS announces, two minutes before, that it reclaims the machine. Ray's
+# Hands back the work of an AWS spot machine when AWS announces that it will reclaim the machine in two minutes. Ray's
 # launcher starts this on each worker machine (extract_howto100m.yaml); the argument is the Python that has vlalign.
 set -uo pipefail
 address=http://169.254.169.254/latest  # the machine's own metadata, at the same address on all machines at AWS

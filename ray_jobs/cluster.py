@@ -84,7 +84,7 @@ def connect(address: str | None = None) -> None:
             job_config=_OwnImports(),
             **own,
         )
-    except Exception as error:  # Ray's are of all kinds
+    except Exception as error:  # Ray raises all kinds
         reason = " ".join(str(error).split())[:300]
         if own:
             raise UserError(
@@ -187,7 +187,7 @@ class Share:
 
 
 def nodes(excluded: Collection[str] = ()) -> list[dict[str, float]]:
-    """Return the resources of each machine that is up, without those with excluded ids."""
+    """Return the resources of each machine that is up, without machines with excluded ids."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"] and node["NodeID"] not in excluded]
 
 
@@ -221,8 +221,8 @@ def share_of_worker(
     Args:
         device: "cpu", or the device of the networks.
         workers: Largest number of workers; by default as many as fit.
-        cpus_per_worker: Cores of each worker. By default all of a machine, or with a GPU the same share of the cores
-            as of the machine's GPUs.
+        cpus_per_worker: Cores of each worker. By default all cores of a machine; with GPUs, the same share of a
+            machine's cores as of its GPUs.
         gpus_per_worker: GPUs of each worker; by default 1, or 0 if the device is "cpu".
 
     Raises:
@@ -248,7 +248,7 @@ def share_of_worker(
 
 
 def spread(call: Callable[[T], R], items: Iterable[T], *, doing: str, preserve_order: bool = False) -> Iterator[R]:
-    """Call a function with each item, on one core of the cluster each, and yield the results.
+    """Call a function with each item, each call on one core of the cluster, and yield the results.
 
     Args:
         call: Function to run; it must be picklable.
@@ -324,7 +324,7 @@ class MachineNames:
         """Return the name of a machine: its host name, with a part of its id if another running machine has the same
         name.
 
-        A machine keeps its name, and one that comes back under the same host name is the same machine.
+        A machine keeps its name, even if it is restarted under the same host name.
 
         Args:
             node: Id of the machine in the cluster.

@@ -1,9 +1,9 @@
 """The driver of an extraction on a cluster: it assigns videos to workers and replaces workers that end.
 
 Workers decode, compute and write shards themselves; only paths and outcomes pass through Ray, never frames. The
-stores say what is done: whatever ends a worker, a machine, the driver or the cluster, the same call continues.
-Workers outlive a driver that was killed for ten minutes, in which another driver can take them over. A driver that
-ends in any other way ends its workers.
+stores record what is done: whatever ends a worker, a machine, the driver or the cluster, the same call continues. If a
+driver is killed, its workers run for ten more minutes, in which another driver can take them over. A driver that ends
+in any other way ends its workers.
 """
 
 import asyncio
@@ -45,24 +45,27 @@ POLL_SECONDS = 5.0
 PAUSE_SECONDS = 2.0
 """Time before a worker that ended is replaced."""
 MAX_ENDS_IN_A_ROW = 3
-"""If this many workers in a row end with a ``UserError`` or ``OSError`` and nothing done, the run stops with the last
-message. For other causes, such as a lost machine, it stops after ``MAX_ENDS`` for each worker that fits on the cluster.
-If others work meanwhile, only their machine is not used any more; for other causes, after twice as many."""
+"""If this many workers in a row end with a ``UserError`` or ``OSError`` before any video is done, the run stops with
+the last message. For other causes, such as a lost machine, it stops after ``MAX_ENDS`` for each worker that fits on the
+cluster. If the workers ended on one machine while other machines work, only that machine is excluded; for other causes,
+after twice as many.
+"""
 SHARDS_IN_A_LIFE = 6
-"""On a machine where workers end unasked, they write so many shards in the time that they live."""
+"""Number of shards that a worker should write in its lifetime, on a machine where workers end unasked."""
 STALLED_SECONDS = 2 * 3600.0
-"""A worker without an outcome for this long hangs. Decoding has its own, shorter limits."""
+"""A worker without an outcome for this long is taken as hanging. Decoding has its own, shorter limits."""
 REPORT_WITHIN_SECONDS = 300.0
 """A worker that does not answer for this long is killed. Workers normally answer within seconds."""
 DRIVER_AT_WORK_SECONDS = 5.0
 """A worker that was called more recently than this has a driver."""
 MAX_DRIVER_CHECKS = 4
-"""After this many checks that driver counts as alive: a busy worker may still be executing calls of a killed driver,
-which look like those of a live one."""
+"""If every one of this many checks finds a recent call, the driver is taken as alive. One check is not enough: a busy
+worker may still be executing calls of a killed driver.
+"""
 MAX_READABLE = 30
-"""Characters of the data set, and of the features, in the name of a worker."""
+"""Maximum number of characters of the data set's name, and of the features, in a worker's name."""
 WORKER_ENDED = "worker_ended"
-"""The kind of failure of a video that several workers ended with."""
+"""The kind of failure of a video if several workers ended while extracting it."""
 IDLE_SECONDS = 0.5
 """Time between offers of work to an idle worker."""
 WRITE_SECONDS = 5.0
@@ -109,16 +112,16 @@ class ExtractionDriver:
         self._expected_weights = {
             name: (store.profile, store.weights) for name, store in extraction.pending.stores.items()
         }
-        """{features: (profile, weights)} of its store or, without one, of the first worker."""
+        """{features: (profile, weights)}, from the store if it exists, or else from the first worker."""
         remote = {name: remote_store(settings.folder.features(name)) for name in extraction.weights}
         self._store_urls = {name: store.url for name, store in remote.items() if store}
         self._ends_in_a_row = 0
         self._ends_on: defaultdict[str, list[float]] = defaultdict(list)
-        """{id of a machine: when workers in a row ended there with nothing done}"""
+        """{id of a machine: times at which workers in a row ended there before any video was done}"""
         self._last_outcome: dict[str, float] = {}
         """{machine: when a video was last done there}"""
         self._lives: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=4))
-        """{id of a machine: seconds that the last workers lived there which ended unasked}"""
+        """{id of a machine: lifetimes in seconds of the last workers that ended there unasked}"""
         self._draining: set[str] = set()
         self._excluded: set[str] = set()
         """Ids of machines that get no more videos."""
@@ -136,11 +139,11 @@ class ExtractionDriver:
 
         Raises:
             UserError: Several workers in a row ended with nothing done, or another call is extracting this data set.
-            Unfinished: Too many videos failed, or a place with videos could not be read, or a store not be written, for
-                long.
+            Unfinished: Too many videos failed, or a place with videos could not be read or a store could not be written
+                for a long time.
         """
         slots: set[asyncio.Task[None]] = set()
-        self._show_status()  # makes the log, by which machines know the folder
+        self._show_status()  # makes the log, by which machines recognize the folder
         try:
             taken_over = [worker for name in existing_workers(self._prefix) if (worker := await self._take_over(name))]
             await self._end_workers_with_other_settings()
@@ -247,7 +250,7 @@ class ExtractionDriver:
                 return
 
     async def _sync_with_stores(self) -> None:
-        """Count videos as done that are on disk, though no worker reported them."""
+        """Mark videos on disk as done even if no worker reported them."""
         written = await asyncio.to_thread(self._stores.poll)
         known = (
             (self.task_index[video_id], features)
@@ -295,7 +298,7 @@ class ExtractionDriver:
                 return
 
     def _shard_seconds_on(self, node: str) -> float:
-        """Return how often a worker writes shards: more often on a machine where workers live for minutes only."""
+        """Return the longest time between a worker's shards: shorter where workers live only for minutes."""
         lives = self._lives[node]
         return (
             max(min(self.shard_seconds, sum(lives) / len(lives) / SHARDS_IN_A_LIFE), 1.0)
@@ -373,7 +376,7 @@ class ExtractionDriver:
             self.extraction.pending.write_failures()
 
     def _check_weights(self, worker: WorkerHandle, loaded: dict[str, tuple[Profile, Weights]]) -> None:
-        """Raise a ``UserError`` if a worker's profile or weights differ from the store's, which holds only one kind."""
+        """Raise ``UserError`` if a worker's profile or weights differ from the store's: a store holds only one kind."""
         for name, (profile, weights) in loaded.items():
             expected = self._expected_weights.setdefault(name, (profile, weights))
             if (profile, weights) != expected:
@@ -409,7 +412,7 @@ class ExtractionDriver:
             self._excluded.add(worker.node)
             self._ends_in_a_row = 0
         if self._ends_in_a_row >= (MAX_ENDS_IN_A_ROW if is_told else MAX_ENDS * self.share.num_workers()):
-            of_place = isinstance(cause_of(error), OSError)  # a full disk or a remote store, which may be well later
+            of_place = isinstance(cause_of(error), OSError)  # a full disk or a remote store, which may work later
             problem = f"{self._ends_in_a_row} workers in a row ended with nothing done; the last: {reason}"
             raise Unfinished(problem) if of_place else UserError(problem)
 
@@ -423,7 +426,7 @@ class ExtractionDriver:
 
 
 def _with_identity(failure: Failure) -> Failure:
-    """Return the failure of a file with the file's identity, by which a later call knows that it is the same."""
+    """Add a file's identity to its failure, so that a later call can tell whether the file is the same."""
     return failure if "://" in failure.path else replace(failure, source=file_identity(Path(failure.path)))
 
 
@@ -450,7 +453,7 @@ def _digest(value: object) -> str:
 
 
 def _readable(name: str) -> str:
-    """Return a part of the name of a worker, as people read it in Ray's dashboard."""
+    """Return a readable part of a worker's name, for Ray's dashboard."""
     return re.sub(r"[^\w.+-]+", "-", name)[:MAX_READABLE]
 
 

@@ -75,7 +75,7 @@ class ClusterRunner:
     """Carries out an extraction on a cluster instead of on this machine."""
 
     def __init__(self, options: WorkerOptions, on_progress: Listener | None = None) -> None:
-        """Take the options of the workers, and who is called with the progress."""
+        """Take the options of the workers, and the listener that is called with the progress."""
         self.options, self._on_progress = options, on_progress
 
     def _share(self, settings: ExtractionSettings) -> Share:
@@ -144,7 +144,7 @@ def extract_on_cluster(
 
     Args:
         settings: What to extract, and how. All machines must see the data set's folder.
-        workers: How many workers extract, and what each of them takes (default: as many as fit).
+        workers: Number of workers, and resources of each (default: as many as fit).
         address: Address of the cluster, as for ``connect``.
         on_progress: Called with the progress of the work.
 

@@ -37,7 +37,7 @@ class Metrics:
     """The metrics of one call."""
 
     def __init__(self, dataset: str) -> None:
-        """Take the name of the data set, which is a tag of all."""
+        """Take the name of the data set, with which all metrics are tagged."""
         self._dataset = dataset
         self._gauges = {name: Gauge(PREFIX + name, words, tags) for name, (words, tags) in GAUGES.items()}
         self._counters = {name: Counter(PREFIX + name, words, tags) for name, (words, tags) in COUNTERS.items()}

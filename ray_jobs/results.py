@@ -20,9 +20,9 @@ RATE_SECONDS = 300.0
 MIN_RESULTS = 2
 """With fewer results in that time, nothing is estimated."""
 MIN_ERROR = 0.05
-"""Relative error of the rate, at the least."""
+"""Minimum relative error of the rate."""
 NONE, WHOLE, PARTIAL, FAILED = range(4)
-"""Results of a video. One that lacks some of the features is partial, as a damaged one is."""
+"""Results of a video. A video is partial if it is damaged or lacks some of the features."""
 
 
 class Results:
@@ -32,7 +32,7 @@ class Results:
         """Begin without results.
 
         Args:
-            sizes: Size of each video in bytes; 0 if it is not known. It counts as one of mean size.
+            sizes: Size of each video in bytes; 0 if it is not known: the mean size is then used.
         """
         known = np.asarray(sizes, np.float64)
         mean = known[known > 0].mean() if (known > 0).any() else 1.0
@@ -58,7 +58,7 @@ class Results:
         return self._indices[name]
 
     def record(self, number: int, outcome: VideoOutcome, machine: str) -> None:
-        """Record the result of a video. It replaces the one of before, if there was one."""
+        """Record the result of a video, which replaces any earlier one."""
         self._count_failures(number, -1)
         failures = [outcome.failure] if outcome.failure else list(outcome.failures.values())
         self.machine[number] = self.machine_index(machine)
@@ -192,7 +192,7 @@ class Rates:
 
 
 def rate_between(first: Sample, last: Sample) -> Rate | None:
-    """Return the rate between two samples; None if no time is between them, or nothing has ever come in."""
+    """Return the rate between two samples; None if no time is between them, or there are no results yet."""
     seconds = last.seconds - first.seconds
     if seconds <= 0 or not last.num_results:
         return None

@@ -1,4 +1,4 @@
-"""The page of an extraction on a cluster: one file beside the log, which asks no other host for anything."""
+"""The page of an extraction on a cluster: one file beside the log, which loads nothing from other hosts."""
 
 import base64
 import hashlib
@@ -15,7 +15,7 @@ WRITE_EVERY_SECONDS = 60.0
 STALE_SECONDS = 180
 """Age after which the page marks the call as ended."""
 MAX_POINTS = 400
-"""Points of the curve. Beyond it, every second one is dropped."""
+"""Maximum number of points of the curve. If there are more, every second one is dropped."""
 SCRIPT = (
     "const {written, limit} = document.body.dataset;"
     "if (limit && Date.now() - Date.parse(written) > 1000 * limit) document.querySelector('#stale').hidden = false"
@@ -47,7 +47,7 @@ def render_page(state: RunState, points: Sequence[tuple[float, int]], dataset: s
     """Return the page as HTML. Names, ids and messages may be hostile: all are escaped.
 
     Args:
-        state: What it shows.
+        state: The state to show.
         points: (seconds since the call began, videos that were done), by time.
         dataset: Name of the data set.
     """

@@ -25,7 +25,7 @@ fi
 export PATH="$PWD/.venv/bin:$PATH"
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN  # a secret of this job, because other users may reach Ray's ports
 RAY_AUTH_TOKEN=$(python -c "import secrets; print(secrets.token_hex(32))")
-export folder  # Ray lets everybody write to its own folder, so there is one around it that is closed
+export folder  # Ray lets everybody write to its own folder, so it is inside a private one
 folder=$(mktemp --directory)
 ip=$(hostname --all-ip-addresses | cut --delimiter=" " --fields=1)  # this file runs on the first node
 

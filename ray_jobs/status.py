@@ -76,7 +76,7 @@ class Status:
 
         Args:
             number: Number of the video in ``sizes``.
-            outcome: What became of it.
+            outcome: The video's outcome.
             machine: Name of the machine that tried it.
         """
         self.results.record(number, outcome, machine)
@@ -87,11 +87,11 @@ class Status:
         self._times[worker] = machine, report.compute_seconds, report.seconds
 
     def note_machine(self, machine: str, state: str, reason: str = "") -> None:
-        """Note that a machine does something else than to work.
+        """Note that a machine is in another state than working.
 
         Args:
             machine: Its name.
-            state: Such as "draining" or "drained"; "" takes that back.
+            state: The state, such as "draining" or "not used"; "" if it is working again.
             reason: Why, in a few words.
         """
         self.results.machine_index(machine)
@@ -101,7 +101,7 @@ class Status:
 
     @property
     def num_on_disk(self) -> int:
-        """Number of videos of which this call has features on disk."""
+        """Number of this call's videos that have features on disk."""
         return int((self._scheduler.completed & (self.results.kind != FAILED)).sum())
 
     def state(self, workers: Collection[int] = (), *, whole_call: bool = False) -> RunState:
@@ -175,7 +175,7 @@ class Status:
     def show(self, workers: Collection[int]) -> None:
         """Update the table and the metrics; from time to time, write a line to the log, and the page.
 
-        A thread writes them, so that a slow disk does not stop the driver. The next call raises its error.
+        A thread writes log and page, so that a slow disk does not stop the driver. The next call raises its errors.
 
         Args:
             workers: Numbers of the workers that are running.
@@ -203,14 +203,14 @@ class Status:
             self._writing.result()
 
     def say(self, message: str) -> None:
-        """Log a message, which stays above the table."""
+        """Print a message above the table."""
         self._clear()
         say(message)
 
     def summary(self) -> list[str]:
-        """Return lines for the end, which replace the table, and write the last line of the log and the page.
+        """Write the log's last line and the page; return the final lines for the terminal, which replace the table.
 
-        ``problems`` has why the call ended, if that was before its time.
+        If the call ended early, ``problems`` contains the reasons.
         """
         self._clear()
         self.finish_writing()

@@ -11,7 +11,7 @@ from ..storage.stores.feature_store import SHARDS_PER_THREAD, FeatureStore, curr
 
 
 class StoreWatcher:
-    """Watches the stores of a data set while workers write to them: one that ended may not have reported all."""
+    """Watches the stores of a data set while workers write to them: ended workers may not have reported all videos."""
 
     def __init__(self, pending: PendingWork, features: Iterable[str]) -> None:
         """Remember the shards that exist now.
@@ -30,9 +30,9 @@ class StoreWatcher:
         self._lock = threading.Lock()
 
     def poll(self) -> dict[str, set[str]]:
-        """Return all features of each video that got some since the last call.
+        """Return the videos with new features since the last call, and the names of all features of each.
 
-        Features that were in the stores at the beginning do not count.
+        Features that were in the stores at the beginning are not included.
         """
         new: set[str] = set()
         with self._lock:

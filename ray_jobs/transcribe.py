@@ -1,8 +1,8 @@
 """Transcribing videos on a Ray cluster: ``python ray_jobs/transcribe.py --dataset howto100m``, with the options of
 vlalign-transcribe.
 
-Each core transcribes one video after another, by a model that it keeps. This program writes the transcripts as they
-come; an interrupted call repeats at most the videos that were at work.
+Each core keeps a model loaded and transcribes one video after another. This program writes the transcripts as they
+come; after an interruption, at most the videos in progress are transcribed again.
 
 ``ray submit`` copies this one file to the head machine, where it runs with the vlalign that the cluster file installs;
 so its imports are absolute.

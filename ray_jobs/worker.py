@@ -1,7 +1,7 @@
 """One worker of an extraction: extractors on their device, and a thread that feeds them videos without a pause.
 
-It does not use Ray. It receives videos and reports their outcomes through ``exchange``, and lives on if nobody calls
-it.
+It does not use Ray. It receives videos and reports their outcomes through ``exchange``, and keeps working if no driver
+calls it.
 """
 
 import threading
@@ -29,14 +29,14 @@ from ..storage.records import Profile, Weights
 from ..storage.remote.store import link_store
 
 REPORT_SECONDS = 5.0
-"""Longest time that a driver waits for a report. More frequent reports of a thousand workers would keep it busy.
-Videos that are on disk are reported at once, because those that the driver does not know of are extracted again if
-the worker ends."""
+"""Longest time that a driver waits for a report. More frequent reports of a thousand workers would overload it. Written
+videos are reported at once: if the worker ends, the driver must look for unreported ones in the stores.
+"""
 DRIVER_SECONDS = 600.0
 """A worker that no driver calls for this long finishes its videos and ends. Until then another driver can take it
 over. Drivers call at least every few seconds."""
 LEAVE_SECONDS = 10.0
-"""The same of a worker that has stopped: the driver that called it last may need this long to call again."""
+"""The same limit for a worker that has stopped: the driver that called it last may need this long to call again."""
 
 
 MARKER_SECONDS = 10.0
@@ -186,7 +186,7 @@ def _await_file(marker: Path) -> None:
     """Wait until this machine sees a file that was just made; a network disk may show it later.
 
     Raises:
-        UserError: It does not.
+        UserError: The file does not appear in time.
     """
     deadline = time.monotonic() + MARKER_SECONDS
     while not marker.exists():
@@ -213,9 +213,9 @@ class ExtractionWorker:
         self._extractors: dict[str, Extractor] = {}
         self._stopwatch = _Stopwatch()
         self._loading = threading.Lock()
-        """Held while the extractors are loaded: a driver that comes meanwhile waits for them."""
+        """Held while the extractors are loaded: a driver that calls meanwhile waits for them."""
         self._changed = threading.Condition()
-        """Guards all that follows."""
+        """Guards the attributes below."""
         self._state, self._videos, self._clock = State.NEW, _Videos(), _Clock()
         self._error: BaseException | None = None
         """The error that ended the thread."""
@@ -231,7 +231,7 @@ class ExtractionWorker:
         Args:
             store_urls: {features: address} of remote stores.
             marker: A file that the driver has made in the data set's folder: this machine must see it, too.
-            shard_seconds: Longest time that finished features wait to be written; None: as it is.
+            shard_seconds: Longest time that finished features wait to be written; None for no change.
 
         Raises:
             UserError: Weights cannot be loaded, or differ from those of an existing store; or the data set's folder is
@@ -276,7 +276,7 @@ class ExtractionWorker:
         return not is_busy and time.monotonic() - self._clock.last_call >= seconds
 
     def leave(self) -> None:
-        """Write finished videos and hand back the others, also those that are begun: the machine will be gone soon.
+        """Write finished videos and hand back the others, including videos in progress: the machine will be gone soon.
 
         Returns at once, or once the extractors are loaded. ``exchange`` reports what was written.
         """

@@ -1,1 +1,1 @@
-"""Features from other programs into stores, and stores into files that other programs read."""
+"""Import of other programs' features into stores, and export of stores to files for other programs."""

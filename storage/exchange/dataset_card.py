@@ -64,7 +64,7 @@ configs:
 # Features `{profile.name}` of {num_videos:,} videos
 
 A row is one window of a video: `video_id`, `start_seconds`, `end_seconds`, `valid_frames` (frames of the window that
-are real, not filled in), `duration_seconds` of the video, `partial` (what of it is missing), and `embedding`.
+are real, not filled in), `duration_seconds` of the video, `partial` (missing parts of the video), and `embedding`.
 
 ```python
 from datasets import load_dataset
@@ -72,7 +72,7 @@ rows = load_dataset("parquet", data_files="{DATA_FOLDER}/*.parquet", split="trai
 print(rows[0]["video_id"], rows[0]["start_seconds"], len(rows[0]["embedding"]))
 ```
 
-As a store of vlalign, in a data set of any name:
+To import them as a store of vlalign, into a data set of any name:
 `vlalign-store import {DATA_FOLDER} --profile {PROFILE_FILE} --dataset NAME`.
 
 ## How they were made
@@ -83,6 +83,6 @@ As a store of vlalign, in a data set of any name:
 
 ## Licence
 
-That of the weights and of the videos; their authors' terms apply. Write here what they are, and put it instead of
-`other` above, before this is published.
+The terms of the authors of the weights and of the videos apply. Before you publish this, name their licences here and
+replace `other` above.
 """

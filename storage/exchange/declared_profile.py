@@ -24,7 +24,7 @@ MAX_BAD_LINES = 5
 
 @dataclass(frozen=True, kw_only=True)
 class DeclaredFeatures:
-    """The known facts about features of another program, and their place in the files."""
+    """The known facts about features of another program, and where to find the features in its files."""
 
     facts: Mapping[str, Any]
     """{field of ``Profile``: value}. Missing facts are unknown; a missing dimension is taken from the first video."""
@@ -58,7 +58,7 @@ def declare(
         declared: The known facts.
         rate: Feature vectors per second.
         spread: All vectors of a video cover equal parts of it.
-        times: Name of the array of times in the files, or a table of them.
+        times: Name of the array of times in the files, or a CSV file of times (``read_times``).
 
     Raises:
         UserError: The times are stated twice, or not at all.
@@ -128,7 +128,7 @@ def known_profile(profile: Profile) -> DeclaredFeatures:
 
 
 def declared_in(values: dict[str, Any], path: Path | str) -> DeclaredFeatures:
-    """Return the facts that a file has. Raises ``UserError`` if fields have wrong names or values."""
+    """Parse the known facts in a file's fields. Raises ``UserError`` if fields have wrong names or values."""
     listed = values.get("unknown", ())
     unknown = {
         name: value
@@ -220,7 +220,7 @@ def _refuse_lines(path: Path, bad_lines: list[str], expected: str) -> None:
 
 
 def _number(text: str | None) -> float | None:
-    """Return a finite number; None for another text."""
+    """Parse a finite number; return None for any other text."""
     try:
         number = float(text or "")
     except ValueError:

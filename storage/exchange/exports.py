@@ -23,21 +23,21 @@ from .parquet import export_parquet
 from .webdataset import export_tars
 
 MAX_NAME_BYTES = 255 - len("..12345678-12345678.partial")
-"""Maximum length of a file's name: 255 bytes on all usual file systems, minus the suffix during writing."""
+"""Maximum length of a file's name: 255 bytes on all usual file systems, minus what its temporary name adds."""
 
 
 def export_store(
     store: Store, target: Path, form: str, problems: Problems, *, on_progress: Listener | None = None
 ) -> int:
-    """Write all videos of a store, in the type that they are stored in. The same store gives the same bytes.
+    """Write the features of all videos in their stored type. Exporting a store again gives the same bytes.
 
     Args:
         store: The store.
         target: A new or empty folder.
         form: ``npy`` writes ID.npy with the rows alone. ``npz`` writes ID.npz with ``features`` and ``EXPORTED``
-            (profile and weights as JSON). ``webdataset`` writes tars of at most 1 GB, in which a video is
-            KEY.features.npy and KEY.json; KEY is the id with dots percent-encoded, because WebDataset ends a key at
-            the first dot. ``parquet`` writes files of at most 1 GB with a row for each row of the store; ``hub`` the
+            (profile and weights as JSON). ``webdataset`` writes tars of at most 1 GB, with KEY.features.npy and
+            KEY.json for each video; KEY is the id with dots percent-encoded, because WebDataset ends a key at the
+            first dot. ``parquet`` writes files of at most 1 GB with a row for each row of the store; ``hub`` the
             same under ``data/``, with a card that dataset hubs read.
         problems: Receives the videos whose ids cannot be names of files.
         on_progress: Called after each video.
@@ -120,4 +120,4 @@ FORMS: dict[str, Callable[[Store, Path, Iterable[VideoFeatures], Problems], int]
     "hub": export_hub,
 }
 FORMS_OF_FRAMES = ("npy", "npz", "webdataset")
-"""Forms that can store rows of bytes unchanged."""
+"""Forms that store frames (uint8) unchanged."""

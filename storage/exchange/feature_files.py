@@ -44,7 +44,7 @@ def exported_values(store: Store, video: VideoFeatures) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class SourceFeatures:
-    """The features of a video as a file has them."""
+    """The features of a video, as read from a file."""
 
     rows: np.ndarray
     """[T, D], float16 or float32; may contain non-finite values."""
@@ -91,7 +91,7 @@ def open_arrays(path: Path) -> Iterator[ArrayGroup]:
 
 
 class _HDF5Budget(Budget):
-    """The memory limit of all arrays of a file together. An array that is read again counts once."""
+    """The memory limit of all arrays of a file together. An array that is read twice is counted once."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path.stat().st_size)
@@ -110,8 +110,8 @@ def _hdf5_group(group: h5py.Group, names: dict[int, str], budget: _HDF5Budget, *
 
     Args:
         group: The group.
-        names: First name of each object, by its offset in the file. Another name takes a few bytes in the file, but the
-            object would be read again.
+        names: First name of each object, by its offset in the file. Further names take only a few bytes in the file,
+            but the object would be read again for each of them.
         budget: Memory limit of the arrays.
         with_groups: Include the groups in this group.
     """
@@ -156,7 +156,7 @@ def flatten(group: ArrayGroup) -> dict[str, ReadArray]:
 
 
 def arrays_in(group: ArrayGroup) -> dict[str, ReadArray]:
-    """Return the arrays of a group that are not in a group."""
+    """Return the arrays of a group, without the arrays of its groups."""
     return {name: item for name, item in group.items() if callable(item)}
 
 
@@ -229,6 +229,6 @@ def _numbers(read: ReadArray) -> np.ndarray | None:
 
 
 def join_names(names: Iterable[str]) -> str:
-    """Return the first names in words, for messages."""
+    """Return the first names and the number of the others, as text for messages."""
     names = list(names)
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "") or "none"

@@ -1,4 +1,4 @@
-"""Import of features that other programs made into stores."""
+"""Import features of other programs into stores."""
 
 import json
 import math
@@ -74,18 +74,18 @@ def import_features(
 ) -> int:
     """Write the videos of a source into a store.
 
-    Videos that the store already has from the same source are skipped, so a stopped import continues. Rows of float16
-    stay float16, others become float32. From exports of vlalign, the times are taken, and the weights if ``weights``
-    has no SHA-256.
+    Videos that the store already has from the same source are skipped, so a stopped import can be continued. Rows of
+    float16 stay float16, others become float32. Exports of vlalign provide the times, and also the weights if
+    ``weights`` has no SHA-256.
 
     Args:
         source: Folder or file of features (``source_videos``).
-        into: Folder of the store, created if missing; or a store of one's own.
+        into: Folder of the store, created if missing; or a custom store.
         profile: How the features were made, as far as the user knows. Facts that are not declared are recorded as
             unknown.
-        weights: The weights that made them; by default those of the profile, without a SHA-256.
-        pattern: Names to take, and where the id is in them (``source_videos``).
-        durations: Seconds by video id. Without one, a video ends with its last row.
+        weights: The model's weights; by default the weights in the profile, without a SHA-256.
+        pattern: Pattern of the names to read, with ``{id}`` for the video's id (``source_videos``).
+        durations: Seconds by video id. A video without a duration ends with its last row.
         times: The first and last second of each row, [T, 2] by video id, if they do not follow from the profile.
         problems: Receives the videos that cannot be imported.
         on_progress: Called after each video.
@@ -94,7 +94,7 @@ def import_features(
         The number of new videos.
 
     Raises:
-        UserError: The store, or an export of vlalign, has other features than declared, or there are no videos.
+        UserError: The store or an export of vlalign has another profile or other weights, or there are no videos.
     """
     is_folder = isinstance(into, str | Path)
     if is_folder:
@@ -173,7 +173,7 @@ def _check_id(video: SourceVideo, taken: set[str]) -> None:
 
 
 def _weights_of(videos: Sequence[SourceVideo], declared: Weights) -> Weights:
-    """Return the weights that an export of vlalign names, if the declared ones have no checksum."""
+    """Return the declared weights, or the weights of an export of vlalign if the declared ones have no checksum."""
     for video in videos:
         try:
             exported = video.read().exported
@@ -226,7 +226,7 @@ def _check_exported(exported: Mapping[str, Any], declared: Provenance, where: st
     if actual.weights != declared.weights:
         raise ProfileMismatch(
             f"{where}: has {actual.weights}, not {declared.weights}; import features of the same weights, or "
-            "declare those"
+            "declare the weights of the export"
         )
 
 

@@ -28,7 +28,7 @@ METADATA_KEY = b"vlalign"
 FILE_BYTES, GROUP_BYTES = 1_000_000_000, 64 << 20
 """Maximum size of the embeddings in a file, and of a group that is written at once."""
 PLACE_BYTES = 300
-"""Memory of the record of a video's rows."""
+"""Memory that a ``_Place`` takes, in bytes."""
 ID_COLUMNS, EMBEDDING_COLUMNS = ("video_id", "id"), ("embedding", "features", "vector")
 """Names of columns in files of other programs, in the order in which they are tried."""
 
@@ -57,7 +57,7 @@ class _Pending:
         self.video = next(videos, None)
 
     def take_group(self, dtype: np.dtype[Any]) -> list[VideoFeatures]:
-        """Return the next videos with one stored type, up to the size of a group."""
+        """Return the next videos that are stored as ``dtype``, up to the size of a group."""
         taken: list[VideoFeatures] = []
         num_bytes = 0
         while self.video is not None and self.video.features.dtype == dtype and num_bytes < GROUP_BYTES:
@@ -140,7 +140,9 @@ class ParquetVideos:
     id_column: str
     embedding_column: str
     places: Sequence[tuple[str, _Place | None]]
-    """(id, place of its rows) in order; None for a video of vlalign's without rows. The reader refuses repeated ids."""
+    """(id, place of its rows), in order; the place is None for a video without rows, which only vlalign's files have.
+    The import skips repeated ids.
+    """
     about: Mapping[str, Any] | None
     """The metadata that vlalign wrote; None for files of other programs."""
     _last: dict[int, pa.Table] = field(default_factory=dict, compare=False, repr=False)

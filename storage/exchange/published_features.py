@@ -1,7 +1,7 @@
 """Facts about well-known public feature files, with their sources.
 
-Facts that their authors' code or page does not state are missing here, and are then unknown. The times of feature
-vectors may also be unknown: state them with --rate, --spread or --times.
+Facts that the authors' code or page does not state are missing here, and are unknown in the profile. The times of
+feature vectors may also be unknown: state them with --rate, --spread or --times.
 """
 
 from typing import Any
@@ -14,18 +14,18 @@ _FRAME_FACTS = ("short_side_px", "crop_px", "value_range", "mean", "std")
 
 
 def _frame_facts(profile: Profile) -> dict[str, Any]:
-    """Return the facts of a profile about its frames, for files whose frames are the same."""
+    """Return the facts about frames in a profile, for files whose frames were prepared in the same way."""
     return {name: getattr(profile, name) for name in _FRAME_FACTS}
 
 
 # linjieli222/HERO_Video_Feature_Extractor: a .npz with ``features`` for each video, float16, one row in 1.5 seconds
 # (--clip_len 3/2, its default; QVHighlights' files have 2: pass a JSON file with another fps, window and stride).
-# resnets/extract.py: framerate 1/clip_len, short side 224, no crop, rows of length 1.
+# resnets/extract.py: framerate 1/clip_len, short side 224, no crop, L2-normalized rows.
 _HERO_ROWS_PER_SECOND = 1 / 1.5
 
 # facebookresearch/fairseq, examples/MMPT, scripts/video_feature_extractor (how2/s3d.sh, extract.py, preprocessing.py):
 # a .npy for each video; 30 frames a window at 30 frames a second, black frames at the end, the 512 values of the video
-# embedding, rows of length 1.
+# embedding, L2-normalized rows.
 _MMPT_S3D = DeclaredFeatures(
     facts={
         "name": "mmpt_s3d",
@@ -109,7 +109,7 @@ _ROWS = (
         stride=45,
         **_frame_facts(SLOWFAST),
     ),
-    # mil-nce/extract.py and preprocessing.py (VALUE): 45 frames, of which 32 are taken.
+    # mil-nce/extract.py and preprocessing.py (VALUE): windows of 45 frames, 32 of them used.
     _hero(
         "s3d",
         S3D.model,
@@ -135,8 +135,8 @@ _ROWS = (
         crop_px=224,
     ),
     _MMPT_S3D,
-    # Files of the ECCV 2020 paper: one HDF5 file for each video, with all experts and captions. The times of s3d and
-    # vggish are in it; expert_timings gives rgb and scene constant ones, and face, ocr and speech none.
+    # Files of the ECCV 2020 paper: one HDF5 file for each video, with all experts and captions. It has the times of s3d
+    # and vggish; expert_timings defines constant times for rgb and scene, and no times for face, ocr and speech.
     _mmt("s3d", 1024, has_times=True, model="S3D"),
     _mmt("vggish", 128, has_times=True, model="VGGish"),
     _mmt("rgb", 2048, fps=5),

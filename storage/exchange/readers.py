@@ -36,7 +36,7 @@ from .webdataset import open_tar
 
 @dataclass(frozen=True)
 class _Choice:
-    """The choice among a video's arrays: names as in ``source_videos``."""
+    """Names of the arrays to read from a video, as for ``source_videos``."""
 
     key: str | None
     times: str | None
@@ -102,15 +102,17 @@ def source_videos(
 
     Args:
         source: One of these:
-            a folder with a file for each video, whose path without suffixes is the id, or with Parquet files, or with
+            a folder with a file for each video (the id is the path without suffixes), or with Parquet files, or with
             tars of vlalign;
             a Parquet file with a column of ids and one of embeddings (``parquet.py``);
             a .npz or HDF5 file with an array for each video, or a group with one array or one called ``features``;
-            a pickle, or a file of torch.save, of a dict {id: array}, {id: list of arrays} or {id: {name: array}};
-            a file of one video, whose array is called ``features``, or is the only content of a pickle.
-        pattern: The only names to take, such as ``{id}_rgb.npy``, or ``*/{id}.h5/features.s3d`` for an array in each
-            file. For a source that is a file, the names in it, such as ``{id}/c3d_features``. ``*`` matches any text
-            without a slash.
+            a pickle or torch.save file with a dict {id: array}, {id: list of arrays} or {id: {name: array}};
+            a file of one video: a .npy file, a file with an array called ``features``, or a pickle of one array.
+        pattern: Pattern of the file names to read, such as ``{id}_rgb.npy``, or ``*/{id}.h5/features.s3d`` for an array
+            in each file. If the source is a file, pattern of its array names, such as ``{id}/c3d_features``. ``*``
+            matches any text without a slash.
+        key: Name of each video's array of features, as for ``read_video``.
+        times: Name of each video's array of times, as for ``read_video``.
 
     Raises:
         UserError: There are no videos, or the source is damaged.

@@ -33,12 +33,12 @@ class _Sample:
     """Content by name."""
 
     def max_tar_bytes(self) -> int:
-        """Return an upper limit of its size in a tar, with headers, padding and the end of the tar."""
+        """Return an upper bound of the video's size in a tar, including headers, padding and the tar's end."""
         return sum(len(content) + 8 * tarfile.BLOCKSIZE for content in self.members.values()) + tarfile.RECORDSIZE
 
 
 def export_tars(store: Store, target: Path, videos: Iterable[VideoFeatures], problems: Problems) -> int:
-    """Write videos into tars of at most ``TAR_BYTES``, or of one larger video. Return the number of videos."""
+    """Write videos into tars of at most ``TAR_BYTES``; a larger video gets its own tar. Return the number of videos."""
     samples = (_sample(store, video) for video in videos)
     sample = next(samples, None)
     num_tars = num_written = 0
@@ -62,8 +62,8 @@ def export_tars(store: Store, target: Path, videos: Iterable[VideoFeatures], pro
 
 
 def _sample(store: Store, video: VideoFeatures) -> _Sample:
-    # A dot would end the key; slashes that no path has would be lost; WebDataset skips names that begin with two
-    # underscores.
+    # A dot would end the key; leading, trailing and double slashes would be lost; WebDataset skips names that begin
+    # with two underscores.
     key = re.sub(r"[.%\x00-\x1f\x7f]|^/|/$|(?<=/)/|^_(?=_)", lambda match: f"%{ord(match[0]):02X}", video.video_id)
     about = {
         name: value.tolist() if isinstance(value, np.ndarray) else value

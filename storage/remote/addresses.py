@@ -62,7 +62,7 @@ def hide_secrets(text: str) -> str:
 
 
 def host_named(text: str) -> str:
-    """Return a host named by the user, in the form of addresses. Raises ``SettingError`` if it is not a host."""
+    """Return a host named by the user, normalized as in a URL. Raises ``SettingError`` if it is not a host."""
     authority = text if text.count(":") < 2 else f"[{text.strip('[]')}]"
     host = "" if "/" in text else urlsplit(f"//{authority}").hostname
     if not host:

@@ -20,7 +20,7 @@ default is 10).
 
 
 def package_to_install(url: str) -> str:
-    """Return the advice for a package that ``file_system`` needs for an address."""
+    """Return advice on how to install the package that ``file_system`` needs for an address."""
     return f"install it with: {install_command(*EXTRAS['s3'])}" if scheme_of(url) == "s3" else "install it"
 
 

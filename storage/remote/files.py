@@ -19,11 +19,11 @@ from .file_systems import file_system, package_to_install
 T = TypeVar("T")
 
 OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci"}
-"""Schemes of servers without folders, on which an object is there whole or not at all."""
+"""Schemes of servers without folders, where an object appears only when all of it has arrived."""
 TRIES, PAUSE_SECONDS = 3, 2.0
 ANSWER_SECONDS, SLOWEST_BYTES_PER_SECOND = 60.0, 250_000
 """Time limit of a request: ``ANSWER_SECONDS``, plus the time for its bytes at the slowest rate. No other limit ends a
-request whose server stops reading halfway, or sends a byte now and then.
+request if the server stops reading halfway, or sends only a byte now and then.
 """
 
 
@@ -43,7 +43,7 @@ class RemoteFiles:
     """
 
     def __init__(self, url: str) -> None:
-        """Prepare to use the folder at ``url``. Raises ``UserError`` if such an address cannot be read."""
+        """Prepare to use the folder at ``url``. Raises ``UserError`` if such addresses are not supported here."""
         self.url = url
         try:
             self._files, self._path = file_system(url, [urlsplit(url).hostname or ""])
@@ -56,7 +56,7 @@ class RemoteFiles:
         """List the folder, write a small file, read it back and remove it.
 
         Raises:
-            UserError: The bucket or a right is missing, or files cannot be written to such an address at all.
+            UserError: The bucket or a permission is missing, or the address is a web server, which accepts no files.
             OSError: The server gives no valid answer.
         """
         if scheme_of(self.url) in HTTP:
@@ -104,7 +104,7 @@ class RemoteFiles:
         return content[first:last] if len(content) > last - first else content  # a server without partial requests
 
     def fetch(self, name: str, path: Path, num_bytes: int) -> None:
-        """Copy a file of ``num_bytes`` to ``path``. Raises ``UserError`` if more are sent."""
+        """Copy a file of ``num_bytes`` to ``path``. Raises ``UserError`` if the server sends more."""
         from .http_client import SizeLimit
 
         def get() -> None:
@@ -127,7 +127,7 @@ class RemoteFiles:
     def holds(self, path: Path) -> bool:
         """Return True if the remote file of the same name has the same bytes as a local file.
 
-        S3's MD5 of the object is compared first. A file without an MD5, or with another one, is read.
+        S3's MD5 of the object is compared first. If it is missing or different, the remote file is read.
         """
         num_bytes, name = path.stat().st_size, path.name
 
@@ -171,7 +171,7 @@ class RemoteFiles:
         return scheme_of(self.url) in OBJECT_STORES
 
     def _make_folder(self) -> None:
-        if not self._holds_objects:  # there it would make a missing bucket
+        if not self._holds_objects:  # on an object store, this would create a missing bucket
             self._files.makedirs(self._path, exist_ok=True)
 
     def _time_limit(self, num_bytes: int = 0) -> dict[str, Any]:

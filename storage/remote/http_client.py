@@ -24,7 +24,7 @@ MAX_RESPONSE_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class GuardedClient:
-    """Creates the client. It is a value, because fsspec shares one file system between equal settings."""
+    """Creates the client. It compares by value, because fsspec shares one file system between equal settings."""
 
     allowed_hosts: tuple[str, ...]
 
@@ -34,7 +34,7 @@ class GuardedClient:
         async def guard(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
             """Check a request; called again for each redirect.
 
-            A host that is given as a number has no name to resolve.
+            ``_Resolver`` never sees a host that is given as an IP address.
             """
             refuse_private_address(request.url.host or "", self.allowed_hosts)
             response = await handler(request)
@@ -79,7 +79,7 @@ class BoundedResponse(aiohttp.ClientResponse):
 
 
 class _Resolver(AbstractResolver):
-    """Resolves and checks names in one step: a name cannot change its machine between check and use."""
+    """Resolves and checks names in one step, so that a name cannot move to another machine between check and use."""
 
     def __init__(self, allowed_hosts: Collection[str]) -> None:
         self._allowed, self._resolver = allowed_hosts, aiohttp.DefaultResolver()
@@ -96,7 +96,7 @@ class _Resolver(AbstractResolver):
 
 
 class SizeLimit(Callback):
-    """Ends a copy that becomes longer than the first block of the shard declared."""
+    """Ends a copy of a shard that becomes longer than the shard's first block declares."""
 
     def __init__(self, url: str, num_bytes: int) -> None:
         super().__init__()

@@ -101,7 +101,7 @@ def trust(folder: Path, url: str) -> None:
 
 
 def trusted_links(parent: Path) -> dict[str, str]:
-    """Return the addresses of the linked folders in ``parent``, for processes with another home."""
+    """Return {folder: confirmed address} of linked folders in ``parent``, for processes with another home folder."""
     links = {}
     for folder in parent.glob("*"):
         with contextlib.suppress(UserError):  # opening the folder reports why it is refused

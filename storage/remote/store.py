@@ -42,7 +42,7 @@ STUBS_AT_ONCE = 32
 """Stubs that are fetched at the same time: each request is small and waits for the network."""
 SHARDS_AT_ONCE = 8
 FREE_SHARE = 0.1
-"""Share of the disk that complete files leave free."""
+"""Share of the disk to keep free: below it, complete files become stubs."""
 
 
 def link_store(folder: Path, url: str) -> "RemoteStore":
@@ -51,7 +51,7 @@ def link_store(folder: Path, url: str) -> "RemoteStore":
     Shards that are already in the folder move to ``outgoing``; ``RemoteStore.send`` copies them to the remote store.
 
     Raises:
-        UserError: The folder is linked to another store, or the address cannot be read.
+        UserError: The folder is linked to another store, or such addresses are not supported here.
     """
     url, stated = checked_address(url, str(folder)), linked_address(folder)
     if stated not in (None, url):
@@ -85,7 +85,7 @@ def remote_store(folder: Path) -> "RemoteStore | None":
 
 
 def refuse_remote(folder: Path) -> None:
-    """Raise ``UserError`` if ``folder`` is linked to a remote store, which a local change would not reach."""
+    """Raise ``UserError`` if ``folder`` is linked to a remote store, since local changes would not reach the store."""
     if remote := remote_store(folder):
         raise UserError(
             f"{folder}: its shards are at {remote.url}; run this on a local copy (vlalign-store merge makes one)"
@@ -116,7 +116,7 @@ class RemoteStore:
     """A store on another machine, and the local folder that is linked to it."""
 
     def __init__(self, folder: Path, url: str) -> None:
-        """Prepare to use the store at ``url``. Raises ``UserError`` if such an address cannot be read."""
+        """Prepare to use the store at ``url``. Raises ``UserError`` if such addresses are not supported here."""
         self.folder, self.url, self.outgoing = folder, url, folder / OUTGOING
         if self.outgoing.is_symlink():
             raise UserError(f"{self.outgoing}: a symlink; nothing is sent from there; remove it")
@@ -141,7 +141,7 @@ class RemoteStore:
         self._files.check()
 
     def update(self) -> list[Path]:
-        """Fetch stubs of new shards; return the local files of all remote shards, in order, and of no others."""
+        """Fetch stubs of new shards; return the local files of the current remote shards, in order."""
         remote_names, local_names = set(self.names()), set(_shard_names(self.folder))
         if local_names and not remote_names:
             raise UserError(
@@ -237,7 +237,7 @@ class RemoteStore:
         self._write_stub(name, layout.num_bytes, block, layout.index[0], self._files.read(name, *layout.index))
 
     def _make_stub(self, path: Path) -> None:
-        """Replace the local file of a shard by a stub, made of ``path``."""
+        """Replace the local file of a shard by a stub, made from the complete file at ``path``."""
         with path.open("rb") as file:
             block = file.read(BLOCK_BYTES)
             block += file.read(max(read_layout(block).block_bytes - BLOCK_BYTES, 0))

@@ -13,7 +13,7 @@ seconds (26 s through h5py, see tests/benchmarks). Threads and forked processes 
 same time. And a file from a stranger cannot make HDF5 open other files.
 
 Four kinds of CRC-32 cover every byte: one of the block, one of the index (``videos``), one of the rows of each video,
-and ``rest_crc32`` of everything else, which is HDF5's own records.
+and ``rest_crc32`` of the HDF5 part except the rows (HDF5's own records, and the index again).
 """
 
 import re
@@ -37,8 +37,8 @@ else:
 
 SCHEMA = 1
 FRAMES_SCHEMA = 2
-"""The schema of shards of frames (``Profile.is_frames``), uint8, which are otherwise the same. Versions that know only
-features refuse it by its number, and neither read nor repair it.
+"""The schema of shards of frames (``Profile.is_frames``): their rows are uint8, everything else is the same. Versions
+without support for frames refuse shards with this number, and neither read nor repair them.
 """
 EXTRACTED = "extracted"
 """``origin`` of features that this package computed. Their profile is known, not just stated by the user."""
@@ -67,8 +67,8 @@ INDEX_TYPES = {
 """Columns of ``videos``. A text column is as wide as its longest text in the shard."""
 READ_BYTES = 1 << 22
 TEXTS = "texts"
-"""Key of ``Provenance.made_with``: preparation of the texts whose vectors are compared with the features. Stores of
-1.0.0 lack it.
+"""Key of ``Provenance.made_with``: how to prepare the texts that are compared with the features. Stores of 1.0.0 lack
+it.
 """
 
 
@@ -178,9 +178,7 @@ def checksum(columns: Iterable[np.ndarray]) -> int:
 
 
 def rest_crc32(path: Path, first_byte: int, ranges: Sequence[tuple[int, int]]) -> int:
-    """Return the CRC-32 of all bytes of a file from ``first_byte`` on that are in none of ``ranges``, which are
-    sorted.
-    """
+    """Return the CRC-32 of a file from ``first_byte`` on, without the bytes in ``ranges``, which must be sorted."""
     crc, size = 0, path.stat().st_size
     firsts, lasts = [first_byte, *(last for _, last in ranges)], [*(first for first, _ in ranges), size]
     with path.open("rb") as file:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 SHARD_NAME = re.compile(r"(\d{20})-[0-9a-f]{8}\.h5", re.ASCII)
 AHEAD_NS = 365 * 24 * 3600 * 10**9
-"""Largest time that a clock may have been ahead. A later time is not believed: nothing could be written after it."""
+"""How far in the future the time in a name may be. A later time is ignored, since no new shard could follow it."""
 CLOCKS_DIFFER_NS = 3600 * 10**9
 UNDATED_NS = 10**15
-"""Two weeks of 1970: times of shards that replace shards without a valid time in their names."""
+"""Times below this, in January 1970, are used for shards that replace shards without a valid time in their names."""
 
 
 def stamp_of(name: str) -> int:
@@ -29,10 +29,10 @@ def sort_shard_names(names: Iterable[str]) -> list[str]:
 
 
 class NewShardNames:
-    """Names for the shards that one writer adds to a folder, which no other writer uses.
+    """Unique names for the shards that one writer adds to a folder.
 
-    They follow all shards that were in the folder at the first of them, even if a clock was set back. The folder is
-    listed only then: it may have many thousands.
+    They follow all shards that were in the folder when the first name was made, even if a clock was set back. The
+    folder is listed only at that time, since it may contain many thousands of shards.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -48,7 +48,7 @@ class NewShardNames:
 
 
 def shard_path(folder: Path) -> Path:
-    """Return a path for a new shard that follows all in the folder, and that no other writer uses."""
+    """Return a unique path for a new shard that follows all shards in the folder."""
     return NewShardNames(folder).next()
 
 

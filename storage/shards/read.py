@@ -235,12 +235,12 @@ class ShardRows:
     def expect_few_rows(self) -> None:
         """Tell the system that few rows are used: it then reads only accessed or prefetched rows.
 
-        Otherwise it reads 128 kB or more around each place, which for frames are unwanted ones.
+        Otherwise it reads 128 kB or more around each accessed row; for frames, most of that is not needed.
         """
         advise(self._map, "MADV_RANDOM")
 
     def prefetch(self, first: int, last: int) -> int:
-        """Ask the system to read rows [first, last) of the features ahead; return how many bytes they are.
+        """Ask the system to read rows [first, last) of the features ahead; return their size in bytes.
 
         A disk reads many requests at once faster than one after the other.
         """
@@ -264,10 +264,10 @@ class ShardRows:
 
 
 def damaged_videos(rows: ShardRows) -> list[int]:
-    """Return the videos whose rows differ from the written ones, by their row in the index."""
+    """Return the numbers in the index of the videos whose rows differ from the written ones."""
     return [index for index in range(len(rows.shard.videos)) if rows.is_damaged(index)]
 
 
 def rest_is_damaged(shard: Shard) -> bool:
-    """Return True if any other part than block, index and rows differs from the written file."""
+    """Return True if anything in the HDF5 part except the rows differs from the written file."""
     return rest_crc32(shard.path, shard.first_byte, shard.column_ranges()) != shard.rest_crc32

@@ -1,4 +1,4 @@
-"""New shards of videos from other shards, with their rows checked on the way."""
+"""Write new shards with videos of existing shards, and check the rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,11 +19,11 @@ class ShardPart:
 
     shard: Shard
     selected: np.ndarray
-    """Rows of the shard's index."""
+    """Row numbers in the shard's index."""
 
     @property
     def videos(self) -> np.ndarray:
-        """The index of these videos."""
+        """The selected rows of the shard's index."""
         return self.shard.videos[self.selected]
 
     @property
@@ -33,7 +33,7 @@ class ShardPart:
 
 
 def rewrite(folder: Path, parts: Sequence[ShardPart]) -> Path | None:
-    """Write one shard with the videos of ``parts``, which follows the last of their shards in the order of names.
+    """Write one shard with the videos of ``parts``. Its name directly follows the name of their last shard.
 
     Rows are compared with their checksums: damage is never copied under a new checksum.
 
@@ -73,7 +73,7 @@ def rewrite(folder: Path, parts: Sequence[ShardPart]) -> Path | None:
 
 
 def _widest(tables: Sequence[np.ndarray]) -> np.dtype:
-    """Return the type of a row in which the texts of all tables fit."""
+    """Return a row type that is wide enough for the texts of all tables."""
     names = tables[0].dtype.names or ()
     return np.dtype(
         [(name, max((table.dtype[name] for table in tables), key=lambda kind: kind.itemsize)) for name in names]

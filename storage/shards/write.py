@@ -39,9 +39,9 @@ from .names import NewShardNames
 from .read import read_shard
 
 ALIGNMENT = 4096
-"""Data sets begin on a page of memory."""
+"""Data sets begin at multiples of this, the size of a memory page."""
 GROUP_BYTES = 1 << 23
-"""Features that a thread writes at once."""
+"""Size of the features that a thread writes at once."""
 MAX_PARTS = 1024
 """Buffers that one system call takes (IOV_MAX of Linux)."""
 
@@ -90,8 +90,8 @@ def check_storable(video: VideoFeatures, profile: Profile, dtype: DTypeLike = "f
             raise ValueError(f"{video.video_id}: frames must be uint8, got {video.features.dtype}")
         return
     if video.features.dtype == np.float16:
-        # NumPy is slow with halves, so their bits are compared: non-finite values come last among those of each sign.
-        # Most features have no negative values, and need only the first test.
+        # NumPy is slow with float16, so bits are compared: for each sign, non-finite values have the highest bits. Most
+        # features have no negative values, and need only the first test.
         bits = np.ascontiguousarray(video.features)
         highest = bits.view(np.uint16).max(initial=0)
         fits = highest < 0x7C00 or (0x8000 <= highest < 0xFC00 and bits.view(np.int16).max() < 0x7C00)
@@ -123,10 +123,10 @@ def write_shard(
         profile: How the features were made.
         weights: The weights that the model ran with.
         videos: Features [T, D] and times of each video.
-        made_with: Versions of the programs that made the features, and what else ``Provenance.made_with`` has.
+        made_with: Versions of the programs that made the features, and other facts (``Provenance.made_with``).
         origin: ``EXTRACTED``, or who stated the profile.
         dtype: Type that the features are stored in, float16 or float32; uint8 for frames.
-        names: Names for the shards of one writer in ``folder``; None to list the folder for this one.
+        names: Names for the new shards of one writer in ``folder``; None to list the folder for this shard.
 
     Returns:
         The path of the shard. Its name begins with the time of writing: if two shards have the same video, the later
@@ -194,8 +194,8 @@ def write_rows(
         provenance: How the features were made.
         dtype: Type of the features.
         table: The index, without checksums.
-        rows_of: Returns the rows of the video in row i of ``table``. Two threads call it, and each writes what it got
-            while that is still in the processor's cache.
+        rows_of: Returns the rows of the video in row i of ``table``. Two threads call it; each writes the rows at once,
+            while they are still in the processor's cache.
     """
     plan = lay_out(provenance, dtype, table)
     with require_disk_space(plan.hdf5.size, path.parent), atomic_write(path) as partial:
@@ -223,7 +223,7 @@ class Plan:
     first_byte: int
     """Offset of the HDF5 part."""
     hdf5: MemoryFile
-    """All that HDF5 writes itself."""
+    """Everything that HDF5 itself writes."""
     offsets: dict[str, int]
     """Offset of each data set."""
 
@@ -279,7 +279,7 @@ def block_of(plan: Plan, table: np.ndarray, rest: int) -> bytes:
     Args:
         plan: The layout of the shard.
         table: The index, with checksums.
-        rest: Checksum of what HDF5 wrote (``rest_crc32``).
+        rest: Checksum of the HDF5 part except the rows (``rest_crc32``).
     """
     about = {
         "attributes": plan.provenance.attributes(),
@@ -358,7 +358,7 @@ def _write_all(fd: int, parts: Sequence[np.ndarray | bytes], offset: int) -> Non
 def require_disk_space(num_bytes: int, folder: Path) -> Iterator[None]:
     """Check that a shard of ``num_bytes`` fits into the folder; create the folder if it is missing.
 
-    Each ``OSError``, also in the block, which writes the shard, names the folder and a remedy.
+    Every ``OSError``, including errors in the ``with`` block that writes the shard, names the folder.
     """
     make_folder(folder)
     try:

@@ -54,7 +54,7 @@ class _OwnCode:
         Args:
             name: Its name.
             args: Its arguments.
-            of: What it is asked about, for messages.
+            of: What the call is about, for messages.
             passed: Errors that it may raise.
             more: Arguments by name.
         """
@@ -69,7 +69,7 @@ class _OwnCode:
             raise UserError(f"{self._named}: {what}: {reason_of(error)}{self._place(error)}; see --verbose") from error
 
     def _place(self, error: BaseException) -> str:
-        """Return the last place of an error in the store's module, or else the last one."""
+        """Return the last line of an error's traceback in the store's module, or else the last line of all."""
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
         file = getattr(sys.modules.get(type(self._store).__module__), "__file__", None)
         frame = [frame for frame in frames if frame.filename == file][-1:] or frames[-1:]
@@ -95,7 +95,7 @@ class CheckedStore(_OwnCode, Store):
             features: Name of its features, for messages.
 
         Raises:
-            UserError: It breaks a promise.
+            UserError: The store violates the interface.
         """
         super().__init__(store, features)
         self._num_rows = dict.fromkeys(self._checked_ids(), UNKNOWN_ROWS)
@@ -122,12 +122,12 @@ class CheckedStore(_OwnCode, Store):
 
     @property
     def name(self) -> str:
-        """As the store has it."""
+        """Name of the features, as the store returns it."""
         return self._text("name")
 
     @property
     def where(self) -> str:
-        """As the store has it."""
+        """The place of the features, as the store returns it."""
         return self._text("where")
 
     def _text(self, name: str) -> str:
@@ -136,7 +136,7 @@ class CheckedStore(_OwnCode, Store):
 
     @property
     def made_with(self) -> Mapping[str, Collection[str]]:
-        """As the store has it."""
+        """All values of ``Provenance.made_with``, as the store returns them."""
         made_with = self._get("made_with")
         is_right = isinstance(made_with, Mapping) and all(
             is_text(name)
@@ -225,9 +225,9 @@ class CheckedStore(_OwnCode, Store):
 
         Args:
             what: The call, for messages.
-            rows: What it returned.
-            num_rows: How many rows were asked for.
-            dtype: The type that was asked for; None: one that features are stored in.
+            rows: The returned features.
+            num_rows: Number of requested rows.
+            dtype: The requested type; None for any type that features are stored in.
         """
         shape = (num_rows, self.profile.dimension)
         allowed = tuple(map(np.dtype, row_types(self.profile))) if dtype is None else (dtype,)
@@ -274,7 +274,7 @@ class CheckedStore(_OwnCode, Store):
         return list(found)
 
     def _of(self, video_ids: Sequence[str]) -> str:
-        """Return which videos a call is about, for messages. Raises ``KeyError`` if the store does not have one."""
+        """Return which videos a call is about, for messages. Raises ``KeyError`` for an unknown video."""
         self._check_known(video_ids)
         return _of_videos(video_ids)
 
@@ -284,7 +284,7 @@ class CheckedStore(_OwnCode, Store):
                 raise KeyError(video_id)
 
     def _fact(self, name: str, video_id: str, is_right: Callable[[Any], bool], expected: str) -> Any:
-        """Return a fact about a video that the store has a method of its own for."""
+        """Return a fact about a video from the store's own method."""
         self._check_known([video_id])
         of = f" of video {video_id!a}"
         fact = self._call(name, video_id, of=of)
@@ -302,7 +302,7 @@ class CheckedStore(_OwnCode, Store):
         return self._fact("partial", video_id, is_text, "a text")
 
     def duration_seconds(self, video_id: str) -> float:
-        """Return when the frames, or the sound, end."""
+        """Return the time at which the frames, or the sound, end."""
         if not self._is_own("duration_seconds"):
             return super().duration_seconds(video_id)
         return float(self._fact("duration_seconds", video_id, _is_seconds, "a finite number, 0 or more"))
@@ -342,7 +342,7 @@ class CheckedStore(_OwnCode, Store):
         return spans
 
     def shard_of(self, video_ids: Sequence[str]) -> np.ndarray:
-        """Return the number, int64, of the shard that each video is in."""
+        """Return the number of each video's shard, int64 [N]."""
         if not self._is_own("shard_of"):
             return super().shard_of(video_ids)
         of = self._of(video_ids)
@@ -357,7 +357,7 @@ class CheckedWriter(_OwnCode, StoreWriter):
 
     @property
     def where(self) -> str:
-        """As the store has it; its class, as long as nothing was written."""
+        """The place of the features, as the store returns it; the store's class while it has no place yet."""
         try:
             return str(self._store.where)
         except Exception:  # before a profile provides the name
@@ -371,7 +371,7 @@ class CheckedWriter(_OwnCode, StoreWriter):
         return found
 
     def write(self, videos: Sequence[VideoFeatures], provenance: Provenance, *, dtype: str = "float16") -> None:
-        """Write videos, all of them or, if it fails, none."""
+        """Write all videos, or none of them if that fails."""
         of = _of_videos([video.video_id for video in videos])
         self._call("write", videos, provenance, dtype=dtype, of=of, passed=(OSError,))
 

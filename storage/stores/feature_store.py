@@ -30,8 +30,8 @@ T = TypeVar("T")
 
 ROW_MASK = 0xFFFFFFFF
 PREFETCHED_BYTES = 1 << 30
-"""After this many prefetched bytes, earlier prefetches count as evicted from the page cache: their rows are requested
-again when they are read. A request takes half as long as copying.
+"""After this many prefetched bytes, earlier prefetches are taken as evicted from the page cache: their rows are
+requested again when they are read. A request takes half as long as copying.
 """
 NO_ROWS, NO_TIMES = np.empty((0, 0)), np.empty(0)
 TIMES_AT_ONCE = 32
@@ -41,7 +41,7 @@ SHARDS_PER_THREAD = 16
 
 
 def shard_files(folder: Path) -> list[Path]:
-    """Return the shards in a folder, in order: of two with the same video the later one counts."""
+    """Return the shards in a folder, oldest first: later shards replace videos of earlier ones."""
     try:
         with os.scandir(folder) as entries:
             names = [entry.name for entry in entries if entry.name.endswith(".h5") and not entry.name.startswith(".")]
@@ -51,7 +51,7 @@ def shard_files(folder: Path) -> list[Path]:
 
 
 def current_shards(folder: Path) -> list[Path]:
-    """Return the shards that count, in order. For a remote store these are the ones that it has now."""
+    """Return a store's shards, oldest first; for a remote store, the shards that it has now."""
     return remote.update() if (remote := remote_store(folder)) else shard_files(folder)
 
 
@@ -71,8 +71,8 @@ def stores_in(folder: Path) -> list[str]:
 class FeatureStore(Store):
     """Features in a folder of shards (see ``Store``). Threads, forked and spawned processes may share a store.
 
-    Files are opened when they are needed. Of two shards with the same video the one with the later name counts. Names
-    begin with the time of writing; shards whose names have no valid time are the oldest.
+    Files are opened when they are needed. If two shards have the same video, the one with the later name is used.
+    Names begin with the time of writing; shards whose names have no valid time are the oldest.
 
     Example:
         >>> from vlalign.storage import FeatureStore
@@ -89,8 +89,8 @@ class FeatureStore(Store):
         """Open a store.
 
         Args:
-            folder: The folder of the shards, or one that stands for a remote store.
-            check_rows: Compare the rows of a video with their checksum at every read, which reads all of them.
+            folder: The folder of the shards, or one that is linked to a remote store.
+            check_rows: Compare a video with its checksum at every read, which reads all rows of the video.
 
         Raises:
             UserError: There is no store, a shard has another schema, or profiles or weights are mixed. With
@@ -139,7 +139,7 @@ class FeatureStore(Store):
     def spans(self, video_ids: Sequence[str]) -> np.ndarray:
         """Return when the first row of each video starts and its last row ends, float64 [N, 2].
 
-        Of shards on another machine only these times are fetched.
+        From shards on another machine, only the times are fetched.
 
         Args:
             video_ids: Ids of N videos.
@@ -147,7 +147,7 @@ class FeatureStore(Store):
         return self._read(lambda snapshot: snapshot.spans(video_ids))
 
     def shard_of(self, video_ids: Sequence[str]) -> np.ndarray:
-        """Return the index among ``shards``, int64, of the one that each video is read from.
+        """Return the index in ``shards`` of the shard that each video is read from, int64 [N].
 
         Args:
             video_ids: Ids of N videos.
@@ -160,7 +160,7 @@ class FeatureStore(Store):
 
     @property
     def made_with(self) -> dict[str, set[str]]:
-        """Versions of the programs that made the features and other facts, all that occur."""
+        """All values of ``Provenance.made_with`` in the shards, such as versions of programs."""
         made_with: dict[str, set[str]] = defaultdict(set)
         for shard in self.shards:
             for name, value in shard.made_with.items():
@@ -168,7 +168,7 @@ class FeatureStore(Store):
         return dict(made_with)
 
     def checksum(self, video_id: str) -> int:
-        """Return the CRC-32 of a video's rows, as its shard has it.
+        """Return the CRC-32 of a video's rows, as stored in its shard.
 
         Args:
             video_id: Id of the video.
@@ -199,7 +199,7 @@ class FeatureStore(Store):
         return self.locate(video_id)[1]["source"].decode()
 
     def duration_seconds(self, video_id: str) -> float:
-        """Return when the frames, or the sound, end.
+        """Return the time at which the frames, or the sound, end.
 
         Args:
             video_id: Id of the video.
@@ -215,7 +215,7 @@ class FeatureStore(Store):
         return self.locate(video_id)[1]["partial"].decode()
 
     def written_at_ns(self, video_id: str) -> int:
-        """Return when the shard of a video was written, in nanoseconds since 1970; 0 if its name does not say it.
+        """Return when the shard of a video was written, in nanoseconds since 1970; 0 if its name has no time.
 
         Args:
             video_id: Id of the video.
@@ -225,8 +225,8 @@ class FeatureStore(Store):
     def get_clips(self, clips: Sequence[ClipSpan], *, dtype: DTypeLike | None = np.float32) -> list[VideoFeatures]:
         """Return the rows of many clips, in the order of ``clips``. With ``dtype`` None, the arrays are read-only.
 
-        Of frames, then, nothing is read from the disk but the pages that the caller looks at, one after the other,
-        since a clip has many frames and few of them are used. ``get_rows`` of these asks the disk for them all at once.
+        Frames are then read from disk only when the caller accesses them, page by page, since few of a clip's many
+        frames are used. ``get_rows`` requests all frames of its ranges at once.
 
         Args:
             clips: Video id, start and end in seconds of each clip; None for the start or the end of the video.
@@ -262,7 +262,7 @@ class FeatureStore(Store):
     def get_rows(self, ranges: Sequence[RowRange]) -> list[np.ndarray]:
         """Return the features [T, D] of each range as they are stored: read-only arrays over the files.
 
-        The disk is asked for all of them at once, in the order in which they lie there.
+        All rows are requested from the disk at once, in their order on it.
 
         Args:
             ranges: Video id, first row and the row after the last, of each range.
@@ -409,7 +409,7 @@ class Snapshot:
             numbers = {self.positions[video_id] >> 32 for video_id, _, _ in clips} - self._open.keys()
             self.remote.fetch_all(self.shards[number].path for number in numbers)
         for video_id, _, _ in clips:
-            self.rows(video_id)  # opens all shards, and so asks for their times, before any is waited for
+            self.rows(video_id)  # opens all shards, which requests their times, before any is waited for
         ranges = []
         for video_id, start_seconds, end_seconds in clips:
             starts, ends = self._columns(video_id, "start_seconds", "end_seconds")

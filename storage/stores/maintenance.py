@@ -1,7 +1,7 @@
 """Maintenance of stores: verify, repair, compact and merge them, and remove videos.
 
-Each function writes new shards first and removes old ones only when the new ones are complete. Whenever it is stopped,
-every video is still there, and the same call continues. Extraction and training may run at the same time; two of these
+Each function writes new shards first and removes old ones only when the new ones are complete. If a function is
+stopped, no video is lost, and the same call continues. Extraction and training may run at the same time; two of these
 functions on one store may not.
 """
 
@@ -42,7 +42,7 @@ class ShardDamage:
     path: Path
     message: str
     shard: Shard | None = None
-    """None if the file does not even state its content."""
+    """None if the shard's metadata cannot be read."""
     index_rows: list[int] = field(default_factory=list)
     """The rows of the damaged videos in the shard's index."""
     foreign: bool = False
@@ -92,7 +92,7 @@ def find_damage(path: Path) -> ShardDamage | None:
 def verify(folder: Path, *, problems: Problems | None = None, on_progress: Listener | None = None) -> list[ShardDamage]:
     """Compare every byte of a store with its checksums.
 
-    A shard of another profile or other weights than the first is returned also.
+    Shards with another profile or other weights than the first shard are also returned.
 
     Args:
         folder: Folder of the store.
@@ -146,7 +146,7 @@ def repair(folder: Path, *, on_progress: Listener | None = None) -> list[Repaire
         on_progress: Called after each shard.
 
     Returns:
-        The repairs of the shards that were not whole.
+        One entry for each shard that ``verify`` would report, even if it was not changed.
     """
     refuse_remote(folder)
     for path in unfinished(folder):
@@ -178,7 +178,7 @@ def compact(folder: Path, *, shard_bytes: int = COMPACT_BYTES, on_progress: List
 
     Args:
         folder: Folder of the store.
-        shard_bytes: Size that the new shards have at most, roughly.
+        shard_bytes: Approximate maximum size of the new shards.
         on_progress: Called after each step.
     """
     refuse_remote(folder)
@@ -228,18 +228,18 @@ def _compact(folder: Path, batch: Sequence[ShardPart]) -> Compacted:
 def merge(sources: Sequence[Path], folder: Path, *, on_progress: Listener | None = None) -> list[Path]:
     """Copy the shards of other stores into a store.
 
-    Shards keep their names: of two with the same video, the later one counts, whatever its source.
+    Shards keep their names: if two have the same video, the later one is used, whatever its source.
 
     Args:
         sources: Folders of stores.
-        folder: Folder of the store that takes them; created if missing.
+        folder: Folder of the store that receives the shards; created if missing.
         on_progress: Called after each shard.
 
     Returns:
         The new shards.
 
     Raises:
-        UserError: Profiles, weights or origins differ, or a shard is damaged; it is not copied.
+        UserError: Profiles, weights or origins differ, or a shard is damaged, which is then not copied.
     """
     refuse_remote(folder)
     stores = [open_store(source) for source in sources]

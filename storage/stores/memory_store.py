@@ -14,7 +14,7 @@ from .store import RowRange, RowTimes, WritableStore, refuse_mixed
 class MemoryStore(WritableStore):
     """Features in memory, such as the result of ``extract_video``. It is also its own writer.
 
-    Of two records with the same video id the later one counts.
+    If two records have the same video id, the later one is used.
 
     Example:
         >>> from vlalign.storage import MemoryStore, open_store
@@ -52,7 +52,7 @@ class MemoryStore(WritableStore):
 
     @property
     def made_with(self) -> Mapping[str, Collection[str]]:
-        """Versions of the programs that made the features and other facts, all that were written."""
+        """All written values of ``Provenance.made_with``, such as versions of programs."""
         return self._made_with
 
     def video_ids(self) -> list[str]:
@@ -115,7 +115,7 @@ class MemoryStore(WritableStore):
         for video in videos:
             check_storable(video, self.profile, dtype)
         for video in videos:
-            features = video.features.astype(dtype)  # a copy: what the caller has may change
+            features = video.features.astype(dtype)  # a copy, since the caller may change the array
             self._videos[video.video_id] = replace(video, features=features)
         for name, value in provenance.made_with.items():
             self._made_with.setdefault(name, set()).add(value)

@@ -1,7 +1,7 @@
 """Open stores: the only module that chooses the class of a store.
 
-A folder or an address that the user names has shards. The user may also name custom stores, as objects or by the module
-that opens them (``StoreSource``). Nothing in a folder chooses a class, a module or an address.
+Folders and addresses that the user names contain shards. The user may also name custom stores, as objects or by the
+module that opens them (``StoreSource``). Nothing in a folder chooses a class, a module or an address.
 """
 
 import hashlib
@@ -25,8 +25,8 @@ from .store import Store, StoreWriter, WritableStore
 
 StoreSource: TypeAlias = str | Mapping[str, Store]
 """The source of a data set's stores, instead of its folder: ``MODULE:NAME``, a class or function that is called with
-the folder ``<root>/<dataset>/features/<features>`` and returns a ``Store``; or {features: open store}, with the data
-set's folder for other features. Extraction needs a ``WritableStore``.
+the folder ``<root>/<dataset>/features/<features>`` and returns a ``Store``; or {features: open store}.
+Features that are not in this dict are in the data set's folder. Extraction needs a ``WritableStore``.
 """
 
 
@@ -62,7 +62,7 @@ def open_writer(place: str | Path) -> StoreWriter:
         A writer. It writes a shard for each call of ``write``.
 
     Raises:
-        UserError: It is an address that nothing here can use.
+        UserError: The address is not supported.
 
     Example:
         >>> from vlalign.storage import Provenance, open_store, open_writer
@@ -137,7 +137,7 @@ def open_features_writer(dataset: DatasetFolder, name: str) -> StoreWriter:
 
 
 def feature_names(dataset: DatasetFolder) -> list[str]:
-    """Return the names of a data set's features. With a module's stores, all folders count."""
+    """Return the names of a data set's features. If a module opens the stores, return all folders' names."""
     folder = dataset.features("")
     if isinstance(dataset.stores, str):
         return sorted(path.name for path in folder.glob("*") if path.is_dir())
@@ -168,7 +168,7 @@ def _open_stores(dataset: DatasetFolder) -> Mapping[str, Store]:
     """Return the open stores that the user passed, by features' names.
 
     Raises:
-        SettingError: They are no mapping.
+        SettingError: The stores are not a mapping.
     """
     stores = {} if dataset.stores is None else dataset.stores
     if not isinstance(stores, Mapping):

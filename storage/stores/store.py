@@ -13,7 +13,7 @@ from ..records import Profile, StoredVideo, VideoFeatures, Weights
 from ..shards.format import ROW_TYPES, Provenance, checksum
 
 ClipSpan = tuple[str, float | None, float | None]
-"""Video id, start and end in seconds. None: from the start of the video, to its end."""
+"""Video id, start and end in seconds; None for the start or the end of the video."""
 RowRange = tuple[str, int, int]
 """Video id, first row, and the row after the last, counted within the video."""
 
@@ -41,7 +41,7 @@ def rows_of_clip(starts: np.ndarray, ends: np.ndarray, start_seconds: float | No
 
     At a constant rate of f rows a second these are rows int(start * f) to int(end * f), both included. A clip has no
     rows if it starts at or after the end of the last row, ends before the start of the first row, or ends before it
-    starts. A clip that ends after the last row ends with it.
+    starts. A clip that ends after the last row is cut there.
 
     Args:
         starts: Start of each row in seconds, ascending: [T].
@@ -72,12 +72,12 @@ def checksum_of_all(checksums: dict[bytes, int]) -> int:
 class Store(Protocol):
     """Features of videos, read by video id.
 
-    ``FeatureStore`` reads them from a folder, ``MemoryStore`` holds them in memory. A store of one's own inherits from
-    this class, sets ``profile``, ``weights`` and ``origin``, and has ``video_ids``, ``about``, ``row_times`` and
-    ``get_rows``; everything else follows from them, and may be replaced where the format knows it faster.
-    ``vlalign.storage.testing`` has the tests that every store passes; commands refuse what breaks a promise
-    (``CheckedStore``). All methods that take a video id raise ``KeyError`` if the store does not have it. Threads may
-    read at the same time; processes get copies by ``pickle``.
+    ``FeatureStore`` reads them from a folder, ``MemoryStore`` holds them in memory. A custom store inherits from this
+    class, sets ``profile``, ``weights`` and ``origin``, and implements ``video_ids``, ``about``, ``row_times`` and
+    ``get_rows``. All other methods build on these, and may be overridden with faster ones. ``vlalign.storage.testing``
+    has the tests that every store passes; commands refuse wrong results of custom stores (``CheckedStore``).
+    All methods that take a video id raise ``KeyError`` if the store does not have it. Threads may read at the same
+    time; processes get copies by ``pickle``.
 
     Example:
         >>> from vlalign.storage import RowTimes, Store, open_store
@@ -182,7 +182,7 @@ class Store(Protocol):
         return self.about(video_id).source
 
     def duration_seconds(self, video_id: str) -> float:
-        """Return when the frames, or the sound, end.
+        """Return the time at which the frames, or the sound, end.
 
         Args:
             video_id: Id of the video.
@@ -200,7 +200,8 @@ class Store(Protocol):
     def written_at_ns(self, video_id: str) -> int:
         """Return when the rows of a video were written, in nanoseconds since 1970; 0 if that is unknown.
 
-        Extraction reads no part of a video file that is older, and has the size that its features were made from.
+        If the video's file is older than this and has the size that the features were made from, extraction takes it as
+        unchanged without reading it.
 
         Args:
             video_id: Id of the video.
@@ -223,7 +224,7 @@ class Store(Protocol):
         return spans
 
     def shard_of(self, video_ids: Sequence[str]) -> np.ndarray:
-        """Return the number, int64, of the shard that each video is in; 0 for all if there are no shards.
+        """Return the number of each video's shard, int64 [N]; 0 for all if there are no shards.
 
         Args:
             video_ids: Ids of N videos.
@@ -231,7 +232,7 @@ class Store(Protocol):
         return np.zeros(len(video_ids), dtype=np.int64)
 
     def checksum(self, video_id: str) -> int:
-        """Return the CRC-32 of a video's rows, the same for equal rows in whatever store.
+        """Return the CRC-32 of a video's rows. Equal rows have the same checksum in every store.
 
         It covers the features as they are stored, then start and end (float64) and valid frames (int32) of each row.
 
@@ -297,11 +298,11 @@ def clip_record(
     """Return the record of a clip.
 
     Args:
-        about: Its video.
-        times: Of all rows of the video.
+        about: The clip's video.
+        times: Times of all rows of the video.
         row_range: The rows of the clip.
-        features: Their features, as they are stored.
-        dtype: Type that the record has its features in; None for that which they are stored in.
+        features: Features of these rows, as they are stored.
+        dtype: Type of the features in the record; None for the type that they are stored in.
     """
     _, low, high = row_range
     return VideoFeatures(
@@ -320,8 +321,9 @@ def clip_record(
 class StoreWriter(Protocol):
     """Writes features of videos into a store. Extraction, imports and ``vlalign-store rm`` write through it.
 
-    ``open_writer`` returns that of a folder; a ``MemoryStore`` is its own. A store of one's own that extraction shall
-    fill has these methods beside those of ``Store``. Readers that were opened before need not see what is written.
+    ``open_writer`` returns the writer of a folder; a ``MemoryStore`` is its own writer. A custom store that extraction
+    fills has these methods in addition to the methods of ``Store``. Readers that are already open need not see new
+    videos.
 
     Example:
         >>> from vlalign.storage import Provenance, open_store, open_writer
@@ -344,10 +346,10 @@ class StoreWriter(Protocol):
 
     @abstractmethod
     def write(self, videos: Sequence[VideoFeatures], provenance: Provenance, *, dtype: str = "float16") -> None:
-        """Write videos, all of them or, if it fails, none. Those that the store has already are replaced.
+        """Write all videos, or none of them if that fails. Stored videos with the same ids are replaced.
 
         Args:
-            videos: Features [T, D] and times of each video. Of two with the same id the later one counts.
+            videos: Features [T, D] and times of each video. If two have the same id, the later one is used.
             provenance: How the features were made (``refuse_mixed``).
             dtype: Type that the features are stored in, float16 or float32; uint8 for frames.
 
@@ -368,8 +370,8 @@ class StoreWriter(Protocol):
         ...
 
     def flush(self) -> None:
-        """Finish deferred work of ``write``, such as sending features to a server. Nothing of it is lost if this
-        fails."""
+        """Finish deferred work of ``write``, such as sending features to a server. No features are lost if
+        this fails."""
 
 
 class WritableStore(Store, StoreWriter, Protocol):
@@ -393,7 +395,7 @@ def refuse_mixed(writer: StoreWriter, provenance: Provenance) -> None:
         provenance: How the new features were made.
 
     Raises:
-        UserError: The store has others.
+        UserError: They differ.
 
     Example:
         >>> from vlalign.storage import MemoryStore, Provenance, UserError, Weights, open_store, refuse_mixed

@@ -30,11 +30,11 @@ class StoreInfo:
     """Types that features are stored in."""
     videos: int
     partial_videos: int
-    """Videos of which a part is missing or damaged."""
+    """Number of videos with missing or damaged parts."""
     hours: float
     rows: int
     replaced_videos: int
-    """Number of videos in shards that a later shard replaced."""
+    """Number of outdated copies of videos, which later shards replaced."""
     shards: int
     bytes: int
 

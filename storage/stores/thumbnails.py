@@ -36,10 +36,10 @@ class Thumbnail:
 
     video_id: str
     seconds: float
-    """A second at which the video shows it."""
+    """Time of the frame in the video."""
     jpeg: bytes
     source: str
-    """Identity of the file that it shows."""
+    """Identity of the file that it was made from."""
 
 
 def write_thumbnails(folder: Path, thumbnails: list[Thumbnail], names: NewShardNames | None = None) -> None:
@@ -48,7 +48,7 @@ def write_thumbnails(folder: Path, thumbnails: list[Thumbnail], names: NewShardN
     Args:
         folder: The folder of thumbnails.
         thumbnails: What to write.
-        names: Names for the shards of one writer in ``folder``; None to list the folder for this one.
+        names: Names for the new shards of one writer in ``folder``; None to list the folder for this shard.
     """
     with atomic_write((names or NewShardNames(folder)).next()) as partial, new_hdf5(partial) as file:
         rows = [(thumbnail.video_id, thumbnail.seconds, thumbnail.source) for thumbnail in thumbnails]
@@ -106,8 +106,8 @@ class _Rows:
 
 
 class ThumbnailStore:
-    """Reads the thumbnails in a folder; a missing folder has none. Of two shards with the same video the later one
-    counts.
+    """Reads the thumbnails in a folder; a missing folder has none. If two shards have the same video, the later
+    one is used.
 
     A shard cannot make HDF5 open other files. Thumbnails that are not JPEGs, or are too large, are skipped with a
     warning.
@@ -140,7 +140,7 @@ class ThumbnailStore:
                     self._shards[video_id] = _Rows.of(path, indices, shard)
 
     def source(self, video_id: str) -> str | None:
-        """Return the identity of the file that a video's thumbnails show; None if it has none.
+        """Return the identity of the file that a video's thumbnails were made from; None if there are no thumbnails.
 
         Args:
             video_id: Id of the video.
@@ -148,7 +148,7 @@ class ThumbnailStore:
         return self._shards[video_id].source if video_id in self._shards else None
 
     def path(self, video_id: str) -> Path | None:
-        """Return the shard that a video's thumbnails are read from; None if it has none.
+        """Return the shard that a video's thumbnails are read from; None if there are no thumbnails.
 
         Args:
             video_id: Id of the video.
@@ -171,13 +171,14 @@ class ThumbnailStore:
         *,
         max_thumbnails: int = MAX_THUMBNAILS,
     ) -> list[Thumbnail]:
-        """Return thumbnails of a video in time order; none if it has none.
+        """Return thumbnails of a video in time order; empty if there are none.
 
         Args:
             video_id: The video.
             start_seconds: Thumbnails before it are skipped.
             end_seconds: Thumbnails after it are skipped.
-            max_thumbnails: Number to return at most; of more, these are spread evenly, the first and the last included.
+            max_thumbnails: Maximum number to return. If there are more, these are spread evenly, including the first
+                and the last.
         """
         seconds = self.seconds(video_id)
         places = np.flatnonzero((seconds >= start_seconds) & (seconds <= end_seconds))
@@ -186,9 +187,9 @@ class ThumbnailStore:
         return self._read(video_id, places.tolist())
 
     def nearest(self, video_id: str, seconds: float) -> Thumbnail | None:
-        """Return the thumbnail of a video that is nearest to a time, the only one that is read; None if there is none.
+        """Return the thumbnail of a video that is nearest to a time; None if there is none.
 
-        Only where it is no small JPEG, the next nearest ones are read.
+        Only this thumbnail is read, unless it is not a small JPEG: then the next nearest ones are read.
 
         Args:
             video_id: Id of the video.
@@ -223,8 +224,8 @@ def _refuse_unreadable(path: Path) -> AbstractContextManager[None]:
 
 
 def _open(path: Path) -> ReadAhead:
-    """Open a shard. Only this waits for the disk, unless many bytes are read; HDF5 reads one file at a time."""
-    check_folders(path.parent)  # what is shown to others comes from here
+    """Open a shard and read its first bytes. Threads can do this in parallel, but HDF5 reads one file at a time."""
+    check_folders(path.parent)  # thumbnails from this folder are shown to others
     with _refuse_unreadable(path):
         return ReadAhead(open_to_read(path, mode="rb", buffering=0))
 
@@ -249,7 +250,7 @@ def _shard_in(content: ReadAhead, path: Path) -> Iterator[_OpenShard]:
 
 
 def is_jpeg(content: bytes) -> bool:
-    """Return True for a JPEG of the size of a thumbnail."""
+    """Return True for a JPEG that is small enough for a thumbnail."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # Pillow warns about very many pixels

@@ -1,1 +1,1 @@
-"""Readers of files from strangers: their memory is bounded by the size of the file, and nothing in them is run."""
+"""Readers of untrusted files: their memory is bounded by the size of the file, and nothing in the files is executed."""

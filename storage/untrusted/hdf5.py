@@ -34,7 +34,7 @@ def new_hdf5(path: Path) -> Iterator[h5py.File]:
 MAX_UNPACK_FACTOR = 1100
 """Maximum ratio of a data set's size to its bytes in the file: the best ratio of deflate and LZF."""
 SMALL_BYTES = 1 << 20
-"""Size up to which a data set is read however it is packed."""
+"""Data sets of at most this size are read, whatever their compression ratio."""
 MAX_HEAP_BYTES = 1 << 26
 """Limit of a heap of values of variable length. HDF5 makes heaps of 4 KB, or as large as one value needs."""
 
@@ -107,7 +107,7 @@ class VlenReader:
             raise ValueError("its addresses do not have vlalign's layout")
         self._content = content
         self._heaps: dict[int, _Heap] = {}
-        """The heaps that were used last, by their offset."""
+        """The heaps that were read last, by their offset."""
 
     def rows(self, dataset: h5py.Dataset, row: np.dtype) -> np.ndarray:
         """Return a one-dimensional data set as stored, with ``REFERENCE`` instead of values.
@@ -203,7 +203,7 @@ class ReadAhead:
         return content
 
     def readinto(self, target: memoryview) -> int:
-        """Fill ``target`` with the bytes at the position; return how many there were."""
+        """Fill ``target`` with the bytes at the position; return their number."""
         content = self.read(len(target))
         target[: len(content)] = content
         return len(content)

@@ -1,4 +1,4 @@
-"""Read untrusted .npz files with limits by the size of the file."""
+"""Read untrusted .npz files, with memory limits that depend on the size of the file."""
 
 import zipfile
 from collections import Counter
@@ -14,17 +14,17 @@ from .limits import MAX_ARRAY_BYTES, Budget, ReadArray
 
 NPY_MAGIC = np.lib.format.MAGIC_PREFIX
 COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-"""Compression methods that NumPy uses. A kilobyte of the others may unpack to gigabytes; of these, to a megabyte."""
+"""Compression methods that NumPy uses. A kilobyte unpacks to at most a megabyte; with others, to gigabytes."""
 
 
 @contextmanager
 def open_npz(path: Path) -> Iterator[dict[str, ReadArray]]:
-    """Yield the arrays of a file by name. Each is read from the open file when it is called.
+    """Yield functions that read the arrays of a file, by name. The file is open in the block.
 
     Raises:
         ValueError, zipfile.BadZipFile: NumPy would not have written this: members overlap or have the same name; or
             they unpack to more than a file of this size may.
-            Reading raises them for an array of more than ``MAX_ARRAY_BYTES``, or one that is truncated.
+            Reading an array raises them if it has more than ``MAX_ARRAY_BYTES`` or is truncated.
     """
     with zipfile.ZipFile(path) as file:
         members = sorted(file.infolist(), key=lambda member: member.header_offset)
@@ -37,7 +37,7 @@ def open_npz(path: Path) -> Iterator[dict[str, ReadArray]]:
             raise ValueError(f"a zip with two members called {repeated[0]!r}")
         budget = Budget(path.stat().st_size)
         for member in [member for member in members if member.compress_type in COMPRESSIONS]:
-            budget.take(member.file_size, f"what unpacks from it until {member.filename[:80]!r}")
+            budget.take(member.file_size, f"its array {member.filename[:80]!r}")
         yield {member.filename.removesuffix(".npy"): partial(_read, file, member) for member in file.infolist()}
 
 

@@ -1,7 +1,7 @@
 """Read untrusted Parquet files with memory in proportion to the size of the file.
 
 A page of 20 bytes may hold a text of a megabyte a million times, or a billion equal numbers. The sizes in the file's
-last block are chosen by its writer and prove nothing. Arrow's reader is bound only by the page headers: it does not
+footer are chosen by its writer and prove nothing. Arrow's reader is bound only by the page headers: it does not
 unpack or decode more than they state. Therefore the headers are added up before anything is read; texts are read as
 dictionaries, where each takes memory once, and are repeated only after their lengths are added up.
 """
@@ -22,16 +22,16 @@ from .limits import Budget
 pc: Any = pyarrow.compute  # its functions are made when it is imported, so that type checkers do not see them
 
 MAX_FOOTER_BYTES = 1 << 20
-"""Limit of the block about the whole file, besides a sixteenth of the file: Arrow takes 300 times as much for it."""
+"""Limit of the footer, in addition to a sixteenth of the file: Arrow needs 300 times the footer's size in memory."""
 WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 8}
-"""{physical type: bytes of a value in memory}; for a text, of its index into the dictionary."""
+"""{physical type: bytes of a value in memory}; for a text, bytes of its index in the dictionary."""
 LEVEL_BYTES = 4
-"""Levels of each value: its depth, and whether it begins a list."""
+"""Bytes of each value's levels: how deeply it is nested, and whether it begins a list."""
 DICTIONARY_PAGE = 2
 ENCODING_FIELDS = {5: 2, 7: 2, 8: 4}
-"""{field with the details of a kind of page: field of the encoding in these}"""
+"""{field with the details of a kind of page: field with the encoding in these details}"""
 FRONT_CODED = 7
-"""Encoding in which a text repeats the beginning of the one before (DELTA_BYTE_ARRAY)."""
+"""Encoding that stores how much of the previous text each text repeats (DELTA_BYTE_ARRAY)."""
 
 
 class ParquetReader:
@@ -68,12 +68,12 @@ class ParquetReader:
         self._file.close()
 
     def read(self, columns: Sequence[str], groups: Sequence[int] | None = None, *, row_bytes: int = 0) -> pa.Table:
-        """Return columns, without dictionaries, and check that no damage appears later.
+        """Return columns without dictionaries, after a full check for damage.
 
         Args:
             columns: Names of columns.
             groups: Numbers of the groups of rows; all by default.
-            row_bytes: What the caller makes of a row takes this many bytes, besides its values.
+            row_bytes: Bytes that the caller needs for each row, in addition to the row's values.
         """
         if missing := [name for name in columns if name not in self.schema.names]:
             raise ValueError(f"columns missing: {', '.join(missing)}")
@@ -134,7 +134,7 @@ def _sizes(file: BinaryIO, chunk: "_Chunk", width: int, *, is_text: bool, is_byt
             num_seen += page.num_values
             num_repeated += page.num_values if FRONT_CODED in page.encodings or not is_text else 0
         file.seek(page.packed_bytes, 1)
-    if is_bytes:  # each of these texts may be as long as all of a page
+    if is_bytes:  # each of these texts may be as long as the whole page
         unpacked += num_repeated * longest
     return file.tell() - first, unpacked
 
@@ -150,7 +150,7 @@ def _has_texts(kind: pa.DataType) -> bool:
 
 
 def _expanded(column: pa.ChunkedArray | pa.Array) -> int:
-    """Return the bytes of a column after each of its texts has a place of its own."""
+    """Return the size of a column after its dictionaries are expanded, in bytes."""
     if isinstance(column, pa.ChunkedArray):
         return sum(map(_expanded, column.chunks))
     kind = column.type
@@ -173,8 +173,8 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
-# The block about the file and the heads of pages, in Thrift's compact protocol. Source: Apache Parquet, parquet.thrift.
-# Arrow's own reader ends the process for some damaged blocks, once it is asked about a column.
+# The footer and the page headers, in Thrift's compact protocol. Source: Apache Parquet, parquet.thrift. Arrow's own
+# reader ends the process for some damaged footers when it is asked about a column.
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ def _chunk_of(about: dict[int, Any]) -> _Chunk:
 
 
 class _Page:
-    """A page header: the sizes of its content, and the number of values. Arrow reads no more than it states.
+    """A page header: the sizes of the page's content, and the number of values. Arrow reads no more than these.
 
     Args:
         file: File at the start of the header; afterwards, at the start of the content.

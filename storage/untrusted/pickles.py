@@ -1,7 +1,7 @@
 """Pickles from strangers, of arrays and plain containers of them. Nothing in them is executed.
 
 Arrays are separate from NumPy until their description is checked. A pickle never gets access to a function or type of
-NumPy, whose restoring of state is made for trusted pickles.
+NumPy, since NumPy restores state as if every pickle were trusted.
 """
 
 import math
@@ -57,7 +57,7 @@ class PickledArray:
 
 
 def _is_shape(shape: Any) -> bool:
-    """Return True for a tuple of few integers, none of which is so long that multiplying takes long."""
+    """Return True for a tuple of at most ``MAX_AXES`` integers of 64 bits. Longer integers take long to multiply."""
     return (
         isinstance(shape, tuple)
         and len(shape) <= MAX_AXES
@@ -66,7 +66,7 @@ def _is_shape(shape: Any) -> bool:
 
 
 class PickledType:
-    """The type of an array's values, before it is known to be one of numbers or texts."""
+    """The type of an array's values, which may turn out to be neither numbers nor texts."""
 
     def __init__(self, name: Any, *_: Any) -> None:
         self.name, self.order = _short_name(name), "="
@@ -164,7 +164,7 @@ BUILDERS: dict[tuple[str, str], Callable[..., Any]] = {
 
 MAX_EXPANSION = 8
 """Limit of the size of all arrays of a pickle relative to the file. Numbers that occur once take 4 times the size: 2
-bytes in a list, 8 in an array.
+bytes in a pickled list, 8 in an array.
 """
 
 _OPCODES = """PROTO FRAME STOP MARK POP POP_MARK DUP NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 LONG4
@@ -192,7 +192,7 @@ class PlainUnpickler(pickle._Unpickler):
     """Builds numbers, texts, bytes, tuples, lists, dicts and ``PickledArray``, and refuses everything else by name.
 
     Time and memory are in proportion to the file. This is Python's own implementation rather than the one in C, which
-    executes things that need no import: memo index 2**31 takes 32 GB, a key of 60 nested pairs takes years to hash, and
+    can be attacked without any import: memo index 2**31 takes 32 GB, a key of 60 nested pairs takes years to hash, and
     attributes may be set on anything.
     """
 
@@ -209,7 +209,7 @@ class PlainUnpickler(pickle._Unpickler):
         super().__init__(content, encoding="bytes")  # texts of Python 2 as bytes: not copied, and ids may be UTF-8
         self.path, self.memo = path, _Memo()
         self.left = MAX_EXPANSION * num_bytes
-        """Bytes and items that builders may still receive. One from the memo costs a file next to nothing."""
+        """Bytes and items that builders may still receive. Passing one from the memo costs almost no bytes."""
 
     def find_class(self, module: str, name: str) -> Callable[..., Any]:
         """Return a builder. Raises ``UserError`` for anything that is not in ``builders``."""
@@ -261,7 +261,7 @@ class PlainUnpickler(pickle._Unpickler):
         target.update(zip(map(checked_key, items[::2]), items[1::2], strict=True))
 
     def instance(self) -> None:
-        """Refuse an instance of a class, by the name of the class if that is not a builder."""
+        """Refuse an instance of a class; name the class unless it is a builder."""
         self.find_class(*(self.readline()[:-1].decode() for _ in range(2)))
         self.refuse("INST")
 
@@ -288,11 +288,11 @@ class PlainUnpickler(pickle._Unpickler):
 def open_pickle(path: Path) -> ArrayGroup:
     """Read a pickled array, or a dict {video id: array, list of arrays, or dict of them}.
 
-    An array may have several names. Arrays that are read together take at most ``MAX_EXPANSION`` times the size of the
-    file; the others are refused when they are read.
+    An array may have several names. All arrays together take at most ``MAX_EXPANSION`` times the size of the file;
+    arrays beyond this limit are refused when they are read.
 
     Returns:
-        The arrays by their keys; an array alone by the name of the file.
+        The arrays by their keys; a single array by the name of the file.
 
     Raises:
         UserError: The pickle is neither, or wants to build anything else.
@@ -320,13 +320,13 @@ def group_of(loaded: Any, num_bytes: int, path: Path) -> ArrayGroup:
 
 
 class _Sizes:
-    """Sizes of values as arrays, in bytes. Each value is looked at once, however many names it has."""
+    """Sizes of values as arrays, in bytes. Each value is visited once, however many names it has."""
 
     def __init__(self) -> None:
         self._known: dict[int, int] = {}
 
     def of(self, value: Any, *, inside: bool = False) -> int:
-        """Return the size of a value; ``inside`` another dict, a dict is not an array."""
+        """Return the size of a value. A dict that is ``inside`` another dict is not read and has size 0."""
         if inside and isinstance(value, dict):
             return 0
         if id(value) not in self._known:
@@ -338,7 +338,7 @@ class _Sizes:
 
 
 def _size(value: Any) -> int:
-    """Return the size of an array, or of a list of arrays, of numbers, or of lists of them."""
+    """Return the size of an array, or of a list of arrays, numbers or lists of numbers."""
     if isinstance(value, PickledArray):
         return value.num_bytes
     if not isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""The shapes of tensors in files of weights, before anything of them is allocated, and their numbers after that."""
+"""Checks of tensors in weight files: of their shapes before they are allocated, and of their values afterwards."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ def shapes_in(file: Any, prefix: str) -> dict[str, tuple[int, ...]]:
 
     Args:
         file: The open file. The library has checked the shapes against its size.
-        prefix: Only tensors whose names begin with this, which the result has not.
+        prefix: Only tensors whose names begin with this; it is removed from the names in the result.
     """
     names = [name for name in file.offset_keys() if name.startswith(prefix)]
     return {name.removeprefix(prefix): tuple(file.get_slice(name).get_shape()) for name in names}
@@ -25,6 +25,6 @@ def shape_difference(expected: Mapping[str, tuple[int, ...]], there: Mapping[str
 
 
 def check_finite(tensors: Mapping[str, Any]) -> None:
-    """Raise ``ValueError`` if one of the tensors of PyTorch has a number that is complex, infinite or NaN."""
+    """Raise ``ValueError`` if a PyTorch tensor contains complex, infinite or NaN values."""
     if not all(not tensor.is_complex() and tensor.isfinite().all() for tensor in tensors.values()):
         raise ValueError("it has complex, infinite or NaN values")

@@ -25,7 +25,7 @@ TORCH_SUFFIXES = (".pth", ".pt")
 MAGIC_NUMBER, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 """The first two pickles of a file in the format before torch 1.6."""
 LOCAL_HEADER_BYTES = 30
-"""Size of what stands before the name of a member of a zip."""
+"""Size of the header before a zip member's name."""
 BFLOAT16 = "bfloat16"
 STORAGE_TYPES = {
     "FloatStorage": "<f4",
@@ -56,7 +56,7 @@ class _StorageType:
 
 @dataclass(frozen=True, eq=False)
 class _Storage:
-    """Numbers in the file that tensors share."""
+    """A storage in the file: numbers that tensors share."""
 
     key: str
     kind: _StorageType
@@ -64,7 +64,7 @@ class _Storage:
     content: "_Content"
 
     def values(self) -> np.ndarray:
-        """Return the numbers; they lie in the file."""
+        """Return the numbers, as a view of the file except for bfloat16."""
         num_bytes = self.num_values * self.kind.itemsize
         offset, available = self.content.places.get(self.key, (0, -1))
         if available != num_bytes:
@@ -87,12 +87,12 @@ class _Tensor(PickledArray):
 
     @property
     def num_bytes(self) -> int:
-        """Size of the tensor, which may show one number of its storage many times."""
+        """Size of the tensor as an array, in which one number of the storage may occur many times."""
         storage, _, shape, _ = self.parts
         return math.prod(shape) * storage.kind.itemsize
 
     def array(self) -> np.ndarray:
-        """Make the array. Raises ``ValueError`` if the tensor does not lie in its storage."""
+        """Make the array. Raises ``ValueError`` if the tensor ends outside its storage."""
         storage, offset, shape, strides = self.parts
         if self.num_bytes > MAX_ARRAY_BYTES:
             raise ValueError(f"a tensor of more than {MAX_ARRAY_BYTES >> 30} GiB")
@@ -193,7 +193,7 @@ def _data_offset(content: mmap.mmap, member: zipfile.ZipInfo) -> int:
 
 
 def _load_sequence(content: _Content, path: Path) -> Any:
-    """Load the format before torch 1.6: magic number, protocol, system, object, keys of the storages; then these."""
+    """Load the format before torch 1.6: magic number, protocol, system, object, storage keys, storages."""
     file = content.file
 
     def load() -> Any:
@@ -217,7 +217,7 @@ def _load_sequence(content: _Content, path: Path) -> Any:
 
 
 def _storages_in(loaded: Any) -> dict[str, _Storage]:
-    """Return the storages of all tensors in plain containers. Each container is looked at once."""
+    """Return the storages of all tensors in plain containers. Each container is visited once."""
     found: dict[str, _Storage] = {}
     waiting, seen = [loaded], set[int]()
     while waiting:
