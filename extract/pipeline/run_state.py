@@ -36,7 +36,7 @@ class MachineState:
 
     name: str
     state: str
-    """Such as "working" or "drained"."""
+    """Such as "working" or "draining"."""
     reason: str = ""
     """Reason for the state; may be empty."""
     workers: int = 0
