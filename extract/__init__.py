@@ -1,9 +1,9 @@
 """Videos -> features.
 
 ``load_extractor`` and ``extract_video`` are all that one video needs. ``extract_dataset`` extracts a whole data set
-into its stores, as ``vlalign-extract`` does; ``plan_extraction`` and ``verify_dataset`` are its ``--plan`` and
-``--verify-against``. ``transcribe_video`` and ``transcribe_dataset`` give what is spoken; the latter also
-gives the text in frames.
+into its stores, as ``vlalign-extract`` does; ``plan_extraction`` and ``verify_dataset`` do the same as its options
+``--plan`` and ``--verify-against``. ``transcribe_video`` and ``transcribe_dataset`` transcribe speech; the latter also
+transcribes text in frames.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from .models.weights import load_published, load_random, published_weights
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 CPU = torch.device("cpu")
 NAMED = ("pretrained", "random")
-"""Weights that are no path."""
+"""Values of ``weights`` that are not paths."""
 NO_WEIGHTS = Weights(name="none", sha256="")
 """Weights of features that are computed without a network."""
 FRAME_BATCH_BYTES = 1 << 20
@@ -73,14 +73,14 @@ class Extractor:
         """Compute the features of a batch of windows, or of a whole signal.
 
         Args:
-            frames: RGB [B, T, H, W, 3] of ``frame_dtype``, at the profile's size, or [B, H, W, 3] if its window is one
+            frames: RGB [B, T, H, W, 3] of ``frame_dtype``, at the profile's size, or [B, H, W, 3] for a window of one
                 frame. For sound: float mono samples [N] of -1..1 at the profile's rate, from time zero.
 
         Returns:
             float32 [B, D]; for sound [rows, D]. If the profile stores frames, uint8 [B, D].
 
         Raises:
-            ValueError: The shape or type is wrong, or the profile is for shots, which a batch cannot have.
+            ValueError: The shape or type is wrong, or the profile is for shots, which are not found in batches.
         """
         frames, profile = torch.as_tensor(frames), self.profile
         if profile.is_shots:
@@ -114,7 +114,7 @@ class Extractor:
 
     @cached_property
     def _rows(self) -> Callable[[Tensor], Tensor]:
-        """The function from frames on the device to float32 features [B, D] there."""
+        """The function that computes float32 features [B, D] from frames, both on the device."""
         profile, network = self.profile, self.network
         assert network is not None
         mean, std = (on_device(torch.tensor(channels), self.device) for channels in (profile.mean, profile.std))
@@ -126,13 +126,13 @@ class Extractor:
 
 
 def normalised(frames: Tensor, profile: Profile, mean: Tensor, std: Tensor) -> Tensor:
-    """Return frames as a profile's network takes them.
+    """Normalise frames for a profile's network.
 
     Args:
         frames: RGB [B, (T,) H, W, 3] of 0 to 255.
         profile: The profile.
         mean: Its mean [3], on the frames' device.
-        std: Its standard deviation [3], there.
+        std: Its standard deviation [3], on the same device.
 
     Returns:
         A view [B, 3, (T,) H, W], float32.
@@ -149,7 +149,7 @@ def profile_of(name: str, weights: str) -> Profile:
     """Return the profile of features that are computed with ``weights`` (``ExtractionSettings.weights_of``).
 
     Raises:
-        UserError: They name an encoder of a library that cannot be used.
+        UserError: ``weights`` names a library's encoder or a custom encoder that cannot be used.
     """
     if is_custom_encoder(weights):
         return read_custom_encoder(weights).profile
@@ -172,14 +172,14 @@ def load_extractor(
     Args:
         name: Such as "s3d"; see ``storage.profiles.PROFILES``. Or any model of transformers: "hf:ORG/MODEL" or
             "hf:/path/to/folder", with @REVISION, :tokens, :mean, :first, :frames, :2fps or :whole at its end. Or the
-            file of a profile of one's own, whose module is then run.
+            file of a custom profile; the module that it names is then run.
         weights: A file, a folder that transformers' ``save_pretrained`` wrote, the folder of a run that has tuned this
-            network (that of a model of transformers is "hf:RUN/video_tower"), "pretrained" (the profile's own, from
-            the cache or their authors) or "random".
+            network (for a tuned model of transformers, pass the name "hf:RUN/video_tower" instead), "pretrained" (the
+            profile's published weights, from the cache or their authors) or "random".
         device: "cpu", "cuda" or "cuda:N".
-        precision: What the network computes in: "fp32", "bf16" or, on a GPU, "fp16". Another precision makes another
+        precision: Precision of the network: "fp32", "bf16" or, on a GPU, "fp16". Another precision makes another
             profile. Log-mel features and frames, which have no network, do not depend on it.
-        decoding: "exact" or, on a GPU, "nvdec": see ``Profile.decoding``. The other one makes another profile.
+        decoding: "exact" or, on a GPU, "nvdec": see ``Profile.decoding``. Each makes its own profile.
         seed: Seed of random weights.
 
     Returns:
@@ -250,7 +250,7 @@ def _load_hub_encoder(name: str, device: torch.device, precision: str, decoding:
 
 
 def load_hub_network(encoder: HubEncoder) -> tuple[Network, Weights]:
-    """Return the network of an encoder with its weights, which may be in the run that has tuned it."""
+    """Return an encoder's network with its weights: the tuned weights if the encoder is in a run's folder."""
     if (run := run_of(encoder.files.folder.parent)) is not None and encoder.files.folder.name == TOWER_FOLDER:
         _, network, used = load_tuned(run)
         return network, used
@@ -263,7 +263,7 @@ def load_for_store(profile: Profile, weights: Path, device: torch.device = CPU) 
     Args:
         profile: The store's profile.
         weights: File or folder of the weights that made it.
-        device: What the network computes on.
+        device: Device of the network.
 
     Raises:
         UserError: The weights are missing or of another model.

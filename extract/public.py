@@ -1,4 +1,4 @@
-"""The public names of ``vlalign.extract``, as ``__init__`` gives them at their first use."""
+"""The public names of ``vlalign.extract``; ``__init__`` imports them from here at their first use."""
 
 from .extractor import load_extractor as load_extractor
 from .pipeline.dataset import ExtractionResult as ExtractionResult

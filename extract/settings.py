@@ -21,7 +21,7 @@ from .encoders.profile_checks import PRECISIONS
 
 PRETRAINED = "pretrained"
 MAX_SECONDS_BETWEEN_THUMBNAILS = 12 * 3600
-"""The length of the longest video."""
+"""The maximum length of a video."""
 KNOWN_FEATURES = ", ".join([*PROFILES, *(f"{alias} (= {name})" for alias, name in ALIASES.items())])
 
 
@@ -33,7 +33,7 @@ def known_encoders(
     Args:
         text: Names of profiles, names of encoders that a library loads, or files of custom profiles, separated by
             commas or +.
-        fps: Frames a second, for encoders of a library whose names do not include it.
+        fps: Frames a second for library encoders whose names do not include a rate.
         weights: {name: file of weights} for custom profiles.
         trusted: Modules that custom profiles may run.
 
@@ -100,7 +100,7 @@ PARTIAL, ALL = "partial", "all"
 
 
 def parse_max_failures(text: str) -> tuple[float, int | None]:
-    """Return the largest share of videos that may fail, and the largest number; one of them is no limit.
+    """Return (maximum share, maximum number) of videos that may fail; the text sets only one of the two limits.
 
     >>> parse_max_failures("2%"), parse_max_failures("100")
     ((0.02, None), (1.0, 100))
@@ -119,7 +119,7 @@ def parse_max_failures(text: str) -> tuple[float, int | None]:
 
 
 def parse_weights(values: Sequence[str], features: Sequence[str]) -> dict[str, str]:
-    """Return {features: weights} of texts: VALUE for all features with weights, NAME=VALUE for one.
+    """Parse options to {features: weights}: VALUE sets all features that have weights, NAME=VALUE sets one.
 
     Raises:
         SettingError: A value is ambiguous, or names other features.
@@ -144,7 +144,7 @@ def parse_weights(values: Sequence[str], features: Sequence[str]) -> dict[str, s
 class ExtractionSettings(Settings):
     """The settings of ``extract_dataset``, ``plan_extraction`` and ``verify_dataset``.
 
-    Those that are declared with ``setting`` are options of ``vlalign-extract`` and of the cluster job.
+    Fields declared with ``setting`` are options of ``vlalign-extract`` and of the cluster job.
 
     Raises:
         SettingError: A value cannot be used, such as unknown features.
@@ -157,12 +157,12 @@ class ExtractionSettings(Settings):
     """
 
     dataset: Path | str
-    """The data set's folder, ``<root>/<data set>``; a new one is made."""
+    """The data set's folder, ``<root>/<data set>``; it is created if it does not exist."""
     features: str | Sequence[str] = setting(
         "s3d",
         f"features to extract, separated by commas or +: {KNOWN_FEATURES}; or a model of transformers or timm: "
-        "hf:ORG/MODEL[@REVISION], timm:NAME or hf:/path/to/folder; or NAME_frames or hf:ORG/MODEL:frames, the frames "
-        "that its network takes, for fine-tuning; or the file of your own profile, with --trust",
+        "hf:ORG/MODEL[@REVISION], timm:NAME or hf:/path/to/folder; or, for fine-tuning, the input frames of a network: "
+        "NAME_frames or hf:ORG/MODEL:frames; or the file of your own profile, with --trust",
     )
     """Becomes a list of encoders, with aliases resolved."""
     weights: Sequence[str] | Mapping[str, str] = setting(
@@ -194,7 +194,7 @@ class ExtractionSettings(Settings):
     """Folders outside the root in which listed videos may lie. They are remembered for later calls. All commands have
     this option."""
     device: str = setting("auto", "cpu, cuda, cuda:N, mps, or several, separated by commas; auto: all GPUs, or the CPU")
-    """A process extracts on each."""
+    """One process extracts on each device."""
     precision: str = setting(
         "fp32", "precision of the networks; fp16 needs a GPU", choices=dict.fromkeys(PRECISIONS, "")
     )
@@ -214,7 +214,8 @@ class ExtractionSettings(Settings):
     thumbnails_every: float | None = setting(
         None,
         "seconds between the thumbnails that search shows where a video cannot be read, 1 or more (default: three of "
-        "each video); with 4, none is more than 2 s off, for about 3.5 MB an hour of video; with 2, 1 s for 7 MB",
+        "each video); with 4, a thumbnail is at most 2 s off, for about 3.5 MB an hour of video; with 2, at most 1 s, "
+        "for 7 MB",
         ge=1,
         le=MAX_SECONDS_BETWEEN_THUMBNAILS,
         metavar="SECONDS",
@@ -228,8 +229,8 @@ class ExtractionSettings(Settings):
     )
     accept_failures: Sequence[str] = setting(
         (),
-        "kinds of failures, as listed in failures.jsonl, or 'partial', that do not change the exit code, such as "
-        "unreadable; 'all' accepts every kind that another call would not change",
+        "kinds of failures that do not change the exit code: a kind listed in failures.jsonl, such as unreadable; "
+        "'partial'; or 'all', for every failure that another call would not fix",
         metavar="KIND",
     )
     verify_against: Path | None = setting(
@@ -237,18 +238,18 @@ class ExtractionSettings(Settings):
         "compare with other people's features (.npy, .npz or .h5 files, named by video id), vector by vector",
         metavar="FOLDER",
     )
-    """Only videos that it has features of are extracted."""
+    """Only videos with features in this folder are extracted."""
     stores: str | Mapping[str, Any] | None = setting(
         None,
         "remote folder of the feature stores, such as s3://bucket/folder or gs://..., needed only once; or "
         "MODULE:NAME, which opens stores of your own (default: under --root)",
         metavar="STORES",
     )
-    """Or ``WritableStore``s of one's own by features' names (``stores.opening.StoreSource``)."""
+    """Or {features: open ``WritableStore``} (``stores.opening.StoreSource``)."""
     encoders: Mapping[str, str] = field(init=False, default_factory=dict)
     """{name of the store: encoder, such as "s3d" or "hf:ORG/MODEL"}."""
     chosen_weights: Mapping[str, str] = field(init=False, default_factory=dict)
-    """{name of the store: weights}; those that are not in it are pretrained."""
+    """{name of the store: weights}; all other stores use pretrained weights."""
 
     def __post_init__(self) -> None:
         self.check_lists()
@@ -287,10 +288,10 @@ class ExtractionSettings(Settings):
         return kind in self.accept_failures or (ALL in self.accept_failures and not transient)
 
     def check(self) -> None:
-        """Refuse trusted modules that nothing runs.
+        """Refuse trusted modules if no custom profile is extracted.
 
         Raises:
-            SettingError: ``trust`` names modules, and no features are a profile of your own.
+            SettingError: ``trust`` names modules, but none of the features is a custom profile.
         """
         if self.trust and not any(map(is_custom_encoder, self.encoders.values())):
             features = ",".join(self.store_names)
@@ -304,7 +305,7 @@ class ExtractionSettings(Settings):
 
     @property
     def address(self) -> str | None:
-        """The address of remote stores, if ``stores`` is one."""
+        """The address of remote stores; None if ``stores`` is not an address."""
         return self.stores if isinstance(self.stores, str) and not is_plugin_name(self.stores) else None
 
     @property

@@ -23,8 +23,8 @@ def extract_video(
         video_id: Id of the video in the result (default: the file's name without suffix).
 
     Returns:
-        {features: features of the video}. ``logmel`` is missing for a file without sound, all others for one without
-        video.
+        {name of the features: the video's features}. ``logmel`` is missing for a file without sound, all others for a
+        file without video.
 
     Raises:
         VideoError: The file gives no features at all.

@@ -1,1 +1,1 @@
-"""The commands ``vlalign-extract``, ``vlalign-convert`` and ``vlalign-doctor``."""
+"""The commands ``vlalign-extract``, ``vlalign-transcribe``, ``vlalign-convert`` and ``vlalign-doctor``."""

@@ -15,7 +15,7 @@ def _convert(args: argparse.Namespace) -> int:
     converted = convert_clip(args.checkpoint, args.folder, args.like)
     if converted.unused:
         some = ", ".join(converted.unused[:3]) + (", ..." if len(converted.unused) > 3 else "")
-        say(f"note: {args.checkpoint}: {number_of(len(converted.unused), 'entries')} skipped, which CLIP lacks: {some}")
+        say(f"note: {args.checkpoint}: {number_of(len(converted.unused), 'entries')} skipped, not part of CLIP: {some}")
     show(f"{converted.folder}: a CLIP with {number_of(converted.num_weights, 'weights')}, as transformers writes it")
     return EXIT_DONE
 

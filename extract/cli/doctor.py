@@ -36,14 +36,14 @@ class Check:
     todo: str = ""
     """Command or step that fixes the problem; empty if there is none."""
     needed: bool = False
-    """True if some command cannot work as things are."""
+    """True if some command cannot work until this is fixed."""
 
 
 def examine(root: Path) -> Iterator[Check]:
     """Yield the results of all checks.
 
     Args:
-        root: Folder of all data sets, whose disk is checked.
+        root: Folder of all data sets; its disk is checked.
     """
     yield Check("vlalign", f"{package_version()}, Python {platform.python_version()}")
     yield Check("machine", f"{available_cores()} cores, {_memory()}, {platform.system()} {platform.machine()}")

@@ -48,7 +48,7 @@ def run_transcribe(args: argparse.Namespace, transcribe: Transcribe = transcribe
     settings = TranscriptionSettings(dataset=dataset.path, **given_settings(args, TranscriptionSettings))
     is_speech = settings.what == SPEECH
     if is_speech:
-        import faster_whisper  # noqa: F401 (says before any work is done how to install it)
+        import faster_whisper  # noqa: F401 (if it is missing, the command ends before any work is done)
     else:
         check_installed()
     result = transcribe(settings)

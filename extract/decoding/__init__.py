@@ -1,1 +1,1 @@
-"""Video, image and sound files -> frames and samples, in child processes that hold no rights."""
+"""Video, image and sound files -> frames and samples, in confined child processes."""

@@ -2,7 +2,8 @@
 
 PyAV is tried first. If it fails, decord is tried on the files that it reads well, then the ffmpeg program, then
 torchcodec. torchcodec takes seconds to start and reports no damage. Each scales frames with FFmpeg's ``scale`` filter,
-or with another library's kernel from the frame in RGB at its own size. Images are decoded by Pillow and scaled alike.
+or converts them to RGB at their own size and scales them with another library's kernel. Images are decoded by Pillow
+and scaled in the same way.
 
 If a profile requests NVIDIA's video engine, it is tried before all others. Its frames are nearly the same.
 """

@@ -1,4 +1,4 @@
-"""The child process that decodes, which contains whatever a file does to its decoder.
+"""The child process that decodes. It limits what a file can make its decoder do.
 
 Decoding takes up to three processes. This one loads the libraries, receives requests, opens files without reading them,
 and counts processor time. It forks a second one, which decodes: it receives each file as a descriptor and cannot open
@@ -43,7 +43,7 @@ from .request_handler import OtherDecodersNeeded, Responder, respond
 
 
 def load_all(shots: bool) -> None:
-    """Import the modules that libraries would import at their first use, when they can no longer open files.
+    """Import modules that libraries would import only at their first use: files cannot be opened then.
 
     Args:
         shots: Also import shot detection.
@@ -88,9 +88,9 @@ def serve(connection: Connection, memory: FrameMemory, gpu: str) -> None:
             end_as(1)
         if reply.startswith(TRY_OTHERS):
             failure = json.loads(reply[len(TRY_OTHERS) :])
-            remaining = replace(request, path_decoders_only=True, sound=False)  # the sound was answered
+            remaining = replace(request, path_decoders_only=True, sound=False)  # already answered
             if ffmpeg_backend.can_use_ffmpeg():
-                ffmpeg_backend.ffmpeg_version()  # cached, since the other process cannot ask
+                ffmpeg_backend.ffmpeg_version()  # cached, since the other process cannot run the program
             path_decoder = ConfinedProcess(
                 partial(decode_by_path, responder, remaining, failure and VideoError(*map(str, failure)))
             )
@@ -126,7 +126,7 @@ def serve_here(connection: Connection, memory: FrameMemory, gpu: str) -> None:
             excluded = request.excluded_decoders
             if not can_use_torchcodec(request):
                 excluded = [*excluded, "torchcodec"]
-            # The sound was answered.
+            # The request for sound is already answered.
             remaining = replace(request, path_decoders_only=True, sound=False, excluded_decoders=excluded)
             respond(remaining, responder, error.failure)
 
@@ -137,10 +137,10 @@ def _end_with_parent() -> None:
 
 
 def main(*, shots: bool = False) -> None:
-    """Serve requests; see ``link.start`` for the arguments.
+    """Serve requests; ``process_link.start`` passes the command-line arguments.
 
     Args:
-        shots: Requests may ask for shots.
+        shots: Whether requests may ask for shots.
     """
     # Signals of a terminal or batch system also reach the parent; the parent ends this process.
     for stop in (signal.SIGINT, signal.SIGTERM):

@@ -1,7 +1,7 @@
 """A part of a video as a file for editors and players: its packets copied, or its frames encoded again.
 
-    copy    the packets from the key frame before the part on, unchanged: the file begins earlier
-    exact   H.264 and AAC: the first and the last frame are those of the part
+    copy    unchanged packets, from the key frame before the part: the file begins earlier than the part
+    exact   H.264 and AAC: the file begins and ends with the part's first and last frame
 
 Both are written from front to back, apart from their headers, and delivered in parts: a whole clip is never in memory.
 """
@@ -33,20 +33,20 @@ from .span import NOT_COPIED, Span, copy_container, find_span
 from .webm_clip import SEEK_BACK_SECONDS, go_to
 
 MAX_CLIP_BYTES = 8 << 30
-"""Longest clip."""
+"""Maximum size of a clip."""
 PART_BYTES = 1 << 20
-"""Bytes of a delivered part."""
+"""Maximum size of a delivered part."""
 HEADER_BYTES, PACKET_HEADER_BYTES = 1 << 16, 64
-"""Bytes reserved at the start of an MP4 for its header, and for each packet in it. Players can then start before the
-whole file has arrived.
+"""Bytes reserved for the header at the start of an MP4: a fixed number, plus a number for each packet. Players can then
+start before the whole file has arrived.
 """
 SOUND_FRAME = 1024
-"""Samples of a packet of AAC."""
+"""Samples in a packet of AAC."""
 SOUND_RATES = {8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000}
 OTHER_RATE = 48_000
-"""Samples a second of AAC, where it does not have the file's own."""
+"""Sample rate of AAC if the file's own rate is not in ``SOUND_RATES``."""
 X264 = {"crf": "18", "preset": "veryfast"}
-"""Encoding that the eye does not tell from its source."""
+"""Encoder options. The result looks the same as its source."""
 Heartbeat = Callable[[], None]
 TakePart = Callable[[int, bytes], None]
 """Takes (offset, bytes) of the file."""
@@ -54,13 +54,13 @@ TakePart = Callable[[int, bytes], None]
 
 @dataclass(frozen=True)
 class ClipWritten:
-    """A clip is complete."""
+    """Summary of a complete clip."""
 
     num_bytes: int
     start_seconds: float
-    """Time of the first frame in the video, on the clock of the stored feature vectors."""
+    """Time in the video of the clip's first frame, on the clock of the stored feature vectors."""
     end_seconds: float
-    """Time in the video until which its last frame is shown."""
+    """Time in the video until which the clip's last frame is shown."""
     num_frames: int
 
 
@@ -80,7 +80,7 @@ class PartWriter(io.RawIOBase):
         return True
 
     def write(self, content: bytes) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Take bytes at the place of the file."""
+        """Take bytes at the current position."""
         if self._place != self._start + len(self._part):
             self.flush()
             self._start = self._place
@@ -100,12 +100,12 @@ class PartWriter(io.RawIOBase):
         self._start, self._part = self._place, bytearray()
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a place."""
+        """Set the position; return it."""
         self._place = offset + (0, self._place, self.num_bytes)[whence]
         return self._place
 
     def tell(self) -> int:
-        """Return the place."""
+        """Return the position."""
         return self._place
 
 
@@ -192,8 +192,7 @@ def _packets_of_copy(
 ) -> Iterator[Packet]:
     """Yield the packets of a copy, in the order of the file.
 
-    Frames that are shown before the key frame although they are stored behind it need frames before it, and are left
-    out.
+    Frames that are stored after the key frame but shown before it need earlier frames, and are left out.
     """
     assert span.key is not None
     start, number, is_done = span.key * span.tick, -1, set()
@@ -250,7 +249,7 @@ class _Written:
 
 
 def _interleaved(parts: list[Iterator[Packet]]) -> Iterator[Packet]:
-    """Yield the packets of several encoders by their time."""
+    """Yield the packets of several encoders in the order of their decoding times."""
     queues = [(iter(part), deque()) for part in parts]
     while True:
         for part, queue in queues:
@@ -303,7 +302,7 @@ def _time_of(frame: av.VideoFrame, video: OpenVideo, span: Span, last: int | Non
 def _video_encoder(
     output: OutputContainer, frame: av.VideoFrame, tick: Fraction, rate: Fraction, aspect: Fraction
 ) -> VideoStream:
-    """Return the encoder of a clip whose upright frames have the size and colours of ``frame``."""
+    """Return the encoder of a clip, with the size of the upright ``frame`` and, if it is not turned, its colours."""
     video = output.add_stream("libx264", rate=rate, options=X264)
     width, height = _even(frame.width), _even(frame.height)
     if swaps_sides(upright_filters(frame)):
@@ -379,7 +378,7 @@ def _sound_packets(
 
     num_channels, drift = (1 if layout == "mono" else 2), MAX_DRIFT_SECONDS * rate
     for first, samples in _samples(path, start, rate, layout, heartbeat):
-        allowed = drift if place else 0  # the first sample has its own place
+        allowed = drift if place else 0  # the first sample is placed exactly
         if first > place + allowed:
             yield from encode(np.zeros((num_channels, min(first, num_samples) - place), np.float32))
         skipped = place - first if place - first > allowed else 0
@@ -398,7 +397,7 @@ def _sound_packets(
 def _samples(
     path: Path, start: Fraction, rate: int, layout: str, heartbeat: Heartbeat
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield (first sample counted from ``start``, samples [C, T]) of a video's sound, from a place before it on."""
+    """Yield (first sample's position relative to ``start``, samples [C, T]) of a sound, from before ``start`` on."""
     resampler = av.AudioResampler("fltp", layout, rate)
     with open_video(path) as container:
         stream = next(each for each in container.streams.audio if context_of(each) is not None)

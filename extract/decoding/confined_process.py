@@ -28,12 +28,13 @@ from .request_handler import OtherDecodersNeeded, Responder, processor_seconds, 
 
 MAX_FAILURE_BYTES = MAX_ORDER_BYTES = 1 << 16
 DONE, TRY_OTHERS = b"done", b"others"
-"""The decoding process's last message after a request: it is answered, or other decoders should try."""
+"""The decoding process's last message after a request: the request is answered, or other decoders should try."""
 DURATION, PROGRAM = b"duration ", b"program "
-"""Its other messages: the video's seconds, and that the ffmpeg program should be started
+"""Prefixes of its other messages: the video's length in seconds, and a request to start the ffmpeg program
 (``ConfinedProcess.start_program``)."""
 MAX_STREAMS, MAX_LATER, MAX_PROGRAMS = 1 << 16, 1 << 40, 4
-"""A video is read three times at most."""
+"""Limits for requests to start the program: the stream's number, the added seconds, and the number of programs. A video
+is read at most three times."""
 POLL_SECONDS = 1.0
 
 
@@ -45,13 +46,11 @@ class ConfinedProcess:
 
     If the forked process crashes, this one ends in the same way. Its messages are untrusted, since a file may control
     it.
-
-    If the other ends badly, this one ends in the same way. What it sends may come from a file that has taken it over.
     """
 
     def __init__(self, work: Callable[[socket.socket], None]) -> None:
         parent = os.getpid()
-        # Messages arrive whole or not at all, so none can be begun to make this process wait.
+        # Messages arrive whole or not at all, so a partial message cannot make this process wait.
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._program: ffmpeg_backend.FfmpegProcess | None = None
         self._num_programs = 0
@@ -74,7 +73,7 @@ class ConfinedProcess:
         theirs.close()
 
     def start_counting(self, request: Request) -> None:
-        """Count processor time from now on, as for ``request``."""
+        """Count the processor time of ``request`` from now on."""
         self._num_parts = max(request.sound + request.needs_frames, 1)
         self._used_before, self._duration_seconds = self._used_seconds(), 0.0
 
@@ -84,7 +83,7 @@ class ConfinedProcess:
         self._hand(request.to_json(), [descriptor])
 
     def _hand(self, content: bytes, descriptors: list[int]) -> None:
-        """Send bytes and descriptors without waiting; end a process that does not read them."""
+        """Send bytes and descriptors without waiting; kill the process if it does not read them."""
         try:
             socket.send_fds(self._line, [content], descriptors, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -106,7 +105,7 @@ class ConfinedProcess:
         return message
 
     def wait_for(self, source: socket.socket | Connection) -> None:
-        """Wait for something to read; end the process if it exceeds the processor time of its video."""
+        """Wait until ``source`` can be read; end both processes if the video takes too much processor time."""
         ready = []
         while not ready:
             ready, _, _ = select.select([source, sys.stdin], [], [], POLL_SECONDS)
@@ -118,7 +117,7 @@ class ConfinedProcess:
                 end_as(-signal.SIGXCPU)
 
     def start_program(self, path: Path, order: bytes) -> None:
-        """Start the ffmpeg program on ``path`` for the process, as it asks by ``PROGRAM``, and hand over its output."""
+        """Start the ffmpeg program on ``path``, at the process's request ``order``; pass on the program's output."""
         try:
             stream, later = map(int, order[len(PROGRAM) :].split())
             self._num_programs += 1
@@ -144,19 +143,19 @@ class ConfinedProcess:
     def _end(self) -> None:
         self._end_program()
         self._line.close()
-        # it may only have closed its end; a process that has ended is not affected
+        # the process may only have closed its socket; if it has ended, this has no effect
         os.kill(self._process, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(self._process, 0)[1])
         if code:
             end_as(code)
 
     def _used_seconds(self) -> float:
-        """Return the processor time of the process: the clock that Linux has for each, by its number."""
+        """Return the processor time of the process, from the clock that Linux keeps for each process id."""
         return time.clock_gettime((~self._process << 3) | 2)
 
 
 def end_as(code: int) -> NoReturn:
-    """End this process with another process's exit code or signal, from which the parent reads the reason."""
+    """End this process with another process's exit code or signal, so that the parent can report the reason."""
     if code < 0:
         if -code not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(-code, signal.SIG_DFL)
@@ -171,7 +170,7 @@ def decode_by_descriptor(responder: Responder, gpu: str, line: socket.socket) ->
     """Answer requests one after another; each comes with a descriptor of its file.
 
     Args:
-        responder: The way to the parent.
+        responder: Sends answers to the parent.
         gpu: The GPU whose video engine decodes without a sandbox, such as "cuda:0"; empty for none.
         line: Socket that receives requests.
     """
@@ -199,7 +198,7 @@ def report_duration(line: socket.socket, seconds: float) -> None:
 
 
 def can_use_torchcodec(request: Request) -> bool:
-    """Return whether torchcodec is there and exact for a request; if so, it is loaded."""
+    """Return whether torchcodec is installed and exact for a request; if so, load it."""
     kernels = {spec.resize for spec in request.specs} | ({shots.SIZE.resize} if request.shots else set())
     return (
         "torchcodec" not in request.excluded_decoders
@@ -226,7 +225,7 @@ def decode_by_path(responder: Responder, request: Request, failure: VideoError |
 def request_program(
     line: socket.socket, _path: Path, stream: int, later_seconds: int | None
 ) -> ffmpeg_backend.FfmpegProcess:
-    """Have the ffmpeg program started by the process at the other end of ``line``.
+    """Ask the process at the other end of ``line`` to start the ffmpeg program; return the program.
 
     Raises:
         VideoError: It was not started.

@@ -28,7 +28,7 @@ SAFE_OPENING = {"format_whitelist": CONTAINERS, "protocol_whitelist": "file"}
 # PyAV before 19 refuses a title that is not UTF-8 without this argument; PyAV 19 reads any bytes and refuses it.
 METADATA: dict[str, Any] = {} if int(av.__version__.split(".")[0]) >= 19 else {"metadata_errors": "ignore"}
 SHORT_DELAY, SHOWN_DELAY = 1, 10
-"""A GIF's frame with the first delay is shown for the second, as in browsers and FFmpeg 5.1; in 1/100 s."""
+"""In 1/100 s: a GIF's frame with the first delay is shown for the second, as in browsers and FFmpeg 5.1."""
 OWN_CLOCK_CONTAINERS = {"mpegts", "mpeg"}
 """Containers whose clock may start at any time. In these, the ffmpeg program sets time 0 at the first of the streams
 that it reads; in others, at the first stream of the file.
@@ -36,7 +36,7 @@ that it reads; in others, at the first stream of the file.
 JOINED_CONTAINERS = OWN_CLOCK_CONTAINERS | {"ogg"}
 """Containers that may be put together from parts with clocks of their own. Ogg calls it chaining (RFC 3533, 4)."""
 MAX_JUMP_SECONDS, MAX_STEP_BACK_SECONDS = 10, Fraction(1, 10)
-"""In these containers, a jump of a stream's clock by more than this begins another part.
+"""In ``JOINED_CONTAINERS``, a jump or a step back of a stream's clock by more than this begins another part.
 
 Source: fftools/ffmpeg.c (process_input).
 """
@@ -47,13 +47,13 @@ MAX_PIXELS = 50_000_000
 def memory_error(error: MemoryError) -> VideoError:
     """Return the error of a file that exhausts memory while it is opened or its packets are read.
 
-    Only the index takes memory then, and a valid index takes little.
+    At that stage only the index takes memory, and a valid index takes little.
     """
     return VideoError("unreadable", f"its index is damaged: it declares more than memory holds ({short_reason(error)})")
 
 
 def open_video(path: Path) -> InputContainer:
-    """Open the file, and nothing that it refers to.
+    """Open the file, but no other file that it refers to.
 
     Raises:
         VideoError: There is no such file, or FFmpeg cannot read it.
@@ -87,7 +87,7 @@ def video_streams(container: InputContainer) -> list[VideoStream]:
 
 
 def video_stream(container: InputContainer) -> VideoStream:
-    """Return the first default video stream, or else the first video stream; cover images do not count.
+    """Return the first default video stream, or else the first video stream; cover images are ignored.
 
     Raises:
         VideoError: There is none, its format is unknown, or its frames are too large.
@@ -122,7 +122,7 @@ def demuxed(
     elif "gif" in container_names(container):
         clocks = {s.index: _GifClock() for s in streams}
     theora = {s.index for s in streams if s.type == "video" and s.codec_context.name == "theora"}
-    # PyAV raises it after the last packet if a stream appeared after the file was opened.
+    # PyAV raises IndexError after the last packet if a stream appeared after the file was opened.
     with contextlib.suppress(IndexError):
         for packet in container.demux(list(streams)):
             if not packet.size and packet.dts is None and packet.pts is None:
@@ -162,7 +162,7 @@ class _JoinedClock:
         self._ticks_of_frame = ticks_of_frame
         self._shift = 0
         self._last: int | None = None
-        """Decoding time of the packet before."""
+        """Decoding time of the previous packet."""
         self._next = 0
         """Time at which that packet ends."""
         self._delay = 0
@@ -192,7 +192,7 @@ class _JoinedClock:
 
 
 def ticks_of_frame(stream: Stream, rate: Any = None) -> int:
-    """Return the duration of a frame whose packet does not state it."""
+    """Return the duration, in ticks, of a frame if its packet does not state one."""
     stated = (rate, getattr(stream, "average_rate", None), getattr(stream, "guessed_rate", None), Fraction(25))
     given = next(value for value in stated if value)
     return max(round(1 / (as_fraction(given) * time_base_of(stream))), 1)
@@ -239,7 +239,7 @@ def start_second(container: InputContainer, stream: Stream) -> Fraction:
 
 
 def time_base_of(stream: Stream) -> Fraction:
-    """Return the seconds of a tick of ``stream``."""
+    """Return the length of a tick of ``stream``, in seconds."""
     if not stream.time_base:  # None before PyAV 19, 0/1 from then on
         raise VideoError("unreadable", "its stream has no time base")
     return as_fraction(stream.time_base)

@@ -36,7 +36,7 @@ holds them in memory until it writes them.
 
 
 SAME_SECONDS = Fraction(1, 1_000_000)
-"""A second, as a float, that is before a frame's time by less than this is the frame's own."""
+"""A time that is less than this before a frame's time is taken as the frame's, since floats are rounded."""
 
 
 @dataclass(frozen=True)
@@ -44,20 +44,20 @@ class DecodedThumbnail:
     """A thumbnail of the video."""
 
     seconds: float
-    """A second at which the video shows it."""
+    """A time at which the video shows this frame."""
     jpeg: bytes
 
 
 @dataclass(frozen=True)
 class DecodingStarted:
-    """A decoder begins with the first frame. All windows and thumbnails before are void."""
+    """A decoder begins with the first frame. All windows and thumbnails sent before are invalid."""
 
     decoder: str
 
 
 @dataclass(frozen=True)
 class DecodingFinished:
-    """The end of the events: all windows and thumbnails were yielded."""
+    """The last event: all windows and thumbnails were yielded."""
 
     decoder: str
     """Name and version."""
@@ -120,7 +120,7 @@ def decode_video(
 
 
 class _Plan:
-    """The frames to take, for which profiles, in which sizes, and where to put them."""
+    """The frames to take from a video, with their profiles, sizes and memory."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class _Plan:
         sizes = {spec.size for spec in specs} | ({SIZE_OF_SHOTS} if shots else set[Size]())
         self.sizes = sorted(sizes, reverse=True)
         if not any(size.suits_thumbnails for size in self.sizes):
-            self.sizes.append(Size(THUMBNAIL_HEIGHT_PX, PILLOW))  # from RGB, as such kernels scale
+            self.sizes.append(Size(THUMBNAIL_HEIGHT_PX, PILLOW))  # scales from RGB, like the kernels of the other sizes
         self.size_of_thumbnails = max(i for i, size in enumerate(self.sizes) if size.suits_thumbnails)
         self.thumbnails = self._times_of_thumbnails()
         """{index of a frame: seconds of the thumbnails that show it}"""
@@ -160,7 +160,7 @@ class _Plan:
             return {index: [float(info.pts[index] * info.time_base)] for index in chosen}
         seconds = np.arange(0, info.duration_seconds, self.thumbnails_every).tolist()
         last_second = float(info.pts[-1] * info.time_base)
-        if last_second - seconds[-1] > self.thumbnails_every / 2:  # else the end were farther off than the rest
+        if last_second - seconds[-1] > self.thumbnails_every / 2:  # otherwise the end would be farther from a thumbnail
             seconds.append(last_second)
         shown: dict[int, list[float]] = {}
         for second in seconds:
@@ -222,7 +222,7 @@ def _decode_with(
 
 
 def _plan_for_delivered(backend: str, plan: _Plan, heartbeat: Callable[[], None]) -> tuple[_Plan, list[str]]:
-    """Choose frames again, from the decoded frames only; return the plan and a text about the missing frames.
+    """Choose frames again, from the decoded frames only; return the plan and descriptions of missing frames.
 
     Packets do not always announce frames correctly. Only a pass over the whole video shows which frames exist.
 

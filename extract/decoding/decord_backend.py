@@ -25,7 +25,8 @@ DECORD_CONTAINERS = {"mov", "mp4", "matroska", "webm"}
 DECORD_CODECS = {"h264", "vp8", "vp9"}
 FRAMES_AT_ONCE = 16
 STILL_PACKET_SHARE, STILL_PACKET_BYTES = 0.1, 100
-"""Maximum size of an encoded frame that repeats the frame before it: a share of the median packet, or bytes."""
+"""Maximum size of an encoded frame that repeats the previous one: this share of the median packet, or this many
+bytes if that is more."""
 
 
 def has_decord() -> bool:

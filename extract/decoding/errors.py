@@ -3,14 +3,14 @@
 from ...storage.common.errors import VlalignError
 
 TRANSIENT = ("unreachable", "no_room")
-"""Kinds of failures that are not the video's own, but its server's, the network's or the disk's. Failures of these
-kinds in lists of earlier versions are also tried again."""
+"""Kinds of failures that the server, the network or the disk causes, not the video. Failures of these kinds that
+earlier versions listed are also tried again."""
 RETRY_KINDS = ("timeout", "out_of_memory", "crashed")
 """Failures that end the decoding process; a new process then tries the next backend. All other failures are reported
 after a process has tried all backends itself.
 """
 NOT_OF_THE_VIDEO = (*TRANSIENT, "missing", *RETRY_KINDS)
-"""Kinds of failures that may be the machine's or the network's. With others, the file was read and found wanting."""
+"""Kinds of failures that the machine or the network may cause. Decoding fails with other kinds because of the file."""
 LAST_WORDS = "; its last output: "
 """Separator in a message; the text after it was written by the decoder before it ended."""
 FAILURE_KINDS = (
@@ -35,8 +35,6 @@ class VideoError(VlalignError):
     """A file or its decoder yields no features.
 
     ``kind`` is one of ``FAILURE_KINDS`` except the last two.
-
-    ``kind`` is one of ``FAILURE_KINDS`` but the last two.
     """
 
     def __init__(self, kind: str, message: str) -> None:
@@ -56,7 +54,7 @@ def without_last_words(error: VideoError) -> str:
 
 
 class DecoderRejected(Exception):
-    """A decoder read a file differently from its packets, or failed where others may not."""
+    """A decoder read a file differently from its packets, or failed on a file that others may read."""
 
 
 def short_reason(error: Exception) -> str:

@@ -37,7 +37,7 @@ LOADERS_CACHE = "/etc/ld.so.cache"
 
 
 def can_use_ffmpeg() -> bool:
-    """Return whether the program can be used: it and the package that builds its command line are there."""
+    """Return whether the program can be used: it and the package that builds its command line are installed."""
     return ffmpeg is not None and ffmpeg_program() is not None
 
 
@@ -48,7 +48,7 @@ def ffmpeg_program() -> str | None:
 
 @dataclass
 class FfmpegProcess:
-    """The program at work on a video."""
+    """The program, running on a video."""
 
     frames: IO[bytes]
     """Its output: raw video in NUT."""
@@ -58,7 +58,7 @@ class FfmpegProcess:
     """None if another process has started it, and ends it."""
 
     def close(self) -> None:
-        """End the program, if it is this process's."""
+        """End the program if this process has started it."""
         self.frames.close()
         self.log.close()
         if self.process:
@@ -172,8 +172,8 @@ def decode_with_ffmpeg(decoding: DecodePass, wanted: np.ndarray) -> Iterator[tup
         index, shown = stream.index, first_frame(info.path) or stream.codec_context
         colours = int(shown.colorspace), int(shown.color_range)  # NUT does not carry them
     # Keep the file's own times: versions of the program define the start differently, for example with a sound's
-    # pre-skip. Times before 0 do not fit into NUT. A whole number of the time base's numerator is a whole number of
-    # ticks.
+    # pre-skip. Times before 0 do not fit into NUT. The added seconds are a multiple of the time base's numerator,
+    # and so a whole number of ticks.
     own_times = not info.containers & OWN_CLOCK_CONTAINERS
     early_seconds = max(-int(info.pts[0]) - info.offset, 0) * info.time_base if own_times else 0
     later_seconds = -(-early_seconds // info.time_base.numerator) * info.time_base.numerator

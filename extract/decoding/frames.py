@@ -26,7 +26,7 @@ from .scaling import Scaler, set_known_colours, upright_filters
 LOGGING_CODECS = {"hevc"}
 """Codecs whose decoders log damage but do not mark the damaged frames."""
 SKIPPING_CODECS = {"h264", "hevc", "mpeg4", "mpeg2video"}
-"""Their decoders can skip frames that no other frame refers to, and leave the others unchanged."""
+"""Codecs whose decoders can skip frames that no other frame refers to, without changing other frames."""
 DAMAGED_PACKET = (FFmpegError, ValueError, UnicodeError, AttributeError, IndexError)
 """Errors that PyAV raises for packets of damaged files; all of these were seen."""
 
@@ -37,7 +37,7 @@ Frame = TypeVar("Frame", av.VideoFrame, av.AudioFrame)
 
 @dataclass(kw_only=True)
 class DecodeProgress:
-    """The progress of a decoding, and the damage that it met."""
+    """The progress of decoding, and the damage found."""
 
     heartbeat: Callable[[], None] = lambda: None
     """Called for each decoded frame."""
@@ -54,7 +54,7 @@ class DecodePass(DecodeProgress):
     sizes: list[Size]
     """The sizes in which images are wanted."""
     strict: bool = True
-    """Prefer a decoder that rejects damaged frames. If False, damaged frames are shown as far as they go."""
+    """Prefer a decoder that rejects damaged frames. If False, damaged frames are returned as they are."""
     delivered: "array[int]" = field(default_factory=lambda: array("q"))
     """Times of the decoded frames, in ticks."""
 
@@ -87,7 +87,7 @@ class _FrameTimestamps:
         return delivered[-1] + self._step if delivered else 0  # after the last packet, at the usual step
 
     def _best_effort(self, frame: av.VideoFrame) -> int | None:
-        """Return the frame's presentation time, or its decoding time where presentation times go back more often.
+        """Return the frame's presentation time, or its decoding time if presentation times have gone back more often.
 
         Source: libavcodec/decode.c (guess_correct_pts).
         """
@@ -124,7 +124,7 @@ def frames_in_order(
         decoding: Counts frames and damage.
         wanted: Ascending indices into ``decoding.info.pts``.
         container: The opened video.
-        time_base: Seconds of a tick of the container's times.
+        time_base: Length of a tick of the container's times, in seconds.
         offset: The container's time at which the video starts, in its ticks.
         skip: Skip frames that are neither wanted nor referred to by other frames.
         colours: Matrix and range to use for each wanted frame, for sources whose frames state none or wrong ones.

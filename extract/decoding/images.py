@@ -33,7 +33,7 @@ IMAGE = "image"
 """Name of an image's container."""
 TIME_BASE = Fraction(1, 25)
 """Duration of an image, as in FFmpeg. An image is one frame at any rate of a profile: at 16 to 30 frames a second its
-duration is rounded to 1 slot, at 1 frame a second to 0, where the first frame is used.
+duration is rounded to 1 slot; at 1 frame a second it is rounded to 0, and the first frame is used.
 """
 _OF_PYTHON = (OSError, SyntaxError, ValueError, EOFError, TypeError, LookupError, OverflowError, RuntimeError)
 DAMAGED = (*_OF_PYTHON, struct.error, zlib.error)

@@ -26,11 +26,11 @@ _read_errors: list[OSError] = []
 
 
 class InputFile(io.RawIOBase):
-    """The bytes of a file, with a read position of its own however often the file is open."""
+    """The bytes of a file. Each object has its own read position, even if the file is open several times."""
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)  # libraries use the suffix as a hint
-        self._owns_descriptor = False  # Python closes the object even if it cannot be made
+        self._owns_descriptor = False  # Python closes the object even if ``__init__`` fails
         is_handed = path in _descriptors
         self._descriptor = _descriptors[path] if is_handed else open_regular(path)
         self._owns_descriptor = not is_handed
@@ -97,7 +97,7 @@ def open_file(path: Path) -> io.BufferedReader:
 
 
 def num_bytes_of(descriptor: int) -> int:
-    """Return the size of an open file. ``fstat`` is refused to decoders, as C libraries call it by another name."""
+    """Return the size of an open file. ``fstat`` may be refused: some C libraries replace it by another call."""
     return os.lseek(descriptor, 0, os.SEEK_END)
 
 

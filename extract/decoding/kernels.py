@@ -1,7 +1,7 @@
 """The kernels that scale images, as named in ``Profile.resize``, and a port of torch's arithmetic.
 
-torchvision scales bytes by torch's kernel, whose weights are whole numbers. It differs from Pillow's by 1 in a few
-pixels of a thousand. Decoders do not import torch: in each of them, it would take seconds and gigabytes of address
+torchvision scales bytes with torch's kernel, which has integer weights. The result differs from Pillow's by 1 in a few
+of a thousand pixels. Decoders do not import torch: in each of them, it would take seconds and gigabytes of address
 space.
 """
 
@@ -17,7 +17,7 @@ from ...storage.records import SQUARE
 
 BY_FFMPEG, BY_PILLOW, BY_TORCHVISION = "libswscale", "Pillow", "torchvision"
 UNROUNDED = ", not rounded"
-"""At the end of ``Profile.resize``: images are float32. Some processors scale to 0..1 before they resize."""
+"""Suffix of a kernel's name: images are float32. Some processors scale to 0..1 before they resize."""
 CUT_TO_EVEN = ", cut like torchvision"
 """Suffix of a kernel's name. A crop that cannot be centred starts at the even one of the two middle pixels; without the
 suffix, at the lower one.
@@ -77,7 +77,7 @@ class Kernel(NamedTuple):
         return np.uint8 if self.is_rounded else np.float32
 
     def scaled(self, image: np.ndarray, height: int, width: int) -> np.ndarray:
-        """Scale a image by Pillow's or torch's arithmetic: uint8 [H, W, 3] -> [height, width, 3] of ``dtype``."""
+        """Scale an image by Pillow's or torch's arithmetic: uint8 [H, W, 3] -> [height, width, 3] of ``dtype``."""
         if self.by == BY_PILLOW:
             return np.asarray(Image.fromarray(image).resize((width, height), _PILLOW[self.name]))
         for axis, size in ((1, width), (0, height)):
@@ -115,7 +115,7 @@ def centre_crop(height: int, width: int, crop_px: int, *, to_even: bool = False)
 
 
 class Size(NamedTuple):
-    """The shorter side of a image in pixels, and the kernel that scales to it."""
+    """The shorter side of an image in pixels, and the kernel that scales to it."""
 
     short_side_px: int
     resize: str = LIBSWSCALE
@@ -127,7 +127,7 @@ class Size(NamedTuple):
         return kernel.is_rounded and not kernel.to_square
 
     def shape(self, height: int, width: int) -> tuple[int, int]:
-        """Return (height, width) of the image that an upright frame of this size gives."""
+        """Return the scaled (height, width) of an upright frame of ``height`` and ``width``."""
         side = self.short_side_px
         return (side, side) if Kernel.of(self.resize).to_square else scaled_size(height, width, side)
 
@@ -154,7 +154,7 @@ _FILTERS: dict[str, tuple[int, Callable[[np.ndarray], np.ndarray]]] = {
     "bicubic": (2, _cubic),
     "lanczos": (3, _lanczos),
 }
-"""{kernel: its half width in output pixels, and its value at a distance}"""
+"""{kernel: (its half width in output pixels, the function that gives its value at a distance)}"""
 
 
 class _Weights(NamedTuple):
@@ -173,7 +173,7 @@ class _Weights(NamedTuple):
 def _weights(num_in: int, num_out: int, name: str, *, is_rounded: bool) -> _Weights:
     """Source: PyTorch, aten/src/ATen/native/cpu/UpSampleKernel.cpp, ``_compute_index_ranges_int16_weights``."""
     support, kernel = _FILTERS[name]
-    real = np.float64 if is_rounded else np.float32  # as there
+    real = np.float64 if is_rounded else np.float32  # as in PyTorch
     scale = real(num_in) / real(num_out)
     wider = max(scale, real(1))
     centres = scale * (np.arange(num_out, dtype=real) + real(0.5))

@@ -40,7 +40,7 @@ def mel_to_hz(mels: np.ndarray) -> np.ndarray:
 
 
 def mel_filters() -> np.ndarray:
-    """Return triangles [WINDOW // 2 + 1, NUM_BANDS] of equal area, each reaching from the peak before to the next."""
+    """Return triangles [WINDOW // 2 + 1, NUM_BANDS] of equal area, each from the previous peak to the next."""
     lowest, highest = LOWEST_HZ * 3 / 200, 15 + 27 * math.log(HIGHEST_HZ / 1000) / math.log(6.4)
     edges = mel_to_hz(np.linspace(lowest, highest, NUM_BANDS + 2))
     left, peak, right = edges[:-2], edges[1:-1], edges[2:]
@@ -126,7 +126,7 @@ class RowBlocks:
     def finish(self) -> Iterator[np.ndarray]:
         """Yield the remaining rows: one for each started hop."""
         blocks = list(self._add(np.zeros(WINDOW, dtype=np.float32), False))
-        if self._filled > WINDOW:  # else a full block has taken the last window
+        if self._filled > WINDOW:  # otherwise a full block has taken the last window
             blocks.append(self._block())
         rows = np.concatenate(blocks)
         surplus = max(self.num_rows - math.ceil(self._end / HOP), 0)

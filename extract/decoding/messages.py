@@ -1,6 +1,6 @@
 """The requests to a decoder process and its answers, as JSON over a socket.
 
-An answer comes from a process that holds a file of unknown origin. ``parse`` accepts it only if it has the expected
+An answer comes from a process that reads a file of unknown origin. ``parse`` accepts it only if it has the expected
 fields and types; the receiver checks the values. Both raise ``InvalidMessage``.
 """
 
@@ -40,7 +40,7 @@ class Request:
     seconds: float | None = None
     """If given, read only the first seconds of the video."""
     thumbnails_every: float | None = None
-    """Seconds between thumbnails; None: three of the video."""
+    """Seconds between thumbnails; None for three thumbnails."""
     only_probe: bool = False
     """Read the packets without decoding."""
     clip: tuple[float, float] | None = None
@@ -48,7 +48,7 @@ class Request:
     frame_at: float | None = None
     """If given, send only the frame at this second, as JPEG."""
     as_pixels: bool = False
-    """Send that frame as its pixels, which the receiver need not decode."""
+    """Send the frame of ``frame_at`` as pixels, which the receiver need not decode."""
     span: tuple[float, float] | None = None
     """If given, send only the facts about the part between two seconds, or this part as a file."""
     clip_kind: str = ""
@@ -60,7 +60,7 @@ class Request:
 
     @property
     def needs_frames(self) -> bool:
-        """True if the frames of the whole video are looked at."""
+        """True if the request is about the frames of the whole video."""
         return bool(self.specs) or self.shots
 
     def to_json(self) -> bytes:
@@ -129,7 +129,7 @@ class WindowReady:
     """Index into the request's ``specs``."""
     shape: list[int]
     offset: int
-    """The byte of the memory at which they begin."""
+    """The byte of the memory at which the frames begin."""
 
     def check(self, specs: Sequence[FrameSpec]) -> None:
         """Raise ``InvalidMessage`` for a window that was not requested, or whose shape is wrong."""
@@ -182,7 +182,7 @@ class FrameFollows:
     """The next message holds the requested frame, as JPEG."""
 
     seconds: float
-    """Its own second."""
+    """The frame's time."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class PixelsFollow:
     """The next message holds the requested frame as pixels, uint8 [height, width, 3] RGB."""
 
     seconds: float
-    """Its own second."""
+    """The frame's time."""
     height: int
     width: int
 

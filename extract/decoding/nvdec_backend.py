@@ -37,8 +37,9 @@ from .torchcodec_backend import (
 )
 
 MAX_DIFFERENCE = 1.0
-"""Mean absolute difference, of 255, between a frame and the CPU's, both in RGB of the video's own size. The matrix of
-another standard changes saturated frames by more, and full instead of limited range changes all by 5 to 20."""
+"""Maximum mean absolute difference, out of 255, between a frame and the CPU's, both in RGB of the video's own size. The
+matrix of another standard changes saturated frames by more, and full instead of limited range changes all by 5 to 20.
+"""
 MAX_COMPARED_FRAMES, COMPARED_SECONDS = 4, 2.0
 """Maximum number of compared frames, and the length of the part at the start that they come from."""
 
@@ -121,7 +122,7 @@ def decode_with_nvdec(decoding: DecodePass, wanted: np.ndarray) -> Iterator[tupl
 
 
 def refusal_of(info: VideoInfo) -> str:
-    """Return why a file is not tried; empty if it is. Judged by its packets and first frame."""
+    """Return the reason for not trying a file, from its packets and first frame; empty if there is none."""
     if _engine is None or _engine.refusal:
         return "no GPU was asked for" if _engine is None else _engine.refusal
     if not info.timed or info.missing:
@@ -139,7 +140,7 @@ def refusal_of(info: VideoInfo) -> str:
 
 
 def frames_to_compare(info: VideoInfo, wanted: np.ndarray) -> np.ndarray:
-    """Return the indices of the frames that decide whether a file is trusted: of ``wanted``, spread over its start."""
+    """Return the indices of the frames to compare with the CPU's: some of ``wanted``, spread over the video's start."""
     seconds = (info.pts[wanted] - info.pts[wanted[0]]) * float(info.time_base)
     early = wanted[seconds <= COMPARED_SECONDS]
     return early[np.unique(np.linspace(0, len(early) - 1, MAX_COMPARED_FRAMES).astype(int))]

@@ -34,7 +34,7 @@ from .sampling import MAX_VIDEO_SECONDS
 from .structure import edits_leave_out, has_broken_units, has_gif_image, structure_damage
 
 MAX_FRAME_SECONDS = 300
-"""Maximum duration of a frame, unless the header agrees. A longer one means a broken clock, and hours of work on a
+"""Maximum duration of a frame. A longer one, unless the header confirms it, means a broken clock and hours of work on a
 single frame.
 """
 MAX_PROBED_FRAMES = 500
@@ -53,7 +53,7 @@ rate.
 
 @dataclass(frozen=True, kw_only=True)
 class VideoInfo:
-    """The facts about a video's frames that its packets state."""
+    """Properties of a video's frames, read from its packets."""
 
     path: Path
     pts: np.ndarray
@@ -63,7 +63,7 @@ class VideoInfo:
     end: int
     """End of the last frame, in ticks."""
     time_base: Fraction
-    """Seconds of a tick."""
+    """Length of a tick, in seconds."""
     codec: str
     containers: frozenset[str]
     offset: int
@@ -97,7 +97,7 @@ class VideoInfo:
 
 @dataclass
 class _Packets:
-    """The facts that a file's packets state, gathered from first to last."""
+    """Properties of a file's packets, collected from first to last."""
 
     stream: VideoStream
     time_base: Fraction
@@ -134,8 +134,8 @@ class _Packets:
     def num_corrupt(self) -> int:
         """Number of damaged packets.
 
-        Where parts are joined, the packets are not the ones that the container expects. Its parser reports this up to
-        two packets late.
+        Where parts are joined, the packets are not the ones that the container expects, and FFmpeg marks up to three
+        as incomplete. These are not damaged.
         """
         at_joins = {number - back for number in self.first_of_parts for back in range(3)}
         return self.num_broken + len(set(self.incomplete) - at_joins)
@@ -145,7 +145,7 @@ class _Packets:
         if packet.is_corrupt:
             self.incomplete.append(self.num_packets)
         self.num_packets += 1
-        if not packet.size:  # the frame before it again
+        if not packet.size:  # it repeats the previous frame
             return
         if context.name == "gif" and not has_gif_image(bytes(packet)):
             return
@@ -321,10 +321,10 @@ def _missing_frames(
         if "mp4" in containers and edits_leave_out(path) and len(packets.stream.index_entries) <= num_packets:
             return ""
         return f"it has {num_packets:,} of its {declared_frames:,} declared frames"
-    if declared_frames or not container.duration or packets.first_of_parts:  # from its first time to its last
+    if declared_frames or not container.duration or packets.first_of_parts:  # the duration is wrong if the clock jumps
         return ""
     start, declared = (container.start_time or 0) / av.time_base, container.duration / av.time_base
-    if containers & TIMED_CONTAINERS:  # the duration of Matroska and of MP4 in fragments counts from 0
+    if containers & TIMED_CONTAINERS:  # the duration of Matroska and fragmented MP4 begins at 0
         start = min(start, 0.0)
     elif "asf" in containers:  # FFmpeg's writer adds the time before the first frame
         start -= float(frames.times[0] * packets.time_base)
@@ -379,7 +379,7 @@ def pause(pts: np.ndarray, time_base: Fraction) -> str:
 
     Nothing else reveals packets that a damaged file hides from its reader.
 
-    25 frames a second, each | a frame; shown for longer than 10 others and than 0.3 s is a pause:
+    25 frames a second, each | is a frame; if it is shown for longer than 10 frames and 0.3 s, this is a pause:
 
         | | | | | | | | | | | | .  .  .  .  .  .  | | | |      0.52 s without frames: a pause
         | | | | | | | | | | | | .  .  | | | | | | | | | |      0.16 s: none

@@ -20,11 +20,11 @@ from .sampling import FrameSpec
 SILENCE_SECONDS = 60.0
 """A decoder that sends nothing for this long is considered hung."""
 MAX_VIDEOS_PER_PROCESS = 500
-"""After this many videos a new process takes over: libraries that decode for days leak."""
+"""After this many videos a new process takes over, since libraries that decode for days leak memory."""
 MAX_WAIT_SECONDS = 24 * 60 * 60.0
 """Maximum time for one video. A decoder that takes longer is stopped, even if it sends messages."""
 MAX_ANSWER_BYTES = 64 << 20
-"""Longest content that a message announces."""
+"""Maximum size of the content that a message announces."""
 MAX_MESSAGE_BYTES = 1 << 20
 """Maximum size of a message itself. A parsed message can take a hundred times as much memory."""
 MAX_PART_BYTES = 1 << 20
@@ -66,7 +66,7 @@ class ConfinedChild:
             self.connection.sendall(HEADER.pack(len(content)) + content)
 
     def refused(self, error: InvalidMessage) -> VideoError:
-        """Kill the child, which is no longer believed; return the error that replaces its answer."""
+        """Kill a child that sent an invalid answer; return the error that replaces the answer."""
         self.kill()
         return VideoError("crashed", f"its {self.called} sent an invalid answer ({error})")
 
@@ -188,7 +188,7 @@ class DecodeProcess(ConfinedChild):
             frames: Receives the frames.
 
         Raises:
-            VideoError: They are outside the memory, or the child does not take back its slots.
+            VideoError: The frames are outside the memory, or the child does not read the reports of copied windows.
         """
         if not 0 <= window.offset <= len(self._memory) - frames.nbytes:
             raise self.refused(InvalidMessage(f"frames at byte {window.offset:,}"))

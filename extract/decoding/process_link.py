@@ -61,7 +61,7 @@ def create_memory(num_bytes: int) -> int:
         with contextlib.suppress(OSError):  # forbidden in some containers
             descriptor = os.memfd_create("frames", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             os.ftruncate(descriptor, num_bytes)
-            keep_size(descriptor)  # were it made shorter, reading its end would kill the parent
+            keep_size(descriptor)  # if it were shortened, reading its end would kill the parent
             return descriptor
     with tempfile.TemporaryFile() as file:
         file.truncate(num_bytes)
@@ -73,9 +73,6 @@ class FrameMemory:
 
     Each profile has ``NUM_SLOTS`` slots, which its windows use in turn. A window waits until the parent has copied the
     previous window of its slot.
-
-    Each profile has ``NUM_SLOTS`` in it, which its windows take in turn. A window waits until the parent has copied the
-    one that was in its slot.
     """
 
     def __init__(self, memory: int, read_taken: Callable[[int], bytes]) -> None:
@@ -83,17 +80,17 @@ class FrameMemory:
 
         Args:
             memory: The descriptor of the memory. It is closed.
-            read_taken: Waits, and returns a byte for each window that the parent has copied, up to a number of them.
+            read_taken: Waits, then returns a byte for each window that the parent has copied, at most the given number.
         """
         self._memory = mmap.mmap(memory, 0)
         os.close(memory)
         self._start = np.frombuffer(self._memory, np.uint8).ctypes.data
         self._read_taken = read_taken
         self._unread: deque[int] = deque()
-        """Offsets of the windows that were announced to the parent and that it has not copied, oldest first."""
+        """Offsets of the windows that were announced to the parent but not copied yet, oldest first."""
         self._slot_bytes = 0
         self._turns: Counter[int] = Counter()
-        """The number of windows that each profile has had."""
+        """{index of a profile: number of windows allocated}"""
 
     def divide(self, num_specs: int) -> None:
         """Divide the memory among ``num_specs`` profiles. The parent must have read all windows."""
@@ -121,9 +118,9 @@ class FrameMemory:
         return np.ndarray(shape, dtype, self._memory, offset)
 
     def hand_over(self, frames: np.ndarray) -> int:
-        """Return the offset of ``frames``, an array of ``allocate``.
+        """Return the offset of ``frames``, an array from ``allocate``.
 
-        The caller sends it to the parent, which copies them.
+        The caller sends the offset to the parent, which copies the frames.
         """
         self._unread.append(frames.ctypes.data - self._start)
         return self._unread[-1]
@@ -131,7 +128,7 @@ class FrameMemory:
     def wait_until_read(self) -> None:
         """Wait until the parent has copied all windows.
 
-        Another process may take over then: the parent's bytes are counted by the process that expects them.
+        Only then may another process take over, since each process counts the parent's reports of its own windows.
         """
         while self._unread:
             self._wait()
@@ -172,7 +169,7 @@ def start(command: list[str], gpu: str, num_bytes: int, environment: Mapping[str
 
     Args:
         command: The program, which calls ``child_link``; its arguments are added.
-        gpu: The last argument, unless it is empty.
+        gpu: Passed as the last argument, unless it is empty.
         num_bytes: Size of the memory for frames.
         environment: The process's variables.
     """

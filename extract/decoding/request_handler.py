@@ -60,15 +60,15 @@ MEMORY_BYTES = 4 << 30
 """Address space of a process that decodes."""
 CPU_SECONDS = 120
 CPU_SECONDS_PER_SECOND = 5
-"""Processor time that a video may take: ``CPU_SECONDS``, and this much for each of its seconds, for its sound and for
-its frames."""
+"""Maximum processor time of a video: ``CPU_SECONDS``, plus this for each second of its length; once for its sound and
+once for its frames."""
 HEARTBEAT_SECONDS = 1.0
 
 
 class OtherDecodersNeeded(Exception):
     """No decoder of this process can read the video; decoders that open it by its path may.
 
-    ``failure`` says why; None if no decoder of this process was tried.
+    ``failure`` is the reason; None if no decoder of this process was tried.
     """
 
     def __init__(self, failure: VideoError | None) -> None:
@@ -86,7 +86,7 @@ class Responder:
         self.memory = memory
         """The memory in which frames are handed to the parent."""
         self.on_duration = on_duration or limit_cpu
-        """Called with the seconds that a video is long, once they are known, since they allow more processor time."""
+        """Called with a video's length in seconds once it is known: a longer video may take more processor time."""
         self._last = 0.0
 
     def send(self, message: Message, content: bytes | None = None) -> None:
@@ -109,7 +109,7 @@ class Responder:
 
 
 def processor_seconds(length_seconds: float) -> float:
-    """Return the processor time that the sound or the frames of a video of some length may take."""
+    """Return the maximum processor time for the sound, or for the frames, of a video of this length."""
     return CPU_SECONDS + CPU_SECONDS_PER_SECOND * min(length_seconds, MAX_VIDEO_SECONDS)
 
 
@@ -123,8 +123,8 @@ def respond(request: Request, responder: Responder, failure: VideoError | None =
 
     Args:
         request: What to decode.
-        responder: The way to the parent.
-        failure: Failure of the decoders tried before; it is reported instead of a later one.
+        responder: Sends answers to the parent.
+        failure: Failure of the decoders tried before; it is reported if this request fails as well.
 
     Raises:
         OtherDecodersNeeded: Other decoders should try.
@@ -141,7 +141,7 @@ def respond(request: Request, responder: Responder, failure: VideoError | None =
 def handle_request(request: Request, responder: Responder) -> None:
     """Answer a request, sound first.
 
-    If the sound kills a decoder, that decoder has not begun with the frames and is not blamed for them.
+    If decoding the sound crashes the process, no decoder has begun with the frames, and none is blamed.
 
     Raises:
         VideoError: The video failed.
@@ -238,7 +238,7 @@ def handle_samples(request: Request, responder: Responder) -> None:
 
 
 def handle_video(request: Request, responder: Responder) -> None:
-    """Send the windows, thumbnails and shots, or the facts about the frames that the packets state.
+    """Send the windows, thumbnails and shots, or the properties of the frames, read from the packets.
 
     Raises:
         VideoError: The frames failed.

@@ -1,4 +1,4 @@
-"""The frames that a profile takes of a video, and the windows that they become. No video is needed to test it."""
+"""Choose the frames that a profile takes of a video, and assemble them into windows. Tests need no video."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -34,8 +34,8 @@ def sample_frames(pts: np.ndarray, end: int, time_base: Fraction, fps: float) ->
     Output slot k shows the last frame whose time, rounded to slots, is not after k; slots run from 0 to the rounded
     end. A frame may be repeated or skipped. Slots before the first frame show what the first frame's slot shows: raw
     video has a constant rate, so the program repeats its first frame. If frames begin before time 0, the program
-    outputs the last two slots before it first, which shifts all others by two slots, and drops earlier ones. If the
-    program would output no frame at all (a video shorter than half a slot), the first frame is taken: no video is
+    first outputs the last two slots before time 0, which shifts all others by two slots, and drops earlier slots. If
+    the program would output no frame at all (a video shorter than half a slot), the first frame is taken: no video is
     silently empty.
 
     25 frames a second, 2 s, fps 1  ->  frames 12 and 37 (at 0.48 and 1.48 s), not 0 and 25
@@ -46,8 +46,8 @@ def sample_frames(pts: np.ndarray, end: int, time_base: Fraction, fps: float) ->
     Args:
         pts: [T] presentation times in ticks, ascending.
         end: When the last frame ends, in ticks.
-        time_base: Seconds of a tick.
-        fps: Frames to take per second, exactly: 7.5 rather than 29.97.
+        time_base: Length of a tick, in seconds.
+        fps: Frames to take per second, a number that a float holds exactly: 7.5 rather than 29.97.
 
     Returns:
         [N] indices into ``pts``, ascending.
@@ -86,8 +86,8 @@ def spread_frames(num_frames: int, window: int) -> np.ndarray:
 
 
 def num_windows(num_frames: int, window: int, stride: int) -> int:
-    """Return the number of windows, one every ``stride`` frames, until one reaches the end or the next starts
-    after it.
+    """Return the number of windows, one every ``stride`` frames, until a window reaches the end or the next would start
+    after the end.
 
     40 frames, window 16, stride 16  ->  3;  stride 8  ->  4;  stride 20  ->  2;  36 frames, stride 20  ->  2
     """
@@ -123,7 +123,7 @@ def window_times(
 
 Allocate = Callable[[int, tuple[int, ...], np.dtype], np.ndarray]
 """Returns the memory for the next window of a profile, from the profile's index, the shape and the type of the window.
-Its content is arbitrary. The profile's window before is still in its own memory."""
+Its content is arbitrary. The profile's previous window stays valid."""
 
 
 def new_array(_: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -144,7 +144,8 @@ TAILS: dict[str, Callable[[int, int, float], np.ndarray] | None] = {
     "loop": lambda num_frames, window, _: np.arange(num_frames, window) % num_frames,
     "last frame to a whole second, then that second": _last_second,
 }
-"""{tail rule of a profile: which frames fill a last window, from (its frames, the window's length, frames a second)}
+"""{tail rule of a profile: function from (frames in the last window, window length, frames a second) to the indices of
+the frames that fill this window; None for black frames}
 
 Example: a last window of 8 at 4 frames a second has only the frames a b c:
 
@@ -193,7 +194,7 @@ class FrameSpec:
 
     @property
     def max_window_bytes(self) -> int:
-        """Size of a window of the longest frames that are decoded."""
+        """Size of a window of frames with the largest ratio of sides."""
         kernel = Kernel.of(self.resize)
         long_side_px = self.short_side_px * (1 if kernel.to_square else MAX_SIDE_RATIO)
         num_pixels = self.crop_px**2 if self.crop_px else self.short_side_px * long_side_px

@@ -42,7 +42,7 @@ PATH_CALLS = """
 newfstatat 262 79 · statx 332 291 · stat 4 - · lstat 6 - · access 21 - · faccessat 269 48 · readlink 89 -
 readlinkat 267 78 · getcwd 79 17
 """
-"""They show whether a file exists and its size; Landlock does not hide this."""
+"""Calls that show whether a file exists, and its size; Landlock does not hide this."""
 OPENING_CALLS = "open 2 - · openat 257 56"
 """Calls that open files for reading; ``_only_these`` refuses flags that would write."""
 CHECKED_CALLS = "clone 56 220 · fcntl 72 25 · tgkill 234 131 · prctl 157 167 · prlimit64 302 261 · ioctl 16 29"

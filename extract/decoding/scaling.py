@@ -25,7 +25,7 @@ TURNS: set[Filters] = {
     (("hflip", ""), ("vflip", "")),
     (("transpose", "cclock"),),
 }
-"""By right angles, without a mirror: all that some decoders know."""
+"""Rotations by right angles without mirroring, the only ones that some decoders support."""
 ON_ARRAYS = {
     "cclock": lambda image: np.rot90(image, 1),
     "clock": lambda image: np.rot90(image, -1),
@@ -62,12 +62,12 @@ def upright_filters(frame: av.VideoFrame) -> Filters:
 
 
 def swaps_sides(filters: Filters) -> bool:
-    """Return whether the upright frame's height is the width of the frame."""
+    """Return whether the filters swap the width and height of a frame."""
     return bool(filters) and filters[0][0] == "transpose"
 
 
 def upright_image(image: np.ndarray, filters: Filters) -> np.ndarray:
-    """Return a image [H, W, C] turned and mirrored, right angles only."""
+    """Return an image [H, W, C], turned and mirrored by filters; rotations by other than right angles are ignored."""
     for name, argument in filters:
         image = ON_ARRAYS.get(argument or name, lambda same: same)(image)
     return image
@@ -90,7 +90,7 @@ class Scaler:
         self._graph_key: tuple[object, ...] | None = None
 
     def see(self, frame: av.VideoFrame, upright: Filters) -> tuple[int, int]:
-        """Return (height, width) of the images, which the first frame decides.
+        """Return (height, width) of the images, determined by the first frame.
 
         Call it with every frame, wanted or not.
         """

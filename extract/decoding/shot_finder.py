@@ -32,7 +32,7 @@ class _LatestMetrics(StatsManager):
         self.by_tick: dict[int, dict[str, float]] = {}
 
     def set_metrics(self, timecode: int | FrameTimecode, metric_kv_dict: dict[str, Any]) -> None:
-        """Take some numbers of a frame."""
+        """Store metrics of a frame."""
         assert isinstance(timecode, FrameTimecode)
         self.by_tick.setdefault(timecode.pts, {}).update(metric_kv_dict)
         while len(self.by_tick) > 2 * NEIGHBOURS + 1:
@@ -61,7 +61,7 @@ class ShotFinder:
         self._rate = 1 / (max(info.end - int(info.pts[0]), 1) * info.time_base / len(info.pts))
         self._last = -(1 << 63)
         self._cuts: list[tuple[int, list[float]]] = []
-        """The first frame of each shot but the first: its tick, and its features."""
+        """(tick, features) of the first frame of each shot except the first shot."""
 
     def add(self, tick: int, image: np.ndarray) -> None:
         """Add the next frame. A frame earlier than the previous one is skipped.

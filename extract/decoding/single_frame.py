@@ -1,11 +1,11 @@
-"""The frame that a video shows at one second, as a JPEG. Decoding starts at the key frame before it.
+"""The frame that a video shows at a given time, as a JPEG or as pixels. Decoding starts at the key frame before it.
 
-The frame is the one that feature vectors of that second use: the last frame that is not later, or else the first frame.
+The frame is the one that feature vectors of that time use: the last frame that is not later, or else the first frame.
 The way to its key frame depends on the file:
 
-    MP4, Matroska, AVI, ... the container seeks to a place before the second MPEG-TS, MPEG-PS, Ogg packets are read from
-    the start, since the clock may jump, and decoded from there on bare streams, GIF, MXF, ... the whole file is probed
-    and decoded from the start, as for features
+    MP4, Matroska, AVI, ...      the container seeks to a place before the time
+    MPEG-TS, MPEG-PS, Ogg        packets are read from the start, since the clock may jump; decoded from the key frame
+    bare streams, GIF, MXF, ...  the whole file is probed and decoded from the start, as for features
 """
 
 import io
@@ -119,7 +119,7 @@ class Start:
 
 
 class OpenVideo:
-    """A video that is open at a place, with its times."""
+    """A video opened at a place from which it is decoded, with its clock."""
 
     def __init__(self, container: InputContainer, start: Start, seconds: float) -> None:
         self.container, self.stream = container, video_stream(container)
@@ -129,7 +129,7 @@ class OpenVideo:
         self.limit = math.floor((Fraction(seconds) + SAME_SECONDS) / self.tick) + self.offset
         """The wanted second, in the file's own ticks."""
         self.is_later = go_to(container, self.stream, zero, seconds - start.back) or start.num_skipped > 0
-        """Frames may be missing before the first key frame."""
+        """True if reading starts after the file's start: frames before the first key frame may be missing."""
         self.by_dts = "avi" in container_names(container)
         """AVI states only when a frame is decoded: it is shown when the decoder returns it."""
         self._num_skipped = start.num_skipped
@@ -155,14 +155,14 @@ class OpenVideo:
 
 @dataclass(frozen=True)
 class _Survey:
-    """The facts about the frame of a second that the packets up to it give."""
+    """Properties of the wanted frame, read from the packets up to it."""
 
     is_late: bool = False
-    """The packets begin after it."""
+    """True if the packets begin after the wanted frame."""
     wanted: int | None = None
     """Time of the wanted frame, in the file's own ticks; None if packets do not state it."""
     num_before_key: int = 0
-    """Packets before the last key frame that is not after the second."""
+    """Packets before the last key frame that is not after the wanted second."""
 
 
 def _survey(start: Start, path: Path, seconds: float, heartbeat: Heartbeat) -> _Survey:
@@ -188,7 +188,7 @@ def _survey(start: Start, path: Path, seconds: float, heartbeat: Heartbeat) -> _
 
 
 def _from(start: Start, survey: _Survey, path: Path, seconds: float, heartbeat: Heartbeat) -> _Decoded | None:
-    """Decode the frame of a second from a start before it; return None if this start was too late."""
+    """Decode the wanted frame from ``start``; return None if ``start`` was too late."""
     if survey.is_late:
         return None
     for skips in (True, False):
@@ -228,7 +228,7 @@ def _last_frame(video: OpenVideo, heartbeat: Heartbeat, needed: int | None) -> t
 
 
 def _by_probing(path: Path, seconds: float, heartbeat: Heartbeat) -> _Decoded:
-    """Decode the frame of a second from the start, like the frames of feature vectors."""
+    """Decode the wanted frame from the start of the file, like the frames of feature vectors."""
     info = probe_video(path, heartbeat)
     limit = math.floor((Fraction(seconds) + SAME_SECONDS) / info.time_base)
     index = max(int(np.searchsorted(info.pts, limit, side="right")) - 1, 0)

@@ -22,12 +22,12 @@ from .probe import MAX_FRAME_SECONDS, PAUSE_SECONDS, ends_early, probe_video
 from .sampling import MAX_VIDEO_SECONDS
 
 MAX_DRIFT_SECONDS = 0.015
-"""Timestamps that differ by more from the count of samples are followed. Smaller differences are the rounding of
-containers, and each correction is a click."""
+"""Timestamps that differ from the count of samples by more than this are followed. Smaller differences are due to
+rounding in containers, and each correction would be audible as a click."""
 MAX_BLOCK_SAMPLES = 1 << 18
 """Samples in a block; about 16 s."""
 MAX_BACK_SECONDS = 1.0
-"""Overlaps up to this are cut away. Beyond it, the clock jumps back, as for frames."""
+"""Overlaps up to this are cut away. A longer one is an error, as for frames: the clock jumps back."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def sound_stream(container: InputContainer) -> AudioStream:
 def time_zero(container: InputContainer) -> Fraction:
     """Return the second of the file's clock from which frames and sound are counted.
 
-    It is ``VideoInfo.offset``, to the tick of the frames.
+    It is ``VideoInfo.offset``, in seconds.
     """
     try:
         video = video_stream(container)
@@ -128,7 +128,7 @@ def planned_sound(path: Path, heartbeat: Callable[[], None] = lambda: None) -> t
 
 
 class _Signal:
-    """Mono samples at ``RATE`` from time zero, each at the position of its frame's timestamp.
+    """Mono samples at ``RATE`` from time zero, placed by the timestamps of their frames.
 
     At most one frame is in memory.
     """
@@ -227,7 +227,7 @@ def sound_rows(
         heartbeat: Called for each decoded frame.
 
     Raises:
-        VideoError: no_sound, unreadable, bad_times, too_long, or a failure to open the file.
+        VideoError: Of kind no_sound, unreadable, bad_times or too_long, or the file cannot be opened.
     """
     blocks = None
     for part in _signal(path, seconds, heartbeat):

@@ -54,7 +54,7 @@ class SpanProbed:
     """
 
     rate_numerator: int
-    """Frames a second, as the file states its average, by ``rate_denominator``."""
+    """Average frames a second that the file states, as a fraction over ``rate_denominator``."""
     rate_denominator: int
     zero_seconds: float
     """Time of the video's first frame."""
@@ -64,10 +64,10 @@ class SpanProbed:
     """Time until which its last frame is shown."""
     num_frames: int
     shortest_seconds: float
-    """The shortest and the longest time for which a frame of it is shown."""
+    """The shortest and the longest time for which a frame of the part is shown."""
     longest_seconds: float
     duration_seconds: float
-    """End of the video, as its header states it; of the part if it states none."""
+    """End of the video, from its packets or its header; at least the end of the part."""
     width: int
     """Width of the frames as stored."""
     height: int
@@ -91,17 +91,17 @@ class Span:
     end: int
     """Time until which the last frame is shown."""
     tick: Fraction
-    """Seconds of a tick."""
+    """Length of a tick, in seconds."""
     start: Start
-    """The place in the file from which packets were read, before the key frame of the first of them."""
+    """The place in the file from which packets were read, before the key frame of the first frame."""
     key: int | None
     """Time of the last key frame that is not after the first frame; None if none is known."""
     num_before_key: int
-    """Packets of the video between that place and the key frame."""
+    """Packets of the video between ``start`` and the key frame."""
     num_packets: int
     """Number of video packets from the key frame to the last one that the part needs."""
     info: VideoInfo | None
-    """All frames of the video, where they had to be read."""
+    """The probed video, if all its packets had to be read; else None."""
 
     @property
     def seconds(self) -> tuple[Fraction, Fraction]:
@@ -138,7 +138,7 @@ def find_span(
 
 
 def _by_packets(path: Path, start: Start, start_seconds: float, end_seconds: float, heartbeat: Callable) -> Span | str:
-    """Return a part by the packets from a place in the file on; why not if that is not possible."""
+    """Find a part from the packets after ``start``; return the reason if that is not possible."""
     with open_video(path) as container:
         video = OpenVideo(container, start, start_seconds)
         limit = _ticks(start_seconds, video.tick)
@@ -210,7 +210,7 @@ def _part(shown: list[int], limit: int, end: int) -> tuple[list[int], int | None
 def _by_probing(
     path: Path, start_seconds: float, end_seconds: float, names: set[str], heartbeat: Callable[[], None]
 ) -> Span:
-    """Return a part by all packets of the file."""
+    """Find a part from all packets of the file."""
     info = probe_video(path, heartbeat)
     tick = info.time_base
     limit, end = _ticks(start_seconds, tick), _ticks_before(end_seconds, tick)
@@ -225,7 +225,7 @@ def _by_probing(
 
 
 def _key_before(path: Path, times: list[int], heartbeat: Callable[[], None]) -> tuple[int | None, int, int]:
-    """Return the time of the last key frame before a part, its number, and how many packets the part needs from it."""
+    """Return (time of the last key frame before a part, its packet's number, number of packets needed from there)."""
     key, number_of_key, last = None, 0, 0
     with open_video(path) as container:
         video = OpenVideo(container, Start(), 0)
@@ -303,7 +303,7 @@ def probe_span(
 
 
 def _timecode(container: InputContainer) -> str:
-    """Return the timecode of the first frame that a file states: of its video, of a track of timecode, or of it all."""
+    """Return the timecode of the first frame, as the video stream, another stream or the file states it; else empty."""
     tracks = sorted(container.streams, key=lambda stream: stream.type != "video")
     for metadata in (*(stream.metadata for stream in tracks), container.metadata):
         for name, value in metadata.items():

@@ -16,7 +16,7 @@ from .input_file import num_bytes_of, open_file
 EBML, SEGMENT, CLUSTER, CRC_32 = 0x1A45DFA3, 0x18538067, 0x1F43B675, 0xBF
 IN_SEGMENT = {0x114D9B74, 0x1549A966, 0x1654AE6B, CLUSTER, 0x1C53BB6B, 0x1254C367, 0x1043A770, 0x1941A469, 0xEC, CRC_32}
 IN_CLUSTER = {0xE7, 0xA3, 0xA0, 0xAB, 0xA7, 0x5854, 0xAF, 0xEC, CRC_32}
-"""Ids of the elements that may appear there (RFC 9559)."""
+"""Ids of the elements that may appear in a segment and in a cluster (RFC 9559)."""
 MAX_CHECKED_BYTES = 64 << 20
 """Maximum size of an element whose checksum is checked."""
 TS_PACKETS = ((188, 0), (192, 4), (204, 0))
@@ -244,7 +244,7 @@ IS_BROADCAST = 1
 
 
 def _check_asf(file: BinaryIO, num_bytes: int) -> None:
-    """Compare the size of the file with that in its header, unless it was written while it was sent."""
+    """Compare the file's size with the size in its header, unless it was written during a broadcast."""
     file.seek(0)
     head = file.read(30)
     if not head.startswith(ASF_HEADER):
@@ -347,7 +347,7 @@ def edits_leave_out(path: Path) -> bool:
 
 
 def _edited_tracks(file: BinaryIO, position: int, end: int, found: dict[bytes, bytes]) -> list[dict[bytes, bytes]]:
-    """Return {box name: table} of each track; the movie's tables are in each."""
+    """Return {box name: table} of each track; each includes the movie's tables."""
     tracks = []
     while position + 8 <= end:
         file.seek(position)

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 FRAMES_AT_ONCE = 16
 PLAIN_FORMATS = {"yuv420p", "yuvj420p"}
-"""Formats in which its RGB equals the filter's. Some others differ: yuv420p10le by up to 36 of 255."""
+"""Pixel formats that torchcodec and the filter convert to the same RGB. Some others differ: yuv420p10le by up to 36 of
+255.
+"""
 
 
 GROWING_CONTAINERS = {"flv", "mpegts", "mpeg"}
@@ -82,7 +84,7 @@ def torchcodec_reads_well(info: VideoInfo, sizes: list[Size]) -> bool:
     first = first_frame(info.path)
     if first is None or upright_filters(first) not in TURNS:
         return False
-    is_rgb = int(first.colorspace) == 0  # which 4:2:0 cannot be: decoders take it for different matrices
+    is_rgb = int(first.colorspace) == 0  # invalid for 4:2:0: decoders then use different matrices
     return first.format.name in PLAIN_FORMATS and not first.interlaced_frame and not is_rgb
 
 
@@ -114,16 +116,16 @@ def open_decoder(info: VideoInfo, device: str = "cpu") -> "VideoDecoder":
 
     Args:
         info: The probed video.
-        device: What decodes: "cpu", "cuda" or "cuda:N".
+        device: Device that decodes: "cpu", "cuda" or "cuda:N".
 
     Raises:
-        DecoderRejected: The number of frames differs from the number of packets, or frames are rotated wrongly.
+        DecoderRejected: The number of frames differs from the number of packets, or torchcodec would ignore a rotation.
     """
     from torchcodec.decoders import VideoDecoder, set_cuda_backend  # pyright: ignore[reportPrivateImportUsage]
 
     with open_video(info.path) as container:
         stream_index = video_stream(container).index
-    # Its own backend for GPUs overwrites frames that were not fetched yet: of 40 frames of H.264 with B-frames as
+    # torchcodec's own GPU backend overwrites frames that were not fetched yet: of 40 frames of H.264 with B-frames as
     # references, frame 34 had the content of frame 37 (torchcodec 0.17, on an H200). FFmpeg's backend does not.
     with nullcontext() if device == "cpu" else set_cuda_backend("ffmpeg"):
         decoder = VideoDecoder(InputFile(info.path), stream_index=stream_index, dimension_order="NHWC", device=device)

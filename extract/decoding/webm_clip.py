@@ -29,7 +29,7 @@ MAX_SIDE_PX = 640
 MAX_FPS = 30
 BITS_PER_SECOND = 1_000_000
 SOUND_RATE, SOUND_FRAME = 48_000, 960
-"""Samples a second, and in a packet, of Opus."""
+"""Samples of Opus per second, and per packet."""
 TICK = Fraction(1, 1000)
 SEEK_BACK_SECONDS = 1.0, 10.0, 60.0, math.inf
 """Seconds before the start at which to seek a key frame, tried in this order: in some containers, a seek may end
@@ -72,7 +72,7 @@ def _has_sound(path: Path) -> bool:
 
 
 def go_to(container: InputContainer, stream: Stream, zero: Fraction, seconds: float) -> bool:
-    """Go to a key frame before ``seconds``; return False if this is the beginning, or the container cannot."""
+    """Seek to a key frame before ``seconds``; return False if reading starts at the beginning of the file instead."""
     if seconds <= 0:
         return False
     try:

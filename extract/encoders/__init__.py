@@ -6,7 +6,7 @@ METHODS = "get_video_features", "get_image_features", "get_vision_features", "fo
 """Methods of transformers' models that turn images into features, the most specific first."""
 OWN_VECTOR = "the model's own vector"
 SHARED_WITH_TEXTS = f"get_video_features, {OWN_VECTOR}", f"get_image_features, {OWN_VECTOR}"
-"""Values of a profile's ``layer`` whose model may have comparable text vectors."""
+"""Values of a profile's ``layer`` for models that may also give comparable text vectors."""
 
 
 def is_of_hub(profile: Profile) -> bool:
@@ -15,5 +15,5 @@ def is_of_hub(profile: Profile) -> bool:
 
 
 def is_shared_with_texts(profile: Profile) -> bool:
-    """Return whether the same model may give texts vectors that can be compared with these features."""
+    """Return whether the model of these features may also encode texts as comparable vectors."""
     return profile.layer in SHARED_WITH_TEXTS

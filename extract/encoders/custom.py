@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..models.network import CustomNetwork
 
 OWN = "own:"
-"""Begins the text by which other processes know such an encoder: its file, and its weights after ``|``."""
+"""Prefix of ``CustomEncoder.text``: the path of the profile follows, then ``|`` and the path of the weights, if any."""
 SUFFIXES = (".json", ".toml")
 MAX_FILE_BYTES = 1 << 20
 
@@ -46,7 +46,7 @@ class CustomEncoder:
 
     @property
     def text(self) -> str:
-        """The text by which other processes know it."""
+        """The encoder as text, for other processes; ``read_custom_encoder`` reads it."""
         return f"{OWN}{self.path}" + ("" if self.weights is None else f"|{self.weights}")
 
     def load(self) -> "tuple[CustomNetwork, Weights]":
@@ -94,7 +94,7 @@ def find_custom_encoder(text: str, trusted: Iterable[str]) -> CustomEncoder:
 
 
 def read_custom_encoder(text: str) -> CustomEncoder:
-    """Read the file of an encoder that was trusted before (``CustomEncoder.text``).
+    """Read an encoder that was trusted before, from the path of its file or ``CustomEncoder.text``.
 
     Raises:
         UserError: The file is missing or wrong.
@@ -102,7 +102,7 @@ def read_custom_encoder(text: str) -> CustomEncoder:
     name, _, weights = text.removeprefix(OWN).partition("|")
     path = Path(name).absolute()
     if not path.is_file():
-        raise UserError(f"features {name}: no such file; expected your own profile, or a name")
+        raise UserError(f"features {name}: no such file; expected the file of a profile, or a profile's name")
     values = _read(path)
     module, _, function = str(values.pop("network", "")).partition(":")
     if not module or not function.isidentifier():

@@ -42,13 +42,13 @@ if TYPE_CHECKING:
 
 OWN_POOLING = {"timesformer": "first"}
 """{model type: the token that its authors' classifier reads}, for models that output tokens only. VideoMAE's
-configuration says ``use_mean_pooling``. Source: transformers, ``TimesformerForVideoClassification``.
+configuration has ``use_mean_pooling``. Source: transformers, ``TimesformerForVideoClassification``.
 """
 IMAGE_FPS = 1
 TEXT_PARTS = ("text_model", "text_projection", "logit_scale", "logit_bias")
-"""Parts of models with two towers that no feature of an image depends on."""
+"""Parts of two-tower models that image features do not depend on."""
 LOAD_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, RuntimeError, IndexError)
-"""Errors of transformers for configurations and weights that it cannot make a model of."""
+"""Errors that transformers raises if it cannot build a model from a configuration and weights."""
 
 
 class HubNetwork(Network):
@@ -58,7 +58,7 @@ class HubNetwork(Network):
     """
 
     def __init__(self, model: nn.Module, pooling: str | None, *, is_video: bool) -> None:
-        """Take a model, and which of ``POOLINGS`` to use; None for the vector that it gives itself."""
+        """Wrap a model. ``pooling`` is a key of ``POOLINGS``, or None for the model's own vector."""
         super().__init__()
         is_of_timm = type(model).__name__.startswith("TimmWrapper")
         self.libraries = ("transformers", "timm") if is_of_timm else ("transformers",)
@@ -69,7 +69,7 @@ class HubNetwork(Network):
 
     @property
     def layer(self) -> str:
-        """Description of a feature, in words."""
+        """Description of the features, as in ``Profile.layer``."""
         if self._pooling is not None:
             return f"{self._method}, {POOLINGS[self._pooling]}"
         return f"{self._method}, {OWN_VECTOR}"
@@ -83,7 +83,7 @@ class HubNetwork(Network):
         return super().make_trainable()
 
     def forward(self, x: Tensor) -> Tensor:
-        """See the class. Raises ``ValueError`` if the model gives no such vector."""
+        """See the class. Raises ``ValueError`` if the model lacks the output that ``pooling`` needs."""
         pixels = x.transpose(1, 2) if self._is_video else x
         output = getattr(self.model, self._method)(**{self._input: pixels})
         return self._vectors(output).to(torch.promote_types(x.dtype, torch.float32))
@@ -118,7 +118,7 @@ def pixel_argument(model: nn.Module, method: str) -> str:
 
 @dataclass(frozen=True)
 class HubEncoder:
-    """A model by name, whose files are on this machine."""
+    """A model by name, with its files on this machine."""
 
     name: HubName
     files: ModelFiles
@@ -193,7 +193,7 @@ class HubEncoder:
         return self._frames_of(profile) if self.name.is_frames else profile
 
     def _frames_of(self, profile: Profile) -> Profile:
-        """Return the profile of the model's frames. Raises ``UserError`` if bytes do not hold them."""
+        """Return the profile of the model's frames. Raises ``UserError`` if a store cannot hold them."""
         if profile.side_px is None:
             problem = f"{self.files.model} takes frames of any size, which a store cannot hold"
         elif not Kernel.of(profile.resize).is_rounded:
@@ -220,7 +220,7 @@ class HubEncoder:
         """Return the model with its weights, in float32 on the CPU.
 
         Raises:
-            UserError: The weights are missing, incomplete, or of a type that is not computed with.
+            UserError: The weights are missing, incomplete, or of a type that is not supported.
         """
         quiet_transformers()
         self.files.check_types()
@@ -242,7 +242,7 @@ class HubEncoder:
         return network, Weights(name=self.profile.weights, sha256=self.files.sha256())
 
     def _texts(self, network: HubNetwork, config: "PreTrainedConfig") -> str:
-        """Return how texts must be prepared for these features; empty if they have no text tower, or no rule."""
+        """Return how texts must be prepared for these features; empty if the model has no text tower or no rule."""
         if network.layer not in SHARED_WITH_TEXTS:
             return ""
         try:
@@ -330,7 +330,7 @@ class HubEncoder:
                 return load_processor(self.files, kind)
             except LOAD_ERRORS as error:
                 reasons.append(reason_of(error))
-        raise ValueError(f"it has no image processor ({reasons[-1]}), as text models have none")
+        raise ValueError(f"it has no image processor ({reasons[-1]}); expected a model of images or videos")
 
     def _refused(self, error: Exception) -> UserError:
         from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES

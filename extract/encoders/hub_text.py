@@ -1,4 +1,4 @@
-"""The text tower of a model of transformers, beside the tower that made a store's features."""
+"""The text tower of a model of transformers whose other tower made a store's features."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +16,12 @@ from .hub import LOAD_ERRORS
 from .text_preparation import AS_THE_FILES_SAY, NoTextRule, TextRecipe, text_recipe, tokenizer_of
 
 APART = 1e-3
-"""Maximum difference of equal vectors of length 1: a larger one comes from other inputs, not from rounding."""
+"""Maximum difference of equal vectors of length 1: a larger difference comes from other inputs, not from rounding."""
 
 
 @dataclass(frozen=True)
 class HubTextTower:
-    """A model with its own processor of texts."""
+    """A model with its own text processor."""
 
     model: Any
     processor: Any
@@ -29,7 +29,7 @@ class HubTextTower:
     weights_path: Path
     """Folder of the model."""
     max_tokens: int
-    """Tokens that the model reads of a text."""
+    """Maximum number of tokens that the model reads of a text."""
     recipe: TextRecipe = AS_THE_FILES_SAY
 
     @property
@@ -110,9 +110,9 @@ def load_hub_text_tower(profile: Profile, used: Weights, place: Path) -> HubText
 
 
 def _num_positions(model: Any) -> int:
-    """Return how many tokens a text tower has places for."""
+    """Return the maximum number of tokens in a text tower's input."""
     for name, part in model.named_modules():
-        # RoBERTa's kind begins to count behind the padding token's id: of 514 places it uses 512.
+        # Models like RoBERTa count positions from the padding token's id plus 1, so they use 512 of 514.
         if name.endswith("position_embeddings") and isinstance(part, nn.Embedding) and part.padding_idx is not None:
             return part.num_embeddings - part.padding_idx - 1
     return int(model.config.text_config.max_position_embeddings)

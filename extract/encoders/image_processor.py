@@ -124,7 +124,7 @@ def _stated_sides(processor: Any) -> Iterator[int]:
 
 
 def _kernel_name(resample: Any) -> str:
-    """Return the name of a kernel given by Pillow's number or as torchvision's mode; bilinear is transformers' own."""
+    """Return the name of a kernel from Pillow's number or torchvision's mode; else bilinear, transformers' default."""
     if isinstance(resample, int):
         return RESAMPLING.get(int(resample), "bilinear")
     value = getattr(resample, "value", resample)
@@ -158,7 +158,7 @@ def _ranges(processor: Any) -> Iterator[tuple[Rgb, Rgb]]:
     if abs(scale - 1) < 1e-6:
         yield mean, std
     yield _divided(mean, scale), _divided(std, scale)
-    yield _divided(_plus_one(mean), scale), _divided(std, scale)  # ViViT's, which subtract 1 before
+    yield _divided(_plus_one(mean), scale), _divided(std, scale)  # ViViT's processors first subtract 1
 
 
 def _three(values: Any) -> Rgb:

@@ -1,6 +1,6 @@
 """Convert checkpoints in OpenAI's CLIP layout, from OpenAI or CLIP4Clip, to folders of transformers.
 
-The names and shapes of OpenAI's layout are those of ``clip/model.py`` in openai/CLIP. transformers' script
+OpenAI's layout has the names and shapes of ``clip/model.py`` in openai/CLIP. transformers' script
 models/clip/convert_clip_original_pytorch_to_hf.py maps them in the same way.
 """
 
@@ -26,9 +26,9 @@ from ...storage.untrusted.tensor_shapes import shape_difference
 from ..models.weights import TENSORS_FILE, read_state
 
 PREFIX = "clip."
-"""Begins the names of CLIP's own entries in CLIP4Clip's checkpoints."""
+"""Prefix of the names of CLIP's own entries in CLIP4Clip's checkpoints."""
 SIZES_OF_OPENAI = {"input_resolution", "context_length", "vocab_size"}
-"""Entries of OpenAI's files that are no weights."""
+"""Entries of OpenAI's files that are not weights."""
 FRAME_PAIRS = "visual.conv2.weight"
 """Entry of the 3D convolution of CLIP4Clip's ``--linear_patch 3d``, which reads several frames at once."""
 HEAD_WIDTH = 64
@@ -36,7 +36,7 @@ HEAD_WIDTH = 64
 COPIED_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "special_tokens_map.json")
 COPIED_FILES += ("preprocessor_config.json", "processor_config.json")
 MAX_COPIED_BYTES = 64 << 20
-"""Upper limit of the size of a file that is copied."""
+"""Maximum size of a copied file."""
 NAMES = {
     "token_embedding.weight": "text_model.embeddings.token_embedding.weight",
     "positional_embedding": "text_model.embeddings.position_embedding.weight",
@@ -66,7 +66,7 @@ BLOCK = re.compile(r"(visual\.)?transformer\.resblocks\.(\d{1,4})\.(.+)")
 
 @dataclass(frozen=True)
 class ConvertedClip:
-    """A CLIP that was read and written."""
+    """The result of a conversion."""
 
     folder: Path
     num_weights: int
@@ -83,7 +83,7 @@ def convert_clip(checkpoint: Path, folder: Path, like: Path) -> ConvertedClip:
     Args:
         checkpoint: A dictionary of tensors that torch.save wrote, with OpenAI's names, bare or after ``clip.``.
         folder: A new folder.
-        like: Folder of a CLIP of the same sizes; its configuration, tokenizer and image processor are taken.
+        like: Folder of a CLIP of the same sizes; its configuration, tokenizer and image processor are copied.
 
     Raises:
         UserError: The checkpoint is not a CLIP with a vision transformer, ``like`` has other sizes or lacks files, or
@@ -171,7 +171,7 @@ def rename_clip(
 
 
 def _renamed(name: str, value: Tensor) -> dict[str, Tensor]:
-    """Return the entries of transformers for one of OpenAI's; empty if OpenAI's CLIP has no such entry."""
+    """Return transformers' entries for one of OpenAI's entries; empty if OpenAI's CLIP has no such entry."""
     if name in NAMES:
         return {NAMES[name]: value.T if name in TRANSPOSED else value}
     module, _, kind = name.rpartition(".")
@@ -189,7 +189,7 @@ def _renamed(name: str, value: Tensor) -> dict[str, Tensor]:
 
 
 def _expected_shapes(like: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the weights of the CLIP in a folder, which OpenAI's code must be able to compute."""
+    """Return {name: shape} of the weights of the CLIP in a folder. OpenAI's code must be able to run this CLIP."""
     path = like / CONFIG_FILE
     with refuse_unreadable(path, "not the configuration of a CLIP that OpenAI's code can run"):
         config = read_config(ModelFiles(like, like.name, ""))

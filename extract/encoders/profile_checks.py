@@ -1,4 +1,4 @@
-"""Rules for profiles that features are extracted with. Imported features may have been made in any way."""
+"""Rules for profiles used in extraction. Imported features may have been made in any way."""
 
 from dataclasses import asdict
 from fractions import Fraction
@@ -14,19 +14,19 @@ VALUE_RANGES = {"0..1": 255, "0..255": 1}
 """{value range: divisor of an image's bytes}"""
 MAX_FPS_DENOMINATOR = 64
 MAX_FPS, MAX_SIDE_PX, MAX_NAME = 1000, 4320, 200
-"""Beyond these a profile is a slip of the pen, which would fail for every video, or for the name of its folder."""
+"""A larger value is a typing error: every video, or the creation of the store's folder, would fail."""
 
 
 def is_exact_rate(fps: float | None) -> bool:
-    """Return whether frames can be taken at this rate: binary fractions of it are exact."""
+    """Return whether frames can be taken at exactly this rate: a multiple of 1/64, at most ``MAX_FPS``."""
     return fps is not None and 0 < fps <= MAX_FPS and Fraction(fps).denominator <= MAX_FPS_DENOMINATOR
 
 
 def check_extractable(profile: Profile) -> None:
-    """Check that a profile can be extracted with. Imported features may have been made in any way.
+    """Check that features can be extracted with a profile. Imported features may have been made in any way.
 
     Raises:
-        ValueError: With all that cannot be done.
+        ValueError: They cannot. The message lists all wrong fields.
     """
     known = PROFILES.get(profile.name)
     if known is not None and (known.modality == "sound" or known.is_shots):  # there is only one way to compute them

@@ -1,10 +1,10 @@
-"""A network tuned by a training, in the folder of its run: its description, and its weights among the model's.
+"""A network that a training run has tuned: its description and its weights, in the run's folder.
 
     RUN/video_tower/tower.json     the profile of its features, and the weights that training began with
     RUN/video_tower/config.json    its sizes, if its own files state them, with its image processor's settings
-    RUN/model.safetensors          has its weights under ``video_tower.network.``
+    RUN/model.safetensors          all weights of the run; the network's begin with ``video_tower.network.``
 
-A run may come from a stranger: the network must be of a kind that extraction knows and have the sizes of the run's
+A run may come from a stranger: the network must be of a kind that extraction supports and have the sizes of the run's
 weights, and no code from the run is executed.
 """
 
@@ -35,11 +35,11 @@ from .profile_checks import check_extractable
 
 ABOUT_FILE = "tower.json"
 PREFIX = f"{TOWER_FOLDER}.network."
-"""Begins the names of the network's weights in it."""
+"""Prefix of the names of the network's weights in the run's file of weights."""
 COPIED = (CONFIG_FILE, *(name for name in PROCESSOR_FILES if not name.endswith("tokenizer_config.json")))
 MAX_BYTES = 4 << 20
 MAX_TIMES_LARGER, FREE_VALUES = 16, 1 << 22
-"""Limits of a model of two towers: this many times the parameters of its tuned tower, plus some millions. The largest
+"""Maximum size of a two-tower model: this many times the parameters of its tuned tower, plus some millions. The largest
 published text towers have ten times as many parameters as their image towers.
 """
 DAMAGED = "not a network that vlalign-train saved"
@@ -53,7 +53,7 @@ def run_of(weights: str | Path) -> Path | None:
 
 @dataclass(frozen=True)
 class SavedTower:
-    """The description of a network that is tuned."""
+    """The description of a network that a run tunes."""
 
     profile: Profile
     """Profile of its features."""
@@ -62,7 +62,7 @@ class SavedTower:
     pooling: str | None = None
     """One of ``POOLINGS`` if the network's name includes it."""
     files: Mapping[str, dict[str, Any]] | None = None
-    """{name: content} of the files that state its sizes, as a folder of its own has them."""
+    """{name: content} of the network's own configuration files, which state its sizes."""
 
     @classmethod
     def of(cls, profile: Profile, weights: Weights, pooling: str | None, folder: Path | None) -> "SavedTower":
@@ -97,7 +97,7 @@ class SavedTower:
         """Read a description from a run's folder ``video_tower``.
 
         Raises:
-            UserError: It is not as a training writes it.
+            UserError: The description is not as training writes it.
         """
         path = folder / ABOUT_FILE
         with refuse_unreadable(path, DAMAGED):
@@ -125,11 +125,11 @@ class SavedTower:
 
         Args:
             folder: Folder that ``save`` wrote.
-            shapes: {name: shape} of its weights in a file. Memory is allocated after they match. A second tower, which
-                is removed at once, may be ``MAX_TIMES_LARGER`` times as large as all of them.
+            shapes: {name: shape} of its stored weights, compared before memory is allocated. The model with a second
+                tower, which is then removed, may be ``MAX_TIMES_LARGER`` times as large as these weights.
 
         Raises:
-            UserError: They do not match, or the folder is not as a training writes it.
+            UserError: The shapes do not match, or the folder is not as training writes it.
         """
         with refuse_unreadable(folder / ABOUT_FILE, DAMAGED):
             for name, content in (self.files or {}).items():
@@ -157,7 +157,7 @@ def load_tuned(run: Path) -> tuple[SavedTower, Network, Weights]:
     """Return a run's tuned network: its description, the network ready to run, and its weights' name and checksum.
 
     Args:
-        run: The run's folder, for which ``run_of`` returns a folder.
+        run: The run's folder, as ``run_of`` returns it.
 
     Raises:
         UserError: The run is incomplete or damaged.
@@ -192,7 +192,7 @@ def _without_places(value: Any) -> Any:
 
 
 def _check_numbers_of_layers(about: Any, num_tensors: int, name: str) -> None:
-    """Raise ``ValueError`` if a configuration states more layers than there are tensors; making them takes time."""
+    """Raise ``ValueError`` if a configuration states more layers than there are tensors; building them takes time."""
     if isinstance(about, dict):
         for inner, value in about.items():
             _check_numbers_of_layers(value, num_tensors, inner)

@@ -1,4 +1,4 @@
-"""Rules of how texts are prepared for models of transformers: as their authors, or transformers' own pipeline, do."""
+"""Rules for preparing texts for models of transformers, as their authors or transformers' own pipeline do."""
 
 import re
 import string
@@ -22,10 +22,9 @@ BY_PIPELINE = (
     "videoprism",
 )
 """Types of models whose texts transformers' zero-shot pipeline prepares (``MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION``).
-BLIP-2 is excluded: its pipeline uses another class than ``AutoModel``, whose two sides cannot be compared."""
+BLIP-2 is excluded: its pipeline does not use ``AutoModel``'s class, whose image and text vectors cannot be compared."""
 BY_PROCESSOR = ("aimv2", "groupvit", "owlv2", "owlvit", "vision-text-dual-encoder", "xclip")
-"""Types that the pipeline lacks, and whose own processor is sufficient: it returns a mask, and padding does not count.
-"""
+"""Types that the pipeline lacks but whose own processor is sufficient: it returns a mask, so padding has no effect."""
 
 
 class NoTextRule(UserError):
@@ -34,21 +33,21 @@ class NoTextRule(UserError):
 
 @dataclass(frozen=True)
 class TextRecipe:
-    """The preparation of texts by a model's authors, as far as its files do not define it.
+    """The steps of a model's text preparation that its files do not define.
 
-    Most files define it completely: the vector is read at one token, or padding is ignored. SigLIP reads the vector at
-    the last position, where padding counts. Only its pages say that it was trained with padding and without capitals.
-    Sources: transformers, ``ZeroShotImageClassificationPipeline``, ``SiglipTokenizer.canonicalize_text`` and
-    ``Siglip2Tokenizer``, which the published SigLIP 2 of one size do not name.
+    Most models' files define all steps: the vector is read at one token, or padding is ignored. SigLIP reads the vector
+    at the last position, so padding matters. Only its web pages state that it was trained with padding and in lower
+    case. Sources: transformers, ``ZeroShotImageClassificationPipeline``, ``SiglipTokenizer.canonicalize_text`` and
+    ``Siglip2Tokenizer``, a class that published SigLIP 2 models of one image size do not name.
     """
 
     is_padded: bool = False
-    """Texts are padded to the tower's longest."""
+    """Texts are padded to the tower's maximum length."""
     is_lower: bool = False
     has_punctuation: bool = True
 
     def prepared(self, text: str) -> str:
-        """Return a text as the tokenizer shall get it."""
+        """Return a text prepared for the tokenizer."""
         text = text.lower() if self.is_lower else text
         return text if self.has_punctuation else re.sub(r"\s+", " ", text.translate(NO_PUNCTUATION)).strip()
 
@@ -56,7 +55,7 @@ class TextRecipe:
         """Return how texts are prepared, in words.
 
         Args:
-            max_tokens: The longest text that the tower reads.
+            max_tokens: Maximum number of tokens that the tower reads.
         """
         parts = {
             f"padded to {max_tokens} tokens": self.is_padded,
@@ -94,5 +93,5 @@ def text_recipe(config: Any, tokenizer: Any) -> TextRecipe:
 
 
 def tokenizer_of(processor: Any) -> Any:
-    """Return the tokenizer of a processor, which may itself be one."""
+    """Return a processor's tokenizer; a tokenizer is returned as it is."""
     return getattr(processor, "tokenizer", processor)

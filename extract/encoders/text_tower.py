@@ -61,7 +61,7 @@ class ClipTextTower:
         return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
 
     def token_ids(self, text: str) -> list[int]:
-        """Return the ids of a text's tokens, with its start and its end."""
+        """Return the ids of the start token, at most ``max_tokens`` tokens of a text, and the end token."""
         start, end = self.tokenizer.token_to_id(START), self.tokenizer.token_to_id(END)
         assert start is not None and end is not None, "checked when the tokenizer was read"
         return [start, *self.tokenizer.encode(text, add_special_tokens=False).ids[: self.max_tokens], end]
@@ -87,8 +87,8 @@ def load_text_tower(profile: Profile, used: Weights, weights: Path | None = None
     Args:
         profile: The store's profile.
         used: The weights that made the store.
-        weights: The file of these weights, or the folder of a model as ``save_pretrained`` writes it. None for the
-            place that the extraction recorded.
+        weights: The file of these weights, or the folder of a model as ``save_pretrained`` writes it. None to
+            find them (``find_weights``).
 
     Raises:
         UserError: The profile's model reads no texts, or the weights or the tokenizer are missing, damaged, or of
@@ -215,7 +215,7 @@ def _read_merges(path: Path) -> tuple[dict[str, int], list[tuple[str, str]]]:
 
 
 def _prepare(tokenizer: "Tokenizer") -> None:
-    """Set how CLIP splits texts (transformers' ``CLIPTokenizer``)."""
+    """Make a tokenizer split texts as CLIP does (transformers' ``CLIPTokenizer``)."""
     from tokenizers import Regex, normalizers, pre_tokenizers
 
     words = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"

@@ -1,4 +1,4 @@
-"""The places of the weights that this user's stores were made with."""
+"""The paths of the weights that made this user's stores."""
 
 import contextlib
 from pathlib import Path
@@ -11,7 +11,7 @@ from . import is_of_hub
 
 
 def remember_weights(used: Weights, place: Path) -> None:
-    """Record the place of this user's weights, with which a search encodes queries.
+    """Record the path of weights, so that a search can encode queries with them.
 
     Args:
         used: The weights.
@@ -31,13 +31,13 @@ def find_weights(profile: Profile, used: Weights) -> Path:
         used: The weights that made the store.
 
     Raises:
-        UserError: No extraction on this machine used them and they are not in the cache, or they were moved.
+        UserError: The weights are neither at a recorded path nor in the cache.
     """
     moved_from = ""
     with contextlib.suppress(OSError):  # no home folder
         records = (
             state_file("weights", about) for about in (_about(used), used.sha256)
-        )  # the second: of older versions
+        )  # the second: records of older versions
         record = next((path for path in records if path.is_file()), None)
         about = read_json(record) if record else None
         if isinstance(about, dict) and isinstance(about.get("place"), str):
