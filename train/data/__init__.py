@@ -11,5 +11,5 @@ order, batches    which clips and captions each step has
 text_inputs       captions as an encoder takes them
 text_encoders     tokenizers and text encoders
 examples          all of it together: the training examples, and the inputs of each step
-clip_dataset      captions and their clips as a data set of PyTorch, for loops of one's own
+clip_dataset      captions and their clips as a PyTorch data set, for custom training loops
 """

@@ -10,7 +10,7 @@ from .order import ORDERS, KeyedOrder, Order, ShardItems, ShardOrder, clips_in_s
 from .pairs import Pairs
 
 Drawn = tuple[list[int], list[list[int]]]
-"""Indices of clips, and for each clip the captions that are drawn of it."""
+"""Indices of clips, and the captions that are drawn for each clip."""
 
 
 class ClipBatches:
@@ -26,7 +26,7 @@ class ClipBatches:
         self.size = min(batch_size, num_clips)
         """Clips in a batch."""
         self._num_items, self._at_once = num_clips, self.size
-        """Number of items that come once an epoch, here clips, and of those in a batch."""
+        """Number of items (here clips) in an epoch, and in a batch."""
         self.shards = ""
         """Key of the assignment of videos to shards, if the order depends on it; otherwise empty."""
 
@@ -40,11 +40,11 @@ class ClipBatches:
         return clips, [[] for _ in clips]
 
     def videos_to_prefetch(self, step: int) -> list[list[int]]:
-        """Return the videos of each shard that is to be read at a step because later steps need it; here none."""
+        """Return the videos of each shard to prefetch at a step; here none."""
         return []
 
     def use_order(self, order: int) -> None:
-        """Continue with the order of a run that was begun with this version of it."""
+        """Use this version of the order, the one that a resumed run was started with."""
         if order != self._order.version:
             self._order = ORDERS[order](self.seed)
 
@@ -55,7 +55,7 @@ class ClipBatches:
         return self._order.items(*self._places(step), self._num_items)
 
     def _places(self, step: int) -> tuple[int, int, int]:
-        """Return the epoch of a step, and its first place in it and that after its last."""
+        """Return the epoch of a step, the step's first place in the epoch, and the place after its last."""
         epoch, index = divmod(step, self._num_items // self._at_once)
         return epoch, index * self._at_once, (index + 1) * self._at_once
 
@@ -70,7 +70,7 @@ class Batches(ClipBatches):
         self._by_shard: tuple[ShardOrder, Groups] | None = None
 
     def shuffle_by_shard(self, videos_of_shards: Groups, shards_at_once: int) -> None:
-        """Take some shards at a time from now on.
+        """From now on, shuffle the clips of only a few shards at a time.
 
         Args:
             videos_of_shards: The pairs' videos in each shard.
@@ -85,9 +85,9 @@ class Batches(ClipBatches):
         return clips_in_shards(videos_of_shards, self._pairs.clips_of_videos)
 
     def videos_to_prefetch(self, step: int) -> list[list[int]]:
-        """Return the videos of each shard that is to be read at a step because later steps need it.
+        """Return the videos of each shard to prefetch at a step.
 
-        These are the shards of the next block, each of them once, evenly over the steps of the block before.
+        These are the next block's shards, each once, spread evenly over the steps of the current block.
         """
         if self._by_shard is None:
             return []
@@ -104,7 +104,7 @@ class Batches(ClipBatches):
 
 
 class VideoBatches(Batches):
-    """Several clips of each video, one after the other, which are contrasted with each other.
+    """Several clips of each video, next to each other in the batch and contrasted with each other.
 
     These are HowTo100M's "intra-video negatives". Every video comes once before any comes again. If a video has fewer
     clips, some come more than once.

@@ -29,10 +29,10 @@ class ClipItem(TypedDict):
 
     video_id: str
     clip_id: str
-    """All captions of a clip have the same."""
+    """The same for all captions of a clip."""
     caption: str
     extra: dict[str, float]
-    """The caption's numbers in columns of one's own."""
+    """The caption's numbers in custom columns."""
     features: Tensor
     """The clip's rows, float32 [T, D]."""
 
@@ -44,7 +44,7 @@ class ClipBatch(TypedDict):
     clip_id: list[str]
     caption: list[str]
     extra: dict[str, Tensor]
-    """The captions' numbers by column, float32 [B]; NaN where one has none."""
+    """The captions' numbers by column, float32 [B]; NaN where a caption has no number."""
     features: Tensor
     """The clips' rows, float32 [B, M, D], padded with zeros to the longest."""
     mask: Tensor
@@ -55,8 +55,8 @@ class ClipDataset(Dataset[ClipItem]):
     """An item for each caption: its text, and the feature rows of its clip.
 
     Captions that cannot be used, such as those of videos without features, are reported and left out, as in training.
-    If a clip has several captions, it is in several items: a batch can then have two of them, of which a contrastive
-    loss takes each as a negative of the other. ``train`` draws batches of different clips.
+    If a clip has several captions, it is in several items. If two of these are in one batch, a contrastive loss takes
+    each as a negative of the other; ``train`` draws batches of different clips.
 
     Workers of a loader share the memory of the files. They read a batch's rows in one call, also from another machine.
 

@@ -39,9 +39,9 @@ class ClipFeatures:
         return self.stores[0].duration_seconds(video_id)
 
     def spans(self, video_ids: Sequence[str]) -> np.ndarray:
-        """Return from when to when all stores have rows of each video, in seconds, float64 [N, 2].
+        """Return the start and end of the time in which all stores have rows of each video, in seconds, float64 [N, 2].
 
-        NaN for a video of which a store has no row.
+        NaN for a video without rows in one of the stores.
         """
         spans = np.stack([store.spans(video_ids) for store in self.stores])
         return np.stack([spans[:, :, 0].max(axis=0), spans[:, :, 1].min(axis=0)], axis=1)
@@ -52,14 +52,14 @@ class ClipFeatures:
         return clips_with_rows(self.spans(table.video_ids)[table.video], table.start_seconds, table.end_seconds)
 
     def shard_of(self, video_ids: Sequence[str]) -> np.ndarray:
-        """Return the number of the shard of the first store that each video is in."""
+        """Return the number of each video's shard in the first store."""
         return self.stores[0].shard_of(video_ids)
 
     def rows(self, clips: Sequence[Clip], max_rows: int) -> list[np.ndarray]:
         """Return the rows [T, D] of each clip; none for a clip past the video's end.
 
-        Of several stores, the one with most rows sets the times; the others give the row that covers the middle of
-        each. Do not write to the arrays: they may be the store's own.
+        If there are several stores, the one with the most rows sets the times, and each other store gives the row that
+        covers the middle of each time. Do not write to the arrays: they may be the store's own.
 
         Args:
             clips: The clips.
@@ -101,7 +101,7 @@ class ClipFeatures:
     def pooled(self, clips: Sequence[Clip]) -> np.ndarray:
         """Return the maximum over each clip's rows, or over its maps' cells, float32 [B, D].
 
-        The part of each store has length 1, as in HowTo100M's loader. A clip past the video's end has zeros.
+        Each store's part is scaled to length 1, as in HowTo100M's loader. A clip past the video's end has zeros.
         """
         spans = [(clip.video_id, clip.start_seconds, clip.end_seconds) for clip in clips]
         return np.concatenate([_pooled(store, spans) for store in self.stores], axis=1)
@@ -153,8 +153,8 @@ def _pooled(store: Store, clips: Sequence[tuple[str, float | None, float | None]
 def pad_rows(rows: Sequence[np.ndarray], dim: int) -> tuple[Tensor, Tensor]:
     """Return rows [B, M, D], padded with zeros to the longest, and the mask [B, M], True for a row.
 
-    A clip without rows has one row of zeros, because a mean or a softmax over nothing is not a number. Rows of float16
-    stay so: half as much goes to the device that computes with them. Frames stay bytes.
+    A clip without rows has one row of zeros, because a mean or a softmax over nothing is not a number. Rows
+    of float16 stay float16, which halves the copy to the device; frames stay bytes.
     """
     kinds = {part.dtype for part in rows}
     kind = np.dtype(np.uint8) if kinds == {np.dtype(np.uint8)} else np.result_type(np.float16, *kinds)

@@ -33,10 +33,10 @@ class Groups(Sequence[list[int]]):
     """The members of each group, in order."""
 
     def __init__(self, members: np.ndarray, starts: np.ndarray) -> None:
-        """Make groups of arrays.
+        """Make groups from arrays.
 
         Args:
-            members: The members of the first group, then those of the second, and so on.
+            members: The members of the first group, then of the second, and so on.
             starts: Where in ``members`` each group begins, and where the last one ends: [num_groups + 1].
         """
         self.members, self.starts = members, starts
@@ -70,7 +70,7 @@ class Clips(Sequence[Clip]):
     def __init__(
         self, video_ids: Sequence[str], video: np.ndarray, start_seconds: np.ndarray, end_seconds: np.ndarray
     ) -> None:
-        """Make clips of columns.
+        """Make clips from columns.
 
         Args:
             video_ids: The videos.
@@ -83,7 +83,7 @@ class Clips(Sequence[Clip]):
 
     @classmethod
     def of(cls, clips: Iterable[Clip]) -> "Clips":
-        """Return clips given as records."""
+        """Make clips from records."""
         listed, index_of = list(clips), {}
         video = np.array([index_of.setdefault(clip.video_id, len(index_of)) for clip in listed], dtype=np.int32)
         starts = np.array([clip.start_seconds for clip in listed], dtype=np.float64)

@@ -35,11 +35,11 @@ from .text_inputs import TokenWeights, report_cut_recordings
 from .usable_captions import skip_without_rows, why_split_is_unusable
 
 MAX_VALIDATION_VIDEOS = 1000
-"""Videos."""
+"""Upper limit of the training videos that are held out for validation."""
 MAX_COUNTED_TEXTS = 1_000_000
-"""Upper limit of the captions that a vocabulary is learned from: words that only others have are rare."""
+"""Upper limit of the captions that a vocabulary is learned from: words that only other captions have are rare."""
 TEXTS_AT_ONCE = 4096
-"""Training texts between two reports of progress, which would take as long as counting the words of each."""
+"""Training texts between two reports of progress. Reporting each text would take as long as counting its words."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Inputs:
     """A batch as the encoders take it."""
 
     texts: dict[str, Tensor]
-    """Empty if nothing is read."""
+    """Empty if the model reads no texts."""
     rows: Tensor
     """Features [B, M, F]."""
     mask: Tensor
@@ -72,7 +72,7 @@ class Inputs:
         return self._each(Tensor.pin_memory)
 
     def to(self, device: torch.device) -> Inputs:
-        """Return a batch of the CPU on a device. The lengths of its texts and clips are also on the CPU."""
+        """Return a copy of a CPU batch on a device. The lengths of its texts and clips stay on the CPU."""
         moved = self._each(lambda x: x.to(device, non_blocking=True))
         texts = dict(moved.texts)
         for name in {"attention_mask", "mask_BT"} & set(self.texts):
@@ -188,14 +188,14 @@ def check_clips(source: ExampleSource, clips: Clips) -> None:
 
 
 def split_off_validation(pairs: dict[str, Pairs], source: ExampleSource, name: str) -> dict[str, Pairs]:
-    """Return the pairs with a share of the training videos for validation, if there is no validation split.
+    """Return the pairs. If there is no validation split, a share of the training videos becomes one.
 
-    The videos depend on the seed alone.
+    The chosen videos depend on the seed alone.
 
     Args:
         pairs: {split: pairs}
-        source: Says how many videos.
-        name: The kind of examples, such as "questions", to tell the file from others of the data set.
+        source: Has the share and the seed.
+        name: The kind of examples, such as "questions", to tell the cache file from the data set's others.
     """
     train, seed = pairs["train"], source.optimization.seed
     num_videos = len(train.clips.video_ids)
@@ -206,7 +206,7 @@ def split_off_validation(pairs: dict[str, Pairs], source: ExampleSource, name: s
         if source.workers.is_first:
             say(
                 f"note: {source.dataset.captions}: no validation split: {num_held_out:,} of {num_videos:,} training "
-                "videos would leave fewer than 2 for training, and nothing is chosen on validation"
+                "videos would leave fewer than 2 for training; the run has no validation"
             )
         return pairs
     if source.workers.is_first:
@@ -324,8 +324,8 @@ class PairExamples(Examples):
 
 
 NUM_ANSWERS = 1500
-"""The most frequent answers of the training questions can be given, as in HQGA and ClipBERT; SSML: "the set of
-predetermined answers"."""
+"""Number of possible answers: the most frequent ones of the training questions, as in HQGA and ClipBERT; SSML: "the
+set of predetermined answers"."""
 
 
 class QuestionExamples(PairExamples):
@@ -398,7 +398,7 @@ class SegmentExamples(Examples):
         """{split: videos}"""
         self._segments = {video.video_id: video.segments for video in self.videos["train"]}
         planned = [clip for v in self.videos["train"] for clip in windows(v.video_id, v.num_frames)]
-        has_rows = source.features.has_rows(planned)  # rows of a damaged video may end before the video does
+        has_rows = source.features.has_rows(planned)  # the rows of a damaged video may end before the video
         self.clips = Clips.of(compress(planned, has_rows.tolist()))
         check_clips(source, self.clips)
         if source.workers.is_first:

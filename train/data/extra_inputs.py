@@ -1,4 +1,4 @@
-"""Inputs of the user's own, which an objective or an encoder declares (``settings.CaptionColumn``, ``FeatureRows``)."""
+"""Custom inputs, declared by an objective or an encoder (``settings.CaptionColumn``, ``FeatureRows``)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class BatchIds(NamedTuple):
     clips: list[str]
     """The ``clip_id`` of each clip."""
     captions: list[str]
-    """The number of each caption among all of the data set, as ``storage.read_captions`` returns them."""
+    """The number of each caption among all the data set's captions, in the order of ``storage.read_captions``."""
 
     @classmethod
     def of(cls, clips: Sequence[Clip], captions: CaptionTable) -> BatchIds:
@@ -37,7 +37,7 @@ class BatchIds(NamedTuple):
 
 
 class ExtraInputs:
-    """Makes the inputs that are declared: tensors by name, of captions and of clips."""
+    """Makes the declared inputs of captions and clips: tensors by name."""
 
     def __init__(
         self, declared: Mapping[str, ExtraInput] | None = None, stores: Mapping[str, Store] | None = None

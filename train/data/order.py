@@ -1,5 +1,5 @@
-"""The order in which items come in an epoch: one over all items, and one that reads some shards of a store at a time,
-for stores that no disk or memory here holds whole."""
+"""The order of items in an epoch: over all items at once, or over a few shards of a store at a time, for stores that do
+not fit on this machine's disk or into its memory."""
 
 import hashlib
 import math
@@ -32,8 +32,8 @@ class KeyedOrder:
     """A keyed permutation: each place's item is computed, so nothing is stored.
 
     Items are numbers of two digits, (a, b) with a < A, b < B and A * B a little more than the number of items. Each
-    round adds a hash of one digit to the other, and so permutes the numbers. A number that is no item is permuted again
-    until it is one.
+    round adds a hash of one digit to the other, and so permutes the numbers. A number that is not an item is permuted
+    again until it is one.
 
     Source: the generalised Feistel cipher, with cycle walking, of Black and Rogaway, Ciphers with Arbitrary Finite
     Domains, 2002.
@@ -50,7 +50,7 @@ class KeyedOrder:
 
 
 def keyed_permutation(places: np.ndarray, num_items: int, key: str) -> np.ndarray:
-    """Return the items, int64, at some places of a permutation of ``num_items`` items that the key decides."""
+    """Return the items, int64, at some places of the permutation of ``num_items`` items that the key determines."""
     digest = hashlib.blake2b(key.encode(), digest_size=8 * ROUNDS).digest()
     keys = np.frombuffer(digest, "<u8")
     items = _permuted(places.astype(np.uint64), num_items, keys)
@@ -87,7 +87,7 @@ class StoredOrder:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self._drawn = -1, np.zeros(0, dtype=np.int64)
-        """An epoch and its order, replaced together, since several threads ask."""
+        """An epoch and its order, replaced together, since several threads read them."""
 
     def items(self, epoch: int, first: int, last: int, num_items: int) -> list[int]:
         """Return the items at some places of an epoch."""
@@ -144,7 +144,7 @@ class _Block:
     start: int
     """Place of its first item in the epoch."""
     ends: np.ndarray
-    """Number of the block's items up to the last one of each shard."""
+    """Number of the block's items up to the end of each shard."""
 
     @property
     def size(self) -> int:
@@ -153,7 +153,7 @@ class _Block:
 
 
 class ShardOrder:
-    """Shuffles the items of some shards, then of the next shards, in another order of shards in each epoch.
+    """Shuffles the items of a few shards, then of the next few. The order of the shards differs in each epoch.
 
     Like every order, it depends on seed and epoch only, and each item occurs once. Both the shards and the items of a
     block are permuted by a ``KeyedOrder``'s permutation.
@@ -177,7 +177,7 @@ class ShardOrder:
         return blocks
 
     def _parts(self, epoch: int, first: int, last: int) -> Iterator[tuple[_Block, int, int]]:
-        """Yield the blocks of the places from ``first`` to ``last`` - 1, and which of its places these are in each."""
+        """Yield each block with places from ``first`` to ``last`` - 1, and the range of these places in the block."""
         blocks = self._blocks(epoch)
         for block in blocks[bisect_right(blocks, first, key=lambda block: block.start) - 1 :]:
             if block.start >= last:
@@ -185,7 +185,7 @@ class ShardOrder:
             yield block, max(first - block.start, 0), min(last - block.start, block.size)
 
     def items(self, epoch: int, first: int, last: int, num_items: int) -> list[int]:
-        """Return the items at the places from ``first`` to ``last`` - 1 of an epoch; ``num_items`` are all shards'."""
+        """Return the items at the places from ``first`` to ``last`` - 1 of an epoch of all ``num_items`` items."""
         found: list[int] = []
         for block, low, high in self._parts(epoch, first, last):
             key = f"{self.seed} epoch {epoch} block {block.number}"
@@ -197,7 +197,7 @@ class ShardOrder:
         return found
 
     def shards_to_prefetch(self, epoch: int, first: int, last: int) -> list[int]:
-        """Return shards of the next block, to be fetched at these places; all of them, evenly over a block's places."""
+        """Return the next block's shards to fetch at these places; they are spread evenly over the current block."""
         if self._num_blocks == 1:
             return []
         ahead: list[int] = []

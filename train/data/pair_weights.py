@@ -29,9 +29,9 @@ from .text_inputs import average_word_vectors
 NAME, FORMAT = "probability", 1
 CLIPS = 4096
 PART_NUMBERS = 1 << 30
-"""Upper limit of the numbers in the vectors of the pairs among which neighbours are searched, about 12 GB. If all pairs
-have more, they are split at random and each pair's neighbours are those in its part: a smaller sample of the same
-density."""
+"""Upper limit of the numbers in the vectors that are searched for neighbours together, about 12 GB. If the vectors of
+all pairs have more, the pairs are split into random parts, and each pair's neighbours are searched in its own part: a
+smaller sample of the same density."""
 PARTS_SEED = 0
 
 
@@ -66,10 +66,10 @@ def density_weights(
         pairs: The training pairs.
         density: K of Eq. 3, and which vectors are compared.
         workers: The processes that train together; all return the same.
-        are_some: Others of the data set's training pairs were split off, so these are named in the cache.
+        are_some: Whether ``pairs`` are only some of the data set's training pairs. The cache key then includes which.
 
     Raises:
-        SettingError: There are no more pairs than neighbours.
+        SettingError: There are not more pairs than neighbours.
         UserError: There are no word vectors.
     """
     vectors = read_word_vectors(dataset.word_vectors)
@@ -94,7 +94,7 @@ def density_weights(
     path = dataset.path / "pair_weights" / f"{names}-k{num_neighbors}-{key[:16]}{SUFFIX}"
 
     def make(writer: TensorWriter) -> None:
-        if (earlier := path.with_suffix(".npz")).exists():  # of a version that did not map them
+        if (earlier := path.with_suffix(".npz")).exists():  # of a version that did not map its files
             with refuse_unreadable(earlier, "not readable", "remove it", FORMAT_ERRORS), open_npz(earlier) as arrays:
                 values = arrays[NAME]()
                 if values is None or values.ndim != 1:
@@ -127,8 +127,10 @@ def _probability(
 def _similarity_to_nearest(
     features: ClipFeatures, vectors: WordVectors, pairs: Pairs, part: np.ndarray, density: Density, done: int
 ) -> np.ndarray:
-    """Return S of Eq. 1 of each pair of a part with its nearest ones in it, [P, K]. ``done``: pairs of earlier
-    parts."""
+    """Return the similarity S (Eq. 1) of each pair of a part to its nearest pairs in the part, [P, K].
+
+    ``done`` is the number of pairs in earlier parts, for the progress.
+    """
 
     def shown(counts: Iterable[int]) -> Iterable[int]:
         total = len(pairs.captions)
@@ -161,7 +163,7 @@ def discard_improbable(
 
     Args:
         pairs: {split: pairs}
-        probabilities: Of the training pairs, ``density_weights``.
+        probabilities: The result of ``density_weights`` for the training pairs.
         density: Has the threshold.
         source: Caches the pairs.
 

@@ -1,6 +1,6 @@
 """Clips and their captions: found once and cached in files that are mapped, ``<dataset>/pairs``.
 
-A process holds nothing for each caption: all processes of a machine share the memory of these files.
+A process has no copy of its own: all processes of a machine share the memory of these files.
 """
 
 import hashlib
@@ -119,12 +119,12 @@ class PairSource:
     def cached(
         self, name: str, captions: CaptionTable, make: Callable[[], Iterable[FoundPairs]], **about: Any
     ) -> FoundPairs:
-        """Return pairs from their cache file, which is written first if it is missing or of other data.
+        """Return pairs from their cache file, which is written first if it is missing or made from other data.
 
         Args:
             name: Tells the file from others of the same stores; may be empty.
             captions: All captions of the data set.
-            make: Makes the pairs, in parts. Of the captions of a video that one split has, all are in the same part.
+            make: Makes the pairs, in parts. All captions of a video in the same split are in the same part.
             about: What else decides the pairs.
         """
         stores = [*self.features.stores, *filter(None, [self.recordings])]
@@ -140,7 +140,7 @@ class PairSource:
 
 
 def _write(writer: TensorWriter, parts: Iterable[FoundPairs]) -> None:
-    """Write the tensors of pairs that are made in parts, with the memory of a part."""
+    """Write the tensors of pairs that are made in parts. Needs the memory of one part."""
     num_usable = num_without_recording = 0
     with GrowingTensors(writer.folder) as tensors:
         splits = {split: _Joined() for split in SPLITS}
@@ -165,10 +165,10 @@ def _add(tensors: GrowingTensors, values: Mapping[str, np.ndarray]) -> None:
 
 @dataclass
 class _Joined:
-    """The numbers of clips, captions and videos of a split that were written so far."""
+    """The numbers of clips, captions and videos of a split written so far."""
 
     first_start: int = 0
-    """1 once groups were written: the next ones start where those end."""
+    """0 for the first part, then 1: the start of the next groups is already written as the end of the last ones."""
     num_clips: int = 0
     num_captions: int = 0
     num_videos: int = 0

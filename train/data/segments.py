@@ -21,7 +21,7 @@ from .usable_captions import report_videos_without_features
 BACKGROUND = 0
 """Label of seconds that show no step."""
 UNKNOWN = -1
-"""Label of a step that a run does not know. No prediction equals it."""
+"""Label of a step that was not in the training data. No prediction equals it."""
 WINDOW_SECONDS, STRIDE_SECONDS = 32, 8
 
 
@@ -73,7 +73,7 @@ def step_labels(captions: Iterable[Caption], source: Path) -> dict[int, str]:
 
 
 def label_names(labels: Mapping[int, str]) -> list[str]:
-    """Return the names of labels that a run saves: with their numbers, because steps may have the same words."""
+    """Return the label names that a run saves: number and text, because two steps may have the same text."""
     return [f"{number}: {text}" for number, text in labels.items()]
 
 
@@ -99,8 +99,8 @@ def _video_of(segment: Segment) -> str:
 def label_frames(video: LabelledVideo, label_of: Mapping[int, int]) -> np.ndarray:
     """Return the label of each second [T].
 
-    A segment covers the seconds floor(start) <= t < ceil(end). Where segments overlap, the later one in the list
-    counts.
+    A segment covers the seconds floor(start) <= t < ceil(end). Where segments overlap, the last one in the list
+    is used.
 
     Args:
         video: The video and its segments.

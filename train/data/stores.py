@@ -122,10 +122,10 @@ def choose_features(dataset: DatasetFolder, text: str) -> str:
 
 
 def only_features(dataset: DatasetFolder) -> str:
-    """Return the features of a data set that has one store of them, besides the sound of recordings and shots.
+    """Return the features of a data set's only store, not counting spoken captions and shots.
 
     Raises:
-        SettingError: There is none, or more than one.
+        SettingError: There is no such store, or more than one.
     """
     folder = dataset.path / "features"
     existing = [name for name in feature_names(dataset) if name not in (LOGMEL, SHOTS)]

@@ -99,7 +99,7 @@ MAX_PARTS = 8
 MAX_SETTINGS_CHARACTERS = 1 << 14
 """Upper limit of the characters of all settings, without vocabulary and character tables."""
 MAX_LETTER_BYTES = 64
-"""Upper limit of the bytes of a character's replacement in such a table; Unicode's longest takes 33."""
+"""Upper limit of the bytes of a character's replacement in a character table; Unicode's longest takes 33."""
 MAX_TOKEN_ID = 1 << 22
 """Maximum id of a token. The library allocates memory for all smaller ids and aborts if it fails."""
 SPECIAL_TOKENS = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token", "bos_token", "eos_token")
@@ -122,7 +122,7 @@ def plain_tokenizer(about: dict[str, Any], special: Mapping[str, str]) -> PreTra
     """Return a tokenizer without code.
 
     Args:
-        about: What a ``tokenizer.json`` says.
+        about: Contents of a ``tokenizer.json``.
         special: Special tokens by their use, such as ``pad_token``.
 
     Raises:
@@ -294,7 +294,7 @@ WITHOUT_EFFECT = (
     "initializer_factor",
     "is_encoder_decoder",
 )
-"""Settings that change nothing in a float32 encoder of which only the tokens' vectors are used."""
+"""Settings without effect on the token vectors of a float32 encoder."""
 
 
 def read_encoder(folder: Path, shapes: dict[str, tuple[int, ...]]) -> PreTrainedModel | TextTower:
@@ -333,7 +333,7 @@ def make_encoder(config: PreTrainedConfig) -> PreTrainedModel | TextTower:
 def token_encoder(network: PreTrainedModel) -> PreTrainedModel:
     """Return the part of a network that makes the tokens' vectors: T5's encoder, or all but the pooling layer.
 
-    Nothing else is used, so it would never be trained.
+    The other parts are not used, so they would never be trained.
     """
     if network.config.model_type == "t5":
         return network.get_encoder()
@@ -433,7 +433,7 @@ TextEncoder = tuple[PreTrainedTokenizerFast, PreTrainedModel | TextTower, TextPo
 
 
 def new_text_encoder(name: str, train_captions: Iterable[str], workers: Workers) -> TextEncoder:
-    """Return the tokenizer, the text encoder and the pooling of a new run. No file of them is executed.
+    """Return the tokenizer, the text encoder and the pooling of a new run. None of the model's files is executed.
 
     The pooling is the one that the model's files declare. If they declare none, it is [CLS], as in TACo, or, for T5,
     which has no [CLS], the mean of the tokens.
@@ -479,7 +479,7 @@ def _find_files(name: str) -> ModelFiles:
 
 
 def _fast_tokenizer(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> PreTrainedTokenizerFast:
-    """Return a tokenizer as it will be when it is read back."""
+    """Return a tokenizer as ``read_tokenizer`` will read it back from the run."""
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ValueError("its tokenizer does not report which characters a token covers")
     special = {name: str(token) for name, token in tokenizer.special_tokens_map.items() if name in SPECIAL_TOKENS}
@@ -490,9 +490,9 @@ def _fast_tokenizer(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig
 
 
 def _write_as_siglip(about: dict[str, Any]) -> None:
-    """Let a tokenizer write texts in lower case, SigLIP's own also without punctuation, as both were trained.
+    """Make a tokenizer convert texts to lower case and, for SigLIP (not SigLIP 2), remove punctuation, as in training.
 
-    Published tokenizers leave that to their callers. SigLIP's is of T5's kind, SigLIP 2's of Gemma's.
+    Published tokenizers leave this to their callers. SigLIP's is of T5's kind, SigLIP 2's of Gemma's.
     """
     parts: list[dict[str, Any]] = [{"type": "Lowercase"}]
     if about["model"]["type"] == "Unigram":

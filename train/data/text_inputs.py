@@ -7,7 +7,7 @@
                  WordSentenceInputs  and of its subwords, for a text encoder
     spoken       RecordingInputs     log-mel rows
 
-An encoder of one's own may have a class of its own, which is a ``LearnedInputs``.
+A custom encoder may name a custom class with the methods of ``LearnedInputs``.
 Tokenizers and encoders are in ``text_encoders``: transformers takes seconds to import, and not every run has one.
 """
 
@@ -54,7 +54,7 @@ WORD_VECTORS_FILE = "word_vectors.npz"
 def average_word_vectors(vectors: WordVectors, texts: Iterable[str]) -> np.ndarray:
     """Return the mean of the vectors of each text's words [N, D] (SSML section 5.1).
 
-    Words without a vector are skipped. A text without any other word has zeros.
+    Words without a vector are skipped. A text that has only such words gets zeros.
     """
     rows = [[row for word in split_words(text) if (row := vectors.find(word)) is not None] for text in texts]
     means = np.zeros((len(rows), vectors.vectors.shape[1]), dtype=np.float32)
@@ -233,7 +233,7 @@ class SubwordInputs:
     def save(self, folder: Path) -> None:
         """Write the tokenizer and the encoder's settings."""
         make_folder(folder)
-        # transformers follows links that have the names of its files, a rename replaces them.
+        # transformers writes through links with the names of its files; a rename replaces such links.
         with tempfile.TemporaryDirectory(dir=folder, prefix=".", suffix=".partial") as partial:
             self.tokenizer.save_pretrained(partial)
             self.encoder.config.save_pretrained(partial)
@@ -263,9 +263,9 @@ class WordVectorInputs:
 
 
 class EachWordVectorInputs(WordVectorInputs):
-    """Makes captions into the input of HowTo100M's model: the vectors of their words, padded with zeros.
+    """Turns captions into the input of HowTo100M's model: the vectors of their words, padded with zeros.
 
-    As in its published code, each caption has the same number of vectors, and those of the padding count as words.
+    As in its published code, each caption has the same number of vectors, and the padding is treated as words.
     """
 
     def __init__(self, vectors: WordVectors, max_words: int) -> None:
@@ -290,7 +290,7 @@ MAX_BYTES = 16 << 20
 
 
 class WordIdInputs:
-    """Makes captions into the numbers of their different words. Words that no training caption has are skipped."""
+    """Turns captions into the numbers of their different words. Words that no training caption has are skipped."""
 
     def __init__(self, words: Sequence[str], max_words: int, idf: np.ndarray | None = None) -> None:
         """Take a vocabulary.
@@ -298,7 +298,7 @@ class WordIdInputs:
         Args:
             words: The known words, all different, in lower case.
             max_words: Upper limit of a caption's words; further ones are skipped.
-            idf: Inverse document frequency of each word; None if it is not known any more.
+            idf: Inverse document frequency of each word; None for a saved run, which does not store it.
         """
         self.words, self.max_words, self.idf = list(words), max_words, idf
         self._number = {word: number for number, word in enumerate(self.words)}
@@ -345,7 +345,7 @@ class WordIdInputs:
         return {"input_ids": ids, "attention_mask": mask}
 
     def words_of_tokens(self, caption: Caption) -> list[tuple[int, str]]:
-        """Return the index of each token of a caption, and the word that it is, in lower case."""
+        """Return the index of each token of a caption, and its word in lower case."""
         return [(index, self.words[number]) for index, number in enumerate(self._numbers(caption.caption))]
 
     def unknown_words(self, text: str) -> list[str]:
@@ -367,7 +367,7 @@ class WordIdInputs:
 
 
 class WordSentenceInputs(WordIdInputs):
-    """Makes captions into the numbers of their different words, and into subwords for a text encoder."""
+    """Turns captions into the numbers of their different words, and into subwords for a text encoder."""
 
     def __init__(self, words: WordIdInputs, sentences: SubwordInputs) -> None:
         super().__init__(words.words, words.max_words, words.idf)
@@ -396,7 +396,7 @@ class RecordingInputs:
     """Reads the log-mel rows of spoken captions, each recording's loudest value at 0 dB."""
 
     def __init__(self, store: Store, max_tokens: int) -> None:
-        """Read from ``store`` at most as many rows as become ``max_tokens`` tokens."""
+        """Read recordings from ``store``, each cut to the rows of ``max_tokens`` tokens."""
         self.store, self.max_rows = store, ROWS_OF_TOKEN * max_tokens
 
     def __call__(self, captions: Sequence[Caption]) -> dict[str, Tensor]:
@@ -411,7 +411,7 @@ class RecordingInputs:
 
 
 def seconds_of_token(store: Store) -> float:
-    """Return how much sound becomes a token, in seconds."""
+    """Return the seconds of sound in a token."""
     assert store.profile.fps is not None, "sound has a rate"
     return ROWS_OF_TOKEN * store.profile.stride / store.profile.fps
 
@@ -422,7 +422,7 @@ def report_cut_recordings(captions: CaptionTable, store: Store, max_tokens: int)
     Args:
         captions: Captions that have recordings.
         store: Log-mel rows of the recordings.
-        max_tokens: Number of tokens that a recording becomes at most.
+        max_tokens: Upper limit of the tokens of a recording.
     """
     ids, recording = captions.codes("recording")
     max_rows = ROWS_OF_TOKEN * max_tokens
@@ -440,8 +440,8 @@ def _levelled(rows_TD: np.ndarray) -> np.ndarray:
 class LearnedInputs(Protocol):
     """Text inputs that are learned from the training captions, and saved with the run in its folder ``text_encoder``.
 
-    An encoder of one's own names such a class as ``EncoderTraits.caption_input``. Objects are sent between processes
-    that train together, so they can be pickled.
+    A custom encoder names such a class as ``EncoderTraits.caption_input``. Its objects are sent between processes that
+    train together, so they must be picklable.
     """
 
     @classmethod
@@ -476,7 +476,7 @@ class TextSource:
     recordings: Store | None = None
     """Log-mel rows of the captions, if they are recordings."""
     reads_sentences: bool = False
-    """A text encoder, if one is named, reads captions beside a vocabulary."""
+    """Whether a text encoder, if one is named, reads captions in addition to a vocabulary."""
 
     def make_recordings(self) -> RecordingInputs:
         """Return the inputs of an encoder that takes recordings."""
@@ -564,7 +564,7 @@ def _with_encoder(
     """Return the inputs of a text encoder, beside a vocabulary if one was learned."""
     if learned is None:
         return SubwordInputs(*encoder, source.weights, source.max_text_tokens)
-    # A text encoder has as many positions as it was trained with, and may keep two for itself.
+    # A text encoder has a fixed number of positions, and may reserve two of them.
     positions = getattr(encoder[1].config, "max_position_embeddings", source.max_text_tokens + 2)
     return WordSentenceInputs(
         learned, SubwordInputs(*encoder, source.weights, min(source.max_text_tokens, positions - 2))
@@ -574,8 +574,8 @@ def _with_encoder(
 def save_text_inputs(inputs: TextInputs, folder: Path) -> None:
     """Write the files that ``saved_text_inputs`` reads.
 
-    A class of one's own follows links that lie in the folder and have the names of its files. So it writes into a new
-    folder, which takes the place of the old one.
+    A custom class would write through links in the folder with the names of its files. So it writes into a new folder,
+    which replaces the old one.
     """
     own = SubwordInputs, WordVectorInputs, EachWordVectorInputs, WordIdInputs, WordSentenceInputs, RecordingInputs
     if type(inputs) in own:

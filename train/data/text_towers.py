@@ -38,7 +38,7 @@ class TextPooling:
     """Number of tokens that each text is padded to; the encoder reads the padding as text. 0: padding is ignored."""
 
     def save(self, folder: Path) -> None:
-        """Write ``POOLING_FILE``, except for the first token."""
+        """Write ``POOLING_FILE``, unless the pooling is the default, the first token."""
         if self != TextPooling():
             write_json(folder / POOLING_FILE, asdict(self))
 
@@ -63,7 +63,7 @@ SENTENCE_TRANSFORMERS = {"cls": CLS, "mean": MEAN, "lasttoken": LAST}
 def declared_pooling(files: ModelFiles, config: PreTrainedConfig) -> tuple[TextPooling, str]:
     """Return the pooling that a model of sentence-transformers declares, and a note about it.
 
-    Of other models it is the first token, or, for T5, which begins no text with a token of its own, the mean of all.
+    For other models it is the first token, or, for T5, which has no special first token, the mean of all tokens.
 
     Raises:
         ValueError: The files are damaged, or declare another kind of pooling.
@@ -112,15 +112,15 @@ def _method(about: Mapping[str, Any], where: str) -> str:
 
 
 TOWERS = {"clip": "clip_text_model", "siglip": "siglip_text_model"}
-"""For each kind of model with a text tower, the kind of that."""
+"""{kind of model with a text tower: kind of the tower}"""
 PROJECTIONS = {"clip_text_model": ("projection_dim", False), "siglip_text_model": ("projection_size", True)}
-"""For each kind of tower, the name of the width of its vectors, and whether its last layer has a bias."""
+"""{kind of tower: (setting with the width of its vectors, whether its last layer has a bias)}"""
 
 
 class TextTower(nn.Module):
-    """The text half of CLIP or SigLIP, whose vectors are in the space that texts and images share.
+    """The text encoder of CLIP or SigLIP. Its vectors are in the space shared by texts and images.
 
-    The last layer, which the library applies to the sentence's token alone, is applied to all tokens.
+    The last layer is applied to all tokens; the library applies it only to the sentence's token.
     """
 
     def __init__(self, config: PreTrainedConfig, network: PreTrainedModel, projection: nn.Module) -> None:
@@ -179,8 +179,8 @@ def tower_of(model: Any, config: PreTrainedConfig) -> TextTower:
 def tower_pooling(config: PreTrainedConfig) -> tuple[TextPooling, str]:
     """Return the pooling of a text tower, and a note about it.
 
-    CLIP's vector is that of the end token, the last one of a text. SigLIP's is that of the last place: it was trained
-    with texts in lower case, padded to their longest (transformers, model_doc/siglip and siglip2).
+    CLIP takes the vector of the end token, a text's last token. SigLIP takes the vector at the last position: it was
+    trained with texts in lower case, padded to the maximum length (transformers, model_doc/siglip and siglip2).
     """
     if config.model_type == "clip_text_model":
         return TextPooling(LAST), "the vector of a sentence is its end token's, projected"

@@ -56,7 +56,7 @@ class Exclusions:
     """Reasons why captions cannot be used: bool [num_captions] each, at most one True for a caption."""
 
     without_recording: np.ndarray
-    """It has no recording, but captions are recordings."""
+    """It has no recording, although captions are recordings."""
     without_features: np.ndarray
     """Its video has no features."""
     after_video: np.ndarray
@@ -116,7 +116,7 @@ def find_exclusions(captions: CaptionTable, features: ClipFeatures, recordings: 
     rest = ~silent
 
     def first_of(fault: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return the captions with a fault that have none of those before."""
+        """Return the captions with this fault and none of the earlier ones."""
         nonlocal rest
         found, rest = np.logical_and(fault, rest), np.logical_and(rest, ~fault)
         return found
@@ -187,7 +187,7 @@ def clip_names(captions: CaptionTable, indices: np.ndarray) -> list[str]:
 def skip_without_rows(captions: CaptionTable, features: ClipFeatures, problems: Problems) -> CaptionTable:
     """Return the captions whose clips have feature rows; report the others.
 
-    Captions of videos without any row stay: who reads the videos reports those, a video at a time.
+    Captions of videos without any row are kept: the code that reads the videos reports these videos.
     """
     exclusions = find_exclusions(captions, features, None)
     causes = {cause: np.flatnonzero(getattr(exclusions, cause)) for cause in NO_ROWS if cause != "no_video_rows"}
@@ -199,10 +199,7 @@ def skip_without_rows(captions: CaptionTable, features: ClipFeatures, problems: 
 def why_split_is_unusable(
     dataset: DatasetFolder, features: ClipFeatures, split: str, recordings: Store | None = None
 ) -> str:
-    """Return why no caption of a split can be used, or so few: each cause with its count and an example.
-
-    For messages.
-    """
+    """Return why no or few captions of a split can be used, for messages: each cause with its count and an example."""
     captions = read_captions(dataset.captions)
     splits, codes = captions.codes("split")
     if split not in splits:

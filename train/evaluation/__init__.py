@@ -1,6 +1,6 @@
-"""The tasks that a run is evaluated on, one a file, and their report.
+"""The evaluation tasks of runs, one file each, and their report.
 
-To add a task, write its file, its page beside it, and its row in ``TASKS``.
+To add a task, write its file, its page beside the file, and its entry in ``TASKS``.
 """
 
 from typing import Any

@@ -21,7 +21,7 @@ HIGHLIGHT = "#d4380d"
 @with_plain_texts
 def codebook_figures(codebook: Mapping[str, Any]) -> str:
     """Return SVGs of P(label | codeword) (CMCM, Figures 3 and 5), and of how codewords are shared (Figure 6), in one
-    text.
+    string.
 
     Args:
         codebook: What ``codewords.read_codebook`` returned.
@@ -48,7 +48,7 @@ def codebook_figures(codebook: Mapping[str, Any]) -> str:
 
 
 def _plane(vectors_VD: np.ndarray, part_of_clips_V: np.ndarray) -> Figure:
-    """Return the codewords in a plane, by t-SNE, in the colour of the side that uses them (Figure 6)."""
+    """Return a figure of the codewords in a plane (t-SNE), coloured by the side that uses them (Figure 6)."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.5, 4.6), layout="constrained")

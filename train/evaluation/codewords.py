@@ -1,7 +1,7 @@
 """The meaning of each codeword of CMCM's codebook, in clips and in captions (section 4.3 of the paper).
 
-The labels of a clip are its action, if its captions are spoken and its authors name it (S-MiT); else the verbs of its
-captions. Words are compared with the subwords that are parts of them, or with the parts of a recording in which they
+The label of a clip is its action, if captions are spoken and the data set names actions (S-MiT). Otherwise, its labels
+are the verbs of its captions. Words are compared with their subwords, or with the parts of a recording in which they
 are spoken, if the data set has the times of its words (``storage.captions.word_times``).
 """
 
@@ -34,8 +34,8 @@ class Uses:
     captions: list[np.ndarray]
     """The codewords of each caption's subwords (without special ones), or of its recording's tokens."""
     words: list[list[str]]
-    """The words that each caption's subwords are parts of, in lower case; empty for a part of none. Of a recording, the
-    words that are spoken in the middle of its tokens."""
+    """For each subword of each caption, the word that it is part of, in lower case; empty if there is none. For
+    recordings, the word that is spoken in the middle of each token."""
     are_spoken: bool = False
     """Captions are recordings."""
 
@@ -61,7 +61,7 @@ def find_uses(
         scorer: A model with a codebook.
         captions: Their tokens are subwords, or parts of their recordings.
         clips: Their tokens are rows.
-        word_times: Folder of the times of spoken words; None, or without files: nobody knows when a word is spoken.
+        word_times: Folder of the times of spoken words. None, or a folder without files: the times are unknown.
 
     Raises:
         UserError: A file of that folder cannot be read.
@@ -93,7 +93,7 @@ def find_uses(
 
 
 def _words_heard(caption: Caption, num_tokens: int, seconds: float, folder: Path | None) -> list[str]:
-    """Return the word that is spoken in the middle of each of a recording's tokens of ``seconds``."""
+    """Return the word that is spoken in the middle of each of a recording's tokens, which last ``seconds`` each."""
     if folder is None or caption.recording is None:
         return [""] * num_tokens
     return words_at(read_word_times(folder, caption.recording), [(n + 0.5) * seconds for n in range(num_tokens)])
@@ -111,7 +111,7 @@ def _codes(codebook: SharedCodebook, coded: Coded) -> Iterator[np.ndarray]:
 
 
 ONE_SIDE = 0.9
-"""A codeword belongs to one side if a larger share of its uses is that side's (Figure 6)."""
+"""A codeword belongs to one side if more than this share of its uses is on that side (Figure 6)."""
 NUM_HYPOTHESES = 2
 MATRIX_LABELS, MATRIX_CODEWORDS = 20, 100  # Figure 3
 SHOWN_CODEWORDS, SHOWN_CLIPS = 8, 4
@@ -186,7 +186,7 @@ class Place(SpokenPlace):
 
 
 class ShownCodeword(Codeword):
-    """A codeword, with the clips where it replaces the largest share."""
+    """A codeword, with the clips in which it replaces the largest share of rows."""
 
     clips: list[Place]
 
@@ -349,8 +349,8 @@ def conditional_matrices(uses: Uses, labels_of_clip: Sequence[Sequence[str]], pa
 
 
 def places(uses: Uses, pairs: Pairs, rows: Sequence[Codeword]) -> list[ShownCodeword]:
-    """Return some codewords that correspond to a word, with the clips in which they replace the largest share (Figure
-    4).
+    """Return the codewords with the best match to a word, and the clips in which they replace the largest share of rows
+    (Figure 4).
 
     Args:
         uses: Where codewords are used.

@@ -101,7 +101,7 @@ def split_coverage(
 
     Args:
         listed: All captions of the split.
-        used: The captions that the run was asked.
+        used: The captions that were evaluated.
         features: Of the run's data set.
         recordings: Store of the spoken captions, for a run that uses them.
         unused_videos: {video id: reason} of videos that the task itself skipped.

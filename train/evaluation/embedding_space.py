@@ -33,7 +33,7 @@ class Projection(TypedDict):
 
 
 def mean_similarities(vectors: Vectors) -> Similarities:
-    """Return how near texts and clips are to each other, on average.
+    """Return how similar texts and clips are to each other, on average.
 
     Args:
         vectors: Of texts and clips.
@@ -51,12 +51,12 @@ def mean_similarities(vectors: Vectors) -> Similarities:
 def project(vectors: Vectors) -> Projection:
     """Return texts and clips in the plane in which they differ most: their first two principal components.
 
-    Of many, some are chosen evenly. The means of the modalities are over the chosen ones.
+    At most ``MAX_POINTS`` of each are chosen, evenly. The means are over the chosen texts and clips.
 
     Args:
         vectors: Of texts and clips.
 
-    Source: NCL, Figure 7 and Eq. 19 to 22; the paper has t-SNE.
+    Source: NCL, Figure 7 and Eq. 19 to 22; the paper uses t-SNE.
     """
     texts, clips = (_unit(of[evenly(len(of), MAX_POINTS)]) for of in vectors)
     both = np.concatenate([texts, clips])

@@ -77,7 +77,7 @@ class EvaluationSettings:
     split: str = "test"
     """Name of the split: "train", "validation" or "test"."""
     score_weights: Mapping[str, float] = field(default_factory=dict)
-    """Weights of the score's stages by name, a key of ``SCORE_STAGES``, instead of the run's."""
+    """{key of ``SCORE_STAGES``: weight of these stages of the score}, instead of the run's own weights."""
     task_settings: object | None = None
     """The task's own settings, such as ``RetrievalSettings(ties="ce")``. None: its defaults."""
     metrics: Sequence[str | Metric] = ()
@@ -151,7 +151,7 @@ def evaluate(
 
     The files go into the run's folder; for another data set than the run's, into its subfolder ``on/<data set>``. If
     the split or a setting is not the default, they go into the subfolder ``evaluations/<settings>`` of that folder
-    (``result_folders.py``). If the same was evaluated before, nothing is computed.
+    (``result_folders.py``). If the same evaluation was done before, nothing is computed.
 
     Args:
         run: Folder of a run, or its name in ``dataset`` or in a data set beside it. None: the last one finished there.
@@ -161,7 +161,7 @@ def evaluate(
         protocol: Protocol of that other data set: its splits and captions. None: the usual one.
         stores: Stores of one's own with the data set's features, as for ``train``.
         settings: What to evaluate, and how. None: the defaults.
-        trust: Modules of your own that may be imported where a file names them: the run, or the captions their task.
+        trust: Modules of your own that may be imported if the run or the captions (for their task) name them.
         on_progress: Called with the progress of long work.
 
     Returns:
@@ -216,7 +216,7 @@ class _Plan:
     base: Path
     """Folder for the results of the default request."""
     default: Mapping[str, Any]
-    """The request that this run and this data set have by default, flat."""
+    """The default request for this run and this data set, flat."""
     task: Task[Any]
     request: EvaluationRequest[Any]
 
@@ -229,7 +229,7 @@ class _Plan:
     def flat_request(self) -> dict[str, Any]:
         """Everything that decides the metrics besides model, data and device.
 
-        Retrieval's settings are in it for every task, at their defaults for others.
+        Retrieval's settings are always included; for other tasks, they are at their defaults.
         """
         about = {"task": self.task.key, "split": self.request.split, "weights": self.request.score_weights}
         flat = {**self.default, **about, **asdict(self.request.settings)}
@@ -306,7 +306,7 @@ def _device_title(name: str) -> str:
 def _find_dataset(names: _Names, run_folder: Path, about: Mapping[str, Any]) -> tuple[DatasetFolder, Path]:
     """Return the data set to evaluate on, and the folder for the results.
 
-    Nothing is written into the folder of an exported run: its results are in ``evaluations/<run>`` in the data set's.
+    Nothing is written into the folder of an exported run: its results go into the data set's ``evaluations/<run>``.
     """
     own = own_dataset(run_folder, about)
     named = names.dataset if own is not None or names.dataset is not None else names.on
@@ -317,7 +317,7 @@ def _find_dataset(names: _Names, run_folder: Path, about: Mapping[str, Any]) -> 
         return chosen, chosen.path / EVALUATIONS_FOLDER / "-".join(filter(None, (run_folder.name, chosen.protocol)))
     if names.on is not None and chosen is not own:
         problem = (
-            f"--dataset is {chosen.name}, and run {run_folder.name} is of {own.name}; pass only one of both options"
+            f"--dataset is {chosen.name}, but run {run_folder.name} is of {own.name}; pass --on or --dataset, not both"
         )
         raise SettingError("on", dataset_at(names.on).name, problem)
     if names.on is None and chosen is own:
@@ -516,7 +516,7 @@ def _checksum_of_split(plan: _Plan) -> str:
 
 
 def _about_plugins(plan: _Plan, metrics: Metrics) -> dict[str, Any]:
-    """Return the custom parts that made the metrics, and a custom task's table, which can later be shown without its
+    """Return the custom parts that made the metrics, and a custom task's table, so that it can be shown without its
     module.
     """
     task, about = plan.task, dict[str, Any]()

@@ -1,7 +1,7 @@
 """Scores that are normalised before they are ranked: NCL's biases, and methods with the same purpose.
 
 An *inductive* method knows the query and the candidates. A *transductive* method also looks at the other queries of the
-test set. It gains more and answers another question, yet published tables show both under the same names of metrics.
+test set. It gains more and answers another question, yet published tables show both under the same metric names.
 """
 
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from ..scoring.query_biases import fit_biases
 from ..scoring.scores import QueryRows, QuerySimilarities
 
 ITERATIONS, TOLERANCE = 200, 1e-3
-"""Limits of the oracle's iterations. For training queries the paper's 4 suffice: the error that they leave is below
-chance."""
+"""Limits of the oracle's iterations. For training queries, the paper's 4 iterations suffice: the remaining error is
+below chance."""
 QUERIES_AT_ONCE = 256
 """Number of queries whose probabilities are computed at once, in float64."""
 FOLDS = 5
 STRENGTHS = np.linspace(0, 1, 11)
 MAX_TUNED_SIMILARITIES = 1 << 28
-"""Similarities of training queries to candidates that the strength is chosen on."""
+"""Upper limit of the similarities between training queries and candidates that are used to choose the strength."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ def tuned(scores: np.ndarray, known: np.ndarray, temperature: float) -> tuple[np
 
     Biases of few queries are mostly noise. They are therefore added with the strength that leaves the smallest error
     for training queries that they were not computed from. They are not added at all if they do not reduce the error
-    of the given queries, which then come from another distribution (a limitation that the paper names).
+    of the given queries: these then come from another distribution (a limitation that the paper names).
 
     Args:
         scores: [num_queries, num_candidates]
@@ -214,7 +214,7 @@ def tuned(scores: np.ndarray, known: np.ndarray, temperature: float) -> tuple[np
 
 
 def _first(known: QueryRows) -> np.ndarray:
-    """Return the similarities of the first queries, as many as may be in memory."""
+    """Return the similarities of the first queries, at most ``MAX_TUNED_SIMILARITIES``."""
     return known[: max(MAX_TUNED_SIMILARITIES // known.shape[1], 1)]
 
 
@@ -229,8 +229,9 @@ def _added(scores: np.ndarray, bias_N: Tensor) -> np.ndarray:
 def _inverted_softmax(scores: np.ndarray, known: QueryRows, temperature: float) -> np.ndarray:
     """Return the logarithm of QB-Norm's dynamic inverted softmax.
 
-    It changes only queries whose best candidate is also the best of some training query: their scores are divided by
-    the sum of what the training queries give each candidate. QB-Norm's beta is 1 / ``temperature`` (20 in its paper).
+    It changes only queries whose best candidate is also the best of some training query: their score of each candidate
+    is divided by the sum of the training queries' scores of this candidate. QB-Norm's beta is 1 / ``temperature`` (20
+    in its paper).
     """
     is_hub = np.zeros(scores.shape[1], dtype=bool)
     hubness_N = np.full(scores.shape[1], -np.inf)

@@ -61,15 +61,17 @@ def _numbers(metric: Plugin, values: Any) -> dict[str, float]:
 
 
 def _number(value: Any) -> float | None:
-    """Return a finite number as Python has it; None for anything else. Numbers of NumPy and PyTorch have ``item``."""
+    """Return a finite number as a Python number; None for anything else. Numbers of NumPy and PyTorch have ``item``."""
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
         value = value.item()
     return value if is_number(value) else None
 
 
 def own_metric_values(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return the values in ``metrics.json`` by name; a name that two metrics have begins with the metric's, one
-    that the task's metrics have, such as "R@1", with "own".
+    """Return the custom metrics in ``metrics.json``: {name: value}.
+
+    If two metrics share a name, the metric's own name is put before it. If the task's metrics have a name, such as
+    "R@1", "own" is put before it.
 
     Raises:
         ValueError: They are not as an evaluation writes them.

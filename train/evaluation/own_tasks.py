@@ -35,7 +35,7 @@ def known_tasks() -> str:
 
 
 def load_task(named: str | type[Task[Any]]) -> Task[Any]:
-    """Return a task that the user named: a key of ``TASKS``, "MODULE:NAME", an entry point, or in Python the class.
+    """Return a task that the user named: a key of ``TASKS``, "MODULE:NAME", an entry point, or, in Python, the class.
 
     Raises:
         UserError: The module cannot be imported, or has no such task.
@@ -55,7 +55,7 @@ def trusted_task(name: str, trusted: Collection[str], named_in: Path) -> Task[An
 
 
 def _task_of(plugin: Plugin) -> Task[Any]:
-    """Return a task of a loaded class, checked."""
+    """Check a loaded class, and return a task of this class."""
     what, kind = f"task {plugin.text}", plugin.value
     if not isinstance(kind, type) or not issubclass(kind, Task) or inspect.isabstract(kind):
         raise UserError(f"{what}: expected a class derived from vlalign.train.Task, with a method evaluate")

@@ -18,7 +18,7 @@ SHOWN_RESULTS = 5
 """Clips that are shown for each query."""
 MAX_QUERIES = 5000
 MAX_BYTES = 2_800_000
-"""Limits of the list, in bytes of JSON without images. Of more queries, as many as fit are chosen evenly."""
+"""Upper limit of the list, in bytes of JSON without images. If queries do not fit, as many as fit are chosen evenly."""
 MAX_COLUMNS, MAX_WORDS = 24, 40
 """Limits of a map of words and seconds: neighbouring columns are joined by their maximum, further words are dropped."""
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -70,7 +70,7 @@ class QueryList(TypedDict):
 
 
 class Found:
-    """The best candidates of each query, ten of them or all that there are."""
+    """The best candidates of each query, at most ten."""
 
     def __init__(self, num_queries: int, num_candidates: int) -> None:
         shape = num_queries, min(NUM_FOUND, num_candidates)
@@ -107,7 +107,7 @@ def list_queries(
         run: The run that was evaluated.
         pairs: Captions and clips of the split.
         ranks: [num_captions], rank of each right clip.
-        stage_ranks: {stage: [num_captions], the same by its score alone}
+        stage_ranks: {stage: [num_captions], rank of each right clip by the stage's score alone}
         found: The best clips of each caption.
     """
     chosen = evenly(len(pairs.captions), MAX_QUERIES)
@@ -152,7 +152,7 @@ def _listed_clip(pairs: Pairs, index: int) -> ListedClip:
 
 
 def word_maps(run: Run, pairs: Pairs, chosen: np.ndarray) -> Iterator[WordMap | None]:
-    """Yield how well each word of captions fits each second of their clips; nothing for a model without such scores.
+    """Yield how well each word of captions fits each second of their clips; nothing if the model has no such scores.
 
     Args:
         run: The run.

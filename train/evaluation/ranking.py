@@ -33,12 +33,12 @@ class Weightings:
     total: Mapping[str, float]
     """{stage: weight} of the run."""
     without: list[str]
-    """Stages of which each is also left out of the sum once."""
+    """Stages that are also left out of the sum, one at a time."""
     normalized: Normalized | Biases | None = None
     """Normalises the total."""
 
     def is_total(self, weights: Mapping[str, float]) -> bool:
-        """Return True if a weighted sum is the run's own, as for the only stage of a run."""
+        """Return whether a weighted sum is the run's own, as it is for a run's only stage."""
         return self.normalized is None and dict(weights) == dict(self.total)
 
 
@@ -85,7 +85,7 @@ def rank_split(scores: Scores, pairs: Pairs, weightings: Weightings, ties: str, 
     Args:
         scores: Of all captions with all clips.
         pairs: Captions and clips.
-        weightings: What ranks them.
+        weightings: The weighted sums that rank them.
         ties: A key of ``metrics.TIES``.
         temperature: Turns scores into probabilities, for the normalisation error.
 

@@ -21,7 +21,7 @@ from .task import Metrics, Task, counted
 from .thumbnails import images_of, shown_clips
 
 NOT_IN_THE_LOSS = ("step", "learning_rate", "codewords_in_use")
-"""Fields of a training event that are no terms of the loss."""
+"""Fields of a training event that are not terms of the loss."""
 VALIDATION_METRICS = {"validation_mean_rank": "mean rank (1 is best)", "validation_error": "wrong, percent"}
 """Validation metrics that the loss curve shows: {field of an event: label of its axis}."""
 

@@ -150,12 +150,12 @@ def queue_sizes(
 
     Args:
         scores: [num_captions, num_clips], without biases.
-        queries: The training queries, the last one last.
+        queries: The training queries, the newest last.
         temperature: Divides the similarities.
         clip_of_caption: [num_captions], index of each right clip.
 
     Returns:
-        Without any, with 64, 256 and so on, and with all; nothing if there are too many pairs.
+        R@1 with no queries, with 64, 256 and so on, and with all; empty if there are too many pairs.
 
     Source: NCL, Figure 5.
     """
@@ -174,7 +174,7 @@ def queue_sizes(
 
 @dataclass(frozen=True)
 class _Last:
-    """The last of some queries."""
+    """The last ``count`` queries."""
 
     known: QueryRows
     count: int
@@ -185,7 +185,7 @@ class _Last:
         return self.count, self.known.shape[1]
 
     def __getitem__(self, queries: slice) -> np.ndarray:
-        """Return the similarities of some of them."""
+        """Return the similarities of some of these queries."""
         first, last, _ = queries.indices(self.count)
         offset = self.known.shape[0] - self.count
         return self.known[offset + first : offset + last]

@@ -1,7 +1,7 @@
 """The place of results in a run's folder: each request has its own folder, which no other request overwrites.
 
-The default request (test split, default settings) has its results in the run's folder; another data set has them in
-``on/<data set>`` in it. All other requests have them in ``evaluations/<name>`` beside those of the default one.
+Results of the default request (test split, default settings) are in the run's folder, or, for another data set, in its
+subfolder ``on/<data set>``. Results of any other request are in the subfolder ``evaluations/<name>`` of that folder.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ def default_request(
     Args:
         config: The run's settings.
         score_weights: The run's own weight of each stage.
-        default_task: The task that the run and the data set are for.
+        default_task: The default task of the run and the data set.
         task: The task whose settings are among those of the request, besides retrieval's.
     """
     tasks = dict.fromkeys((TASKS["retrieval"], task))
@@ -57,7 +57,7 @@ def _plain(value: Any) -> Any:
 
 
 def changed_from(default: Mapping[str, Any], request: Mapping[str, Any]) -> str:
-    """Describe a request's changes of the default in a short text, for people and folder names; empty without changes.
+    """Describe briefly how a request differs from the default, for people and folder names; empty if it does not.
 
     {"split": "validation", "ties": "ce", ...}  ->  "validation-ties=ce"
 
@@ -86,7 +86,7 @@ def _part_name(name: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    """Return a value of a setting; a text that can be no part of a folder's name is cut, with a digest at its end."""
+    """Return a setting's value as text. If a folder name cannot contain it, it is cleaned, cut and given a digest."""
     text = f"{value:.10g}" if isinstance(value, float) else str(value)
     cleaned = _cleaned(text)
     return text if cleaned == text else f"{cleaned[:40]}.{_digest(text)}"

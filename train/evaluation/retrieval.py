@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from .representation import FalseRates, QueueSize
 
 MAX_BYTES = 2 << 30
-"""Largest size of all stages' scores that are held in memory."""
+"""Upper limit of the bytes of all stages' scores in memory."""
 NUM_TIMED = 64
-"""Number of captions and of clips of which all pairs are fused, to tell how long all will take."""
+"""Number of captions, and of clips, whose pairs are fused to estimate how long all pairs will take."""
 LONG_SECONDS = 600
 USUAL_RERANK = 100
 NORMALIZATIONS = {
@@ -53,17 +53,17 @@ NORMALIZATIONS = {
 NEEDS_QUERIES = ("ncl", "ncl-tuned", "qbnorm")
 """Normalisations that need the training queries that a run saved."""
 USUAL_DRAWS = {"smit": 5}
-"""{data set: random draws of clips from its test split, whose mean its papers report}: Spoken Moments, section 5.1;
+"""{data set: number of random draws of test clips over which its papers report means}: Spoken Moments, section 5.1;
 CMCM, section 4.1."""
 
 
 class NormalizationResult(TypedDict):
-    """The way in which scores were normalised."""
+    """How scores were normalised."""
 
     name: str
     temperature: float
     num_queries: int
-    """Number of training queries of each direction that the run saved and the way uses; else 0."""
+    """Number of saved training queries of each direction that the normalisation uses; 0 if it uses none."""
     error: dict[str, float]
     """``normalization_error`` of both directions (NCL, Figure 2)."""
     error_before: dict[str, float]
@@ -71,7 +71,7 @@ class NormalizationResult(TypedDict):
     false_rates: list[FalseRates]
     """By clips' sums of retrieval probabilities, for the original scores, text to video (NCL, Figure 3)."""
     queue_sizes: list[QueueSize]
-    """R@1 with the biases of fewer training queries (NCL, Figure 5); empty for other ways than "ncl"."""
+    """R@1 with the biases of fewer training queries (NCL, Figure 5); empty for normalisations other than "ncl"."""
     notes: list[str]
 
 
@@ -156,7 +156,7 @@ class QueryRow(TypedDict):
     """Video, start and end of the clip that ranks first."""
     first_score: float
     found: list[FoundClip]
-    """The best clips, ten of them or all that there are."""
+    """The best clips, at most ten."""
 
 
 class FoundCaption(TypedDict):
@@ -179,7 +179,7 @@ class ClipRow(TypedDict):
     score: float
     """Score of that caption."""
     found: list[FoundCaption]
-    """The best captions, ten of them or all that there are."""
+    """The best captions, at most ten."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,15 +216,15 @@ class RetrievalSettings(Settings):
 
 
 class Retrieval(Task[RetrievalSettings]):
-    """Clips by caption, and captions by clip.
+    """Retrieval of clips by caption, and of captions by clip.
 
     ``metrics.json`` has the ``metrics`` of both directions (``RetrievalMetrics``), their 95 % ``intervals`` over videos
-    ({direction: {metric: [low, high]}}), those of each of the ``stages``
-    alone, R@1 ``without`` each stage, the ``weights`` of the stages, ``ties``, ``rerank`` and ``normalization`` (name,
-    temperature, number of training queries, error of both directions and notes); for a run with a codebook also
-    ``codebook``; for a run with a vocabulary ``unknown_words`` if captions have any (``captions``, ``example`` and
-    ``note``); with metrics of one's own also ``own_metrics``, {metric: {name: value}}; with draws also ``draws``
-    (``DrawResults``), whose means are then the ``table_metrics``.
+    ({direction: {metric: [low, high]}}), the metrics of each of the ``stages`` alone, R@1 ``without`` each stage, the
+    ``weights`` of the stages, ``ties``, ``rerank`` and ``normalization`` (name, temperature, number of training
+    queries, error of both directions and notes); for a run with a codebook also ``codebook``; for a run with a
+    vocabulary ``unknown_words`` if captions have any (``captions``, ``example`` and ``note``); with custom metrics also
+    ``own_metrics``, {metric: {name: value}}; with draws also ``draws`` (``DrawResults``): the ``table_metrics`` are
+    then the means over the draws.
     """
 
     name = "retrieval"
@@ -270,7 +270,7 @@ class Retrieval(Task[RetrievalSettings]):
         return replace(settings, temperature=temperature, normalize=normalize)
 
     def request_of(self, metrics: Metrics) -> Mapping[str, Any]:
-        """Return the request of ``metrics.json``. What 1.0.0 called "ncl" is "ncl-tuned" since."""
+        """Return the request of ``metrics.json``. The "ncl" of version 1.0.0 is now called "ncl-tuned"."""
         request, about = super().request_of(metrics), metrics.get("normalization")
         is_old = isinstance(about, Mapping) and about.get("name") == "ncl" and "num_queries" not in about
         return {**request, "normalize": "ncl-tuned"} if is_old else request
@@ -404,9 +404,7 @@ def metrics_table(metrics: Mapping[str, Any], intervals: Mapping[str, Any] | Non
             lines.append(f"{'  95 % interval':<16}" + "".join(f"{ends.get(name, '-'):>12}" for name in MEASURES))
         lines.append(_row("  chance", row["chance"]))
     if intervals is not None:
-        lines.append(
-            "95 % interval: expected range for other test sets of this size; the queries of a video count together"
-        )
+        lines.append("95 % interval: expected range for other test sets of this size; queries are grouped by video")
     return "\n".join(lines)
 
 
@@ -478,7 +476,7 @@ def _num_draws(run: Run, request: EvaluationRequest[RetrievalSettings], num_clip
     """Return the number of random draws of the split; 0 for none.
 
     Raises:
-        SettingError: The split has not more clips than a draw that was asked for.
+        SettingError: The split has too few clips for the requested draws, or a draw size has no effect.
     """
     draws, size = request.settings.draws, request.settings.draw_size
     usual = USUAL_DRAWS.get(run.dataset.name, 0) if request.split == "test" else 0
@@ -576,16 +574,16 @@ def score_split(
 
     Args:
         scorer: The model and its inputs.
-        captions: What the rows of the scores are.
-        clips: What the columns of the scores are.
+        captions: Rows of the scores.
+        clips: Columns of the scores.
         rerank: Number of best clips of each caption, and of best captions of each clip, that the fusion layers score.
             None: all.
         normalize: How scores will be normalised; anything but "none" and "ncl" needs all of them in memory.
-        metrics: Metrics of one's own, which also need all scores in memory.
-        save: The scores will be saved, for which they must be in memory, too.
+        metrics: Custom metrics, which also need all scores in memory.
+        save: Whether the scores will be saved, which also needs all of them in memory.
 
     Raises:
-        SettingError: They do not fit, and cannot be computed in parts.
+        SettingError: The scores do not fit into memory, and cannot be computed in parts.
     """
     from ..scoring.scorer import TiledScores, stage_scores
 
@@ -663,8 +661,8 @@ def normalized_scores(
     Args:
         scores: Of all stages; in memory, except for "ncl".
         clip_of_caption: [num_captions], index of the right clip.
-        stage: The stage whose vectors of training queries the run saved. NCL's biases are added to its part of the
-            score.
+        stage: The stage for which the run saved the vectors of training queries. NCL's biases are added to its part
+            of the score.
         request: The settings, and the weights of the stages.
 
     Raises:
@@ -704,7 +702,7 @@ def _check_stage(name: str, stage: str, weights: Mapping[str, float]) -> None:
 def _normalized_stage(
     scores: StageScores, clip_of_caption: np.ndarray, stage: str, request: EvaluationRequest[RetrievalSettings]
 ) -> Normalized:
-    """Return the fused scores, in which the part of one stage is normalised."""
+    """Return the fused scores, with the part of one stage normalised."""
     from .normalization import Normalized, normalize
 
     name, temperature = _normalization(request.settings), _temperature(request.settings)
@@ -746,7 +744,7 @@ def _about_normalization(
 
 
 def _stages_to_omit(request: EvaluationRequest[RetrievalSettings]) -> list[str]:
-    """Return the stages without which the split is also ranked."""
+    """Return the stages that are also left out of the ranking, one at a time."""
     weighted = [stage for stage, weight in request.score_weights.items() if weight]
     return weighted if len(weighted) > 1 and request.settings.normalize == "none" else []
 
@@ -788,7 +786,7 @@ def _metrics(
 
 
 def _rows(ranking: SplitRanking, pairs: Pairs) -> Iterator[QueryRow | ClipRow]:
-    """Yield the captions and then the clips, each with its rank (a tie counts half) and the best that it found."""
+    """Yield the captions and then the clips, each with its rank (a tie counts half) and its best candidates."""
     clips = [vars(clip) for clip in pairs.clips]
     for index, caption in enumerate(pairs.captions):
         found = _found_by(ranking.captions, index)

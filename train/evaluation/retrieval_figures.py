@@ -10,12 +10,13 @@ from .query_list import best_of
 from .svg import svg_of, with_plain_texts
 
 MAX_CELLS = 160
-"""Rows, and columns, of the figure of similarities. Of more captions or clips, each cell shows the mean of several."""
+"""Upper limit of the rows, and of the columns, of the similarity figure. With more captions or clips, a cell shows the
+mean of several."""
 NEAREST = 10
 """A clip is counted for each query that has it among this many first clips (NCL, section 1: hubs)."""
 SHOWN_CLIPS = 5
 MAX_RANKS = 1000
-"""Clips behind these count as 0 in the figure of similarities: 1 / rank would hardly be seen."""
+"""Clips beyond this rank are 0 in the similarity figure: their 1 / rank would hardly be seen."""
 
 
 class FoundClip(TypedDict):
@@ -134,7 +135,7 @@ def hubness_figure(overview: Overview) -> str:
 
 @with_plain_texts
 def weights_figure(tried: Sequence[Mapping[str, Any]], chosen: Mapping[str, float]) -> str:
-    """Return an SVG: how well each weight of each stage ranks the validation split, with the best of other weights.
+    """Return an SVG: how well each weight of a stage ranks the validation split, with the best weights of the others.
 
     Args:
         tried: ``TriedWeights`` of a run.

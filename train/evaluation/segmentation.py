@@ -100,7 +100,7 @@ class Segmentation(Task[NoSettings]):
         """Label each second of the videos of a split.
 
         Raises:
-            UserError: The split has no segments, or the run knows none of the data set's steps.
+            UserError: The split has no segments, or the run was trained on none of the data set's steps.
         """
         from ..data.segments import label_frames, read_labelled_videos
         from ..data.usable_captions import captions_of_split, skip_without_rows, why_split_is_unusable
@@ -205,7 +205,7 @@ def frame_scores(scorer: Scorer, video: LabelledVideo) -> np.ndarray:
         if not sums.shape[1]:
             sums = np.zeros((video.num_frames, scores_BMC.shape[2]))
         for scores_MC, (_, times) in zip(scores_BMC, timed, strict=True):
-            for row_C, (start, end) in zip(scores_MC, times, strict=False):  # scores of padding rows are left over
+            for row_C, (start, end) in zip(scores_MC, times, strict=False):  # the scores of padding rows are ignored
                 seconds = slice(
                     min(math.floor(start), video.num_frames - 1), max(math.ceil(end), math.floor(start) + 1)
                 )

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 COLUMNS = {"recall": "recall", "recall_spans": "with spans", "chance": "chance", "ceiling": "in order"}
 """Columns of the table: {field of the metrics: heading}."""
 MAX_SECONDS = 4096
-"""Seconds of video, of a task, that are encoded together. A longer video is encoded alone."""
+"""Videos of a task are collected until they have this many seconds, and encoded together."""
 SHOWN_VIDEOS = 6
 CHANCE_SEED = 0
 """Seed of the random scores that give the recall by chance."""
@@ -99,9 +99,9 @@ class StepRecall(TypedDict):
     """Recall in percent, as in CrossTask: the share of the shown steps that were found."""
 
     recall: float
-    """Each step has one second."""
+    """Recall if each step is placed at one second."""
     recall_spans: float
-    """A step may last; it counts as the share of its seconds that is right."""
+    """Recall if a step may span several seconds; it is scored by the share of them that is right."""
     chance: float
     """Recall of scores drawn at random."""
     ceiling: float
@@ -193,7 +193,7 @@ class Steps(Task[NoSettings]):
         steps = metrics["steps"]
         yield steps_table(steps)
         yield (
-            "with spans: a step may last, and counts as the share of its seconds that is right; "
+            "with spans: a step may span several seconds, and is scored by the share of them that is right; "
             "in order: the best that the task's order allows"
         )
         if steps["num_infeasible"]:
@@ -310,7 +310,7 @@ PLACEMENTS: dict[str, Callable[[np.ndarray, np.ndarray, np.random.Generator], Pl
     "chance": lambda scores_TK, shown_TK, rng: order_steps(costs_of(rng.standard_normal(scores_TK.shape))),
     "ceiling": lambda scores_TK, shown_TK, rng: order_steps(-shown_TK.astype(float)),
 }
-"""Ways to place steps, from scores and annotations: {metric: how}. See ``StepRecall``."""
+"""Ways to place steps, from scores and annotations: {metric: function}. See ``StepRecall``."""
 
 
 def localize_steps(

@@ -51,9 +51,9 @@ class EvaluationRequest(Generic[S]):
     settings: S
     """The task's own settings, as ``Task.resolve`` returned them."""
     metrics: Sequence[Plugin] = ()
-    """Metrics of somebody's own, for a task that takes them."""
+    """Custom metrics, for a task that takes them."""
     save_scores: bool = False
-    """Whether ``TaskResult.scores`` are wanted, of a task that has some."""
+    """Whether to return ``TaskResult.scores``, for a task that has them."""
 
 
 @dataclass(frozen=True)
@@ -76,14 +76,14 @@ class TaskResult:
     rows: Iterable[Mapping[str, object]]
     """The lines of ``queries.jsonl``; may be computed lazily."""
     page: Mapping[str, object] | Callable[[], Mapping[str, object]]
-    """Variables of the task's page of the report, unused if it has no page; or what makes them, once the metrics are
-    written."""
+    """Variables of the task's page of the report, unused without a page; or a function that returns them, called once
+    the metrics are written."""
     scores: Mapping[str, np.ndarray] | None = None
     """Arrays to save as ``scores.npz``, if ``EvaluationRequest.save_scores``."""
 
 
 class Task(ABC, Generic[S]):
-    """One kind of evaluation: of this package, or of somebody's own module (``--task my_module:MyTask``).
+    """One kind of evaluation: a built-in one, or one from a custom module (``--task my_module:MyTask``).
 
     Class attributes describe the task; the methods evaluate a run, and print its metrics. A page of the report, the
     Jinja template ``<name>.html.jinja``, lies beside the task's file, with its script if it has one. A task without a
@@ -107,7 +107,7 @@ class Task(ABC, Generic[S]):
     """
 
     name: ClassVar[str]
-    """Name of the page. Of a task of this package also the value of ``--task``, and key in ``TASKS``."""
+    """Name of the page. For a built-in task, also the value of ``--task`` and the key in ``TASKS``."""
     description: ClassVar[str]
     """A few words for ``--help``."""
     settings_type: ClassVar[type[Settings]] = NoSettings
@@ -115,7 +115,7 @@ class Task(ABC, Generic[S]):
     caption_name: ClassVar[str] = "captions"
     """The word for the data set's captions in this task, such as "questions"."""
     item_name: ClassVar[str] = "clips"
-    """The things whose number must match for metrics to be comparable with published ones: "clips" or "videos"."""
+    """The items counted to decide whether metrics are comparable with published ones: "clips" or "videos"."""
     main_metrics: ClassVar[tuple[str, ...]] = ()
     """The ``table_metrics`` that a table of runs shows; it has room for few."""
     takes_metrics: ClassVar[bool] = False
@@ -123,7 +123,7 @@ class Task(ABC, Generic[S]):
     saves_scores: ClassVar[bool] = False
     """Whether the task can return ``TaskResult.scores``."""
     plugin: Plugin | None = None
-    """The part of somebody's own module that this task is; None for a task of this package."""
+    """The part of a custom module that defines this task; None for a built-in task."""
 
     @property
     def key(self) -> str:
@@ -154,12 +154,15 @@ class Task(ABC, Generic[S]):
         return {}
 
     def resolve(self, settings: S, config: TrainConfig, run_name: str) -> S:
-        """Return ``settings`` with what a run's configuration decides filled in. Log what has no effect on this run.
+        """Return ``settings``, with defaults that depend on the run's configuration filled in.
 
         Args:
             settings: The task's own settings, as the user gave them.
             config: The run's configuration.
             run_name: Name of the run, for messages.
+
+        Raises:
+            SettingError: A setting has no effect on this run.
         """
         return settings
 
@@ -173,7 +176,7 @@ class Task(ABC, Generic[S]):
             problems: Receives what is skipped.
 
         Raises:
-            UserError: The data set has nothing of the kind, or the run cannot be evaluated on it.
+            UserError: The data set has nothing that this task evaluates, or the run cannot be evaluated on it.
         """
 
     def count(self, metrics: Metrics) -> str:
@@ -195,7 +198,7 @@ class Task(ABC, Generic[S]):
         return f"{metrics['run']}{trained_on}: {evaluated_on}"
 
     def request_of(self, metrics: Metrics) -> Mapping[str, Any]:
-        """Return the request that an evaluation was made for, from ``metrics.json``, in today's names: ``fingerprint``.
+        """Return the request of an evaluation: ``fingerprint`` of its ``metrics.json``, with the current names.
 
         Args:
             metrics: Contents of ``metrics.json``.

@@ -14,11 +14,11 @@ FROM_STEP = 150
 def tsne(vectors_ND: np.ndarray, perplexity: float = PERPLEXITY) -> np.ndarray:
     """Return positions in the plane [N, 2], where similar vectors are near each other.
 
-    It starts from the two main axes of the vectors, so the same vectors have the same places.
+    It starts from the vectors' first two principal components, so the same vectors get the same positions.
 
     Args:
         vectors_ND: The vectors.
-        perplexity: The number of neighbours that a vector has, roughly; less if there are few vectors.
+        perplexity: The number of neighbours that a vector has, roughly; fewer if there are few vectors.
     """
     num = len(vectors_ND)
     if num == 0:
@@ -71,7 +71,7 @@ def conditional_probabilities(squares_NN: np.ndarray, perplexity: float) -> np.n
 
 
 def tsne_gradient(p_NN: np.ndarray, places_N2: np.ndarray) -> np.ndarray:
-    """Return the gradient of the Kullback-Leibler divergence of the places (Eq. 5) [N, 2]."""
+    """Return the gradient of the Kullback-Leibler divergence with respect to the places (Eq. 5) [N, 2]."""
     weights_NN = 1 / (1 + squared_distances(places_N2))
     np.fill_diagonal(weights_NN, 0)
     force_NN = (p_NN - weights_NN / weights_NN.sum()) * weights_NN

@@ -102,8 +102,8 @@ class Vqa(Task[NoSettings]):
 
     ``metrics.json`` has, in percent of "all" questions and of those of each type: ``accuracy`` with the video,
     ``question_only`` without it, ``most_frequent_answer`` (with the ``answer``) for always giving the most frequent
-    training answer, and ``answerable``, whose answer is among those to choose from. ``num_of_type`` counts the
-    questions.
+    training answer, and ``answerable``, the questions whose answer is among those to choose from. ``num_of_type``
+    counts the questions.
     """
 
     name = "vqa"
@@ -185,7 +185,7 @@ def answer_scores(scorer: Scorer, pairs: Pairs, answers: Sequence[str], *, show_
     Args:
         scorer: A model with a head for answers.
         pairs: Questions (as captions) and videos (as clips).
-        answers: What can be answered.
+        answers: The possible answers.
         show_progress: Report progress.
     """
     import torch
@@ -234,7 +234,7 @@ def accuracies(right: Sequence[bool], types: Sequence[str]) -> dict[str, float]:
     """Return the percentage of right answers, for "all" questions and for each type.
 
     Args:
-        right: For each question, whether it was answered rightly.
+        right: For each question, whether its answer was right.
         types: Type of each question.
     """
     of_type: dict[str, list[bool]] = {}

@@ -1,1 +1,1 @@
-"""Search results as files: lists, chapters, files of editors, clips and contact sheets."""
+"""Search results as files: lists, chapters, timelines for video editors, clips and contact sheets."""

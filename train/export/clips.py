@@ -42,9 +42,9 @@ class ExportedClip:
     kind: str
     """"copy" or "exact"."""
     start_seconds: float
-    """Time in the video of the clip's first frame."""
+    """Time of the clip's first frame in the video."""
     end_seconds: float
-    """Time in the video until which its last frame is shown."""
+    """Time in the video at which the clip's last frame ends."""
 
     def line(self) -> str:
         """Return a description for messages."""
@@ -60,9 +60,9 @@ def write_clips(
     Args:
         results: The moments.
         videos: Their files.
-        folder: Receives the files; made if it is missing. Files that are there are not replaced.
+        folder: Receives the files; made if it is missing. Existing files are not replaced.
         kind: How they are cut.
-        about: What was asked, for the file of facts beside each clip.
+        about: Facts about the search, for the JSON file beside each clip.
     """
     make_folder(folder)
     captions = captions_of(videos, {each.moment.video_id for each in results})
@@ -128,13 +128,13 @@ def clip_name(number: int, moment: Moment | Part, kind: str, facts: "SpanProbed"
 
 
 def refuse_existing(path: Path) -> None:
-    """Raise ``UserError`` if there is something at a path, which is not replaced."""
+    """Raise ``UserError`` if a path exists: nothing is replaced."""
     if path.is_symlink() or path.exists():
         raise UserError(f"{path}: already exists; remove it, or choose another name")
 
 
 def cut(moment: Moment, videos: SourceVideos, kind: "ClipKind", path: Path) -> "ClipWritten":
-    """Write a moment as a file, which has its name only when it is complete.
+    """Write a moment as a file, which gets its name only once it is complete.
 
     Raises:
         SourceError: It cannot be read, or not be cut.
@@ -144,7 +144,7 @@ def cut(moment: Moment, videos: SourceVideos, kind: "ClipKind", path: Path) -> "
 
 
 def cues_inside(captions: Sequence[TimedCaption], clip: "ClipWritten") -> list[tuple[float, float, str]]:
-    """Return the captions that share time with a clip, in its own time, by time.
+    """Return the captions that overlap a clip, sorted, with times from the start of the clip.
 
     caption 3 s to 6 s, clip of 4 s to 10 s  ->  0 s to 2 s
     """

@@ -27,7 +27,7 @@ def contact_sheet(results: Sequence[Result], videos: SourceVideos, suffix: str) 
 
     Args:
         results: The moments.
-        videos: Their files, of which a confined decoder reads the frames.
+        videos: Their files; a confined decoder reads the frames.
         suffix: A key of ``FORMATS``.
 
     Raises:
@@ -73,7 +73,7 @@ def _font() -> ImageFont.FreeTypeFont:
 def _write(
     pen: ImageDraw.ImageDraw, font: ImageFont.FreeTypeFont, place: tuple[int, int], text: str, colour: tuple
 ) -> None:
-    """Write a text in one line, as far as a cell is wide."""
+    """Write a text in one line, cut to the width of a cell."""
     shown = "".join(c if c.isprintable() else " " for c in text[:CELL_WIDTH])
     while pen.textlength(shown, font) > CELL_WIDTH:
         shown = shown[: -2 if shown.endswith("…") else None][:-1] + "…"

@@ -1,4 +1,4 @@
-"""Hands the moments of a search on: as lists, chapters, timelines of editors, contact sheets, and clips."""
+"""Exports the moments of a search as lists, chapters, timelines for video editors, contact sheets and clips."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ class Content:
     """Moments as files that are not written yet."""
 
     files: dict[str, bytes]
-    """{addition to the name before its suffix: bytes}"""
+    """{text added to the file's name before the suffix: content of the file}"""
     problems: list[str] = field(default_factory=list)
     """Reasons why some moments are missing."""
     notes: list[str] = field(default_factory=list)
@@ -52,14 +52,14 @@ class ExportedMoments:
     """
 
     paths: list[Path]
-    """One; or for chapters and subtitles one of each video, for EDLs one of each frame rate."""
+    """One file; for chapters and subtitles, one for each video; for EDLs, one per frame rate, and drop-frame or not."""
     num_moments: int
-    """Moments that are in them."""
+    """Number of moments in the files."""
     problems: list[str]
-    """A line for each moment that is not: its video cannot be read, for one."""
+    """A line for each moment that is not in the files, for example because its video cannot be read."""
     notes: list[str]
-    """A line for each video of a variable rate, whose times in a file of an editor are counted at a constant one; and a
-    line if several EDLs were written."""
+    """For video editors: a line for each video with a variable frame rate, one unknown to editors, or an impossible
+    timecode, and a line if several EDLs were written."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def content_of(form: str, results: Sequence[Result], videos: SourceVideos, about
     Args:
         form: One of ``FORMS``.
         results: The moments.
-        videos: Their files; those of editors and contact sheets are read.
+        videos: Their files, which are read for editors' timelines and contact sheets.
         about: What ``about_search`` returned.
 
     Raises:
@@ -118,7 +118,7 @@ def content_of(form: str, results: Sequence[Result], videos: SourceVideos, about
             raise UserError(f"none of the moments can be exported: {problems[0]}")
         texts = EDITOR_FORMS[form](clips, one_line(about["query"][:MAX_LABEL_CHARACTERS]) or "moments")
         if len(texts) > 1:
-            notes.append(f"an EDL has a single frame rate and way to count: {len(texts)} EDLs were written")
+            notes.append(f"an EDL has one frame rate, and is drop-frame or not: {len(texts)} EDLs were written")
     elif form in SHEET_FORMS:
         from .contact_sheet import contact_sheet
 
@@ -152,23 +152,22 @@ def export_moments(search: Search, moments: Sequence[Moment], path: Path | str, 
 
     ``.json`` and ``.csv`` are lists, ``.m3u8`` a playlist for VLC; ``.vtt`` has WebVTT chapters and ``.srt`` subtitles:
     a file for each video, numbered if there are several. ``.otio`` (OpenTimelineIO), ``.edl`` (CMX3600) and
-    ``.fcpxml`` are for video editors and need the extra ``editors``: a clip for each moment, with the frames from the
-    one that is shown at its start up to the one that is shown at its end, which does not belong to it; there is an EDL
-    for each frame rate. ``.jpg``,
-    ``.png`` and ``.webp`` are contact sheets.
+    ``.fcpxml`` are for video editors and need the extra ``editors``: a clip for each moment, from the frame shown at
+    its start up to, but without, the frame shown at its end; there is an EDL for each frame rate. ``.jpg``, ``.png``
+    and ``.webp`` are contact sheets.
 
     Args:
-        search: The search that found the moments; their files are found by its data set.
-        moments: What it found. Of a search that is grouped by video, all occurrences are exported.
-        path: The file, which must not be there yet.
-        query: What was searched for: the label of moments that no caption has found.
+        search: The search that found the moments. Its data set has their files.
+        moments: What the search found. If it is grouped by video, all occurrences are exported.
+        path: The file, which must not exist yet.
+        query: What was searched for. It is the label of moments that have no matching caption.
 
     Returns:
         The files, and a line for each moment that is not in them.
 
     Raises:
-        UserError: The suffix is of no form, a package is missing, a file exists, there are no moments, or they cannot
-            be in this form, such as more than 999 in an EDL.
+        UserError: The suffix is unknown, a package is missing, a file exists, there are no moments, or they cannot be
+            in this form, such as more than 999 in an EDL.
 
     Example:
         >>> from vlalign.train import export_moments, open_search
@@ -200,12 +199,12 @@ def export_clips(
     """Cut moments out of their videos, as files in a folder.
 
     A file is named by a number, its video and the second of the video at which it begins. Beside it are a ``.json``
-    with what it is, and an ``.srt`` with the captions that it has, in its own time.
+    with facts about it, and an ``.srt`` with its captions, with times from the start of the clip.
 
     Args:
         search: The search that found the moments.
-        moments: What it found. Of a search that is grouped by video, all occurrences are cut out.
-        folder: Receives the files; made if it is missing. Files that are there are not replaced.
+        moments: What the search found. If it is grouped by video, all occurrences are cut out.
+        folder: Receives the files; made if it is missing. Existing files are not replaced.
         exact: Encode again, as H.264 and AAC in an MP4: the first and last frames are those of the moment. If False,
             the packets are copied from the key frame before on, without loss and fast: the clip begins earlier.
         query: What was searched for, for the files beside the clips.

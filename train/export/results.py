@@ -41,7 +41,7 @@ def label_of(moment: Moment, query: str, number: int) -> str:
 
 
 def safe_name(video_id: str) -> str:
-    """Return letters, digits, "." , "-" and "_" that remind of a video's id, for the name of a file.
+    """Return a file name similar to a video's id, with letters, digits, ".", "-" and "_" only.
 
     >>> safe_name("../../Höhle 1.mp4")
     'Hohle_1'

@@ -51,7 +51,7 @@ class Part:
 
 
 class SourceVideos:
-    """The videos of a data set as files. Close it after use: a decoder process may wait for the next question."""
+    """The videos of a data set as files. Close it after use: a decoder process may wait for the next request."""
 
     def __init__(
         self,
@@ -66,30 +66,30 @@ class SourceVideos:
         Args:
             dataset: The data set.
             videos: {id: video}
-            with_folders: Whether exports and errors may name folders of this machine; if not, they have the names of
-                files alone.
-            wait_seconds: How long reading all of them together may take; None for as long as decoders may.
+            with_folders: Whether exports and errors may name folders of this machine; if not, they have file names
+                only.
+            wait_seconds: Time limit for reading all videos together; None: only the decoders' own limits.
         """
         self._ends = None if wait_seconds is None else time.monotonic() + wait_seconds
         self.dataset, self._videos, self.with_folders = dataset, videos, with_folders
 
     @classmethod
     def of(cls, dataset: DatasetFolder) -> "SourceVideos":
-        """Read the list of a data set."""
+        """Read a data set's list of videos."""
         return cls(dataset, {video.video_id: video for video in dataset.read_videos()})
 
     def file_name(self, video_id: str) -> str:
-        """Return the path of a video's file as the list has it, or its name alone; empty if it is on no disk here."""
+        """Return the path of a video's file as in the list, or only its name; empty if it is not on this machine."""
         video = self._videos.get(video_id)
         if video is None or video.url:
             return ""
         path = self.dataset.video_file(video)
-        if ".." in path.split("/"):  # a folder was named so; other programs need not know such paths
+        if ".." in path.split("/"):  # the folder was given so; other programs may not resolve it
             path = os.path.realpath(path)
         return path if self.with_folders else os.path.basename(path)
 
     def url(self, video_id: str) -> str:
-        """Return the address by which editors and players find a video's file: of a file, or relative.
+        """Return the address at which editors and players find a video's file: a ``file:`` URL, or a relative one.
 
         Raises:
             SourceError: It is not on this machine.
@@ -137,10 +137,10 @@ class SourceVideos:
         return FrameReader()
 
     def _seconds_left(self) -> float | None:
-        """Return how long reading may still take; None for as long as decoders may.
+        """Return how long reading may still take; None: only the decoders' own limits.
 
         Raises:
-            SourceError: The time is over.
+            SourceError: The time limit has passed.
         """
         if self._ends is None:
             return None
@@ -182,7 +182,7 @@ class SourceVideos:
             moment: The part of a video.
             kind: How it is cut.
             file: Receives the clip.
-            max_bytes: Longest clip; None for as long as decoders write.
+            max_bytes: Largest size of the clip; None: the decoders' own limit.
 
         Raises:
             SourceError: It cannot be read, or not be cut.

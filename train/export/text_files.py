@@ -1,6 +1,6 @@
 """Moments as text: JSON, CSV, a playlist, chapters and subtitles.
 
-.json         all that is known of each moment
+.json         all facts about each moment
 .csv          a row for each, for spreadsheets
 .m3u8, .m3u   a playlist; VLC plays each moment from its start to its end, and other players the whole videos
 .vtt          WebVTT chapters of a video: each moment is one (W3C, WebVTT: The Web Video Text Tracks Format, 6.1)
@@ -33,9 +33,9 @@ COLUMNS = (
     "caption",
 )
 FORMULA = re.compile(r'^(?=[\t\r\n])|(^|[;\t\r\n]"*)(?=[=+\-@\uff1d\uff0b\uff0d\uff20])')
-"""Places at which a spreadsheet may find a formula (OWASP, CSV injection): the start of a text, and, where it takes not
-commas but semicolons or tabs for separators and so sees no quotation marks, what stands behind these or a new line.
-Full-width signs count in some languages."""
+"""Places at which a spreadsheet may find a formula (OWASP, CSV injection): the start of a text and, since a spreadsheet
+may split at semicolons or tabs instead of commas and then ignores quotation marks, the text after these or a new line.
+In some languages, full-width signs start a formula too."""
 MIN_CUE_SECONDS = 0.001
 
 
@@ -45,7 +45,7 @@ def json_text(results: Sequence[Result], videos: SourceVideos, about: Mapping[st
     Args:
         results: The moments.
         videos: Their files.
-        about: What was asked, and of what: the fields of the object before ``moments``.
+        about: Facts about the search: the fields of the object before ``moments``.
     """
     moments = [
         {"number": each.number, "file": videos.file_name(each.moment.video_id) or None, **moment_values(each.moment)}
@@ -75,7 +75,7 @@ def _cell(value: Any) -> Any:
 
 
 def playlist_text(results: Sequence[Result], videos: SourceVideos) -> tuple[str, list[str]]:
-    """Return a playlist of moments, and why some are not in it."""
+    """Return a playlist of moments, and the reasons for missing moments."""
     lines, problems = ["#EXTM3U"], []
     for each in results:
         moment = each.moment
@@ -99,14 +99,14 @@ def problem_of(result: Result, error: Exception) -> str:
 
 
 def cue_texts(results: Sequence[Result], suffix: str) -> dict[str, str]:
-    """Return {addition to the file's name: text} of chapters or subtitles: a file for each video.
+    """Return chapters or subtitles, a file for each video: {text added to the file's name: content}.
 
     Args:
         results: The moments.
         suffix: ".vtt", or ".srt".
 
     Returns:
-        The addition is empty if all moments are of one video.
+        The added text is empty if all moments are of one video.
     """
     by_video: dict[str, list[Result]] = defaultdict(list)
     for each in results:

@@ -1,12 +1,12 @@
 """Moments for video editors: a timeline of clips, one after the other, as OpenTimelineIO, EDL or FCPXML.
 
-A clip has the frames from the one that is shown at the moment's start, up to the one that is shown at its end, which
-does not belong to it. Editors count frames from the timecode of the file's first frame, at a constant rate:
+A clip has the frames from the one shown at the moment's start up to, but without, the one shown at its end. Editors
+count frames from the timecode of the file's first frame, at a constant rate:
 
     file at 25 frames a second that begins at 01:00:00:00, moment 2.5 s to 4 s  ->  01:00:02:12 to 01:00:04:00
 
-A rate is a ratio, such as 24000/1001 for "23.976". Timecode of 29.97 and 59.94 drops numbers (SMPTE ST 12-1): it is
-the file's own way of counting that is written, and that of editors, which drop, if the file states no timecode.
+A rate is a ratio, such as 24000/1001 for "23.976". Timecode of 29.97 and 59.94 may be drop-frame (SMPTE ST 12-1):
+it is written as in the file, or, if the file states no timecode, as editors count, which is drop-frame.
 """
 
 import re
@@ -36,10 +36,10 @@ STANDARD_RATES = (24 * NTSC, *map(Fraction, (24, 25)), 30 * NTSC, *map(Fraction,
 """Frames a second for which there is timecode."""
 DROPPING_RATES = (30 * NTSC, 60 * NTSC)
 SAME_RATE, NEAR_RATE = 0.0004, 0.003
-"""Two rates are the same if they differ by this share; 24 and 24000/1001 differ by 0.001. Steps of a file whose times
-are in milliseconds give a rate that is only near."""
+"""Largest relative differences of two rates that are the same; 24 and 24000/1001 differ by 0.001. If a file's times are
+in milliseconds, the rate computed from them is only near the true one."""
 STEP_SECONDS = 0.0025
-"""Frames of a constant rate are shown for as long as each other but for this: times are often in milliseconds."""
+"""Frames of a constant rate may differ in duration by this much: times are often in milliseconds."""
 TIMECODE = re.compile(r"\d\d:\d\d:\d\d[:;.]\d\d")
 MAX_EVENTS = 999
 """Maximum number of events of an EDL: its numbers have three digits."""
@@ -89,7 +89,7 @@ def edit_clips(results: Sequence[Result], videos: SourceVideos) -> tuple[list[Ed
         except SourceError as error:
             problems.append(problem_of(each, error))
             continue
-        except ArithmeticError:  # what a decoder says of the rate and the times gives no number
+        except ArithmeticError:  # the rate and the times from the decoder give no number
             problems.append(problem_of(each, SourceError("its frames have impossible times")))
             continue
         clips.append(clip)
@@ -142,8 +142,8 @@ def _edit_clip(result: Result, videos: SourceVideos) -> tuple[EditClip, str]:
 def edit_rate(facts: "SpanProbed") -> tuple[Fraction, bool]:
     """Return the rate at which editors count a file's frames, and whether all of its frames are at that rate.
 
-    A rate for which there is no timecode is counted at the lowest one of which it is a part (15 at 30), or else, as for
-    a variable rate, at the nearest one.
+    A constant rate without timecode is counted at the lowest rate with timecode that is a multiple of it (15 at 30).
+    If there is none, or the rate is variable, the nearest rate with timecode is taken.
     """
     stated = Fraction(facts.rate_numerator, facts.rate_denominator or 1)
     is_constant = facts.longest_seconds - facts.shortest_seconds <= STEP_SECONDS
@@ -221,14 +221,15 @@ def otio_text(clips: Sequence[EditClip], name: str) -> str:
 
 
 def edl_texts(clips: Sequence[EditClip], name: str) -> dict[str, str]:
-    """Return clips as CMX3600 EDLs, one for each rate and way to count: {end of the file's name: text}.
+    """Return clips as CMX3600 EDLs, one for each rate and counting: {text added to the file's name: content}.
 
-    An EDL has one rate, and timecode with or without dropped numbers. Its record side begins at 00:00:00:00. Reels have
-    eight characters: the start of the file's name and a number. Each clip's comments have the whole name, and where the
-    file lies. Markers (LOC) have record times. The sound of a video comes along: its first channel, or the first two.
+    An EDL has one rate, and timecode that is drop-frame or not. Its record side begins at 00:00:00:00. Reels have
+    eight characters: the start of the file's name and a number. Each clip's comments have the whole name and the
+    address of the file. Markers (LOC) have record times. A video's sound is included: its first channel, or the first
+    two.
 
     Raises:
-        UserError: There are too many for an EDL.
+        UserError: There are too many clips for an EDL.
     """
     groups: dict[tuple[Fraction, bool], list[EditClip]] = {}
     for clip in clips:
@@ -251,7 +252,8 @@ def _edl_text(clips: Sequence[EditClip], name: str, exact_rate: Fraction, drops:
         raise UserError(
             f"an EDL has at most {MAX_EVENTS} events, got {len(clips):,}; export .otio or .fcpxml, or fewer events"
         )
-    # OpenTimelineIO drops at each rate that can. Numbers that are not dropped are those of the whole rate: 30 of 29.97.
+    # OpenTimelineIO writes drop-frame at each rate that has it. Non-drop-frame numbers are those of the whole rate:
+    # 30 for 29.97.
     rate = float(exact_rate) if drops else float(round(exact_rate))
     timeline = schema.Timeline(name=name)
     track = schema.Track(name="moments", kind=schema.TrackKind.Video)
@@ -273,7 +275,7 @@ def _edl_text(clips: Sequence[EditClip], name: str, exact_rate: Fraction, drops:
 
 
 def _reels(clips: Sequence[EditClip]) -> dict[str, str]:
-    """Return {address of a file: its reel}: letters of its name, and a number where others begin alike."""
+    """Return {address of a file: its reel}: letters of its name, and a number if other reels would be the same."""
     reels: dict[str, str] = {}
     for clip in clips:
         if clip.url in reels:

@@ -4,8 +4,8 @@ These functions are what the objectives call. Most take similarities, a row for 
 
 Shape letters: B pairs in the batch, M video tokens, N text tokens, S tokens of interest, D width, V codewords. The
 papers' equations sum over the batch; these take the mean, so that a learning rate does not depend on the batch size. If
-several processes share a batch, each has the texts ``first`` to ``first + R`` of it and all B videos; the mean of their
-losses is that of the batch.
+several processes share a batch, each has R of the batch's texts, from ``first`` on, and all B videos; the mean of
+their losses is the batch's loss.
 """
 
 from .cmcm import code_distances, code_log_probabilities, code_matching, code_similarity, masked_margin_softmax

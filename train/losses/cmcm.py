@@ -9,12 +9,12 @@ from .contrastive import nce
 def masked_margin_softmax(similarity_BB: Tensor, margin: float = 1e-3, *, weights_B: Tensor | None = None) -> Tensor:
     """CMCM Eq. 1: each row must pick its own column, whose score is lowered by ``margin``.
 
-    The paper's rows are modality A's, the videos. AVLnet, which its baselines come from, adds the other direction:
+    In the paper, the rows are modality A, the videos. AVLnet, from which its baselines come, adds the other direction:
     ``masked_margin_softmax(s) + masked_margin_softmax(s.T)``.
 
     Args:
         similarity_BB: Similarity of row i and column j; pairs are on the diagonal.
-        margin: What is subtracted from the similarity of each pair; 0.001 is the paper's.
+        margin: Subtracted from the similarity of each pair; 0.001 in the paper.
         weights_B: Weight of each row; None: all have 1.
 
     Returns:
@@ -33,7 +33,7 @@ def masked_margin_softmax(similarity_BB: Tensor, margin: float = 1e-3, *, weight
 def code_log_probabilities(tokens_BLD: Tensor, mask_BL: Tensor, codebook_VD: Tensor) -> Tensor:
     """log P(e_v | H) of CMCM section 2.3, [B, V].
 
-    It is the mean over a sequence's tokens of a softmin over the codewords of the Euclidean distance (not its square).
+    P is the mean over a sequence's tokens of the softmin of their Euclidean distances (not squared) to the codewords.
 
     Args:
         tokens_BLD: Tokens of the sequences.
@@ -82,7 +82,7 @@ def code_similarity(*, text_TV: Tensor, video_CV: Tensor) -> Tensor:
 
     Args:
         text_TV: ``code_log_probabilities`` of the texts.
-        video_CV: Those of the videos.
+        video_CV: ``code_log_probabilities`` of the videos.
 
     Returns:
         The similarity of text i and video j, [T, C].

@@ -56,9 +56,10 @@ def weighted_nce(logits_SB: Tensor, *, right_S: Tensor, weights_S: Tensor) -> Te
 def symmetric_nce(logits_BB: Tensor, *, weights_B: Tensor | None = None) -> Tensor:
     """CLIP's loss (Radford et al. 2021, Figure 3), also called InfoNCE: texts must pick their videos, and vice versa.
 
-    For example, of vectors of length 1, with ``scale = LearnedTemperature()``: ``symmetric_nce(scale(text @ video.T))``
+    For example, for vectors of length 1, with ``scale = LearnedTemperature()``:
+    ``symmetric_nce(scale(text @ video.T))``
 
-    In several processes, each with R texts and their R videos and with all B of the other side:
+    With several processes, each of which has R texts and their R videos, and all B of the other side:
     ``(nce(text_RB, first=first) + nce(video_RB, first=first)) / 2``.
 
     Args:
@@ -81,7 +82,7 @@ def symmetric_nce(logits_BB: Tensor, *, weights_B: Tensor | None = None) -> Tens
 def sigmoid_loss(logits_RB: Tensor, *, first: int = 0, weights_R: Tensor | None = None) -> Tensor:
     """SigLIP's loss (Zhai et al. 2023, Eq. 1): each text with each video is classified as a pair or not.
 
-    For example, of vectors of length 1, with ``scale = LearnedTemperature(0.1, bias=-10.0, min_temperature=0.0)``:
+    For example, for vectors of length 1, with ``scale = LearnedTemperature(0.1, bias=-10.0, min_temperature=0.0)``:
     ``sigmoid_loss(scale(text @ video.T))``
 
     Args:
@@ -120,7 +121,7 @@ def decoupled_nce(logits_RB: Tensor, *, first: int = 0, weights_R: Tensor | None
         A scalar, the mean over rows. It can be negative.
 
     Raises:
-        ValueError: There is one column, and so no negative.
+        ValueError: There is only one column, so no negative.
 
     Example:
         >>> import torch
@@ -143,8 +144,9 @@ class LearnedTemperature(nn.Module):
     """Logits of similarities with a learned temperature, and a learned bias if there is one.
 
     CLIP's (section 2.5) is ``LearnedTemperature()``; SigLIP's (section 3.2) is
-    ``LearnedTemperature(0.1, bias=-10.0, min_temperature=0.0)``. As in both, what is learned is the logarithm of the
-    scale, 1 / temperature. Neither has weight decay there: leave the parameters out of the optimiser's decay.
+    ``LearnedTemperature(0.1, bias=-10.0, min_temperature=0.0)``. As in both papers, the learned parameter is the
+    logarithm of the scale, 1 / temperature. The papers apply no weight decay to these parameters: leave them out of the
+    optimiser's decay.
 
     Example:
         >>> import torch
@@ -168,8 +170,8 @@ class LearnedTemperature(nn.Module):
         super().__init__()
         if not 0 < temperature < math.inf or not 0 <= min_temperature <= temperature:
             raise ValueError(
-                f"temperature {temperature}, min_temperature {min_temperature}: expected 0 < temperature, "
-                "and a limit from 0 to it"
+                f"temperature {temperature}, min_temperature {min_temperature}: expected 0 < temperature "
+                "and 0 <= min_temperature <= temperature"
             )
         self.log_scale = nn.Parameter(torch.tensor(-math.log(temperature)))
         self.bias = None if bias is None else nn.Parameter(torch.tensor(float(bias)))
@@ -181,8 +183,8 @@ class LearnedTemperature(nn.Module):
         return math.exp(-min(self.log_scale.item(), self.max_log_scale))
 
     def scale(self) -> Tensor:
-        """Return 1 / temperature, a scalar with a gradient, after the temperature was set to its limit or above."""
-        with torch.no_grad():  # as CLIP does; in the graph, a clamp would have no gradient that leads back
+        """Return 1 / temperature, a scalar with a gradient. A temperature below its limit is first raised to it."""
+        with torch.no_grad():  # as CLIP does; a clamp in the graph would have no gradient back to the limit
             self.log_scale.clamp_(max=self.max_log_scale)
         return self.log_scale.exp()
 

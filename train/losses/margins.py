@@ -42,7 +42,7 @@ def soft_max_margin(
     negative_weights_BB: Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """SSML Eq. 4: ``max_margin`` in which each pair's part has a weight.
+    """SSML Eq. 4: ``max_margin`` with a weight for the terms of each pair.
 
     Args:
         similarity_BB: Similarity of text i and video j.
@@ -74,8 +74,8 @@ def soft_max_margin(
 def hardest_margin(similarity_BB: Tensor, margin: float = 0.2, *, weights_B: Tensor | None = None) -> Tensor:
     """VSE++'s max of hinges (NCL, Appendix C: "max-margin triplet ranking loss with hard negative mining").
 
-    Each pair must be ahead of the hardest negative of its text, and of its video's, by ``margin``. For example, of
-    vectors of length 1: ``hardest_margin(text @ video.T)``
+    Each pair must be ahead of the hardest negative of its text, and of the hardest one of its video, by ``margin``. For
+    example, for vectors of length 1: ``hardest_margin(text @ video.T)``
 
     Args:
         similarity_BB: Similarity of text i and video j.
@@ -125,10 +125,10 @@ def answer_margin(similarity_RA: Tensor, right_R: Tensor, margin: float = 0.1) -
 
 
 def intra_video_weights(video_of_B: Tensor, rate: float) -> Tensor:
-    """Return the weight of each negative [B, B]. Negatives of the same video have a given share of the sum.
+    """Return the weight of each negative [B, B]. Negatives of the same video have a given share of a row's sum.
 
-    HowTo100M's "intra-video negatives" have half of it. As in its code, a pair itself counts among those of its video.
-    A row whose pairs are all of one video, or all of different ones, has 1 everywhere.
+    In HowTo100M, these "intra-video negatives" have half of it. As in its code, a pair itself is one of its video's.
+    A row is 1 everywhere if all pairs are of its video, or no other pair is.
 
     Args:
         video_of_B: Index of each pair's video.

@@ -25,8 +25,7 @@ class Biases(NamedTuple):
     video_N: Tensor
     """Bias of each video."""
     residual: Tensor
-    """A scalar: how far the texts' sums still are from their marginals, as the largest part of one; the videos' are
-    exact."""
+    """A scalar: the largest relative difference between a text's sum and its marginal; the videos' sums are exact."""
 
 
 @torch.no_grad()
@@ -115,10 +114,10 @@ def shares_of(weights_N: Tensor) -> Tensor:
 def pair_biases(
     similarity_BB: Tensor, temperature: float | Tensor, *, weights_B: Tensor | None = None, num_iterations: int = 4
 ) -> Biases:
-    """Return NCL's biases of a batch of pairs, in which a text and a video have their pair's share of the loss.
+    """Return NCL's biases of a batch of pairs. The marginal of a text or a video is its pair's share of the loss.
 
     With other marginals there is no similarity at which the gradient vanishes: the loss would pull each video towards
-    its weight, and the biases undo that in every step.
+    its weight, and the biases would undo that in every step.
 
     Args:
         similarity_BB: Similarity of text i and video j.
@@ -146,7 +145,7 @@ def normalized_nce(
 ) -> Tensor:
     """NCL Eq. 4 on the similarities of Eq. 12: each text must pick its video, and each video its text.
 
-    Biases are added such that none of them is picked too often or too seldom.
+    Biases are added so that no text or video is picked too often or too rarely.
 
     Args:
         similarity_BB: Similarity of text i and video j.
@@ -167,7 +166,7 @@ def normalized_nce(
     by_text = by_video = similarity_BB
     if num_iterations:
         biases = pair_biases(similarity_BB, temperature, weights_B=weights_B, num_iterations=num_iterations)
-        # The other bias is the same for all that a text, or a video, chooses from.
+        # The other bias is the same for all candidates of a text, or of a video.
         by_text, by_video = similarity_BB + biases.video_N, similarity_BB + biases.text_M[:, None]
     by_text = nce(by_text / temperature, weights_R=weights_B)
     by_video = nce(by_video.T / temperature, weights_R=weights_B)

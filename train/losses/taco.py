@@ -17,7 +17,7 @@ def sentence_nce(
 ) -> Tensor:
     """TACo Eq. 3: each text must pick its own video among all of the batch.
 
-    For example, of texts [B, D] and their videos [B, D]: ``sentence_nce(text_BD @ video_BD.T)``.
+    For example, for texts [B, D] and their videos [B, D]: ``sentence_nce(text_BD @ video_BD.T)``.
 
     Args:
         similarity_RB: Similarity of text i and video j; in the paper, the dot product.
@@ -75,7 +75,7 @@ def token_nce(
 ) -> Tensor:
     """TACo Eq. 4: each token of interest must pick its text's video, by its best match within a video.
 
-    For example, of texts [R, N, D] whose tokens have weights [R, N], 0 for those of no interest::
+    For example, for texts [R, N, D] with token weights [R, N], 0 for tokens of no interest::
 
         text_of_S, position_S = weights_RN.nonzero(as_tuple=True)
         tokens_SD = text_RND[text_of_S, position_S]
@@ -88,7 +88,7 @@ def token_nce(
         temperature: Divides the similarities.
         text_of_S: Index of each token's text.
         weights_S: Normalised idf of the tokens (Appendix A).
-        num_texts: Number of texts, with those that have no token of interest.
+        num_texts: Number of texts, including texts without a token of interest.
         first: Index of the first text's video.
         bias_B: Added to the similarities with each video, such as NCL's biases.
 
@@ -132,7 +132,7 @@ def cascade_scores(*, sentence_TV: Tensor, token_SV: Tensor, text_of_S: Tensor) 
 def hard_negatives(scores_BB: Tensor, num_negatives: int) -> tuple[Tensor, Tensor]:
     """Choose each text's own video and its hardest others, and each video's texts likewise.
 
-    A pair that both want needs to be scored only once: the pairs to score are those for which either mask is True.
+    A pair chosen from both sides is scored only once: the pairs to score are those where either mask is True.
 
     Args:
         scores_BB: How hard each pair is, by text and video.
@@ -174,7 +174,7 @@ def fusion_nce(
         text_candidates_BB: First mask of ``hard_negatives``.
         video_candidates_BB: Second mask of ``hard_negatives``.
         weights_B: Weight of each pair; None: all have 1.
-        normalized: Add NCL's biases, each direction's over its own pairs.
+        normalized: Add NCL's biases, in each direction computed over the pairs of this direction.
 
     Returns:
         A scalar, the mean over the 2 B problems.

@@ -282,7 +282,7 @@ def test_there_is_an_edl_for_each_rate_and_way_to_count(tmp_path):
     search, of = open_planted(dataset), {name: moment(name, 0.5, 1.0) for name in rates}
     done = export_moments(search, [*of.values()], tmp_path / "m.edl")
     assert done.num_moments == 4 and done.notes == [
-        "an EDL has a single frame rate and way to count: 3 EDLs were written"
+        "an EDL has one frame rate, and is drop-frame or not: 3 EDLs were written"
     ]
     names = {path.name: re.findall(r"FROM CLIP NAME:  (\w+)", path.read_text()) for path in done.paths}
     assert names == {"m-23.976.edl": ["film"], "m-29.97df.edl": ["drop", "none"], "m-29.97.edl": ["non"]}
