@@ -21,9 +21,9 @@ def supports_cuda_graphs(device: torch.device) -> bool:
 class CudaGraphCall:
     """A function of one tensor of fixed shape, run as a CUDA graph: its kernels are launched together.
 
-    Launching S3D's 621 kernels one by one takes the host longer than the GPU needs to compute
-    them (``tests/benchmarks/README.md``, "A GPU in one command"). The result is identical. The memory of a whole call
-    stays allocated.
+    Launching S3D's 621 kernels one by one takes the host longer than the GPU needs to compute them
+    (``tests/benchmarks/README.md``, "A GPU in one command"). The result is identical. The memory of a whole call stays
+    allocated.
     """
 
     def __init__(self, call: Callable[[Tensor], Tensor], device: torch.device) -> None:
