@@ -1,4 +1,4 @@
-"""CLIP's ViT-B/32 (Radford et al. 2021), run by transformers' own vision tower, with the names of
+"""CLIP's ViT-B/32 (Radford et al. 2021), run by transformers' own vision tower, with the parameter names of
 openai/clip-vit-base-patch32.
 
 transformers takes seconds to import. It is imported only when a network is made: other features do not wait for it.
@@ -18,13 +18,13 @@ from .network import Network, PublishedFile
 CONFIG_FILE = "config.json"
 SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 MAX_SIZE = 1 << 16
-"""Upper limit of the sizes that a folder may state."""
+"""Maximum size in a folder's configuration."""
 REQUIRED_SIZES = {"image_size": 224, "projection_dim": 512}
 """The settings that the profiles need; all others of a vision tower may differ."""
 
 
 class ClipViTB32(Network):
-    """The vision half of the published file.
+    """The vision encoder of the published file.
 
     ``forward``: normalised float [B, 3, 224, 224] -> the class token's ``image_embeds`` [B, 512], float32, not
     L2-normalised. Raises ``ValueError`` for another size.
@@ -42,7 +42,7 @@ class ClipViTB32(Network):
     batch_sizes: ClassVar = {"cpu": 16, "cuda": 256}
 
     def __init__(self, **sizes: Any) -> None:
-        """Make a vision tower; without ``sizes`` (of ``CLIPVisionConfig``), a ViT-B/32."""
+        """Make a vision tower with these sizes (see ``CLIPVisionConfig``); by default, a ViT-B/32."""
         from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 
         super().__init__()
@@ -83,7 +83,7 @@ class ClipViTB32Map(ClipViTB32):
 
     A row of the store is a whole frame's map, flat (``storage.profiles.FRAME_MAPS`` has its shape). A row for each
     patch would need 49 rows with the same times. With one row for a window, as in all stores, code that cuts clips,
-    draws rows or compares features need not know about maps.
+    samples rows or compares features need not know about maps.
 
     Source: CLIP4Clip, ``encode_image(return_hidden=True)`` in modules/module_clip.py.
     """
@@ -95,12 +95,12 @@ class ClipViTB32Map(ClipViTB32):
         return self.embed(self.vision_model(x).last_hidden_state[:, 1:]).flatten(1)
 
     def with_frame_vectors(self, x: Tensor) -> Tensor:
-        """Return the class token's vector, as of ``ClipViTB32``, followed by the map: [B, 512 + 25088]."""
+        """Return the class token's vector, as ``ClipViTB32`` does, followed by the map: [B, 512 + 25088]."""
         return self.embed(self.vision_model(x).last_hidden_state).flatten(1)
 
 
 def _sizes(about: dict[str, Any]) -> dict[str, Any]:
-    """Return the sizes of the vision tower that a ``config.json`` states. Raises ``ValueError`` for impossible ones."""
+    """Return the vision tower's sizes from a ``config.json``. Raises ``ValueError`` for impossible sizes."""
     if about.get("model_type") != "clip":
         raise ValueError(f"model_type {str(about.get('model_type'))[:80]!r}, expected 'clip'")
     given = {"image_size": 224, **(about.get("vision_config") or {})}

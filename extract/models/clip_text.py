@@ -1,4 +1,5 @@
-"""CLIP's text tower (Radford et al. 2021), with the names of transformers' ``CLIPTextModelWithProjection``.
+"""CLIP's text tower (Radford et al. 2021), with the parameter names of transformers'
+``CLIPTextModelWithProjection``.
 
 It is reimplemented here because importing transformers takes longer than the rest of a search. A test compares it with
 transformers' implementation.
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 ACTIVATIONS = {"quick_gelu": lambda x: x * torch.sigmoid(1.702 * x), "gelu": F.gelu}
 LEGACY_END_ID = 2
-"""Configurations older than transformers 4.31 state this wrong end-of-text id. The end is then the token with the
+"""Configurations older than transformers 4.31 contain this wrong end-of-text id. The end is then the token with the
 highest id.
 """
 

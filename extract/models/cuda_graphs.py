@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 WARM_UPS = 3
-"""Calls before the recording: at first, libraries choose kernels and take memory."""
+"""Number of calls before the recording: in its first calls, a library chooses kernels and allocates memory."""
 
 logger = logging.getLogger("vlalign")
 
@@ -19,9 +19,9 @@ def supports_cuda_graphs(device: torch.device) -> bool:
 
 
 class CudaGraphCall:
-    """A function of one tensor of one shape, whose kernels a GPU launches together (a CUDA graph).
+    """A function of one tensor of fixed shape, run as a CUDA graph: its kernels are launched together.
 
-    Launching S3D's 621 kernels one by one takes the host longer than the GPU computes
+    Launching S3D's 621 kernels one by one takes the host longer than the GPU needs to compute them
     (``tests/benchmarks/README.md``, "A GPU in one command"). The result is identical. The memory of a whole call stays
     allocated.
     """
@@ -35,7 +35,7 @@ class CudaGraphCall:
         self._is_refused = False
 
     def __call__(self, x: Tensor) -> Tensor | None:
-        """Return the result for a tensor of the CPU, on the CPU; None if the GPU cannot record the function."""
+        """Return the result, on the CPU, for a tensor on the CPU; None if the GPU cannot record the function."""
         with self._lock, torch.cuda.device(self._device):
             if self._graph is None and not self._is_refused:
                 self._record(x)
@@ -55,7 +55,7 @@ class CudaGraphCall:
                 for _ in range(WARM_UPS):
                     self._call(self._input)
             torch.cuda.current_stream(self._device).wait_stream(beside)
-            # Other threads still take memory meanwhile.
+            # Other threads may allocate memory meanwhile.
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 self._output = self._call(self._input)
         except RuntimeError as error:

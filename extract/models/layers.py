@@ -1,4 +1,4 @@
-"""Layers that networks share. They are for running only: batch norm is folded into the convolutions."""
+"""Layers that networks share, with batch norm folded into the convolutions."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def mean(x: Tensor, dim: tuple[int, ...]) -> Tensor:
     Features must not be rounded to bfloat16's 8 bits.
     """
     dtype = torch.promote_types(x.dtype, torch.float32)
-    if x.device.type == "cpu" and x.dtype != dtype:  # makes a float32 copy: one part at a time fits into the cache
+    if x.device.type == "cpu" and x.dtype != dtype:  # the float32 copy of one item fits into the cache
         return torch.stack([part.mean([d - 1 for d in dim], dtype=dtype) for part in x])
     return x.mean(dim, dtype=dtype)
 
@@ -41,8 +41,8 @@ class FoldedConv(nn.Module):
     ``residual``.
 
     On a CPU that computes in the input's type (``ONE_CALL_TYPES``), it is one call of oneDNN with weights in oneDNN's
-    own order. PyTorch's own layers reorder the weights in every call and need further passes for the sum and the ReLU,
-    which take a sixth to a half of the time. The oneDNN call has no gradient: trained weights (``make_trainable``) do
+    own order. PyTorch's own layers reorder the weights in every call and need further passes for the sum and the ReLU:
+    together, a sixth to a half of the time. The oneDNN call has no gradient: trained weights (``make_trainable``) do
     not use it.
     """
 
@@ -70,7 +70,7 @@ class FoldedConv(nn.Module):
         return self.__dict__ | {"packed": None}  # a packed tensor can be neither copied nor pickled
 
     def make_trainable(self) -> None:
-        """Make weight and bias parameters, which are also saved."""
+        """Turn weight and bias into parameters, which are also saved."""
         for name in ("weight", "bias"):
             value = getattr(self, name)
             delattr(self, name)
@@ -106,9 +106,9 @@ class FoldedConv(nn.Module):
         )
 
     def _packed_for(self, shape: list[int]) -> Tensor:
-        """Return the weights as packed for the first input's shape, which also serve other shapes.
+        """Return the weights, packed for the shape of the first input; they work for other shapes as well.
 
-        A new weight is packed again.
+        They are packed again if ``weight`` was replaced.
         """
         if self.packed is None or self.packed[0] is not self.weight:
             kernels = torch._C._nn  # pyright: ignore[reportAttributeAccessIssue] (missing in torch's stubs)
@@ -124,6 +124,6 @@ def folded(conv: nn.Module, norm: nn.Module, *, relu: bool = True) -> FoldedConv
     """Return a convolution and its batch norm as one layer."""
     weight, bias = fold(conv, norm)
     assert isinstance(conv, _ConvNd) and not isinstance(conv.padding, str)
-    # pytorchvideo's strides are of numpy, which torch.compile cannot guard.
+    # pytorchvideo's strides are NumPy integers, which torch.compile cannot guard.
     stride, padding = tuple(map(int, conv.stride)), tuple(map(int, conv.padding))
     return FoldedConv(weight, bias, stride=stride, padding=padding, groups=conv.groups, relu=relu)

@@ -17,10 +17,10 @@ class PublishedFile:
     sources: tuple[str, ...]
     """URLs, tried in turn; empty if the authors only offer a page from which to download it by hand."""
     sha256: str | None = None
-    """None if no source states it: the hash of the first download is then recorded, and a message reports it."""
+    """None if no source publishes it: the hash of the first download is then recorded, and a message reports it."""
     size_bytes: int | None = None
     page: str = ""
-    """Address of the page on which the authors offer it."""
+    """Address of the authors' page that offers the file."""
 
 
 class Network(nn.Module):
@@ -35,11 +35,11 @@ class Network(nn.Module):
     ignored_entries: ClassVar[tuple[str, ...]] = ()
     """Prefixes of entries of the published file that the network does not need."""
     classifier: ClassVar[str | None] = None
-    """The layer whose width is the number of classes of a data set; None if there is none."""
+    """Name of the layer with one output for each class of the training set; None if there is none."""
     without_features: ClassVar[tuple[str, ...]] = ()
     """Parts that no feature depends on, such as a classifier."""
     batch_sizes: ClassVar[dict[str, int]]
-    """Number of windows that are best computed together, for "cpu" and "cuda"."""
+    """Best batch size, in windows, for "cpu" and "cuda"."""
     has_many_kernels: ClassVar[bool] = False
     """True if launching kernels one by one on the host takes longer than a GPU needs for a whole batch."""
     libraries: tuple[str, ...] = ()
@@ -47,13 +47,13 @@ class Network(nn.Module):
     frame_vector_width: ClassVar[int] = 0
     """Width of the vector of a whole frame that ``with_frame_vectors`` puts before a map; 0 if there is none."""
     texts: str = ""
-    """Preparation of the texts whose vectors are compared with the features, recorded in a store; empty if unknown."""
+    """How texts must be prepared for comparison with the features, recorded in a store; empty if unknown."""
     random_gain: float = 1.0
-    """Factor of random weights (see ``weights.load_random``). 1 suits networks of residual branches, which add up."""
+    """Gain of random convolutions (see ``weights.load_random``). 1 suits residual networks, whose branches add up."""
 
     @classmethod
     def of_folder(cls, folder: Path) -> "Network":
-        """Return the network, without weights, that a folder of a model describes.
+        """Return the network that a model's folder describes, without weights.
 
         Raises:
             UserError: The folder describes another model, or the network's weights are published as files only.
@@ -78,7 +78,7 @@ class Network(nn.Module):
         return self.requires_grad_(True)
 
     def make_fixed(self) -> "Network":
-        """Undo ``make_trainable``, but for the removed parts: the weights are only run; return self."""
+        """Undo ``make_trainable``, except that removed layers stay removed; return self."""
         for module in self.modules():
             if isinstance(module, FoldedConv):
                 module.make_fixed()
@@ -89,12 +89,12 @@ class Network(nn.Module):
         raise NotImplementedError
 
     def with_frame_vectors(self, x: Tensor) -> Tensor:
-        """Return the result of ``forward`` after a vector of each whole frame: [B, frame_vector_width + D]."""
+        """Return each whole frame's vector, followed by the result of ``forward``: [B, frame_vector_width + D]."""
         raise NotImplementedError
 
 
 class CustomNetwork(Network):
-    """A network of the user's own module (``encoders.custom``).
+    """A user's own module as a network (``encoders.custom``).
 
     ``forward``: normalised frames [B, 3, (T,) H, W] -> features [B, D], float32. Raises ``UserError`` for another
     shape of features.

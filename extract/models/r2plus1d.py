@@ -1,5 +1,5 @@
-"""R(2+1)D-34 (Tran et al. 2018) as trained on IG-65M (Ghadiyaram et al. 2019), built of torchvision's blocks with their
-names.
+"""R(2+1)D-34 (Tran et al. 2018) as trained on IG-65M (Ghadiyaram et al. 2019), built from torchvision's blocks, with
+their parameter names.
 
 The published weights are Caffe2's, converted by moabitcoin/ig65m-pytorch. As its ``ig65m/models.py`` shows, Caffe2's
 network differs from torchvision's in two ways. In layers 2 to 4, the second convolution of the first block has the same
@@ -18,7 +18,10 @@ BATCH_NORM_EPS = 1e-3
 
 
 class FoldedBlock(nn.Module):
-    """A ``BasicBlock`` of torchvision: over space, time, space and time, with the shortcut before the last ReLU."""
+    """A ``BasicBlock`` of torchvision: convolutions over space, time, space and time.
+
+    The shortcut is added before the last ReLU.
+    """
 
     def __init__(self, block: nn.Module) -> None:
         super().__init__()
@@ -47,7 +50,7 @@ class R2Plus1D34(Network):
     """
 
     published: ClassVar = {
-        # Neither its authors' code nor this one checks the last part of the name.
+        # Neither the authors' code nor ours checks the file by the hash at the end of its name.
         "r2plus1d_34_clip32_ig65m_from_scratch-449a7af9.pth": PublishedFile(
             (
                 "https://github.com/moabitcoin/ig65m-pytorch/releases/download/v1.0.0/"

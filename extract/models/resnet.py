@@ -1,7 +1,7 @@
-"""ResNets of bottleneck blocks for images or videos, with the entry names of torchvision and Hara et al.
+"""ResNets of bottleneck blocks for images or videos, with the parameter names of torchvision and Hara et al.
 
-``ResNeXt3D101`` is the one of 2018 (kenshohara/3D-ResNets-PyTorch, branch CVPR2018; the same in
-antoine77340/video_feature_extractor). The newer master builds another network under that name (its issue 231).
+``ResNeXt3D101`` is the network of 2018 (kenshohara/3D-ResNets-PyTorch, branch CVPR2018; also in
+antoine77340/video_feature_extractor). The newer branch master builds another network under that name (issue 231).
 """
 
 from typing import ClassVar
@@ -25,8 +25,10 @@ def fold_pair(parent: nn.Module, conv: str, norm: str, *, relu: bool = True) -> 
 
 
 class Bottleneck(nn.Module):
-    """Pointwise, 3x3(x3) with the stride, pointwise; the shortcut is a pointwise convolution if the shape changes
-    ("B")."""
+    """Three convolutions: pointwise, 3x3(x3) with the stride, pointwise.
+
+    If the shape changes, the shortcut is a pointwise convolution (type "B").
+    """
 
     def __init__(
         self, dimensions: int, num_in: int, num_inside: int, num_out: int, *, stride: int, groups: int
@@ -121,11 +123,11 @@ class ResNet(Network):
 
 
 class ResNet152(ResNet):
-    """ResNet-152 over images, as trained on ImageNet, with torchvision's names."""
+    """ResNet-152 over images, as trained on ImageNet, with torchvision's parameter names."""
 
     published: ClassVar = {
-        # The name contains the beginning of the hash (``check_hash`` of torch.hub); several owners of the file state
-        # all of it.
+        # The name contains the beginning of the hash (``check_hash`` of torch.hub); several people who have the file
+        # published the whole hash.
         "resnet152-394f9c45.pth": PublishedFile(
             ("https://download.pytorch.org/models/resnet152-394f9c45.pth",),
             sha256="394f9c45966e3651a89bbb78a48410a6755854ce4a5ab64927cf1c7247f85e58",
@@ -157,8 +159,8 @@ class ResNet152Map(ResNet152):
 
 
 class ResNet50Map(ResNet):
-    """The 7 x 7 cells of layer 4 of ResNet-50 over images, as trained on ImageNet, with torchvision's names; as
-    ``ResNet152Map``."""
+    """The 7 x 7 cells of layer 4 of ResNet-50 over images, as trained on ImageNet, with torchvision's parameter names;
+    see ``ResNet152Map``."""
 
     published: ClassVar = {
         # As for ResNet-152.
@@ -180,7 +182,7 @@ class ResNet50Map(ResNet):
 
 
 class ResNeXt3D101(ResNet):
-    """3D ResNeXt-101 of cardinality 32 and expansion 2 (Hara et al. 2018), with its authors' names."""
+    """3D ResNeXt-101 of cardinality 32 and expansion 2 (Hara et al. 2018), with its authors' parameter names."""
 
     published: ClassVar = {
         "resnext101.pth": PublishedFile(
@@ -195,7 +197,7 @@ class ResNeXt3D101(ResNet):
 
 
 class ResNet3D152(ResNet):
-    """3D ResNet-152 (Hara et al. 2020), with its authors' names."""
+    """3D ResNet-152 (Hara et al. 2020), with its authors' parameter names."""
 
     published: ClassVar = {
         "r3d152_K_200ep.pth": PublishedFile(

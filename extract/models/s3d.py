@@ -1,4 +1,4 @@
-"""S3D-G as trained on HowTo100M (Miech et al. 2020), ported entry for entry, computed with 2D convolutions.
+"""S3D-G as trained on HowTo100M (Miech et al. 2020), with its parameter names, computed with 2D convolutions.
 
 Every convolution of S3D is spatial (1xkxk), temporal (kx1x1) or pointwise, and so is every pooling. Frames are stored
 as [B*T, C, H, W] in channels_last memory. The same bytes can be viewed as [B, C, T, H*W], where a temporal convolution
@@ -41,7 +41,7 @@ def _over_space(x_BCTP: Tensor, height: int) -> Tensor:
 
 
 class STConv3D(nn.Module):
-    """Convolution, batch norm and ReLU; if ``separable``, first a spatial, then a temporal one."""
+    """Convolution, batch norm and ReLU; if ``separable``, first over space, then again over time."""
 
     def __init__(self, num_in: int, num_out: int, kernel: tuple[int, int, int], *, separable: bool = False) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class InceptionBlock(nn.Module):
 
 
 def _pool_of_3(x: Tensor, dims: tuple[int, ...]) -> Tensor:
-    """Max-pool [B, C, H, W] along ``dims``, of 2 and 3, with kernel 3, stride 1 and padding 1."""
+    """Max-pool [B, C, H, W] along ``dims`` (2, 3 or both), with kernel 3, stride 1 and padding 1."""
     if x.device.type == "cpu" and not x.requires_grad and not torch.compiler.is_compiling():
         for dim in reversed(dims):
             x = _max_of_3(x, dim)
@@ -147,8 +147,8 @@ def _max_pool_tf(x: Tensor, kernel: tuple[int, int], stride: tuple[int, int]) ->
 
     Inputs are never negative here.
 
-    All kernels are as large as the stride or larger by one: at most one zero follows. ``ceil_mode`` covers the end of
-    an even size; an odd size gets one more window from the zero.
+    All kernels are as large as the stride or larger by one, so at most one zero is added. ``ceil_mode`` covers the end
+    of an even size; with an odd size, the zero makes room for one more window.
     """
     pads = [int(k > s and size % s == 1) for k, s, size in zip(kernel, stride, x.shape[2:], strict=True)]
     if any(pads):
@@ -157,15 +157,15 @@ def _max_pool_tf(x: Tensor, kernel: tuple[int, int], stride: tuple[int, int]) ->
 
 
 class S3D(Network):
-    """The video half of s3d_howto100m.pth, with its entries' names.
+    """The video encoder of s3d_howto100m.pth, with its parameter names.
 
     ``forward``: float [B, 3, T, H, W] in [0, 1], T, H and W even -> ``mixed_5c`` [B, 1024], the mean over time and
-    space. ``video_embedding``: ``fc`` of that, [B, 512].
+    space. ``video_embedding``: ``fc`` of this mean, [B, 512].
     """
 
     published: ClassVar = {
-        # The source has been reported dead since June 2024, in issue 14 of the page, which names copies; others
-        # recorded this size.
+        # Issue 14 of the page reports the source dead since June 2024, and names copies; other people recorded this
+        # size.
         "s3d_howto100m.pth": PublishedFile(
             ("https://www.rocq.inria.fr/cluster-willow/amiech/howto100m/s3d_howto100m.pth",),
             size_bytes=125_031_128,
@@ -176,7 +176,7 @@ class S3D(Network):
     without_features = ("fc",)
     batch_sizes: ClassVar = {"cpu": 2, "cuda": 16}
     has_many_kernels = True
-    random_gain = 4.0  # self-gating halves what passes
+    random_gain = 4.0  # self-gating halves the activations
 
     mixed_3b: InceptionBlock
     mixed_3c: InceptionBlock

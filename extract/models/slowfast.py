@@ -1,4 +1,4 @@
-"""SlowFast networks (Feichtenhofer et al. 2019), built by pytorchvideo with its names."""
+"""SlowFast networks (Feichtenhofer et al. 2019), built by pytorchvideo, with its parameter names."""
 
 from typing import Any, ClassVar
 
@@ -18,7 +18,7 @@ POOL = 7
 
 
 class FoldedBlock(nn.Module):
-    """A residual block of pytorchvideo: three convolutions, with the shortcut before the last ReLU."""
+    """A residual block of pytorchvideo: three convolutions; the shortcut is added before the last ReLU."""
 
     def __init__(self, block: nn.Module) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class FoldedStem(nn.Module):
 
 
 class FoldedStage(nn.Module):
-    """A stage of both pathways; the output of the fast one is joined to the slow one."""
+    """A stage of both pathways; the fast pathway's output is joined to the slow pathway's."""
 
     def __init__(self, stage: nn.Module) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class SlowFast(Network):
 
     depth: ClassVar[int]
     fusion_frames: ClassVar[int]
-    """Frames that the convolutions from the fast to the slow pathway see."""
+    """Temporal kernel size of the convolutions from the fast to the slow pathway."""
     ignored_entries = ("blocks.6.proj.",)
     batch_sizes: ClassVar = {"cpu": 2, "cuda": 16}
     blocks: nn.ModuleList
@@ -116,7 +116,7 @@ class SlowFast(Network):
 def pooled(x: Tensor) -> Tensor:
     """Return [B, C] of [B, C, T, H, W]: the mean over time and all squares of 7 x 7, in at least float32.
 
-    With 224 pixels there is one square; with 256 there are four, and the centre counts more.
+    With 224 pixels there is one square; with 256 there are four, and the centre has more weight.
     """
     return F.avg_pool2d(mean(x, (2,)), POOL, stride=1).mean((2, 3))
 
@@ -127,10 +127,11 @@ def slow_frames(device: torch.device) -> Tensor:
 
 
 class SlowFastR50(SlowFast):
-    """SlowFast R50 on windows of two seconds: 32 frames, every second one of 64, of which the window has 60.
+    """SlowFast R50 on windows of two seconds: 32 frames, every other one of 64.
 
-    The last indices therefore repeat the last frame. Source: linjieli222/HERO_Video_Feature_Extractor,
-    slowfast/extract_feature/preprocessing.py, ``temporal_sampling``, for a recording of 30 frames a second.
+    A window has only 60 frames, so the last indices repeat the last frame. Source:
+    linjieli222/HERO_Video_Feature_Extractor, slowfast/extract_feature/preprocessing.py, ``temporal_sampling``, for a
+    recording of 30 frames a second.
     """
 
     depth, fusion_frames = 50, 7

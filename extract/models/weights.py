@@ -33,17 +33,17 @@ TENSORS_FILE = "model.safetensors"
 """The weights in a folder that transformers' ``save_pretrained`` wrote."""
 
 STATE_KEYS = "state_dict", "model_state"
-"""Names under which checkpoints have their entries: torch's habit, and PySlowFast's."""
+"""Keys under which checkpoints store their entries: the usual one in PyTorch, and PySlowFast's."""
 SILENCE_SECONDS = 20.0
-"""Longest time until a source answers, and until it continues once it has begun."""
+"""Time limit for a source to answer, and for each pause during the download."""
 BLOCK_BYTES = 1 << 20
 
 
 def published_weights(name: str) -> Path:
-    """Return a published file in the cache; download it if necessary, and check it.
+    """Return the path of a published file in the cache; download the file if necessary, and check it.
 
     Raises:
-        UserError: It cannot be downloaded, or differs from the published file.
+        UserError: The file cannot be downloaded, or differs from the published one.
     """
     path, published = cache_folder("weights") / name, PUBLISHED[name]
     if path.exists():
@@ -100,7 +100,10 @@ def _complaint(path: Path, name: str, published: PublishedFile) -> str | None:
 
 
 def _hint_of(name: str, sha256: str) -> str:
-    """Return the start of the SHA-256 in a file's name; many names with hexadecimal digits have one, but not all."""
+    """Return words on whether the digits in a file's name agree with its SHA-256; empty without such digits.
+
+    In many names, but not in all, hexadecimal digits are the start of the SHA-256.
+    """
     digits = re.search(r"-([0-9a-f]{8,})\.", name)
     if digits is None:
         return ""
@@ -163,16 +166,17 @@ def _receive(url: str, partial: Path, what: str) -> None:
             iter(lambda: answer.read(BLOCK_BYTES), b""), total=-(-missing // BLOCK_BYTES), what=what, unit="MB"
         ):
             file.write(block)
-        if file.tell() < whole:  # http.client takes an early end for the end
+        if file.tell() < whole:  # http.client does not report an early end
             raise ConnectionError(f"ended after {file.tell():,} of {whole:,} bytes")
         file.flush()
         os.fsync(file.fileno())
 
 
 def read_state(path: Path) -> dict[str, Tensor]:
-    """Read the entries of a checkpoint, bare or under one of ``STATE_KEYS``, with names with or without ``module.``.
+    """Read the entries of a checkpoint: its top level, or the dictionary under one of ``STATE_KEYS``.
 
-    A file whose name ends in .safetensors is read as one. Nothing in the file is executed.
+    The prefix ``module.`` is removed from names. A file with the suffix .safetensors is read as safetensors, with names
+    unchanged. Nothing in the file is executed.
 
     Raises:
         UserError: The file is not a checkpoint.
@@ -200,7 +204,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
 def load_published(model: Network, path: Path) -> Weights:
     """Load published weights into ``model``.
 
-    The classifier, which features do not pass through, becomes as wide as the file's: networks are published for
+    The classifier, which does not affect features, gets the width of the file's classifier: networks are published for
     several data sets.
 
     Args:

@@ -32,13 +32,13 @@ class TextSpan:
     start_seconds: float
     end_seconds: float
     confidence: float
-    """Mean of this reading's, 0 to 1."""
+    """Mean confidence of this reading, 0 to 1."""
     box: Box
     """Position in the first frame."""
 
 
 def similarity(text: str, other: str) -> float:
-    """Return the share of characters that two texts have in common, in order: 0 to 1. Case and spaces do not count.
+    """Return the share of characters that two texts have in common, in order: 0 to 1. Case and spaces are ignored.
 
     >>> similarity("Chapter 3", "chapter3"), similarity("Preheat the oven", "Preheat the 0ven") > 0.8
     (1.0, True)
@@ -71,10 +71,11 @@ class _Track:
 
 
 def merge_lines(frames: Iterable[tuple[float, float, Sequence[TextLine]]]) -> list[TextSpan]:
-    """Merge matching lines of neighbouring frames into spans; return these by start.
+    """Merge matching lines of neighbouring frames into spans; return the spans by start.
 
-    A line belongs to the span whose last reading is most similar, by at least ``MIN_SIMILARITY``, at any position. Of
-    equally similar spans, the nearest one counts. A span may miss ``MAX_MISSED_FRAMES`` frames in a row.
+    A line joins the span with the most similar last reading, at any position, if the similarity is at least
+    ``MIN_SIMILARITY``; of equally similar spans, it joins the nearest. A span may miss ``MAX_MISSED_FRAMES`` frames in
+    a row.
 
     Args:
         frames: (start second, end second, lines) of each frame, in order of time.

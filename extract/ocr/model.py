@@ -13,8 +13,7 @@ from ...storage.common.files import sha256_of
 from ...storage.common.packages import EXTRAS, install_command
 
 RULES_VERSION = 1
-"""Part of the identity of a transcript's maker: increase it when other frames are read or lines are merged differently.
-"""
+"""Part of ``TextModel.key``: increase it when other frames are read or lines are merged differently."""
 LIBRARIES = ("rapidocr", "onnxruntime", "opencv-python", "av")
 
 
@@ -34,7 +33,7 @@ class TextModel:
 
     @property
     def key(self) -> str:
-        """16 hexadecimal digits that other models, or other rules, change."""
+        """16 hexadecimal digits that depend on the models and the rules."""
         return hashlib.sha256(f"{self.sha256} {RULES_VERSION}".encode()).hexdigest()[:16]
 
     def about(self, settings: Mapping[str, Any]) -> dict[str, Any]:

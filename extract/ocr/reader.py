@@ -1,4 +1,4 @@
-"""The text of frames, read by a process of its own."""
+"""Read the text of frames in a separate process."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ COMMAND = "from vlalign.extract.ocr.child import main; main()"
 
 
 class TextReader:
-    """Reads the text of frames, in a confined process that is ended with it. Use it in a ``with`` statement.
+    """Reads the text of frames in a confined process. Use it in a ``with`` statement, which ends the process.
 
     >>> with TextReader() as reader:  # doctest: +SKIP
     ...     reader.read(np.full((720, 1280, 3), 255, np.uint8))
@@ -62,7 +62,7 @@ class TextReader:
             frame: RGB uint8 [H, W, 3], upright. Letters should be 14 px high or higher.
 
         Raises:
-            VideoError: The process ended, or did not answer in time. This reader then reads no more.
+            VideoError: The process ended, or did not answer in time. This reader can then no longer be used.
         """
         if not self._is_ready:
             self._receive()
@@ -113,6 +113,6 @@ def _line(values: Any) -> TextLine:
         raise ValueError("not a line")
     if not all(is_number(number) and 0 <= number <= 1 for number in numbers):
         raise ValueError("a line with impossible numbers")
-    text.encode()  # no half characters
+    text.encode()  # refuses half of a surrogate pair
     left, top, right, bottom = map(float, box)
     return TextLine(" ".join(text.split()), float(confidence), (left, top, right, bottom))

@@ -32,7 +32,7 @@ class TextTranscriber:
             )
 
     def transcribe(self, video_id: str, path: Path, *, folders: Sequence[str] | None = None) -> Transcript:
-        """Return the text in the frames of a video or image: a segment for each line while it is shown.
+        """Return the text in the frames of a video or image: a segment for each line, with its time.
 
         A file without frames, such as a sound file, has a transcript without segments.
 
@@ -42,7 +42,7 @@ class TextTranscriber:
             folders: Folders that must contain the file when it is opened; None for any.
 
         Raises:
-            VideoError: The video cannot be decoded, or the process that reads its text crashed or hung over it.
+            VideoError: The video cannot be decoded, or the process that reads its text crashed or hung.
         """
         source = file_identity(path)
         if self._reader is None or not self._reader.usable:

@@ -17,10 +17,10 @@ from .lines import TextLine, TextSpan, merge_lines
 from .reader import TextReader
 
 SPEC = FrameSpec(fps=1, window=1, short_side_px=720, crop_px=None, tail="none")
-"""Letters of 2 % of the frame's height are 14 px high then."""
+"""At this size, letters of 2 % of the frame's height are 14 px high."""
 BLOCK_PX, MAX_DIFFERENCE = 16, 4
-"""A frame has the same text as the previous one if the mean difference of each block (side in pixels) is at most this,
-of 255.
+"""A frame has the same text as the previous one if the mean difference of each block of ``BLOCK_PX`` x ``BLOCK_PX``
+pixels is at most ``MAX_DIFFERENCE``, of 255.
 """
 
 
@@ -29,7 +29,7 @@ class VideoText:
     """The text in a video's frames."""
 
     spans: Sequence[TextSpan]
-    """The lines of text by start, each with the seconds in which it is shown."""
+    """The lines of text in order of their start, each with the time span in which it is shown."""
     duration_seconds: float
     partial: str
     """The parts of the video that are missing or damaged; empty if none are."""
@@ -45,10 +45,10 @@ def video_text(path: str | Path, reader: TextReader, *, folders: Sequence[str] |
     Args:
         path: The file. It is decoded in the sandbox of the decoders.
         reader: Reads the frames; for many videos, start it once.
-        folders: Where the file must lie when it is opened; None for anywhere.
+        folders: Folders that must contain the file when it is opened; None for any.
 
     Raises:
-        VideoError: The video cannot be decoded, or its text not be read.
+        VideoError: The video cannot be decoded, or its text cannot be read.
     """
     excluded: list[str] = []
     failure: VideoError | None = None
@@ -65,12 +65,12 @@ def video_text(path: str | Path, reader: TextReader, *, folders: Sequence[str] |
 
 
 class _Attempt:
-    """One decoding of a video. Frames are read while it runs."""
+    """One attempt to decode a video. The text is read during decoding."""
 
     def __init__(self, request: Request, reader: TextReader) -> None:
         self._request, self._reader = request, reader
         self.decoder = ""
-        """The decoder that failed; empty if none did."""
+        """The current decoder; empty before decoding, or if the text reader failed."""
 
     def text(self) -> VideoText:
         with closing(DecodeProcess([SPEC])) as process:
@@ -99,7 +99,7 @@ class _Attempt:
                     same = bool(lines) and looks_the_same(frame, before)
                     lines.append(lines[-1] if same else self._read(frame))
                     before = before if same else frame  # the last frame that was read: slow changes add up
-                    process.last_heard = time.monotonic()  # it was not read in the meantime
+                    process.last_heard = time.monotonic()  # its messages were not read in the meantime
                 elif isinstance(message, ThumbnailFollows):
                     process.receive_bytes()
                 elif isinstance(message, DecodingFinished):

@@ -12,9 +12,9 @@ from ...storage.remote.file_systems import file_system
 from .pending_work import VideoTask
 
 PAGE_KEYS = 1000
-"""Objects on a page of S3."""
+"""Number of objects on a page of an S3 listing."""
 MAX_PAGES = 8
-"""Maximum number of pages for the videos that fit on one: there may be other objects between them."""
+"""Maximum number of pages for videos that would fit on one page: other objects may be between them."""
 MAX_SECONDS = 60.0
 """Longest time for all sizes together. Extraction needs none of them, so a server that does not answer is not waited
 for."""
@@ -56,14 +56,14 @@ def sizes_on_s3(urls: Sequence[str]) -> dict[str, int]:
 
 
 class _Listing:
-    """The listing of a bucket, until a time."""
+    """Lists a bucket, until a deadline."""
 
     def __init__(self, bucket: str, until: float) -> None:
         self._files, _ = file_system(f"s3://{bucket}")
         self._bucket, self._until = bucket, until
 
     def sizes(self, keys: Sequence[str]) -> dict[str, int]:
-        """Return {address: bytes} of keys in S3's order. Objects between two keys are skipped if they fill a page."""
+        """Return {address: bytes} of keys in S3's order. Each page starts at the next key, past unrelated objects."""
         wanted, sizes, last = set(keys), {}, ""
         left = list(reversed(keys))
         for _ in range(MAX_PAGES):

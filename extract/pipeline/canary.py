@@ -13,11 +13,11 @@ from .probing import probe_videos
 from .video_jobs import VideoJob
 
 OF_ANOTHER_KIND = ("no_video", "no_sound")
-"""Kinds of failures of an intact file that is a sound file."""
+"""Kinds of failures of an intact file that has no frames, or no sound."""
 GONE = "gone"
-"""The kind of error of a file that is missing in a folder with others."""
+"""Kind of error for a missing file in a folder that has other files."""
 PROFILE = PROFILES["resnet152"]
-"""Any profile of frames: probing counts its feature vectors."""
+"""An arbitrary profile of frames: probing needs one, since it counts feature vectors."""
 
 
 def first_readable(worker: WorkerSettings, tasks: Sequence[VideoTask], *, are_good: bool) -> tuple[str, str]:

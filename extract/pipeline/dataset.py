@@ -1,6 +1,6 @@
 """Extract the features of a data set: the Python call behind ``vlalign-extract``.
 
-Heavy imports are deferred: without pending work, it ends within a second.
+Heavy imports are deferred: without pending work, the call ends within a second.
 """
 
 from collections import Counter
@@ -52,13 +52,13 @@ class ExtractionResult:
     num_partial: int
     """Videos that are damaged or incomplete; only their remaining frames have features."""
     num_problems: int
-    """Inputs that were skipped, besides failed videos."""
+    """Reported problems: skipped inputs, and failed or damaged videos that are not accepted."""
     num_accepted: int = 0
     """Failed and partial videos that ``accept_failures`` accepts."""
     extracted: Sequence[str] = ()
     """Ids of the videos that lacked features before and have all now."""
     failed: Sequence[str] = ()
-    """Ids of the videos that were tried now and lack features still. A message said why."""
+    """Ids of the videos that were tried now and still lack features. Messages gave the reasons."""
 
     @property
     def num_failed(self) -> int:
@@ -77,8 +77,9 @@ def extract_dataset(
     """Extract the features that the videos of a data set lack, into its stores.
 
     Each video is decoded once for all of its features. A video that fails is recorded in ``failures.jsonl`` and the
-    others continue; it is not tried again unless its file changes or ``settings.retry_failed`` is set. One that could
-    not be reached, because of its server, the network or a disk, is tried again by the next call, after all new ones.
+    others continue; it is not tried again unless its file changes or ``settings.retry_failed`` is set. A video that
+    could not be reached, because of its server, the network or a disk, is tried again by the next call, after all new
+    videos.
     If the call is interrupted, the next one resumes there.
 
     Args:
@@ -91,7 +92,7 @@ def extract_dataset(
 
     Raises:
         UserError: A setting, the list of videos, or the weights cannot be used.
-        Unfinished: Too many videos failed, or a place with videos could not be read for long; the same call continues.
+        Unfinished: Too many videos failed, or a place with videos could not be read for long; call again to continue.
         OSError: A file cannot be written.
 
     Example:
@@ -285,6 +286,6 @@ def summarize(extraction: Extraction) -> ExtractionResult:
 
 
 def _is_accepted(extraction: Extraction, video_id: str) -> bool:
-    """Return whether all failures of a video are of kinds that do not count."""
+    """Return whether all failures of a video are accepted."""
     failures = [found for its in extraction.pending.failures.values() if (found := its.get(video_id))]
     return all(extraction.settings.accepts(failure.kind, transient=is_transient(failure)) for failure in failures)

@@ -83,7 +83,7 @@ def main() -> None:
 
 
 def _work(connection: Connection, worker: WorkerSettings) -> None:
-    """Extract the videos that the command gives."""
+    """Extract the videos that the parent process sends."""
     use_tf32(worker.tf32)
     if find_device(worker.device, make_current=True).type == "cpu" and worker.num_cores:
         torch.set_num_threads(worker.num_cores)

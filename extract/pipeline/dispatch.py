@@ -6,7 +6,8 @@ machine gets no more videos of the place until a later check succeeds (a circuit
 places that others can read is excluded. A place that no machine can read is given up after a while; its videos remain
 for the next call.
 
-This module does bookkeeping only: it uses neither Ray nor files, and the caller's clock.
+This module does bookkeeping only: it uses neither Ray nor files, and takes the time from the
+caller's clock.
 """
 
 import math
@@ -32,11 +33,11 @@ from .shard_writing import VideoOutcome
 MANY_FAILURES = 5
 """Number of consecutive failures that starts a check of their cause."""
 CANDIDATES = 4
-"""Number of videos that a check tries if none of the place is known to be good."""
+"""Number of videos that a check tries if no video of the place is known to be good."""
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 5.0, 60.0
-"""Time between the checks of a place that cannot be read. It doubles with each."""
+"""Time between the checks of a place that cannot be read. It doubles with each check."""
 CHECKS_OF_A_MACHINE = 3
-"""A machine that fails so many checks at a place that others can read is excluded."""
+"""A machine that fails this many checks at a place that others can read is excluded."""
 PATIENCE_SECONDS = 300.0
 """A place that no machine can read for this long is given up for this call."""
 SLOW_SECONDS = 60.0
@@ -51,7 +52,7 @@ class Check:
     place: int
     tasks: list[VideoTask]
     is_known_good: bool
-    """True if the video was read before: a failure is then not its own."""
+    """True if the videos were read before: a failure is then not caused by them."""
 
 
 @dataclass
@@ -65,7 +66,7 @@ class _Link:
     problem: str = ""
     """Reason why the place cannot be read; empty if it can."""
     opened: float = 0.0
-    """Time at which it was found that it cannot be read."""
+    """Time at which the place was found to be unreadable."""
     next_check: float = 0.0
     num_checks: int = 0
 
@@ -169,10 +170,10 @@ class Dispatch:
         """Take the outcome of a video.
 
         Raises:
-            TooManyFailures: More videos have failed than may.
+            TooManyFailures: More videos have failed than allowed.
         """
         number = self.index.get(outcome.video_id)
-        if number is None or not self.scheduler.has(worker, number):  # of an earlier call; or another had it first
+        if number is None or not self.scheduler.has(worker, number):  # of an earlier call, or another worker was faster
             return
         place = self.scheduler.places[number]
         if outcome.failure is None:
@@ -193,7 +194,7 @@ class Dispatch:
             link.next_check = min(link.next_check, self._clock())
 
     def _succeeded(self, machine: str, place: int, number: int | None) -> None:
-        """Note that a machine can read a place: the failures before are the videos' own."""
+        """Note that a machine can read a place: its earlier failures there are then the videos' own."""
         self._last_success[place][machine] = self._clock()
         if number is not None:
             self._good[place] = number
@@ -242,7 +243,7 @@ class Dispatch:
         """Take the final outcome of a video.
 
         Raises:
-            TooManyFailures: More videos have failed than may.
+            TooManyFailures: More videos have failed than allowed.
         """
         self._report(outcome, machine)
         self.budget.note(outcome)

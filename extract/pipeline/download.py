@@ -46,7 +46,7 @@ PREFIX = "vlalign-fetched-"
 
 
 class _TooLarge(Exception):
-    """A file is larger than a download may be, or than it declared."""
+    """A file is larger than a download may be, or than the server declared."""
 
 
 class _NoRoom(Exception):
@@ -89,7 +89,7 @@ class _EachPiece(Callback):
 class Fetcher:
     """Downloads the videos of jobs that have a ``url``.
 
-    Iterate over ``jobs`` instead of the jobs, pass each finished job to ``done``, and call ``close`` at the end.
+    Iterate over ``jobs(...)`` instead of the jobs, pass each finished job to ``done``, and call ``close`` at the end.
     """
 
     def __init__(self, *, allowed_hosts: Collection[str] = (), max_bytes: int = MAX_BYTES) -> None:
@@ -178,7 +178,7 @@ class Fetcher:
         declared = files.info(path, **({"timeout": PATIENCE_SECONDS} if files.async_impl else {})).get("size")
         size = declared if isinstance(declared, int) and declared >= 0 else None
         self._reserve(local, size)
-        # As a stream, each piece of which is checked: s3fs would otherwise wait for large parts, however slow they are.
+        # As a stream, so that each piece is checked: s3fs would otherwise wait for large parts, however slow they are.
         options = {"max_concurrency": 1} if scheme_of(url) == "s3" else {}
         files.get_file(path, str(local), callback=_EachPiece(partial(self._check_limits, size)), **options)
         received = local.stat().st_size
@@ -207,7 +207,7 @@ class Fetcher:
         return _NoRoom if self._is_disk_short else _TooLarge
 
     def _reserve(self, local: Path, size: int | None) -> None:
-        """Wait until there is room for a file. A file of unknown size (None) takes all of it."""
+        """Wait until there is room for a file. A file of unknown size (None) reserves all room."""
         needed = self._max_bytes if size is None else size
         if needed > self._max_bytes:
             room = f"there is room for {self._max_bytes:,} in {local.parent.parent}"
@@ -249,7 +249,7 @@ def _cause_of(error: Exception) -> BaseException:
 
 
 def _kind_of(error: Exception) -> str:
-    """Return the kind of failure that the error of a download is."""
+    """Return the kind of failure for the error of a download."""
     cause = _cause_of(error)
     kinds = {AddressRefused: "refused", _TooLarge: "too_large", _NoRoom: "no_room", FileNotFoundError: "missing"}
     if kind := next((kind for error_type, kind in kinds.items() if isinstance(cause, error_type)), None):

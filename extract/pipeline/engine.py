@@ -1,9 +1,9 @@
 """Many videos -> features: child processes decode the next videos while networks compute.
 
-A video's feature vectors do not depend on the other videos, their order or the number of cores, to the bit. The kernels
-of MKL, oneDNN and cuDNN round differently in batches of different sizes and on different numbers of threads (1e-4 of
-S3D's values with random weights). A batch therefore has windows of one video only, in their order, and on a CPU one
-thread computes it.
+A video's feature vectors are bit-identical, whatever the other videos, their order and the number of cores are. The
+kernels of MKL, oneDNN and cuDNN round differently in batches of different sizes and on different numbers of threads
+(1e-4 of S3D's values with random weights). A batch therefore has windows of one video only, in their order, and one
+thread computes it on a CPU.
 """
 
 import contextlib
@@ -117,7 +117,7 @@ class _Engine:
             if self._compute.is_full:
                 self._compute.wait()
                 for process in self._decoding:
-                    process.last_heard = time.monotonic()  # it was not read in the meantime
+                    process.last_heard = time.monotonic()  # its messages were not read in the meantime
             else:
                 yield from self._listen(1.0 if more_jobs or not self._jobs else POLL_SECONDS)
             for video in self._compute.take_done():
@@ -132,7 +132,7 @@ class _Engine:
         self._compute.close()
 
     def _start_next(self) -> bool:
-        """Start processes on the next videos; return whether the source may have more jobs already."""
+        """Start processes on the next videos; return whether the source may have another job now."""
         while self._jobs and (self._idle or self._num_startable):
             job = next(self._jobs, END)
             if job is None:
@@ -224,7 +224,7 @@ class _Engine:
             self._release(process)
 
     def _failed(self, process: DecodeProcess, error: VideoError) -> Iterator[Result]:
-        """Try the next backend if the failure ended the process; else yield the failure or the sound."""
+        """Try the next backend if the failure ended the process; else yield the sound features, or the failure."""
         video = self._decoding[process]
         self._release(process)
         if video.needs_sound and video.needs_frames:  # sound is decoded first: the sound has failed

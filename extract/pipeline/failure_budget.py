@@ -10,7 +10,7 @@ from .pending_work import Extraction, is_transient
 from .shard_writing import VideoOutcome
 
 MIN_FAILURES = 50
-"""Minimum number of failed videos before a share can stop the run; a share of fewer is too uncertain."""
+"""Minimum number of failed videos before a limit on their share stops the run: a share of fewer is too uncertain."""
 NUM_REASONS = 5
 
 
@@ -26,13 +26,13 @@ class FailureBudget:
     """Counts failures and stops the run when there are too many."""
 
     def __init__(self, extraction: Extraction) -> None:
-        """Begin with none."""
+        """Begin without failures."""
         self._accepts = extraction.settings.accepts
         self._limit = extraction.settings.max_failures
         self._share, self._number = parse_max_failures(self._limit)
         pending = extraction.pending
         self._known = {video_id for failures in pending.failures.values() for video_id in failures}
-        """Videos that failed in an earlier call. They may fail again."""
+        """Videos that failed in an earlier call. They are not counted again."""
         self.num_tried = self.num_failed = 0
         self.reasons: defaultdict[str, _Reason] = defaultdict(_Reason)
 
@@ -40,7 +40,7 @@ class FailureBudget:
         """Count a video.
 
         Raises:
-            TooManyFailures: More videos have failed than may.
+            TooManyFailures: More videos have failed than allowed.
         """
         if outcome.video_id in self._known:
             return
@@ -71,7 +71,7 @@ class FailureBudget:
 
 
 class TooManyFailures(Unfinished):
-    """More videos have failed than may."""
+    """More videos have failed than allowed."""
 
     def __init__(self, message: str, reasons: list[str]) -> None:
         super().__init__(message)

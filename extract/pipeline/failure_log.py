@@ -66,7 +66,7 @@ class FailureLog:
             self._read()
 
     def compact(self) -> None:
-        """Rewrite the log if most of its lines are superseded. No other method rewrites it."""
+        """Rewrite the log if most of its lines are superseded. ``append`` rewrites it only if the file is a link."""
         if self._num_superseded <= max(MAX_SUPERSEDED, len(self.failures)):
             return
         with file_lock(self.path):
@@ -126,7 +126,7 @@ class FailureLog:
 
 
 def set_failure(failures: dict[str, Failure], video_id: str, failure: Failure | None) -> None:
-    """Put the failure of a video last; with None, the video no longer fails."""
+    """Put the failure of a video last; remove the video if ``failure`` is None."""
     failures.pop(video_id, None)
     if failure is not None:
         failures[video_id] = failure

@@ -154,7 +154,8 @@ class InferencePool:
 def _keep_freed_memory() -> None:
     """Make glibc reuse freed blocks instead of returning them to the system.
 
-    The system gives memory back page by page, zeroed: up to a fifth of a network's time on a CPU, more with more cores.
+    Otherwise the system zeroes memory and returns it page by page. This takes up to a fifth of a network's time on a
+    CPU, and more with more cores.
     """
     mmap_threshold, trim_threshold, size = -3, -1, 1 << 30  # malloc.h
     try:

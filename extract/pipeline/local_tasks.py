@@ -1,4 +1,4 @@
-"""The videos of an extraction on this machine, as its processes ask for them, and their final outcomes."""
+"""Give the videos of an extraction to processes of this machine on request, and collect their final outcomes."""
 
 import threading
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from .shard_writing import ShardsWritten, VideoOutcome, report_outcome
 from .video_jobs import END, ClosableIterator, End
 
 THIS = ""
-"""Name of this machine in messages: none."""
+"""Name of this machine: empty, since messages need not name it."""
 
 
 class LocalTasks:
@@ -34,7 +34,7 @@ class LocalTasks:
         self.dispatch = Dispatch(extraction, lambda outcome, _: self._final.append(outcome), in_order_of_size=False)
 
     def __iter__(self) -> Iterator[VideoTask | None]:
-        """Yield each video, and None while others are extracted or a place is waited for."""
+        """Yield each video, and None when the next one must wait for other videos or for a place."""
         while (task := self.next()) is not END:
             yield task
 
@@ -110,7 +110,7 @@ def record_outcomes(
 
 
 class _CheckThread(threading.Thread):
-    """Makes a check. It does not keep the process from ending: a disk that does not answer would."""
+    """Makes a check, in a daemon thread: a disk that does not answer must not keep the process from ending."""
 
     def __init__(self, worker: WorkerSettings, check: Check) -> None:
         super().__init__(daemon=True)

@@ -21,14 +21,14 @@ from ..settings import ExtractionSettings
 from .failure_log import FailureLog, set_failure
 
 OLDER_NS = 3600 * 10**9
-"""An hour: the clocks of machines differ, and a video is read some time before its shard is written."""
+"""Margin for comparing times of files: machines' clocks differ, and a video is read before its shard is written."""
 
 BATCH_VIDEOS = 4096
 """Number of videos whose files are read together, if size and time do not show whether they are unchanged."""
 
 
 class KnownThumbnails(NamedTuple):
-    """The thumbnails that a video has."""
+    """The stored thumbnails of a video."""
 
     source: str
     """Identity of the file that they show."""
@@ -44,7 +44,7 @@ class VideoTask(NamedTuple):
     size: int = 0
     """Size of its file in bytes; 0 if it is not known."""
     thumbnails: KnownThumbnails | None = None
-    """None if no thumbnails are known; they are then written."""
+    """None if no thumbnails are known; new ones are then written."""
 
 
 class VideoFile:
@@ -73,9 +73,9 @@ class VideoFile:
         self.identity = file_identity(Path(self._path)) if self._path else ""
 
     def has_same_size_and_time(self, source: str, since_ns: int) -> bool:
-        """Return whether the file has the size that it had when features were made from it and is older, or is gone.
+        """Return whether the file is gone, or is older than its features and has the size of their source file.
 
-        In both cases it needs no features.
+        In both cases it needs no new features.
 
         Args:
             source: Identity of the features' source file.
@@ -87,7 +87,7 @@ class VideoFile:
 
 
 class PendingWork:
-    """The work that is left for each kind of features, from the stores and ``failures.jsonl`` alone."""
+    """The work that is left for each kind of features, according to the stores and ``failures.jsonl``."""
 
     def __init__(self, dataset: DatasetFolder, features: Sequence[str]) -> None:
         self.dataset = dataset
@@ -98,13 +98,13 @@ class PendingWork:
         self._changed: dict[str, dict[str, Failure | None]] = {}
 
     def failures_file(self, features: str) -> Path:
-        """Return the list of the videos that failed."""
+        """Return the path of the list of failed videos."""
         return self.dataset.features(features) / "failures.jsonl"
 
     def tasks(self, videos: Iterable[VideoRecord], *, only_failed: bool) -> Iterator[VideoTask]:
         """Yield the videos that still need features.
 
-        A feature is needed if no store has it from the current file and the file itself did not make it fail. With
+        Features are needed if the store has none from the current file, unless they failed because of this file. With
         ``only_failed``, all failed features are needed and no others. Each file is checked once, many files in
         parallel.
         """

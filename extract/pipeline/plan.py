@@ -53,7 +53,7 @@ class PlannedAddresses:
     hours: float | None
     """Hours of video, extrapolated; None if no video could be probed."""
     num_fetched: int
-    """Videos that were downloaded and probed to extrapolate from them; 0 if videos on this machine served for it."""
+    """Videos that were downloaded and probed as a sample; 0 if the sample was videos on this machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ class ExtractionPlan:
     num_left: int
     """Videos that lack features."""
     num_probed: int
-    """Videos on this machine, which were probed; those that are yet to be rendered or downloaded are not."""
+    """Probed videos: all on this machine, except videos that must be rendered first."""
     num_unreadable: int
     """Probed videos that cannot be read."""
     features: list[PlannedFeatures]
@@ -188,7 +188,7 @@ def fetch_sample(
 ) -> tuple[list[Sample], Speed | None]:
     """Download a few videos, one after the other, probe them here, and measure the speed on the first.
 
-    If one cannot be reached, no other is tried.
+    After a video that cannot be reached, no more are tried.
 
     Args:
         extraction: The planned extraction.

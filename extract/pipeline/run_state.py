@@ -1,6 +1,6 @@
 """The state of an extraction on many machines: a line of its log, how it is read, and how it is shown.
 
-The call may run elsewhere, or have ended: this needs no cluster, only the log in the data set's folder.
+The call may run elsewhere, or have ended: this module needs no cluster, only the log in the data set's folder.
 """
 
 import json
@@ -78,7 +78,7 @@ class RunState:
     """Videos that are done: on disk, or failed."""
     videos_left: int
     hours: float
-    """Hours of video of which features were extracted."""
+    """Hours of video with extracted features."""
     rows: int
     bytes: int
     partial: int
@@ -99,14 +99,14 @@ class RunState:
     videos_per_second: float | None = None
     """Speed over the last five minutes; in the last line, over the whole call. None if unknown."""
     playback_speed: float | None = None
-    """Seconds of video in a second, likewise."""
+    """Seconds of video extracted per second, over the same time."""
     machines: tuple[MachineState, ...] = ()
     reasons: tuple[FailureReason, ...] = ()
     """The most frequent kinds of failures, largest first."""
     call: dict[str, str] = field(default_factory=dict)
     """The options of the call, and where its driver runs."""
     problems: tuple[str, ...] = ()
-    """Places that cannot be read, and why the call ended before its time; a line each."""
+    """A line for each place that cannot be read, and for the reason if the call ended early."""
     finished: bool = False
     """True for the last line of a call, even if videos are left."""
 
@@ -151,7 +151,7 @@ class RunState:
         return " to ".join(f"{minutes // 60}:{minutes % 60:02d}" for minutes in ends) + " h"
 
     def videos_text(self) -> str:
-        """Return in words how many videos are done, and how."""
+        """Return in words how many videos are done: whole, partial and failed."""
         computed = f"; {self.computed:,} more computed, not on disk yet" if self.computed else ""
         percent = math.floor(100 * self.share_done)
         whole = self.videos - self.partial - self.failed
@@ -191,7 +191,7 @@ def table(state: RunState) -> list[str]:
 
 
 def machine_row(machine: MachineState) -> tuple[str, ...]:
-    """Return the cells of a machine, as ``MACHINE_COLUMNS`` names them."""
+    """Return the cells of a machine, one for each of ``MACHINE_COLUMNS``."""
     rate = "?" if machine.videos_per_second is None else f"{machine.videos_per_second:,.2f}"
     partial = f"partial {machine.partial:,}" if machine.partial else ""
     return (
@@ -208,7 +208,7 @@ def machine_row(machine: MachineState) -> tuple[str, ...]:
 
 
 def machine_table(machines: Sequence[MachineState]) -> list[str]:
-    """Return lines with a table of machines; none without machines."""
+    """Return a table of machines as lines; no lines without machines."""
     rows = [MACHINE_COLUMNS, *map(machine_row, machines)] if machines else []
     widths = [max(len(row[column]) for row in rows) if rows else 0 for column in range(len(MACHINE_COLUMNS))]
     lefts = {0, 1, len(MACHINE_COLUMNS) - 1}
@@ -255,10 +255,10 @@ def last_log(dataset: DatasetFolder) -> Path | None:
 
 
 def read_last_state(path: Path) -> RunState:
-    """Return the last complete line of a log; its driver may be writing another one.
+    """Return the state in the last complete line of a log; the driver may be writing another line.
 
     Raises:
-        UserError: There is none.
+        UserError: No line has a valid state.
     """
     check_regular(path)
     with path.open("rb") as file:
@@ -274,7 +274,7 @@ def read_last_state(path: Path) -> RunState:
 
 
 def parse_state(values: Any) -> RunState:
-    """Return the state that a line of a log has, of this or an earlier version. Raises ``ValueError`` for another."""
+    """Return the state in a line of a log, of this or an earlier version. Raises ``ValueError`` for an invalid line."""
     if not isinstance(values, dict):
         raise ValueError(f"a {type(values).__name__}; expected an object")
     if "seconds_left_range" not in values and values.get("seconds"):  # a line of version 1.0

@@ -1,4 +1,4 @@
-"""The place where an extraction runs: this process, or the place of another ``Runner``."""
+"""Run an extraction on this machine, or elsewhere with another ``Runner``."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

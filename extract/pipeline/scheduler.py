@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 MAX_WAITING = 16
-"""Maximum number of videos that wait at a worker, which then requests them in groups. Towards the end fewer wait, to
-avoid waiting videos beside idle workers.
+"""Maximum number of videos that wait at a worker: workers request videos in groups. Towards the end fewer wait, so that
+no video waits at one worker while another is idle.
 """
 ENDS_OF_A_SUSPECT, MAX_ENDS = 2, 6
 """A video is a suspect if ``ENDS_OF_A_SUSPECT`` workers ended while extracting it; it then gets a worker for itself.
@@ -98,8 +98,8 @@ class VideoScheduler:
         self.places = [0] * len(order) if places is None else places
         self._place_numbers = np.asarray(self.places, np.int32)
         self._completed = bytearray(len(order))
-        """``COMPLETED`` for each video that is on disk, has failed or is given up, or ``ABANDONED``; it is not assigned
-        again."""
+        """The state of each video: ``COMPLETED`` (on disk, failed or given up), ``ABANDONED``, or 0 if it may still be
+        assigned."""
         self._on_previous_workers: set[int] = set()
         """New videos that a worker of an earlier call is extracting."""
         self._new = _Queue(self.places, self._is_new_no_more, order)
@@ -119,7 +119,7 @@ class VideoScheduler:
         """{worker: videos that another worker has computed first}"""
         self._ends: Counter[int] = Counter()
         self._abandoned: set[int] = set()
-        """Places of which no more videos are assigned."""
+        """Abandoned places: their videos are no longer assigned."""
         self.num_left, self.num_abandoned = len(order), 0
 
     def _is_completed(self, video: int) -> bool:
@@ -272,7 +272,7 @@ class VideoScheduler:
         return self._new.of_place(place) + self._deferred.of_place(place)
 
     def abandon(self, place: int) -> int:
-        """Assign no more videos of a place. Return how many were left that no worker has."""
+        """Assign no more videos of a place. Return the number of its unfinished videos that no worker has."""
         self._abandoned.add(place)
         held = {video for videos in self._assigned.values() for video in videos}
         held |= {video for videos in self._computed.values() for video in videos}
@@ -300,7 +300,7 @@ class VideoScheduler:
             del self._isolated[worker]
 
     def worker_ended(self, worker: int, *, blame_videos: bool = True) -> list[int]:
-        """Return the videos of a worker that has ended to the other workers, except videos on disk.
+        """Give the videos of an ended worker back to the other workers, except videos on disk.
 
         Args:
             worker: The worker.

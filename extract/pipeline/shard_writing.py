@@ -31,8 +31,8 @@ SHARD_VIDEOS = 64
 SHARD_SECONDS = 120.0
 """Maximum time between shards: a killed run loses at most the videos finished since the last shard."""
 SHARD_BYTES = 256 << 20
-"""Size of the features that wait to be written. An hour of sound takes 58 MB until it is converted to float16. Frames
-wait in files. A video that is larger has a shard of its own."""
+"""A shard is written when the waiting features are larger than this. An hour of sound takes 58 MB until it is converted
+to float16. Frames wait in files."""
 
 ON_CPU = "decoded on the CPU, not by NVIDIA's video engine"
 UNUSUAL = "unusual"
@@ -56,14 +56,14 @@ class VideoOutcome:
     failures: dict[str, Failure] = field(default_factory=dict)
     """{features: failure} of features that are missing although others exist."""
     remark: str = ""
-    """Reason why another decoder was used than requested; empty if it was not."""
+    """Reason why the requested decoder was not used; empty if it was."""
     note: str = ""
     """Peculiarities of the file, and how they were treated."""
 
 
 @dataclass(frozen=True)
 class ShardsWritten:
-    """All that was finished so far is on disk: these videos since the last ``ShardsWritten``."""
+    """All videos finished so far are on disk; these were written since the last ``ShardsWritten``."""
 
     video_ids: list[str]
 
@@ -126,7 +126,7 @@ class _PendingShards:
 
 
 def _are_new(thumbnails: Sequence[Thumbnail], known: KnownThumbnails | None) -> bool:
-    """Return whether a video's thumbnails show another file than the stored ones, or are more."""
+    """Return whether a video's thumbnails show another file than the stored thumbnails, or are more numerous."""
     return bool(thumbnails) and (
         known is None or known.source != thumbnails[0].source or known.number < len(thumbnails)
     )
@@ -159,7 +159,7 @@ def extract_into_stores(
         tasks: The videos. A None among them means "none at the moment": videos already begun continue meanwhile.
         shard_seconds: Maximum time between shards; None for ``SHARD_SECONDS``.
         is_stopped: Called often; once it returns True, no more videos are finished, not even the current ones.
-        is_wanted: Returns whether the video with an id should be written and its outcome be yielded.
+        is_wanted: Returns whether the video with this id should be written and its outcome yielded.
     """
     used = list(extractors.values())
     unwritten, fetcher = _PendingShards(worker.dataset, used, is_wanted), Fetcher(allowed_hosts=worker.allowed_hosts)
@@ -293,7 +293,7 @@ def report_outcome(outcome: VideoOutcome, extraction: Extraction, by: str = "") 
         more = "more videos are decoded on the CPU; vlalign-store info shows how many"
         _note(f"{where}: {ON_CPU}: {one_line(outcome.remark)}", ON_CPU, more, problems)
     if outcome.note:
-        more = "more complete videos are unusual in this way"
+        more = "further videos are unusual in some way, but complete"
         _note(f"{where}: {one_line(outcome.note)}", UNUSUAL, more, problems)
     for name in outcome.features:
         extraction.pending.note_failure(name, outcome.video_id, failure or outcome.failures.get(name))

@@ -27,7 +27,7 @@ DEMO = "demo"
 """The only data set that falls back to random weights if the published ones cannot be downloaded."""
 
 MAX_DIFFERENCE = {"fp32": 1e-3, "bf16": 5e-2, "fp16": 1e-2}
-"""Largest difference between the features of two devices, as a part of their length."""
+"""Maximum difference between the features of two devices, relative to their norm."""
 
 
 def make_extractor(worker: WorkerSettings, name: str) -> Extractor:

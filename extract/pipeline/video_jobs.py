@@ -72,13 +72,13 @@ class VideoJob:
     seconds: float | None = None
     """If given, extract only the first seconds of the video."""
     url: str = ""
-    """Address of the video, if it must be downloaded first; ``path`` is then the local copy (see ``fetch.py``)."""
+    """Address of the video, if it must be downloaded first; ``path`` is then the local copy (see ``download.py``)."""
     thumbnails_every: float | None = None
-    """Seconds between thumbnails; None: three of the video."""
+    """Seconds between thumbnails; None for three thumbnails in all."""
     known_thumbnails: KnownThumbnails | None = None
-    """The thumbnails that it has already."""
+    """The stored thumbnails of the video; None if they are not known."""
     frames_folder: Path | None = None
-    """Folder for frames until they are written, if requested; None for the system's folder of temporary files."""
+    """Folder for requested frames until they are written; None for the system's folder of temporary files."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class WindowBatch:
     index: int
     """Index of the extractor in ``video.frame_extractors``."""
     frames: Tensor
-    """[B, (T,) H, W, 3], of which the first ``num_rows`` are filled."""
+    """[B, (T,) H, W, 3]; the first ``num_rows`` windows are filled."""
     attempt: int
     """The video's ``attempt`` when the batch was begun."""
     first_row: int
@@ -164,9 +164,9 @@ class VideoInProgress:
     thumbnails: list[Thumbnail] = field(default_factory=list)
     num_thumbnail_bytes: int = 0
     shots: np.ndarray | None = None
-    """The shots (``shots.ROW``), after they were received."""
+    """The shots (``shots.ROW``); None until they are received."""
     shot_detector: str = ""
-    """Name and version of the library that found them."""
+    """Name and version of the library that found the shots."""
     finished: DecodingFinished | None = None
     failure: VideoError | None = None
     """Failure of the frames in the first decoder: later decoders fail too, with less informative errors."""

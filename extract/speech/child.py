@@ -1,4 +1,4 @@
-"""The child process that recognises speech, which contains whatever sound or weights do to the libraries.
+"""The child process that recognises speech, separate because malicious sound or weights may attack the libraries.
 
 It loads the libraries and opens the model's files. Then it forks a process that cannot open files itself
 (``decoding.sandbox``), which reads the weights and receives the sound. A process that computes on a GPU is not
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 WINDOW_SECONDS = 30
 """Length of Whisper's input."""
 BATCH_WINDOWS = {"cpu": 4, "cuda": 16}
-"""Windows that are recognised together. Between batches, the parent hears that work continues."""
+"""Number of windows in a batch. Between batches, a message tells the parent that work continues."""
 BEAM_SIZE = 5
 """Whisper's own choice."""
 MIN_SILENCE_MS = 500
 """A shorter silence does not end a span of speech."""
 LANGUAGE_WINDOWS = 4
-"""Windows of each part in which the language is looked for."""
+"""Number of windows of each part that are used to detect the language."""
 COMPUTE_TYPES = {"cpu": "int8", "cuda": "float16"}
 MEMORY_BYTES, MEMORY_PER_WEIGHT = 6 << 30, 4
-"""Address space on a CPU: this, and so much for each byte of the weights."""
+"""Address space on a CPU: a fixed size, and a number of bytes for each byte of the weights."""
 
 
 def load_libraries() -> None:
@@ -57,7 +57,7 @@ def load_libraries() -> None:
 
 
 class SpeechRecogniser:
-    """A Whisper model, and the detector of voices."""
+    """A Whisper model and a voice detector."""
 
     def __init__(self, files: Mapping[str, BinaryIO], device: str, num_threads: int) -> None:
         """Load the model.
@@ -68,7 +68,7 @@ class SpeechRecogniser:
             num_threads: Threads on a CPU.
 
         Raises:
-            Exception: An error of the libraries for files of another kind.
+            Exception: A library's error, if the files are not a Whisper model.
         """
         from faster_whisper import BatchedInferencePipeline, WhisperModel
 
@@ -90,7 +90,7 @@ class SpeechRecogniser:
 
     @property
     def is_multilingual(self) -> bool:
-        """True if the model knows other languages than English."""
+        """True if the model recognises languages other than English."""
         return bool(self.model.model.is_multilingual)
 
     def recognise(self, samples: np.ndarray, *, is_last: bool, heartbeat: Any) -> RecognisedPart:
@@ -139,7 +139,7 @@ class SpeechRecogniser:
 
 
 def _in_part(segment: Any, window: SpeechWindow, start: int) -> RecognisedWindow:
-    """Return the result of a window, with word times mapped from all speech to the part."""
+    """Return the result of a window, with word times mapped from the joined speech to the part."""
     words = []
     for word in segment.words or ():
         begin, end = window.original(word.start * RATE - start, word.end * RATE - start)
@@ -151,7 +151,7 @@ def _in_part(segment: Any, window: SpeechWindow, start: int) -> RecognisedWindow
 def serve(connection: Connection, files: Mapping[str, BinaryIO], device: str, num_threads: int) -> None:
     """Load the model and answer requests one after another.
 
-    A request is a message, which marks the last part of a sound, and a message with the samples.
+    A request consists of two messages: whether this is the last part of the sound, and the samples.
     """
 
     def heartbeat() -> None:
@@ -177,7 +177,7 @@ def _end_with_parent() -> None:
 
 
 def _serve_confined(connection: Connection, files: Mapping[str, BinaryIO], device: str, num_threads: int) -> None:
-    """Fork a process that serves; end as it does. On a CPU it is confined."""
+    """Serve in a forked process, which is confined if it computes on a CPU; then end with its exit code or signal."""
     parent = os.getpid()
     process = os.fork()
     if process == 0:

@@ -1,4 +1,4 @@
-"""Words with times -> segments of a few seconds, as captions are."""
+"""Words with times -> segments of a few seconds, like captions."""
 
 from collections.abc import Iterator, Sequence
 

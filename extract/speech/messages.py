@@ -17,8 +17,8 @@ MAX_WORDS = 1024
 """Maximum number of words of a window: a model writes at most 448 tokens."""
 MAX_WORD_CHARACTERS = 256
 MAX_WORDS_PER_SECOND = 32
-"""Maximum number of words of a part per second, in addition to ``MAX_WORDS``: 448 tokens for 30 s, in half-full
-windows.
+"""Maximum number of words per second of a part, in addition to ``MAX_WORDS``: 448 tokens in a window of 30 s, which may
+be half full.
 """
 MIN_SHARE_DONE = 0.5
 """Minimum share of a part that is processed: only its last span of speech, of 30 s at most, waits for the next part."""
@@ -30,7 +30,7 @@ class RecognisedWindow:
 
     speech_seconds: float
     log_probability: float
-    """Mean of its tokens'."""
+    """Mean log probability of the tokens."""
     compression_ratio: float
     """Compression ratio of the text: repetitive text has a high one."""
     words: Sequence[tuple[str, float, float, float]]
@@ -57,14 +57,14 @@ class Loaded:
 
 
 def encode_answer(answer: RecognisedPart | Loaded | None = None, *, problem: str = "") -> bytes:
-    """Return an answer as JSON; None: the work continues; a problem: it has failed, and why."""
+    """Return an answer as JSON. None means that the work continues; ``problem`` is the reason for a failure."""
     if problem:
         return json.dumps({"problem": problem}).encode()
     return json.dumps(None if answer is None else asdict(answer)).encode()
 
 
 def parse_answer(content: bytes, num_samples: int, rate: int) -> RecognisedPart | Loaded | str | None:
-    """Parse an answer about a part of ``num_samples`` samples: a text is a failure, None a heartbeat.
+    """Parse an answer about a part of ``num_samples`` samples. Returns a text for a failure, and None for a heartbeat.
 
     Raises:
         InvalidMessage: The answer is not valid.

@@ -1,4 +1,4 @@
-"""The files of a Whisper model in CTranslate2's form, on this machine or of the hub."""
+"""The files of a Whisper model in CTranslate2's format, from this machine or the hub."""
 
 import hashlib
 import os
@@ -23,7 +23,7 @@ MAX_WEIGHTS_BYTES, MAX_JSON_BYTES = 32 << 30, 64 << 20
 MB.
 """
 CONVERT = "ct2-transformers-converter"
-"""The program of CTranslate2's package that converts a model of transformers to such a folder."""
+"""The program in CTranslate2's package that converts a model of transformers to CTranslate2's format."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def find_model(weights: str) -> SpeechModel:
     """Find a model by its folder or by its name on the hub; download it if it is not on this machine.
 
     Raises:
-        SettingError: There is no such folder or model, or it is of another kind.
+        SettingError: There is no such folder or model, or it is not a Whisper model in CTranslate2's format.
     """
     if is_hub_name(weights):
         name = read_hub_name(weights)
@@ -78,7 +78,7 @@ def find_model(weights: str) -> SpeechModel:
     if missing := [name for name in NEEDED_FILES if name not in files]:
         is_other = (folder / "model.safetensors").is_file() or (folder / "pytorch_model.bin").is_file()
         todo = f"; {CONVERT} converts the model of transformers" if is_other else ""
-        expected = "expected a Whisper model in CTranslate2's form"
+        expected = "expected a Whisper model in CTranslate2's format"
         raise SettingError("weights", weights, f"{folder} has no {missing[0]}; {expected}{todo}")
     if not any(name in files for name in VOCABULARIES):
         raise SettingError("weights", weights, f"{folder} has no {' or '.join(VOCABULARIES)}; {CONVERT} writes it")

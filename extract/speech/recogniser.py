@@ -31,7 +31,7 @@ class Recogniser(ConfinedChild):
     called = "recogniser"
 
     def __init__(self, model: SpeechModel, device: str, num_threads: int) -> None:
-        """Start the process and have the model loaded.
+        """Start the process, and wait until it has loaded the model.
 
         Args:
             model: The model.

@@ -2,7 +2,8 @@
 
 Three earlier steps prevent most of it. A voice detector (Silero's) removes silence, noise and music. Windows are
 recognised without the text of the previous one, which prevents endless repetition. Decoding is beam search, without
-sampling. The rest is judged here by the model's confidence. ``docs/speech.md`` has the rates of both errors.
+sampling. The rest is judged here by the model's confidence. ``docs/speech.md`` reports how
+often text is still invented, and how often speech is dropped.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,11 +12,11 @@ from dataclasses import dataclass, field
 from .messages import RecognisedPart, RecognisedWindow
 
 RULES_VERSION = 1
-"""Part of the identity of a transcript's maker: increase it when other text is kept."""
+"""Part of ``SpeechModel.key``: increase it when other text is kept."""
 MAX_COMPRESSION = 2.4
 """Whisper's own limit (Radford et al. 2022, section 4.5): a text that is compressed better repeats itself."""
 MIN_LOG_PROBABILITY = -1.0
-"""Whisper's own limit, for models that know many languages."""
+"""Whisper's own limit, for multilingual models."""
 MIN_LOG_PROBABILITY_OF_ENGLISH, MIN_WORD_PROBABILITY_OF_ENGLISH = -0.7, 0.55
 """Thresholds for English-only models, which write English for every language: calibrated in
 ``tests/benchmarks/speech.py``.
@@ -59,7 +60,7 @@ def keep_speech(parts: Sequence[tuple[float, RecognisedPart]], *, is_multilingua
 
     Args:
         parts: (start second, recognised speech) of each part.
-        is_multilingual: Whether the model knows other languages than English.
+        is_multilingual: Whether the model recognises languages other than English.
     """
     words: list[tuple[str, float, float, float]] = []
     languages: dict[str, float] = {}

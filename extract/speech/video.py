@@ -29,7 +29,7 @@ SAMPLE_BYTES = 2
 
 @dataclass
 class Transcriber:
-    """A decoder and a recogniser, kept from video to video. One that has ended is replaced."""
+    """A decoder and a recogniser, reused for many videos. A process that has ended is replaced."""
 
     model: SpeechModel
     device: str
@@ -43,10 +43,10 @@ class Transcriber:
         Args:
             video_id: Id of the video.
             path: The video or sound file.
-            folders: Where the file must lie when it is opened; None for anywhere.
+            folders: Folders that must contain the file when it is opened; None for any.
 
         Raises:
-            VideoError: The sound cannot be decoded, or a process crashed or hung over it.
+            VideoError: The sound cannot be decoded, or a process crashed or hung.
             UserError: The model cannot be loaded.
         """
         source = file_identity(path)
@@ -107,7 +107,7 @@ def transcribe_video(path: Path | str, *, weights: str = DEFAULT_MODEL, device: 
 
     Args:
         path: The file.
-        weights: Folder of a Whisper model in CTranslate2's form, or ``hf:ORG/MODEL``.
+        weights: Folder of a Whisper model in CTranslate2's format, or ``hf:ORG/MODEL``.
         device: "cpu" or "cuda:N".
 
     Returns:
@@ -155,7 +155,7 @@ def _recognised_parts(
             parts.append((first / RATE, part))
             rest = b"".join(blocks)[part.num_done * SAMPLE_BYTES :]
             blocks, num_waiting, first = [rest], num_waiting - part.num_done, first + part.num_done
-            decoder.last_heard = time.monotonic()  # it was not read in the meantime
+            decoder.last_heard = time.monotonic()  # its messages were not read in the meantime
     if num_waiting:
         parts.append((first / RATE, recogniser.recognise(blocks, is_last=True)))
     return message, parts

@@ -50,7 +50,7 @@ def settled_spans(spans: Sequence[Span], num_samples: int, margin: int, *, is_la
     Args:
         spans: Positions of speech in a part of the sound.
         num_samples: Length of the part.
-        margin: Samples at the end of trailing silence to process again: a word may just begin there.
+        margin: Number of samples of trailing silence to process again with the next part: a word may begin there.
         is_last: Whether no sound follows.
     """
     if is_last:

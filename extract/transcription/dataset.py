@@ -49,15 +49,15 @@ class TranscriptionResult:
     """
 
     num_videos: int
-    """Videos that were asked for, without those at addresses."""
+    """Requested videos that are on this machine."""
     num_tried: int
     """Videos that lacked a transcript before."""
     transcribed: Sequence[str] = ()
-    """Ids of the videos that have one now and lacked it before."""
+    """Ids of the videos that were transcribed now."""
     num_with_text: int = 0
-    """Of these, the videos in which something is spoken, or in whose frames there is text."""
+    """Videos in ``transcribed`` with speech, or with text in their frames."""
     duration_seconds: float = 0.0
-    """Length of their sound, or of the videos if their frames were read."""
+    """Total length of the sound of the videos in ``transcribed``, or of the videos if text in frames was read."""
     failed: Sequence[str] = ()
     """Ids of all videos that lack a transcript because they failed, also in an earlier call."""
     num_at_addresses: int = 0
@@ -116,7 +116,7 @@ class TranscribeVideos:
     model: Model
     device: str
     num_threads: int = field(default_factory=available_cores)
-    """Number of threads of the speech recogniser; text is read by one."""
+    """Number of threads of the speech recogniser; text in frames is read by one thread."""
 
     @property
     def _key(self) -> tuple[str, str, int]:
@@ -163,11 +163,11 @@ def transcribe_dataset(
 
     A video that fails is recorded in ``failures.jsonl`` there and the others continue; it is not tried again unless its
     file changes or ``settings.retry_failed`` is set. If the call is interrupted, the next one resumes there: at most
-    the video at work is transcribed again.
+    the video in progress is transcribed again.
 
     Args:
         settings: What to transcribe, and by which model.
-        spread: Runs the work elsewhere, such as on a cluster, on CPUs (default: in processes of this machine).
+        spread: Runs the work elsewhere, such as on the CPUs of a cluster (default: in processes of this machine).
         on_progress: Called with the progress of the work.
 
     Returns:
@@ -235,7 +235,7 @@ def _check_same_model(model: Model, others: Mapping[str, int], describe: Callabl
     Args:
         model: The requested model.
         others: {key of another model: number of its transcripts}
-        describe: Returns the model and settings with a key.
+        describe: Returns the model and settings that belong to a key.
     """
     if not others:
         return
@@ -298,14 +298,14 @@ def pending_videos(
 def _other_models(store: TranscriptStore, listed: Collection[str], key: str) -> dict[str, int]:
     """Return {key of another model: number of its transcripts of listed videos}.
 
-    A video that was deleted and restored is transcribed again if its transcript is of another model.
+    Other videos are ignored: if such a video is listed again, it is transcribed again.
     """
     places = [place for video_id, place in store.places.items() if video_id in listed and place.model != key]
     return dict(Counter(place.model for place in places))
 
 
 def _is_outdated(place: TranscriptPlace, file: VideoFile, key: str) -> bool:
-    """Return whether a transcript is of another model, or of another content than a file has."""
+    """Return whether a transcript was made by another model, or from other content than the file has now."""
     if place.model != key:
         return True
     if file.has_same_size_and_time(place.source, place.written_ns):
@@ -373,7 +373,7 @@ class _Work:
 
 
 def chosen_device(name: str) -> str:
-    """Return the device with a name.
+    """Return "cpu" or "cuda:N" for a device setting such as "auto".
 
     Raises:
         SettingError: There is no such device.

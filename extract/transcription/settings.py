@@ -17,7 +17,7 @@ SPEECH, TEXT = "speech", "text"
 class TranscriptionSettings(Settings):
     """The settings of ``transcribe_dataset``.
 
-    Those that are declared with ``setting`` are options of ``vlalign-transcribe`` and of the cluster job.
+    The fields that are declared with ``setting`` are options of ``vlalign-transcribe`` and of the cluster job.
 
     Raises:
         SettingError: A value cannot be used.
@@ -37,8 +37,8 @@ class TranscriptionSettings(Settings):
     )
     weights: str = setting(
         DEFAULT_MODEL,
-        "folder of a Whisper model in CTranslate2's form (model.bin, config.json, tokenizer.json, vocabulary), or "
-        "hf:ORG/MODEL[@REVISION], one of the hub",
+        "folder of a Whisper model in CTranslate2's format (model.bin, config.json, tokenizer.json, vocabulary), or "
+        "hf:ORG/MODEL[@REVISION], a model on the hub",
         metavar="FOLDER",
     )
     device: str = setting("auto", "cpu, cuda or cuda:N; auto: for speech the first GPU, or the CPU; for text the CPU")
@@ -50,7 +50,7 @@ class TranscriptionSettings(Settings):
     """Ids of the videos to transcribe; None: all that the data set lists."""
 
     def check(self) -> None:
-        """Refuse the settings of a Whisper model for text in frames, which has none.
+        """Refuse settings of a Whisper model if the text in frames is transcribed.
 
         Raises:
             SettingError: ``weights`` or ``device`` cannot be chosen for text in frames.

@@ -36,7 +36,7 @@ class Hypothesis:
 
 
 Alternatives = Callable[[Sequence[int], int], Iterable[Hypothesis]]
-"""(indices of the video's vectors, number of their vectors) -> hypotheses with these vectors."""
+"""(indices of the video's vectors, number of their vectors) -> hypotheses, with the vectors at these indices."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class Comparison:
     """The verdict on a video."""
 
     num_rows: int
-    """Ours."""
+    """Number of our vectors."""
     num_their_rows: int
     distance: float
-    """Root mean square over the common vectors. 0: equal; 1: as far apart as vectors of different videos; nan: there
-    are no vectors of other videos.
+    """Root mean square distance of the common vectors. 0: equal; 1: as far apart as vectors of different videos; nan:
+    there are no vectors of other videos.
     """
     largest: float
     """Distance of the vector that differs most."""
@@ -89,7 +89,7 @@ class _Explanations:
         return min(distances, key=distances.__getitem__)
 
     def within(self, distance: float, least: float) -> list[str]:
-        """Return the other recipes that are about as near, the nearest first."""
+        """Return the other recipes that are about as near as ``distance``, the nearest first."""
         ranked = sorted(self.others, key=self.others.__getitem__)
         return [name for name in ranked if self.others[name] <= NEARER**2 * max(distance, least)]
 
@@ -141,7 +141,7 @@ class _Judge:
             return self._verdict(SAME)
         if level := pair.other_level():
             return self._verdict(DIFFERENT, level)
-        # Vectors times a number are not in another order, though small vectors are near to each other.
+        # Scaled vectors are not reordered, though small vectors are near to each other.
         order = {} if pair.describe_scale() else pair.other_order()
         if any(distance <= ODD_ROW * pair.tolerance.mean() for distance in order.values()):
             return self._verdict(DIFFERENT, f"theirs have {min(order, key=order.__getitem__)}")
@@ -215,7 +215,7 @@ class _Judge:
             return self._verdict(DIFFERENT, UNEXPLAINED, hint)
         unclear = tried.within(distance, tolerance)
         if unclear and distance <= max(tolerance, *(tried.from_ours.get(name, 0) for name in tried.own)):
-            # no more than rounding may cause
+            # the difference is no larger than rounding may cause
             return self._verdict(
                 NOT_TOLD,
                 f"theirs may be {best}, or have {' or '.join(unclear)}; equally near, apart from rounding",

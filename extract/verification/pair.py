@@ -173,7 +173,7 @@ class FeaturePair:
         for shift in (s for s in range(-MAX_SHIFT, MAX_SHIFT + 1) if s and 2 * abs(s) <= num_rows):
             a, b = our_rows[max(-shift, 0) :], their_rows[max(shift, 0) :]
             both = min(len(a), len(b))
-            # Not the mean: a few differing vectors do not shift the rest. Nor do a few that match by chance.
+            # A quantile, so that a few differing vectors hide no shift, and a few chance matches suggest none.
             distance = float(np.quantile(paired_distances(a[:both], b[:both]), 0.8))
             if NEARER**2 * distance <= np.median(self.distances):
                 distances[f"rows {abs(shift)} places {'later' if shift > 0 else 'earlier'}"] = distance

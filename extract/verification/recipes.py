@@ -100,7 +100,7 @@ def read_windows(
 
 @dataclass(frozen=True)
 class _Variant:
-    """An extractor and the frames that it computes."""
+    """An extractor and its input frames."""
 
     extractor: Extractor
     frames: list[np.ndarray]
@@ -113,7 +113,7 @@ class Recipes:
     def __init__(self, extractor: Extractor) -> None:
         self.extractor = extractor
         self.known: list[str] = []
-        """Recipes that alone explained a video. They are tried first for the next videos."""
+        """Recipes that were the only explanation of a video. They are tried first for the next videos."""
 
     @cached_property
     def _in_bf16(self) -> Extractor:
@@ -130,7 +130,7 @@ class Recipes:
         Args:
             path: The video.
             ours: Our features of it.
-            embedded: Vectors are the output of the network's ``video_embedding``.
+            embedded: True if vectors are the output of the network's ``video_embedding``.
         """
 
         def hypotheses(indices: Sequence[int], num_rows: int) -> Iterator[Hypothesis]:
@@ -211,7 +211,7 @@ class Recipes:
         return self.extractor.network.fc.out_features if isinstance(self.extractor.network, S3D) else None
 
     def embed(self, rows: np.ndarray) -> np.ndarray:
-        """Return the network's embedding of features: 512 values of 1,024."""
+        """Return the network's embedding of features: [N, 512] for [N, 1024]."""
         network = self.extractor.network
         assert isinstance(network, S3D)
         like = next(network.parameters())

@@ -1,5 +1,7 @@
-"""Features made by others against ours, and how theirs were made: the call behind ``vlalign-extract
---verify-against``."""
+"""Compare features made by others with ours, and find out how theirs were made.
+
+This is the Python call behind ``vlalign-extract --verify-against``.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -57,7 +59,7 @@ class VerificationResult:
     """
 
     extraction: ExtractionResult
-    """What was extracted for the comparison."""
+    """The result of the extraction for the comparison."""
     verdicts: Sequence[VideoVerdict]
     """The result of each video."""
 
@@ -79,16 +81,16 @@ def verify_dataset(
     on_verdict: Callable[[VideoVerdict], None] = lambda _: None,
     on_progress: Listener | None = None,
 ) -> VerificationResult:
-    """Extract the videos that ``settings.verify_against`` has features of, and compare theirs with ours.
+    """Extract the videos with features in ``settings.verify_against``, and compare those features with ours.
 
     Args:
-        settings: What to extract, of one kind of features.
+        settings: What to extract; exactly one kind of features.
         runner: Where to extract (default: in this process).
         on_verdict: Called with each video's verdict when it is known.
         on_progress: Called with the progress of the extraction.
 
     Returns:
-        What was extracted, and a verdict for each video.
+        The result of the extraction, and a verdict for each video.
 
     Raises:
         UserError: A setting, the list of videos, or the weights cannot be used.
@@ -167,7 +169,7 @@ class _Verifier:
             others = recipes.embed(others.astype(np.float32))
         alternatives: Alternatives | None
         if recipes.extractor.network is None:
-            alternatives = lambda *_: ()  # noqa: E731 (for sound, none is known)
+            alternatives = lambda *_: ()  # noqa: E731 (for sound, no other recipe is known)
         elif video.url:
             alternatives = None
         else:

@@ -29,7 +29,7 @@ class Renamed:
 
 @dataclass(kw_only=True)
 class Changes:
-    """The difference between a data set and its folders, and the list of videos without it."""
+    """The changes in the folders of a data set, and the list of videos after them."""
 
     videos: list[VideoRecord] = field(default_factory=list)
     """All videos of the data set."""
@@ -42,19 +42,19 @@ class Changes:
     renamed: list[Renamed] = field(default_factory=list)
     removed: list[RemovedVideo] = field(default_factory=list)
     returned: list[str] = field(default_factory=list)
-    """Ids of videos that had been removed."""
+    """Ids of removed videos that were found again."""
     num_unchanged: int = 0
     copies: dict[str, str] = field(default_factory=dict)
-    """{path: path of the file with the same content that is listed}"""
+    """{path: path of the listed file with the same content}"""
     other_ids: dict[str, str] = field(default_factory=dict)
-    """{path: id}, where the id is not the path in the folder, since another video has that."""
+    """{path: id} of new videos whose id is not their path in the folder, since another video has that id."""
     unreadable: list[str] = field(default_factory=list)
     """Paths of files whose content cannot be read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """The videos that a data set knows, and their files."""
+    """The listed and removed videos of a data set, and their files."""
 
     videos: Sequence[VideoRecord]
     path_of: Mapping[str, str]
@@ -78,7 +78,7 @@ def find_changes(
 
     Args:
         known: The known videos and files.
-        looks: The files found in each folder. If two folders have the same file, the first counts.
+        looks: The files found in each folder. If two folders have the same file, the first folder is used.
         kept: Paths that stay listed although their files were not found.
         identity: Returns the identity of a file's content; empty if it cannot be read. Called only for files with a new
             size or time, in threads.
@@ -143,7 +143,7 @@ class _Comparison:
                 self.id_of[path] = video_id
                 self.changes.num_unchanged += 1
             elif before is not None and before.copy_of in kept and before.source == source:
-                self.changes.copies[path] = before.copy_of  # a backup, while the disk of the original is away
+                self.changes.copies[path] = before.copy_of  # a backup, while the original's disk is not mounted
 
     def _missing(self, looks: Sequence[FolderLook], kept: Collection[str]) -> list[str]:
         """Return the ids of the folders' videos whose files were not found, for whatever reason."""
@@ -215,7 +215,7 @@ class _Comparison:
             self.changes.new.append(video_id)
 
     def _is_copy(self, path: str, original: str) -> bool:
-        """Return whether a file is a copy, as was found before or is found now."""
+        """Return whether a file is a copy: it was found to be before, or is found to be now."""
         before = self.known.files.get(path)
         was = before is not None and before.source == self.now[path] and before.copy_of == original
         return was or self.is_copy(path, original)
@@ -262,7 +262,7 @@ def _free_id(folder: str, name: str, taken: Mapping[str, str]) -> str:
 
     Args:
         folder: Path of the synchronised folder.
-        name: Path in it.
+        name: Path in the folder.
         taken: {id: path} of all other videos.
     """
     plain = id_of_name(name)

@@ -38,7 +38,7 @@ def cut_clip(
 
 @contextmanager
 def killed_after(process: DecodeProcess, wait_seconds: float, what: str) -> Iterator[None]:
-    """Kill a process if the block takes longer; its ``VideoError`` then says that ``what`` took too long."""
+    """Kill a process if the block takes too long; the ``VideoError`` then reports that ``what`` took too long."""
     late = threading.Event()
 
     def give_up() -> None:

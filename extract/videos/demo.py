@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw
 from ...storage.common.writing import atomic_write
 
 Scene = dict[str, Any]
-"""A scene as ``videos.jsonl`` holds it."""
+"""A scene, as in ``videos.jsonl``."""
 RGB = {
     "red": (215, 40, 40),
     "green": (40, 170, 60),
@@ -26,7 +26,7 @@ RGB = {
 OVERSAMPLING = 3  # shapes are drawn this much larger and averaged, for smooth edges
 SOUND_RATE_HZ = 22050
 MAX_SIDE_PX, MAX_SECONDS, MAX_FPS = 1920, 60, 120
-"""Limits of a scene: a list of unknown origin may ask for any."""
+"""Limits of a scene: a list of unknown origin may request any values."""
 FPS = re.compile(r"[1-9]\d{0,5}(/[1-9]\d{0,5})?", re.ASCII)
 PITCH_HZ = {
     "fall": (700, 300),

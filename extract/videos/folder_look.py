@@ -59,7 +59,7 @@ class FolderLook:
 
 
 def mount_of(path: str) -> str:
-    """Return where the file system of a path is mounted; empty for the root of all.
+    """Return the mount point of a path's file system; empty for the root file system.
 
     >>> mount_of("/")
     ''
@@ -220,7 +220,7 @@ def kept_paths(
 
 
 def unmounted_disks(looks: Sequence[FolderLook], files: Mapping[str, SyncedFile]) -> dict[str, str]:
-    """Return {mount point of a missing disk in a folder: advice}, if its files are not found."""
+    """Return {mount point: advice} for disks in the folders that are not mounted, so that known files are missing."""
     found = {file.path for look in looks for file in look.files}
     reachable = {look.folder.path for look in looks if not look.unreachable}
     mounts = {file.mount for path, file in files.items() if file.folder in reachable and path not in found}
@@ -229,7 +229,7 @@ def unmounted_disks(looks: Sequence[FolderLook], files: Mapping[str, SyncedFile]
 
 
 def paths_of(folders: Collection[SyncedFolder], paths: Collection[str], files: Mapping[str, SyncedFile]) -> set[str]:
-    """Return the paths that belong to the folders: they are in one, or a link in one leads to them.
+    """Return the paths that are in the folders, or that links in the folders lead to.
 
     Args:
         folders: Synchronised folders, which may be nested.

@@ -31,7 +31,7 @@ class FrameReader:
     def jpeg(
         self, path: Path, seconds: float, *, wait_seconds: float, folders: Sequence[str] | None = None
     ) -> tuple[float, bytes]:
-        """Return the frame that a video shows at a second: ``decoding.single_frame``.
+        """Return the frame that a video shows at a second (see ``decoding.single_frame``).
 
         Args:
             path: The video or image, in any format that can be decoded.
@@ -52,7 +52,7 @@ class FrameReader:
     def pixels(
         self, path: Path, seconds: float, *, wait_seconds: float, folders: Sequence[str] | None = None
     ) -> np.ndarray:
-        """Return the frame of ``jpeg`` as pixels, uint8 [H, W, 3] RGB, without parsing an image in this process.
+        """Return the same frame as ``jpeg``, as uint8 [H, W, 3] RGB, without parsing an image in this process.
 
         Args:
             path: The video or image.
@@ -88,7 +88,7 @@ class FrameReader:
         return self._process
 
     def close(self) -> None:
-        """End the process; the next frame starts another."""
+        """End the process; the next request starts another."""
         with self._lock:
             if self._process is not None:
                 self._process.close()

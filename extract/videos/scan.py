@@ -15,9 +15,9 @@ from ...storage.common.terminal import number_of
 from ...storage.common.threads import map_in_threads
 
 MAX_SUFFIXES = 5
-"""Suffixes that are named in a line about files that are skipped."""
+"""Number of suffixes in a line about skipped files."""
 APPLE_DOUBLE = "._"
-"""Names of the files that macOS writes beside others on foreign disks begin with this. They are never videos."""
+"""Prefix of the files that macOS writes beside others on foreign disks. They are never videos."""
 SYSTEM_FOLDERS = (
     "$recycle.bin",
     "recycler",
@@ -31,7 +31,7 @@ SYSTEM_FOLDERS = (
 anyway.
 """
 UNFINISHED_SUFFIXES = (".part", ".crdownload", ".download", ".tmp")
-"""Ends of the names of downloads that are not finished. Safari's are folders."""
+"""Suffixes of unfinished downloads. Safari's downloads are folders."""
 MAX_EXAMPLES = 3
 """Number of examples in a line about skipped files."""
 
@@ -45,21 +45,21 @@ class Scan:
     others: Counter[str] = field(default_factory=Counter)
     """Number of files with other suffixes, by suffix."""
     num_repeated: int = 0
-    """Links to folders that are scanned by another path."""
+    """Number of links to folders that are scanned under another path."""
     hidden: list[str] = field(default_factory=list)
     """Hidden folders, trash, and hidden files that are named like videos; paths in the folder."""
     unfinished: list[str] = field(default_factory=list)
-    """Downloads that are not finished, by their names; paths in the folder."""
+    """Unfinished downloads, recognised by their names; paths in the folder."""
     unlisted: list[str] = field(default_factory=list)
-    """Unknown paths: folders that cannot be listed or are outside the allowed ones, and files whose metadata cannot be
-    read.
+    """Paths with unknown content: folders that cannot be listed or are outside the allowed ones, and files whose
+    metadata cannot be read.
     """
 
     def skipped(self, used: Counter[str] | None = None) -> str:
         """Return the skipped files in words, such as "312 files with other names (310 .srt, 2 .txt)"; empty if none.
 
         Args:
-            used: Number of the others that are not skipped, by suffix.
+            used: Number of files in ``others`` that are not skipped, by suffix.
         """
         reasons = []
         if others := self.others - (used or Counter()):
@@ -83,8 +83,8 @@ def scan_folder(
     """Return the files in ``folder`` and below whose names end in one of ``suffixes``, in upper or lower case.
 
     Many folders are listed at once. Links are followed. Each real folder is scanned once, under its own path if it is
-    in ``folder``: cycles of links end. Links that leave the allowed folders are not followed. Hidden files and folders,
-    trash and unfinished downloads are skipped.
+    in ``folder``, so that cycles of links end. Links that leave the allowed folders are not followed. Hidden files and
+    folders, trash and unfinished downloads are skipped.
 
     Args:
         folder: A folder.
@@ -154,8 +154,9 @@ class _Link(NamedTuple):
 def _entries_of(
     folders: Sequence[tuple[str, str, str]], scan: Scan, problems: Problems
 ) -> Iterator[tuple[str, str, os.DirEntry[str], _Link | OSError | None]]:
-    """Yield the entries of folders, each with the folder's prefix of names and real path and, for a link, its target or
-    the error of resolving it.
+    """Yield (prefix of names, real path of the folder, entry, link) for each entry of the folders.
+
+    ``link`` is a link's target, or the error of resolving it; None for other entries.
 
     Args:
         folders: Prefix, path and real path of each; all are listed at once.
@@ -186,7 +187,7 @@ def _look_at_link(entry: os.DirEntry[str]) -> tuple[str, _Link | OSError]:
 
 
 def _list_folder(path: str) -> list[tuple[os.DirEntry[str], bool]] | OSError:
-    """Return the entries of a folder by name, each with True for a link; or the error of listing it."""
+    """Return (entry, whether it is a link) for each entry of a folder, by name; or the error of listing the folder."""
     try:
         with os.scandir(path) as entries:
             return [(entry, entry.is_symlink()) for entry in sorted(entries, key=lambda entry: entry.name)]
@@ -195,7 +196,7 @@ def _list_folder(path: str) -> list[tuple[os.DirEntry[str], bool]] | OSError:
 
 
 def _skips(scan: Scan, entry: os.DirEntry[str], path: str, suffixes: Collection[str]) -> bool:
-    """Return whether an entry is skipped for its name, and keep it, by its path in the folder."""
+    """Return whether an entry is skipped because of its name; if so, add its path in the folder to the scan."""
     name = entry.name
     if name.startswith(APPLE_DOUBLE):
         return False

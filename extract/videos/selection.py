@@ -122,12 +122,12 @@ def _refuse_replaced(
 
 
 def _is_other_file(path: str, before: str) -> bool:
-    """Return whether another file than ``path`` is at the path of before."""
+    """Return whether the file at ``before`` exists and is another file than ``path``."""
     return os.path.exists(before) and not os.path.samefile(path, before)
 
 
 def _videos_with_features(settings: ExtractionSettings, folder: Path, videos: list[VideoRecord]) -> list[VideoRecord]:
-    """Return the videos that ``folder``, made by others, has features of."""
+    """Return the videos with features in ``folder``, which others made."""
     their_files = feature_files(folder)
     if len(settings.store_names) > 1:
         problem = f"expected one kind of features to compare with; pass --features {' or '.join(settings.store_names)}"
@@ -174,7 +174,7 @@ def list_folder(
         problems: Receives files with unusable names, and links that cannot be followed.
         suffixes: Suffixes of the files to return.
         instead: Suffixes of the files to return if no file has one of ``suffixes``.
-        dataset: Links may lead to its allowed folders, or else only within ``folder``.
+        dataset: Data set with allowed folders, which links may lead to; None: links may lead only within ``folder``.
 
     Raises:
         UserError: The folder does not exist or has no such files.

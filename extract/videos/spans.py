@@ -1,4 +1,4 @@
-"""Facts about parts of videos, and clips of them as files, by a confined decoder process."""
+"""Probe parts of videos, and write them as clips, in a confined decoder process."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,9 @@ from .clips import killed_after
 MAX_SECONDS, ROUNDING_SECONDS = 10_000_000, 0.001
 """Upper limit of a video's length, and the maximum difference of equal times."""
 ClipKind = Literal["copy", "exact"]
-"""The packets from the key frame before the part on, unchanged; or the part encoded again, exact to the frame."""
+"""``copy``: the packets from the key frame before the part on, unchanged. ``exact``: the part encoded again, exact to
+the frame.
+"""
 
 
 class SpanReader:
@@ -56,7 +58,7 @@ class SpanReader:
             wait_seconds: Time limit; None for the decoder's own.
 
         Raises:
-            VideoError: It cannot be read, has no frames, or takes too long.
+            VideoError: The part cannot be read, has no frames, or takes too long.
         """
         process = self._started(Request(str(path), [], span=(start_seconds, end_seconds), folders=folders))
         with _limit(process, wait_seconds, "reading it"):
@@ -86,14 +88,14 @@ class SpanReader:
             path: The video.
             start_seconds: Start of the part, on the clock of stored feature vectors.
             end_seconds: Its end, exclusive.
-            kind: Treatment of the frames.
+            kind: Whether packets are copied or frames are encoded again.
             file: Receives the clip; open for writing, empty.
             folders: Folders that must contain the file when it is opened; None for any.
             wait_seconds: Time limit; None for the decoder's own.
             max_bytes: Maximum size of the clip.
 
         Raises:
-            VideoError: It cannot be read there, cannot be copied, takes too long, or is too large.
+            VideoError: The part cannot be read or copied, takes too long, or is too large.
         """
         request = Request(str(path), [], span=(start_seconds, end_seconds), clip_kind=kind, folders=folders)
         process = self._started(request)
