@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -28,9 +28,6 @@ from ..decoding.log_mel import RATE
 from ..decoding.process_link import child_link
 from .messages import Loaded, RecognisedPart, RecognisedWindow, encode_answer
 from .windows import Span, SpeechWindow, plan_windows, settled_spans
-
-if TYPE_CHECKING:
-    pass
 
 WINDOW_SECONDS = 30
 """Length of Whisper's input."""

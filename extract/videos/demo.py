@@ -121,7 +121,7 @@ def scene_background(scene: Scene, width: int, height: int) -> np.ndarray:
 
 
 def frame_times(scene: Scene) -> tuple[list[int], Fraction]:
-    """Return the presentation times in ticks, and the seconds of a tick.
+    """Return the presentation times in ticks, and the length of a tick in seconds.
 
     A variable rate drops each frame with probability 0.3.
     """
