@@ -41,7 +41,7 @@ class TaggingPart:
     """Folder of the caption tables."""
     index: int
     chunks: list[Chunk]
-    """Chunks that hold the captions, and others before and after them."""
+    """Chunks that contain the captions of this part, and perhaps captions of parts before and after it."""
     read: ReadChunk
     """Reads a chunk."""
     skip: int
