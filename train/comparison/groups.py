@@ -99,7 +99,7 @@ def list_evaluations(dataset: DatasetFolder, run: str | None = None) -> RunsOver
 
 @dataclass(frozen=True)
 class RunGroup:
-    """Runs that differ in their seed alone, evaluated alike."""
+    """Runs that differ in their seed alone, evaluated in the same way."""
 
     runs: tuple[RunRecord, ...]
 
@@ -124,7 +124,7 @@ class RunGroup:
         return mean_of(numbers) if numbers else None
 
     def other_results(self, changes: str) -> list[RunMetrics]:
-        """Return the metrics of the runs with changes of the default request."""
+        """Return the runs' metrics for these changes of the default request."""
         return [run.other_results[changes] for run in self.runs if changes in run.other_results]
 
     def fact(self, name: str) -> Any:
@@ -258,12 +258,12 @@ def runs_table(groups: Sequence[RunGroup]) -> ResultsTable:
 
 
 def _departures(papers: Sequence[Published | None]) -> tuple[str, ...]:
-    """Return where the tables that are cited depart from their papers, each point once."""
+    """Return the departures of the cited tables from their papers, each once."""
     return tuple(dict.fromkeys(str(point) for paper in papers if paper for point in paper.departures))
 
 
 def _other_results(group: RunGroup) -> Iterator[str]:
-    """Yield a line for each other request that the runs were evaluated with, and the metric that tables show first."""
+    """Yield a line for each non-default request that the runs were evaluated with: its first metric in tables."""
     for changes in dict.fromkeys(changes for run in group.runs for changes in run.other_results):
         found = group.other_results(changes)
         name = next(iter(found[0].main), None)
