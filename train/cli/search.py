@@ -94,7 +94,7 @@ def source_of(args: argparse.Namespace) -> "SearchSource":
 
 
 def run_of(args: argparse.Namespace) -> Path | str | None:
-    """Return the named run; without one, None if features are named, and else the run finished last.
+    """Return the named run. If no run is named, return None if features are named, or else the run finished last.
 
     Raises:
         SettingError: An option has no effect with a run, or without one.

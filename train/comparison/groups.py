@@ -38,10 +38,10 @@ def list_runs(dataset: DatasetFolder, *, sort: str | None = None, conditions: Se
     Args:
         dataset: The data set.
         sort: A metric, setting or fact to sort by, the best first; None: the first metric.
-        conditions: What the runs shown must fulfil, such as "objective=taco" or "R@1>30".
+        conditions: Conditions that all shown runs meet, such as "objective=taco" or "R@1>30".
 
     Raises:
-        SettingError: ``sort`` or a condition names what no run has.
+        SettingError: ``sort`` or a condition names something that no run has.
         UserError: The data set has no runs.
     """
     with Problems() as problems:  # without a file: a command that only looks writes nothing
@@ -194,7 +194,7 @@ def filter_groups(groups: Sequence[RunGroup], conditions: Sequence[str]) -> list
     """Return the groups for which all conditions hold, such as "objective=taco", "R@1>30" or "run!=*small*".
 
     Raises:
-        SettingError: A condition is of another form, or names what no run has.
+        SettingError: A condition has another form, or names something that no run has.
     """
     selected = list(groups)
     for condition in conditions:

@@ -135,7 +135,7 @@ def _read_results(
     dataset: DatasetFolder,
     problems: Problems,
 ) -> dict[str, RunMetrics]:
-    """Return {changes of the default request: metrics} of a run; the changes are empty for the default.
+    """Return {changes of the default request: metrics} of a run; the changes are "" for the default request.
 
     Args:
         results: Folder of the results.

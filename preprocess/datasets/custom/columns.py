@@ -133,7 +133,7 @@ def choose_columns(path: Path, table: UserTable, note: Note) -> ChosenColumns:
 
 
 def _why_not_numbers(table: UserTable, column: TableColumn) -> str:
-    """Return the reason why a column without a known meaning is not kept; empty if it is."""
+    """Return the reason why a column without a known meaning is not kept; empty if it is kept."""
     if not column.name.strip() or not is_text(column.name):
         return "it has no name"
     for where, row in table.rows:

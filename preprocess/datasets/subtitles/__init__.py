@@ -1,7 +1,7 @@
 """Subtitles of a user's own videos, beside the videos or in a folder, read as captions.
 
 Transcripts that ``vlalign-transcribe`` made are read in the same way. Text in frames (``--what text``) has its own
-protocol, ``text``: a caption for each line, with the time in which it is shown.
+protocol, ``text``: a caption for each line, with the time during which it is shown.
 
 SubRip (``.srt``), WebVTT (``.vtt``), TTML (``.ttml``, ``.dfxp``) and the JSON of Whisper and WhisperX are known. A file
 is named after its video, with or without a language: ``kitchen/onion.srt``, ``kitchen/onion.en.vtt`` or
@@ -184,7 +184,7 @@ def _shaped(clips: list[TimedText], protocol: str) -> list[TimedText]:
 
 
 class _FileReader:
-    """Reads files, and counts the changes of their cues."""
+    """Reads subtitle files, and counts how their cues were changed."""
 
     def __init__(
         self, problems: Problems, note: Note, *, is_only_one: bool = False, allowed: AllowedFolders | None = None
@@ -193,7 +193,7 @@ class _FileReader:
         self.changes: Counter[str] = Counter()
         """Number of cues by change."""
         self.several: list[list[SubtitleFile]] = []
-        """Files of the videos that have more than one."""
+        """The files of each video that has more than one."""
         self.other_json: list[Path] = []
         self.silent: set[str] = set()
         """Videos in which nothing is spoken, according to a file beside them."""

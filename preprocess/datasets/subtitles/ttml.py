@@ -1,6 +1,6 @@
 """Cues of TTML files (``.ttml``, ``.dfxp``; W3C, Timed Text Markup Language 2): subtitles in XML.
 
-Documents with a DOCTYPE are refused: TTML needs none, and one may declare entities that grow without bounds.
+Documents with a DOCTYPE are refused: TTML needs none, and a DOCTYPE may declare entities that grow without bounds.
 """
 
 import re
