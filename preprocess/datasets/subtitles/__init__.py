@@ -308,7 +308,7 @@ class _FileReader:
             others = ", ".join(file.path.name for file in first[1 : 1 + SHOWN])
             read = f"such as {first[0].path.name} and not {others}"
             number = number_of(len(self.several), "videos")
-            self.note(f"{number} have several files, of which one is read: {read}")
+            self.note(f"{number} have several files; only one of each is read, {read}")
         if self.other_json:
             names = ", ".join(path.name for path in self.other_json[:SHOWN])
             number = number_of(len(self.other_json), ".json files")
