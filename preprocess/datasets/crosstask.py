@@ -107,7 +107,7 @@ def _read_videos(annotations: Annotations, path: Path, primary: dict[str, Instru
         if video.task_id not in primary:
             continue
         if video in videos:
-            annotations.drop(path, f"line {line}", f"duplicate of video {video.video_id!r} of task {video.task_id}")
+            annotations.drop(path, f"line {line}", f"task {video.task_id} lists video {video.video_id!r} twice")
         videos[video] = None
     return list(videos)
 
