@@ -108,7 +108,7 @@ def parts_among(chunks: Iterable[T], sizes: Iterable[int], part_captions: int) -
 
     Args:
         chunks: The chunks, in order.
-        sizes: Number of captions of each.
+        sizes: Number of captions of each chunk.
         part_captions: Number of captions of each part but the last.
     """
     held: deque[tuple[T, int]] = deque()

@@ -113,7 +113,7 @@ def _read_list(annotations: Annotations, path: Path) -> list[str]:
 
 
 def _read_captions(annotations: Annotations, path: Path) -> dict[str, list[ListedSentence]]:
-    """Return the captions of each clip, ordered by their numbers; not every file is."""
+    """Return the captions of each clip, ordered by their numbers; not every file has this order."""
     if path.suffix == ".csv":
         captions: dict[str, list[ListedSentence]] = {}
         for line, row in read_rows(path, ("video_id", "sentence")):

@@ -59,7 +59,7 @@ class _OwnDataset:
 
     text: str
     folder: str
-    """Folder of the module, which other processes load again."""
+    """Folder of the module, from which other processes load it again."""
 
     def _load(self) -> tuple[Dataset, Plugin]:
         plugin = load_plugin("datasets", self.text, self.folder)

@@ -110,7 +110,7 @@ class RunGroup:
 
     @property
     def name(self) -> str:
-        """The name of the only run, or the common name with the number of seeds instead of the seed."""
+        """The name of the only run; or the common name with all seeds; or the first name and the number of others."""
         if len(self.runs) == 1:
             return self.first.name
         stems = {re.sub(r"-?seed\d+$", "", run.name) for run in self.runs}

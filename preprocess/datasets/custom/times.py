@@ -16,7 +16,7 @@ CLOCK = re.compile(r"(?:(?P<h>\d+):(?=\d+:))?(?P<m>\d+):(?P<s>\d{1,2})(?:[.,](?P
 
 
 class AmbiguousCommaError(ValueError):
-    """A time has a comma, and other times of the file have a point."""
+    """A time has a comma, but other times of the file have a decimal point, so that the comma is ambiguous."""
 
 
 class TimeReader:
