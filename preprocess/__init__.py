@@ -1,4 +1,4 @@
-"""Annotations to captions with part-of-speech tags, and the IDF table. ``prepare_captions`` does all of it."""
+"""Turn annotations into captions with part-of-speech tags and an IDF table: see ``prepare_captions``."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from .settings import CaptionProvenance, PreprocessingSettings
 
 DEMO = "demo"
 SHOWN_MODELS, MAX_MODEL_CHARACTERS = 5, 80
-"""Maximum number and length of the models of transcripts in the facts about captions."""
+"""Maximum number of transcription models, and maximum length of their names, in the facts about captions."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def choose_source(settings: PreprocessingSettings) -> CaptionSource:
         folder = folder.with_name(spec.name)
     dataset = dataset_at(folder)
     name = dataset.name
-    if plugin is None:  # "." has another name than its path
+    if plugin is None:  # a path such as "." is resolved to the folder's name
         spec = DATASETS.get(name)
     is_own = spec is None and name != DEMO
     has_subtitles = is_own and annotations is not None and _are_subtitles(annotations)
@@ -112,7 +112,7 @@ def subtitles_beside(settings: PreprocessingSettings) -> CaptionSource:
     of the first protocol.
 
     Raises:
-        UserError: The folder's name cannot be that of a data set, or videos lie in a folder that nobody allowed.
+        UserError: The folder's name is not valid for a data set, or videos are outside of the allowed folders.
     """
     dataset, chosen = dataset_at(Path(settings.dataset)), subtitles.PROTOCOLS[0]
     return _spoken(replace(dataset, protocol=chosen), chosen, settings)
@@ -122,7 +122,7 @@ def _spoken(dataset: DatasetFolder, protocol: str, settings: PreprocessingSettin
     """Return the reader of subtitles beside videos and of transcripts.
 
     Raises:
-        UserError: Videos lie in a folder that nobody allowed.
+        UserError: Videos are outside of the allowed folders.
     """
     refuse_other_folders(dataset, dataset.read_videos())
     provenance = CaptionProvenance(
@@ -148,7 +148,7 @@ def _text_in_frames(dataset: DatasetFolder, settings: PreprocessingSettings) -> 
 
 
 def _is_transcribed(dataset: DatasetFolder, folder: Path) -> bool:
-    """Return whether a folder of transcripts has one of a listed video, with segments."""
+    """Return whether a folder has a transcript with segments for a listed video."""
     return bool(subtitles.transcribed_videos(dataset, TranscriptStore(folder)))
 
 

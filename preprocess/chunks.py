@@ -11,10 +11,10 @@ from ..storage.records import SPLITS, Caption, VideoRecord
 from .datasets.sources import Chunk, Record
 
 CHUNK_RECORDS = 500
-"""Records after which a chunk of records ends with a video."""
+"""A chunk ends after the video that brings it to this many records."""
 
 MAX_CAPTION_CHARACTERS = 20_000
-"""Longest caption: about 25 minutes of speech. Tagging one takes a second, or ten if it is nothing but signs."""
+"""Maximum length of a caption: about 25 minutes of speech. Tagging it takes a second, or ten if it is all symbols."""
 
 Read = Callable[[Problems], Iterator[Record]]
 """Yields the records of a data set, the same ones in each call."""
@@ -30,7 +30,7 @@ class ChunkedRecords:
     """Yields the chunks, in order, the same ones in each call."""
     read: ReadChunk
     source: Path | None = None
-    """The file that decides the chunks. None if ``split`` has read the records already: other processes gain nothing
+    """The file that is split into chunks. None if ``split`` itself reads the records; more processes would gain nothing
     then."""
 
 
@@ -57,9 +57,9 @@ def _as_it_is(chunk: list[Record], _: Problems) -> list[Record]:
 def captions_among(
     records: Iterable[Record], problems: Problems, videos: list[VideoRecord] | None = None
 ) -> Iterator[Caption]:
-    """Yield the captions that belong to a split; append the videos to the list, if there is one.
+    """Yield the captions that belong to a split; append the videos to ``videos``, if given.
 
-    Captions of more than ``MAX_CAPTION_CHARACTERS`` are cut there, and counted.
+    Captions longer than ``MAX_CAPTION_CHARACTERS`` are cut to this length and counted.
     """
     for record in records:
         if isinstance(record, VideoRecord):

@@ -1,4 +1,4 @@
-"""Statistics of a data set by split, counted as captions pass by, without keeping them."""
+"""Statistics of a data set by split, counted as captions are read, without keeping them."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
@@ -21,7 +21,7 @@ class SplitStatistics:
     clips: int
     captions: int
     shared_texts: int | None
-    """Number of different texts that several videos have; None if there are too many texts to compare."""
+    """Number of different texts that occur with several videos; None if there are too many texts to compare."""
     words: int
     """Without punctuation."""
     nouns: int
@@ -35,7 +35,7 @@ class SkippedInputs:
 
     count: int
     first: list[str] = field(default_factory=list)
-    """Messages about the first ones."""
+    """Messages about the first skipped inputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,15 +43,15 @@ class CaptionStatistics:
     """The content of ``summary.json``."""
 
     splits: dict[str, SplitStatistics]
-    """By name, those with captions only."""
+    """By name; only splits with captions."""
     videos_in_both: dict[str, int]
-    """For each two splits, such as ``train, test``, the number of videos that are in both."""
+    """For each pair of splits, such as ``train, test``, the number of videos that are in both."""
     changed: dict[str, int]
     """{the change: number of rows that were used with a changed value}"""
     left_out: SkippedInputs
     other_languages: dict[str, float] = field(default_factory=dict)
-    """Share of captions in each language that the tagger does not know, estimated from a sample; empty if there are
-    hardly any.
+    """Share of captions in each language that the tagger does not know, estimated from a sample; empty if hardly any
+    caption is in such a language.
     """
 
     @property
@@ -65,7 +65,7 @@ class CaptionStatistics:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "CaptionStatistics":
-        """Return the statistics that ``to_json`` made these values of. Raises ``ValueError`` and others for others."""
+        """Return the statistics from values of ``to_json``. Raises ``ValueError`` and others for anything else."""
         statistics = cls(
             splits={name: SplitStatistics(**split) for name, split in values["splits"].items()},
             videos_in_both=dict(values["videos_in_both"]),
@@ -125,7 +125,7 @@ class CorpusCounter:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "CorpusCounter":
-        """Return the counter that ``to_json`` made these values of."""
+        """Return the counter from values of ``to_json``."""
         counter = cls()
         for split, counts in values.items():
             if not type(counts["captions"]) is type(counts["clips"]) is int or not all(map(is_text, counts["videos"])):
@@ -163,7 +163,7 @@ class CorpusCounter:
 
 
 def count_shared_texts(rows: Iterable[tuple[str, str, str]], splits: Collection[str]) -> dict[str, int | None]:
-    """Return, for each split, how many different texts several videos have; None if there are too many texts.
+    """Return, for each split, how many different texts occur with several videos; None if there are too many texts.
 
     Args:
         rows: The split, the video and the text of each caption. Not read further once all splits have too many texts.

@@ -1,7 +1,7 @@
-"""The first pass over the captions: their counts, and the key of each part.
+"""The first pass over the captions, which counts them and computes the key of each part.
 
-Of a file that is read in chunks, several processes read the chunks, and write their findings to ``survey.jsonl``. A
-call that follows continues there, if file, code and settings are the same.
+If a file is read in chunks, several processes read them, and the findings are written to ``survey.jsonl``. A later call
+resumes from there if file, code and settings are the same.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from .parts import input_bytes
 BYTES_PER_PROCESS = 1 << 23
 """Smallest share of a file that is worth starting a process."""
 LOG_NAME = "survey.jsonl"
-"""The lines keep earlier names: ``pieces`` are chunks, and a ``census`` has the counts of one."""
+"""Its lines use names of earlier versions: ``pieces`` are chunks, and a ``census`` has the counts of a chunk."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class ChunkCounts:
     messages: list[str]
     """Problems."""
     changed: Counter[str]
-    """The changes of ``Problems``."""
+    """Number of rows by change (``Problems.changed``)."""
 
     @property
     def num_captions(self) -> int:
@@ -55,7 +55,7 @@ class FirstPassLine:
     keys: list[str]
     """Keys of the next parts."""
     chunks: list[ChunkCounts]
-    """The next chunks. All their captions are in parts of this line and of earlier ones."""
+    """The next chunks. All their captions are in parts of this line or of earlier lines."""
     is_last: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class FirstPassLine:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "FirstPassLine":
-        """Return the line that ``to_json`` made these values of. Raises ``ValueError`` and others for anything else."""
+        """Return the line from values of ``to_json``. Raises ``ValueError`` and others for anything else."""
         chunks = [
             ChunkCounts(CorpusCounter.from_json(chunk["census"]), chunk["messages"], Counter(chunk["changed"]))
             for chunk in values["pieces"]
@@ -89,7 +89,7 @@ class FirstPassLog:
     """The log of a first pass, which resumes where an earlier call ended."""
 
     file: BinaryIO
-    """Written at its end."""
+    """Opened for appending."""
     lines: list[FirstPassLine] = field(default_factory=list)
     """The findings of earlier calls."""
 
@@ -110,7 +110,7 @@ def open_first_pass_log(path: Path, about: Mapping[str, Any]) -> Iterator[FirstP
     """Open the log of a first pass.
 
     Args:
-        path: The log. Its valid lines are used if they are about the same, else it starts empty.
+        path: The log. Its valid lines are used if its header equals ``about``; otherwise, it starts empty.
         about: Everything that decides what the first pass finds.
 
     Raises:
@@ -143,7 +143,7 @@ def open_first_pass_log(path: Path, about: Mapping[str, Any]) -> Iterator[FirstP
 
 @cache
 def code_hash() -> str:
-    """Return a hash of the code that makes captions of files. Other code may find other captions."""
+    """Return a hash of the code that reads captions from files, since changed code may find other captions."""
     digest = hashlib.sha256()
     package = Path(__file__).parent
     for path in sorted([*package.rglob("*.py"), package.parent / "storage" / "records.py"]):
@@ -202,13 +202,13 @@ class CountedChunk:
     counts: ChunkCounts
     videos: list[VideoRecord]
     inputs: list[bytes]
-    """The fields that decide each caption."""
+    """For each caption, its fields from the annotations (``input_bytes``)."""
     num_bytes: int
     """Bytes of the chunk."""
 
 
 def count_chunk(chunk: Chunk, read: ReadChunk) -> CountedChunk:
-    """Look through a chunk."""
+    """Read and count the captions of a chunk."""
     problems, counter = CollectedProblems(), CorpusCounter()
     videos: list[VideoRecord] = []
     inputs = []
@@ -260,7 +260,7 @@ def run_first_pass(
     parallel_map: OrderedMap,
     log: FirstPassLog | None = None,
 ) -> FirstPass:
-    """Look through all captions.
+    """Read and count all captions, and compute the keys of their parts.
 
     Args:
         chunks: The captions.

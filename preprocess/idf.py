@@ -22,8 +22,8 @@ DRAWN_TAGS = {"NOUN": "nouns", "VERB": "verbs"}
 def count_words(captions: Iterable[Caption]) -> Counter[tuple[str, str]]:
     """Return the number of training captions that contain each (word, tag), and each word with any tag.
 
-    A word is its lower-cased text. "cook" as a noun and "cook" as a verb are two, and a caption with both is one of
-    those that contain ("cook", ``ANY_TAG``). Counts of parts of the captions add up to those of all captions.
+    Words are lower-cased. "cook" as a noun and "cook" as a verb are counted separately, and a caption with both counts
+    once for ("cook", ``ANY_TAG``). The counts of parts of the captions add up to the counts of all captions.
     """
     counts: Counter[tuple[str, str]] = Counter()
     for caption in captions:
@@ -39,9 +39,9 @@ def count_words(captions: Iterable[Caption]) -> Counter[tuple[str, str]]:
 def idf_table(num_captions: int, counts: Mapping[tuple[str, str], int]) -> list[IdfEntry]:
     """Return the IDF of each word: log(num_captions / (1 + number of captions with the word)).
 
-    A word in all captions but one has an IDF of 0, and a word in all captions one slightly below 0. Negative values
-    are stored here. Whoever uses them as weights clips them to 0 (``TokenWeights``), because a negative weight would
-    reward a mismatch.
+    A word in all captions but one has an IDF of 0; the IDF of a word in all captions is slightly below 0. Negative
+    values are stored here. ``TokenWeights``, which uses them as weights, clips them to 0, because a negative weight
+    would reward a mismatch.
 
     Args:
         num_captions: Number of training captions.
@@ -51,7 +51,7 @@ def idf_table(num_captions: int, counts: Mapping[tuple[str, str], int]) -> list[
     Returns:
         Entries sorted by word and tag.
 
-    Source: TACo, Eq. 7, whose "captions which contain a specific token" are those with any tag (``token_idf``).
+    Source: TACo, Eq. 7. Its "captions which contain a specific token" contain the word with any tag (``token_idf``).
     """
 
     def idf(count: int) -> float:
@@ -81,7 +81,7 @@ def choose_evenly(entries: Sequence[IdfEntry], tag: str) -> list[IdfEntry]:
 def plot_idf(entries: Sequence[IdfEntry], path: Path) -> None:
     """Write a PNG like Figure 4 of TACo, with a bar for the IDF of each chosen noun and verb.
 
-    Without Matplotlib there is none, which is reported.
+    Without Matplotlib, it is skipped and this is reported.
     """
     try:
         with default_settings():

@@ -1,4 +1,4 @@
-"""Captions in languages that the tagger does not speak: their share, a line about it, and pipelines that speak them."""
+"""Captions in languages that the tagger does not know: their share, a line about it, and pipelines for them."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -15,19 +15,19 @@ MODELS = {
 """{language: spaCy's own pipelines that tag it}, the smallest first (spacy.io/models)."""
 MAX_NAMED = 4
 MIN_REPORTED_SHARE = 0.03
-"""Share of captions in other languages that is worth a line. Of YouCook2's captions, which are English, 0.2 % are taken
-for another language."""
+"""Smallest share of captions in other languages that is reported. Of YouCook2's captions, which are English, 0.2 % are
+taken for another language."""
 
 
 def other_languages(counts: Mapping[str, int], tagger_language: str) -> dict[str, float]:
-    """Return the share of each language but the tagger's, the largest first, if they are worth a line together."""
+    """Return the share of each language but the tagger's, the largest first; empty if they are too few to report."""
     known = Counter({language: count for language, count in counts.items() if language})
     shares = {name: round(count / known.total(), 3) for name, count in known.most_common() if name != tagger_language}
     return shares if sum(shares.values()) >= MIN_REPORTED_SHARE else {}
 
 
 def in_other_languages(shares: Mapping[str, float], model: str) -> str:
-    """Return a line about captions in languages that a tagger does not speak.
+    """Return a line about captions in languages that a tagger does not know.
 
     Args:
         shares: As from ``other_languages``.

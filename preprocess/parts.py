@@ -41,7 +41,7 @@ class TaggingPart:
     """Folder of the caption tables."""
     index: int
     chunks: list[Chunk]
-    """Chunks that hold the captions, and others before and after them."""
+    """Chunks that contain the captions of this part, and perhaps captions of parts before and after it."""
     read: ReadChunk
     """Reads a chunk."""
     skip: int
@@ -108,7 +108,7 @@ def parts_among(chunks: Iterable[T], sizes: Iterable[int], part_captions: int) -
 
     Args:
         chunks: The chunks, in order.
-        sizes: Number of captions of each.
+        sizes: Number of captions of each chunk.
         part_captions: Number of captions of each part but the last.
     """
     held: deque[tuple[T, int]] = deque()

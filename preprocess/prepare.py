@@ -29,7 +29,7 @@ from .tables import Preparation, make_tables
 from .word_vectors import WordVectorSummary, prepare_word_vectors
 
 PART_CAPTIONS = 5000
-"""About 20 seconds of work for a core. A stopped command repeats at most this much per process."""
+"""Captions of a part: about 20 seconds of work for a core. A stopped command repeats at most this much per process."""
 LOCK_NAME = "preprocess.lock"
 
 
@@ -75,8 +75,7 @@ def prepare_captions(
 ) -> PreparedCaptions:
     """Read and tag the captions of a data set, and write its caption and IDF tables.
 
-    Nothing is done again that an earlier call did with the same captions and tagger; a call that was stopped can be
-    repeated.
+    Work that an earlier call did with the same captions and tagger is not repeated, so a stopped call can be resumed.
 
     Args:
         settings: The captions, and how to prepare them.
@@ -116,13 +115,13 @@ def prepare_subtitles(
 ) -> PreparedCaptions:
     """Prepare the subtitles beside a data set's videos as captions of the protocol ``cues``.
 
-    Other captions of the data set stay.
+    Other captions of the data set are not changed.
 
     >>> prepare_subtitles(PreprocessingSettings("vlalign_data/mine"), Problems())  # doctest: +SKIP
 
     Args:
-        settings: The data set, and how to prepare them; ``annotations`` and ``protocol`` do not count.
-        problems: Receives what is skipped, except links that lead out: ``find_beside`` reports them.
+        settings: The data set, and how to prepare its subtitles; ``annotations`` and ``protocol`` are ignored.
+        problems: Receives skipped inputs, except links to untrusted folders, which ``find_beside`` reports.
         num_processes: As for ``prepare_captions``.
         on_progress: As for ``prepare_captions``.
 
@@ -186,8 +185,8 @@ def _with_word_vectors(
 def prepare_records(preparation: Preparation) -> CaptionStatistics | None:
     """Tag the captions among the records of a data set, and write its tables.
 
-    The records are read once to look through all of them, so that errors appear before any work is done, and again if
-    anything is left to tag.
+    All records are first read once, so that errors appear before any work is done, and then again if anything is left
+    to tag.
 
     Returns:
         The statistics that are also on disk. None, with nothing written, if no caption names a video that the data

@@ -1,4 +1,4 @@
-"""The public names of ``vlalign.preprocess``, as ``__init__`` gives them at their first use."""
+"""The public names of ``vlalign.preprocess``, which ``__init__`` imports at their first use."""
 
 from .datasets.sources import Annotations as Annotations
 from .datasets.sources import Chunk as Chunk

@@ -1,4 +1,4 @@
-"""The settings of preparing captions, and the settings that a data set remembers."""
+"""The settings for preparing captions, and the settings that are stored with them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ PROTOCOLS = [f"{name}: {', '.join(spec.protocols)}" for name, spec in DATASETS.i
 class PreprocessingSettings(Settings):
     """The captions to prepare, and how.
 
-    Those that are declared with ``setting`` are options of ``vlalign-preprocess`` and of the cluster job.
+    Fields that are declared with ``setting`` are options of ``vlalign-preprocess`` and of the cluster job.
 
     Raises:
         SettingError: ``language`` and ``spacy_model`` are both given.
@@ -32,9 +32,9 @@ class PreprocessingSettings(Settings):
     """
 
     dataset: Path | str
-    """The data set's folder, ``<root>/<data set>``, whose name is that of official files, such as "youcook2"; "demo";
-    or any other for your own captions. ``<root>/MODULE:NAME``, or the name of an entry point in ``vlalign.datasets``,
-    imports a ``Dataset`` of your own, which names its folder itself."""
+    """The data set's folder, ``<root>/<data set>``. Its name is "demo", a published data set such as "youcook2", or any
+    other name for your own captions. ``<root>/MODULE:NAME``, or the name of an entry point in ``vlalign.datasets``,
+    imports a ``Dataset`` of your own, which has the name of its folder."""
     annotations: Path | str | None = setting(
         None,
         "folder with the official files of a data set (default: annotations/ in the data set's folder), a file with "
@@ -56,7 +56,7 @@ class PreprocessingSettings(Settings):
     seed: int = setting(0, "seed of the demo's scenes, and of the splits of your own captions if they have none")
 
     def check(self) -> None:
-        """Refuse two ways to choose the pipeline.
+        """Refuse a language together with a spaCy pipeline.
 
         Raises:
             SettingError: Both are given.
@@ -73,9 +73,9 @@ class CaptionProvenance:
     seed: int | None = None
     """Seed of the demo's scenes, or of the splits of a user's captions."""
     protocol: str | None = None
-    """None unless official files are read; empty if the data set has no choice."""
+    """None for the demo and for tables of your own captions; empty if the data set has no choice."""
     facts: Mapping[str, int | str] = field(default_factory=dict)
-    """Facts about the official files, which are shown and stored."""
+    """Facts about the official files or the transcripts, which are shown and stored."""
     task: str | None = None
     steps: Mapping[str, list[str]] | None = None
     """Steps of each instructional task."""

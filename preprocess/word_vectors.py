@@ -17,7 +17,7 @@ from ..storage.records import SPLITS
 from .word_vector_formats import EXPECTED, select_vectors
 
 NUM_SHOWN_WORDS = 10
-"""Number of words without a vector that are listed."""
+"""Maximum number of listed words without a vector."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +37,10 @@ class WordVectorSummary:
     """The source of the vectors in ``word_vectors.npz``, and their coverage of the captions' words."""
 
     file: str
-    """Name of the file that they were read from."""
+    """Name of the file that the vectors were read from."""
     identity: str
     captions: Mapping[str, Any] | None
-    """The note ``about.json`` of the captions that they were chosen for."""
+    """Contents of ``about.json`` of the captions for which the vectors were chosen."""
     sha256: str
     words_in_file: int
     words: int
@@ -54,7 +54,7 @@ class WordVectorSummary:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "WordVectorSummary":
-        """Return the summary that ``to_json`` made these values of."""
+        """Return the summary from values of ``to_json``."""
         coverage = {split: WordCoverage(**row) for split, row in values["coverage"].items()}
         others: dict[str, Any] = {f.name: values[f.name] for f in fields(cls) if f.name != "coverage"}
         return cls(**others, coverage=coverage)
@@ -63,7 +63,7 @@ class WordVectorSummary:
 def prepare_word_vectors(dataset: DatasetFolder, source: Path) -> WordVectorSummary:
     """Write ``word_vectors.npz`` for the prepared captions of a data set.
 
-    Keep an existing one from the same file and captions.
+    Keep an existing file that was made from the same source and captions.
 
     Args:
         dataset: Has prepared captions.
@@ -141,7 +141,7 @@ def format_coverage(summary: WordVectorSummary) -> str:
         shares = row.found / row.words, row.distinct_found / row.distinct
         lines.append(f"{split:<12}{row.words:>14,}{shares[0]:>10.1%}{row.distinct:>14,}{shares[1]:>10.1%}")
     lines += [
-        f"most frequent without, {split}: {', '.join(row.missing)}"
+        f"most frequent words without a vector, {split}: {', '.join(row.missing)}"
         for split, row in summary.coverage.items()
         if row.missing
     ]

@@ -1,8 +1,8 @@
-"""Charades-STA (Gao et al. 2017): sentences with times about the videos of Charades.
+"""Charades-STA (Gao et al. 2017): sentences about moments of the videos of Charades.
 
 A line has a video, the seconds at which the moment begins and ends, and a sentence: ``AO8RW 0.0 6.9##a person is
-putting a book on a shelf.`` There are 12,408 training and 3,720 test sentences. Its files have no durations: a moment
-that ends after its video stays as it is. A video is named as its file in Charades, such as ``AO8RW``.
+putting a book on a shelf.`` There are 12,408 training and 3,720 test sentences. The files have no durations, so a
+moment that ends after its video is not cut. A video has the name of its file in Charades, such as ``AO8RW``.
 """
 
 from collections.abc import Iterator

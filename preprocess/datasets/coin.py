@@ -1,6 +1,6 @@
 """COIN (Tang et al. 2019): instructional videos of 180 tasks, with a segment for each step that is shown.
 
-The captions are the labels of the 778 steps. Some tasks have a step with the same words under another number.
+The captions are the labels of the 778 steps. Steps with different numbers can have the same label.
 """
 
 import math

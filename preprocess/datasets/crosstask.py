@@ -1,7 +1,7 @@
 """CrossTask (Zhukov et al. 2019): instructional videos of 18 primary tasks, with a segment for each step that is shown.
 
-The 65 related tasks have no segments and are not read. A video can show a step several times, and steps in another
-order than the task's.
+The 65 related tasks have no segments and are not read. A video can repeat steps, and their order can differ from the
+task's.
 
 Protocols: in ``official``, ``videos_val.csv`` is validation, 30 other videos of each task are train, and the rest is
 test: 1,850 videos. The authors' code draws the 30 videos without a seed. Here the seed is 0 and videos are drawn in
@@ -24,7 +24,7 @@ SOURCE = "https://www.di.ens.fr/~dzhukov/crosstask/crosstask_release.zip"
 NUM_TRAIN = 30
 """Training videos of each task."""
 PROTOCOLS = ("official", *(f"split-{seed}" for seed in range(1, 20)))
-"""Splits drawn with the seeds 0 to 19: the one usually reported, and more for a mean over 20."""
+"""Splits drawn with the seeds 0 to 19: the one usually reported, and 19 more for a mean over 20."""
 
 
 class InstructionalTask(NamedTuple):
@@ -80,7 +80,7 @@ def draw_splits(videos: Sequence[TaskVideo], validation: set[TaskVideo], seed: i
 
 
 def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
-    """Yield a caption for each segment, ordered by video. Videos without a file of segments are one problem."""
+    """Yield a caption for each segment, ordered by video. Videos without a segment file are reported together."""
     tasks_path, videos_path, validation_path, folder = annotations.find(TASKS, VIDEOS, VALIDATION, SEGMENTS)
     primary = {task.task_id: task for task in read_tasks(tasks_path)}
     videos = _read_videos(annotations, videos_path, primary)
@@ -107,7 +107,7 @@ def _read_videos(annotations: Annotations, path: Path, primary: dict[str, Instru
         if video.task_id not in primary:
             continue
         if video in videos:
-            annotations.drop(path, f"line {line}", f"video {video.video_id!r} of task {video.task_id} again")
+            annotations.drop(path, f"line {line}", f"task {video.task_id} lists video {video.video_id!r} twice")
         videos[video] = None
     return list(videos)
 

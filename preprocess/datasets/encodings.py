@@ -20,8 +20,8 @@ BYTE_ORDER_MARKS = (
 ARCHIVES = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
 """First bytes of Excel workbooks, new and old."""
 MAX_ACCENTED_SHARE = 0.5
-"""Largest share of non-ASCII letters in the words that have any. French words have some among others; a Russian text in
-Windows-1251 has nothing else."""
+"""Maximum share of non-ASCII letters in words that contain any. French words mix them with ASCII letters; Russian words
+in Windows-1251 have no ASCII letters."""
 
 
 def decode(data: bytes, path: Path, note: Note, *, save_as: str) -> str:

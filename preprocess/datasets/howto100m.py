@@ -5,7 +5,7 @@ Protocols:
 - ``captions`` (SSML, section 5.1): one clip per caption, extended to at least 5 s.
 - ``merged`` (TACo, section 4.3): adjacent captions are joined until they have at least 10 words.
 - ``raw-captions`` and ``raw-merged``: the same from ``raw_caption.json``, which has all words, and captions that repeat
-  earlier ones. The first two read ``caption.json``, which has no stop words.
+  earlier ones. The first two protocols read ``caption.json``, which has no stop words.
 
 All captions are train. Clips overlap and can end after their video. Texts that are empty or NaN are skipped and
 counted.
@@ -27,10 +27,10 @@ MIN_CLIP_SECONDS = 5.0
 MIN_CLIP_WORDS = 10
 READ_CHARACTERS = 1 << 20
 CHUNK_CHARACTERS = 1 << 17
-"""Characters after which a chunk of the file ends with a video. They are about 2,500 captions."""
+"""A chunk of the file ends after the video that brings it to this many characters, about 2,500 captions."""
 MAX_ENTRY_CHARACTERS = 1 << 24
-"""Characters that the captions of one video can have at most. Anything longer is not a file of captions; reading on
-would fill the memory."""
+"""Maximum number of characters of one video's captions. A file with a longer entry is not a file of captions, and
+reading on would fill the memory."""
 
 
 class VideoEntry(NamedTuple):
@@ -96,7 +96,7 @@ def find(annotations: Annotations, protocol: str) -> Path:
 
 
 def split(path: Path) -> Iterator[Chunk]:
-    """Yield the videos of the file, some at a time; the file is never in memory as a whole."""
+    """Yield the videos of the file in chunks; the file is never in memory as a whole."""
     seen = set()
     entries: list[VideoEntry] = []
     size, num_bytes_left = 0, path.stat().st_size
@@ -110,11 +110,11 @@ def split(path: Path) -> Iterator[Chunk]:
         seen.add(video_id)
         size += len(content)
     if entries:
-        yield Chunk(entries, num_bytes_left)  # also with everything between the videos
+        yield Chunk(entries, num_bytes_left)  # including the bytes between all videos
 
 
 def read_chunk(path: Path, protocol: str, chunk: Iterable[VideoEntry], problems: Problems) -> Iterator[Record]:
-    """Yield the captions of some videos of the file, which is not opened."""
+    """Yield the captions of a chunk's videos, without opening the file."""
     annotations = Annotations(path.parent, {}, problems)
     shape = merge if protocol.endswith("merged") else extend
     for video_id, content in chunk:
@@ -211,7 +211,7 @@ def _next_entry(buffer: str, position: int, separator: str) -> tuple[str | None,
     """Return the key of ``separator "key": value``, and where the value starts and ends; None at the end of the object.
 
     Raises:
-        ValueError: The buffer does not contain all of an entry here.
+        ValueError: The buffer does not contain a whole entry at ``position``.
     """
     position = _skip_blanks(buffer, position)
     if separator == "{" or buffer[position : position + 1] != "}":

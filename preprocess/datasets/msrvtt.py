@@ -20,11 +20,11 @@ from .sources import Annotations, Dataset, Record, as_published, read_lines, rea
 
 SENTENCES = ("MSRVTT_data.json", "train_val_videodatainfo.json", "test_videodatainfo.json")
 MIRRORS = ("msrvtt_train_9k.json", "msrvtt_train_7k.json", "msrvtt_test_1k.json")
-"""The lists of 1k-A with their captions, as mirrors on the Hugging Face hub have them (friedrichor/MSR-VTT and others).
-The caption of a test clip is a text, those of a training clip are a list."""
+"""The lists of 1k-A with their captions, as published on the Hugging Face hub (friedrichor/MSR-VTT and others). A test
+clip has its caption as a text, and a training clip has a list of captions."""
 BY_VIDEO = ("sgn_train.json", "sgn_val.json", "sgn_test.json")
 FOLDS = tuple(f"MSRVTT_val_fold_{number}.csv" for number in range(1, 5))
-"""Have the first caption of each training clip of 1k-A."""
+"""Files with the first caption of each training clip of 1k-A."""
 PAIRS = "MSRVTT_JSFUSION_test.csv"
 
 LISTS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -41,7 +41,7 @@ LISTS: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 class ListedSentence(NamedTuple):
-    """A caption as it stands in a file."""
+    """A caption as read from a file, unchecked."""
 
     path: Path
     row: str
@@ -51,7 +51,7 @@ class ListedSentence(NamedTuple):
 
 
 def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
-    """Yield the captions of the listed clips. Listed clips with missing captions are one problem per list."""
+    """Yield the captions of the listed clips. Missing captions are reported in one line per list."""
     lists = _lists(annotations, protocol)
     files = [
         path for name in (*SENTENCES, *BY_VIDEO, *MIRRORS[:2], *FOLDS) if (path := annotations.find_optional(name))
@@ -113,7 +113,7 @@ def _read_list(annotations: Annotations, path: Path) -> list[str]:
 
 
 def _read_captions(annotations: Annotations, path: Path) -> dict[str, list[ListedSentence]]:
-    """Return the captions of each clip, ordered by their numbers; not every file is."""
+    """Return the captions of each clip, ordered by their numbers; not every file has this order."""
     if path.suffix == ".csv":
         captions: dict[str, list[ListedSentence]] = {}
         for line, row in read_rows(path, ("video_id", "sentence")):

@@ -1,8 +1,8 @@
 """MSRVTT-QA (Xu et al. 2017): questions with one-word answers about the clips of MSR-VTT, in its official splits.
 
-A program made the 158,581 / 12,278 / 72,821 questions from the captions. Besides the authors' files, those of
-ClipBERT (``train.jsonl``) and HQGA (``hqga_train.csv``) can be read. If several kinds exist, the one with the most
-splits is used. HQGA's questions have no question mark.
+A program made the 158,581 / 12,278 / 72,821 questions from the captions. Besides the authors' files, the files of
+ClipBERT (``train.jsonl``) and HQGA (``hqga_train.csv``) can be read. If several kinds exist, the kind with the most
+splits is preferred. HQGA's questions have no question mark.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -16,11 +16,11 @@ from .sources import Annotations, Dataset, Record, as_published, read_rows, text
 OFFICIAL = ("train_qa.json", "val_qa.json", "test_qa.json")
 KINDS = (OFFICIAL, ("train.jsonl", "val.jsonl", "test.jsonl"), ("hqga_train.csv", "hqga_val.csv", "hqga_test.csv"))
 TYPES = ("what", "who", "how", "when", "where")
-"""Groups of the benchmark: the first word of a question. "how many" belongs to "how"."""
+"""Question types of the benchmark: the first word of a question. "how many" belongs to "how"."""
 
 
 class AnsweredQuestion(NamedTuple):
-    """A question as it stands in a file."""
+    """A question as read from a file, unchecked."""
 
     row: str
     """Place in the file, for messages."""
@@ -30,7 +30,7 @@ class AnsweredQuestion(NamedTuple):
 
 
 def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
-    """Yield the questions of all splits. A split without a file is one problem, unless no split has one."""
+    """Yield the questions of all splits. A split without a file is reported; if no split has a file, it is an error."""
     del protocol  # there is only one
     kinds = sorted(KINDS, key=lambda names: sum(annotations.find_optional(name) is None for name in names))
     paths = [next(filter(None, map(annotations.find_optional, names)), None) for names in zip(*kinds, strict=True)]
@@ -58,7 +58,7 @@ def question_captions(
         annotations: Receives the problems.
         path: File of the questions, for messages.
         split: Split of all questions.
-        questions: Questions as they stand in the file.
+        questions: Questions as read from the file.
         video_of: Returns the id of a question's video; raises ``ValueError`` if it cannot.
     """
     for question in sorted(questions, key=lambda question: str(question.video).removeprefix("video")):
@@ -79,7 +79,7 @@ def question_captions(
 
 
 def json_questions(annotations: Annotations, path: Path) -> Iterator[AnsweredQuestion]:
-    """Yield the questions in an official file. Report and skip questions with an id that an earlier one has."""
+    """Yield the questions in an official file. Report and skip questions with duplicate ids."""
     seen = set()
     for position, row in enumerate(annotations.read_json(path, list), start=1):
         with as_published(path, f"question {position} of the file"):

@@ -17,7 +17,7 @@ LISTS = {"train": "train_list.txt", "validation": "val_list.txt", "test": "test_
 
 
 class CorpusSentence(NamedTuple):
-    """A caption as it stands in a file."""
+    """A caption as read from a file, unchecked."""
 
     row: str
     """Place in the file, for messages."""
@@ -25,7 +25,7 @@ class CorpusSentence(NamedTuple):
 
 
 def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
-    """Yield the captions of the listed clips. Listed clips without captions are one problem per list."""
+    """Yield the captions of the listed clips. Missing captions are reported in one line per list."""
     del protocol  # there is only one
     use_corpus = annotations.find_optional(CORPUS) and not annotations.find_optional(CAPTIONS)
     path, *lists = annotations.find(CORPUS if use_corpus else CAPTIONS, *LISTS.values())

@@ -1,7 +1,7 @@
 """MSVD-QA (Xu et al. 2017): questions with one-word answers about the clips of MSVD; 30,933 / 6,415 / 13,157 questions.
 
 The questions refer to clips by number; ``youtube_mapping.txt`` maps the numbers to names. The splits (1,161 / 245 /
-504 clips) are not those of MSVD: some validation questions are about clips of MSVD's test split.
+504 clips) differ from MSVD's splits: some validation questions are about clips of MSVD's test split.
 """
 
 from collections.abc import Iterator

@@ -24,13 +24,13 @@ def load_own_dataset(text: str, taken: Iterable[str]) -> tuple[Dataset, Plugin]:
 
     Args:
         text: "MODULE:NAME", or the name of an entry point.
-        taken: Names of data sets that it must not have.
+        taken: Names that the data set must not have.
 
     Returns:
-        The data set, and the part that it is. Any process can call its functions; an error in them is a ``UserError``.
+        The data set, and its plugin. Any process can call the data set's functions; their errors become ``UserError``.
 
     Raises:
-        UserError: The module cannot be imported, or has no such data set, or the data set has no name of its own.
+        UserError: The module cannot be imported, or has no such data set, or the data set's name is empty or taken.
     """
     plugin = load_plugin("datasets", text)
     dataset = plugin.value
@@ -59,7 +59,7 @@ class _OwnDataset:
 
     text: str
     folder: str
-    """Folder of the module, which other processes load again."""
+    """Folder of the module, from which other processes load it again."""
 
     def _load(self) -> tuple[Dataset, Plugin]:
         plugin = load_plugin("datasets", self.text, self.folder)
@@ -80,7 +80,7 @@ class _OwnDataset:
         return call
 
     def read(self, annotations: Annotations, protocol: str) -> Iterator[Record]:
-        """Yield the records, checked."""
+        """Check and yield the records."""
         dataset, plugin = self._load()
         with errors_of_plugin(plugin):
             for record in dataset.read(annotations, protocol):
@@ -93,7 +93,7 @@ class _OwnDataset:
             yield from reader.split(path)
 
     def read_chunk(self, path: Path, protocol: str, content: Any, problems: Problems) -> Iterator[Record]:
-        """Yield the records of a chunk, checked."""
+        """Check and yield the records of a chunk."""
         reader, plugin = self._reader()
         with errors_of_plugin(plugin):
             for record in reader.read_chunk(path, protocol, content, problems):

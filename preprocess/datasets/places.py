@@ -7,9 +7,9 @@ are relative to the two base paths, which each user sets and which are ignored h
 dataloaders/image_caption_dataset.py in dharwath/DAVEnet-pytorch and wnhsu/ResDAVEnet-VQ). We found no public code
 that reads ``asr_text``. Other splits (``train_2020.json``, ...) are not read.
 
-The id of an image is the path of its file below the image folder, without the suffix. The id of a recording is the
-same below the folder of the corpus (``wavs/...``). vlalign-extract gives files the same ids. The test split is
-``val.json``, 1,000 pairs, as in all papers; there is no validation split.
+The id of an image is the path of its file below the image folder, without the suffix. The id of a recording is its path
+below the folder of the corpus (``wavs/...``), without the suffix. vlalign-extract gives files the same ids. The test
+split is ``val.json``, 1,000 pairs, as in all papers; there is no validation split.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ class ImageEntry(NamedTuple):
 
 
 def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
-    """Yield the captions of all splits. A caption without a transcript is skipped, even if its recording is whole."""
+    """Yield the captions of all splits. A caption without a transcript is skipped, even if it has a recording."""
     del protocol  # there is only one
     for split, path in zip(FILES, annotations.find(*FILES.values()), strict=True):
         recordings = set()

@@ -1,12 +1,12 @@
 """QVHighlights (Lei et al. 2021): queries about parts of YouTube videos of up to 150 s, with all moments that fit.
 
-A query has one or more moments: each is a caption with the query's id and text. For each 2 s of a moment, three
-annotators said how well they fit, from 0 (very bad) to 4 (very good): ``Caption.saliency``. There are 7,218 training,
+A query has one or more moments: each is a caption with the query's id and text. Three annotators rated how well each
+2 s of a moment fit the query, from 0 (very bad) to 4 (very good): ``Caption.saliency``. There are 7,218 training,
 1,550 validation and 1,542 test queries. The moments of the test queries were published later; without their file,
 the data set has no test split. ``highlight_test_release.jsonl``, which has no moments, is not read.
 
-A video is named by its source and its seconds there, such as ``bP5KfdFJzC4_660.0_810.0``, like the authors' files and
-features; times are those in this part.
+A video is named after its YouTube id and its start and end there in seconds, such as ``bP5KfdFJzC4_660.0_810.0``, like
+the authors' files and features; times of moments are relative to this start.
 """
 
 from collections.abc import Iterator, Mapping
@@ -60,7 +60,7 @@ def _moments(row: Mapping[str, Any], split: str) -> list[Caption]:
     """Return the moments of a query.
 
     Raises:
-        ValueError: A moment is no whole number of clips of 2 s, or a clip of it has no valid saliency.
+        ValueError: A moment is not a whole number of 2 s clips, or one of its clips has no valid saliency.
     """
     saliency = dict(zip(row["relevant_clip_ids"], row["saliency_scores"], strict=True))
     moments = []

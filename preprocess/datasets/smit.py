@@ -1,4 +1,4 @@
-"""Spoken Moments in Time (S-MiT, Monfort et al. 2021): 500,000 clips of 3 s, spoken descriptions with automatic
+"""Spoken Moments in Time (S-MiT, Monfort et al. 2021): 500,000 clips of 3 s with spoken descriptions and automatic
 transcripts.
 
 The authors give the files on request. This much is known from public code (google-research/scenic,
@@ -27,9 +27,9 @@ TRANSCRIPTS = "transcriptions"
 
 
 def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
-    """Yield the captions of all splits. A caption without a transcript is skipped, even if its recording is whole.
+    """Yield the captions of all splits. A caption without a transcript is skipped, even if it has a recording.
 
-    A split without a list is one problem, unless no split has one.
+    A split without a list is reported; if no split has a list, it is an error.
     """
     del protocol  # there is only one
     if not any(map(annotations.find_optional, LISTS.values())):

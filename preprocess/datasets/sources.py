@@ -20,7 +20,7 @@ Record = VideoRecord | Caption
 EXPECTED = "expected the file as its authors publish it"
 
 MAX_BYTES = 1 << 30
-"""Largest size of a file that is read at once. The largest published one has a tenth of it."""
+"""Largest size of a file that is read at once. The largest published file has a tenth of this size."""
 csv.field_size_limit(1 << 27)  # captions can be long; Python's default limit is 128 KiB
 
 
@@ -124,7 +124,7 @@ class Annotations:
 
         Args:
             caption: Any caption, with or without times.
-            duration_seconds: Duration of the video, as it stands in the file.
+            duration_seconds: Duration of the video, as read from the file.
 
         Raises:
             ValueError: The duration is not a number, or the clip starts after the end of the video.
@@ -159,7 +159,7 @@ class Chunk:
     content: Any
     """Argument of ``ChunkedReader.read_chunk``."""
     num_bytes: int = 0
-    """Bytes of the file that it takes. Those of all chunks add up to its size."""
+    """Number of bytes of the file in this chunk. Over all chunks, they add up to the size of the file."""
 
 
 class ChunkedReader(NamedTuple):
@@ -183,7 +183,7 @@ class ChunkedReader(NamedTuple):
     """
 
     find: Callable[[Annotations, str], Path]
-    """Returns the file of a protocol. Nothing else decides the captions."""
+    """Returns the file of a protocol. The captions must depend on nothing else."""
     split: Callable[[Path], Iterator[Chunk]]
     """Yields the file in chunks of whole videos, in order, with little work."""
     read_chunk: Callable[[Path, str, Any, Problems], Iterable[Record]]
@@ -198,12 +198,12 @@ def _with_sources(files: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class Dataset:
-    """The reader of a data set, and the files it reads: a row of ``DATASETS``, or one of somebody's own module.
+    """The reader of a data set, and the files it reads: a row of ``DATASETS``, or a data set in a module of your own.
 
     ``vlalign-preprocess --dataset my_module:KITCHENS`` prepares the data set ``KITCHENS`` of ``my_module``.
 
     Raises:
-        ValueError: The name cannot be that of a folder.
+        ValueError: The name cannot be used for a folder.
 
     Example:
         >>> from vlalign.preprocess import Dataset
@@ -224,11 +224,11 @@ class Dataset:
     published: Mapping[str, str] = field(default_factory=dict)
     """Maps each official file name to where its authors publish it, for the message about a missing file."""
     name: str = ""
-    """Name of the data set of one's own: its folder under the root. A row of ``DATASETS`` has its name as key."""
+    """Name of a custom data set, and of its folder under the root. In ``DATASETS``, the key is the name instead."""
     protocols: Sequence[str] = field(default=("",))
     """Names of the choices of splits and captions; the first is the default. One empty name if there is no choice."""
     facts: Callable[[Annotations, str], Mapping[str, int | str]] | None = None
-    """Returns more to print and to keep about the files, such as the number of tasks."""
+    """Returns further facts about the files to print and store, such as the number of tasks."""
     task: str = "retrieval"
     """Default task of ``vlalign-train`` and ``vlalign-evaluate`` on this data set; stored with the captions."""
     steps: Callable[[Annotations], dict[str, list[str]]] | None = None
@@ -306,7 +306,7 @@ def seconds(value: Any) -> float:
     """Return a time in seconds.
 
     Raises:
-        ValueError: ``value`` is not a finite number or its text.
+        ValueError: ``value`` is neither a finite number nor the text of one.
     """
     try:
         number = float(value)

@@ -4,7 +4,7 @@ The official splits: 25,991 clips to train, 3,000 to validate, 6,000 for the pub
 version 1.1). Only the English captions are read. The split of HGR (Chen et al. 2020), which halves the official
 validation clips into validation and test, is not offered: its lists are not the authors'.
 
-A clip is named by its source and its seconds there, such as ``G9zN5TTuGO4_000179_000189``.
+A clip is named after its YouTube id and its start and end there in seconds, such as ``G9zN5TTuGO4_000179_000189``.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """Texts with an example: how well search ranks parts of a long video for a text and an image or a clip (MomentSeeker).
 
-A query has a text, perhaps an image or a clip, and candidates: parts of the long video that it is about. They are
-ranked by the vector that ``vlalign-search TEXT --like EXAMPLE --like-weight W`` looks for.
+A query has a text, perhaps an image or a clip, and candidates: parts of the long video that it is about. The candidates
+are ranked by their cosine with the query vector of ``vlalign-search TEXT --like EXAMPLE --like-weight W``.
 
 Sources: Yuan et al. 2025; ``build_dataset``, ``evaluate_recall`` and ``evaluate_map`` in
 ``MomentSeeker/evaluate_languagebind.py`` of yhy-2000/MomentSeeker.
@@ -57,7 +57,7 @@ class ComposedQuery:
     right: frozenset[int]
     """Indices of the answers to the query."""
     file: Path
-    """The file that lists it. Images are looked for in its folder."""
+    """The file that lists the query. Images are searched for in the folder of this file."""
 
 
 def read_composed(path: Path) -> list[ComposedQuery]:
@@ -96,7 +96,7 @@ def _query(row: Mapping[str, Any], path: Path) -> ComposedQuery:
 
 
 def span_of(path: str) -> tuple[str, float, float] | None:
-    """Return (name of the video, start, end) of a part that a published path names; None for another path.
+    """Return (name of the video, start, end) of a part of a video from its published path; None for any other path.
 
     >>> span_of("/share/movie101_16/30.00_60.00.mp4")
     ('movie101_16', 30.0, 60.0)
@@ -119,10 +119,10 @@ def measure_composed(
     """Rank the candidates of each query.
 
     Args:
-        search: Of the data set that has the long videos.
-        queries: Of one or several files.
+        search: Search in the data set of the long videos.
+        queries: The queries of one or several files.
         like_weight: Share of the example beside the text, 0 to 1.
-        problems: Receives the queries that are skipped: without features of their videos, or without their image.
+        problems: Receives skipped queries, whose videos have no features or whose image is missing.
     """
     ids = ids_by_name([v for v in search.index.video_ids if len(search.index.rows_of(v))])
     results: dict[str, list[dict[str, float]]] = {}
@@ -205,7 +205,7 @@ def query_metrics(
     Args:
         order: Indices of the candidates, the best first.
         spans: Video, start and end of each candidate.
-        right: Indices of the right ones.
+        right: Indices of the right candidates.
     """
     metrics = {f"R@{k}": float(any(i in right for i in order[:k].tolist())) for k in RECALL_AT}
     start, end = min(spans[i][1] for i in right), max(spans[i][2] for i in right)
@@ -215,7 +215,7 @@ def query_metrics(
 
 
 def _overlap(span: tuple[float, float], other: tuple[float, float]) -> float:
-    """Return the overlap of two spans, over the time from the start of the first to the end of the last."""
+    """Return the overlap of two spans, divided by the time from the earlier start to the later end."""
     shared = max(0.0, min(span[1], other[1]) - max(span[0], other[0]))
     return shared / (max(span[1], other[1]) - min(span[0], other[0]))
 

@@ -1,11 +1,11 @@
-"""Copies: how well vectors of videos find the video that another one was copied from (VSC2022).
+"""Copies: how well vectors of videos find the source of a copied video (VSC2022).
 
-The videos are those of the Meta AI Video Similarity Challenge: queries, whose ids begin with Q, and references, with R.
+The videos are from the Meta AI Video Similarity Challenge. Ids of queries begin with Q, and ids of references with R.
 All pairs of a query and a reference are ranked in one list, by their score:
 
 - ``whole videos``: the cosine of the vectors of both videos, by which ``vlalign-index --duplicates`` finds duplicates;
-- ``search windows``: the highest cosine of a search window of each, as the challenge's descriptor track compares all
-  descriptors of both, and as ``vlalign-search --like`` finds a part of a video.
+- ``search windows``: the highest cosine of any search window of one video with any of the other. In the same way, the
+  challenge's descriptor track compares all descriptors, and ``vlalign-search --like`` finds a part of a video.
 
 Sources: Pizzi et al. 2023; ``evaluate_descriptor_track`` in ``vsc/descriptor_eval_lib.py`` and ``average_precision`` in
 ``vsc/metrics.py`` of facebookresearch/vsc2022.
@@ -31,16 +31,16 @@ from .result import RANDOM, Measured
 MAX_BYTES, MAX_SHOWN = 16 << 20, 80
 """Maximum size of the file (published ones have less than 1 MB), and maximum length of an id in a message."""
 PAIRS_PER_QUERY = 25
-"""The list has so many pairs for each query on average: a query may have more of them, or none
+"""Average number of pairs for each query in the list; a query may have more pairs, or none
 (``AGGREGATED_CANDIDATES_PER_QUERY``)."""
 MAX_DIMENSIONS = 512
 """Maximum dimension of a descriptor, by the rules of the challenge."""
 NEAREST = 10
-"""References of a query that mAP@10 counts."""
+"""Number of references of each query that mAP@10 is computed from."""
 WINDOWS_AT_ONCE = 1 << 12
-"""Number of windows of queries, and of references, whose products are in memory: 64 MiB."""
+"""Number of query windows, and of reference windows, that are compared at once: their products take 64 MiB."""
 NOTES = (
-    "descriptors are the vectors of search windows: fewer than the one for each second that the challenge allows",
+    "descriptors are the vectors of search windows: fewer than the challenge allows, which is one per second",
     "the official script takes pairs of videos from the best pairs of descriptors, 1,200 times the number of "
     "queries; here all pairs of windows are compared: the list can have more pairs at its end, and micro-AP can be "
     "a little higher",
@@ -65,7 +65,7 @@ class RankedPairs:
 def read_copies(path: Path) -> set[tuple[str, str]]:
     """Return the (query, reference) pairs of a ground truth of VSC2022: a CSV file with ``query_id`` and ``ref_id``.
 
-    Both tracks' files are read; of the matching track's, which has a row for each copied part, times do not count.
+    The files of both tracks can be read. The matching track's file has a row for each copied part; times are ignored.
 
     Raises:
         UserError: The file is not as published.
@@ -93,11 +93,11 @@ def read_copies(path: Path) -> set[tuple[str, str]]:
 
 
 def measure_copies(index: WindowIndex, pairs: Collection[tuple[str, str]], problems: Problems) -> Measured:
-    """Rank all pairs of a query and a reference, and compare the first ones with the right ones.
+    """Rank all pairs of a query and a reference, and compare the best pairs with the right pairs.
 
     Args:
         index: The search windows of all queries and references.
-        pairs: The right ones.
+        pairs: The right pairs.
         problems: Receives the pairs whose videos are not in the index, which are skipped.
     """
     ids = {name: video_id for name, video_id in ids_by_name(index.video_ids).items() if len(index.rows_of(video_id))}
@@ -140,7 +140,7 @@ def measure_copies(index: WindowIndex, pairs: Collection[tuple[str, str]], probl
 
 
 def _notes(num_dimensions: int) -> Iterator[str]:
-    """Yield where the measurement differs from the challenge, with vectors of so many dimensions."""
+    """Yield the differences between the measurement, with vectors of ``num_dimensions``, and the challenge."""
     if num_dimensions > MAX_DIMENSIONS:
         yield f"descriptors have {num_dimensions:,} dimensions; the challenge allows {MAX_DIMENSIONS}"
     yield from NOTES
@@ -179,14 +179,14 @@ def rank_pairs(index: WindowIndex, queries: Sequence[str], references: Sequence[
 
 
 def _sorted(pairs_P3: np.ndarray) -> np.ndarray:
-    """Return pairs (score, query, reference), the best first; of equal scores the first query and reference."""
+    """Return pairs (score, query, reference), the best first; equal scores are sorted by query and reference."""
     return pairs_P3[np.lexsort((pairs_P3[:, 2], pairs_P3[:, 1], -pairs_P3[:, 0]))]
 
 
 def _blocks(
     index: WindowIndex, video_ids: Sequence[str], *, whole: bool
 ) -> Iterator[tuple[int, "_Vectors", np.ndarray]]:
-    """Yield (number of the first video, its and the next ones' vectors, where each one's begin) of a few videos."""
+    """Yield blocks of a few videos: (number of the first video, their vectors, the start of each video's vectors)."""
     rows: list[np.ndarray] = []
     first = 0
     for number, video_id in enumerate(video_ids):
@@ -200,7 +200,7 @@ def _blocks(
 
 @dataclass(frozen=True)
 class _Vectors:
-    """Vectors of windows, which are read when they are called for."""
+    """Vectors of windows, which are read when this is called."""
 
     index: WindowIndex
     rows: np.ndarray
@@ -233,9 +233,9 @@ def micro_ap(found: RankedPairs, right: Collection[tuple[int, int]]) -> float:
 
 
 def mean_ap(found: RankedPairs, right: Collection[tuple[int, int]]) -> float:
-    """Return the mean over queries that are copies of the average precision of their first ten references, 0 to 1.
+    """Return the mean average precision of the first ten references, over the queries that are copies, 0 to 1.
 
-    It is ``map_at_10`` of mteb's task VSC2022Retrieval, whose queries and references are a part of the challenge's.
+    It is ``map_at_10`` of mteb's task VSC2022Retrieval, which has a part of the challenge's queries and references.
     """
     sources: dict[int, set[int]] = {}
     for query, reference in right:
@@ -249,9 +249,9 @@ def mean_ap(found: RankedPairs, right: Collection[tuple[int, int]]) -> float:
 
 
 def _random_baseline(num_queries: int, num_references: int, right: Collection[tuple[int, int]]) -> dict[str, float]:
-    """Return the metrics of lists in random order, on average: the precision of any part of them is the same.
+    """Return the expected metrics of lists in random order.
 
-    A right pair at rank n of N, with others before it at random, has the precision (1 + (n - 1) (R - 1) / (N - 1)) / n.
+    At rank n of N, a right pair has the expected precision (1 + (n - 1) (R - 1) / (N - 1)) / n, if R pairs are right.
     """
     num_pairs = num_queries * num_references
     of_query = np.unique([query for query, _ in right], return_counts=True)[1]
@@ -263,7 +263,7 @@ def _random_baseline(num_queries: int, num_references: int, right: Collection[tu
 
 
 def _random_ap(num_right: int, num_all: int, num_counted: int) -> float:
-    """Return the expected average precision of a list in random order, of which the first ones count."""
+    """Return the expected average precision of the first ``num_counted`` of a list in random order."""
     ranks = np.arange(1, min(num_all, num_counted) + 1)
     others = (num_right - 1) / max(num_all - 1, 1)
     return float(np.sum((1 + (ranks - 1) * others) / ranks) / num_all)

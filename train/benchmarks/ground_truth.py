@@ -22,14 +22,14 @@ def as_published(path: Path, row: str) -> Iterator[None]:
 
 
 def file_below(folder: Path, named: str) -> Path | None:
-    """Find a file in a folder by its path on another machine, as in a published file; None if there is none.
+    """Find a file in a folder by its path on another machine, which a published file has; None if it is not found.
 
-    The longest end of the path that exists below the folder counts. A path with ``..``, or a link that leads out of the
-    folder, names no file.
+    The longest end of the path that exists below the folder is used. A path with ``..``, or a link that leads out of
+    the folder, is not found.
 
     Args:
         folder: The folder.
-        named: Such as ``/share/momentseeker/images/12.png``.
+        named: The path, such as ``/share/momentseeker/images/12.png``.
     """
     parts = [part for part in PurePosixPath(named[:MAX_PATH_CHARACTERS]).parts if part != "/"]
     if ".." in parts or len(named) > MAX_PATH_CHARACTERS:
@@ -43,7 +43,7 @@ def file_below(folder: Path, named: str) -> Path | None:
 
 
 def ids_by_name(video_ids: Collection[str]) -> dict[str, str]:
-    """Return {last part of an id: the id}, without names that several videos have."""
+    """Return {last part of an id: the id}, without last parts that several ids have."""
     names: dict[str, str | None] = {}
     for video_id in video_ids:
         name = video_id.rsplit("/", 1)[-1]

@@ -12,16 +12,15 @@ import numpy as np
 RECALL_AT = (1, 5)
 RECALL_IOUS = (0.3, 0.5, 0.7)
 MAX_MOMENTS = 10
-"""Moments of a query that count, the best first (``compute_mr_ap``)."""
+"""Number of a query's best moments that are evaluated (``compute_mr_ap``)."""
 PRECISION_IOUS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
 """Overlaps over which mAP is averaged: 0.5 to 0.95 (``compute_mr_ap``)."""
 LENGTHS = {"short": (0.0, 10.0), "middle": (10.0, 30.0), "long": (30.0, 150.0)}
-"""{name: right moments longer than the first and at most as long as the second, in seconds}
-(``eval_moment_retrieval``)"""
+"""{name: lengths of right moments in seconds, above the first and up to the second} (``eval_moment_retrieval``)"""
 CLIP_SECONDS = 2
 """Length of the clips of QVHighlights that annotators rated."""
 VERY_GOOD = 4
-"""Least saliency of a highlight, as in the tables of papers (``eval_highlight``)."""
+"""Minimum saliency of a highlight, as in the tables of papers (``eval_highlight``)."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +34,14 @@ class LocatedQuery:
 
 
 def temporal_iou(first_N2: np.ndarray, second_M2: np.ndarray) -> np.ndarray:
-    """Return the overlap of each two spans, over their union: [N, M].
+    """Return the intersection over union of each pair of spans: [N, M].
 
     >>> temporal_iou(np.array([[0.0, 4.0]]), np.array([[2.0, 6.0], [4.0, 5.0]])).round(3).tolist()
     [[0.333, 0.0]]
 
     Args:
         first_N2: Start and end of each span, [N, 2].
-        second_M2: The same of others, [M, 2]. Each end is after its start.
+        second_M2: Start and end of other spans, [M, 2]. Each end is after its start.
     """
     start = np.maximum(first_N2[:, None, 0], second_M2[None, :, 0])
     end = np.minimum(first_N2[:, None, 1], second_M2[None, :, 1])
@@ -54,9 +53,9 @@ def temporal_iou(first_N2: np.ndarray, second_M2: np.ndarray) -> np.ndarray:
 def moment_metrics(queries: Sequence[LocatedQuery]) -> dict[str, float]:
     """Return the metrics of queries, one or more, in percent.
 
-    "R@1, IoU 0.5" is the share of queries of which the first moment overlaps a right one by half. "mAP@0.5" is the mean
-    over queries of the average precision of up to ten moments, and "mAP" its mean over overlaps of 0.5 to 0.95; "short
-    mAP" and the like count the right moments of a length only, and are missing if there are none.
+    "R@1, IoU 0.5" is the share of queries whose first moment has an IoU of 0.5 or more with a right one. "mAP@0.5" is
+    the mean over queries of the average precision of up to ten moments, and "mAP" its mean over IoUs of 0.5 to 0.95;
+    "short mAP" and the like use only the right moments of such a length, and are missing if there are none.
     """
     metrics = {
         f"R@{k}, IoU {iou:g}": _percent([recall(query, k, iou) for query in queries])
@@ -80,7 +79,7 @@ def _percent(shares: Sequence[float] | np.ndarray) -> float:
 
 
 def _of_length(query: LocatedQuery, shortest: float, longest: float) -> LocatedQuery | None:
-    """Return a query with those right moments that have a length; None if it has none (``get_data_by_range``)."""
+    """Return a query with only its right moments in a range of lengths; None without any (``get_data_by_range``)."""
     lengths = query.right_M2[:, 1] - query.right_M2[:, 0]
     chosen = (lengths > shortest) & (lengths <= longest)
     return LocatedQuery(query.found_N2, query.right_M2[chosen]) if chosen.any() else None
@@ -94,8 +93,8 @@ def recall(query: LocatedQuery, k: int, iou: float) -> bool:
 def average_precision(query: LocatedQuery, iou: float) -> float:
     """Return the interpolated average precision of a query's first ``MAX_MOMENTS`` moments.
 
-    A moment counts if it overlaps a right one by ``iou`` or more that no better moment has taken; of several, it takes
-    the one that it overlaps most (``compute_average_precision_detection`` in ``standalone_eval/utils.py``). The
+    A moment is correct if its IoU is ``iou`` or more with a right moment that no better one has taken; of several, it
+    takes the one with the highest IoU (``compute_average_precision_detection`` in ``standalone_eval/utils.py``). The
     precision at a recall is the highest one at this recall or above.
     """
     overlaps_NM = temporal_iou(query.found_N2[:MAX_MOMENTS], query.right_M2)
@@ -115,8 +114,8 @@ def clip_ratings(spans: Sequence[tuple[float, float]], saliency: Sequence[Sequen
 
     Args:
         spans: Start and end of each right moment in seconds.
-        saliency: Of each moment, the annotators' ratings of its clips, one clip after the other.
-        num_clips: Clips of ``CLIP_SECONDS`` in the video.
+        saliency: For each moment, the annotators' ratings of its clips, one clip after the other.
+        num_clips: Number of clips of ``CLIP_SECONDS`` in the video.
     """
     ratings = [
         np.reshape(values, (round((end - start) / CLIP_SECONDS), -1))
@@ -136,7 +135,7 @@ def highlight_metrics(rated: Sequence[tuple[np.ndarray, np.ndarray]]) -> Mapping
     the mean average precision of all clips, over annotators and queries (``compute_hl_ap``).
 
     Args:
-        rated: Of each query, the score of each clip [T], and the annotators' ratings of it [T, A].
+        rated: For each query, the scores of the clips [T], and the annotators' ratings of the clips [T, A].
     """
     hits = [(ratings_TA[int(scores_T.argmax())] >= VERY_GOOD).any() for scores_T, ratings_TA in rated]
     precisions = [
@@ -150,7 +149,7 @@ def highlight_metrics(rated: Sequence[tuple[np.ndarray, np.ndarray]]) -> Mapping
 def highlight_precision(scores_T: np.ndarray, is_right_T: np.ndarray) -> float:
     """Return the interpolated average precision of clips (``get_ap`` in ``standalone_eval/utils.py``).
 
-    It is the mean over the recalls that occur; clips of equal scores are one step. 0 if no clip is right.
+    It is the mean precision over the recalls that occur; clips with equal scores are one step. 0 if no clip is right.
     """
     order = np.argsort(-scores_T, kind="stable")
     is_last = np.append(np.diff(scores_T[order]) != 0, True)  # of clips with equal scores

@@ -1,7 +1,7 @@
 """Moment retrieval: finding the part of a video that a text describes (Charades-STA, QVHighlights).
 
-The moments are those that ``vlalign-search`` shows of the one video that a query is about: the same search windows,
-merged in the same way. Captions are not searched: they are the queries.
+The moments for a query are those that ``vlalign-search`` finds in the query's video: the same search windows, merged in
+the same way. Captions are not searched, since they are the queries.
 """
 
 import math
@@ -83,7 +83,7 @@ def measure_moments(search: Search, queries: Sequence[MomentQuery], problems: Pr
     """Search for each query in its video, and compare the results with the right moments.
 
     Args:
-        search: Of the data set, without captions.
+        search: Search in the data set, without captions.
         queries: The texts and the right moments.
         problems: Receives the queries of videos that are not in the index, which are skipped.
     """
@@ -155,7 +155,7 @@ def random_moments(video_id: str, duration_seconds: float, rng: np.random.Genera
 
 
 def clip_scores(curve: ScoreCurve, num_clips: int) -> np.ndarray:
-    """Return the score of each clip of 2 s, float64 [T]: the mean of the rows whose middle is in it, or the nearest.
+    """Return the score of each clip of 2 s, float64 [T]: the mean of the scores in its time, or the nearest score.
 
     Args:
         curve: Scores over the time of the video.

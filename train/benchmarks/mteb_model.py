@@ -1,8 +1,8 @@
 """A run or an encoder as a model of mteb, such as for MVEB's text-video retrieval.
 
-mteb searches by itself with a model that gives one vector for a text or a video. A run's score may have several stages,
-so this model searches itself (mteb's ``SearchProtocol``): it scores all texts with all videos as evaluation and search
-here do. Videos come as files, so they are sampled and decoded here, and not by mteb.
+If a model returns one vector for each text or video, mteb searches with these vectors. A run's score may have several
+stages, so this model does the search (mteb's ``SearchProtocol``): it scores all texts with all videos, as evaluation
+and search in this package do. It gets videos as files, and samples and decodes them itself.
 """
 
 # pyright: reportMissingImports=false
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from ...extract.encoders.text_tower import ClipTextTower
 
 MAX_FEATURES_BYTES = 1 << 28
-"""Features that are held at once; the videos behind them are scored later."""
+"""Size of the features that are in memory at once; further videos are scored later."""
 NO_DOCUMENT = "none"
 """Result of a query that was compared with nothing. mteb excludes a query without results from its means; a document
 outside of the corpus counts as a miss.
@@ -85,10 +85,10 @@ class MtebModel:
     """
 
     def __init__(self, meta: "ModelMeta", scorer: TextVideoScorer, videos: VideoSource) -> None:
-        """Take what scores and what gives the features of videos; ``mteb_model`` makes both.
+        """Set the scorer, and the source of the features of videos; ``mteb_model`` makes both.
 
         Args:
-            meta: What is known of the model.
+            meta: mteb's description of the model.
             scorer: Scores texts and videos.
             videos: Gives the features of videos.
         """
@@ -100,9 +100,9 @@ class MtebModel:
         """Keep the corpus; it is read when the queries are known.
 
         Args:
-            corpus: With the columns ``id`` and ``text`` or ``video``.
-            task_metadata: Says what the task is.
-            options: Others of mteb's, which change nothing here.
+            corpus: Documents, with the columns ``id`` and ``text`` or ``video``.
+            task_metadata: mteb's description of the task, which is ignored.
+            options: Other options of mteb, which are ignored.
         """
         del task_metadata, options
         self._corpus = corpus
@@ -118,15 +118,15 @@ class MtebModel:
     ) -> dict[str, dict[str, float]]:
         """Return {id of a query: {id of a document: score}}, the ``top_k`` best documents of each query.
 
-        A video without features finds nothing and is found by nothing; a warning says how many there are. Another one
-        says that mteb's MSR-VTT has 879 pairs.
+        A video without features finds no text, and no text finds it; a warning reports how many there are. Another
+        warning reports that mteb's MSR-VTT has 879 pairs.
 
         Args:
-            queries: As the corpus.
-            task_metadata: Says what the task is.
+            queries: Queries, with the same columns as the corpus.
+            task_metadata: mteb's description of the task.
             top_k: Number of documents.
             top_ranked: {id of a query: ids of the documents that are ranked}; None: all.
-            options: Others of mteb's, which change nothing here.
+            options: Other options of mteb, which are ignored.
 
         Raises:
             UserError: The task does not compare a text with a video.
@@ -169,7 +169,7 @@ class MtebModel:
 
 
 def _parts(features: Iterator[tuple[int, Features]]) -> Iterator[list[tuple[int, Features]]]:
-    """Yield videos together that have up to ``MAX_FEATURES_BYTES``."""
+    """Yield videos in groups that each have about ``MAX_FEATURES_BYTES`` of features."""
     part, num_bytes = [], 0
     for number, of_video in features:
         part.append((number, of_video))
@@ -198,7 +198,7 @@ def _texts_of(side: "Dataset") -> list[str]:
     """Return the texts of the queries or the corpus.
 
     Raises:
-        UserError: There are titles or instructions besides, or conversations.
+        UserError: There are also titles or instructions, or texts are conversations.
     """
     for column in ("title", "instruction"):
         if column in side.column_names and any(side[column]):
@@ -234,24 +234,25 @@ def mteb_model(
     """Return a run, or an encoder whose model also reads texts, as a model that ``mteb.evaluate`` takes.
 
     The videos of a task are decoded and their features computed as ``vlalign-extract`` does; with ``dataset`` they are
-    looked up in its stores. The score of a run is that of ``LoadedRun.similarity``: the weighted sum of all its stages,
-    with its fusion layers, but without NCL's normalisation. That of an encoder is the cosine of a text's vector and the
-    mean of a video's rows.
+    looked up in its stores. A run's score is ``LoadedRun.similarity``: the weighted sum of all its stages, with its
+    fusion layers, but without NCL's normalisation. An encoder's score is the cosine of a text's vector and the mean of
+    a video's rows.
 
     Args:
         run: Folder of a run, exported or not, or its name with ``dataset``.
         features: Instead of a run: an encoder such as "clip_vit_b32" or "hf:google/siglip2-base-patch16-224".
-        dataset: Folder of a data set whose video ids are those of the task, as of one that ``mteb_task`` made.
-        weights: File or folder of the weights of the encoder, or of that whose features a run reads, if these are of
-            one. None: where the extraction found them.
-        device: What computes; see ``find_device``.
+        dataset: Folder of a data set with the task's video ids, such as the data set that ``mteb_task`` was given.
+        weights: File or folder of the weights of the encoder, or of the only encoder whose features the run reads.
+            None: where the extraction found them.
+        device: Device to compute on; see ``find_device``.
         trust: Modules of your own that may be imported if the run names them.
 
     Returns:
-        The model. ``mteb_model_meta`` states what is known of it; its revision is a hash of what its scores depend on.
+        The model. ``mteb_model_meta`` describes it; the revision is a hash of everything that the scores depend on.
 
     Raises:
-        UserError: mteb is not installed; neither or both of ``run`` and ``features`` are given; or one cannot be used.
+        UserError: mteb is not installed; neither or both of ``run`` and ``features`` are given; or the given one cannot
+            be used.
 
     Example:
         >>> from vlalign.train import mteb_model
@@ -347,14 +348,14 @@ def _rows_of(stores: Iterable[Store], dataset: Path | str | None) -> dict[str, A
 def _meta(
     name: str, made: Mapping[str, Any], *, similarity: str | None, width: int | None, max_tokens: int
 ) -> "ModelMeta":
-    """Return the facts of a model that mteb shows; unknown ones are None.
+    """Return mteb's description of a model; unknown fields are None.
 
     Args:
         name: Name of the run or the features.
-        made: All that the scores depend on.
-        similarity: mteb's name of the function that compares two vectors; None if a score has more than one of them.
-        width: Length of a vector; None if a score has more than one.
-        max_tokens: Tokens that are read of a text.
+        made: Everything that the scores depend on.
+        similarity: mteb's name of the function that compares two vectors; None if scores do not compare two vectors.
+        width: Length of a vector; None if scores do not compare two vectors.
+        max_tokens: Maximum number of tokens that are read of a text.
     """
     from mteb.models.model_meta import ModelMeta, ScoringFunction
 

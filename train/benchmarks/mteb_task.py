@@ -23,9 +23,9 @@ def mteb_task(
 ) -> Any:
     """Return a split of a data set as a task that ``mteb.evaluate`` takes.
 
-    Each caption and each video that has one is a query or a candidate; the ids of videos are those of the data set, so
-    that ``mteb_model`` can look up their features. Their files are those of the data set's list of videos; models that
-    decode them need them.
+    The captions, and the videos that have captions, are the queries and the candidates. Videos have the ids of the data
+    set, so that ``mteb_model`` can look up their features. Models that decode videos need the files that the data set
+    lists.
 
     Args:
         dataset: The data set's folder, with captions.
@@ -91,7 +91,7 @@ def mteb_task(
         )
 
         def load_data(self, num_proc: int | None = None, **options: Any) -> None:
-            """Hand over the queries, the corpus and which documents are right."""
+            """Set the queries, the corpus and the relevant documents."""
             del num_proc, options
             of_split = RetrievalSplitData(
                 queries=sides[queries], corpus=sides[corpus], relevant_docs=right, top_ranked=None

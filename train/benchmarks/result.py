@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 RANDOM = "random baseline"
-"""Name of its row of the table."""
+"""Name of the random baseline in tables."""
 MIN_COMPARABLE = 100
-"""Number of queries. With fewer, a single one moves a metric by more than a point."""
+"""Minimum number of queries for a comparison. With fewer, a single query moves a metric by more than a point."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class Measured:
     notes: Sequence[str]
     """Differences from the published protocol, and other limits of comparisons."""
     num_items: int
-    """Number of queries that count."""
+    """Number of evaluated queries with right answers."""
 
 
 def metric_table(metrics: Mapping[str, Mapping[str, float]]) -> Iterator[str]:

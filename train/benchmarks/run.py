@@ -22,7 +22,7 @@ from .moments import measure_moments, read_queries
 from .result import MIN_COMPARABLE, Measured, metric_table
 
 FOLDER = "benchmarks"
-"""Folder of the results, in the data set's."""
+"""Folder of the results, in the data set's folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ USES: dict[str, tuple[str, ...]] = {
 def measure(benchmark: str, source: SearchSource, settings: MeasureSettings | None = None) -> Measurement:
     """Measure search in a data set by a public protocol, and write ``metrics.json`` and ``queries.jsonl``.
 
-    They go into ``benchmarks/<benchmark>-<features or run>`` in the data set's folder.
+    They are written into ``benchmarks/<benchmark>-<features or run>`` in the data set's folder.
 
     Example::
 
@@ -77,7 +77,7 @@ def measure(benchmark: str, source: SearchSource, settings: MeasureSettings | No
         settings: What to measure, and how. None: the defaults.
 
     Raises:
-        UserError: A file cannot be read, or nothing can be measured with what is there.
+        UserError: A file cannot be read, or there is nothing to measure.
     """
     settings = settings or MeasureSettings()
     _check(benchmark, settings)
@@ -137,7 +137,7 @@ def _of_name(settings: MeasureSettings) -> Iterator[str]:
 
 
 def _open(source: SearchSource) -> Search:
-    """Open search without captions, which are the queries that are measured."""
+    """Open search without captions, since they are the queries."""
     encoder = source.open_encoder()
     folder = IndexFolder.of(encoder)
     index = open_index(folder)

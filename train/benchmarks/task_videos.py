@@ -1,4 +1,4 @@
-"""The features of the videos that a task hands over: decoded and computed, or looked up in the stores of a data set."""
+"""The features of a task's videos: computed from decoded videos, or looked up in the stores of a data set."""
 
 import contextlib
 import os
@@ -17,14 +17,14 @@ from ...storage.records import VideoFeatures
 from ...storage.stores.store import Store
 
 Features = dict[str, VideoFeatures]
-"""{features: of one video}"""
+"""{name of the features: the features of one video}"""
 
 
 class VideoSource(Protocol):
     """Gives the features of videos."""
 
     def features(self, videos: "TaskVideos", problems: list[str]) -> Iterator[tuple[int, Features]]:
-        """Yield (number of a video in the task, its features); add a line to ``problems`` for a video without some."""
+        """Yield (number of a video in the task, its features); add a line to ``problems`` for each other video."""
         ...
 
 
@@ -101,5 +101,5 @@ def _jobs(
 
 
 def _stored(rows: VideoFeatures, extractor: Extractor) -> VideoFeatures:
-    """Return features in the type in which a store has them."""
+    """Return features in the data type of a store."""
     return replace(rows, features=rows.features.astype(extractor.profile.row_type))

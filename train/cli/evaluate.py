@@ -71,11 +71,11 @@ def _evaluate(args: argparse.Namespace) -> int:
 def load_own_task(argv: Sequence[str] | None) -> Task[Any] | None:
     """Load the custom task named by a command line, or by an option file if its module is trusted.
 
-    A task's settings are options, so it is loaded before the others are read.
+    A task's settings are options, so the task is loaded before the other options are read.
 
     Args:
-        argv: The command line; None: the process's. The command ends with one line if it names a module in a file only,
-            without ``--trust``.
+        argv: The command line; None: the process's. If only an option file names the module, and ``--trust`` does not,
+            the command ends with an error.
 
     Returns:
         The task; None if it is one of this package, or none is named.
@@ -91,7 +91,7 @@ def load_own_task(argv: Sequence[str] | None) -> Task[Any] | None:
 
 
 def _own_settings(task: Task[Any]) -> list[str]:
-    """Return the names of a task's settings that no task of this package has: those have options already."""
+    """Return the names of a task's settings that have no option yet, since no task of this package has them."""
     common = {field.name for other in TASKS.values() for field in fields(other.settings_type)}
     built_in = {field.name for base in task.settings_type.__mro__ if base in _BUILT_IN for field in fields(base)}
     return [field.name for field in fields(task.settings_type) if field.name not in common & built_in]

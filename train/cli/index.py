@@ -65,7 +65,7 @@ def run_index(args: argparse.Namespace, build: Callable[..., "BuiltIndex"]) -> i
     source = source_of(args)
     built = build(source, language=args.language, windows=args.windows)
     show(f"{built.folder}: {built.num_windows:,} windows of {built.num_videos:,} videos")
-    show(f"videos added: {built.num_added:,}; no longer counted: {built.num_outdated:,}")
+    show(f"videos added: {built.num_added:,}; outdated: {built.num_outdated:,}")
     if built.num_coded is not None:
         show(f"windows that got codes, for a faster search: {built.num_coded:,}")
     elif built.needs_codes:

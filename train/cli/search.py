@@ -47,7 +47,7 @@ EXAMPLES = """vlalign-search words-s3d-seed0 "a blue cross grows"
   vlalign-search "a beach" --features clip_vit_b32 --export beach.edl --clips beach --exact"""
 
 MAX_SHOWN_CHARACTERS = 200
-"""Number of shown characters of a text, in the call that a message suggests."""
+"""Maximum length of a text in the call that a message suggests."""
 
 
 def add_encoder(parser: Parser) -> None:
@@ -66,7 +66,7 @@ def add_encoder(parser: Parser) -> None:
 
 
 def add_normalize(parser: Parser) -> None:
-    """Add the option that switches the biases of a run of NCL off."""
+    """Add the option that switches off the biases of an NCL run."""
     parser.add_argument(
         "--normalize",
         choices=("ncl", "none"),
@@ -94,10 +94,10 @@ def source_of(args: argparse.Namespace) -> "SearchSource":
 
 
 def run_of(args: argparse.Namespace) -> Path | str | None:
-    """Return the run that was named, or the last one finished if there are no features to do without.
+    """Return the named run. If no run is named, return None if features are named, or else the run finished last.
 
     Raises:
-        SettingError: An option changes nothing with a run, or without one.
+        SettingError: An option has no effect with a run, or without one.
         UserError: A run and features are named, or there is no run.
     """
     if args.features is None and args.weights is not None:
@@ -166,7 +166,7 @@ def _suggested_call(run: str | None, text: list[str]) -> str:
 
 
 def _check_query(args: argparse.Namespace, query: str) -> None:
-    """Raise ``UserError`` for a query that cannot be searched for, or an option that changes nothing with it."""
+    """Raise ``UserError`` for a query that cannot be searched for, or an option that has no effect on it."""
     if args.without.strip() and not args.like and not query.strip():
         raise SettingError("without", args.without, "needs a text or --like; pass one of them, or omit it")
     if not args.like or query.strip():

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def _serve(args: argparse.Namespace) -> int:
     every = every_seconds(args, "videos")
     if args.mcp:
-        from ..page import mcp_server  # noqa: F401 (if it is missing, that is said before torch is imported)
+        from ..page import mcp_server  # noqa: F401 (a missing package is reported before torch is imported)
     if args.videos is not None:
         return _serve_folders(args, every)
     _run_server(open_searches(args), None, args)
@@ -45,7 +45,7 @@ def open_searches(args: argparse.Namespace) -> "list[Search]":
 
 
 def _serve_folders(args: argparse.Namespace, every: float) -> int:
-    """Serve a data set, and bring it up to date with folders of videos meanwhile."""
+    """Serve a data set while updating it from folders of videos."""
     if args.run is not None and args.features is not None:
         raise UserError(
             f"--features {args.features}: run {args.run} has its own features; pass either the run or --features"
@@ -91,7 +91,7 @@ def _serve_folders(args: argparse.Namespace, every: float) -> int:
 
 
 def _run_features(args: argparse.Namespace) -> tuple[Path, DatasetFolder, list[str]]:
-    """Return the run that was named, the data set that it shall search, and the features that it reads."""
+    """Return the named run, the data set to search, and the features that the run reads."""
     from ..runs.folder import find_run, own_dataset
     from ..runs.run_json import read_config, read_run
     from ..settings import FeatureRows

@@ -59,10 +59,10 @@ def add_every(parser: Parser, having: str) -> None:
 
 
 def every_seconds(args: argparse.Namespace, having: str) -> float:
-    """Return how often folders are looked at.
+    """Return the seconds from the end of a sync to the next one.
 
     Raises:
-        SettingError: It is too often, or the option that it belongs to is missing.
+        SettingError: They are out of range, or the option ``having`` is missing.
     """
     if args.every is None:
         return EVERY_SECONDS
@@ -86,7 +86,7 @@ def dataset_of(args: argparse.Namespace) -> str:
 
 
 def sync(args: argparse.Namespace) -> int:
-    """Run the command, once or again and again; return the exit code."""
+    """Run the command, once or repeatedly; return the exit code."""
     from ..sync.sync import SyncResult
     from ..sync.watch import show_messages, sync_again_and_again, why_failed
 

@@ -25,7 +25,7 @@ from ..recipes.train_config import COMPONENTS, objective_settings
 COMPONENT_ORDER = ("data", "model", "optimization", "validation")
 """The order of options, and of settings in the names of a suite's results."""
 OWN_OPTIONS = ("dataset", "protocol", "features")
-"""Settings whose options have other values or help than the settings."""
+"""Settings whose options are defined separately, with other values or help."""
 OWN_PARTS = {setting: OwnPart(group, BUILT_IN[setting]) for setting, group in GROUPS.items()}
 USUAL_SETTINGS = (
     "losses",
@@ -95,7 +95,7 @@ def show_seeds(result: SeedRuns) -> int:
 
 
 def add_component_settings(parser: Parser) -> None:
-    """Add a group of options for each component's settings but the objective's."""
+    """Add a group of options for the settings of each component except the objective."""
     for component in COMPONENT_ORDER:
         group, settings = parser.add_argument_group(component), COMPONENTS[component]
         for field in fields(settings):
@@ -189,14 +189,14 @@ def make_parser() -> Parser:
 
 
 def load_named_parts(argv: Sequence[str] | None, modules_in: str = "") -> None:
-    """Load the objective, the encoder and the stores that a command line names, or those of the first two that an
-    option file names, if the command line trusts the module.
+    """Load the custom objective, encoder and stores that a command line names.
 
-    An own objective's settings are options, so it is loaded before the others are read.
+    An objective or encoder that only an option file names is loaded if the command line trusts its module. A custom
+    objective's settings are options, so the objective is loaded before the other options are read.
 
     Args:
-        argv: The command line; None: the process's. The command ends with one line if a part cannot be loaded, or if a
-            file alone names it and its module is not trusted.
+        argv: The command line; None: the process's. The command ends with an error if a part cannot be loaded, or if
+            only an option file names it and its module is not trusted.
         modules_in: Where modules may be besides the import path; empty: the current folder.
     """
     parser = parser_ahead("vlalign-train", OWN_PARTS)

@@ -27,8 +27,8 @@ STATES = {
     "missing": "not carried",
     "drawing": "drawing or example",
 }
-"""{state: its text on the page}. The states: a test runs the command on made-up data; there are values but no test;
-nothing computes it; it shows the method or chosen examples, and there is nothing to compute.
+"""{state: its text on the page}. "runs": a test runs the command on made-up data; "carried": there are values but no
+test; "missing": nothing computes it; "drawing": it shows the method or chosen examples, with nothing to compute.
 """
 ITEM = re.compile(r"(Table|Figure|Theorem) \d+")
 NOTHING_REPRODUCED = "no row has been reproduced on a paper's own data so far"
@@ -72,7 +72,7 @@ class Claim:
 
     @property
     def commands(self) -> tuple[str, ...]:
-        """The commands that compute it, a data set each."""
+        """The commands that compute it, one for each data set."""
         if self.command:
             return (self.command,)
         each = ((name, dataset) for name in self.suites for dataset in read_suite(name).datasets)
@@ -80,7 +80,7 @@ class Claim:
 
     @property
     def num_rows(self) -> int:
-        """Printed rows that are carried, one for each data set."""
+        """Number of the paper's rows in the suites, over all data sets."""
         suites = [read_suite(name) for name in self.suites]
         return sum(len(suite.printed_rows(dataset)) for suite in suites for dataset in suite.datasets)
 
@@ -119,7 +119,7 @@ def list_claims(root: Path) -> RunsOverview:
         commands = claim.commands or (None,)
         rows.append((claim.name, state, *counts, commands[0], claim.title, claim.why or None, claim.test or None))
     notes = (
-        f"with a run: rows of which a run under {root} has exactly the paper's settings, on whatever data",
+        f"with a run: rows for which a run under {root} has exactly the paper's settings, on whatever data",
         NOTHING_REPRODUCED,
         *(f"{claim.name}: {claim.why}" for claim in all_claims() if claim.why),
     )
@@ -127,7 +127,7 @@ def list_claims(root: Path) -> RunsOverview:
 
 
 def rows_with_a_run(root: Path, problems: Problems) -> set[tuple[str, str, str]]:
-    """Return the rows of papers' tables of which a run has exactly the settings: (paper and table, row, data set).
+    """Return the rows of papers' tables with a run of exactly the row's settings: (paper and table, row, data set).
 
     Args:
         root: Folder of all data sets.

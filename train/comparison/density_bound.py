@@ -1,11 +1,11 @@
 """SSML section 4: the error bound of Theorem 1, its error in simulations, and the toy data of section 6.1.
 
-The moment generating functions stand in "the extended version", which the paper refers to and does not contain. These
-are derived from section 4.1. All lengths are in standard deviations of a concept, and all concepts are equally far from
-each other: ``separation``, the smallest distance that the theorem allows by default. A pair's neighbours are first
+The moment generating functions are in "the extended version", which the paper cites but does not include. Here they are
+derived from section 4.1. All lengths are in standard deviations of a concept, and all concepts are equally far from
+each other: ``separation``, by default the smallest distance that the theorem allows. A pair's neighbours are first
 those that share both of its concepts, then those that share one, then the others, each time drawn at random. For
-correctly associated pairs, real neighbours are nearer than that, and the bound holds for them all the more; for wrongly
-associated ones, it holds as far as simulations show.
+correctly associated pairs, real neighbours are nearer than these, so the bound holds all the more; for wrongly
+associated pairs, it holds in simulations.
 """
 
 import math
@@ -22,9 +22,9 @@ STEP = 0.05
 
 
 def error_bound(k: int, num_pairs: int, num_concepts: int, noise: float, *, separation: float = 6.0) -> float:
-    """Return the bound of Eq. 5 and 6 at the threshold tau* at which both are the same (section 4.2).
+    """Return the bound of Eq. 5 and 6 at the threshold tau* at which both bounds are equal (section 4.2).
 
-    Both are the same where exp(-t tau) M0(t) = exp(t tau) M1(-t). Both are sqrt(M0(t) M1(-t)) there, which is minimised
+    They are equal where exp(-t tau) M0(t) = exp(t tau) M1(-t). There, both are sqrt(M0(t) M1(-t)), which is minimised
     over t; the paper prints this root as tau*.
 
     Args:
@@ -35,7 +35,7 @@ def error_bound(k: int, num_pairs: int, num_concepts: int, noise: float, *, sepa
         separation: Distance of two concepts, in their standard deviations.
 
     Returns:
-        The bound, not above 1.
+        The bound, at most 1.
 
     Raises:
         ValueError: Outside of 1 <= K < M, T > 1 and 0 < eta < 1.
@@ -84,7 +84,7 @@ def _log_binomial(n: int, p: float, most: int) -> Tensor:
 
 
 def _at_most(log_p: Tensor, most: int) -> Tensor:
-    """Return log-probabilities whose last one is for ``most`` or more."""
+    """Return the log-probabilities of 0, 1, ... and of ``most`` or more successes."""
     rest = (1 - log_p[:most].exp().sum()).clamp(min=1e-300).log()
     return torch.cat([log_p[:most], rest[None]])
 
@@ -98,7 +98,7 @@ def _log_mgf(t: Tensor, k: int, shared: Tensor, separation: float) -> Tensor:
             if shared[both, one] < -700:  # exp of it is 0
                 continue
             split = _log_binomial(one, 0.5, one) if one else torch.zeros(1, dtype=torch.float64)
-            clips = torch.arange(one + 1)  # so many of those that share one concept share the clip's
+            clips = torch.arange(one + 1)  # how many of those that share one concept share the clip's
             terms = of_side[:, both + clips] + of_side[:, both + one - clips] + split
             total = torch.logaddexp(total, shared[both, one] + terms.logsumexp(dim=1))
     return total
@@ -107,9 +107,9 @@ def _log_mgf(t: Tensor, k: int, shared: Tensor, separation: float) -> Tensor:
 def _log_mgf_of_side(u: Tensor, k: int, separation: float) -> Tensor:
     """Return log E exp(u sum |x - x'|) over k neighbours, 0 to k of them of x's own concept: [len(u), k + 1].
 
-    They all have the same x, so they are independent only where it is known.
+    All terms of the sum have the same x, so they are independent only given x.
     """
-    reach = 10 + LARGEST_T / 2  # exp(u k |x|) moves the weight so far out
+    reach = 10 + LARGEST_T / 2  # exp(u k |x|) moves the weight this far out
     x = torch.arange(-reach, reach + STEP, STEP, dtype=torch.float64)
     within, across = _log_mgf_folded(x, u[:, None]), _log_mgf_folded(x - separation, u[:, None])
     log_weight = -x.square() / 2 - math.log(math.sqrt(2 * math.pi) / STEP)
@@ -135,7 +135,7 @@ def simulated_error(
 ) -> float:
     """Simulate the error that Theorem 1 bounds, with pairs of scalars drawn as in the theorem.
 
-    The concepts lie on a line, each ``separation`` from the next, in another order for clips than for captions.
+    The concepts lie on a line, each ``separation`` from the next, in different orders for clips and captions.
 
     Returns:
         The larger of both kinds of error (Eq. 5 and 6) at the best threshold.

@@ -1,4 +1,4 @@
-"""A run as one folder that can be given away. ``vlalign-runs export`` wraps ``export_run``."""
+"""Export of a run as one folder that can be shared. ``vlalign-runs export`` wraps ``export_run``."""
 
 import json
 import os
@@ -46,9 +46,9 @@ SETTINGS_OF_PATHS = ("text_encoder", "init", "video_tower")
 def export_run(run: Path | str, folder: Path | str, *, trust: Collection[str] = ()) -> Path:
     """Write a run into a folder of its own, from which it can be loaded anywhere without its data set.
 
-    The folder has the weights, what turns texts into numbers, the IDF table, labels, the settings with the profiles and
-    checksums of the features, the metrics, and a card, ``README.md``. It has no captions, no queries with their
-    answers, no videos and no features, and names no folder of this machine.
+    The folder has the weights, the inputs of the text encoder (such as a tokenizer), the IDF table, labels, the
+    settings with the profiles and checksums of the features, the metrics, and a card, ``README.md``. It has no
+    captions, no queries with their answers, no videos and no features, and names no folder of this machine.
 
     Args:
         run: The run's folder.
@@ -107,7 +107,7 @@ def export_run(run: Path | str, folder: Path | str, *, trust: Collection[str] = 
 
 
 def _training_split(dataset: DatasetFolder, about: Mapping[str, Any]) -> str:
-    """Return the size of the split that a run was trained on; empty if the captions are others now."""
+    """Return the size of the split that a run was trained on; empty if the captions have changed since."""
     note = about["inputs"].get("captions")
     if note is None or note != read_captions_about(dataset.captions):
         return ""
@@ -116,7 +116,7 @@ def _training_split(dataset: DatasetFolder, about: Mapping[str, Any]) -> str:
 
 
 def _evaluations(run: Path) -> list[RunMetrics]:
-    """Return the metrics of a run on its own data set and on others, each by default settings."""
+    """Return the metrics of a run on its own data set and on others, each with default settings."""
     folders = [run, *sorted(path for path in (run / "on").glob("*") if path.is_dir() and not path.is_symlink())]
     return [metrics for metrics in map(read_run_metrics, folders) if metrics is not None]
 
@@ -128,7 +128,7 @@ def _exported(about: Mapping[str, Any], stores: Stores) -> dict[str, Any]:
     inputs = _portable(about["inputs"])
     captions = inputs.get("captions")
     captions = captions if isinstance(captions, dict) else {}
-    # Lists and objects of the note are texts of captions, such as the steps of tasks.
+    # Lists and objects among these facts contain texts of captions, such as the steps of tasks.
     captions = {name: value for name, value in captions.items() if not isinstance(value, list | dict)}
     config = dict(about["config"])
     config |= {name: _without_folder(config[name]) for name in SETTINGS_OF_PATHS if name in config}
@@ -141,7 +141,7 @@ def _exported(about: Mapping[str, Any], stores: Stores) -> dict[str, Any]:
 
 
 def _without_folder(value: str) -> str:
-    """Return a model's or a run's name without the folder that it is in. Names of the hub stay.
+    """Return a model's or a run's name without its folder. Names of the hub are not changed.
 
     hf:/home/me/clip:mean  ->  hf:clip:mean;  clip_vit_b32=/home/me/weights.bin  ->  clip_vit_b32=weights.bin
     """
@@ -155,7 +155,7 @@ def _without_folder(value: str) -> str:
 
 
 def _portable(value: Any) -> Any:
-    """Return a value of JSON in which each absolute path is its last name."""
+    """Return a JSON value with each absolute path replaced by its last part."""
     if isinstance(value, dict):
         return {name: _portable(inner) for name, inner in value.items()}
     if isinstance(value, list):

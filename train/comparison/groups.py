@@ -38,10 +38,10 @@ def list_runs(dataset: DatasetFolder, *, sort: str | None = None, conditions: Se
     Args:
         dataset: The data set.
         sort: A metric, setting or fact to sort by, the best first; None: the first metric.
-        conditions: What the runs shown must fulfil, such as "objective=taco" or "R@1>30".
+        conditions: Conditions that all shown runs meet, such as "objective=taco" or "R@1>30".
 
     Raises:
-        SettingError: ``sort`` or a condition names what no run has.
+        SettingError: ``sort`` or a condition names something that no run has.
         UserError: The data set has no runs.
     """
     with Problems() as problems:  # without a file: a command that only looks writes nothing
@@ -99,7 +99,7 @@ def list_evaluations(dataset: DatasetFolder, run: str | None = None) -> RunsOver
 
 @dataclass(frozen=True)
 class RunGroup:
-    """Runs that differ in their seed alone, evaluated alike."""
+    """Runs that differ in their seed alone, evaluated in the same way."""
 
     runs: tuple[RunRecord, ...]
 
@@ -110,7 +110,7 @@ class RunGroup:
 
     @property
     def name(self) -> str:
-        """The name of the only run, or the common name with the number of seeds instead of the seed."""
+        """The name of the only run; or the common name with all seeds; or the first name and the number of others."""
         if len(self.runs) == 1:
             return self.first.name
         stems = {re.sub(r"-?seed\d+$", "", run.name) for run in self.runs}
@@ -124,7 +124,7 @@ class RunGroup:
         return mean_of(numbers) if numbers else None
 
     def other_results(self, changes: str) -> list[RunMetrics]:
-        """Return the metrics of the runs with changes of the default request."""
+        """Return the runs' metrics for these changes of the default request."""
         return [run.other_results[changes] for run in self.runs if changes in run.other_results]
 
     def fact(self, name: str) -> Any:
@@ -194,7 +194,7 @@ def filter_groups(groups: Sequence[RunGroup], conditions: Sequence[str]) -> list
     """Return the groups for which all conditions hold, such as "objective=taco", "R@1>30" or "run!=*small*".
 
     Raises:
-        SettingError: A condition is of another form, or names what no run has.
+        SettingError: A condition has another form, or names something that no run has.
     """
     selected = list(groups)
     for condition in conditions:
@@ -258,12 +258,12 @@ def runs_table(groups: Sequence[RunGroup]) -> ResultsTable:
 
 
 def _departures(papers: Sequence[Published | None]) -> tuple[str, ...]:
-    """Return where the tables that are cited depart from their papers, each point once."""
+    """Return the departures of the cited tables from their papers, each once."""
     return tuple(dict.fromkeys(str(point) for paper in papers if paper for point in paper.departures))
 
 
 def _other_results(group: RunGroup) -> Iterator[str]:
-    """Yield a line for each other request that the runs were evaluated with, and the metric that tables show first."""
+    """Yield a line for each non-default request that the runs were evaluated with: its first metric in tables."""
     for changes in dict.fromkeys(changes for run in group.runs for changes in run.other_results):
         found = group.other_results(changes)
         name = next(iter(found[0].main), None)

@@ -1,4 +1,4 @@
-"""Deleting and renaming runs: only runs of the data set, and never one that trains."""
+"""Deleting and renaming runs: only runs of the data set, and never one that is being trained."""
 
 import os
 import re
@@ -20,7 +20,7 @@ def check_run_folder(dataset: DatasetFolder, name: str) -> Path:
     """Return the folder of a run that may be deleted or renamed.
 
     Raises:
-        UserError: The name leads elsewhere, is a link, or is no run.
+        UserError: The name is a path, or the folder is a link or is not a run.
     """
     if not name or name in (".", "..") or "/" in name or "\0" in name:
         raise UserError(f"run {name!r}: expected the name of a folder in {dataset.runs}, not a path")
@@ -43,7 +43,7 @@ def delete_run(dataset: DatasetFolder, name: str) -> None:
     """
     folder = check_run_folder(dataset, name)
     with lock_for_training(folder, REMEDY):
-        remove_file(folder / RUN_FILE, missing_ok=True)  # first: what is left of a killed deletion is no finished run
+        remove_file(folder / RUN_FILE, missing_ok=True)  # first: the rest of a killed deletion is not a finished run
         for path in folder.iterdir():
             if path.is_dir() and not path.is_symlink():
                 remove_tree(path)

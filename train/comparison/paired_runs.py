@@ -1,4 +1,4 @@
-"""Two runs beside each other, query by query: which got better and which worse, and whether it is more than chance."""
+"""Two runs compared query by query: which got better or worse, and whether the difference is more than chance."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class QueryResult:
 
     caption: str
     clip: Clip
-    """The right one."""
+    """The right clip."""
     rank: float
     top_clip: Clip
     """The clip that the run ranks first."""
@@ -79,16 +79,16 @@ def compare_runs(dataset: DatasetFolder, first: str, second: str, *, seed: int =
     """Compare two runs query by query, and write a page with the queries that got better and worse.
 
     Args:
-        dataset: What both were evaluated on.
+        dataset: The data set that both were evaluated on.
         first: Name or folder of a run.
-        second: Name or folder of another one.
-        seed: Of the bootstrap's draws.
+        second: Name or folder of another run.
+        seed: Seed of the bootstrap's draws.
 
     Returns:
         The comparison, and the path of the page.
 
     Raises:
-        UserError: A run is missing or was not evaluated, or they were evaluated on something else.
+        UserError: A run is missing or was not evaluated, or the runs were evaluated on different test sets.
     """
     check_folders(dataset.comparisons)
     with Problems(file=dataset.problems("runs")) as problems:
@@ -102,11 +102,11 @@ def pair_runs(first: RunRecord, second: RunRecord, *, seed: int = 0) -> PairedRu
 
     Args:
         first: An evaluated run.
-        second: Another one, evaluated with the same request.
-        seed: Of the bootstrap's draws.
+        second: Another run, evaluated with the same request.
+        seed: Seed of the bootstrap's draws.
 
     Raises:
-        UserError: They were evaluated on something else, or their queries cannot be read.
+        UserError: They were evaluated on different test sets, or their queries cannot be read.
     """
     _check_same_test(first, second)
     results = [sorted(read_query_results(record.results / QUERIES_FILE), key=_query) for record in (first, second)]
@@ -143,10 +143,10 @@ def _query(result: QueryResult) -> tuple[str, str, float, float]:
 
 
 def read_query_results(path: Path) -> list[QueryResult]:
-    """Return the captions of ``queries.jsonl`` of a retrieval.
+    """Return the results of the captions in ``queries.jsonl`` of a retrieval.
 
     Raises:
-        UserError: It is missing, or a line is not a valid file of vlalign-evaluate.
+        UserError: The file is missing, or has an invalid line.
     """
     if not path.is_file():
         raise UserError(f"{path}: not found; run vlalign-evaluate again")
@@ -202,7 +202,7 @@ def write_pair_page(pair: PairedRuns, dataset: DatasetFolder) -> Path:
 
     Args:
         pair: Both runs.
-        dataset: What they were evaluated on; has the thumbnails.
+        dataset: The data set that they were evaluated on; has the thumbnails.
     """
     thumbnails = ThumbnailStore(dataset.thumbnails)
     templates = jinja2.Environment(

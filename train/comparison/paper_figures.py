@@ -1,7 +1,7 @@
 """Reproduce the papers' figures, and tables without training: ``vlalign-runs --figure "SSML, Figure 2"``.
 
-To add one, write a function that returns a Matplotlib figure and its numbers, and add it to ``FIGURES``; of a table,
-its figure is None. It imports Matplotlib and torch when it is called, so that the command line starts quickly.
+To add one, write a function that returns a Matplotlib figure (None for a table) and its numbers, and add it to
+``FIGURES``. It must import Matplotlib and torch only when it is called, so that the command line starts quickly.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,12 +37,12 @@ FIGURES: dict[str, Callable[[Path, str | None], "tuple[Figure | None, ResultsTab
     "TACo, Table 14": sizes_of_methods,
     "TACo, Figure 3": examples_by_token_weight,
 }
-"""{paper and figure or table: function that makes it}. It is called with the folder of all data sets, and the data
+"""{paper and figure or table: function that makes it}. It is called with the folder of all data sets, and a data
 set's name or None. A figure of runs finds its data set with ``find_dataset``. The notes of the numbers are printed."""
 
 
 def draw_paper_figure(name: str, root: Path, dataset: str | None) -> tuple[ResultsTable, tuple[Path, ...]]:
-    """Draw a paper's figure again; write it as SVG, and its numbers as CSV, into ``<root>/figures``. A table is CSV.
+    """Reproduce a paper's figure or table in ``<root>/figures``: its numbers as CSV, and a figure also as SVG.
 
     Args:
         name: One of ``FIGURES``.

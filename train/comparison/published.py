@@ -12,7 +12,7 @@ from .run_metrics import RunMetrics
 from .suite_files import Suite, all_suites, row_config
 
 REQUEST = {"normalize": "none", "ties": "average", "rerank": None}
-"""Parts of a request that must be the row's, with their defaults."""
+"""Parts of a request that must equal the row's, with their defaults."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class Published:
 def published_values(config: TrainConfig, metrics: RunMetrics | None) -> Published | None:
     """Return a paper's values for exactly these settings on this data set; None if no suite has such a row.
 
-    Of several rows with these settings, it is the first. Seed and name of the initial run do not count, and the device
-    and number of processes are not known.
+    If several rows have these settings, the first is used. The seed and the initial run's name are ignored; the paper's
+    device and number of processes are not known.
     """
     return next(iter(published_rows(config, metrics)), None)
 

@@ -1,4 +1,4 @@
-"""All runs that were evaluated on a data set, as their files have it. Unreadable runs are reported and skipped."""
+"""All runs that were evaluated on a data set, read from their files. Unreadable runs are reported and skipped."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -31,9 +31,9 @@ class RunRecord:
     results: Path
     """Folder of the evaluation: the run's, or ``on/<data set>`` in it."""
     metrics: RunMetrics | None
-    """Its metrics on the test split by default settings; None: it was not evaluated so."""
+    """Its metrics on the test split with default settings; None if it was not evaluated with them."""
     other_results: Mapping[str, RunMetrics] = field(default_factory=dict)
-    """{changes of the default request: its metrics}, such as {"validation-ties=ce": ...}"""
+    """{changes of the default request: metrics}, such as {"validation-ties=ce": ...}"""
 
     @property
     def name(self) -> str:
@@ -135,7 +135,7 @@ def _read_results(
     dataset: DatasetFolder,
     problems: Problems,
 ) -> dict[str, RunMetrics]:
-    """Return {changes of the default request: metrics} of a run; the changes are empty for the default.
+    """Return {changes of the default request: metrics} of a run; the changes are "" for the default request.
 
     Args:
         results: Folder of the results.
@@ -168,7 +168,7 @@ def _changes(metrics: RunMetrics, config: TrainConfig, weights: Mapping[str, flo
 
 
 def choose_record(records: list[RunRecord], name: str) -> RunRecord:
-    """Return the evaluated run of a name, or of a folder.
+    """Return the evaluated run with this name or folder.
 
     Raises:
         SettingError: There is none, or there are several.

@@ -1,4 +1,4 @@
-"""The card of an exported run: ``README.md``, as model hubs read it and as people read it."""
+"""The card of an exported run: ``README.md``, for model hubs and for people."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -37,7 +37,7 @@ FILES = {
     MODEL_FILE: "the weights",
     f"{TEXT_FOLDER}/": f"the inputs of the text encoder: a tokenizer, {WORD_LIST_FILE} or {WORD_VECTORS_FILE}",
     f"{VIDEO_FOLDER}/": "the video tower: the profile and the sizes of the network, if one was tuned",
-    IDF_FILE: "how many training captions have each word, by which words are weighted",
+    IDF_FILE: "number of training captions with each word, which sets the weights of words",
     LABELS_FILE: "the answers or labels that the run chooses from, if it has any",
     EVENTS_FILE: "the losses of each step, which the report of an evaluation shows",
     METRICS_FILE: "the whole evaluation on the test split, if there was one",
@@ -69,7 +69,7 @@ def run_card(
         stores: The stores that it was trained on.
         training: Size of the split that it was trained on; empty if it is not known.
         evaluations: Its metrics, on its own data set and on others.
-        files: Names of the files and folders beside the card, and its own.
+        files: Names of all files and folders of the export, including the card.
     """
     parts = [
         _front_matter(name, evaluations),
@@ -187,7 +187,7 @@ def _sha256_of(setting: str, about: Mapping[str, Any]) -> str:
 
 
 def _variable(name: str) -> str:
-    """Return a name of features as one of Python's."""
+    """Return the name of features as a valid name in Python."""
     text = "".join(character if character.isalnum() else "_" for character in name)
     return text if text[:1].isalpha() else f"rows_{text}"
 
@@ -209,7 +209,7 @@ def _features(config: TrainConfig, about: Mapping[str, Any], stores: Stores) -> 
     ]
     columns = ("features", "model", "weights", "rate", "numbers a row", "profile", "made by")
     return (
-        "A store fits if its profile and the SHA-256 of its weights are these; the name of its folder is free. All "
+        "A store fits if its profile and its weights' SHA-256 are in this table; its folder can have any name. All "
         f"fields of the profiles are in `{RUN_FILE}`.\n\n{_table(columns, rows)}"
     )
 

@@ -1,4 +1,4 @@
-"""Metrics of evaluations by which runs are compared, and their test sets. Files are not trusted."""
+"""Metrics and test sets of evaluations, for comparing runs. Files are not trusted."""
 
 import math
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ class TestSet:
     size: str
     """The part of the split that was used, such as "550 captions and 110 clips"."""
     is_whole: bool
-    """Nothing of the split was skipped."""
+    """True if nothing of the split was skipped."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class RunMetrics:
     main: tuple[str, ...]
     """The metrics that tables show first."""
     notes: tuple[str, ...]
-    """The note to show with every figure."""
+    """Notes to show with every figure."""
     is_own: bool = False
-    """True for a custom task. Its module is not imported; its file has the table."""
+    """True for a custom task. Its module is not imported; the table is in ``metrics.json``."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def _table_of(metrics: Metrics) -> _Table:
 
 
 def parse_run_metrics(metrics: Metrics) -> RunMetrics:
-    """Return the metrics of an evaluation, checked.
+    """Check and return the metrics of an evaluation.
 
     Args:
         metrics: Contents of ``metrics.json``.

@@ -37,7 +37,7 @@ class SeedRuns:
     runs: tuple[TrainedRun, ...]
     """A run for each seed."""
     evaluations: tuple[Evaluation, ...]
-    """One for each run; none in the other processes of a training by several."""
+    """One for each run; in a training by several processes, only the first process has them."""
     table: ResultsTable
     """A row for each run, and the mean with its deviation."""
     files: tuple[Path, ...]
@@ -96,7 +96,7 @@ def train_seeds(
         recipe: As for ``train``.
         protocol: As for ``train``.
         init: As for ``train``.
-        run_name: Name of the runs' folders without the seed, which is added; None: see ``run_names``.
+        run_name: Name of the runs' folders without the seed, which is added; None: ``default_run_name``.
         device: As for ``train``.
         stores: As for ``train``.
         settings: As for ``train``, without the seed.
@@ -167,7 +167,7 @@ def _table_name(run: TrainedRun, seeds: Sequence[int], run_name: str | None) -> 
 
 
 def shown_seeds(seeds: Sequence[int]) -> str:
-    """Return seeds as a short text: "0-4" if they follow on each other, else "0_2_5"."""
+    """Return seeds as a short text: "0-4" if they are consecutive, else "0_2_5"."""
     if len(seeds) > 1 and list(seeds) == list(range(seeds[0], seeds[0] + len(seeds))):
         return f"{seeds[0]}-{seeds[-1]}"
     return "_".join(map(str, seeds)) if len(seeds) <= 10 else f"{seeds[0]}_and_{len(seeds) - 1}_more"
@@ -178,8 +178,8 @@ def seeds_table(runs: Sequence[RunMetrics], seeds: Sequence[int], *, recipe: str
 
     Args:
         runs: The metrics of the evaluations, in the order of ``seeds``.
-        seeds: Of the runs.
-        recipe: Of the runs; a note tells that it departs from its paper.
+        seeds: Seeds of the runs.
+        recipe: Recipe of the runs; a note is added if it departs from its paper.
     """
     names = list(runs[0].values)
     columns = (

@@ -67,9 +67,9 @@ TOLERANCE = 1e-4
 def export_sentence_transformer(run: Path | str, folder: Path | str, *, trust: Collection[str] = ()) -> Path:
     """Write the text encoder of a run as a model of sentence-transformers. Its vectors equal ``encode_text``'s.
 
-    The model has the library's own modules: the encoder, the pooling, and what makes the run's vector of it. It loads
-    with ``SentenceTransformer(folder)``, without this package. It is half of the run's score: a dot product with the
-    vector of a video, as ``LoadedRun.encode_video`` returns it, which finds candidates.
+    The model has the library's own modules: the encoder, the pooling, and any last step to the run's vector. It loads
+    with ``SentenceTransformer(folder)``, without this package. The dot product of its vectors with vectors of videos
+    from ``LoadedRun.encode_video`` is one stage of the run's score, which finds candidates.
 
     Args:
         run: The run's folder, exported or not, or "hf:ORG/NAME".
@@ -80,8 +80,8 @@ def export_sentence_transformer(run: Path | str, folder: Path | str, *, trust: C
         The folder.
 
     Raises:
-        UserError: sentence-transformers is not installed; the run has no text encoder, or its vector of a text is none
-            that these modules can make; the run is damaged; or the folder has files.
+        UserError: sentence-transformers is not installed; the run has no text encoder, or these modules cannot
+            reproduce its vectors of texts; the run is damaged; or the folder has files.
 
     Example:
         >>> from vlalign.train import export_sentence_transformer
@@ -148,7 +148,7 @@ def _same_model(scorer: Scorer, inputs: SubwordInputs) -> "SentenceTransformer |
 
 
 def _last_modules(found: np.ndarray, expected: np.ndarray) -> "list[Module] | None":
-    """Return the modules that make pooled vectors [N, D] the run's: a length of 1 or a factor; None if none do."""
+    """Return the modules that normalise or scale pooled vectors [N, D] to the run's; None if neither is enough."""
     from sentence_transformers.base.modules import Dense, Normalize
 
     lengths = np.linalg.norm(found, axis=1, keepdims=True)

@@ -28,11 +28,11 @@ TOY_SEED, TOY_NEIGHBORS, TOY_THRESHOLD = 0, 4, 0.48
 
 
 def draw_bounds(root: Path, dataset: str | None) -> "tuple[Figure, ResultsTable]":
-    """Draw Figure 2: the bound of Theorem 1, one of K, eta, M and T being swept, and the error of simulated pairs.
+    """Draw Figure 2: the bound of Theorem 1 and the error of simulated pairs, as K, eta, M and T are swept one by one.
 
     A red dashed line marks K = M / T (1 - eta).
     """
-    del root, dataset  # it is about no data
+    del root, dataset  # the figure needs no data set
     from matplotlib.figure import Figure
 
     points = [(name, value) for name, values in SWEEPS.items() for value in values]
@@ -84,7 +84,7 @@ def _limit(name: str) -> float:
 
 def draw_toy_data(root: Path, dataset: str | None) -> "tuple[Figure, ResultsTable]":
     """Draw Figure 3: t-SNE of the toy data's captions and clips, and the distribution of p-hat (Eq. 2)."""
-    del root, dataset  # it is about no data
+    del root, dataset  # the figure needs no data set
     from matplotlib.figure import Figure
 
     from ..density import pair_association_probability

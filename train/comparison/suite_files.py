@@ -2,17 +2,17 @@
 
 A suite is a JSON file in ``suite_data``:
 
-- ``source``: paper and table; ``title``: what the table is about; ``notes``: how to read it, if that needs a word;
-- ``departures``: where this table departs from the paper, with the fields of ``papers.departures.Departure``, besides
-  the departures of the recipes; an empty list if nowhere;
+- ``source``: paper and table; ``title``: what the table is about; ``notes`` (optional): how to read it;
+- ``departures``: where this table departs from the paper, with the fields of ``recipes.departures.Departure``, in
+  addition to the departures of the recipes; an empty list if nowhere;
 - ``columns``: the metrics of the paper's columns, as ``Task.table_metrics`` names them;
 - ``datasets``: {data set: {"recipe": name, "settings": {...}}}, what its rows start from; no recipe if all rows are
   trained on another data set;
 - ``rows``: ``name``, and what the row changes: ``settings``; ``recipe`` {data set: name}; ``trained_on`` for a run of
   another data set; ``init``, the name of the row whose run training starts from; ``task_settings``, the settings of
   the evaluation's task; ``stage``, the part of the score whose metrics are the row's; ``published`` {data set: the
-  paper's values of the columns, null for a dash}. A row with ``other_method`` is one that the paper compares itself
-  with: it has nothing else than its name and values, and is shown, not trained.
+  paper's values of the columns, null for a dash}. A row with ``other_method`` is a method that the paper compares with:
+  it has only its name and values, and is shown, not trained.
 """
 
 from collections.abc import Mapping
@@ -45,12 +45,12 @@ class Row:
     task_settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the task."""
     stage: str | None = None
-    """The stage of the score for the row's metrics; None for the fused score."""
+    """The stage of the score whose metrics are the row's; None for the fused score."""
     published: Mapping[str, list[float | None]] = field(default_factory=dict)
-    """{data set: the paper's values of the columns, None for a dash}; without one, the row is only trained, for others
-    to start from."""
+    """{data set: the paper's values of the columns, None for a dash}; for a data set without values, the row is only
+    trained if other rows start from it."""
     other_method: bool = False
-    """The row is of a method that the paper compares itself with. Its values are shown; it is not trained."""
+    """True for a method that the paper compares with. Its values are shown; it is not trained."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class Start:
     """The recipe and settings that all rows of a data set start from."""
 
     recipe: str = ""
-    """Recipe; empty if nothing is trained on the data set, whose test set is then from its default protocol."""
+    """Recipe; empty if nothing is trained on the data set. The test set then has the default protocol."""
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -71,7 +71,7 @@ class Suite:
     """Paper and table."""
     title: str
     columns: tuple[str, ...]
-    """Measures."""
+    """Names of the metrics."""
     datasets: Mapping[str, Start]
     rows: tuple[Row, ...]
     departures: tuple[Departure, ...]
@@ -85,7 +85,7 @@ class Suite:
         return paper_of(self.source)
 
     def row(self, name: str) -> Row:
-        """Return the row of a name."""
+        """Return the row with this name."""
         return next(row for row in self.rows if row.name == name)
 
     def printed_rows(self, dataset: str) -> list[Row]:
@@ -155,7 +155,7 @@ def row_settings(suite: Suite, row: Row, dataset: str, given: Mapping[str, Any])
         given: Settings for all rows, such as a lower number of steps.
 
     Raises:
-        SettingError: A setting is given that tells the rows apart.
+        SettingError: A given setting is one that the rows set.
     """
     taken = {name for other in suite.rows for name in other.settings}
     if twice := [name for name in given if name in taken]:
@@ -178,7 +178,7 @@ def given_for(suite: Suite, row: Row, dataset: str, given: Mapping[str, Any]) ->
 
 
 def row_config(suite: Suite, row: Row, dataset: str, given: Mapping[str, Any]) -> TrainConfig:
-    """Return the configuration of a row's run. The run that it starts from is named after its row.
+    """Return the configuration of a row's run. ``init`` is the name of the row that it starts from.
 
     Raises:
         SettingError: A given setting cannot be used.

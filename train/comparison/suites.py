@@ -1,4 +1,4 @@
-"""Running every row of a paper's table, beside the paper's values. ``vlalign-train --suite`` wraps ``run_suite``."""
+"""Running every row of a paper's table, compared with the paper. ``vlalign-train --suite`` wraps ``run_suite``."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,13 +36,13 @@ class RowResult:
 
 @dataclass(frozen=True)
 class SuiteResult:
-    """A paper's table, run."""
+    """The results of running a paper's table."""
 
     rows: tuple[RowResult, ...]
     table: ResultsTable
-    """Three lines for each row: the paper's values, ours, and the difference. Rows of other methods have the first."""
+    """Three lines for each row: the paper's values, ours, and the difference; only the first for other methods."""
     files: tuple[Path, ...]
-    """Files of the table; none in the other processes of a training by several."""
+    """Files of the table; in a training by several processes, only the first process has them."""
     num_failed: int
     """Rows that could not be trained or evaluated."""
     num_skipped: int
@@ -73,7 +73,7 @@ def run_suite(
     Args:
         dataset: Folder of one of the data sets of the table, ``<root>/<data set>``.
         suite_name: One of ``suite_files.suite_names()``.
-        seeds: Each row has a run for each of them.
+        seeds: Each row has a run for each seed.
         device: As for ``train``.
         settings: Settings for all rows, such as a lower number of steps; the runs then differ from the paper's.
         on_progress: Called with the progress of each training and evaluation.
@@ -115,7 +115,7 @@ def run_suite(
 
 
 def _check_settings(suite: Suite, dataset: str, given: Mapping[str, Any]) -> None:
-    """Raise ``SettingError`` for settings that cannot be used, or change nothing in any row: before any training."""
+    """Before any training, raise ``SettingError`` for settings that cannot be used, or have no effect in any row."""
     rows = suite.rows_for(dataset)
     used = [given_for(suite, row, dataset, given) for row in rows]
     for name, value in given.items():
@@ -149,7 +149,7 @@ class _SuiteRun:
         self.problems.add(f"{self.suite.name}, row {row.name}: {why}; skipped")
 
     def train(self, row: Row) -> None:
-        """Train a row with each seed. A failure is reported, and fails the rows that start from it."""
+        """Train a row with each seed. A failure is reported; rows that start from this row then fail too."""
         suite, dataset = self.suite, self.dataset.name
         say(f"{suite.name}, row {row.name}")
         recipe, settings = row_settings(suite, row, dataset, given_for(suite, row, dataset, self.given))
@@ -171,7 +171,7 @@ class _SuiteRun:
             self._fail(row, error)
 
     def evaluate(self, row: Row) -> list[RunMetrics]:
-        """Evaluate the runs of a row; none of a row that failed or is another method's."""
+        """Return the metrics of a row's runs; empty for a row that failed or is another method's."""
         if row.other_method or row.name in self.failed:
             return []
         task_settings = RetrievalSettings(**row.task_settings) if row.task_settings else None

@@ -20,7 +20,7 @@ class Number:
     deviation: float | None = None
     """Sample standard deviation over seeds; None for a single run."""
     is_difference: bool = False
-    """It is shown with its sign."""
+    """True for a difference, which is shown with its sign."""
 
     def __str__(self) -> str:
         text = f"{self.value:{'+' if self.is_difference else ''}.{_decimals(self.value)}f}"
@@ -47,7 +47,7 @@ class Column:
 
     name: str
     is_text: bool = False
-    """Its cells are left-aligned."""
+    """True for a column of texts, which are left-aligned."""
     only_in_csv: bool = False
     """A detail that would make other formats too wide."""
 

@@ -62,7 +62,7 @@ POOLING = "Not counted: BERT's pooling layer, 0.6 M parameters that nothing uses
 
 def strategies(root: Path, dataset: str | None) -> "tuple[Figure | None, ResultsTable]":
     """Return Table 1, the contrastive strategies of methods; TACo's row is also derived from its recipe."""
-    del root, dataset  # it is about no data
+    del root, dataset  # the table needs no data set
     config = make_config("taco-youcook2", {"dataset": "youcook2"})
     objective = config.objective
     assert isinstance(objective, TacoObjective)
@@ -82,7 +82,7 @@ def token_statistics(root: Path, dataset: str | None) -> "tuple[Figure | None, R
     """Return Table 10: how many different nouns, verbs and tokens the training captions of a data set have.
 
     Raises:
-        UserError: The data set is not named and not the only one, or not prepared.
+        UserError: No data set is named and there are several, or the data set is not prepared.
     """
     folder = find_dataset(root, dataset, having="captions", hint="vlalign-preprocess")
     entries = read_idf(folder.idf)
@@ -101,10 +101,10 @@ def token_statistics(root: Path, dataset: str | None) -> "tuple[Figure | None, R
 
 
 def model_size(config: TrainConfig, **layers: int) -> tuple[float, float]:
-    """Return the million parameters of a run's model, and the billion multiply-adds for a text and a clip.
+    """Return the parameters of a run's model in millions, and its multiply-adds for a text and a clip in billions.
 
-    Both are as long as the settings allow. The text encoder is BERT-base without its pooling layer. All outputs of the
-    fusion layers are counted, though scores are made of the first alone.
+    Text and clip are as long as the settings allow. The text encoder is BERT-base without its pooling layer. All
+    outputs of the fusion layers are counted, though scores use only the first.
 
     Args:
         config: The run's settings; its encoder is "transformer".
@@ -160,8 +160,8 @@ def sizes_by_video_layers(root: Path, dataset: str | None) -> "tuple[Figure | No
 
 
 def sizes_of_methods(root: Path, dataset: str | None) -> "tuple[Figure | None, ResultsTable]":
-    """Return Table 14. Our sizes are computed; UniVL's are estimated as in the paper, by our model with as many
-    layers."""
+    """Return Table 14. Our sizes are computed; UniVL's are estimated as in the paper, by our model with UniVL's
+    number of layers."""
     del root, dataset
     config = make_config("taco-howto100m", {"dataset": "howto100m"})
     computed = {"UniVL": 6, "Our largest": config.model.num_video_layers}
@@ -188,7 +188,7 @@ def _compared(name: str, printed: tuple[float, float], ours: tuple[float, float]
 
 
 def examples_by_token_weight(root: Path, dataset: str | None) -> "tuple[Figure | None, ResultsTable]":
-    """Return Figure 3: the first clips for a query, with three weights of the token score, of the run finished last.
+    """Return Figure 3: the best clips for a query by the run finished last, with three weights of the token score.
 
     A clip is shown by its caption. The query is the paper's for YouCook2 and MSR-VTT, and elsewhere the first test
     caption.

@@ -37,8 +37,8 @@ def read(
         annotations: The file.
         seed: Decides the splits if the file has no column ``split``.
         problems: Receives the rows that are skipped. If it is quiet, nothing else is logged either.
-        videos: Known videos, to whose ids the ids of the captions are matched; empty if none is known yet. With None,
-            ids are used as they are and nothing is logged about them.
+        videos: Known videos, empty if none is known yet. The captions' video ids are matched to the ids of these
+            videos. With None, ids are used as they are and nothing is logged about them.
 
     Raises:
         UserError: The file cannot be read, or its columns are not understood.
@@ -84,7 +84,7 @@ def _read_captions(path: Path, problems: Problems, note: Note) -> tuple[list[Cap
 
 
 def draw_splits(video_ids: Sequence[str], seed: int, note: Note, why: str = "no column split") -> dict[str, str]:
-    """Return the split of each video (``split_videos``), and report why, and how many each split has."""
+    """Return the split of each video (``split_videos``); report the reason for drawing, and the splits' sizes."""
     splits = split_videos(sorted(video_ids), seed)
     sizes = Counter(splits.values())
     shares = ", ".join(f"{sizes[split]:,} to {split}" for split in SPLITS)

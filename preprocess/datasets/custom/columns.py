@@ -45,21 +45,21 @@ KNOWN |= {
 }
 """Maps each known column name to its meaning and to the factor that converts its numbers to seconds."""
 WEAK = ("id", "clip_id", "path")
-"""These name the video only if no other column does; beside another column they number the rows."""
+"""Columns that are read as the video's id only if no other column is; beside another, they probably number the rows."""
 _TIME_WORDS = (
     "start starts begin from end ends stop to time times timestamp timestamps timecode onset offset segment segments "
     "window windows interval span frame frames clip"
 )
 TIME_WORDS = frozenset(_TIME_WORDS.split())
-"""A column with one of these words in its name, and with numbers or times in it, is not ignored if no column is known
-to hold times."""
+"""If no known column has times, an unknown column with numbers or times and with one of these words in its name is an
+error."""
 
 SPLIT_NAMES: dict[str, str] = {
     **dict.fromkeys(("train", "training", "trn"), "train"),
     **dict.fromkeys(("test", "testing", "tst"), "test"),
     **dict.fromkeys(("validation", "val", "valid", "validate", "dev", "development"), "validation"),
 }
-"""Maps each known name of a split to ours."""
+"""Maps each known name of a split to its name in this package."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def plain_name(name: str) -> str:
 
 
 def choose_columns(path: Path, table: UserTable, note: Note) -> ChosenColumns:
-    """Return the meanings of the columns; report columns with other names, extra columns and ignored ones.
+    """Return the columns by meaning; report nonstandard names, extra columns and ignored columns.
 
     Columns without a known meaning are kept if they contain only numbers.
 
@@ -133,7 +133,7 @@ def choose_columns(path: Path, table: UserTable, note: Note) -> ChosenColumns:
 
 
 def _why_not_numbers(table: UserTable, column: TableColumn) -> str:
-    """Return the reason why a column without a known meaning is not kept; empty if it is."""
+    """Return the reason why a column without a known meaning is not kept; empty if it is kept."""
     if not column.name.strip() or not is_text(column.name):
         return "it has no name"
     for where, row in table.rows:
@@ -161,7 +161,10 @@ def number_in(value: Any) -> float | None:
 
 
 def _candidates(table: UserTable) -> tuple[dict[str, list[TableColumn]], list[TableColumn]]:
-    """Return the columns of each meaning, and the columns without a known meaning. Blank columns are in neither."""
+    """Return the columns of each meaning, and the columns without a known meaning.
+
+    Blank columns are in neither, except for required columns.
+    """
     candidates: dict[str, list[TableColumn]] = defaultdict(list)
     unknown: list[TableColumn] = []
     for index, name in enumerate(table.columns):
@@ -190,12 +193,16 @@ def _described(meaning: str, column: TableColumn) -> str:
 
 
 def _nearest(name: str, columns: ColumnByMeaning) -> str:
-    """Return a hint about the known name that is most like ``name``; empty if none is."""
+    """Return a hint about the known name most similar to ``name``; empty if no name is similar."""
     near = difflib.get_close_matches(plain_name(name), KNOWN, n=1, cutoff=0.7)
     if not near:
         return ""
     meaning = KNOWN[near[0]][0]
-    given = f", which {columns[meaning].name!r} is" if meaning in columns and columns[meaning].name != meaning else ""
+    given = (
+        f", already read from {columns[meaning].name!r}"
+        if meaning in columns and columns[meaning].name != meaning
+        else ""
+    )
     return f" (nearest known: {meaning}{given})"
 
 

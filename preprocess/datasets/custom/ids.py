@@ -11,13 +11,13 @@ from ....storage.records import Caption, VideoRecord
 from ..encodings import Note
 
 MAX_FOLDERS = 32
-"""Last folders of a path, by which videos are matched."""
+"""Maximum number of last parts of a path by which videos are matched, besides the whole path."""
 MEDIA_SUFFIXES = (*VIDEO_SUFFIXES, *SOUND_SUFFIXES, *IMAGE_SUFFIXES)
 
 
 def with_video_ids(captions: Sequence[Caption], videos: Sequence[VideoRecord], note: Note) -> list[Caption]:
-    """Return the captions with the ids of ``videos``, where it is clear which video is meant; report how many
-    changed."""
+    """Return the captions, with ids replaced by those of ``videos`` where it is clear which video is meant; report how
+    many were replaced."""
     given = list(dict.fromkeys(caption.video_id for caption in captions))
     if not videos:
         like_files = [name for name in given if _looks_like_file(name)]
@@ -46,7 +46,7 @@ def match_ids(given: Sequence[str], videos: Sequence[VideoRecord]) -> dict[str, 
     result.
 
     A given id can have a suffix, backslashes, ``./`` or more folders than the video's id, or lack folders that the
-    video's id has. Accents may be letters of their own, as in names from macOS. It is matched only if it can mean
+    video's id has. Accents may be separate characters, as in names from macOS. An id is matched only if it can mean
     exactly one video and no different path is matched to that video.
     """
     ids = {video.video_id for video in videos}
@@ -82,7 +82,7 @@ def match_ids(given: Sequence[str], videos: Sequence[VideoRecord]) -> dict[str, 
 
 
 def _are_one_path(names: set[str]) -> bool:
-    """Return whether paths are the same one, with more or fewer of its first folders."""
+    """Return whether all paths are the same path, with more or fewer of its leading folders."""
     longest = _tails(max(names, key=len))
     return all(name in longest for name in names)
 
@@ -107,7 +107,7 @@ def _without_suffix(name: str) -> str:
 
 
 def _tails(path: str) -> list[str]:
-    """Return the path, then the path without its first folder, and so on. Of very deep ones the first are skipped."""
+    """Return the path, and its last parts, the longest first: at most ``MAX_FOLDERS`` parts of a very deep path."""
     parts = path.split("/")
     firsts = [0, *range(max(1, len(parts) - MAX_FOLDERS), len(parts))]
     return ["/".join(parts[first:]) for first in firsts]

@@ -69,7 +69,7 @@ class RowReader:
         return split
 
     def notes(self) -> Iterator[str]:
-        """Yield lines about splits that were written in another way or not at all."""
+        """Yield lines about splits with other names, and about captions without a split."""
         if self.splits:
             counts = (f"{written!r} as {split} ({count:,})" for (written, split), count in self.splits.items())
             yield f"splits are read as follows: {', '.join(counts)}"

@@ -25,9 +25,9 @@ SUFFIXES = ".csv, .tsv, .txt, .jsonl or .parquet file"
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 MAX_COLUMNS = 500
 MAX_VALUES = 1 << 20
-"""Values that any table may have, besides eight for each of its characters."""
+"""Number of values that a table may have in addition to eight for each character of its text."""
 ROW_BYTES, VALUE_BYTES = 250, 60
-"""Memory that a row, and each of its values, takes."""
+"""Estimated memory of a row, and of each of its values."""
 SAVE_AS = "save it as CSV UTF-8"
 
 
@@ -37,8 +37,8 @@ class UserTable:
 
     columns: list[str]
     rows: list[tuple[str, list[Any]]]
-    """For each row, where it stands in the file and its values: one for each column (None if it has none), followed
-    by the fields that are more than the columns."""
+    """For each row, its place in the file and its values: one for each column (None if it is missing), followed by any
+    fields beyond the last column."""
 
 
 def read_table(path: Path, is_known: Callable[[str], bool], note: Note) -> UserTable:
@@ -109,13 +109,15 @@ def _check_columns(path: Path, number: int) -> None:
 
 
 def _check_cells(path: Path, num_columns: int, num_rows: int, num_characters: int) -> None:
-    """Raise ``UserError`` if rows of few values are to be filled up to many columns."""
+    """Raise ``UserError`` if filling up short rows to the number of columns would take too much memory."""
     if num_columns * num_rows > 8 * num_characters + MAX_VALUES:
-        raise UserError(f"{path}: {num_columns} columns, of which most rows have few; write tables with fewer columns")
+        raise UserError(
+            f"{path}: {num_columns} columns, but most rows have few values; write tables with fewer columns"
+        )
 
 
 def _count_known(text: str, delimiter: str, is_known: Callable[[str], bool]) -> tuple[int, int]:
-    """Return how many known columns, and how many columns, the first row that is not blank has with this delimiter."""
+    """Split the first row that is not blank at a delimiter; return its numbers of known columns and of all columns."""
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
     try:
         names = next(filter(None, rows), [])

@@ -16,7 +16,7 @@ CLOCK = re.compile(r"(?:(?P<h>\d+):(?=\d+:))?(?P<m>\d+):(?P<s>\d{1,2})(?:[.,](?P
 
 
 class AmbiguousCommaError(ValueError):
-    """A time has a comma, and other times of the file have a point."""
+    """A time has a comma, but other times of the file have a decimal point, so that the comma is ambiguous."""
 
 
 class TimeReader:
@@ -32,7 +32,7 @@ class TimeReader:
         self.first: dict[str, str] = {}
         """{notation: the first such time and its meaning}, for notations other than plain seconds."""
         self.after_an_hour: list[bool] = []
-        """For each time that was written with hours above 0, whether it is a whole minute."""
+        """For each time that was written with hours above 0, whether it is a whole number of minutes."""
 
     def read(self, row: Sequence[Any], meaning: str) -> float | None:
         """Return the time in one column of a row, in seconds; None if there is no such column or its field is blank.

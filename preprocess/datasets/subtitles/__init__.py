@@ -1,16 +1,16 @@
 """Subtitles of a user's own videos, beside the videos or in a folder, read as captions.
 
-Transcripts that ``vlalign-transcribe`` made are read in the same way; text in frames, of ``--what text``, by a protocol
-of its own, ``text``: a caption for each line, with the times in which it is shown.
+Transcripts that ``vlalign-transcribe`` made are read in the same way. Text in frames (``--what text``) has its own
+protocol, ``text``: a caption for each line, with the time during which it is shown.
 
-SubRip (``.srt``), WebVTT (``.vtt``), TTML (``.ttml``, ``.dfxp``) and the JSON of Whisper and WhisperX are known. The
-name of a file is that of its video, with or without a language: ``kitchen/onion.srt``, ``kitchen/onion.en.vtt`` or
+SubRip (``.srt``), WebVTT (``.vtt``), TTML (``.ttml``, ``.dfxp``) and the JSON of Whisper and WhisperX are known. A file
+is named after its video, with or without a language: ``kitchen/onion.srt``, ``kitchen/onion.en.vtt`` or
 ``onion.mp4.json``.
 
 Protocols:
 
 - ``cues``: a caption for each cue, with its own times.
-- ``extended``: the same, each clip at least 5 s long, as HowTo100M is used (MIL-NCE; SSML, section 5.1).
+- ``extended``: the same, with clips extended to at least 5 s, as usual for HowTo100M (MIL-NCE; SSML, section 5.1).
 - ``merged``: neighbouring cues are joined until they have at least 10 words (TACo, section 4.3).
 """
 
@@ -53,11 +53,11 @@ __all__ = [
 PROTOCOLS = ("cues", "extended", "merged")
 """The first is the default."""
 TEXT_PROTOCOL = "text"
-"""Text in frames."""
+"""The protocol of text in frames."""
 MAX_BYTES = 64 << 20
 """Largest file that is read. A day of speech has about 2 MB; with the times of all words, 20 MB."""
 SHOWN = 3
-"""Examples in a line about many files."""
+"""Maximum number of examples in a line about many files."""
 
 
 def read(
@@ -77,8 +77,8 @@ def read(
         protocol: One of ``PROTOCOLS``.
         seed: Decides the splits.
         problems: Receives skipped cues and files. If it is quiet, nothing else is logged either.
-        videos: Known videos, to whose ids the names of the files are matched; empty if none is known yet.
-        language: Of several files of a video, the one that is named as in this language is read.
+        videos: Known videos, empty if none is known yet. The names of the files are matched to their ids.
+        language: If a video has several files, a file whose name has this language is preferred.
 
     Raises:
         UserError: There are no subtitles, or a single file holds something else.
@@ -104,9 +104,9 @@ def read_beside(
         dataset: A data set that lists its videos.
         protocol: One of ``PROTOCOLS``.
         seed: Decides the splits.
-        problems: Receives what is skipped, except what ``find_beside`` reports. If it is quiet, nothing else is logged
-            either.
-        language: Of several files of a video, the one that is named as in this language is read.
+        problems: Receives skipped cues and files, except for those that ``find_beside`` reports. If it is quiet,
+            nothing else is logged either.
+        language: If a video has several files, a file whose name has this language is preferred.
     """
 
     def note(message: str) -> None:
@@ -184,7 +184,7 @@ def _shaped(clips: list[TimedText], protocol: str) -> list[TimedText]:
 
 
 class _FileReader:
-    """Reads files, and counts the changes of their cues."""
+    """Reads subtitle files, and counts how their cues were changed."""
 
     def __init__(
         self, problems: Problems, note: Note, *, is_only_one: bool = False, allowed: AllowedFolders | None = None
@@ -193,13 +193,13 @@ class _FileReader:
         self.changes: Counter[str] = Counter()
         """Number of cues by change."""
         self.several: list[list[SubtitleFile]] = []
-        """Files of the videos that have more than one."""
+        """The files of each video that has more than one."""
         self.other_json: list[Path] = []
         self.silent: set[str] = set()
-        """Videos in which nothing is spoken, as a file beside them says."""
+        """Videos in which nothing is spoken, according to a file beside them."""
 
     def first_readable(self, files: list[SubtitleFile]) -> list[TimedText]:
-        """Return the cues of the first file of a video that has any."""
+        """Return the cues of a video's first file with cues."""
         for index, file in enumerate(files):
             try:
                 clips = self.clips(file.path)
@@ -214,7 +214,7 @@ class _FileReader:
         return []
 
     def clips(self, path: Path) -> list[TimedText]:
-        """Return the cues of a file in time order; none if it cannot be used, which is reported.
+        """Return the cues of a file in time order. If it cannot be used, report it and return no cues.
 
         Raises:
             NothingSpoken: The file is a transcript without segments.
@@ -239,7 +239,7 @@ class _FileReader:
         return self._in_order(path, cues)
 
     def transcribed(self, transcripts: TranscriptStore | None, video_id: str) -> list[TimedText]:
-        """Return the cues of a transcript in time order; none if it cannot be read, which is reported."""
+        """Return the cues of a transcript in time order. If it cannot be read, report it and return no cues."""
         if transcripts is None:
             return []
         try:
@@ -254,7 +254,7 @@ class _FileReader:
         return self._in_order(transcripts.folder / video_id, cues)
 
     def _in_order(self, path: Path, cues: list[Cue]) -> list[TimedText]:
-        """Return the cues that can be used in time order, each once."""
+        """Return the usable cues in time order, without repeats."""
         usable = sorted(self._usable(path, cues), key=lambda cue: cue.start_seconds)
         kept = without_repeats(usable)
         self.changes["repeat the previous cue, as rolling captions do: skipped"] += len(usable) - len(kept)
@@ -308,7 +308,7 @@ class _FileReader:
             others = ", ".join(file.path.name for file in first[1 : 1 + SHOWN])
             read = f"such as {first[0].path.name} and not {others}"
             number = number_of(len(self.several), "videos")
-            self.note(f"{number} have several files, of which one is read: {read}")
+            self.note(f"{number} have several files; only one of each is read, {read}")
         if self.other_json:
             names = ", ".join(path.name for path in self.other_json[:SHOWN])
             number = number_of(len(self.other_json), ".json files")

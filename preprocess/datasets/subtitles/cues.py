@@ -16,9 +16,9 @@ TIMING = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}(?:\s.*)?", re.ASCII)
 TAG = re.compile(r"</?[A-Za-z][^<>]*>|</?>|<(?:\d+:)?\d+:\d+[.,]\d+>|\{\\[^{}]*\}", re.ASCII)
 """``<i>``, ``</c>``, ``<v Name>``, ``<00:00:01.000>`` and ``{\\an8}``. A ``<`` that begins none of these is text."""
 LONG_NUMBER = re.compile(r"&#\d{8,};?", re.ASCII)
-"""No character's number, and one of thousands of digits is an error to Python."""
+"""A character reference with too many digits for any character. With thousands of digits, Python raises an error."""
 NOT_CUES = ("NOTE", "STYLE", "REGION")
-"""The first words of WebVTT blocks that are no cues."""
+"""The first words of WebVTT blocks that are not cues."""
 INVISIBLE = re.compile("[\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]")
 """Writing-direction marks and other invisible characters, which only players use."""
 
@@ -41,7 +41,7 @@ class Cue:
 
 
 Drop = Callable[[str, str], None]
-"""Reports a cue that is skipped: where it stands, and why."""
+"""Reports a skipped cue: its place in the file, and the reason."""
 
 
 def read_cues(text: str, drop: Drop) -> Iterator[Cue]:
@@ -51,7 +51,7 @@ def read_cues(text: str, drop: Drop) -> Iterator[Cue]:
         text: Content of the file.
         drop: Receives cues whose times cannot be read.
     """
-    lines = re.split("\r\n|\r|\n", text)  # str.splitlines also splits at characters that stand inside sentences
+    lines = re.split("\r\n|\r|\n", text)  # str.splitlines also splits at characters that occur inside sentences
     timings = [number for number, line in enumerate(lines) if ARROW in line and not _is_in_text(line)]
     is_vtt = text.lstrip("\ufeff").startswith("WEBVTT")
     for timing, following in zip(timings, [*timings[1:], None], strict=False):

@@ -20,9 +20,9 @@ from ..custom.ids import MEDIA_SUFFIXES, match_ids
 from ..encodings import Note
 
 SUFFIXES = (".json", ".vtt", ".srt", ".ttml", ".dfxp")
-"""The best first: Whisper and WhisperX write all of them, and JSON has the exact times."""
+"""In order of preference: Whisper and WhisperX write the first three, and JSON has the exact times."""
 OTHER_SUFFIXES = (".ass", ".ssa", ".sub", ".sbv", ".smi", ".lrc", ".stl")
-"""Subtitles that are not read. The ffmpeg program converts most of them to SubRip."""
+"""Subtitle formats that are not read. The ffmpeg program converts most of them to SubRip."""
 LANGUAGE = re.compile(r"(?P<name>.+)\.(?P<language>[a-z]{2,3}(?:-[A-Za-z0-9]+)*)", re.DOTALL)
 """A name such as ``cooking.en`` or ``cooking.pt-BR``."""
 
@@ -40,7 +40,7 @@ class SubtitleFile:
         """Return the order of preference: the file of a video with the lowest rank is read.
 
         Args:
-            wanted: The language that comes first. Otherwise, files without one come before English ones.
+            wanted: The language that comes first. Next come files without a language, then English ones, then others.
         """
         code = self.language.split("-")[0]
         first = 0 if wanted and code == wanted else 1 if not code else 2 if code == "en" else 3
@@ -50,13 +50,13 @@ class SubtitleFile:
 def find_files(
     annotations: Path, videos: Sequence[VideoRecord], wanted: str | None, problems: Problems, note: Note
 ) -> list[list[SubtitleFile]]:
-    """Return the files of each video, the one to read first; the videos in the order of their ids.
+    """Return the files of each video in order of preference, the videos in the order of their ids.
 
     Args:
-        annotations: A file, or a folder: all files in it and below it count, except hidden ones.
+        annotations: A file, or a folder that is searched recursively. Hidden files and folders are skipped.
         videos: Known videos; empty if none is known yet.
         wanted: The language that is preferred, such as "de".
-        problems: Receives what is named like subtitles and is no file.
+        problems: Receives entries that are named like subtitles but are not files.
         note: Reports what is not read, with counts.
 
     Raises:
@@ -81,17 +81,17 @@ def find_files(
 def find_beside(
     dataset: DatasetFolder, videos: Sequence[VideoRecord], wanted: str | None, problems: Problems
 ) -> list[list[SubtitleFile]]:
-    """Return the subtitle files beside videos, as ``find_files`` does, for any ids.
+    """Return the subtitle files beside videos, as ``find_files`` does, but matched by file names instead of ids.
 
-    A file belongs to the video whose name it has, with or without the video's suffix and a language: ``onion.srt``,
-    ``onion.en.vtt`` and ``onion.mp4.json`` to ``onion.mp4``. Hidden files do not count.
+    A file belongs to the video of the same name, with or without the video's suffix and a language: ``onion.srt``,
+    ``onion.en.vtt`` and ``onion.mp4.json`` to ``onion.mp4``. Hidden files are skipped.
 
     Args:
         dataset: The data set of the videos.
-        videos: Its videos; those on servers have nothing beside them.
+        videos: Its videos; videos on servers are skipped.
         wanted: The language that is preferred, such as "de".
-        problems: Receives links to files that the data set may not read, and what is named like subtitles and is no
-            file.
+        problems: Receives links to files that the data set may not read, and entries that are named like subtitles but
+            are not files.
     """
     in_folder: dict[Path, dict[str, str]] = defaultdict(dict)
     for video in videos:
@@ -120,7 +120,7 @@ def find_beside(
 
 
 def _outside(dataset: DatasetFolder, paths: Sequence[Path], problems: Problems) -> Collection[str]:
-    """Return which files the data set may not read, since links lead out to them; report them in one line."""
+    """Return the files that the data set may not read: links to untrusted folders; report them in one line."""
     outside = outside_of_folders(dataset, [VideoRecord(video_id=str(path), path=str(path)) for path in paths])
     if outside:
         path, real_path = next(iter(outside.items()))
@@ -177,8 +177,8 @@ def _kind_of(path: Path) -> str:
 def video_ids(names: Sequence[str], videos: Sequence[VideoRecord]) -> list[tuple[str, str]]:
     """Return (video id, language) for names of files without their suffix.
 
-    The end of a name is taken for a language if that gives a known video, or, with no known videos, if it has the form
-    of one.
+    The end of a name is read as a language if the rest is a known video, or, if no videos are known, if it has the form
+    of a language.
 
     Args:
         names: Paths inside the folder, such as "kitchen/onion.en".

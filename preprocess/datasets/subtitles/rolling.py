@@ -14,17 +14,17 @@ from itertools import pairwise
 from .cues import Cue
 
 MAX_PAUSE_SECONDS = 0.2
-"""Between two cues of which the second one rolls on."""
+"""Maximum pause between a cue and the next one that repeats its lines."""
 MIN_REPEATED_SHARE = 0.5
 """Minimum share of neighbouring cues that repeat a line. Other files repeat a line only if it is spoken twice."""
 MAX_LINES = 20
-"""Lines that a cue repeats at most."""
+"""Maximum number of lines that a cue repeats."""
 MIN_PAIRS = 3
-"""Neighbouring cues that a file must have to be called rolling."""
+"""Minimum number of pairs of neighbouring cues in a file of rolling captions."""
 
 
 def repeated_lines(before: Cue, cue: Cue) -> int:
-    """Return how many first lines of a cue are the last ones of the cue before; 0 after a pause."""
+    """Return how many of a cue's first lines repeat the last lines of the previous cue; 0 after a pause."""
     if cue.start_seconds - before.end_seconds > MAX_PAUSE_SECONDS:
         return 0
     longest = min(len(before.lines), len(cue.lines), MAX_LINES)

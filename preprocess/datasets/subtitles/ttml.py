@@ -1,6 +1,6 @@
 """Cues of TTML files (``.ttml``, ``.dfxp``; W3C, Timed Text Markup Language 2): subtitles in XML.
 
-Documents with a DOCTYPE are refused: TTML needs none, and one may declare entities that grow without bounds.
+Documents with a DOCTYPE are refused: TTML needs none, and a DOCTYPE may declare entities that grow without bounds.
 """
 
 import re
@@ -31,7 +31,7 @@ def declared_text(data: bytes) -> str | None:
 
 
 def read_ttml(text: str, path: Path, drop: Drop) -> Iterator[Cue]:
-    """Yield the paragraphs of a file, in its order; each span of one, if only the spans have times.
+    """Yield a cue for each paragraph of a file, in order, or for each of its spans if they have times of their own.
 
     Args:
         text: Content of the file.
@@ -78,7 +78,7 @@ class _Clock:
         raise ValueError(f"{time[:100]!r} is not a time, expected 00:00:01.000 or 1.5s")
 
     def span(self, element: Element, begin: float, end: float | None) -> tuple[float, float | None]:
-        """Return when an element is shown. Its times count from the beginning of the element around it."""
+        """Return when an element is shown. Its times are relative to the start of the element around it."""
         start = begin + self.seconds(element.get("begin", "0s"))
         ends = [end] if end is not None else []
         if "end" in element.attrib:
@@ -95,7 +95,7 @@ class _CueReader:
         """Numbers of the elements with text, for messages."""
 
     def cues(self, element: Element, begin: float, end: float | None, depth: int = 0) -> Iterator[Cue]:
-        """Yield the cues of an element that is shown from ``begin`` to ``end``."""
+        """Yield the cues of an element inside one that is shown from ``begin`` to ``end``."""
         name = element.tag.rpartition("}")[2]
         has_text = name in ("p", "span")
         where = f"paragraph {next(self._numbers)}" if has_text else name
@@ -118,7 +118,7 @@ class _CueReader:
 
 
 def _text(element: Element, depth: int = 0) -> Iterator[str]:
-    """Yield the text of an element, with a line break for each ``br``. Other white space says nothing in XML.
+    """Yield the text of an element, with a line break for each ``br``. Other line breaks become blanks.
 
     Text with more than ``MAX_DEPTH`` elements around it is skipped.
     """
