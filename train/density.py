@@ -26,7 +26,7 @@ for each cluster."""
 NUM_COMPONENTS = 96
 """Principal components by which pairs are compared first."""
 SHORTLIST_FACTOR, MIN_SHORTLIST = 8, 64
-"""Number of pairs on the shortlist, which are compared by their whole vectors: for each neighbour, and at least."""
+"""Pairs that are compared by their whole vectors: number for each neighbour, and minimum in total."""
 COLUMNS_PER_GROUP = 16
 """Columns in a group; only the groups with the largest maxima are sorted."""
 SIMILARITIES_IN_CACHE = 1 << 22
@@ -167,7 +167,7 @@ class _Side:
         self.moments_DD, self.mean, self.std = _moments(self.vectors)
 
     def similarity(self, rows: Tensor) -> Tensor:
-        """Return the standardised cosine similarities of ``rows`` with all vectors, [R, N]; 0 if all have the same."""
+        """Return the standardised cosine similarities of ``rows`` with all vectors, [R, N]; 0 if all are the same."""
         return self.standardised(self.vectors[rows] @ self.vectors.T)
 
     def similarity_of_pairs(self, rows: Tensor, others: Tensor) -> Tensor:
@@ -182,7 +182,7 @@ class _Side:
     def principal_components(self) -> Tensor:
         """Return the vectors projected onto the principal components, and a column of ones for the mean: [N, C + 1].
 
-        Of all projections onto so many directions, this one preserves the vectors' inner products best.
+        Of all projections onto this many directions, this one preserves the vectors' inner products best.
         """
         directions = torch.linalg.eigh(self.moments_DD).eigenvectors[:, -NUM_COMPONENTS:]
         return torch.nn.functional.pad(self.vectors @ directions.to(self.vectors.dtype), (0, 1), value=1.0)
