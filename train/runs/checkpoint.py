@@ -98,7 +98,7 @@ def _load_state(path: Path, state: RunState) -> None:
     if not (best is None or isinstance(best, dict)):
         raise ValueError(f"best: {best!r}, expected an object or null")
     if order not in ORDERS:
-        raise ValueError(f"order {str(order)[:20]} of its batches, this version has {' and '.join(map(str, ORDERS))}")
+        raise ValueError(f"order of batches: {str(order)[:20]}, expected {' or '.join(map(str, ORDERS))}")
     tensors = load_file(path)
     state.model.load_state_dict(_below(tensors, "model."))
     if state.ema_model is not None:

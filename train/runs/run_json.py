@@ -319,7 +319,7 @@ def _check_exported(about: Mapping[str, Any]) -> None:
     facts = [*inputs["features"]]
     if "recordings" in exported:
         profiles, facts = [*profiles, exported["recordings"]], [*facts, inputs.get("recordings")]
-    _expect(len(profiles) == len(facts), "exported.profiles has not as many profiles as inputs.features")
+    _expect(len(profiles) == len(facts), "exported.profiles and inputs.features have different lengths")
     for profile, of_store in zip(profiles, facts, strict=True):
         _expect(isinstance(profile, dict) and isinstance(of_store, dict), "exported: a profile is not an object")
         _expect(all(isinstance(of_store.get(name), str) for name in STORE_FIELDS), "inputs: a store's fact is not text")

@@ -347,7 +347,7 @@ def extractor_of_store(store: Store, weights: Path | None = None, device: str = 
     else:
         extractor = load_for_store(store.profile, weights or find_weights(store.profile, used), at)
     if (extractor.profile, extractor.weights.sha256) != (store.profile, used.sha256):
-        problem = "made in another way than in this version, so queries cannot be encoded like it"
+        problem = "this version makes such features in another way, and cannot encode queries for the store"
         raise UserError(f"{store.where}: {problem}; use a store that was extracted")
     return extractor
 

@@ -135,7 +135,7 @@ def check_query(query: str) -> None:
     if len(query) > MAX_QUERY_CHARACTERS:
         raise UserError(
             f"the query has {len(query):,} characters; expected at most {MAX_QUERY_CHARACTERS:,}, "
-            "of which models read the first; shorten it"
+            "and models read only the first of them; shorten it"
         )
     if not is_text(query):
         raise UserError(f"the query {query[:100]!r} is not valid Unicode; expected UTF-8")
