@@ -59,7 +59,7 @@ class CaptionScores:
         return 100 * float(np.searchsorted(self.scores, score, side="left")) / len(self.scores)
 
     def fits(self, score: float) -> bool:
-        """Return whether a score is higher than the best scores of at least ``LOST_PERCENT`` of captions."""
+        """Return whether a score is higher than the best scores of at least ``LOST_PERCENT`` % of captions."""
         return self.percent_below(score) >= LOST_PERCENT
 
 

@@ -338,7 +338,10 @@ def has_words(text: str) -> bool:
 
 
 def _stands_alone(kind: str, unit: str) -> bool:
-    """Return whether one letter can be a word: in alphabets only with a vowel sign; in Hiragana never (endings)."""
+    """Return whether one letter can be a word.
+
+    In alphabets, it can only with a vowel sign; in Hiragana never, since most letters there are endings.
+    """
     return kind in ("han", "katakana", "hangul") or (kind != "hiragana" and len(unit) > 1)
 
 

@@ -228,7 +228,7 @@ class CodeFolder:
         Written files remain if the work is stopped.
 
         Returns:
-            Number of windows that got codes.
+            How many windows got codes.
         """
         quantizer = self.quantizer()
         if quantizer is None or quantizer.sample.shape[1] != index.dim:

@@ -199,7 +199,10 @@ class StoreEncoder:
 
     @property
     def note(self) -> str | None:
-        """None, even for random weights: such a store has no text tower; only examples and captions are searched."""
+        """None, even for random weights.
+
+        A store of random weights has no text tower: it is searched by examples and captions only.
+        """
         return None
 
     @property
@@ -209,7 +212,7 @@ class StoreEncoder:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The profile, the weights, and how texts are prepared if the model's files do not state it.
+        """The profile, the weights, and how texts are prepared where the model's files do not say it.
 
         Earlier versions neither padded texts for SigLIP nor lower-cased them, so their indexes get another identity.
         """
@@ -390,7 +393,7 @@ def open_store_encoder(dataset: DatasetFolder, features: str, weights: Path | No
 
 
 def _check_texts(store: Store, tower: "ClipTextTower | HubTextTower") -> None:
-    """Raise ``UserError`` if a store expects texts that are prepared differently. Stores of 1.0.0 do not record it."""
+    """Raise ``UserError`` if a store expects texts that are prepared differently. Stores of 1.0.0 do not say."""
     required = sorted({*store.made_with.get(TEXTS, ())} - {tower.preparation})
     if required:
         raise UserError(

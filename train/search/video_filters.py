@@ -38,7 +38,7 @@ def splits_of_videos(captions: Iterable[Caption]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class VideoFacts:
-    """The facts about a search's videos that filters use. Each is read when a filter first needs it."""
+    """The facts about a search's videos that filters use. Each fact is read when a filter needs it first."""
 
     search: Search
     known_splits: dict[str, str] | None = field(default=None, repr=False)

@@ -76,7 +76,7 @@ class SyncResult:
     extracted: Sequence[str] = ()
     """Ids of the videos whose features were extracted: new, changed, or left over from an earlier call."""
     transcribed: Sequence[str] = ()
-    """Ids of the videos that were transcribed, if this was requested."""
+    """Ids of the videos that were transcribed, if that is asked for."""
     renamed: Sequence[Renamed] = ()
     """Videos whose files were renamed or moved. They keep their ids; nothing was extracted."""
     removed: Sequence[str] = ()
