@@ -38,7 +38,7 @@ class RunEncoder:
 
         Args:
             run: The run.
-            normalize: "none" for scores as they are, "ncl" for NCL's biases; None: as in the paper of its objective.
+            normalize: "none" for scores as they are, "ncl" for NCL's biases; None: as in the paper of the objective.
 
         Raises:
             SettingError: Biases are requested, but the run's objective is not NCL.

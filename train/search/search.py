@@ -299,7 +299,7 @@ class Search:
                 )
                 found, later = both[:count], both[count:]
             for moment in found:
-                for shown in (moment, *moment.similar):  # KeyError for a kept moment of a lost video
+                for shown in (moment, *moment.similar):  # raises KeyError for a kept moment of a lost video
                     self.encoder.duration_seconds(shown.video_id)
             if request.group is not None:
                 found = self._with_occurrences(asked, found)
@@ -573,7 +573,7 @@ class Search:
         return captions.matches(asked.text, searched, min_score, asked.excluded)
 
     def _blocks(self, asked: _Query) -> Iterator[list[Hit]]:
-        """Yield blocks of windows with the scores of all stages, the best first, without windows in the examples."""
+        """Yield blocks of windows with scores of all stages, the best first, except those that overlap examples."""
         assert asked.candidates is not None
         spans = [self._span(e) for e in asked.examples if isinstance(e, VideoSpan)]
         if asked.examples:
