@@ -1,10 +1,10 @@
-"""SSML section 3.3: how probable it is that a clip and its caption belong together, from the density of pairs around
-them.
+"""SSML section 3.3: the probability that a clip and its caption belong together, from the density of pairs near them.
 
-A pair is near another one only if both its clip and its caption are near. That is no metric, so no index fits. But what
-is near must be near on each side. So neighbours are searched among clusters of the side on which fewer pairs are near.
-There, pairs are compared by the principal components of both sides first, and the nearest of them by their whole
-vectors. The number of clusters to search is chosen with a sample of pairs whose neighbours are searched everywhere.
+A pair is near another one only if both its clip and its caption are near. This is not a metric, so the usual
+nearest-neighbour indexes do not apply. But near pairs are near on each side. So neighbours are looked for in clusters
+of the side on which fewer pairs are near. There, pairs are compared by the principal components of both sides first,
+and the nearest of them by their whole vectors. The number of clusters to search is chosen with a sample of pairs that
+are compared with all others.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -15,19 +15,20 @@ import torch
 from torch import Tensor
 
 MAX_EXACT_PAIRS = 20_000
-"""Up to this number, all pairs are compared with all others."""
+"""Up to this number of pairs, each is compared with all others."""
 NUM_SAMPLED_PAIRS = 1000
-"""Size of the sample of pairs that are compared with all others, where there are more."""
+"""With more pairs, only a sample of this size is compared with all others."""
 MIN_SAMPLE_RECALL = 0.97
 """Share of the sample's neighbours that the searched clusters must hold."""
 CLUSTERS_PER_ROOT, KMEANS_ROUNDS, VECTORS_PER_CLUSTER = 8, 8, 32
-"""Clusters for each root of the number of pairs; rounds of k-means; vectors that it sees for each cluster."""
+"""Number of clusters, divided by the square root of the number of pairs; rounds of k-means; vectors that k-means uses
+for each cluster."""
 NUM_COMPONENTS = 96
 """Principal components by which pairs are compared first."""
 SHORTLIST_FACTOR, MIN_SHORTLIST = 8, 64
-"""Pairs of the shortlist, which are compared by their whole vectors, for each neighbour; and their minimum."""
+"""Pairs that are compared by their whole vectors: number for each neighbour, and minimum in total."""
 COLUMNS_PER_GROUP = 16
-"""Columns whose maximum is taken before they are sorted."""
+"""Columns in a group; only the groups with the largest maxima are sorted."""
 SIMILARITIES_IN_CACHE = 1 << 22
 """Similarities that stay in a processor's cache."""
 VECTORS_IN_DOUBLE = 20_000
@@ -48,9 +49,9 @@ class Neighbours(NamedTuple):
     """
 
     similarity_NK: np.ndarray
-    """S of Eq. 1 with each pair's nearest ones, float32."""
+    """S of Eq. 1: similarity of each pair to its nearest pairs, float32."""
     index_NK: np.ndarray
-    """The indices of those pairs."""
+    """Indices of the nearest pairs."""
 
 
 def pair_association_probability(video: np.ndarray, text: np.ndarray, k: int, *, seed: int = 0) -> np.ndarray:
@@ -63,7 +64,7 @@ def pair_association_probability(video: np.ndarray, text: np.ndarray, k: int, *,
             others.
         text: Vectors of their captions [N, Dt].
         k: Number of neighbours.
-        seed: Of random draws.
+        seed: Seed of random draws.
 
     Returns:
         p-hat of each pair, float32 [N] in [0, 1]; 1 for all if all have the same density.
@@ -85,7 +86,7 @@ def probability(density_N: np.ndarray) -> np.ndarray:
     """SSML Eq. 2: the probability that each pair matches, from its density.
 
     Args:
-        density_N: Density of Eq. 3: the mean of S of Eq. 1 with the nearest pairs, [N].
+        density_N: Density of each pair (Eq. 3), the mean of S (Eq. 1) over its nearest pairs, [N].
 
     Returns:
         p-hat [N] in [0, 1]; 1 for all if all have the same density.
@@ -114,8 +115,8 @@ def nearest_pairs(
         video: Vectors of the clips [N, Dv].
         text: Vectors of their captions [N, Dt].
         k: Number of neighbours.
-        seed: Of random draws.
-        progress: Wraps the counts of pairs that are done at a time.
+        seed: Seed of random draws.
+        progress: Wraps the iterable that yields the number of pairs done in each step.
 
     Returns:
         Similarities and indices of the neighbours.
@@ -166,7 +167,7 @@ class _Side:
         self.moments_DD, self.mean, self.std = _moments(self.vectors)
 
     def similarity(self, rows: Tensor) -> Tensor:
-        """Return the standardised cosine similarity of some with all, [R, N]; 0 where all are equally similar."""
+        """Return the standardised cosine similarities of ``rows`` with all vectors, [R, N]; 0 if all are the same."""
         return self.standardised(self.vectors[rows] @ self.vectors.T)
 
     def similarity_of_pairs(self, rows: Tensor, others: Tensor) -> Tensor:
@@ -181,15 +182,15 @@ class _Side:
     def principal_components(self) -> Tensor:
         """Return the vectors projected onto the principal components, and a column of ones for the mean: [N, C + 1].
 
-        Of all projections of this size, their inner products approximate the vectors' best.
+        Of all projections onto this many directions, this one preserves the vectors' inner products best.
         """
         directions = torch.linalg.eigh(self.moments_DD).eigenvectors[:, -NUM_COMPONENTS:]
         return torch.nn.functional.pad(self.vectors @ directions.to(self.vectors.dtype), (0, 1), value=1.0)
 
     def fold_standardisation(self, components: Tensor) -> Tensor:
-        """Return components with the standardisation folded in: their products with others are ``standardised``.
+        """Return components whose products with ``principal_components`` are standardised.
 
-        Mean and deviation are folded into them, so no pass over all products is needed.
+        The mean and the standard deviation are folded into the components, so no pass over all products is needed.
         """
         if not self.std:
             return torch.zeros_like(components)
@@ -202,13 +203,13 @@ class _Side:
 
 
 def _moments(vectors: Tensor) -> tuple[Tensor, float, float]:
-    """Return the second moments [D, D], and the mean and deviation of the products of all vectors with all others.
+    """Return the second moments [D, D], and the mean and standard deviation of all products of two different vectors.
 
-    Mean and deviation follow from the moments and the sum, so that no product is computed.
+    Mean and deviation follow from the moments and the sum of the vectors, without computing the products.
     """
     number, width = vectors.shape
     moments, total = torch.zeros(width, width, dtype=torch.float64), torch.zeros(width, dtype=torch.float64)
-    own, own_square = 0.0, 0.0  # with themselves
+    own, own_square = 0.0, 0.0  # products of vectors with themselves
     for part in vectors.split(VECTORS_IN_DOUBLE):
         rows = part.double()
         moments.addmm_(rows.T, rows)
@@ -221,7 +222,7 @@ def _moments(vectors: Tensor) -> tuple[Tensor, float, float]:
 
 
 FoundPart = tuple[Tensor, Tensor, Tensor]
-"""Indices of pairs [R], and the S and the indices of their nearest pairs [R, K]."""
+"""Indices of pairs [R], and S (Eq. 1) and the indices of their nearest pairs, both [R, K]."""
 
 
 def _exact_neighbours(sides: tuple[_Side, _Side], rows: Tensor, k: int) -> Iterator[FoundPart]:
@@ -243,7 +244,7 @@ def _neighbours_in_clusters(sides: tuple[_Side, _Side], k: int, rng: np.random.G
     of_pair, centroids = _clusters(components[searched], round(CLUSTERS_PER_ROOT * size**0.5), rng)
     num_looked_at = _clusters_needed(of_pair, centroids, sample, true_neighbours)
     by_cluster = of_pair.argsort(stable=True)
-    components = [values[by_cluster] for values in components]  # those of a cluster are contiguous
+    components = [values[by_cluster] for values in components]  # the pairs of a cluster are contiguous
     members = torch.arange(size).split(of_pair.bincount(minlength=len(centroids)).tolist())
     for own, centroid in zip(members, centroids, strict=True):
         if not len(own):
@@ -267,7 +268,7 @@ def _nearest_candidates(
         of_rows: Their principal components, of both sides.
         others: Indices of the pairs that may be neighbours.
         of_others: Their principal components, of both sides.
-        k: Neighbours of each.
+        k: Number of neighbours of each pair.
     """
     number, parts = max(SHORTLIST_FACTOR * k, MIN_SHORTLIST) + 1, []  # one of them is the pair itself
     step = max(SIMILARITIES_IN_CACHE // len(rows), COLUMNS_PER_GROUP)
@@ -285,10 +286,10 @@ def _nearest_candidates(
 
 
 def _largest_columns(values: Tensor, number: int) -> Tensor:
-    """Return the columns of each row's largest values, in no order: a top-k in two stages.
+    """Return the columns of each row's largest values, in any order: a top-k in two stages.
 
-    Groups of columns are ranked by their maximum, and only the best groups are sorted. A group is every n-th column,
-    and a few more are groups of their own.
+    Groups of columns are ranked by their maximum, and only the best groups are sorted. A group is every n-th column.
+    The few columns that are left over are always sorted.
     """
     if values.shape[1] <= COLUMNS_PER_GROUP * number:
         return values.topk(min(number, values.shape[1]), dim=1, sorted=False).indices
@@ -302,7 +303,7 @@ def _largest_columns(values: Tensor, number: int) -> Tensor:
 
 
 def _mean_num_nearer(side: _Side, sample: Tensor, true_neighbours: Tensor) -> float:
-    """Return how many pairs are nearer on this side than the farthest true neighbour, in the mean over the sample."""
+    """Return the sample's mean number of pairs that are nearer on this side than the farthest true neighbour."""
     number = 0
     at_once = max(MAX_VALUES_AT_ONCE // len(side.vectors), 1)
     for part, nearest in zip(sample.split(at_once), true_neighbours.split(at_once), strict=True):
@@ -327,7 +328,7 @@ def _clusters(vectors: Tensor, number: int, rng: np.random.Generator) -> tuple[T
 
 
 def _distances(vectors: Tensor, centroids: Tensor) -> Tensor:
-    """Return squared distances [V, C] less the vectors' own squares, which change no order."""
+    """Return squared distances [V, C] minus the vectors' squared lengths, which do not change the order."""
     return torch.addmm(centroids.square().sum(dim=1), vectors, centroids.T, alpha=-2)
 
 
@@ -337,7 +338,7 @@ def _nearest_centroids(vectors: Tensor, centroids: Tensor) -> Tensor:
 
 
 def _clusters_needed(of_pair: Tensor, centroids: Tensor, sample: Tensor, true_neighbours: Tensor) -> int:
-    """Return how many clusters, the nearest first, hold nearly all true neighbours of the sample."""
+    """Return how many of the nearest clusters must be searched to find nearly all true neighbours of the sample."""
     rank = _distances(centroids[of_pair[sample]], centroids).argsort(dim=1).argsort(dim=1)
     place = rank.gather(1, of_pair[true_neighbours])
     return int(place.double().quantile(MIN_SAMPLE_RECALL).ceil().item()) + 1

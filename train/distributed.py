@@ -20,14 +20,14 @@ from ..storage.common.errors import SettingError, UserError
 K = TypeVar("K")
 T = TypeVar("T")
 PATIENCE = timedelta(hours=6)
-"""Time that the others wait while the first process validates."""
+"""How long the other processes wait while the first one validates."""
 
 
 class _Gather(torch.autograd.Function):
     """Gathers the rows of all processes, with their gradient.
 
-    The other processes' losses depend on the gathered rows: their gradients are summed in the backward pass. An
-    all_gather that returns only its own part's gradient would give a fraction of it.
+    The losses of all processes depend on the gathered rows, so the backward pass sums their gradients. An all_gather
+    that returned only its own process's gradient would give a fraction of the sum.
     """
 
     # The methods of torch's class take any arguments.
@@ -53,7 +53,7 @@ class _Gather(torch.autograd.Function):
 
 
 def _counts(x: Tensor, size: int) -> list[int]:
-    """Return how many rows each process has. GPUs are not asked, since the answer would stop them in every step."""
+    """Return how many rows each process has. On GPUs, equal numbers are assumed: an exchange would stall every step."""
     if x.device.type != "cpu":
         return [len(x)] * size
     counts = [torch.empty(1, dtype=torch.int64) for _ in range(size)]
@@ -84,7 +84,7 @@ class Workers:
         """Return which rows of a batch are this process's.
 
         Raises:
-            SettingError: The processes cannot share them evenly.
+            SettingError: The rows cannot be divided evenly among the processes.
         """
         if num_rows % self.size:
             raise SettingError(
@@ -98,7 +98,7 @@ class Workers:
     def gather(self, x: Tensor) -> Tensor:
         """Return the rows of all processes with their gradient, [R, ...] -> [sum of all R, ...].
 
-        On GPUs, R must be the same in all processes, as ``share`` makes it: all_gather gives wrong rows without a word.
+        On GPUs, R must be the same in all processes, as ``share`` makes it: else all_gather silently gives wrong rows.
         """
         return x if self.size == 1 else _Gather.apply(x, self.rank, self.size)
 
@@ -121,7 +121,7 @@ class Workers:
         squares_D = (rows_TD - mean_D).square().sum(dim=0)
         if self.size == 1:
             return num_rows, mean_D, squares_D / num_rows
-        # Each process's own, in one call; the variance is that within the processes and that between them.
+        # One call gathers all; the variance is the variance within the processes plus the variance between them.
         of_all_SE = self.gather(torch.cat([num_rows[None], mean_D, squares_D])[None])
         num_S1, mean_SD, squares_SD = of_all_SE.split([1, len(mean_D), len(mean_D)], dim=1)
         total = num_S1.sum()
@@ -151,7 +151,7 @@ class Workers:
         return dict(zip(values, (total / self.size).tolist(), strict=True))
 
     def wait(self) -> None:
-        """Wait until all processes come here."""
+        """Wait until all processes have made this call."""
         if self.size > 1:
             dist.barrier()
 
@@ -166,12 +166,12 @@ def _device() -> torch.device:
 
 
 def is_alone() -> bool:
-    """Return whether this process trains by itself: nothing has started others to train with it."""
+    """Return whether this process trains alone: it was not started together with others."""
     return int(os.environ.get("WORLD_SIZE", "1")) == 1
 
 
 def _own_device(names: str) -> str:
-    """Return the name of this process's device, one of several processes' devices."""
+    """Return the name of this process's device, chosen by its rank on this machine."""
     number, devices = int(os.environ["LOCAL_RANK"]), parse_devices(names)
     if names != AUTO and len(devices) > 1:
         if number >= len(devices):
@@ -186,21 +186,21 @@ def _own_device(names: str) -> str:
 
 @contextlib.contextmanager
 def meet_workers(device_name: str) -> Iterator[None]:
-    """Let processes of torchrun meet once for several trainings, each of which joins them (``join_workers``)."""
+    """Connect the processes of torchrun once for several trainings, each of which calls ``join_workers``."""
     with contextlib.nullcontext() if is_alone() else join_workers(device_name):
         yield
 
 
 @contextlib.contextmanager
 def join_workers(device_name: str) -> Iterator[tuple[Workers, torch.device]]:
-    """Yield this process's place among those of torchrun or Ray Train, and its device. Without either it is alone.
+    """Yield this process's rank among the processes of torchrun or Ray Train (if alone: 0 of 1), and its device.
 
-    Several trainings in the same processes need one such block around all of them: processes of torchrun meet once, and
-    would wait for each other forever the second time.
+    Several trainings in the same processes need one such block around all of them: torchrun's processes connect only
+    once, and would wait for each other forever the second time.
 
     Args:
-        device_name: As for ``find_device``. Of several processes with "cuda" or "auto", each has the GPU of its local
-            rank; of several devices, separated by commas, the one at that place.
+        device_name: As for ``find_device``. With several processes and "cuda" or "auto", each gets the GPU of its local
+            rank; with several devices, separated by commas, the device at that position.
 
     Raises:
         UserError: The device does not exist, or several processes were not started by torchrun or Ray Train.
@@ -214,7 +214,7 @@ def join_workers(device_name: str) -> Iterator[tuple[Workers, torch.device]]:
             f"WORLD_SIZE is set without {', '.join(missing)}; start the processes with torchrun, or unset it"
         )
     device = find_device(_own_device(device_name), make_current=True)
-    if dist.is_initialized():  # by Ray, or for several trainings; who did that also ends it
+    if dist.is_initialized():  # by Ray or ``meet_workers``, which also end it
         yield current_workers(), device
         return
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)

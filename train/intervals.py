@@ -1,6 +1,7 @@
-"""Uncertainty of metrics over queries: what other test videos of the same kind would give, among the same candidates.
+"""Confidence intervals of metrics over queries, as if other test videos of the same kind were drawn.
 
-Queries about the same video are alike, so videos are what is drawn, not queries. Intervals hold 95 %.
+The candidates stay the same. Queries about the same video are alike, so videos are drawn, not queries. The confidence
+level is 95 %.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Difference:
     """
 
     difference: float
-    """Mean of the second side less that of the first."""
+    """Mean of the second side minus the mean of the first."""
     low: float
     """Lower end of the 95 % interval."""
     high: float
@@ -44,21 +45,22 @@ class Difference:
 
     @property
     def has_zero(self) -> bool:
-        """Return whether the difference may be none."""
+        """Return whether the interval contains 0: there may be no difference."""
         return self.low <= 0 <= self.high
 
 
 def share_interval(hits_Q: np.ndarray, video_of_Q: np.ndarray) -> Interval:
     """Return the interval of a share of queries, such as R@1.
 
-    It is Wilson's, for as many independent queries as would vary like these, whose videos are drawn together.
+    It is Wilson's interval for the number of independent queries that would have the same standard error: queries about
+    the same video are not independent.
 
     Example::
 
         share_interval(np.array([True, False, True, True]), np.arange(4))  # Interval(low=0.3, high=0.95)
 
     Args:
-        hits_Q: [Q], whether each query counts.
+        hits_Q: [Q], True for each query in the share.
         video_of_Q: [Q], index of each query's video.
 
     Returns:
@@ -70,7 +72,7 @@ def share_interval(hits_Q: np.ndarray, video_of_Q: np.ndarray) -> Interval:
     if num_videos < 2:
         return Interval(0.0, 1.0)
     error = _standard_error(hits_Q.astype(np.float64) - share, video_of_Q)
-    # Nothing varies where all queries count, or none: then each video is one query.
+    # Without any variation (all hits or none), each video counts as one query.
     num_independent = min(share * (1 - share) / error**2, len(hits_Q)) if error > 0 else num_videos
     middle = (share + Z**2 / (2 * num_independent)) / (1 + Z**2 / num_independent)
     spread = math.sqrt(share * (1 - share) / num_independent + (Z / (2 * num_independent)) ** 2)
@@ -79,14 +81,14 @@ def share_interval(hits_Q: np.ndarray, video_of_Q: np.ndarray) -> Interval:
 
 
 def mean_interval(values_Q: np.ndarray, video_of_Q: np.ndarray) -> Interval:
-    """Return the interval of the mean of a number of each query, such as its rank.
+    """Return the interval of the mean of one value per query, such as its rank.
 
     Args:
-        values_Q: [Q], a number of each query.
+        values_Q: [Q], one value per query.
         video_of_Q: [Q], index of each query's video.
 
     Returns:
-        Two means; infinite if all queries are about one video.
+        Both ends; infinite if all queries are about one video.
     """
     mean = float(np.mean(values_Q))
     if len(np.unique(video_of_Q)) < 2:
@@ -96,10 +98,12 @@ def mean_interval(values_Q: np.ndarray, video_of_Q: np.ndarray) -> Interval:
 
 
 def median_interval(values_Q: np.ndarray, video_of_Q: np.ndarray) -> Interval:
-    """Return the interval of the median of a number of each query: the values at the ends of the share's interval.
+    """Return the interval of the median of one value per query.
+
+    Its ends are the values at the ends of the interval of the share of queries up to the median.
 
     Args:
-        values_Q: [Q], a number of each query.
+        values_Q: [Q], one value per query.
         video_of_Q: [Q], index of each query's video.
 
     Source: Woodruff 1952.
@@ -129,13 +133,13 @@ def paired_bootstrap(
 ) -> Difference:
     """Return mean(second - first) with its percentile interval.
 
-    Videos are drawn with replacement, each with all its queries and their numbers for both sides.
+    Videos are drawn with replacement, each with all its queries and their values for both sides.
 
     Args:
-        first_Q: [Q], a number of each query.
-        second_Q: [Q], the same queries' numbers for the other side.
-        video_of_Q: [Q], index of each query's video; None: each query has its own.
-        seed: Of the draws.
+        first_Q: [Q], one value per query, for the first side.
+        second_Q: [Q], the same queries' values for the second side.
+        video_of_Q: [Q], index of each query's video; None: each query has a video of its own.
+        seed: Seed of the draws.
         num_resamples: How often videos are drawn.
 
     Source: Efron and Tibshirani 1993, chapter 13; Davison and Hinkley 1997, section 3.8, for drawing videos.

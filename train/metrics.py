@@ -1,4 +1,4 @@
-"""Retrieval metrics: recall and ranks of the right candidates among all, and what scores drawn at random would give.
+"""Retrieval metrics: recall and ranks of the right candidates among all, and the average metrics of random scores.
 
 ``retrieval_metrics`` takes scores that are in memory. For scores that come in parts, ``Ranking`` counts the candidates
 before each right one, and ``text_metrics`` and ``video_metrics`` turn the counts into metrics.
@@ -69,8 +69,8 @@ class Chance(_Chance):
 class DirectionMetrics(Chance):
     """Metrics of one direction.
 
-    R@k is the percentage of queries whose right candidate is among the first k. nDCG@10 and mAP, in percent, too, count
-    all captions of a video as right ones, each as much. Rank 1 is the best.
+    R@k is the percentage of queries whose right candidate is among the first k. nDCG@10 and mAP, also in percent, count
+    all captions of a video as right, with equal weight. Rank 1 is the best.
 
     Example:
         >>> import numpy as np
@@ -112,7 +112,7 @@ def retrieval_metrics(
     """Rank the right candidate of each query in both directions.
 
     From text to video, every text is a query. From video to text, every video that has a text is a query; its rank is
-    that of its best text among the texts of other videos.
+    the rank of its best text among the texts of other videos.
 
     Args:
         similarity: [num_texts, num_videos]; higher is more similar.
@@ -120,7 +120,7 @@ def retrieval_metrics(
         ties: How tied scores are counted; a key of ``TIES``.
 
     Returns:
-        Recalls, ranks and counts of "text_to_video" and "video_to_text", each with what chance gives.
+        Recalls, ranks and counts of "text_to_video" and "video_to_text", with the average metrics of random scores.
 
     Raises:
         ValueError: The similarities contain NaN, shapes do not fit, or ``ties`` is unknown or cannot be used here.
@@ -151,21 +151,21 @@ def compare_similarities(
 ) -> dict[str, dict[str, Difference]]:
     """Compare two models by their scores of the same texts and videos: second minus first, with 95 % intervals.
 
-    The intervals are from a paired bootstrap over videos, each with all its texts. If one contains 0
-    (``has_zero``), this metric shows no difference of the models on these videos.
+    The intervals are from a paired bootstrap over videos, each with all its texts. A metric whose interval contains 0
+    (``has_zero``) shows no difference between the models on these videos.
 
     Args:
         first: [num_texts, num_videos], of one model; higher is more similar.
         second: The same of another model.
         text_to_video: [num_texts], index of the right video of each text. By default text i belongs to video i.
-        ties: How tied scores are counted; a key of ``TIES``, but for "clip4clip", which has no single rank of a tie.
-        video_of_clip: [num_videos], index of the video that each column is a clip of, as in ``scores.npz``: clips of a
-            video are drawn together. By default each column is a video of its own.
-        seed: Of the bootstrap's draws.
+        ties: How tied scores are counted; a key of ``TIES`` other than "clip4clip", which gives a tie several ranks.
+        video_of_clip: [num_videos], index of the video of each column's clip, as in ``scores.npz``: clips of a video
+            are drawn together. By default each column is a video of its own.
+        seed: Seed of the bootstrap's draws.
 
     Returns:
-        {direction: {metric: difference}}, for all metrics of ``retrieval_metrics`` but the median rank. Of the mean
-        rank, a negative difference is the better one.
+        {direction: {metric: difference}}, for all metrics of ``retrieval_metrics`` except the median rank. For the
+        mean rank, a negative difference is better.
 
     Raises:
         ValueError: As for ``retrieval_metrics``, or the matrices have different shapes.
@@ -195,7 +195,7 @@ def compare_similarities(
 
 
 def _query_values(counts: RankCounts, ties: str) -> dict[str, np.ndarray]:
-    """Return the numbers of each query whose means are the metrics."""
+    """Return {metric: one value per query}; the mean of the values is the metric."""
     ranks = _ranks(counts, ties, ragged=False)
     hits = {f"R@{k}": 100.0 * _hits(ranks, k, ties) for k in RECALL_AT}
     return {**hits, f"nDCG@{NDCG_AT}": 100 * counts.gain, "mAP": 100 * counts.precision, "mean_rank": ranks}
@@ -239,11 +239,11 @@ def text_metrics(ranking: Ranking, counts: RankCounts) -> DirectionMetrics:
     """Return the metrics from text to video.
 
     Args:
-        ranking: What was ranked.
-        counts: Of all texts.
+        ranking: Right videos of the texts, and the way to count ties.
+        counts: Counts of all texts.
 
     Returns:
-        The metrics, with what chance gives.
+        The metrics, and the average metrics of random scores.
 
     Example:
         >>> import numpy as np
@@ -261,11 +261,11 @@ def video_metrics(ranking: Ranking, counts: RankCounts) -> DirectionMetrics:
     """Return the metrics from video to text.
 
     Args:
-        ranking: What was ranked.
-        counts: Of all videos that have a text.
+        ranking: Right videos of the texts, and the way to count ties.
+        counts: Counts of all videos that have a text.
 
     Returns:
-        The metrics, with what chance gives.
+        The metrics, and the average metrics of random scores.
 
     Example:
         >>> import numpy as np
@@ -319,12 +319,12 @@ def text_intervals(ranking: Ranking, counts: RankCounts, video_of_clip: np.ndarr
     """Return the 95 % interval of each metric from text to video.
 
     Args:
-        ranking: What was ranked.
-        counts: Of all texts.
-        video_of_clip: [num_videos], index of the video that each clip is of; clips of a video are drawn together.
+        ranking: Right videos of the texts, and the way to count ties.
+        counts: Counts of all texts.
+        video_of_clip: [num_videos], index of the video of each clip; clips of a video are drawn together.
 
     Returns:
-        The interval of each metric by its name, in percent as the metrics; ranks as ranks.
+        {metric: interval}, in percent except for ranks.
 
     Example:
         >>> import numpy as np
@@ -343,9 +343,9 @@ def video_intervals(ranking: Ranking, counts: RankCounts, video_of_clip: np.ndar
     """Return the 95 % interval of each metric from video to text.
 
     Args:
-        ranking: What was ranked.
-        counts: Of all videos that have a text.
-        video_of_clip: [num_videos], index of the video that each clip is of; clips of a video are drawn together.
+        ranking: Right videos of the texts, and the way to count ties.
+        counts: Counts of all videos that have a text.
+        video_of_clip: [num_videos], index of the video of each clip; clips of a video are drawn together.
 
     Returns:
         As for ``text_intervals``.
@@ -444,7 +444,7 @@ def _discounts(number: int) -> np.ndarray:
 
 
 def _gains(ranks: np.ndarray) -> np.ndarray:
-    """Return the part of right candidates at ``ranks`` in the discounted gain of the first ten."""
+    """Return what right candidates at ``ranks`` add to the discounted gain of the first ten."""
     return np.where(ranks < NDCG_AT + 1, 1 / np.log2(1 + ranks), 0.0)
 
 
@@ -464,7 +464,7 @@ class RankCounts(NamedTuple):
     above: np.ndarray
     """Candidates with a higher score."""
     tied_before: np.ndarray
-    """Tied candidates with a lower index. For the policy "coot": those that numpy.argsort puts first."""
+    """Tied candidates with a lower index; for the policy "coot", those before it in the reversed numpy.argsort."""
     tied_after: np.ndarray
     """All other tied candidates."""
     gain: np.ndarray
@@ -571,7 +571,7 @@ class Ranking:
             counts.gain[query], counts.precision[query] = gain, precision
         if self.ties == "ce":
             return counts
-        # A video's other captions are not counted. None has a higher score than the best; those that tie follow it.
+        # A video's other captions are not counted: they do not score higher than the best, and tied ones come after it.
         tied_captions = np.bincount(videos[is_best], minlength=scores.shape[1])[queries] - 1
         return counts._replace(tied_after=counts.tied_after - tied_captions)
 
@@ -580,8 +580,8 @@ def _of_several(scores: np.ndarray, own: np.ndarray) -> tuple[float, float]:
     """Return nDCG@10 and average precision of a query with several right candidates.
 
     Args:
-        scores: Of all candidates.
-        own: Of the right ones.
+        scores: Scores of all candidates.
+        own: Scores of the right candidates.
     """
     ordered, own = np.sort(scores), np.sort(own)[::-1]
     above = len(ordered) - np.searchsorted(ordered, own, side="right")

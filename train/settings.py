@@ -1,7 +1,7 @@
-"""The settings of a run's components: data, model, optimization, validation. Each checks itself.
+"""The settings of a run's components: data, model, optimization, validation.
 
-An objective's settings are its own (``objectives``); ``recipes.train_config.TrainConfig`` holds all of them. Nothing
-here imports torch, so that a command line starts quickly.
+Each class checks its values. Objectives have settings of their own (``objectives``); all settings of a run are in
+``recipes.train_config.TrainConfig``. Nothing here imports torch, so that a command line starts quickly.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ UNIVERSAL_TAGS = [
 ]  # as spaCy gives them
 """Parts of speech, universaldependencies.org/u/pos."""
 MAX_TOKENS = 512
-"""Most tokens of a text and a video together: the positions that the layers know, as many as BERT's. ActivityNet
+"""Maximum number of tokens of a text and a video together: the layers have as many positions as BERT. ActivityNet
 uses 256 and 256 (TACo section 4.3)."""
 
 
@@ -157,7 +157,7 @@ class CaptionColumn:
     """A custom input: each caption's number in a column of the caption file.
 
     It is ``texts.extra[NAME]``, float32 [B]; a whole number above 2**24 loses digits. Each training caption must have a
-    number. The texts of a query, or others without a number, have no such input.
+    number. Queries, and other texts without a number, do not have this input.
 
     Example:
         >>> from vlalign.train import CaptionColumn
@@ -187,7 +187,7 @@ class FeatureRows:
     features: str
     """Name of the store's features, such as "log_mel"."""
     max_rows: int = 48
-    """Rows of a clip; those of longer clips are evenly chosen."""
+    """Maximum number of rows of a clip; rows of longer clips are sampled evenly."""
 
 
 ExtraInput = CaptionColumn | FeatureRows
@@ -212,23 +212,23 @@ class EncoderTraits:
     """
 
     description: str
-    """A few words about it, with its source; the help of ``--encoder`` shows them."""
+    """A short description with its source, shown in the help of ``--encoder``."""
     gives_tokens: bool = True
     """False: it gives one vector for each clip and caption."""
     reads_rows: bool = False
-    """It reads all rows of a clip even if it gives no tokens. Others that give none get the maximum over the rows."""
+    """True if it gives no tokens but reads all rows of a clip. Others without tokens get the maximum over the rows."""
     reads_frames: bool = False
     """It turns frames into rows itself (``PairModel.rows_of_frames``), so it takes a store of frames and no video
     tower."""
     caption_input: Literal["subwords", "word_vectors", "each_word_vector", "word_ids", "recordings"] | type = "subwords"
-    """What it reads of a caption; decides the class of its inputs (``data/text_inputs.py``). An encoder of one's own
-    may have a class of its own here, a ``data.text_inputs.LearnedInputs``."""
+    """What it reads of a caption; decides the class of its inputs (``data/text_inputs.py``). A custom encoder can name
+    a custom class with the methods of ``data.text_inputs.LearnedInputs``."""
     ignored_settings: tuple[str, ...] = ()
-    """Settings that change nothing with it."""
+    """Settings that have no effect with this encoder."""
     normalises_batches: bool = False
     """It has batch normalisation, so it must see the whole batch at once."""
     extra: Mapping[str, ExtraInput] = field(default_factory=dict)
-    """{name: input of one's own} that its model reads, as the argument ``extra`` of its encoders."""
+    """{name: custom input}, passed to the encoders of its model as the argument ``extra``."""
 
     @property
     def pools_rows(self) -> bool:
@@ -388,7 +388,7 @@ class TowerName:
     encoder: str
     """A name of ``PROFILES``, or the name of a model of the hub (``HubName.text``)."""
     weights: str = PRETRAINED
-    """Of the former: also "random", or a file or a folder."""
+    """For a name of ``PROFILES``: "pretrained", "random", or a file or a folder."""
 
     @property
     def hub(self) -> HubName | None:
@@ -397,7 +397,7 @@ class TowerName:
 
     @property
     def frames(self) -> str:
-        """The name by which vlalign-extract stores the frames that it takes."""
+        """Name of the store of its input frames, as made by vlalign-extract."""
         return f"{self.encoder}_frames" if self.hub is None else replace(self.hub, pooling=FRAMES).text
 
     @property
@@ -496,7 +496,7 @@ class ModelSettings(Settings):
 
     @property
     def added(self) -> frozenset[str]:
-        """Keys of ``ADDITIONS``."""
+        """The chosen additions, keys of ``ADDITIONS``."""
         return parse_additions(self.additions)
 
     @property
@@ -510,12 +510,12 @@ class ModelSettings(Settings):
 
     @property
     def encoder_traits(self) -> EncoderTraits:
-        """The properties of the encoder of this name."""
+        """The properties of ``encoder``."""
         return encoders()[self.encoder]
 
 
 NUM_EPOCHS, MIN_STEPS, MAX_STEPS = 30, 300, 30_000
-"""The number of steps that follows from the data."""
+"""Epochs, and limits of the number of steps, if ``num_steps`` is 0."""
 OPTIMIZERS = {
     "adamw": "Adam with decoupled weight decay",
     "adam": "Adam, whose weight decay is a part of the gradient",
@@ -535,7 +535,7 @@ SCHEDULES = {
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterGroup:
-    """Parameters that are trained in another way than the rest."""
+    """Parameters that are trained with settings of their own."""
 
     pattern: str
     """Pattern of parameter names, as in ``fnmatch``; a parameter belongs to the first group with a matching pattern."""
@@ -550,7 +550,7 @@ class ParameterGroup:
 
 
 MAX_GROUPS = 10_000
-"""More groups than a model has parameters. The settings of a run may be anybody's, and are read often."""
+"""Maximum number of groups, more than a model has parameters: settings can come from a stranger's run."""
 
 
 def parse_parameter_groups(text: str) -> tuple[ParameterGroup, ...]:

@@ -1,4 +1,4 @@
-"""Read a run's untrusted files, or refuse them in one line, at a cost in proportion to their size."""
+"""Read a run's untrusted files, or refuse them with one line, in time and memory proportional to their size."""
 
 import contextlib
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ def read_shapes(path: Path, prefix: str = "", todo: str = TRAIN_AGAIN) -> dict[s
 
     Args:
         path: The file.
-        prefix: Only tensors whose names begin with this, which the result has not.
+        prefix: Only tensors with this prefix, which is removed from their names.
         todo: What the error tells the user to do.
 
     Raises:

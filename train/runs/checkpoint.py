@@ -98,7 +98,7 @@ def _load_state(path: Path, state: RunState) -> None:
     if not (best is None or isinstance(best, dict)):
         raise ValueError(f"best: {best!r}, expected an object or null")
     if order not in ORDERS:
-        raise ValueError(f"order {str(order)[:20]} of its batches, this version has {' and '.join(map(str, ORDERS))}")
+        raise ValueError(f"order of batches: {str(order)[:20]}, expected {' or '.join(map(str, ORDERS))}")
     tensors = load_file(path)
     state.model.load_state_dict(_below(tensors, "model."))
     if state.ema_model is not None:
@@ -125,14 +125,14 @@ OPTIONAL_PARTS = (
     ("own.", "own."),
     ("video_tower.", "video_tower."),
 )
-"""(prefix of a part's tensors, prefix of tensors that show that a model has it)"""
+"""(prefix of a part's tensors, prefix of the tensors that every model with this part has)"""
 
 
 def load_init(folder: Path, model: PairModel) -> None:
     """Load the model of the run in ``folder`` into a new one, as far as both have the same parts.
 
-    Fusion layers, a codebook, a head or an objective's own module that only one of them has are not changed, or are
-    skipped. The queue of queries is never loaded.
+    Fusion layers, a codebook, a head, an objective's own module and a video tower are optional: those that only the
+    new model has are not changed; those that only the run has are skipped. The queue of queries is never loaded.
 
     Raises:
         SettingError: A part has another shape or other layers.

@@ -26,9 +26,9 @@ from .run_json import is_exported, read_config, read_run
 HINTS = {"features": "vlalign-extract", "captions": "vlalign-preprocess"}
 """{folder of a data set: the command that makes it}"""
 MAX_SHOWN_CHARACTERS = 100
+"""Number of characters that a message shows of a text that is not the name of any run."""
 MAX_FILE_BYTES = 1 << 30
 """Maximum size of a run's file, except its model; word vectors are the largest, with some 100 MB."""
-"""Number of shown characters of a text that no run has as its name."""
 
 
 def find_run(root: Path, dataset: str | None, name: str | None) -> Path:
@@ -38,8 +38,8 @@ def find_run(root: Path, dataset: str | None, name: str | None) -> Path:
         root: Folder of all data sets.
         dataset: Where to look first; None: in all data sets.
         name: A path, a name under ``<root>/<dataset>/runs`` or "hf:ORG/NAME"; None: the run that was finished last.
-            Runs that cannot be read, such as those of an objective that this version does not know, are then skipped
-            with a line each.
+            Runs that cannot be read, for example because this version lacks their objective, are then skipped with
+            a note.
 
     Raises:
         UserError: There is no such run, or there are several, or none can be read.
@@ -74,13 +74,13 @@ def _last_known(folders: Sequence[Path]) -> Path:
 
 
 def finished_runs(root: Path, dataset: str | None, name: str | None) -> list[Path]:
-    """Return the folders of all finished runs that a name can mean, the last finished at the end.
+    """Return the folders of all finished runs that a name can mean, in the order in which they finished.
 
     Args:
         root: Folder of all data sets.
         dataset: Where to look first; None: in all data sets.
-        name: A path, a name under ``<root>/<dataset>/runs``, "hf:ORG/NAME", or any other text, which no run has. None:
-            all runs.
+        name: A path, a name under ``<root>/<dataset>/runs``, "hf:ORG/NAME", or any other text, which matches no run.
+            None: all runs.
 
     Raises:
         UserError: The hub has no such run.
@@ -98,11 +98,11 @@ def finished_runs(root: Path, dataset: str | None, name: str | None) -> list[Pat
 
 
 def run_in(dataset: Path | str | None, run: Path | str | None) -> Path:
-    """Return the folder of a finished run, as callers from Python name it.
+    """Return the folder of a finished run that is named in a call from Python.
 
     Args:
-        dataset: A data set's folder, where a name is looked up first; or else in those beside it. None: ``run`` is a
-            folder.
+        dataset: Folder of the data set in which a name is looked up first; then those beside it are tried. None:
+            ``run`` is a folder.
         run: A run's folder or name, or "hf:ORG/NAME". None: the run of the data set that was finished last.
 
     Raises:
@@ -123,10 +123,10 @@ def run_in(dataset: Path | str | None, run: Path | str | None) -> Path:
 
 
 def named_folder(run: Path | str) -> Path:
-    """Return a run's folder with its real name as the last part, which "." and ".." lack.
+    """Return a run's folder as a path that ends with its name, not with "." or "..".
 
     Raises:
-        UserError: It is named "hf:ORG/NAME", and the hub has no such run.
+        UserError: The run is named "hf:ORG/NAME", and the hub has no such run.
     """
     if is_hub_run(run):
         return hub_run(str(run))
@@ -135,9 +135,10 @@ def named_folder(run: Path | str) -> Path:
 
 
 def named_dataset(root: Path, name: str | None, run: Path, having: str) -> Path | None:
-    """Return the folder of the data set that a command line names for a run; None: its own.
+    """Return the folder of the data set that a command line names for a run; None for the run's own.
 
-    An exported run has none of its own; if the command line names none, it is the only prepared one under ``root``.
+    An exported run has no data set of its own: if the command line names none, the only prepared data set under
+    ``root`` is returned.
 
     Args:
         root: Folder of all data sets.
@@ -168,7 +169,7 @@ def choose_dataset(
     """Return the data set that a run is evaluated on or searched in.
 
     Args:
-        given: The data set that was named: all places where it can be. Empty: the run's own.
+        given: All places where the named data set can be. Empty: use the run's own.
         own: The run's own data set; None for an exported run.
         run_name: Name of the run.
         having: Folder that the data set needs, "captions" or "features".
@@ -270,13 +271,13 @@ def _text(value: Any) -> str:
 def default_run_name(config: TrainConfig, init: Path | None, *, seed: str | None = None) -> str:
     """Return the default name of a run's folder.
 
-    It begins with the objective, or with the recipe if that is not the data set's usual one. Settings that differ from
-    the recipe are part of it, and the first digits of the SHA-256 of modules of one's own.
+    It begins with the objective, or with the recipe if that is not the data set's usual one. It contains the settings
+    that differ from the recipe, and the first digits of the SHA-256 of custom modules.
 
     Args:
         config: The run's settings.
         init: Folder of the run whose model training starts from.
-        seed: What stands in the place of the seed, for several runs; None: the run's own.
+        seed: Text instead of the seed, for the name of several runs; None: the run's own seed.
     """
     usual = usual_recipe(config.objective.name, config.data.dataset, config.data.protocol, config.init)
     start = config.objective.name.replace(":", ".") if config.recipe in ("", usual) else config.recipe
@@ -301,7 +302,7 @@ def default_run_name(config: TrainConfig, init: Path | None, *, seed: str | None
 
 
 def old_idf_note(path: Path) -> str:
-    """Return the note that an IDF table is of an earlier version, which lacks the counts of TACo's Eq. 7."""
+    """Return the note that an IDF table is from an earlier version and lacks the counts of TACo's Eq. 7."""
     return (
         f"note: {path}: an earlier version made it, with counts by part of speech only (--idf tag); run "
         "vlalign-preprocess again for the counts of TACo's Eq. 7"
@@ -309,7 +310,7 @@ def old_idf_note(path: Path) -> str:
 
 
 def idf_of_run(folder: Path, own: DatasetFolder | None) -> Path:
-    """Return the IDF table of a run's own training captions, for any evaluated data set.
+    """Return the path of the IDF table of a run's training captions, whatever data set is evaluated.
 
     Args:
         folder: The run's folder.
@@ -326,7 +327,7 @@ def sha256_of_run_files(folder: Path, about: Mapping[str, Any]) -> dict[str, str
         about: Its ``run.json``.
 
     Raises:
-        UserError: A file is larger than a training writes it.
+        UserError: A file is larger than any that a training writes.
     """
     in_folders = [path for name in (TEXT_FOLDER, VIDEO_FOLDER) for path in sorted((folder / name).rglob("*"))]
     paths = {path.relative_to(folder).as_posix(): path for path in in_folders}
@@ -334,7 +335,7 @@ def sha256_of_run_files(folder: Path, about: Mapping[str, Any]) -> dict[str, str
     config = json.dumps(about["config"], sort_keys=True)
     paths = {name: path for name, path in paths.items() if path.is_file()}
     for path in paths.values():
-        if (size := path.stat().st_size) > MAX_FILE_BYTES:  # reading it would take as long as somebody likes
+        if (size := path.stat().st_size) > MAX_FILE_BYTES:  # a stranger's file could take hours to read
             raise UserError(f"{path}: has {size:,} bytes; expected {MAX_FILE_BYTES:,} or fewer; {TRAIN_AGAIN}")
     files = {name: sha256_of(path) for name, path in paths.items()}
     return {"config": hashlib.sha256(config.encode()).hexdigest(), **files}

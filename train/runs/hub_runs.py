@@ -1,7 +1,7 @@
 """Exported runs of the Hugging Face hub, by names such as ``hf:ORG/NAME``.
 
-A run of the hub is a stranger's. Only the files of an exported run are taken, by their names here, into a folder of
-their own without links: the hub's cache links its files to each other.
+A run of the hub is a stranger's. Only the files of an exported run, which have fixed names, are copied, into a folder
+without links: the files in the hub's cache are links.
 """
 
 import os
@@ -55,7 +55,7 @@ def hub_run(name: str) -> Path:
         name: "hf:ORG/NAME", or "hf:ORG/NAME@REVISION" with a branch, a tag or a commit.
 
     Raises:
-        UserError: The hub cannot be reached and its cache has no such run, or it is none that was exported.
+        UserError: The hub cannot be reached and its cache has no such run, or the run is not an exported one.
     """
     match = HUB_RUN.fullmatch(name)
     assert match is not None, "is_hub_run was asked before"
@@ -83,7 +83,7 @@ def hub_run(name: str) -> Path:
 
 
 def _files_of(snapshot: Path) -> Iterator[Path]:
-    """Yield the files to take of a snapshot, ``run.json`` last."""
+    """Yield the files of a snapshot that are copied, ``run.json`` last."""
     for folder in FOLDERS:
         for path in sorted((snapshot / folder).glob("*")):
             if re.fullmatch(r"\w[\w.-]*", path.name) and not path.is_dir():
@@ -95,7 +95,7 @@ def _blob(path: Path) -> Path:
     """Return the file that a link of the hub's cache leads to.
 
     Raises:
-        UserError: It leads out of the repository's folder in the cache, or to something else than a file.
+        UserError: The link leads outside the repository's folder in the cache, or not to a file.
     """
     repository = next(parent.parent for parent in path.parents if parent.name == "snapshots")
     found = Path(os.path.realpath(path))  # Path.resolve raises RuntimeError for a link to itself

@@ -73,7 +73,7 @@ def open_run(
 
     Args:
         folder: The run's folder.
-        on: The data set that the run is asked about; None: its own.
+        on: The data set for evaluation or search; None: the run's own.
         device_name: As for ``find_device``.
         stores: The stores of that data set if they are open already.
 
@@ -127,7 +127,7 @@ def load_scorer(
 
 
 def read_token_weights(path: Path, config: TrainConfig) -> TokenWeights:
-    """Return the weights of words that a run with these settings gives them, from an IDF table.
+    """Return the word weights of a run with these settings, from an IDF table.
 
     Raises:
         UserError: The table is missing or damaged.
@@ -156,7 +156,7 @@ def check_model(path: Path, config: TrainConfig, plan: ModelPlan) -> None:
 
 
 def read_text_inputs(tensors: Path, source: TextSource) -> TextInputs:
-    """Return the text inputs of an existing run; its encoder has no weights yet.
+    """Return the text inputs of an existing run, with a text encoder that has no weights yet.
 
     Args:
         tensors: The run's model or state, in its folder.
@@ -171,7 +171,7 @@ def read_text_inputs(tensors: Path, source: TextSource) -> TextInputs:
 
 
 def read_video_tower(tensors: Path, config: TrainConfig) -> "VideoTower | None":
-    """Return the video tower of an existing run, which has no weights yet; None if the settings name none.
+    """Return the video tower of an existing run, without weights yet; None if the settings name no tower.
 
     Args:
         tensors: The run's model or state, in its folder.
@@ -204,7 +204,7 @@ def plan_model(
         row_width: Width of a row of the store.
         text_inputs: Give the text encoder or the width of the word vectors.
         num_labels: Number of answers or steps that the run distinguishes; 0 if the objective has none.
-        video_tower: Makes features out of the store's frames; None: it has features.
+        video_tower: Turns the store's frames into features; None: the store has features.
     """
     objective = config.objective
     return ModelPlan(

@@ -25,14 +25,14 @@ from .load import load_scorer
 from .run_json import exported_stores, find_run_stores, read_run, score_weights
 
 Video = Mapping[str, ArrayLike | VideoFeatures]
-"""{features: vectors [T, F], or the result of ``extract_video`` or ``Store.get``, whose vectors have times}"""
+"""{features: vectors [T, F]; or, with the times of the vectors, the result of ``extract_video`` or ``Store.get``}"""
 
 
 @dataclass(frozen=True)
 class LoadedRun:
     """A trained run: vectors of texts and videos, and scores of both.
 
-    The scores are those of evaluation and search, computed by the same functions in the same tiles.
+    The scores equal those of evaluation and search: the same functions compute them in the same tiles.
 
     Example:
         >>> from vlalign.storage import open_store
@@ -62,12 +62,12 @@ class LoadedRun:
     def encode_text(self, texts: Sequence[str | Caption]) -> np.ndarray:
         """Return the vector of each text, float32 [N, D].
 
-        Its dot product with a video's vector is one stage of the score, ``config.objective.vector_score``; it finds
-        candidates. The score itself, with all stages, is ``similarity``.
+        The dot product of a text's and a video's vector is one stage of the score, ``config.objective.vector_score``;
+        a search finds candidates with it. ``similarity`` returns the whole score, with all stages.
 
         Args:
-            texts: Texts. A word has the part of speech that it mostly has in the training captions; a ``Caption``, as
-                ``read_captions`` returns it, has its own.
+            texts: Texts. Each word gets the part of speech that it mostly has in the training captions. A ``Caption``,
+                as ``read_captions`` returns it, has its own parts of speech.
 
         Raises:
             UserError: The run scores no texts.
@@ -75,11 +75,11 @@ class LoadedRun:
         return text_vectors(self._scorer, self._captions(texts))
 
     def encode_video(self, videos: Sequence[Video]) -> np.ndarray:
-        """Return the vector of each video, or of each clip of one, float32 [N, D].
+        """Return the vector of each video or clip, float32 [N, D].
 
         Args:
-            videos: {features: rows [T, F]} of each, made as ``profiles`` says. Rows alone follow each other as their
-                profile says; other times are those of ``VideoFeatures``. Times count if there are several features.
+            videos: {features: rows [T, F]} of each, made as ``profiles`` says. An array's rows get times by their
+                profile, from 0 on; pass ``VideoFeatures`` for other times. Times matter with several features.
 
         Raises:
             UserError: Features are missing, have no rows or another width, or the run scores no texts.
@@ -98,7 +98,7 @@ class LoadedRun:
             videos: As for ``encode_video``.
 
         Raises:
-            UserError: As for both.
+            UserError: As for ``encode_text`` and ``encode_video``.
         """
         captions = self._captions(texts)
         scorer, clips = self._with(videos)
@@ -129,7 +129,7 @@ class LoadedRun:
         return [text if isinstance(text, Caption) else tag(text) for text in texts]
 
     def _with(self, videos: Sequence[Video]) -> tuple[Scorer, list[Clip]]:
-        """Return the scorer of these videos, and the clips that they are."""
+        """Return a scorer with the features of these videos, and each video as a clip."""
         if isinstance(videos, Mapping):
             raise UserError("videos: a single video; expected a list of {features: rows}")
         for number, video in enumerate(videos):
@@ -175,20 +175,20 @@ class LoadedRun:
 def load_run(folder: Path | str, device: str = "auto", trust: Collection[str] = ()) -> LoadedRun:
     """Load a trained run, to encode texts and videos and to score both.
 
-    Nothing in the folder is run as code. A run whose objective or encoder is somebody's own needs its module besides.
+    Nothing in the folder is run as code. A run with a custom objective or encoder also needs its module.
 
     Args:
-        folder: The folder of a run, ``<root>/<data set>/runs/<run>``, or one that ``export_run`` made, anywhere.
+        folder: The folder of a run, ``<root>/<data set>/runs/<run>``, or of an exported run (``export_run``), anywhere.
         device: Name of the device; see ``find_device``.
-        trust: Modules that may be imported if ``run.json`` names them as those of the objective or the encoder.
+        trust: Modules that may be imported if ``run.json`` names them for the objective or the encoder.
 
     Returns:
         The run, ready to encode and to score.
 
     Raises:
         SettingError: The objective or the encoder is of a module that is not in ``trust``. Nothing was imported.
-        UserError: The run is incomplete or damaged, its module is not there, or the data set of one that was not
-            exported lacks its features.
+        UserError: The run is incomplete or damaged, its module is missing, or it was not exported and its data set
+            lacks its features.
 
     Example:
         >>> from vlalign.storage import open_store

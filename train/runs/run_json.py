@@ -60,7 +60,7 @@ class _OptionalInputs(TypedDict, total=False):
 
 
 class RunInputs(_OptionalInputs):
-    """The inputs of a run, as ``run.json`` has them. Runs on other data have others."""
+    """The inputs of a run, as in ``run.json``. They tell runs on different data apart."""
 
     captions: dict[str, Any] | None
     """The note ``about.json`` of the captions."""
@@ -79,10 +79,10 @@ def open_run_stores(dataset: DatasetFolder, config: TrainConfig) -> Stores:
 
 
 def find_run_stores(dataset: DatasetFolder, run_name: str, about: Mapping[str, Any]) -> Stores:
-    """Open a data set's stores of the features of a run, whatever the names of their folders.
+    """Open the stores of a data set that have the features of a run, whatever the names of their folders.
 
-    A store has them if its profile and the SHA-256 of its weights equal the run's. The folder with the name from
-    training is tried first.
+    A store has the features if its profile and the SHA-256 of its weights equal the run's. The folder with the name
+    from training is tried first.
 
     Args:
         dataset: The data set.
@@ -90,7 +90,7 @@ def find_run_stores(dataset: DatasetFolder, run_name: str, about: Mapping[str, A
         about: Its ``run.json``.
 
     Raises:
-        UserError: No store has them; the message names what was looked for and what there is.
+        UserError: No store has the features; the message names the wanted features and the stores that exist.
     """
     config, inputs = read_config(about), about["inputs"]
     names = config.data.features.split("+")
@@ -106,7 +106,7 @@ def find_run_stores(dataset: DatasetFolder, run_name: str, about: Mapping[str, A
         return Stores(stores, extra=extra)
     if "recordings" in inputs:
         return Stores(stores, _find_store(dataset, LOGMEL, inputs["recordings"], run_name), extra)
-    return Stores(stores, open_stores(dataset, LOGMEL).features[0], extra)  # runs of earlier versions do not say it
+    return Stores(stores, open_stores(dataset, LOGMEL).features[0], extra)  # earlier versions did not record it
 
 
 def _find_store(dataset: DatasetFolder, name: str, wanted: Mapping[str, str], run_name: str) -> Store:
@@ -114,7 +114,7 @@ def _find_store(dataset: DatasetFolder, name: str, wanted: Mapping[str, str], ru
     folder, there = dataset.path / "features", list[str]()
     names = feature_names(dataset)  # a name out of run.json is compared with these, and opens nothing itself
     if not names and DATASET_NAME.fullmatch(name):
-        return open_features(dataset, name)  # raises what to do
+        return open_features(dataset, name)  # raises an error with a remedy
     for candidate in sorted(names, key=lambda candidate: candidate != name):
         try:
             store = open_features(dataset, candidate)
@@ -147,7 +147,7 @@ def is_exported(about: Mapping[str, Any]) -> bool:
 
 
 def exported_stores(about: Mapping[str, Any]) -> Stores:
-    """Return the stores of an exported run, without a video: they have the profiles and weights of its features."""
+    """Return empty stores with the profiles and weights of an exported run's features."""
     exported, inputs = about["exported"], about["inputs"]
     features = [_empty_store(*both) for both in zip(exported["profiles"], inputs["features"], strict=True)]
     recordings = exported.get("recordings")
@@ -165,10 +165,10 @@ def describe_inputs(
     """Return the inputs that distinguish a run from runs on other data.
 
     Args:
-        dataset: Has the captions.
+        dataset: Data set with the captions.
         stores: The stores that the run reads.
         init: Folder of the run whose model training starts from.
-        config: The run's settings, which may name an objective or an encoder of one's own.
+        config: The run's settings, which may name a custom objective or encoder.
     """
     inputs: RunInputs = {
         "captions": read_captions_about(dataset.captions),
@@ -197,7 +197,7 @@ def save_run(folder: Path, config: TrainConfig, inputs: RunInputs, result: dict[
     Args:
         folder: The run's folder.
         config: Its settings.
-        inputs: What ``describe_inputs`` gave.
+        inputs: Result of ``describe_inputs``.
         result: The best validation, and how the training went.
     """
     write_json(
@@ -231,7 +231,7 @@ def read_run(folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder / RUN_FILE}: not readable ({one_line(str(error))}); train the run again") from None
     except (OSError, ValueError, TypeError, RecursionError, UserError) as error:
         raise UserError(f"{folder / RUN_FILE}: not readable ({one_line(str(error))}); train the run again") from None
-    if is_exported(about):  # it came from somebody, and a link in it would choose the file that is opened
+    if is_exported(about):  # a stranger's link could lead to any file
         for path in folder.rglob("*"):
             if path.is_symlink():
                 raise UserError(
@@ -241,7 +241,7 @@ def read_run(folder: Path) -> dict[str, Any]:
 
 
 def _load_own_parts(config: dict[str, Any], path: Path) -> None:
-    """Load the run's own objective and encoder.
+    """Load the run's custom objective and encoder.
 
     Raises:
         SettingError: A module is not trusted.
@@ -319,7 +319,7 @@ def _check_exported(about: Mapping[str, Any]) -> None:
     facts = [*inputs["features"]]
     if "recordings" in exported:
         profiles, facts = [*profiles, exported["recordings"]], [*facts, inputs.get("recordings")]
-    _expect(len(profiles) == len(facts), "exported.profiles has not as many profiles as inputs.features")
+    _expect(len(profiles) == len(facts), "exported.profiles and inputs.features have different lengths")
     for profile, of_store in zip(profiles, facts, strict=True):
         _expect(isinstance(profile, dict) and isinstance(of_store, dict), "exported: a profile is not an object")
         _expect(all(isinstance(of_store.get(name), str) for name in STORE_FIELDS), "inputs: a store's fact is not text")
@@ -365,7 +365,7 @@ def _unknown(what: str, name: str, why: str) -> str:
 
 
 def is_edited(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Return whether the own parts of two runs' inputs have the same names, and other code."""
+    """Return whether the custom parts of two runs' inputs have the same names but different code."""
 
     def plugins(inputs: Mapping[str, Any], *names: str) -> dict[str, list[Any]]:
         parts = inputs.get("plugins")
@@ -392,7 +392,7 @@ def is_trained(folder: Path, config: TrainConfig, inputs: RunInputs) -> bool:
 
 
 def features_note(stores: Sequence[StoreOrigin]) -> str | None:
-    """Return the note that every number of a run needs if its features are of random weights or imported; else None."""
+    """Return the note to show with all numbers of a run whose features are imported or of random weights; else None."""
     notes = []
     random = " and ".join(dict.fromkeys(s["features"] for s in stores if s["weights"].startswith("random")))
     imported = " and ".join(dict.fromkeys(s["features"] for s in stores if s["origin"] != EXTRACTED))
@@ -410,7 +410,7 @@ def features_note(stores: Sequence[StoreOrigin]) -> str | None:
 
 
 def read_labels(folder: Path) -> list[str]:
-    """Return the answers or labels of a run; empty if it has no list of them.
+    """Return the possible answers or labels of a run; empty if they are not a fixed list.
 
     Raises:
         UserError: The file cannot be read.
@@ -431,7 +431,7 @@ def read_events(path: Path) -> list[dict[str, Any]]:
     """Return the numbers of each step of a training, each a number or None.
 
     Raises:
-        UserError: The file holds anything else.
+        UserError: The file is not such a log.
     """
     events = read_jsonl(path)
     wrong = f"{path}: not a valid log of a training; train the run again"
@@ -477,5 +477,5 @@ def _is_trial(trial: Any, stages: Set[str]) -> bool:
 def _is_number(value: Any) -> bool:
     try:
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:  # an int with more digits than a float has
+    except OverflowError:  # an int too large for a float
         return False

@@ -46,11 +46,11 @@ class FittedBiases(NamedTuple):
 
 
 def fit_biases(known: QueryRows, temperature: float) -> FittedBiases:
-    """Fit the bias of each candidate that gives it its share of the known queries' retrieval probabilities.
+    """Fit biases that give each candidate an equal share of the known queries' retrieval probabilities.
 
-    Sinkhorn's iterations (NCL, section 3.3) over the matrix of known queries and candidates, some rows at a time. A
-    bias is the same as ``losses.sinkhorn_biases`` of the whole matrix, up to the order of sums. With 16,384 queries
-    and 27,763 candidates (MSVD) this takes about 200 MiB; the matrix alone takes 1.8 GB.
+    Sinkhorn's iterations (NCL, section 3.3) over the matrix of known queries and candidates, some rows at a time. The
+    biases equal ``losses.sinkhorn_biases`` of the whole matrix, up to rounding. With 16,384 queries and 27,763
+    candidates (MSVD) this takes about 200 MiB; the matrix alone takes 1.8 GB.
 
     Args:
         known: Similarities of the known queries to the candidates.
@@ -86,9 +86,9 @@ def biases_of(known: QueryRows, log_weights_K: np.ndarray, temperature: float) -
     """Return the biases [N] of new candidates, float64; for candidates of ``fit_biases``, the same biases.
 
     Args:
-        known: Similarities of the same queries to these candidates.
+        known: Similarities of the new candidates to the queries given to ``fit_biases``.
         log_weights_K: Weights from ``fit_biases``.
-        temperature: The same.
+        temperature: The temperature given to ``fit_biases``.
     """
     log_sums_N = torch.full((known.shape[1],), -math.inf, dtype=torch.float64)
     for queries, logits_kN in _blocks(known, temperature):

@@ -33,7 +33,7 @@ TEXT_CHUNK, CLIP_CHUNK = 512, 64
 PAIR_CHUNK = 4096
 """Number of pairs that the fusion layers see at once."""
 TEXT_CHUNKS_IN_BANK, CLIP_CHUNKS_IN_BANK = 8, 64
-"""Number of chunks whose tokens are prepared for the fusion layers at once. For scores in memory, all clips are."""
+"""Number of chunks whose tokens are prepared for the fusion layers at once; for scores in memory, all clips at once."""
 
 
 Item = TypeVar("Item")
@@ -141,8 +141,8 @@ def stage_scores(
 
     Args:
         scorer: The model and its inputs.
-        captions: What the rows of the scores are.
-        clips: What the columns of the scores are.
+        captions: The rows of the scores.
+        clips: The columns of the scores.
         rerank: Number of best clips of each caption, by the early stages, that the fusion layers score. None: all.
         both_ways: With ``rerank``: also score as many best captions of each clip.
         show_progress: Report progress of the fusion layers.
@@ -201,7 +201,7 @@ class _LatePairs(NamedTuple):
 
 
 class TiledScores:
-    """Scores of all captions with all clips, of which a part is computed each time that it is requested."""
+    """Scores of all captions with all clips; each part is computed when it is requested."""
 
     def __init__(
         self, scorer: Scorer, captions: Sequence[Caption], clips: Sequence[Clip], *, rerank: int | None = None
@@ -210,13 +210,13 @@ class TiledScores:
 
         Args:
             scorer: The model and its inputs.
-            captions: What the rows of the scores are.
-            clips: What the columns of the scores are.
+            captions: The rows of the scores.
+            clips: The columns of the scores.
             rerank: Number of best clips of each caption, and of best captions of each clip, that the fusion layers
                 score. None for a model without them.
         """
         self._num_captions, self._num_clips = len(captions), len(clips)
-        # Tokens are not held: those of a hundred thousand clips take more memory than there is.
+        # Tokens are not held: the tokens of a hundred thousand clips do not fit into memory.
         self._tiles = _Tiles(scorer, captions, clips, hold_tokens=False)
         self._tiles.texts.encode("encoding captions")
         self._tiles.videos.encode("encoding clips")
@@ -224,7 +224,7 @@ class TiledScores:
 
     @property
     def queries(self) -> QuerySimilarities | None:
-        """Training queries that the run saved; None if the model has no queue of them."""
+        """Similarities of the training queries in the model's queue; None if it has no queue."""
         return self._tiles.query_similarities()
 
     @property
@@ -241,7 +241,7 @@ class TiledScores:
         """Return the scores of captions with all clips.
 
         Args:
-            captions: Begins at a multiple of ``TEXT_CHUNK``, as a multiple of ``scores.PART_SIZE`` is.
+            captions: Must begin at a multiple of ``TEXT_CHUNK``; multiples of ``scores.PART_SIZE`` do.
         """
         return self._part(captions, slice(0, self._num_clips))
 
@@ -249,7 +249,7 @@ class TiledScores:
         """Return the scores of all captions with clips.
 
         Args:
-            clips: Begins at a multiple of ``CLIP_CHUNK``, as a multiple of ``scores.PART_SIZE`` is.
+            clips: Must begin at a multiple of ``CLIP_CHUNK``; multiples of ``scores.PART_SIZE`` do.
         """
         return self._part(slice(0, self._num_captions), clips)
 
@@ -319,7 +319,7 @@ class TiledScores:
 
 
 class _Chunks(Generic[Item, Tokens]):
-    """Captions or clips in chunks that are encoded when they are needed: their vectors are held, tokens if wanted."""
+    """Captions or clips in chunks, encoded when needed. Their vectors are held, and their tokens if requested."""
 
     def __init__(
         self,
@@ -334,9 +334,9 @@ class _Chunks(Generic[Item, Tokens]):
 
         Args:
             items: Captions or clips.
-            size: Number of them in a chunk.
+            size: Number of items in a chunk.
             encode: Returns their tokens.
-            pool: Returns a vector of each from the tokens.
+            pool: Returns a vector of each item from the tokens.
             hold_tokens: Encode each chunk once, and hold its tokens; otherwise encode it again each time.
         """
         self.size = size
@@ -425,7 +425,7 @@ class _Tiles:
     ) -> Iterator[tuple[int, int, TextTokens | None, VideoTokens | None]]:
         """Yield the chunks of each tile, with tokens if early stages need them.
 
-        The tokens of the fewer, captions or clips, are held meanwhile; the others' are not.
+        Tokens are held meanwhile for captions or for clips, whichever are fewer.
         """
         text_chunks, clip_chunks = self.texts.of_part(captions), self.videos.of_part(clips)
         if captions.stop - captions.start <= clips.stop - clips.start:

@@ -1,4 +1,4 @@
-"""Scores of captions and clips, by stage of the score, and how stages make one ranking."""
+"""Scores of captions and clips, by stage of the score, and their combination into one ranking."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ def parts_of(count: int, what: str, unit: str) -> Iterator[slice]:
 
 
 class QueryRows(Protocol):
-    """Similarities of queries to candidates, float32 [K, N], read some rows at a time; an array is one."""
+    """Similarities of queries to candidates, float32 [K, N], read some rows at a time. An array can be used as such."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -41,7 +41,7 @@ class QueryRows(Protocol):
 
 @dataclass(frozen=True)
 class QuerySimilarities:
-    """Similarities of training queries to the candidates, instead of test queries, which are not known in advance."""
+    """Similarities of training queries to the candidates; they replace test queries, which are not known in advance."""
 
     texts: QueryRows
     """[num_queries, num_clips]: training texts and the clips that are searched."""
@@ -82,7 +82,7 @@ class Shortlist(NamedTuple):
 
 
 class TotalScores(NamedTuple):
-    """Weighted sums of the stages. With a shortlist, the two directions differ after it."""
+    """Weighted sums of the stages. With a shortlist, the two directions differ for pairs outside it."""
 
     by_caption: np.ndarray
     """float32 [num_captions, num_clips], for ranking clips by caption."""
@@ -95,7 +95,7 @@ class Scores(Protocol):
 
     @property
     def queries(self) -> QuerySimilarities | None:
-        """Training queries that the model's run saved; None if the model has no queue of them."""
+        """Similarities of the training queries in the model's queue; None if it has no queue."""
         ...
 
     @property
@@ -124,7 +124,7 @@ class StageScores:
     stages: dict[str, np.ndarray]
     """{stage: float32 [num_captions, num_clips]}"""
     shortlist: Shortlist | None
-    """None if the fusion layers scored all pairs, or if there are none. Late scores of other pairs are 0."""
+    """None if fusion layers scored all pairs, or if there are none. Late scores of pairs outside it are 0."""
     queries: QuerySimilarities | None = None
     """None: the model has no queue of training queries."""
     vectors: Vectors | None = None
@@ -159,14 +159,14 @@ class StageScores:
         return TotalScores(by_caption, self.by_clip(weights) if self._is_cut(weights) else by_caption)
 
     def by_caption(self, weights: Mapping[str, float]) -> np.ndarray:
-        """Return the weighted sum of the stages, for ranking clips by caption. All clips must be there."""
+        """Return the weighted sum of the stages, for ranking clips by caption. It needs the scores of all clips."""
         total = _weighted_sum(self.stages, weights)
         if self.shortlist is None or not self._is_cut(weights):
             return total
         return _behind(total, self.guidance(weights), self.shortlist.clips_of_captions)
 
     def by_clip(self, weights: Mapping[str, float]) -> np.ndarray:
-        """Return the weighted sum of the stages, for ranking captions by clip. All captions must be there."""
+        """Return the weighted sum of the stages, for ranking captions by clip. It needs the scores of all captions."""
         total = _weighted_sum(self.stages, weights)
         if self.shortlist is None or not self._is_cut(weights):
             return total
@@ -192,7 +192,7 @@ def _weighted_sum(stages: Mapping[str, np.ndarray], weights: Mapping[str, float]
 
 
 def _behind(scores: np.ndarray, early: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """Return ``scores`` where ``chosen``, and below all of these in each row the rest, in its early order."""
+    """Return ``scores`` where ``chosen``; the others are below these in each row, in the order of ``early``."""
     lowest = np.where(chosen, scores, np.inf).min(axis=1, keepdims=True)
     highest = np.where(chosen, -np.inf, early).max(axis=1, keepdims=True, initial=-np.inf)
     return np.where(chosen, scores, early - highest + lowest - 1).astype(np.float32)

@@ -16,23 +16,25 @@ class WordSimilarities(NamedTuple):
     """Scores of the words of a text over the time of a clip. Compare scores of one word with each other only."""
 
     start_seconds: np.ndarray
-    """Start of each row [T]. The cells of a grid at the same time are one row, by their maximum."""
+    """Start of each row [T]. Cells of a grid at the same time form one row, with their maximum score."""
     end_seconds: np.ndarray
-    """Start of the next row, or end of the clip [T]: a long clip's rows are not all taken."""
+    """Start of the next row; for the last row, its end [T]. Skipped rows of a long clip thus leave no gaps."""
     words: dict[str, np.ndarray]
-    """{word in lower case: scores [T]}; a word in several pieces has the maximum of them."""
+    """{word in lower case: scores [T]}; a word of several tokens has their maximum."""
 
 
 @torch.inference_mode()
 def word_similarities(
     scorer: Scorer, captions: Sequence[Caption], clips: Sequence[Clip]
 ) -> Iterator[WordSimilarities | None]:
-    """Yield how well the words of each caption fit the clip at the same index; nothing if the model cannot say.
+    """Yield how well the words of each caption fit the clip at the same index.
+
+    Nothing is yielded if the model has no scores of words.
 
     Args:
         scorer: The model.
         captions: The texts.
-        clips: As many clips.
+        clips: The clips, one for each caption.
 
     Yields:
         None for a caption without a word that the model knows, and for a clip without rows.

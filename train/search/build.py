@@ -1,6 +1,6 @@
 """Making the index of a data set, in passes of bounded memory: encode windows, write codes, biases and captions.
 
-``vlalign-index`` wraps ``build_index``; a search of a small data set makes the same itself, as it opens it.
+``vlalign-index`` wraps ``build_index``; opening a search of a small data set makes the same index.
 """
 
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class BuiltIndex:
     num_added: int
     """Videos that were encoded now: new ones, and those whose features changed."""
     num_outdated: int
-    """Videos whose windows no longer counted: of features that changed or are gone."""
+    """Videos with outdated windows, since their features changed or were removed."""
     num_other: int
     """Files that were removed because another model or version made them."""
     needs_codes: bool
@@ -59,24 +59,24 @@ def build_index(
     parallel_map: ParallelMap | None = None,
     on_progress: Listener | None = None,
 ) -> BuiltIndex:
-    """Bring the index of a data set up to date: encode new and changed videos, and remove the windows of others.
+    """Bring the index of a data set up to date: encode new and changed videos, and remove outdated windows.
 
     A stopped call loses at most the windows of one shard; the next one resumes from there.
 
     Args:
         source: The data set and the model, such as ``SearchSource("vlalign_data/mine", features="clip_vit_b32")``.
         language: Language of the captions, such as "de", from now on; "auto" to detect it. None: as before.
-        windows: "shots": windows are the shots of the data set's store ``shots``; "lengths": of fixed lengths. From now
-            on. None: as before.
-        parallel_map: Calls a function with each of some items, in other processes, and yields the results as they come;
-            all of it must be picklable, and the processes must see the same files. None: everything is done here.
+        windows: "shots" for windows that are the shots in the data set's store ``shots``, "lengths" for windows of
+            fixed lengths; from now on. None: as before.
+        parallel_map: Calls a function with each item, in other processes, and yields the results as they come. All of
+            these must be picklable, and the processes must see the same files. None: everything is done here.
         on_progress: Called with the progress.
 
     Returns:
         The index, and what this call changed.
 
     Raises:
-        UserError: As ``open_search``; or the language or the windows are not known, or there are no shots.
+        UserError: As ``open_search``; or the language or the kind of windows is unknown, or there are no shots.
 
     Example:
         >>> from vlalign.train import SearchSource, build_index
@@ -124,7 +124,7 @@ def build_index(
 
 
 def _remove_outdated(folder: IndexFolder, current: WindowIndex) -> bool:
-    """Rewrite shards with less than half of current videos; remove these and shards without current videos.
+    """Rewrite shards in which fewer than half of the windows are current; remove old files and shards without any.
 
     Returns:
         Whether a shard was removed.

@@ -39,18 +39,18 @@ TABLE = (
     "CREATE VIRTUAL TABLE said USING fts5("
     "terms, text UNINDEXED, video_id UNINDEXED, start_seconds UNINDEXED, end_seconds UNINDEXED, tokenize='ascii')"
 )
-"""The tokenizer takes all that is not ASCII for letters."""
+"""The tokenizer treats all characters that are not ASCII as letters."""
 ABOUT = "CREATE TABLE about(made_from TEXT, languages TEXT)"
 TABLES = {"about", "said", *(f"said_{part}" for part in ("config", "content", "data", "docsize", "idx"))}
 """Tables of such a file: the two tables, and those that SQLite adds for the second."""
 MIN_SCORE_SHARE = 0.5
-"""A caption is found if it scores at least this share of the best one: below, it has only common words."""
+"""A caption is found if it scores at least this share of the best one: captions below share only common words."""
 SQLITE_STEPS_PER_TIME_CHECK = 10_000
 """Steps of SQLite's virtual machine between two checks of the time: a millisecond at most."""
 MAX_QUERY_TERMS = 64
-"""More terms of a query are not looked up: a search for words takes time in proportion to them."""
+"""Maximum number of terms of a query that are looked up: the time of a search is proportional to it."""
 DETECT = "auto"
-"""In the place of a language: detect it."""
+"""Instead of a language: detect it."""
 CAPTIONS_AT_ONCE = 20
 """Captions whose moments are made together."""
 REMEDY = "remove it; the next search rebuilds it"
@@ -79,12 +79,12 @@ class CaptionSpans:
     """{video id: start and end in seconds of each part}"""
 
     def overlap(self, video_id: str, start_seconds: float | None, end_seconds: float | None) -> bool:
-        """Return whether one of them shares time with a part of a video; None for its start or end."""
+        """Return whether one of the spans overlaps a part of a video; None for the video's own start or end."""
         start, end = start_seconds or 0.0, math.inf if end_seconds is None else end_seconds
         return any(start < last and end > first for first, last in self.by_video.get(video_id, ()))
 
     def overlap_moment(self, moment: Moment) -> bool:
-        """Return whether one of them shares time with a moment."""
+        """Return whether one of the spans overlaps a moment."""
         return self.overlap(moment.video_id, moment.start_seconds, moment.end_seconds)
 
 
@@ -98,7 +98,7 @@ class CaptionIndex:
         """Open a file that ``open_caption_index`` made.
 
         Raises:
-            UserError: The file is damaged, or is another one.
+            UserError: The file is damaged, or is not a caption index.
         """
         self.path = path
         check_regular(path)
@@ -121,7 +121,7 @@ class CaptionIndex:
 
     @cached_property
     def languages(self) -> tuple[str, ...]:
-        """Languages of the captions, such as "de": most are in the first."""
+        """Languages of the captions, such as "de", the most frequent first."""
         with self._refuse_damaged():
             [(text,)] = self._database.execute("SELECT languages FROM about")
             languages = json.loads(text)
@@ -136,7 +136,7 @@ class CaptionIndex:
         return CaptionTerms(self.languages)
 
     def has_content_words(self, query: str) -> bool:
-        """Return whether a query has other words than stop words, which match no captions.
+        """Return whether a query has words besides stop words, which match no captions.
 
         A stop word of only one of the captions' languages counts as a content word if captions contain it.
         """
@@ -150,7 +150,7 @@ class CaptionIndex:
         """Return the captions that fit a query best, the best first.
 
         Args:
-            query: Any text. Captions with one of its words are found, but for stop words; rare words count more.
+            query: Any text. Captions with one of its words, other than stop words, are found; rare words count more.
             num_results: Most captions to return.
             videos: Ids of the videos to search.
         """
@@ -163,7 +163,7 @@ class CaptionIndex:
         min_score: float | None = None,
         excluded: CaptionSpans = NO_SPANS,
     ) -> Iterator[CaptionMatch]:
-        """Yield the matches of ``find``, all of them.
+        """Yield all captions that fit a query, the best first.
 
         Args:
             query: Any text.
@@ -186,7 +186,7 @@ class CaptionIndex:
                 yield match
 
     def spans_with(self, text: str) -> CaptionSpans:
-        """Return the parts of videos whose captions have a content word of a text; none without content words.
+        """Return the parts of videos whose captions have a content word of a text; no parts if it has no such word.
 
         Args:
             text: Any text.
@@ -220,7 +220,7 @@ class CaptionIndex:
             return {str(video_id) for (video_id,) in rows}
 
     def languages_of_videos(self) -> dict[str, str]:
-        """Return {video id: language of its captions}, as their words were compared: one of ``languages``."""
+        """Return {video id: the one of ``languages`` in which the words of its captions are compared}."""
         texts: dict[str, list[str]] = {}
         with self._refuse_damaged(), self._until_timeout():
             for video_id, text in self._database.execute("SELECT video_id, text FROM said"):
@@ -264,8 +264,8 @@ def open_caption_index(dataset: DatasetFolder, language: str | None = None) -> C
 
     Args:
         dataset: The data set.
-        language: Language of the captions, such as "de", which stays in use; "auto" to detect it. None: the one that is
-            in use, at first "auto".
+        language: Language of the captions, such as "de", also for later calls; "auto" to detect it. None: the language
+            of earlier calls, at first "auto".
 
     Raises:
         UserError: The captions or the index are damaged, or the language is not known.
@@ -293,7 +293,7 @@ def open_caption_index(dataset: DatasetFolder, language: str | None = None) -> C
 
 
 def check_language(language: str) -> None:
-    """Raise ``SettingError`` for a language whose captions cannot be recognised."""
+    """Raise ``SettingError`` for an unknown language."""
     if language != DETECT and language not in LANGUAGES:
         known = ", ".join(sorted(LANGUAGES))
         raise SettingError("language", language, f"unknown; expected {DETECT}, which detects it, or one of {known}")
@@ -390,7 +390,7 @@ def caption_moments(
 
     Args:
         matches: The captions that were found.
-        encoder: Has the videos.
+        encoder: Encoder of the data set.
         score: Scores clips with all stages, as it scores windows.
         curve_of: Returns the curve of a vector and a video.
         candidates: The search for the query's vector. None: moments have the captions' own scores, and no percentile.
@@ -443,7 +443,7 @@ def _warn_about_skipped(matches: Sequence[CaptionMatch], found: Collection[Capti
 
 
 def _locate(match: CaptionMatch, encoder: SearchEncoder) -> _Located | None:
-    """Return the part of the video that a caption is about; None if its features end before it."""
+    """Return the part of the video that a caption is about; None if the video's features end before it starts."""
     duration = encoder.duration_seconds(match.video_id)
     if match.start_seconds is None or match.end_seconds is None:
         return _Located(match, 0.0, duration, Clip(match.video_id, None, None))

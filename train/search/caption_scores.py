@@ -1,8 +1,8 @@
 """The best scores of captions of the searched videos, used to decide whether a moment fits a query.
 
-Scores of two models cannot be compared, and no fixed threshold fits all models. Therefore captions of indexed videos
-that were not used for training are searched for. If the best moment of a text scores lower than the
-best moments of nearly all these captions, the text is probably about something that no video shows.
+Scores of two models cannot be compared, and no fixed threshold fits all models. Therefore held-out captions of indexed
+videos, which were not used for training, are used as queries. If the best moment of a text scores lower than the best
+moments of nearly all these captions, the text is probably about something that no video shows.
 """
 
 import hashlib
@@ -23,13 +23,13 @@ from .encoder import SearchEncoder
 from .index import IndexFolder, WindowIndex
 
 MIN_CAPTIONS, MAX_CAPTIONS = 20, 100
-"""Fewer captions say nothing; more say the same."""
+"""With fewer captions, nothing can be decided; with more, decisions stay the same."""
 MAX_SAMPLED = 20_000
-"""Captions of a data set that these are chosen of."""
+"""Maximum number of captions of a data set from which held-out captions are chosen."""
 MAX_WINDOWS_BY_SEARCH = 20_000
-"""Upper limit of the windows among which a search asks the captions itself."""
+"""Maximum number of windows for which opening a search also searches for held-out captions."""
 LOST_PERCENT = 5.0
-"""Percent of such captions that would get "nothing fits", though their video is there."""
+"""Percent of held-out captions that would get "nothing fits", though their video is indexed."""
 FORMAT = 1
 FILE_NAME = "caption_scores.json"
 MAX_BYTES = 1 << 20
@@ -59,7 +59,7 @@ class CaptionScores:
         return 100 * float(np.searchsorted(self.scores, score, side="left")) / len(self.scores)
 
     def fits(self, score: float) -> bool:
-        """Return whether a best score is one that captions of the searched videos have."""
+        """Return whether a score is higher than the best scores of at least ``LOST_PERCENT`` % of captions."""
         return self.percent_below(score) >= LOST_PERCENT
 
 
@@ -71,12 +71,13 @@ def open_caption_scores(
     Args:
         folder: The index.
         index: Its windows.
-        best_score: Searches them.
-        is_normalised: Scores have the windows' biases.
-        max_windows: Search among up to so many windows; None: among any number.
+        best_score: Searches for a caption, and returns its best score.
+        is_normalised: True if the windows' biases are added to scores.
+        max_windows: Maximum number of windows for which held-out captions are searched for; None: no limit.
 
     Returns:
-        Why they are not known, if there are too few captions or too many windows; "" for a model that reads no texts.
+        The scores; or a sentence that says why they are not known, if there are too few captions or too many windows;
+        or "" for a model that reads no texts.
 
     Raises:
         UserError: The file is damaged, or the captions are.
@@ -114,10 +115,10 @@ def open_caption_scores(
 
 
 def search_for_captions(best_score: BestScore, texts: Sequence[str]) -> CaptionScores | None:
-    """Search for captions, and return the scores of their best moments; None if too few have one.
+    """Search for captions, and return the scores of their best moments; None if too few have a best moment.
 
     Args:
-        best_score: Searches.
+        best_score: Searches for a caption, and returns its best score.
         texts: The captions.
     """
     asked = progress(texts, total=len(texts), what="searching for held-out captions", unit="captions")

@@ -1,7 +1,7 @@
 """The search terms of captions. Words become stems without accents, scripts without spaces become bigrams.
 
-A caption and a query become terms in the same way, so that they can be compared. Stop words become none. In scripts
-without spaces, stop words are skipped in queries only: where they begin and end is less sure there.
+A caption and a query become terms in the same way, so that they can be compared. Stop words give no terms. In scripts
+without spaces, stop words are skipped in queries only: where they begin and end is less certain there.
 """
 
 import re
@@ -25,10 +25,10 @@ from ...storage.captions.languages import (
 
 DEFAULT_LANGUAGE = "en"
 MIN_SHARE, MIN_CAPTIONS = 0.05, 2
-"""A language counts if it has this share of the captions of a sample, and this many."""
+"""A language is used if it has at least this share and this number of the captions of a sample."""
 MIN_STOP_WORDS, MIN_OTHER_STOP_WORDS = 2, 3
-"""Different stop words by which most captions' language is told, and another one: "dog" alone is not Danish. Words of
-one letter tell nothing, since many languages have them."""
+"""Number of different stop words needed to detect the main language of captions, and any other one: "dog" alone is not
+Danish. For the main one, words of one letter do not count, since many languages have them."""
 MAX_CACHED_WORDS = 1 << 18
 """Number of words whose terms are cached for each language: about 50 MB."""
 
@@ -59,7 +59,7 @@ STEMMERS = {
     "ta": "tamil",
     "tr": "turkish",
 }
-"""{language: module of snowballstemmer, without its end}. Words of other languages stay whole."""
+"""{language: module of snowballstemmer, without "_stemmer"}. Words of other languages are not stemmed."""
 CONTENT_WORDS = {
     "en": "alone back bottom call empty first front full move name serious side third top two three four five "
     "six eight nine ten eleven twelve fifteen twenty forty fifty sixty hundred",
@@ -97,8 +97,8 @@ MORE_STOP_WORDS = {
     "있나요 있습니까 있다 있는 하는 합니까 합니다 입니까 입니다 그는 그녀는 그녀가",
     "th": "ไหน ที่ไหน อยู่ที่ไหน อะไร ใคร เมื่อไร เมื่อไหร่ อย่างไร ทำไม",
 }
-"""{language: words that spaCy's list lacks}: forms of "to do", particles, endings and question words. Of spaCy's lists
-of languages without spaces, words of one character are not used: many are parts of others, as in "上海"."""
+"""{language: words that spaCy's list lacks}: forms of "to do", particles, endings and question words. In spaCy's
+lists of languages without spaces, words of one character are ignored: many are parts of other words, as in "上海"."""
 HIRAGANA_EDGES = "はがのをにでともへやかいるたてく"
 """Particles and endings between Hiragana and another script, as in 赤い|りんご|を|切る."""
 
@@ -119,17 +119,17 @@ KINDS = {
     "burmese": "",
     "khmer": "",
 }
-"""{kind of a run of such letters: language of its stop words}"""
+"""{kind of a run of letters without spaces: language of its stop words}"""
 ALPHABETS = {"thai", "lao", "burmese", "khmer"}
 MAX_STOP_WORD = 16
-"""Characters of the longest stop word that is looked for in such a run."""
+"""Maximum length in characters of the stop words that are looked for in a run of letters without spaces."""
 ASCII_WORD = re.compile("[a-z0-9]+")
 CONTRACTION = re.compile("n['\u2019]t\\b")
 """As in "don't", for which spaCy's list has the stop words "do" and "n't"."""
 APOSTROPHES = re.compile("['\u2018\u2019]")
 ACCENTS = re.compile("[\u0300-\u036f]+")
 LETTERS = str.maketrans({"ł": "l", "ø": "o", "đ": "d", "\u0131": "i", "æ": "ae", "œ": "oe"})
-"""Letters with a stroke and the like, which Unicode does not take apart."""
+"""Letters that Unicode does not decompose, such as letters with a stroke."""
 
 
 @lru_cache(maxsize=1)
@@ -192,13 +192,13 @@ def _stemmer(language: str) -> Callable[[str], str]:
     name = STEMMERS.get(language)
     if name is None:
         return str
-    # Not snowballstemmer.stemmer, which takes PyStemmer where that is installed: it may stem otherwise.
+    # Not snowballstemmer.stemmer: if PyStemmer is installed, it uses that, which may stem differently.
     module = import_module(f"snowballstemmer.{name}_stemmer")
     return getattr(module, f"{name.capitalize()}Stemmer")().stemWord
 
 
 def _language_of_word(word: str, language: str) -> str:
-    """Return a language that is written as the word: the one given if it is."""
+    """Return a language with the script of the word: the given language if it has this script."""
     script = script_of(word[0])
     if script in BY_STOP_WORDS:
         return language if language in BY_STOP_WORDS[script] else BY_STOP_WORDS[script][0]
@@ -206,9 +206,10 @@ def _language_of_word(word: str, language: str) -> str:
 
 
 class _WordTerms(dict[str, str]):
-    """{word: its terms in a language, with a space between; empty for a stop word}, made when a word is asked for.
+    """{word: its terms in a language, separated by spaces; empty for a stop word}, computed when a word is looked up.
 
-    A word with accents has the stems with and without them, where these differ: "café" has "cafe" and "caf" in German.
+    A word with accents has two terms if its stems with and without accents differ: in German, "café" has "cafe" and
+    "caf".
     """
 
     def __init__(self, language: str) -> None:
@@ -229,17 +230,17 @@ class CaptionTerms:
     """Converts captions and queries to terms, for captions in some languages."""
 
     def __init__(self, languages: Sequence[str]) -> None:
-        """Make what turns texts into terms.
+        """Prepare the conversion of texts to terms.
 
         Args:
-            languages: Languages of the captions, such as "de"; most are in the first.
+            languages: Languages of the captions, such as "de", the most frequent first.
         """
         self.languages = tuple(languages) or (DEFAULT_LANGUAGE,)
         self._terms = {language: _WordTerms(language) for language in self.languages}
 
     @classmethod
     def detect(cls, samples: Sequence[Sequence[str]]) -> "CaptionTerms":
-        """Return the terms for the languages of captions, which are detected.
+        """Detect the languages of captions, and return the converter for them.
 
         Args:
             samples: Texts of each file of captions.
@@ -300,10 +301,10 @@ class CaptionTerms:
         return list(dict.fromkeys(chain.from_iterable(chain.from_iterable(words))))
 
     def of_words(self, query: str) -> dict[str, list[list[str]]]:
-        """Return the terms of each content word of a query, in each language of the captions: a caption in the language
-        that has the word has one of them.
+        """Return the terms of each content word of a query, in each language of the captions. A caption in a language
+        that has the word has one of these terms.
 
-        Which words are stop words depends on the captions' language: "die" is one in German, and none in English.
+        Which words are stop words depends on the captions' language: "die" is one in German, but not in English.
 
         >>> CaptionTerms(["en", "de"]).of_words("the roses die")
         {'en': [['rose'], ['die']], 'de': [['the'], ['ros']]}
@@ -337,7 +338,10 @@ def has_words(text: str) -> bool:
 
 
 def _stands_alone(kind: str, unit: str) -> bool:
-    """Return whether one letter can be a word: in alphabets only with a vowel sign; in Hiragana, most are endings."""
+    """Return whether one letter can be a word.
+
+    In alphabets, it can only with a vowel sign; in Hiragana never, since most letters there are endings.
+    """
     return kind in ("han", "katakana", "hangul") or (kind != "hiragana" and len(unit) > 1)
 
 
@@ -366,7 +370,7 @@ def _query_terms_of_run(kind: str, run: str, stops: Collection[str]) -> list[str
 
 
 def _in_stop_words(run: str, stops: Collection[str]) -> list[bool]:
-    """Return for each character of a run whether it is in a stop word: the longest one that begins somewhere."""
+    """Return for each character of a run whether it is in a stop word; the longest one at each place counts."""
     found, first = [False] * len(run), 0
     while first < len(run):
         lengths = range(min(MAX_STOP_WORD, len(run) - first), 0, -1)

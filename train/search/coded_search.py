@@ -1,8 +1,8 @@
 """Search among millions of windows: candidates are found by codes in memory, and their exact vectors are compared.
 
-A window has the list whose centroid is nearest (an inverted file), and a code of 64 bytes (product quantization, Jegou
-et al. 2011), both by FAISS. The files are not FAISS's own, because its reader does not withstand a file of somebody
-else: the arrays are in files of tensors that are checked, and FAISS's lists are filled from them when an index is
+A window is in the list with the nearest centroid (an inverted file), and has a code of 64 bytes (product quantization,
+Jegou et al. 2011); FAISS computes both. The files are not in FAISS's format, because its reader is not safe with files
+of strangers: the arrays are in tensor files that are checked, and FAISS's lists are filled from them when an index is
 opened.
 """
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     import faiss
 
 EXACT_WINDOWS = 1 << 20
-"""Up to so many windows, all are compared."""
+"""Up to this number of windows, a query is compared with all of them."""
 FORMAT = 1
 NUM_PROBES = 256
-"""Lists that are searched."""
+"""Number of lists that are searched."""
 MIN_CANDIDATES = 512
-"""Minimum number of windows whose exact vectors are compared. Both: ``tests/benchmarks/README.md``."""
+"""Minimum number of windows whose exact vectors are compared. Both were measured: ``tests/benchmarks/README.md``."""
 QUANTIZER_FILE = f"codebook{SUFFIX}"
 QUANTIZER_TYPES = {"lists": ("F32", 2), "pieces": ("F32", 3), "sample": ("F16", 2)}
 """{tensor: type, dimensions} of the quantizer's file, in the order of the fields of ``VectorQuantizer``."""
@@ -46,7 +46,7 @@ DAMAGE, REMEDY = "not the codes of an index", "remove it and run vlalign-index"
 NUM_SUBVECTORS, CENTROIDS_PER_SUBVECTOR = 128, 16
 """A vector is cut into 128 subvectors, each of which is one of 16 centroids: 64 bytes a window."""
 SAMPLE_PER_LIST, CODE_SAMPLE, PERCENTILE_SAMPLE = 40, 65_536, 5_000
-"""Windows to train the lists with, for each list; windows to train the codes with; windows to estimate percentiles."""
+"""Numbers of windows: to train the lists with, for each list; to train the codes with; to estimate percentiles."""
 MAX_LISTS = 1 << 14
 WINDOWS_CODED_AT_ONCE = 1 << 14
 ShardCodes = tuple[np.ndarray, np.ndarray]
@@ -72,11 +72,11 @@ class VectorQuantizer:
     code_centroids: np.ndarray
     """The centroids of each subvector, float32 [128, 16, P / 128]."""
     sample: np.ndarray
-    """Vectors of some windows, float16 [S, D], by which percentiles are estimated."""
+    """Vectors of some windows, float16 [S, D], to estimate percentiles."""
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the centroids, by which codes know their quantizer."""
+        """SHA-256 of the centroids. Files of codes contain the digest of their quantizer."""
         arrays = (self.list_centroids, self.code_centroids)
         return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()
 
@@ -90,7 +90,7 @@ class VectorQuantizer:
         return coarse
 
     def new_index(self) -> faiss.IndexIVFPQ:
-        """Return FAISS's index with these centroids, and no windows. It needs this quantizer to live."""
+        """Return an empty FAISS index with these centroids. It needs this quantizer to stay alive."""
         import faiss
 
         num_lists, width = self.list_centroids.shape
@@ -106,7 +106,7 @@ class VectorQuantizer:
 
 
 def train_quantizer(index: WindowIndex) -> VectorQuantizer:
-    """Return the quantizer of an index, trained on a sample of its windows. The same windows give the same one."""
+    """Return the quantizer of an index, trained on a sample of its windows. Equal windows give equal quantizers."""
     import faiss
 
     width = padded_width(index.dim)
@@ -145,7 +145,7 @@ def _padded(vectors: np.ndarray, width: int) -> np.ndarray:
 def encode_vectors(vectors: np.ndarray, quantizer: VectorQuantizer) -> ShardCodes:
     """Return the list int32 [N] and the codes uint8 [N, 64] of vectors [N, D].
 
-    A value that is no number counts as 0.
+    NaN and infinite values count as 0.
     """
     index = quantizer.new_index()
     lists = np.empty(len(vectors), np.int32)
@@ -199,7 +199,7 @@ class CodeFolder:
     def read(self, shard: IndexShard, quantizer: VectorQuantizer) -> ShardCodes | None:
         """Return the list [W] and the codes [W, 64] of each window of a shard; None if they were not made yet.
 
-        The codes are mapped, not read; any bytes are codes.
+        The codes are mapped, not read, and need no check: any bytes are valid codes.
 
         Raises:
             UserError: The file is damaged.
@@ -223,7 +223,7 @@ class CodeFolder:
         return file if file.about.get("codebook") == quantizer.digest else None
 
     def update(self, index: WindowIndex, parallel_map: ParallelMap = map) -> int:
-        """Make the missing quantizer and codes of shards. Remove codes of deleted shards.
+        """Make the quantizer and the codes of shards that are missing. Remove codes of deleted shards.
 
         Written files remain if the work is stopped.
 
@@ -266,8 +266,8 @@ class CodedIndex:
 
         Args:
             index: All windows.
-            quantizer: Of the codes.
-            codes: Of each shard of the index: what ``CodeFolder.read`` gave.
+            quantizer: Quantizer of the codes.
+            codes: Result of ``CodeFolder.read`` for each shard of the index.
         """
         import faiss
 
@@ -288,7 +288,7 @@ class CodedIndex:
             sizes += np.bincount(list_W[live], minlength=num_lists)
         filled = quantizer.new_index()
         inverted: Any = filled.invlists
-        for number, size in enumerate(sizes.tolist()):  # once: a list that grows takes up to twice its size
+        for number, size in enumerate(sizes.tolist()):  # resized once: a growing list takes up to twice its size
             inverted.resize(number, size)
         ends = np.zeros(num_lists, np.int64)
         for first, live, (list_W, codes_WC) in with_codes:
@@ -303,7 +303,7 @@ class CodedIndex:
             release(codes_WC)
         filled.ntotal = int(sizes.sum())
         self.faiss_index = faiss.IndexIVFPQFastScan(filled)
-        filled.reset()  # the other index copied its lists, and holds a reference to it
+        filled.reset()  # the fast index copied its lists, and holds a reference to it
         self.faiss_index.nprobe = NUM_PROBES
 
     def search(self, query_D: np.ndarray) -> CodedSearch:
@@ -326,7 +326,7 @@ class CodedSearch:
 
         Args:
             count: Most rows to return.
-            videos: Ids of the videos to search, all of whose windows are compared; None for all.
+            videos: Ids of the videos to search: all their windows are compared. None: all videos, by their codes.
         """
         coded, index = self.coded, self.coded.index
         if videos is not None:
@@ -353,7 +353,7 @@ CandidateSearch = ExactSearch | CodedSearch
 
 
 def read_coded_index(index: WindowIndex, index_folder: Path) -> CodedIndex | None:
-    """Open the codes of an index; None if it is small enough to compare all windows, or has no codes.
+    """Open the codes of an index; None if all windows are compared: few windows, too few codes, or no FAISS.
 
     Raises:
         UserError: A file is damaged.

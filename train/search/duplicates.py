@@ -20,14 +20,14 @@ class Duplicates:
     video_ids: list[str]
     """Sorted."""
     lowest_cosine: float
-    """Cosine of the least similar pair that joined them."""
+    """Lowest cosine of the similar pairs in the group."""
 
 
 def find_duplicates(search: Search, *, cosine: float = NEAR_DUPLICATE_COSINE) -> list[Duplicates]:
     """Return groups of videos that look nearly the same, the largest first.
 
-    Two videos are alike if the cosine of their vectors, each of the whole video, is high enough. Videos that are alike
-    through others are one group.
+    Two videos are alike if the cosine of their vectors, each of the whole video, is high enough. Videos that are
+    alike through other videos are in one group.
 
     Args:
         search: The data set.

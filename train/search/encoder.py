@@ -1,7 +1,7 @@
 """Encoders of queries and clips: the protocol, and the encoder of a store.
 
 A query becomes a vector in ``encode_text`` or ``encode_image``, a part of a video in ``encode_clips``. ``StoreEncoder``
-does it with a feature store and the text tower of its model, ``RunEncoder`` (``run_encoder.py``) with a trained run.
+does this with a feature store and the text tower of its model, ``RunEncoder`` (``run_encoder.py``) with a trained run.
 """
 
 import hashlib
@@ -48,7 +48,7 @@ class ClipScores:
 
 @dataclass(frozen=True)
 class TrainingTexts:
-    """Texts that a run was trained with; NCL's biases normalise how often they find each window."""
+    """Texts that a run was trained with. With NCL's biases, they find all windows equally often."""
 
     vectors: np.ndarray
     """float32 [K, D]"""
@@ -56,7 +56,7 @@ class TrainingTexts:
     """Divides their similarities to windows."""
 
     def similarities(self, vectors: np.ndarray) -> "DotProducts":
-        """Return the similarities [K, N] to vectors [N, D], computed while these are read."""
+        """Return the similarities [K, N] to vectors [N, D], each computed when it is read."""
         import torch
 
         from ..scoring.query_biases import DotProducts
@@ -123,7 +123,7 @@ class SearchEncoder(Protocol):
         ...
 
     def score(self, text: str, clips: Sequence[Clip], rerank: int) -> ClipScores | None:
-        """Score clips with all stages, the late ones for the ``rerank`` best; None if vectors are all there is."""
+        """Score clips with all stages, the late ones for the ``rerank`` best; None if the encoder has only vectors."""
         ...
 
     def curve(self, query_D: np.ndarray, video_id: str) -> ScoreCurve | None:
@@ -131,7 +131,7 @@ class SearchEncoder(Protocol):
         ...
 
     def word_curves(self, text: str, video_id: str) -> dict[str, ScoreCurve]:
-        """Return how well each word of a text fits a video over its time; nothing if the model cannot say."""
+        """Return how well each word of a text fits a video over its time; empty if the model has no such scores."""
         ...
 
     def knows(self, text: str) -> bool:
@@ -148,7 +148,7 @@ class SearchEncoder(Protocol):
         ...
 
     def training_texts(self) -> TrainingTexts | None:
-        """Return the texts for biases of a text's scores with windows; None for no biases."""
+        """Return the texts from which the biases of windows are computed; None for no biases."""
         ...
 
 
@@ -167,7 +167,7 @@ def stores_checksum(stores: Sequence[Store], video_id: str) -> int:
 class StoreEncoder:
     """A store and the text tower of the model that made it: no training, no captions.
 
-    The vector of a clip is the mean of its rows, each of length 1, and again of length 1 (CLIP4Clip's mean pooling).
+    The vector of a clip is the mean of its rows; rows and mean are scaled to length 1 (CLIP4Clip's mean pooling).
     """
 
     def __init__(
@@ -182,8 +182,8 @@ class StoreEncoder:
         Args:
             dataset: The data set.
             store: The store.
-            tower: Its text tower, or the error to raise for a text, if it has none.
-            weights: As for ``image_features``, if it has none.
+            tower: Its text tower; if it has none, the error to raise for a text.
+            weights: As for ``image_features``; used only without a text tower.
         """
         self.dataset, self.store, self.tower, self._weights = dataset, store, tower, weights
 
@@ -199,7 +199,10 @@ class StoreEncoder:
 
     @property
     def note(self) -> str | None:
-        """None, for random weights too: without a text tower, their store is searched by examples and captions only."""
+        """None, even for random weights.
+
+        A store of random weights has no text tower: it is searched by examples and captions only.
+        """
         return None
 
     @property
@@ -231,9 +234,7 @@ class StoreEncoder:
         return stores_checksum([self.store], video_id)
 
     def encode_clips(self, clips: Sequence[Clip]) -> np.ndarray:
-        """Return a vector of length 1 for each clip, from the feature vectors whose middle is in it, or else the
-        nearest.
-        """
+        """Return a vector of length 1 for each clip, from the rows whose middle is in it, or else the nearest row."""
         vectors = np.zeros((len(clips), self.store.profile.dimension), dtype=np.float32)
         for video_id in dict.fromkeys(clip.video_id for clip in clips):
             of_video = [index for index, clip in enumerate(clips) if clip.video_id == video_id]
@@ -247,12 +248,12 @@ class StoreEncoder:
         return self.tower.encode([text])[0]
 
     def encode_image(self, path: Path) -> np.ndarray:
-        """Return the mean of the rows that the same model gives an image, of length 1."""
+        """Return the vector of an image by the same model: the mean of its rows, of length 1."""
         weights_path = self._weights if isinstance(self.tower, UserError) else self.tower.weights_path
         return video_vector(image_features(self.store, path, weights_path))
 
     def score(self, text: str, clips: Sequence[Clip], rerank: int) -> ClipScores | None:
-        """Return None: the vectors are all there is."""
+        """Return None: there are no scores besides the vectors' products."""
         return None
 
     def curve(self, query_D: np.ndarray, video_id: str) -> ScoreCurve | None:
@@ -266,7 +267,7 @@ class StoreEncoder:
 
     @property
     def trained_splits(self) -> frozenset[str]:
-        """None of them."""
+        """Empty: nothing was trained."""
         return frozenset()
 
     def training_texts(self) -> None:
@@ -278,14 +279,14 @@ class StoreEncoder:
         return True
 
     def warnings(self, text: str) -> list[str]:
-        """Return whether the text is too long."""
+        """Return a line if the text is too long."""
         if not isinstance(self.tower, UserError) and self.tower.is_cut(text):
             return [f"only the first {self.tower.max_tokens} subwords are read"]
         return []
 
 
 def _window_means(video: VideoFeatures, clips: Sequence[Clip]) -> np.ndarray:
-    """Return the mean of the rows, each of length 1, of clips of one video, of length 1: [N, D]. NaN without rows."""
+    """Return the mean of the rows of each clip of one video, [N, D]; rows and means have length 1. NaN without rows."""
     if not len(video.features):
         return np.full((len(clips), video.features.shape[1]), np.nan, dtype=np.float32)
     sums = np.zeros((len(video.features) + 1, video.features.shape[1]))
@@ -301,7 +302,7 @@ def _window_means(video: VideoFeatures, clips: Sequence[Clip]) -> np.ndarray:
 
 
 def video_vector(video: VideoFeatures) -> np.ndarray:
-    """Return the mean of a whole video's rows, each of length 1, of length 1: [D]. NaN without rows."""
+    """Return the mean of a whole video's rows, [D]; rows and mean have length 1. NaN without rows."""
     return _window_means(video, [Clip(video.video_id, None, None)])[0]
 
 
@@ -349,7 +350,7 @@ def extractor_of_store(store: Store, weights: Path | None = None, device: str = 
     else:
         extractor = load_for_store(store.profile, weights or find_weights(store.profile, used), at)
     if (extractor.profile, extractor.weights.sha256) != (store.profile, used.sha256):
-        problem = "made in another way than in this version, so queries cannot be encoded like it"
+        problem = "this version makes such features in another way, and cannot encode queries for the store"
         raise UserError(f"{store.where}: {problem}; use a store that was extracted")
     return extractor
 

@@ -22,7 +22,7 @@ class ExactSearch:
         Args:
             index: The windows.
             query_D: The query's vector.
-            biases: Those of the windows, for a text.
+            biases: NCL's biases of the windows, which are added to a text's scores.
         """
         self.index, self.query_D, self.biases = index, query_D, biases
         scores = np.empty(len(index.video), dtype=np.float32)
@@ -30,7 +30,7 @@ class ExactSearch:
             check_time()
             scores[first : first + len(block)] = half_products(block, query_D)
         self.scores = finite(scores if biases is None else (scores + biases.bias_W).astype(np.float32))
-        """float32 [W]; -inf for one that is not finite."""
+        """float32 [W]; -inf for scores that are not finite."""
         self._sorted = np.sort(self.scores[index.is_live])
 
     def best(self, count: int, videos: Collection[str] | None) -> tuple[np.ndarray, np.ndarray]:
@@ -54,11 +54,11 @@ class ExactSearch:
 
 
 def best_of(rows: np.ndarray, scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return up to ``count`` rows with the highest scores, the best first, and the scores; of equal ones the first.
+    """Return up to ``count`` rows with the highest scores, the best first, and the scores; ties are in order of rows.
 
     Args:
         rows: Ascending.
-        scores: Of each; none is NaN.
+        scores: Score of each row, without NaN.
         count: Most rows to return.
     """
     if count < len(rows):
@@ -71,13 +71,13 @@ def best_of(rows: np.ndarray, scores: np.ndarray, count: int) -> tuple[np.ndarra
 
 
 def percentiles(sorted_scores: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """Return for each score how many percent of sorted ones are lower: 100 for the highest of them."""
+    """Return for each score the percentage of the sorted scores that are lower; 100 for the highest of them."""
     below = np.searchsorted(sorted_scores, scores, side="left") / max(len(sorted_scores) - 1, 1) * 100
     return np.minimum(below, 100)
 
 
 def finite(scores: np.ndarray) -> np.ndarray:
-    """Replace NaN scores by -inf."""
+    """Replace NaN and infinite scores by -inf."""
     return np.nan_to_num(scores, nan=-np.inf, neginf=-np.inf, posinf=-np.inf)
 
 

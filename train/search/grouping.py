@@ -12,12 +12,13 @@ from .moments import Moment
 NEAR_DUPLICATE_COSINE = 0.98
 """Vectors with at least this cosine look nearly the same."""
 FOLD_AHEAD = 8
-"""Moments behind one that are looked at for near-duplicates of it, before it is returned. These have nearly the same
-score, so most of them come at once. With more, a page takes more than 1.3 times as long as without folding."""
+"""Before a moment is returned, this many moments after it are searched for its near-duplicates. Near-duplicates have
+nearly the same score, so most of them follow directly. With a larger number, a page takes more than 1.3 times as long
+as without folding."""
 
 MAX_COMPARED, MAX_IN_A_ROW = 2000, 500
-"""Moments that later ones are compared with; near-duplicates after which no more are folded, if no other moment comes
-between them. Else a library of nearly the same videos is searched to its end for one page."""
+"""Maximum number of moments that later ones are compared with; number of near-duplicates in a row after which no more
+are folded. Otherwise a library of nearly identical videos would be searched to its end for one page."""
 
 
 def one_of_each_video(moments: Iterable[Moment], num_videos: int) -> Iterator[Moment]:
@@ -25,7 +26,7 @@ def one_of_each_video(moments: Iterable[Moment], num_videos: int) -> Iterator[Mo
 
     Args:
         moments: The best first.
-        num_videos: Number of videos that they can be of: once all were seen, the rest is not computed.
+        num_videos: Number of videos that moments can be of. Once all were seen, no further moments are computed.
     """
     seen: set[str] = set()
     if not num_videos:
@@ -41,12 +42,12 @@ def one_of_each_video(moments: Iterable[Moment], num_videos: int) -> Iterator[Mo
 def fold_similar(moments: Iterable[Moment], vector_of: Callable[[Moment], np.ndarray]) -> Iterator[Moment]:
     """Yield moments without those that look nearly the same as a better one of another video.
 
-    A moment that only a caption found is one of these if the better one has the same caption: what is said in two
-    interviews that look the same is not the same.
+    A moment that only a caption found must also have the same caption as the better one: two interviews can look the
+    same, but differ in what is said.
 
-    These are in ``Moment.similar`` of the better one if they are among the ``FOLD_AHEAD`` moments behind it; later ones
-    are only skipped. So the result does not depend on how many moments are asked for. Each is compared with the first
-    ``MAX_COMPARED`` that stay. Behind ``MAX_IN_A_ROW`` near-duplicates, all moments stay.
+    Near-duplicates among the ``FOLD_AHEAD`` moments after the better one are in its ``Moment.similar``; later ones are
+    only skipped. So the result does not depend on how many moments are requested. Each moment is compared with the
+    first ``MAX_COMPARED`` that are kept. After ``MAX_IN_A_ROW`` near-duplicates in a row, all moments are kept.
 
     Args:
         moments: The best first.

@@ -1,8 +1,8 @@
 """The index of a data set: its search windows, and their vectors in files that are mapped into memory.
 
 An index shard is one safetensors file with the windows of some videos. A shard that has its final name is complete and
-never changes. What a window belongs to is decided when an index is opened: a window counts if its video's rows are
-still those that it was made from. So a video is added by another shard, and removed by removing it from the store.
+never changes. Which windows are current is decided when an index is opened: those whose video still has the rows that
+they were made from. So a video is added by another shard, and removed by removing it from the store.
 """
 
 import hashlib
@@ -64,7 +64,7 @@ def plan_search_windows(duration_seconds: float, lengths: tuple[float, ...] = SE
         lengths: Lengths of windows in seconds, ascending.
 
     Returns:
-        Start and end of each in seconds, float64 [W, 2].
+        Start and end of each window in seconds, float64 [W, 2].
     """
     windows = [np.array([[0.0, duration_seconds]])]
     for length in lengths:
@@ -91,7 +91,7 @@ class IndexShard:
 
     path: Path
     key: str
-    """Everything that decides the vectors, as JSON."""
+    """Everything that the vectors depend on, as JSON."""
     vectors: np.ndarray
     """float16 [W, D], mapped."""
     spans: np.ndarray
@@ -172,7 +172,7 @@ def _checked(path: Path, key: str, arrays: Mapping[str, np.ndarray]) -> IndexSha
 
 @dataclass(frozen=True)
 class IndexState:
-    """The difference between an index and the features that it should have been made from."""
+    """The difference between an index and the current features."""
 
     num_current: int
     """Number of videos with current windows."""
@@ -185,7 +185,7 @@ class IndexState:
 
 
 class WindowIndex:
-    """All windows that count, of the shards in a folder."""
+    """The current windows of the shards in a folder."""
 
     def __init__(
         self, shards: Sequence[IndexShard], key: str, checksums: Mapping[str, int], has_shots: bool = False
@@ -193,10 +193,10 @@ class WindowIndex:
         """Take shards from ``read_index_shard``.
 
         Args:
-            shards: All shards, oldest first. Of two with the same video, the later one counts.
-            key: What the vectors must have been made from; other shards are skipped.
+            shards: All shards, oldest first. If two have the same video, the later one is used.
+            key: Key of the shards to use; other shards are skipped.
             checksums: {video id: checksum of its rows now}
-            has_shots: Windows are shots.
+            has_shots: True if windows are shots.
         """
         self.has_shots = has_shots
         fitting = [shard for shard in shards if shard.key == key]
@@ -219,7 +219,7 @@ class WindowIndex:
                 self.shards.append(shard)
                 video.append(np.array(numbers, dtype=np.int32)[shard.video])
         self.video = np.concatenate(video)
-        """Index of each window's video among ``video_ids``; -1 for a window that does not count."""
+        """Index of each window's video among ``video_ids``; -1 for a window that is not current."""
         self._first_of, self._end_of = self._ranges()
         self.is_live = self.video >= 0
         self.num_windows = int(self.is_live.sum())
@@ -229,7 +229,7 @@ class WindowIndex:
 
     @property
     def dim(self) -> int:
-        """Width of a vector; 0 without any."""
+        """Width of a vector; 0 without windows."""
         return self.shards[0].vectors.shape[1] if self.shards else 0
 
     def blocks(self, num_rows: int) -> Iterator[tuple[int, np.ndarray]]:
@@ -304,7 +304,7 @@ class WindowIndex:
 
 
 def open_index_shards(folder: Path) -> list[IndexShard]:
-    """Open all shards in a folder. A shard that a cleaning removed meanwhile is skipped.
+    """Open all shards in a folder. A shard that was removed meanwhile is skipped.
 
     Raises:
         UserError: A shard is damaged.
@@ -341,10 +341,10 @@ class IndexFolder:
 
         Args:
             encoder: The encoder.
-            windows: Which windows the index is to have; None: those that it has.
+            windows: Kind of windows that the index should have; None: the kind that it has.
 
         Raises:
-            UserError: They are shots, and the data set has none.
+            UserError: Windows should be shots, but the data set has no shots.
         """
         path, shots = index_folder(encoder.dataset, encoder.name), None
         rule: dict[str, Any] = {"window_seconds": list(SEARCH_WINDOW_SECONDS)}
@@ -354,13 +354,13 @@ class IndexFolder:
         return cls(encoder, path, json.dumps(encoder.identity | rule, sort_keys=True), shots)
 
     def lacks_shots(self, video_id: str) -> bool:
-        """Return whether a video lacks the shots that are to be its windows."""
+        """Return whether windows should be shots, but a video has none."""
         return self.shots is not None and video_id not in self.shots
 
     def windows(self, video_id: str) -> np.ndarray:
         """Return the windows of a video, the whole first: float64 [W, 2] in seconds.
 
-        Its shots, if the index has shots; windows of fixed lengths else, or if its shots are missing.
+        They are its shots if the index has shots; otherwise, or if its shots are missing, they have fixed lengths.
         """
         duration = self.encoder.duration_seconds(video_id)
         if self.shots is None or video_id not in self.shots:
@@ -376,7 +376,7 @@ class IndexFolder:
         return int.from_bytes(hashlib.sha256(both).digest()[:8], "little") >> 1
 
     def open(self) -> WindowIndex:
-        """Open the windows that count now.
+        """Open the current windows.
 
         Raises:
             UserError: A shard is damaged.

@@ -11,8 +11,8 @@ from .moments import Moment
 MAX_LISTINGS = 4
 """Number of searches that are kept open; the least recently used one is closed."""
 MAX_MOMENTS = 20_000
-"""Moments that they have computed, all together: an open search holds them, to know which windows overlap them. The
-latest search may have more."""
+"""Maximum number of moments that all open searches have computed together. An open search holds its moments, to know
+which windows overlap them. The latest search may have more."""
 P = TypeVar("P")
 
 
@@ -54,11 +54,11 @@ class Listings(Generic[P]):
         Args:
             search: Key of the search.
             prepare: Prepares the search; called if it is not open.
-            begin: Begins what was prepared; called if the search is not open, or beyond ``offset``.
+            begin: Starts the prepared search; called if the search is not open, or is already beyond ``offset``.
             offset: Number of moments to skip.
             count: Number of moments to return; fewer at the end.
         """
-        listing = self._listings.pop(search, None)  # gone if this fails, since its iterator is finished then
+        listing = self._listings.pop(search, None)  # stays removed if this fails, which ends its iterator
         if listing is None or offset < listing.start:
             prepared = prepare() if listing is None else listing.prepared
             listing = _Listing(prepared, begin(prepared))
@@ -80,7 +80,7 @@ class Listings(Generic[P]):
 
     @staticmethod
     def _skip(listing: _Listing[P], offset: int) -> list[Moment]:
-        """Skip to moments after ``kept``."""
+        """Skip the moments before ``offset``, which is after ``kept``; return an empty page."""
         for _ in islice(listing.later, offset - listing.end):
             pass
         return []

@@ -1,4 +1,4 @@
-"""Moments: windows that were found and overlap are one moment, with a start, an end and a score."""
+"""Moments: found windows that overlap are merged into one moment, with a start, an end and a score."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,7 @@ MAX_CAPTION_CHARACTERS = 60
 """Maximum length of a caption in the terminal's table."""
 SIMILAR_KEYS = ("video_id", "start_seconds", "end_seconds")
 OCCURRENCE_KEYS = ("start_seconds", "end_seconds", "best_seconds", "score")
-"""Values of such moments in ``moment_values``."""
+"""Values of similar moments and of occurrences in ``moment_values``."""
 RANK_OFFSET = 60
 """Reciprocal rank fusion (Cormack et al. 2009): a rank in a list counts 1 / (60 + rank)."""
 FUSED_AT_ONCE = 20
@@ -30,7 +30,7 @@ class ScoreCurve:
     end_seconds: np.ndarray
     """End of each window, float64 [T]."""
     scores: np.ndarray
-    """Score of each, float32 [T]. Compare them with each other only: a moment's score may have further stages."""
+    """Score of each window, float32 [T]. Compare them only with each other: a moment's score may have more stages."""
 
     @property
     def center_seconds(self) -> np.ndarray:
@@ -62,7 +62,7 @@ class Moment:
     end_seconds: float
     """End in the video."""
     score: float
-    """Higher is better: the score of ``window``, with all stages that were asked."""
+    """Score of ``window``, with all stages of the search; higher is better."""
     percentile: float | None
     """Percent of all search windows that fit the query less well, by the stage that finds candidates: 100 is the best.
     None if only captions were searched; ``score`` is the caption's then (BM25)."""
@@ -75,22 +75,22 @@ class Moment:
     found_by: SearchBy = "video"
     """The source of the match: the video, the text of a caption, or both."""
     caption: str | None = None
-    """The caption or subtitle whose words found it."""
+    """The caption or subtitle that found the moment."""
     caption_score: float | None = None
-    """How well the words fit that caption (BM25); captions that fit equally well have the same rank."""
+    """How well the query's words fit ``caption`` (BM25); captions that fit equally well have the same rank."""
     percent_of_captions: float | None = None
     """Percent of held-out captions of these videos whose best moment scores lower (``caption_scores.py``); None if it
     is not known, or if only captions were searched."""
     occurrences: tuple["Moment", ...] = ()
-    """Moments of the video that fit, by time, this one among them; only of a search that is grouped by video."""
+    """Fitting moments of the video in order of time, including this one; only in a search that is grouped by video."""
     similar: tuple["Moment", ...] = ()
-    """Moments of other videos that look nearly the same and come later; only of a search that folds them."""
+    """Lower-ranked moments of other videos that look nearly the same; only in a search that folds them."""
 
     @property
     def best_seconds(self) -> float:
         """The second that fits the query best: the middle of the highest window of ``curve``, the first of equal ones.
 
-        Without scores over its time, as where only captions were searched, it is the middle of ``window``. It lies
+        Without a curve, for example if only captions were searched, it is the middle of ``window``. It always lies
         within the moment.
 
         windows 0 to 4, 2 to 6 and 4 to 8 s with scores 0.1, 0.3 and 0.2  ->  4.0
@@ -121,8 +121,9 @@ def merge_hits(
 ) -> Iterator[Moment]:
     """Yield moments, the best first.
 
-    The best hit makes a moment. Hits that overlap it belong to it, and so on with the rest. Where a moment begins and
-    ends is decided by the curve of its video (``moment_span``), and by better moments, which it does not overlap.
+    The best hit makes a moment, and the hits that overlap it belong to it; then the best of the remaining hits makes
+    the next moment, and so on. The curve of the video decides where a moment begins and ends (``moment_span``), but
+    moments do not overlap better ones.
 
     Args:
         hits: The best first.
@@ -161,7 +162,7 @@ def merge_hits(
 
 
 def _overlap(moment: Moment, hit: Hit) -> bool:
-    """Return whether a hit shares time with a moment or the window that it was made of."""
+    """Return whether a hit shares time with a moment or the window that it was made from."""
     start = min(moment.start_seconds, moment.window[0])
     end = max(moment.end_seconds, moment.window[1])
     return hit.start_seconds < end and hit.end_seconds > start
@@ -170,13 +171,13 @@ def _overlap(moment: Moment, hit: Hit) -> bool:
 def moment_span(hit: Hit, curve: ScoreCurve) -> tuple[float, float]:
     """Return (start, end) of a moment in seconds.
 
-    It has the window of the curve that is highest in the hit, and the windows next to it as long as they stay above
-    half the height: the middle between that highest score and the median of the video. A hit that is the whole video,
-    or has fewer than two windows of the curve, stays as it is.
+    The moment covers the highest window of the curve in the hit, and the windows on both sides as long as they stay
+    above half the height: midway between that highest score and the median of the video. A hit that is the whole video,
+    or has fewer than two windows of the curve, keeps its own start and end.
 
     Args:
         hit: The window that was found.
-        curve: Of its video.
+        curve: Curve of the hit's video.
     """
     centers, scores = curve.center_seconds, curve.scores
     inside = np.flatnonzero((centers >= hit.start_seconds) & (centers <= hit.end_seconds))
@@ -199,9 +200,9 @@ def fuse_rankings(
 ) -> Iterator[Moment]:
     """Yield moments of two lists by reciprocal rank fusion, the best first.
 
-    A moment that a caption found belongs to the first one of the other list that shares time with it; the times of that
-    one stay. The first ``FUSED_AT_ONCE`` ranks of the lists are fused, then the next, and so on: what was yielded does
-    not depend on how many more are asked for.
+    A moment that a caption found is merged into the first moment of the other list that overlaps it, whose times are
+    kept. The first ``FUSED_AT_ONCE`` ranks of the lists are fused, then the next, and so on: the first moments do not
+    depend on how many are requested.
 
     Args:
         by_video: Moments whose windows fit, the best first.
@@ -218,7 +219,7 @@ def fuse_rankings(
 
 
 def _shared_ranks(by_text: Iterable[Moment]) -> Iterator[tuple[int, Moment]]:
-    """Yield moments with their ranks; captions of equal scores share the first of theirs."""
+    """Yield moments with their ranks; captions with equal scores share the first of their ranks."""
     rank, last = 0, None
     for number, moment in enumerate(by_text, start=1):
         if moment.caption_score is None or moment.caption_score != last:
@@ -231,7 +232,7 @@ def _fused(
     by_text: Sequence[tuple[int, Moment]],
     is_excluded: Callable[[Moment], bool],
 ) -> list[Moment]:
-    """Return moments of two lists with their ranks, the best first."""
+    """Fuse moments of two lists by their ranks; return them, the best first."""
     fused = [(1 / (RANK_OFFSET + rank), moment) for rank, moment in by_video]
     for rank, moment in by_text:
         points = 1 / (RANK_OFFSET + rank)

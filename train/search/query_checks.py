@@ -31,7 +31,7 @@ MAX_QUERY_CHARACTERS = 2000
 NUM_RESULTS = 5
 """Default number of results."""
 MAX_OFFSET = 100_000
-"""Moments that can be skipped."""
+"""Maximum number of moments to skip."""
 FIRST_YEAR = 1971
 """Files have no times before 1970, in any time zone."""
 SPAN = re.compile(r"(?P<video_id>.+)@(?P<start>\d+(?:\.\d+)?)-(?P<end>\d+(?:\.\d+)?)", re.DOTALL)
@@ -80,7 +80,7 @@ def parse_span(text: str, has_video: Callable[[str], bool] = lambda _: False) ->
     VideoSpan(video_id='clip@1-2', start_seconds=None, end_seconds=None)
 
     Args:
-        text: ``VIDEO@START-END`` in seconds, or ``VIDEO``, which goes first where it is the id of a video.
+        text: ``VIDEO@START-END`` in seconds, or ``VIDEO``, which is tried first.
         has_video: Returns whether a text is the id of a video.
     """
     if not has_video(text) and (match := SPAN.fullmatch(text)):
@@ -100,7 +100,7 @@ class SearchTimeout(UserError):
 def time_limit(seconds: float, cancelled: threading.Event | None = None) -> Iterator[None]:
     """Let searches in the block end with ``SearchTimeout`` after this many seconds, or once they are cancelled.
 
-    They look at the clock between blocks of windows, groups of clips and videos; a model's step is not interrupted.
+    They check the time between blocks of windows, groups of clips and videos; a model's step is not interrupted.
 
     Args:
         seconds: Time limit.
@@ -115,7 +115,7 @@ def time_limit(seconds: float, cancelled: threading.Event | None = None) -> Iter
 
 
 def check_time() -> None:
-    """Raise ``SearchTimeout`` if the time is over, or the search was cancelled."""
+    """Raise ``SearchTimeout`` if the time limit is exceeded, or the search was cancelled."""
     if (cancelled := _CANCELLED.get()) is not None and cancelled.is_set():
         raise SearchTimeout("the search was cancelled")
     if is_timed_out():
@@ -123,7 +123,7 @@ def check_time() -> None:
 
 
 def is_timed_out() -> bool:
-    """Return whether the time is over, or the search was cancelled."""
+    """Return whether the time limit is exceeded, or the search was cancelled."""
     end, cancelled = _END_TIME.get(), _CANCELLED.get()
     return (end is not None and time.monotonic() > end) or (cancelled is not None and cancelled.is_set())
 
@@ -135,7 +135,7 @@ def check_query(query: str) -> None:
     if len(query) > MAX_QUERY_CHARACTERS:
         raise UserError(
             f"the query has {len(query):,} characters; expected at most {MAX_QUERY_CHARACTERS:,}, "
-            "of which models read the first; shorten it"
+            "and models read only the first of them; shorten it"
         )
     if not is_text(query):
         raise UserError(f"the query {query[:100]!r} is not valid Unicode; expected UTF-8")
@@ -191,7 +191,7 @@ def read_days(since: str | None, until: str | None) -> tuple[date | None, date |
     """Return the first and the last day, such as "2026-01-31"; None for no limit.
 
     Raises:
-        SettingError: One is no day, or the last one comes before the first.
+        SettingError: A text is not a day, or the last day comes before the first.
     """
     first, last = _day("since", since), _day("until", until)
     if first is not None and last is not None and last < first:

@@ -31,17 +31,17 @@ MAX_CACHED_BYTES = 256 << 20
 
 
 class RunEncoder:
-    """A run. Its early stage that is a dot product finds candidates."""
+    """Encoder of a run: candidates are found by its early stage that is a dot product."""
 
     def __init__(self, run: Run, normalize: str | None = None) -> None:
         """Take a run.
 
         Args:
             run: The run.
-            normalize: "none" for scores as they are, "ncl" for NCL's biases; None: as the paper of its objective does.
+            normalize: "none" for scores as they are, "ncl" for NCL's biases; None: as in the paper of the objective.
 
         Raises:
-            SettingError: Biases are asked for, and the run is none of NCL.
+            SettingError: Biases are requested, but the run's objective is not NCL.
         """
         usual = run.config.objective.normalization
         if normalize not in (None, "none", usual):
@@ -82,7 +82,7 @@ class RunEncoder:
 
     @property
     def reads_texts(self) -> bool:
-        """True: a run that reads none is refused before."""
+        """True: runs that read no texts are refused earlier."""
         return True
 
     @property
@@ -120,7 +120,7 @@ class RunEncoder:
         """Return the vector of an image, as of a video that shows it.
 
         Raises:
-            UserError: The run also reads rows of a second store, which an image has not.
+            UserError: The run also reads rows of a second store, which an image does not have.
         """
         if self._extra:
             where = self._extra[0].where
@@ -132,7 +132,7 @@ class RunEncoder:
         return RunEncoder(replace(self.run, scorer=scorer)).encode_clips([Clip(video_id, None, None)])[0]
 
     def score(self, text: str, clips: Sequence[Clip], rerank: int) -> ClipScores | None:
-        """Return the scores of evaluation. Pairs that the late stages did not see come behind the others."""
+        """Return the same scores as in evaluation. Clips that the late stages did not score come after the others."""
         scorer = self._caching_scorer
         shortlist = rerank if scorer.has_early else None
         scores = stage_scores(scorer, [scorer.weights.tag_query(text)], clips, rerank=shortlist)
@@ -140,7 +140,7 @@ class RunEncoder:
         return ClipScores(scores.fused(self.run.score_weights).by_caption[0], stages)
 
     def curve(self, query_D: np.ndarray, video_id: str) -> ScoreCurve | None:
-        """Return None: nothing is finer than the windows."""
+        """Return None: there are no scores finer than the windows'."""
         return None
 
     def word_curves(self, text: str, video_id: str) -> dict[str, ScoreCurve]:
@@ -167,18 +167,18 @@ class RunEncoder:
         return TrainingTexts(queue.filled()[0].float().cpu().numpy(), temperature)
 
     def knows(self, text: str) -> bool:
-        """Return False for a text of which no word is in the vocabulary, if the model reads nothing else."""
+        """Return False if the model reads only words of its vocabulary, and no word of the text is in it."""
         inputs = self.run.scorer.text_inputs
         return isinstance(inputs, WordSentenceInputs) or not isinstance(inputs, WordIdInputs) or inputs.knows(text)
 
     def warnings(self, text: str) -> list[str]:
-        """Return which words no training caption had."""
+        """Return a line with the words that no training caption had."""
         unknown = self.run.scorer.weights.unknown_words(text)
         return [f"not in the training captions: {', '.join(unknown)}"] if unknown else []
 
 
 class VideoTokenCache:
-    """Tokens of the clips that were scored last, without padding: queries of one data set score the same ones often."""
+    """Tokens of the last scored clips, without padding: queries of one data set often score the same clips."""
 
     def __init__(self, max_bytes: int = MAX_CACHED_BYTES) -> None:
         self.max_bytes, self.num_bytes = max_bytes, 0

@@ -70,7 +70,7 @@ the first moments do not depend on the number of results.
 WITHOUT_WEIGHT = 0.75
 """Share of the score of ``without`` that is subtracted from the query's score (``tests/benchmarks/README.md``)."""
 MAX_OCCURRENCES = 20
-"""Moments of a video in a search that is grouped by video."""
+"""Maximum number of moments of each video in a search that is grouped by video."""
 MAX_ALL = 1000
 """Maximum number of moments or videos if all are requested and there is no threshold for scores."""
 NO_CAPTION_WORDS = "captions were not searched: the text has {}; add words that captions may have"
@@ -99,7 +99,7 @@ class _Request:
 
     @property
     def listing(self) -> Hashable:
-        """The key of the whole list of moments: the request without the part of the list."""
+        """Key of the whole list of moments: the request without ``offset`` and ``num_results``."""
         shown = tuple(_content_of(each) for each in self.examples)
         chosen = None if self.videos is None else frozenset(self.videos)
         return self.query, shown, self.like_weight, self.without, self.rerank, chosen, self.by, self.group, self.fold
@@ -140,13 +140,13 @@ class _Query:
     videos: Collection[str] | None = None
     """Ids of the videos to search; None for all."""
     min_caption_score: float | None = None
-    """Least score of a caption that fits, of a search that is grouped; None if none does."""
+    """For a grouped search: lowest score of a caption that fits; None if no caption fits."""
     only_fitting: bool = False
-    """True to leave out windows that score lower than captions of these videos do, where that is known."""
+    """True to leave out windows that score too low to fit (``CaptionScores.fits``), if that is known."""
 
     @property
     def has_known_scale(self) -> bool:
-        """True if scores can be compared with captions' scores, which are for texts alone."""
+        """True if scores can be compared with captions' scores: for a text alone, without examples or ``without``."""
         return self.candidates is not None and not self.examples and not self.without
 
 
@@ -172,7 +172,7 @@ class Search:
         coded_index: CodedIndex | None = None,
         biases: WindowBiases | None = None,
     ) -> None:
-        """Take what a search reads; ``open`` and ``open_search`` open all of it.
+        """Store the parts of a search; ``open`` and ``open_search`` open them.
 
         Args:
             encoder: Turns queries and clips into vectors.
@@ -184,15 +184,15 @@ class Search:
         self.encoder, self.index = encoder, index
         self.caption_index, self.coded_index = caption_index, coded_index
         self.biases = biases
-        """NCL's biases, which are added to the scores of a text; not to those of an example, which is no text."""
+        """NCL's biases, which are added to the scores of a text, but not of an example."""
         self.caption_scores: CaptionScores | None = None
         """How well held-out captions fit their best moments; None if that is not known (``judge``)."""
         self.why_not_judged = ""
-        """Why that is not known, as ``judge`` found out."""
+        """Why ``caption_scores`` is None, set by ``judge``."""
         self._video_ids = frozenset(index.video_ids)
-        """Without those that the store lost meanwhile."""
+        """Ids of the indexed videos, without videos that the store lost meanwhile."""
         self._listings: Listings[_Query] = Listings()
-        """The latest searches, whose next moments may be asked for."""
+        """The latest searches, kept open since their next moments may be requested."""
 
     @classmethod
     def open(cls, source: SearchSource) -> "Search":
@@ -230,22 +230,23 @@ class Search:
 
         Args:
             query: What to look for; may be empty with ``like``.
-            like: A part of a video, or an image, that moments should look like, or several, whose vectors are averaged.
+            like: A part of a video or an image that moments should look like; the vectors of several are averaged.
                 The parts themselves are not returned.
             like_weight: Share of ``like`` beside a text, 0 to 1: both vectors have length 1 and are added.
-            without: A text of which moments should show nothing, beside a text or an example: ``WITHOUT_WEIGHT`` of its
-                score is subtracted, and captions with one of its words find nothing, nor lift what overlaps them.
-            num_results: Number of moments to return; None for all that fit. If nothing fits, these are the nearest
-                ``NUM_RESULTS``; if it is not known what fits, the best ``MAX_ALL``, and a line says so.
-            offset: Number of moments to skip before these.
+            without: A text about things that moments should not show, beside ``query`` or ``like``: its score times
+                ``WITHOUT_WEIGHT`` is subtracted, and captions with one of its words find no moments, nor raise the
+                rank of moments that overlap them.
+            num_results: Number of moments to return; None for all that fit. If none fits, the nearest ``NUM_RESULTS``
+                are returned; if it is not known which fit, the best ``MAX_ALL``, with a note.
+            offset: Number of best moments to skip.
             rerank: Number of candidates that a run's fusion layers score, for a text alone.
             videos: Ids of the videos to search; None for all.
             by: What a text is compared with: "video" for vectors of the videos, "text" for captions and subtitles, or
                 "both", whose rankings are fused. With ``like``, only the videos count.
             group: "video" for the best moment of each video, with up to ``MAX_OCCURRENCES`` moments of it that fit
                 (``Moment.occurrences``); ``num_results`` and ``offset`` count videos then.
-            fold: Return moments that look nearly the same as a better one of another video with that one
-                (``Moment.similar``).
+            fold: Return moments that look nearly the same as a better moment of another video only as a part of that
+                moment (``Moment.similar``).
 
         Raises:
             UserError: There is no query, it is too long, ``like`` cannot be read, a number is impossible, or there are
@@ -272,7 +273,7 @@ class Search:
         Args:
             query: What to look for.
             num_results: Number of moments to return.
-            options: The others of ``__call__``, such as ``offset``.
+            options: Other arguments of ``__call__``, such as ``offset``.
 
         Raises:
             UserError: As for ``__call__``.
@@ -280,7 +281,7 @@ class Search:
         return self._find(_Request(query=query, num_results=num_results, **options), num_behind=1)
 
     def _find(self, request: _Request, num_behind: int = 0) -> tuple[list[Moment], bool]:
-        """Return the moments that are asked for, and whether there are more among ``num_behind`` that are looked at."""
+        """Return the requested moments, and whether there are more; for that, ``num_behind`` more are computed."""
         request.check()
 
         def find() -> tuple[list[Moment], bool]:
@@ -298,7 +299,7 @@ class Search:
                 )
                 found, later = both[:count], both[count:]
             for moment in found:
-                for shown in (moment, *moment.similar):  # of a listing that was kept
+                for shown in (moment, *moment.similar):  # raises KeyError for a kept moment of a lost video
                     self.encoder.duration_seconds(shown.video_id)
             if request.group is not None:
                 found = self._with_occurrences(asked, found)
@@ -319,7 +320,7 @@ class Search:
             return find()
 
     def _listed(self, asked: _Query, request: _Request) -> Iterator[Moment]:
-        """Yield moments as they are shown: each video once, or without near-duplicates, if that is asked for."""
+        """Yield moments as they are shown: each video once, or without near-duplicates, if requested."""
         moments = self._ranked(asked)
         if request.group is not None:
             moments = one_of_each_video(moments, self._most_videos(asked))
@@ -333,7 +334,7 @@ class Search:
         return len(searched)
 
     def _all_that_fit(self, asked: _Query, request: _Request) -> list[Moment]:
-        """Return all moments that fit, behind an offset; the nearest ones if nothing fits."""
+        """Return all moments that fit, after an offset; the nearest moments if none fits."""
         is_known = asked.candidates is None or (self.caption_scores is not None and asked.has_known_scale)
         moments, offset = self._listed(replace(asked, only_fitting=is_known), request), request.offset
         found = list(islice(moments, offset, None if is_known else offset + MAX_ALL))
@@ -344,11 +345,11 @@ class Search:
         return list(islice(self._listed(asked, request), NUM_RESULTS))
 
     def judge(self, folder: IndexFolder, max_windows: int | None = None) -> "Search":
-        """Learn from held-out captions which scores say that nothing fits; return this search.
+        """Set, by held-out captions, the scores below which nothing fits; return this search.
 
         Args:
-            folder: Of the index that is searched.
-            max_windows: Search for captions only among up to so many windows; None: among any number.
+            folder: Folder of the index that is searched.
+            max_windows: Maximum number of windows for which held-out captions are searched for; None: no limit.
         """
         is_normalised = self.biases is not None
         found = open_caption_scores(
@@ -371,12 +372,12 @@ class Search:
     ) -> str | None:
         """Return why none of the moments that a text found fits it; None if one fits, or if that is not known.
 
-        A moment fits if words of a caption found it, or if it scores as high as the best moments for captions of these
-        videos do: as all but the lowest 5 % of them (``caption_scores.py``).
+        A moment fits if words of a caption found it, or if it scores higher than the best moments for at least 5 % of
+        held-out captions of these videos (``caption_scores.py``).
 
         Args:
             query: The text.
-            moments: What the search for it returned.
+            moments: Result of the search for the text.
             videos: Ids of the videos that were searched; None for all.
         """
         if videos is not None and not videos:
@@ -406,7 +407,7 @@ class Search:
 
         Args:
             query: A text; may be empty with ``like``.
-            like: A part of a video, or an image; or several, of whose vectors, each of length 1, the mean is taken.
+            like: A part of a video or an image; or several, whose vectors are averaged after scaling to length 1.
             like_weight: Share of ``like`` beside a text, 0 to 1.
         """
         examples = _examples_of(like)
@@ -427,7 +428,7 @@ class Search:
             video_id: The video.
             start_seconds: Where the part begins; None for the start of the video.
             end_seconds: Where it ends; None for the end of the video.
-            options: Those of ``__call__``, such as ``num_results``.
+            options: Other arguments of ``__call__``, such as ``num_results``.
 
         Raises:
             UserError: The video has no features, or the part is empty or outside of the video.
@@ -452,7 +453,7 @@ class Search:
         return self._without_pruned(find)
 
     def word_curves(self, query: str, video_id: str) -> dict[str, ScoreCurve]:
-        """Return how well each word of a text fits a video over its time; nothing if the run has no such scores.
+        """Return how well each word of a text fits a video over its time; empty if the run has no such scores.
 
         Words that the run does not know are skipped. Compare scores of one word with each other only.
 
@@ -476,7 +477,7 @@ class Search:
         Args:
             query: The text; may be empty with an example.
             by: What it was compared with.
-            without: The text of which moments should show nothing.
+            without: The text about things that moments should not show.
             has_example: There was an example, too; then only the videos are compared.
         """
         side: SearchBy = "video" if has_example else by
@@ -532,7 +533,7 @@ class Search:
         return _Query(query, without, by, rerank, (), self._find_candidates(query_D, self.biases), excluded)
 
     def _less(self, query_D: np.ndarray, without: str) -> np.ndarray:
-        """Subtract the vector of ``without`` from a query's vector; return the result at the query's length."""
+        """Return a query's vector minus ``WITHOUT_WEIGHT`` times the vector of ``without`` at the same length."""
         if not without:
             return query_D
         minus_D = l2_normalize(self.encoder.encode_text(without))
@@ -566,13 +567,13 @@ class Search:
         return fuse_rankings(by_video, by_text, asked.excluded.overlap_moment)
 
     def _matches(self, captions: CaptionIndex, asked: _Query, min_score: float | None = None) -> Iterator[CaptionMatch]:
-        """Yield the captions that fit a text, the best first, but for those that overlap one with a word of
-        ``without``."""
+        """Yield the captions that fit a text, the best first, except captions that overlap one with a word
+        of ``without``."""
         searched = self._video_ids if asked.videos is None else self._video_ids & frozenset(asked.videos)
         return captions.matches(asked.text, searched, min_score, asked.excluded)
 
     def _blocks(self, asked: _Query) -> Iterator[list[Hit]]:
-        """Yield blocks of windows with the scores of all stages, the best first, without the examples' own."""
+        """Yield blocks of windows with scores of all stages, the best first, except those that overlap examples."""
         assert asked.candidates is not None
         spans = [self._span(e) for e in asked.examples if isinstance(e, VideoSpan)]
         if asked.examples:
@@ -602,7 +603,7 @@ class Search:
         return None if best is None else MIN_SCORE_SHARE * best.score
 
     def _with_occurrences(self, asked: _Query, found: Sequence[Moment]) -> list[Moment]:
-        """Return the best moments of some videos, each with the others of its video that fit."""
+        """Return the best moments of some videos, each with the other fitting moments of its video."""
         matches: dict[str, list[CaptionMatch]] = {moment.video_id: [] for moment in found}
         if self.caption_index is not None and asked.min_caption_score is not None:
             shown = replace(asked, videos=matches.keys())
@@ -611,11 +612,11 @@ class Search:
         return [self._with_others(asked, moment, matches[moment.video_id]) for moment in found]
 
     def _with_others(self, asked: _Query, best: Moment, matches: Sequence[CaptionMatch]) -> Moment:
-        """Return the best moment of a video with the others of it that fit, among its ``HITS_AT_ONCE`` best windows.
+        """Return the best moment of a video with its other fitting moments, among its ``HITS_AT_ONCE`` best windows.
 
-        A moment fits if a caption found it, or if it scores as captions of these videos do. If that is not known, or
-        not even the best one does, its highest score over time is in the upper half of the video's: above the middle of
-        maximum and median.
+        A moment fits if a caption found it, or if it scores high enough (``CaptionScores.fits``). If captions' scores
+        are not known, or even the best moment scores too low, a moment fits if the maximum of its curve is at least
+        midway between the median and the maximum of the video's curve.
 
         Args:
             asked: The query.
@@ -645,7 +646,7 @@ class Search:
     def _vector_of(self, moment: Moment) -> np.ndarray:
         """Return the vector of the search window that shares most time with a moment's window, float32 [D].
 
-        Of a video that a caption found, and that is not in the index yet, it is zero, which is like no other.
+        For a video that a caption found, but that is not in the index yet, return zeros, which are similar to nothing.
         """
         spans, vectors = self.index.of_video(moment.video_id)
         if not len(vectors):
@@ -665,7 +666,7 @@ class Search:
     ) -> Iterator[list[Hit]]:
         """Yield blocks of windows, the best first.
 
-        Each time, twice as many candidates are asked for, since that takes a look at all windows.
+        Each round requests twice as many candidates as the last one, since each looks at all windows.
         """
         seen, count = np.zeros(0, np.int64), hits_at_once
         while True:
@@ -713,7 +714,7 @@ class Search:
         ]
 
     def _score(self, asked: _Query, clips: Sequence[Clip]) -> ClipScores | None:
-        """Score clips with all stages; None if vectors are all there is. With ``without``, all clips are reranked."""
+        """Score clips with all stages; None if the encoder has no stages. With ``without``, all clips are reranked."""
         if not asked.without:
             return self.encoder.score(asked.text, clips, asked.rerank)
         scores, minus = (self.encoder.score(text, clips, len(clips)) for text in (asked.text, asked.without))
@@ -772,10 +773,10 @@ class Search:
         return video_id, start, end
 
     def id_of(self, video_id: str) -> str:
-        """Return the id of a video as the index has it: with composed accents (NFC), if it is none as it is given.
+        """Return the id of a video as the index has it: unchanged if it is known, else with composed accents (NFC).
 
         Args:
-            video_id: As somebody typed it; of a video that is there, or not.
+            video_id: Id as somebody typed it; the video need not exist.
         """
         return video_id if video_id in self._video_ids else unicodedata.normalize("NFC", video_id)
 
@@ -835,7 +836,7 @@ def open_search(
     """Open a data set for search, without training (``features``) or with a trained ``run``.
 
     Args:
-        dataset: The data set's folder, ``<root>/<data set>``. None: that of the run.
+        dataset: The data set's folder, ``<root>/<data set>``. None: the run's data set.
         features: Name of a store whose model also reads texts, such as "clip_vit_b32".
         run: Folder of a run, or its name in ``dataset`` or in a data set beside it; its features are searched.
         weights: With ``features``: file or folder of the weights that made the store. None: where the extraction found

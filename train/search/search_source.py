@@ -25,7 +25,7 @@ class SearchSource:
     """
 
     dataset: Path | str | None = None
-    """The data set's folder, ``<root>/<data set>``. None: that of the run."""
+    """The data set's folder, ``<root>/<data set>``. None: the run's data set."""
     features: str | None = None
     """Name of a store whose model also reads texts, such as "clip_vit_b32"."""
     run: Path | str | None = None

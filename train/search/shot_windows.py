@@ -1,4 +1,4 @@
-"""Search windows of shots: which windows the shots of a video become, and whether an index has such windows."""
+"""Search windows made of shots: how the shots of a video become windows, and whether an index has such windows."""
 
 import math
 from itertools import pairwise
@@ -16,15 +16,15 @@ from ...storage.stores.store import Store
 
 WindowKind = Literal["lengths", "shots"]
 MIN_WINDOW_SECONDS, MAX_WINDOW_SECONDS = 1.0, 16.0
-"""Shots are joined up to the first, and divided down to the second."""
+"""Shots are joined until they reach the first length, and divided if they are longer than the second."""
 FILE_NAME, MAX_FILE_BYTES = "windows.json", 1 << 16
 
 
 def plan_shot_windows(duration_seconds: float, cuts: np.ndarray) -> np.ndarray:
     """Return the windows of a video: the whole video, then its shots in order of time.
 
-    A cut is skipped if it is less than ``MIN_WINDOW_SECONDS`` after the last one that was not, or before the end of the
-    video: short shots are joined. What is longer than ``MAX_WINDOW_SECONDS`` is divided into equal parts.
+    A cut is skipped if it is less than ``MIN_WINDOW_SECONDS`` after the last kept cut, or before the end of the video:
+    short shots are joined. Windows longer than ``MAX_WINDOW_SECONDS`` are divided into equal parts.
 
     >>> plan_shot_windows(26.0, np.array([0.0, 4.0, 4.5, 5.5, 25.5])).tolist()
     [[0.0, 26.0], [0.0, 4.0], [4.0, 5.5], [5.5, 15.75], [15.75, 26.0]]
@@ -34,7 +34,7 @@ def plan_shot_windows(duration_seconds: float, cuts: np.ndarray) -> np.ndarray:
         cuts: When each shot begins, in seconds, ascending.
 
     Returns:
-        Start and end of each in seconds, float64 [W, 2].
+        Start and end of each window in seconds, float64 [W, 2].
     """
     borders = [0.0]
     for cut in cuts.tolist():

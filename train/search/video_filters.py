@@ -19,9 +19,9 @@ from .query_checks import check_lengths, check_split, check_text, check_time, re
 from .search import Search
 
 MAX_NAMED = 8
-"""Folders that an error names."""
+"""Maximum number of folders or languages that an error lists."""
 MAX_PARTS = 2
-"""Maximum number of parts in a folder's name, if it is outside of the data set and of synchronised folders."""
+"""Maximum number of parts in the name of a folder that is outside the data set and the synchronised folders."""
 
 
 def splits_of_videos(captions: Iterable[Caption]) -> dict[str, str]:
@@ -58,10 +58,10 @@ class VideoFacts:
 
     @cached_property
     def folder_of(self) -> dict[str, str]:
-        """{video id: folder of its file}, such as "2025/holiday": below the data set's folder, or a synchronised one.
+        """{video id: folder of its file}, such as "2025/holiday": relative to the data set's or a synchronised folder.
 
-        Of other files, it is what lies below the folder that all of them share and this user's own, and no more than
-        the last ``MAX_PARTS`` parts: clients of the page see it. Of an address, it is all but the last part.
+        Folders of other files are relative to their common folder or this user's home, and have at most the last
+        ``MAX_PARTS`` parts, since clients of the page see them. The folder of a URL is all but its last part.
         """
         home = str(self._dataset.path.absolute())
         tops = [home, *(folder.path for folder in self._sync_record.folders)]
@@ -91,8 +91,8 @@ class VideoFacts:
 
     @cached_property
     def time_of(self) -> dict[str, float]:
-        """{video id: when its file was changed, in seconds since 1970}: as the last sync saw it, else as the file says
-        that may be read.
+        """{video id: when its file was changed, in seconds since 1970}, as recorded by the last sync, or else read from
+        the file if that is allowed.
 
         Raises:
             SearchTimeout: There are many files. The next call continues with the remaining ones.
@@ -133,7 +133,7 @@ class VideoFacts:
 
     @property
     def captions(self) -> CaptionIndex | None:
-        """The texts of captions; None without any."""
+        """The caption index; None without captions."""
         return self.search.caption_index
 
     @property
@@ -170,7 +170,7 @@ class VideoFilters:
     until: str | None = None
     """Only videos whose files were changed on this day or before."""
     caption: str | None = None
-    """Only videos of which one caption or subtitle has all these words, or other forms of them."""
+    """Only videos with a caption or subtitle that has all these words, or other forms of them."""
     caption_language: str | None = None
     """Only videos whose captions are in this language, such as "de"."""
 
@@ -184,7 +184,7 @@ class VideoFilters:
         """Return the ids of the videos that pass; None for all.
 
         Args:
-            facts: What is known of the videos.
+            facts: Facts about the videos.
 
         Raises:
             SettingError: No video lies in the folder, or has captions in the language; or there are no captions to
@@ -237,7 +237,7 @@ class VideoFilters:
             return False
 
     def _times(self) -> tuple[float, float]:
-        """Return the first second that passes, and the one after the last, in this machine's time zone."""
+        """Return when the first day starts and the last ends, in seconds since 1970, by this machine's time zone."""
         since, until = read_days(self.since, self.until)
         first = float("-inf") if since is None else datetime.combine(since, time.min).timestamp()
         end = None if until is None else datetime.combine(until + timedelta(days=1), time.min).timestamp()
@@ -265,7 +265,7 @@ class VideoFilters:
 
 
 def _expected(problem: str, known: Collection[str], otherwise: str) -> str:
-    """Return a problem with the values that there are."""
+    """Return the text of a problem, with the values that exist."""
     if not known:
         return f"{problem}: {otherwise}"
     named = list(known)[:MAX_NAMED]
@@ -286,7 +286,7 @@ def _shared_folder(folders: Collection[str]) -> str:
 
 
 def _end_of(folder: str, shared: str) -> str:
-    """Return the end of a folder's path, below a parent folder, that may be shown."""
+    """Return the part of a folder's path that may be shown: its end, below the shared folder or the user's home."""
     own = os.path.expanduser("~").rstrip("/")
     top = max((top for top in (shared, own) if f"{folder}/".startswith(f"{top.rstrip('/')}/")), key=len, default="")
     return "/".join([part for part in folder[len(top) :].split("/") if part][-MAX_PARTS:])

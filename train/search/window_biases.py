@@ -1,4 +1,4 @@
-"""NCL's biases of search windows, from the training texts that a run saved (its section 3.4).
+"""NCL's biases of search windows, from the training texts that a run saved (NCL, section 3.4).
 
 They depend on all windows together. Therefore they are computed for a whole index and stored beside its shards.
 """
@@ -17,7 +17,7 @@ from .encoder import TrainingTexts
 from .index import IndexFolder, WindowIndex
 
 MAX_WINDOWS = 1 << 17
-"""Up to so many windows have biases. With 16,384 training texts, computing them takes minutes."""
+"""Maximum number of windows that have biases. With 16,384 training texts, computing them takes minutes."""
 MAX_WINDOWS_BY_SEARCH = 20_000
 """Maximum number of windows whose biases a search computes itself."""
 FORMAT = 1
@@ -32,7 +32,7 @@ class WindowBiases:
 
     texts: TrainingTexts
     bias_W: np.ndarray
-    """float64, one for each row of the index; 0 for a row that does not count or has no vector."""
+    """float64, one for each row of the index; 0 for a row that is outdated or has no vector."""
     log_weights_K: np.ndarray
 
     def of_vectors(self, vectors: np.ndarray) -> np.ndarray:
@@ -63,12 +63,10 @@ def fit_window_biases(texts: TrainingTexts, index: WindowIndex) -> WindowBiases:
 def open_window_biases(folder: IndexFolder, index: WindowIndex, max_windows: int = MAX_WINDOWS) -> WindowBiases | None:
     """Open the biases of an index's windows; compute them if there are few windows. None if the run has none.
 
-    A printed line tells which scores a search uses.
-
     Args:
         folder: The index.
         index: Its windows.
-        max_windows: Compute the biases of up to so many windows; of more, a line says why there are none.
+        max_windows: Compute missing biases for at most this many windows; for more, print a note and return None.
 
     Raises:
         UserError: The file is damaged.

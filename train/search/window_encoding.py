@@ -22,7 +22,8 @@ from .search_source import SearchSource
 MAX_WINDOWS_ADDED_BY_SEARCH = 20_000
 """Upper limit of the missing windows that a search encodes itself."""
 WINDOWS_PER_SHARD = 1 << 16
-"""Windows in a shard, and so in memory at a time: 128 MiB in float32 for 512 values. One video more may fit in."""
+"""Windows in a shard, and so in memory at a time: 128 MiB in float32 for 512 values. A shard's last video may
+exceed it."""
 BATCH_WINDOWS = 1024
 """Windows that are encoded between two reports of progress."""
 
@@ -63,7 +64,7 @@ def add_videos_in_parallel(
     Args:
         folder: Folder of the shards.
         video_ids: Videos of the encoder.
-        source: Opens the same encoder there.
+        source: Opens the same encoder in the other processes.
         parallel_map: Calls a function with each shard, and yields the results.
     """
     _report_without_shots(folder, video_ids)
@@ -89,7 +90,7 @@ def _open_once(source: SearchSource, call: int) -> IndexFolder:
 
 
 def _report_without_shots(folder: IndexFolder, video_ids: Sequence[str]) -> None:
-    """Print how many videos lack the shots that are to be their windows."""
+    """Print how many videos lack shots, if windows should be shots."""
     if lacking := sum(map(folder.lacks_shots, video_ids)):
         say(
             f"note: {number_of(lacking, 'videos')} without shots have windows of fixed lengths; for shots, run "

@@ -22,7 +22,7 @@ from ...storage.shards.format import EXTRACTED
 from ...storage.stores.opening import feature_names, find_features
 
 DEFAULT_FEATURES = "s3d"
-"""As ``vlalign-extract``."""
+"""The default of ``vlalign-extract``, too."""
 EVERY_SECONDS = 60.0
 """Default time from the end of a sync to the next one."""
 
@@ -44,7 +44,7 @@ class SyncSettings(Settings):
     dataset: Path | str
     """The data set's folder, ``<root>/<data set>``; a new one is made."""
     folders: Sequence[Path | str] = ()
-    """Folders of videos to add to those that the data set follows; all of them are brought up to date."""
+    """Folders of videos that the data set should follow, too; all followed folders are brought up to date."""
     features: str | None = setting(
         None,
         "features to extract, as for vlalign-extract, such as clip_vit_b32 for search by text (default: the features "

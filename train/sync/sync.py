@@ -1,8 +1,8 @@
 """Bring folders of a user's own videos up to date: the Python call behind ``vlalign-sync``.
 
-The steps are those of the commands, and use their functions: look at the folders and change the list of videos
-(``extract.videos``), extract what is new (``vlalign-extract``), read subtitles that lie beside videos
-(``vlalign-preprocess``), and make the search index (``vlalign-index``). Whatever ends a call, the next one continues.
+The steps use the functions of the commands: look at the folders and change the list of videos (``extract.videos``),
+extract new features (``vlalign-extract``), read subtitles beside videos (``vlalign-preprocess``), and make the search
+index (``vlalign-index``). Whatever ends a call, the next call continues.
 """
 
 import hashlib
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 MAX_EXAMPLES = 3
 """Examples in a note."""
 SUBTITLE_PROBLEMS = "subtitles/problems"
-"""Name in ``made_from`` of the problems with subtitles, one per line: each sync repeats them until the subtitles
+"""Key in ``made_from`` of the problems with subtitles, one per line: each sync reports them again until the subtitles
 change.
 """
 
@@ -74,7 +74,7 @@ class SyncResult:
     """
 
     extracted: Sequence[str] = ()
-    """Ids of the videos whose features were extracted: new and changed ones, and those that an earlier call left."""
+    """Ids of the videos whose features were extracted: new, changed, or left over from an earlier call."""
     transcribed: Sequence[str] = ()
     """Ids of the videos that were transcribed, if that is asked for."""
     renamed: Sequence[Renamed] = ()
@@ -86,19 +86,19 @@ class SyncResult:
     pruned: Sequence[str] = ()
     """Ids of the removed videos whose features were removed now."""
     num_unchanged: int = 0
-    """Videos whose files have the content that they had, without those of ``extracted``."""
+    """Number of videos whose files have the same content as before, without those in ``extracted``."""
     skipped: Mapping[str, str] = field(default_factory=dict)
-    """{path: reason} of files and folders that are no videos of the data set, and need nothing."""
+    """{path: reason} of files and folders that are not videos of the data set; nothing has to be done."""
     failed: Mapping[str, str] = field(default_factory=dict)
     """{id: reason} of the videos that lack features."""
     failed_now: Sequence[str] = ()
-    """Ids of those that were tried by this call, whose extraction has said why."""
+    """Ids of the videos that failed in this call; its extraction has printed why."""
     unreachable: Mapping[str, str] = field(default_factory=dict)
     """{folder: reason} of the folders that could not be looked at. Their videos stay."""
     problems: Sequence[str] = ()
     """Files and folders that could not be used, one line each, besides those of ``failed`` and ``unreachable``."""
     notes: Sequence[str] = ()
-    """What else is to be known, one line each."""
+    """Further information, one line each."""
     num_videos: int = 0
     """Videos of the data set now."""
     subtitles_changed: bool = False
@@ -115,7 +115,7 @@ class SyncResult:
     def changed(self) -> bool:
         """True if this call changed the files of a search: reopen searches that were opened before.
 
-        What another process changed, or an earlier call that failed, does not count.
+        Changes by another process, or by an earlier call that failed, do not count.
         """
         videos = self.extracted or self.renamed or self.removed or self.returned or self.pruned
         return bool(videos or self.indexed) or self.subtitles_changed
@@ -154,10 +154,10 @@ class SyncResult:
 def sync_videos(settings: SyncSettings, *, on_progress: Listener | None = None) -> SyncResult:
     """Bring the folders of a data set up to date: list, extract, read subtitles, index.
 
-    Videos are recognised by their content. One that was renamed or moved keeps its id, features and captions. One that
-    was deleted is listed and found no more. A folder that cannot be reached changes nothing. Files of the data set are
-    replaced whole, so a search that is open meanwhile sees the old ones; open it again if ``SyncResult.changed``. Only
-    with ``prune`` may an open search miss features of videos that were deleted. It may be called in any thread.
+    Videos are recognised by their content. A video that was renamed or moved keeps its id, features and captions. A
+    deleted video is no longer listed or found. A folder that cannot be reached changes nothing. Files of the data set
+    are replaced whole, so a search that is open meanwhile sees the old ones; open it again if ``SyncResult.changed``.
+    Only with ``prune`` may an open search miss features of videos that were deleted. It can run in any thread.
 
     Args:
         settings: The data set, its folders, and what to extract.
@@ -240,8 +240,8 @@ def followed_folders(settings: SyncSettings) -> list[str]:
 
 
 def searched_features(extraction: ExtractionSettings) -> tuple[str, str]:
-    """Return which of the features that a sync extracts a search takes, and a note if texts cannot be compared with
-    them, which is empty otherwise."""
+    """Return the features to search with, of those that a sync extracts, and a note if they cannot be searched by text
+    (otherwise empty)."""
     reading = [name for name, encoder in extraction.encoders.items() if name in WITH_TEXT_TOWER or is_hub_name(encoder)]
     names = [name for name in reading if extraction.chosen_weights.get(name) != "random"]
     if names:
@@ -264,7 +264,7 @@ def features_of_run(settings: SyncSettings, features: Sequence[str], run_name: s
         run_name: Name of the run.
 
     Raises:
-        UserError: Some of them cannot be extracted.
+        UserError: Some of the features cannot be extracted.
     """
     known = settings.extraction().store_names
     if set(features) <= set(known):
@@ -352,7 +352,7 @@ def _write_changes(
     changes: Changes,
     videos: Sequence[VideoRecord],
 ) -> None:
-    """Write the list and the record, in an order in which a call that ends in between leaves nothing wrong: removed
+    """Write the list of videos and the record, in an order that leaves them valid if the call ends in between: removed
     videos that are still listed count as listed, and files that are not recorded are looked at again."""
     removed = {video.video_id: video for video in changes.removed}
     if removed:
@@ -391,7 +391,7 @@ def _extract(
 
 
 def _lacks_features(extraction: ExtractionSettings, changes: Changes, kept: Collection[str]) -> bool:
-    """Return whether a video that can be reached lacks features and did not fail for a reason of its own.
+    """Return whether a video that can be reached lacks features, and did not fail permanently.
 
     Files are not read again: their identities are recorded.
     """
@@ -434,7 +434,7 @@ def _transcribe(
 ) -> Sequence[str]:
     """Transcribe the reachable videos without subtitles, if requested; return their ids.
 
-    No model is loaded if the videos are unchanged. Each sync repeats permanent failures.
+    No model is loaded if the videos are unchanged. Each sync reports permanent failures again.
     """
     weights = settings.speech_weights()
     if weights is None:
@@ -470,7 +470,7 @@ def _transcribe(
 
 
 def _has_own_captions(dataset: DatasetFolder, record: SyncRecord) -> bool:
-    """Return whether there are captions of the protocol of subtitles that no sync made."""
+    """Return whether there are captions under the protocol of subtitles (``cues``) that no sync made."""
     return "subtitles" not in record.made_from and replace(dataset, protocol="cues").captions.is_dir()
 
 
@@ -487,7 +487,7 @@ def _read_subtitles(
 ) -> list[str]:
     """Prepare the subtitles beside the videos, if they changed; return notes.
 
-    Problems of unchanged subtitles are recorded, and each sync repeats them.
+    Problems of unchanged subtitles are recorded, and each sync reports them again.
     """
     from ...preprocess.prepare import prepare_subtitles
     from ...preprocess.settings import PreprocessingSettings
@@ -525,7 +525,7 @@ def _read_subtitles(
 
 
 def _spoken(dataset: DatasetFolder, with_subtitles: Collection[str]) -> list[tuple[str, int]]:
-    """Return the transcripts that are read as captions: (id of the video, when it was written)."""
+    """Return [(id of the video, time of writing)] of the transcripts that are read as captions."""
     from ...preprocess.datasets.subtitles import transcribed_videos
 
     store = TranscriptStore(dataset.transcripts)

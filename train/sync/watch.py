@@ -1,4 +1,4 @@
-"""Syncs again and again: the loop of ``vlalign-sync --watch`` and of ``vlalign-serve --videos``."""
+"""Repeated syncs: the loop of ``vlalign-sync --watch`` and of ``vlalign-serve --videos``."""
 
 import gc
 import traceback
@@ -17,29 +17,29 @@ from .sync import SyncResult, sync_videos
 def sync_again_and_again(
     settings: SyncSettings, wait: Callable[[], object], on_progress: Listener | None = None
 ) -> Iterator[SyncResult | Exception]:
-    """Yield the result of each sync, or why it failed: another sync, a full disk, or a fault; the next one may succeed.
+    """Yield the result of each sync, or why it failed, such as a full disk or a bug; the next one may succeed.
 
     Args:
-        settings: Of all syncs; folders are forgotten once.
+        settings: Settings of all syncs; ``forget`` is used only in the first.
         wait: Called between two syncs; no more follow if it returns true.
         on_progress: Called with the progress of the work.
     """
     while True:
         try:
             result = sync_videos(settings, on_progress=on_progress)
-        except Exception as error:  # whatever happens in one sync, later ones continue
+        except Exception as error:  # whatever ends one sync, the next one follows
             yield error
         else:
             yield result
             if result.changed:
-                gc.collect()  # objects that refer to each other hold files of the index that was read
+                gc.collect()  # cycles of references keep files of the old index open
         settings = replace(settings, forget=())
         if wait():
             return
 
 
 def why_failed(error: Exception) -> str:
-    """Return why a sync failed. Where a fault of the program is, ``--verbose`` shows."""
+    """Return why a sync failed. ``--verbose`` also shows where a bug is."""
     if isinstance(error, UserError | OSError):
         return str(error)
     if said := missing_package_message(error) or message_of_plugin(error):
@@ -50,7 +50,7 @@ def why_failed(error: Exception) -> str:
 
 
 def show_messages(result: SyncResult, before: SyncResult | None) -> None:
-    """Print the messages that the previous sync, or its extraction, did not print."""
+    """Print the messages of a sync, except those that the previous sync or this sync's extraction printed."""
     said = set() if before is None else {*before.notes, *before.warnings}
     said |= {result.failure_line(video_id) for video_id in result.failed_now if video_id in result.failed}
     for line in result.notes:
