@@ -19,7 +19,7 @@ class EventLog:
     """The figures of each step, in ``events.jsonl`` and for TensorBoard."""
 
     def __init__(self, folder: Path, step: int) -> None:
-        """Continue the log in a run's folder after ``step`` steps; remove later entries, since training repeats them."""
+        """Continue the log in a run's folder after ``step`` steps; remove later entries: training repeats them."""
         self._file = _open_events(folder / EVENTS_FILE, step)
         self._board = _open_board(folder / TENSORBOARD_FOLDER, step)
 

@@ -27,7 +27,7 @@ class ClipDraw:
     is_mirrored: bool
 
     def applied(self, frames_NHWC: Tensor, *, crops: bool, flips: bool) -> Tensor:
-        """Crop and flip frames [N, H, W, 3], uint8, keeping their size. Resizing is bicubic, antialiased, as in CLIP."""
+        """Crop and flip frames [N, H, W, 3], uint8, keeping their size. Resizing is bicubic, antialiased, as CLIP's."""
         frames_NCHW, side = frames_NHWC.movedim(-1, 1), frames_NHWC.shape[1]
         if crops:
             size = round(side * (SMALLEST_AREA + (1 - SMALLEST_AREA) * self.area) ** 0.5)
