@@ -40,7 +40,8 @@ ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBack
 """Kernels of attention, without cuDNN's, which PyTorch prefers in bfloat16 on newer GPUs: it is built again for each
 shape, and nearly every group of sequences has a new shape."""
 MAX_RECOMPUTED = 32_768
-"""Upper limit of a group's positions if results are not stored for the gradient: the largest group sets the memory used."""
+"""Upper limit of a group's positions if results are not stored for the gradient: the largest group then determines the
+memory."""
 
 
 def length_groups(lengths: Sequence[int], size: GroupSize) -> list[list[int]]:

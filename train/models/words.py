@@ -81,7 +81,7 @@ class SolvedBag(nn.Module):
         self.clip_bias.copy_(solved.clip_bias_K)
 
     def set_sentences(self, mean_H: Tensor, solved: Regression, share: float) -> None:
-        """Set clips' solved sentence vectors, the mean of captions' sentence vectors, and sentences' share of a score."""
+        """Set clips' solved sentence vectors, the mean sentence vector of captions, and sentences' share of a score."""
         self.sentence_bias.copy_(-mean_H)
         self.sentence_clips.copy_(solved.weights_DH)
         self.sentence_clip_bias.copy_(solved.bias_H)
