@@ -46,7 +46,7 @@ def train_run(job: TrainingJob, stores: Stores, problems: Problems, on_step: Ste
     Args:
         job: What to train, on which devices.
         stores: The stores of the run's features.
-        problems: Gets what is skipped.
+        problems: Gets a message for each skipped caption or video.
         on_step: As for ``Trainer.run``. It is called in this process, even if other processes train.
 
     Raises:
@@ -152,7 +152,7 @@ def train_on_devices(
     Args:
         job: What to train.
         num_processes: One for each device in ``job.device``.
-        problems: Gets what is skipped.
+        problems: Gets a message for each skipped caption or video.
         on_step: As for ``train_run``.
 
     Raises:

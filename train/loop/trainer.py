@@ -148,7 +148,7 @@ class Trainer:
             stores: The stores of the run's features.
             workers: The processes that train together.
             device: Where the model computes.
-            problems: Gets what is skipped.
+            problems: Gets a message for each skipped caption or video.
 
         Raises:
             UserError: There is nothing to train on, or the folder holds a run of other settings or data.

@@ -227,9 +227,7 @@ class Fusion(MixedPrecision):
     def _scores(
         self, bank: TokenBank, row_PL: Tensor, mask_PL: Tensor | None, text_length_P1: Tensor, longest_text: int
     ) -> tuple[Tensor, Tensor | None]:
-        num_outputs = (
-            1 if self.token_score is None else longest_text
-        )  # the last layer computes only what scores need
+        num_outputs = 1 if self.token_score is None else longest_text  # the last layer computes only what scores need
         x_PQD = self._outputs(bank, row_PL, mask_PL, num_outputs)
         pair_P = self.score(x_PQD[:, 0]).squeeze(-1)
         if self.token_score is None:
