@@ -199,7 +199,7 @@ def _say_settings(config: TrainConfig, given: Mapping[str, Any], also_given: Seq
 
 
 def _say_parts_of_init(config: TrainConfig, init_folder: Path) -> None:
-    """Report pretrained networks of the settings that the initial run's networks replace."""
+    """Report which pretrained networks in the settings are replaced by the initial run's networks."""
     of_init = read_config(read_run(init_folder)).model
     for name in ("text_encoder", "video_tower"):
         theirs, ours = getattr(of_init, name), getattr(config.model, name)

@@ -65,7 +65,7 @@ class GridConvolutions(nn.Module):
         )
 
     def forward(self, tokens_BLD: Tensor, lengths_B: Tensor) -> Tensor:
-        """Return a token for each cell, [B, L, D']. Cells that are missing, as for a clip without rows, count as 0."""
+        """Return a token for each cell, [B, L, D']. Missing cells, as of a clip without rows, are 0."""
         del lengths_B
         num_cells, num_tokens = self.grid[0] * self.grid[1] * self.grid[2], tokens_BLD.shape[1]
         x = F.pad(tokens_BLD, (0, 0, 0, num_cells - num_tokens)).transpose(1, 2).unflatten(2, self.grid)

@@ -108,7 +108,7 @@ class FolderSync:
         """Open the search before the thread starts, with existing features; return None if no video was read yet.
 
         Raises:
-            UserError: The search cannot be opened, for example because its index is not made until the sync.
+            UserError: The search cannot be opened, for example without its index, which the sync is about to make.
         """
         opened = self._opened() if self._has_features() else None
         if opened is None:

@@ -127,8 +127,8 @@ class SearchResponse(Answer):
     warnings: list[str]
     """Sentences to show beside the moments, such as words that the model does not know."""
     nothing_fits: str | None
-    """Why none of the moments, which are then the nearest ones, fits the text; null if one fits, if that is not known,
-    and with an ``offset``."""
+    """Why no moment fits the text; ``moments`` are then the nearest ones. Null if one fits, if that is not known, and
+    with an ``offset``."""
 
 
 class DatasetResponse(Answer):

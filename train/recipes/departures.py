@@ -65,7 +65,7 @@ def all_departures() -> tuple[Departure, ...]:
 
 
 def departures_of(recipes: Iterable[str]) -> tuple[Departure, ...]:
-    """Return the departures of some recipes, without repetition. Small recipes and "default" are not from a paper."""
+    """Return the departures of some recipes, each once. Small recipes and "default" are from no paper and have none."""
     of_papers = [recipe for recipe in recipes if not recipe.endswith("-small")]
     return in_order(
         departure
