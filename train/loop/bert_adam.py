@@ -10,24 +10,25 @@ BETAS, EPSILON = (0.9, 0.98), 1e-6
 MAX_NORM = 1.0
 """Norm that the whole gradient is clipped to."""
 MANY_STEPS = 1e6
-"""Steps after which Adam's corrections of the bias of its averages are 1 in float32 and float64: 0.98 ** 1e6 is 0."""
+"""Step count at which Adam's bias corrections are exactly 1 in float32 and float64, since 0.98 ** 1e6 is 0."""
 
 
 class BertAdam(torch.optim.AdamW):
-    """AdamW without the correction of bias, on the gradient clipped to norm 1.
+    """AdamW without bias correction, with the gradient clipped to norm 1.
 
     A step is ``p -= lr * (m / (sqrt(v) + 1e-6) + weight_decay * p)`` with ``m = 0.9 m + 0.1 g`` and
-    ``v = 0.98 v + 0.02 g * g``, both 0 at first. AdamW computes it with counters of steps that do not begin at 0.
+    ``v = 0.98 v + 0.02 g * g``, both 0 at first. AdamW computes this if its step counters start at ``MANY_STEPS``.
 
     CLIP4Clip clips twice: the whole gradient in its training loop, then the gradient of each parameter in its
-    optimizer. The norm of a part is no larger than that of the whole, so the second changes nothing and is left out.
+    optimizer. A parameter's norm is at most that of the whole gradient, so the second clipping has no effect and is
+    left out.
 
     Source: CLIP4Clip, ``prep_optimizer`` and ``train_epoch`` in main_task_retrieval.py, ``BertAdam`` in
     modules/optimization.py.
     """
 
     def __init__(self, groups: list[dict[str, Any]], *, lr: float, weight_decay: float) -> None:
-        """Make the optimizer of parameters that are on their device.
+        """Make the optimizer. The parameters must already be on their device.
 
         Args:
             groups: Groups of parameters, as for every optimizer of torch.

@@ -19,7 +19,7 @@ class EventLog:
     """The figures of each step, in ``events.jsonl`` and for TensorBoard."""
 
     def __init__(self, folder: Path, step: int) -> None:
-        """Continue the log in a run's folder after ``step`` steps; later steps are done again."""
+        """Continue the log in a run's folder after ``step`` steps; remove later entries: training repeats them."""
         self._file = _open_events(folder / EVENTS_FILE, step)
         self._board = _open_board(folder / TENSORBOARD_FOLDER, step)
 
@@ -52,7 +52,7 @@ def _open_board(folder: Path, step: int) -> "SummaryWriter | None":
             return None
         raise
     make_folder(folder)
-    for path in folder.iterdir():  # the names of its files contain the time, and can be guessed
+    for path in folder.iterdir():  # TensorBoard's file names contain the time, so they can be guessed
         if path.is_symlink():
             raise UserError(f"{path}: is a symbolic link, which TensorBoard would follow; remove it")
     return SummaryWriter(folder, purge_step=step + 1)
@@ -68,7 +68,7 @@ def _open_events(path: Path, step: int) -> TextIO:
 
 
 def logged(folder: Path, name: str) -> dict[int, float]:
-    """Return {step: figure} of those steps of a run that logged a figure of this name. A line is read at a time."""
+    """Return {step: value} of a figure, for the steps of a run that logged it. Reads one line at a time."""
     with open_to_read(folder / EVENTS_FILE) as file:
         events = (json.loads(line) for line in file if f'"{name}"' in line)
         return {event["step"]: event[name] for event in events}

@@ -1,4 +1,4 @@
-"""Random squares and mirrored frames of training clips (the setting ``frame_augmentation``)."""
+"""Random square crops and flips of training clips' frames (the setting ``frame_augmentation``)."""
 
 import random
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from ..distributed import Workers
 from ..recipes.train_config import TrainConfig
 
 SMALLEST_AREA = 0.8
-"""Smallest part of a frame's area that a random square has."""
+"""Smallest area of a random square crop, as a share of the frame's area."""
 
 
 @dataclass(frozen=True)
@@ -20,14 +20,14 @@ class ClipDraw:
     """The random crop and flip of all frames of a clip (augmentation). Numbers are from 0 to 1."""
 
     area: float
-    """Position of the square's area between the smallest area and the whole frame's, 0 to 1."""
+    """The square's area: 0 is the smallest area, 1 the whole frame's."""
     top: float
     left: float
-    """Horizontal position of the square between both ends, 0 to 1."""
+    """Horizontal position of the square: 0 is the left end, 1 the right end."""
     is_mirrored: bool
 
     def applied(self, frames_NHWC: Tensor, *, crops: bool, flips: bool) -> Tensor:
-        """Return frames [N, H, W, 3], uint8, of the same size. The kernel is bicubic and antialiased, as CLIP's."""
+        """Crop and flip frames [N, H, W, 3], uint8, keeping their size. Resizing is bicubic, antialiased, as CLIP's."""
         frames_NCHW, side = frames_NHWC.movedim(-1, 1), frames_NHWC.shape[1]
         if crops:
             size = round(side * (SMALLEST_AREA + (1 - SMALLEST_AREA) * self.area) ** 0.5)
@@ -50,7 +50,7 @@ def draws_of_batch(seed: int, step: int, num_clips: int) -> list[ClipDraw]:
 def augmented(
     inputs: Inputs, config: TrainConfig, step: int, workers: Workers, frame_shape: tuple[int, int, int, int]
 ) -> Inputs:
-    """Return a process's share of a batch with other frames.
+    """Return a process's share of a batch with its frames cropped and flipped.
 
     Args:
         inputs: The share. Its rows are frames, uint8 [B, M, window * side * side * 3].

@@ -24,7 +24,7 @@ class _Bucket:
         self.parameters, self.num_missing = parameters, len(parameters)
 
     def begin(self) -> None:
-        """Begin to sum. A gradient that this process does not have is 0: another process may have one.
+        """Start the sum. A gradient that this process lacks is sent as 0, since another process may have it.
 
         The number of processes that have each gradient is also summed.
         """
@@ -40,7 +40,7 @@ class _Bucket:
             parameter.grad = None  # it was copied
 
     def finish(self) -> None:
-        """Wait for the sum, and put it in the place of each gradient.
+        """Wait for the sum, and set it as the parameters' gradients.
 
         A parameter for which no process has a gradient gets none, as in a single process: an optimizer would let a
         gradient of 0 decay it.
@@ -54,7 +54,7 @@ class _Bucket:
 
 
 def _buckets(model: nn.Module) -> list[_Bucket]:
-    """Return all parameters, the last ones first: about the order in which a backward pass comes to them."""
+    """Return buckets of all trained parameters, the last ones first: roughly the order of the backward pass."""
     parts: list[list[nn.Parameter]] = [[]]
     size = 0
     for parameter in reversed([p for p in model.parameters() if p.requires_grad]):
@@ -68,13 +68,13 @@ def _buckets(model: nn.Module) -> list[_Bucket]:
 
 @contextlib.contextmanager
 def summed_gradients(model: nn.Module, workers: Workers) -> Iterator[None]:
-    """Sum each gradient that a backward pass leaves in a model over all processes.
+    """Sum a model's gradients over all processes.
 
-    The pass is done in the context, and the sums are there when it ends. The processes must do the same computation
-    with their shares of a batch: then they begin the sums, and what else they exchange backward, in the same order.
+    Run the backward pass inside the context; when it ends, the gradients are the sums. The processes must do the same
+    computation with their shares of a batch, so that all exchanges of the backward pass start in the same order.
 
     Args:
-        model: Its gradients are None at first.
+        model: A model whose gradients are None.
         workers: The processes.
     """
     if workers.size == 1:

@@ -3,7 +3,7 @@
 import numpy as np
 
 SCALES = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 9.0)
-"""The factors that scores, of standard deviation 1 within a caption, may have in the softmax."""
+"""Factors that are tried for the scores in the softmax, after scaling them to standard deviation 1."""
 
 
 def log_likelihood(scores_QN: np.ndarray, right_Q: np.ndarray) -> float:
@@ -15,7 +15,7 @@ def log_likelihood(scores_QN: np.ndarray, right_Q: np.ndarray) -> float:
         scores_QN: Scores of queries with candidates. Adding a number to a row, or scaling all, changes nothing.
         right_Q: Index of each query's right candidate.
 
-    Source: McFadden 1974 (conditional logit); Breiman 1996 for choosing combinations of models on other data.
+    Source: McFadden 1974 (conditional logit); Breiman 1996 for choosing combinations of models on held-out data.
     """
     scores_QN = scores_QN.astype(np.float64)
     centered_QN = scores_QN - scores_QN.mean(axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""The parameters of a model in the groups of the setting ``parameter_groups``, for the optimizer."""
+"""The optimizer's groups of a model's parameters, as the setting ``parameter_groups`` defines them."""
 
 from fnmatch import fnmatchcase
 from typing import Any
@@ -13,16 +13,17 @@ FACTOR, SCHEDULE = "factor", "schedule"
 
 
 def parameter_groups(model: nn.Module, settings: OptimizationSettings) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return (groups of an optimizer, a line on the content of each). Frozen parameters are in no group.
+    """Return (groups for the optimizer, a line about each group of the settings, frozen ones included).
 
-    Without groups in the settings, there is one of all parameters, and no line.
+    The optimizer gets no frozen parameters. Without groups in the settings, it gets all parameters as one group, and
+    there are no lines.
 
     Args:
-        model: Its parameters of frozen groups no longer require gradients.
+        model: The model; parameters of frozen groups are changed to require no gradients.
         settings: The run's.
 
     Raises:
-        SettingError: A pattern matches no parameter that is left, or all are frozen.
+        SettingError: A pattern matches none of the remaining parameters, or all parameters are frozen.
     """
     if not settings.groups:
         return [{"params": list(model.parameters())}], []

@@ -22,7 +22,7 @@ class PrefetchedInputs:
     """The inputs of steps, one after the other.
 
     Some threads ask for the rows of later steps, so that many requests are on their way at once; another makes inputs
-    of rows that have arrived. Threads do: stores are memory-mapped, and the tokenizer releases the lock of Python.
+    from rows that have arrived. Threads suffice, as stores are memory-mapped and the tokenizer releases Python's GIL.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class PrefetchedInputs:
 
         Args:
             steps: The steps.
-            read: Requests the feature vectors of a step. Its errors do not count, since ``make`` raises them again.
+            read: Requests the feature vectors of a step. Its errors are ignored, since ``make`` raises them again.
             make: Makes the inputs of a step, on the CPU.
             device: Device of the inputs.
         """

@@ -1,9 +1,9 @@
-"""A training in this process, or on several devices of this machine: one process for each, which share every batch.
+"""Training in this process, or in one process for each of several devices; the processes share every batch.
 
     train_run ─┬─ train_here: Trainer(...).run()                in this process
                └─ train_on_devices ─ a child for each device ─ train_here
 
-The command starts the children as torchrun would, and hosts the store in which they meet.
+The command starts the children as torchrun would, and hosts the store through which they find each other.
 """
 
 import contextlib
@@ -46,11 +46,11 @@ def train_run(job: TrainingJob, stores: Stores, problems: Problems, on_step: Ste
     Args:
         job: What to train, on which devices.
         stores: The stores of the run's features.
-        problems: Gets what is skipped.
-        on_step: As for ``Trainer.run``. It is called in this process, also if others train.
+        problems: Gets a message for each skipped caption or video.
+        on_step: As for ``Trainer.run``. It is called in this process, even if other processes train.
 
     Raises:
-        UserError: There is nothing to train on, the folder holds a run of other settings, another process trains there,
+        UserError: There is nothing to train on, the folder has a run with other settings, another process trains there,
             or the loss is not finite.
     """
     if not is_alone():
@@ -103,7 +103,7 @@ def clean(folder: Path) -> None:
 
 
 LOST_SECONDS = 10.0
-"""Time that the first process has to end once another one is gone, for which it may be waiting."""
+"""Time that the first process has to end after another one died, since it may be waiting for that one."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class _ForwardedProblems(Problems):
 def devices_sharing(names: str, batch_size: int) -> list[str]:
     """Return the names of the devices that train; ``names`` as for ``parse_devices``.
 
-    Of all GPUs, as many are used as share a batch evenly.
+    For "auto", as many GPUs are returned as can share a batch evenly.
 
     Raises:
         SettingError: The devices are of several kinds.
@@ -151,8 +151,8 @@ def train_on_devices(
 
     Args:
         job: What to train.
-        num_processes: One for each of ``job.device``.
-        problems: Gets what is skipped.
+        num_processes: One for each device in ``job.device``.
+        problems: Gets a message for each skipped caption or video.
         on_step: As for ``train_run``.
 
     Raises:
@@ -167,9 +167,9 @@ def train_on_devices(
     ]
     job = replace(job, reports_steps=on_step is not None)
     try:
-        for child in children:  # which imports modules of one's own before it reads objects of their classes
+        for child in children:  # each imports custom modules before it reads objects of their classes
             child.send((sent_plugins(job.config), stores, pickle.dumps(job)))
-    except (pickle.PicklingError, AttributeError, TypeError) as error:  # of a store of one's own
+    except (pickle.PicklingError, AttributeError, TypeError) as error:  # a custom store
         for child in children:
             child.process.kill()
         problem = f"cannot be sent to several processes ({reason_of(error)}); pass MODULE:NAME, or one device"
@@ -184,7 +184,7 @@ def train_on_devices(
 
 
 def meeting_environment(rank: int, size: int, port: int) -> dict[str, str]:
-    """Return the variables by which processes find each other, as torchrun sets them."""
+    """Return the environment variables by which processes find each other, as torchrun sets them."""
     own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     own["TORCHELASTIC_USE_AGENT_STORE"] = True  # the store is the command's: no process makes one
     own |= {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": max(available_cores() // size, 1)}
@@ -201,7 +201,7 @@ def _follow(children: Sequence[Child], problems: Problems, on_step: StepListener
                 message = child.receive()
             except ChildCrashed:
                 for other in children:
-                    if (other.process.poll() or 0) < 0:  # this one only lost the connection to it
+                    if (other.process.poll() or 0) < 0:  # it was killed; ``child`` only lost its connection
                         raise other.exit_error() from None
                 raise
             if isinstance(message, Ended):

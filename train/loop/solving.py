@@ -1,4 +1,4 @@
-"""The parts of the default recipe's model that are solved before training, and where the others begin."""
+"""The parts of the default recipe's model that are solved before training, and the initial values of the others."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from .likelihood import log_likelihood
 Choice = TypeVar("Choice", tuple[str, Strengths], tuple[str, float, float])
 
 MAX_CLIPS = 1_000_000
-"""Upper limit of the training clips that are summed, drawn by the seed."""
+"""Maximum number of training clips in the sums; if there are more, the seed draws them."""
 MAX_CAPTIONS_OF_CLIP = 20
 CLIPS_AT_ONCE = 512
 MAX_VALIDATION = 1000
-"""Upper limit of the validation clips, and of their captions, that strengths are chosen on."""
+"""Maximum number of validation clips, and of their captions, for choosing strengths."""
 MAX_SENTENCE_CLIPS = 20_000
 """Maximum number of training clips whose captions the text encoder reads, which takes most of the time."""
 USUAL_STRENGTHS = "mean and maximum", Strengths(clips=0.5, words=2.0, power=2.0)
 """Strengths for data sets without a validation split."""
 TRIED_CLIPS, TRIED_WORDS, TRIED_POWERS = (0.1, 0.5, 2.0, 8.0), (0.5, 2.0, 8.0, 32.0), (1.0, 2.0, 3.0)
 USUAL_SENTENCES, TRIED_SENTENCES = ("mean", 0.5, 0.5), (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Pooling, penalty and share of sentence vectors without a validation split; and the shares that are tried."""
+"""Pooling, penalty and share of sentence vectors for data sets without a validation split; and the shares to try."""
 MAX_BEGINNING_CLIPS, MAX_WHITENED_ROWS = 4000, 50_000
-"""Upper limits of the training clips of which words' directions are found, and of the rows that principal directions
-are of. They are in memory."""
+"""Maximum number of training clips for finding words' directions, and of rows for finding principal directions. All
+are in memory."""
 
 
 class ClipPart(NamedTuple):
@@ -64,14 +64,14 @@ class ClipPart(NamedTuple):
 
 
 class ValidationClips(NamedTuple):
-    """Validation clips and captions of them."""
+    """Validation clips and their captions."""
 
     x_BD: Tensor
     """The mean and the maximum of the clips' rows."""
     texts: list[tuple[Tensor, Tensor]]
     """Words and mask of the captions, in parts."""
     sentences: list[Tensor | None]
-    """Their sentence vectors, in the same parts."""
+    """Sentence vectors of the captions, in the same parts."""
     right_C: np.ndarray
     """Index of each caption's clip."""
 
@@ -92,14 +92,14 @@ class Solver:
     def __init__(
         self, model: WordPair, features: ClipFeatures, text_inputs: TextInputs, *, max_rows: int, seed: int
     ) -> None:
-        """Prepare a new model, whose feature statistics are already set.
+        """Prepare to solve a new model with feature statistics already set.
 
         Args:
             model: The model, on the CPU.
             features: Features of the clips.
-            text_inputs: Numbers the captions' words.
+            text_inputs: Turns captions into word ids.
             max_rows: Upper limit of a clip's rows.
-            seed: Draws clips, where there are too many.
+            seed: Draws clips if there are too many.
         """
         assert model.solved is not None, "the objective says so"
         self.model, self.solved, self.features, self.text_inputs = model, model.solved, features, text_inputs
@@ -136,7 +136,7 @@ class Solver:
         self._begin(pairs["train"])
 
     def _parts(self, pairs: Pairs, clips: Sequence[int]) -> Iterator[ClipPart]:
-        """Yield clips with their captions, at most 20 of each."""
+        """Yield clips with at most 20 captions each."""
         chunks = [clips[first : first + CLIPS_AT_ONCE] for first in range(0, len(clips), CLIPS_AT_ONCE)]
         for index, chunk in enumerate(chunks):
             if index + 1 < len(chunks):
@@ -163,7 +163,7 @@ class Solver:
         return sums
 
     def _validation(self, pairs: Pairs) -> ValidationClips | None:
-        """Return validation clips with a caption each, or with several if they are few; None without such a split."""
+        """Return validation clips with one caption each, or several if clips are few; None without this split."""
         chosen = evenly(len(pairs.clips), MAX_VALIDATION)
         of_each = max(MAX_VALIDATION // max(len(chosen), 1), 1)
         texts, sentences, clips, right = [], [], [], []
@@ -182,7 +182,7 @@ class Solver:
     def _choose_strengths(
         self, of_pooling: Mapping[str, CanonicalCorrelations], validation: ValidationClips | None
     ) -> tuple[str, Strengths]:
-        """Solve for words with the pooling and strengths that make the validation split likeliest; return them."""
+        """Solve for words with the pooling and strengths of highest validation likelihood; return these two."""
 
         def use(choice: tuple[str, Strengths]) -> None:
             pooling, strengths = choice
@@ -195,7 +195,7 @@ class Solver:
     def _solve_sentences(
         self, of_pooling: Mapping[str, CanonicalCorrelations], pairs: Pairs, validation: ValidationClips | None
     ) -> tuple[str, float, float]:
-        """Solve for the text encoder's vectors; choose as ``_choose_strengths`` does, and return the choice."""
+        """Solve for the text encoder's vectors; return the pooling, penalty and share of highest likelihood."""
         clips, sentences = [], []
         drawn = self._drawn(pairs, MAX_SENTENCE_CLIPS)
         parts = self._parts(pairs, drawn)
@@ -220,7 +220,7 @@ class Solver:
     def _choose(
         self, use: Callable[[Choice], None], usual: Choice, grid: list[Choice], validation: ValidationClips | None
     ) -> Choice:
-        """Use the choice of the highest likelihood of the validation split, or the usual one without a split."""
+        """Use and return the choice of highest validation likelihood, or ``usual`` without a validation split."""
         chosen, highest = usual, -np.inf
         for choice in grid if validation is not None else []:
             use(choice)
@@ -231,7 +231,7 @@ class Solver:
         return chosen
 
     def _begin(self, pairs: Pairs) -> None:
-        """Set the words' vectors and the layer on rows to the directions of words in some training clips."""
+        """Initialise the words' vectors and the layer on rows from the directions of words in some training clips."""
         clips = self._drawn(pairs, MAX_BEGINNING_CLIPS)
         max_of_part = MAX_WHITENED_ROWS * CLIPS_AT_ONCE // len(clips) + 1
         rows = [self._rows_of(part, max_of_part) for part in self._parts(pairs, clips)]
@@ -258,7 +258,7 @@ def _padded(x_BL: Tensor, length: int) -> Tensor:
 
 
 def _shares(part: ClipPart, num_words: int) -> Tensor:
-    """Return the share of each clip's captions that have a word, sparse [B, V]."""
+    """Return the share of each clip's captions that contain each word, sparse [B, V]."""
     caption_P, column_P = part.mask_CN.nonzero(as_tuple=True)
     clip_P = part.clip_of_C[caption_P]
     share_P = 1 / part.clip_of_C.bincount()[clip_P]

@@ -32,15 +32,15 @@ def learning_rate_factor(
 ) -> float:
     """Return a step's share of the peak learning rate.
 
-    After a linear warm-up it falls as ``schedule`` says: linearly (TACo section 4.3), as a cosine, not at all (SSML),
-    or as CLIP4Clip's ``warmup_cosine`` (modules/optimization.py): the cosine of all steps, whose first ones the warm-up
-    replaces, so that it falls from 1 to 0.98 at the end of a warm-up of a tenth.
+    After a linear warm-up, the share falls linearly (TACo section 4.3), as a cosine, not at all (SSML), or as
+    CLIP4Clip's ``warmup_cosine`` (modules/optimization.py): its cosine is over all steps, and the warm-up replaces the
+    first ones, so the share drops from 1 to 0.98 after a warm-up over a tenth of the steps.
 
     Args:
         step: Counts from 0.
         num_steps: Steps of the whole training.
         settings: The run's.
-        schedule: One of ``SCHEDULES``; None: that of the settings.
+        schedule: One of ``SCHEDULES``; None: ``settings.schedule``.
     """
     schedule = schedule or settings.schedule
     warmup = min(settings.warmup_steps, num_steps // 2)
@@ -55,13 +55,13 @@ def learning_rate_factor(
 def encode(model: PairModel, inputs: Inputs, micro_batch_size: int) -> tuple[TextTokens | None, VideoTokens]:
     """Encode a batch.
 
-    In micro-batches, the activations of the encoders are not stored for the gradient but recomputed, a micro-batch at a
-    time. The loss over all of them and its gradient are the whole batch's.
+    With micro-batches, the encoders' activations are not stored for the gradient but recomputed, one micro-batch at a
+    time. The loss and its gradient are still those of the whole batch.
 
     Args:
         model: Has the encoders.
         inputs: The batch; without texts the first result is None.
-        micro_batch_size: Texts, and clips, to encode at once; 0: all.
+        micro_batch_size: Number of texts, and of clips, to encode at once; 0: all.
     """
 
     def encode_videos(
@@ -80,7 +80,7 @@ def encode(model: PairModel, inputs: Inputs, micro_batch_size: int) -> tuple[Tex
         of_part = [None if value is None else value[part] for value in clips]
         extra = _part(inputs.video_extra, part)
         videos.append(checkpoint(encode_videos, *of_part, extra, use_reentrant=False))
-    # An encoder without tokens makes one vector of all feature vectors, whose number is not the number of its tokens.
+    # An encoder without tokens makes one vector of all feature vectors, so their number is not its number of tokens.
     if tower is not None and not tower.is_frozen:
         lengths = tower.row_counts(lengths)
     known = lengths if model.traits.gives_tokens else None
@@ -96,8 +96,8 @@ def encode_texts(model: PairModel, inputs: Inputs, micro_batch_size: int) -> Tex
     if not micro_batch_size:
         return model.tokens_of_texts(inputs.texts, inputs.text_extra)
     parts = []
-    # Pass tensors positionally: checkpoint restores the random state only of their devices, and with another random
-    # state, recomputation draws another dropout mask.
+    # Pass tensors positionally: checkpoint restores the random state only of positional tensors' devices, and without
+    # it, recomputation would draw other dropout masks.
     for part in micro_batches(len(next(iter(inputs.texts.values()))), micro_batch_size):
         parts.append(checkpoint(of, _part(inputs.texts, part), _part(inputs.text_extra, part), use_reentrant=False))
     texts = tokens_of(TextTokens, _joined(parts))
@@ -136,7 +136,7 @@ def micro_batches(length: int, size: int) -> list[slice]:
 def backward(model: PairModel, inputs: Inputs, config: TrainConfig, step: int, workers: Workers) -> dict[str, Tensor]:
     """Compute a batch's loss and leave the gradient of the whole batch's loss in the model.
 
-    Random draws depend on the seed, the step and the process alone.
+    Random draws depend only on the seed, the step and the process.
 
     Args:
         model: The model, in training mode.
@@ -146,7 +146,7 @@ def backward(model: PairModel, inputs: Inputs, config: TrainConfig, step: int, w
         workers: The processes that share the batch.
 
     Returns:
-        The terms of this process's loss by name. Their mean over the processes is the batch's.
+        This process's loss terms by name. Their means over the processes are the batch's terms.
     """
     seed, micro_batch_size = config.optimization.seed, config.optimization.micro_batch_size
     torch.manual_seed(random.Random(f"{seed} step {step} process {workers.rank}").getrandbits(63))
@@ -183,12 +183,12 @@ def backward(model: PairModel, inputs: Inputs, config: TrainConfig, step: int, w
 
 
 def _check_terms(terms: Any, objective: Objective) -> None:
-    """Raise ``UserError`` unless a loss, which may be custom, consists of the objective's terms."""
+    """Raise ``UserError`` unless an objective, which may be custom, returned scalar terms that it declares."""
     expected = objective.loss_names
     if not isinstance(terms, Mapping):
         found = type(terms).__name__
     elif not terms or not set(terms) <= set(expected):
-        found = f"the terms {', '.join(map(str, terms)) or 'of none'}"
+        found = f"the terms {', '.join(map(str, terms)) or '(none)'}"
     else:
         wrong = [name for name, term in terms.items() if not isinstance(term, Tensor) or term.dim() > 0]
         if not wrong:

@@ -60,13 +60,13 @@ if TYPE_CHECKING:
     from ..models.video_tower import VideoTower
 
 MAX_STATISTICS_CLIPS = 2000
-"""Upper limit of the training clips over which features are standardised."""
+"""Maximum number of training clips for the mean and standard deviation of features."""
 MAX_FRAMES_STATISTICS_CLIPS = 200
-"""The same if the features are made of frames."""
+"""The same if the model computes the features from frames."""
 MAX_COLLAPSED_CODEWORDS = 2
 """A codebook with at most this many codewords in use has collapsed: it hardly distinguishes anything."""
 READ_LOSSES_EVERY = 10
-"""Steps of a GPU after which the host reads their losses. Each reading waits until the GPU has done all its work."""
+"""On a GPU, losses are read only every so many steps, since each read waits until the GPU has done all its work."""
 EMA_WARMUP = 9
 """The decay of the running average is at most n / (n + EMA_WARMUP) after n steps."""
 
@@ -74,11 +74,11 @@ EMA_WARMUP = 9
 def set_feature_statistics(model: PairModel, features: ClipFeatures, clips: Clips, *, max_rows: int, seed: int) -> None:
     """Set the mean and standard deviation of each feature, over the rows of at most 2,000 training clips.
 
-    If they are made of frames, there are at most 200 clips.
+    If the model computes the features from frames, at most 200 clips are used.
 
     Args:
         model: A model that standardises features.
-        features: Of the clips.
+        features: Features of the clips.
         clips: All training clips.
         max_rows: Upper limit of a clip's rows.
         seed: Draws the clips.
@@ -97,7 +97,7 @@ def set_feature_statistics(model: PairModel, features: ClipFeatures, clips: Clip
 
 @torch.no_grad()
 def _rows_of_frames(model: PairModel, features: ClipFeatures, clips: Sequence[Clip], max_rows: int) -> np.ndarray:
-    """Return the rows [N, F] that a model makes of the frames of clips, a clip at a time."""
+    """Return the feature rows [N, F] that a model computes from the frames of clips, one clip at a time."""
     parts = []
     for clip in progress(clips, total=len(clips), what="statistics of features", unit="clips"):
         frames, mask = (x.to(model.device) for x in features.batch([clip], max_rows))
@@ -119,7 +119,7 @@ class TrainingJob:
     device: str = AUTO
     """As for ``training.train``."""
     reports_steps: bool = False
-    """The process that started this one wants the figures of each step."""
+    """Whether to send the figures of each step to the process that started this one."""
 
 
 StepListener = Callable[[dict[str, float]], None]
@@ -127,7 +127,7 @@ StepListener = Callable[[dict[str, float]], None]
 
 
 def _density_of(objective: Objective) -> Density | None:
-    """Return how the objective uses the probability of pairs; None if all weigh the same."""
+    """Return how the objective uses the probability of pairs; None if all pairs have the same weight."""
     if objective.pair_weights == "none":
         return None
     threshold = objective.density_threshold if objective.pair_weights == "discard" else None
@@ -148,7 +148,7 @@ class Trainer:
             stores: The stores of the run's features.
             workers: The processes that train together.
             device: Where the model computes.
-            problems: Gets what is skipped.
+            problems: Gets a message for each skipped caption or video.
 
         Raises:
             UserError: There is nothing to train on, or the folder holds a run of other settings or data.
@@ -162,7 +162,7 @@ class Trainer:
         self.examples = self._read_examples(features, stores)
         self.share = workers.share(self.examples.batches.size)
         """This process's part of each batch."""
-        # The order of the next steps counts: random weights follow from the seed and from what was drawn before them.
+        # Keep the order of the next lines: random weights depend on the seed and on all earlier draws.
         torch.manual_seed(self.config.optimization.seed)
         weights = read_token_weights(job.dataset.idf, self.config)
         text_inputs = self._make_text_inputs(weights, stores)
@@ -196,7 +196,7 @@ class Trainer:
 
     @property
     def step(self) -> int:
-        """Steps that are done."""
+        """Number of completed steps."""
         return self.state.step
 
     def _read_examples(self, features: ClipFeatures, stores: Stores) -> Examples:
@@ -236,7 +236,7 @@ class Trainer:
         return new_text_inputs(source, model.text_encoder, texts, word_vectors, self.workers)
 
     def _check_sentences(self, text_inputs: TextInputs) -> None:
-        """Raise ``SettingError`` if a solved model should have a text encoder, and the run of ``init`` has none."""
+        """Raise ``SettingError`` if a solved model should have a text encoder, but the run of ``init`` has none."""
         name = self.config.model.text_encoder
         has_one = isinstance(text_inputs, WordSentenceInputs)
         if self.config.objective.is_solved and name != SMALL_TEXT_ENCODER and not has_one:
@@ -315,7 +315,7 @@ class Trainer:
         """Return the model that holds the running average of the weights; None if the run has none."""
         if not self.config.optimization.ema_decay:
             return None
-        # To its device: the copied weights of a GRU are put into one piece of memory, as its kernels on a GPU want.
+        # ``to`` puts the copied weights of a GRU into one piece of memory, as its GPU kernels require.
         return copy.deepcopy(self.model).to(self.model.device).eval().requires_grad_(False)
 
     def _set_precision_and_compile(self) -> None:
@@ -327,9 +327,9 @@ class Trainer:
                 self.model.video_tower.compile_network()
 
     def _make_optimizer(self) -> torch.optim.Adam:
-        # AdamW is the default: as a part of the gradient, Adam scales weight decay up to full steps for rows of the
-        # vocabulary and positions that no batch has, and a pretrained model forgets them.
-        # Fused, the optimiser takes a ninth of its time on a CPU: it was a quarter of a step of the audio encoder.
+        # AdamW is the default. Adam adds weight decay to the gradient and scales it up to full steps for vocabulary
+        # rows and positions that are in no batch, so a pretrained model forgets these.
+        # Fusing cuts the optimizer's time on a CPU to a ninth; it was a quarter of a step with the audio encoder.
         groups, lines = parameter_groups(self.model, self.config.optimization)
         if lines and self.workers.is_first:
             say(f"parameter groups: {'; '.join(lines)}")
@@ -382,7 +382,7 @@ class Trainer:
         The host reads the losses of a GPU's steps only now and then, and always before a model or a state is saved.
 
         Returns:
-            The figures of the steps whose losses were read, this one's last: the terms of the loss, their sum as
+            The figures of the steps whose losses were read, this step last: the terms of the loss, their sum as
             "loss", and the learning rate. Empty if none were read.
 
         Raises:
@@ -440,8 +440,8 @@ class Trainer:
         """Train to the last step, and save the model that does best on the validation split.
 
         Args:
-            on_step: Called in the first process, with the figures of each step. An error that it raises stops the
-                training, which can be resumed as any that was stopped.
+            on_step: Called in the first process, with the figures of each step. If it raises an error, training stops
+                and can be resumed as usual.
         """
         with report_saved_work(lambda: f"the state of step {self.saved_step:,} is saved" if self.saved_step else ""):
             started = time.monotonic()

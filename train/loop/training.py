@@ -44,7 +44,7 @@ class TrainedRun:
     config: TrainConfig
     """The run's settings."""
     init: Path | None = None
-    """Folder of the run whose model training started from."""
+    """Folder of the run that initialised the model."""
     was_trained_before: bool = False
     """The run was finished already, so nothing was done."""
     num_skipped: int = 0
@@ -53,7 +53,7 @@ class TrainedRun:
     """The figures of the step whose model is saved: "step", the losses, the learning rate, and the validation, such as
     "validation_R@1" in percent. Empty in the other processes of a training by torchrun or Ray Train."""
     last: Mapping[str, float] = field(default_factory=dict)
-    """The figures of the last step. Empty where ``best`` is."""
+    """The figures of the last step. Empty if ``best`` is."""
 
 
 def train(
@@ -77,22 +77,22 @@ def train(
 
     Args:
         dataset: The data set's folder, ``<root>/<data set>``.
-        recipe: Where settings come from that are not given, one of ``RECIPES``; None: the data set's.
+        recipe: Source of settings that are not given, one of ``RECIPES``; None: the data set's.
         protocol: Splits and captions of the data set, as for vlalign-preprocess; None: the recipe's or the usual ones.
-        init: Folder of a run whose model training starts from, or its name in this data set or in one beside it.
+        init: Run that initialises the model: its folder, or its name in this data set or in one beside it.
         run_name: Name of the run's folder; None: see ``runs.folder.default_run_name``.
         device: "auto" (all GPUs of this machine, or its CPU), "cpu", "cuda" or "cuda:N"; or several, with commas
-            between them. Each has a process, and they share every batch. Under torchrun, each process uses its own
-            GPU.
-        stores: Stores of one's own by features' names, or ``MODULE:NAME`` (``StoreSource``); None: those of the folder.
+            between them. Each device has a process, and the processes share every batch. Under torchrun, each process
+            uses its own GPU.
+        stores: Custom stores by features' names, or ``MODULE:NAME`` (``StoreSource``); None: the folder's stores.
         settings: Settings by name, such as ``{"features": "s3d", "num_steps": 1000}``; see ``TrainConfig``. The
             objective and the encoder may be your own, ``{"objective": "my_module:MyObjective"}`` or the class itself.
         on_progress: Called after each step.
         on_step: Called with the figures of each step: "step" (counted from 1), "loss" and its terms, "learning_rate",
             and after a validation its metrics, such as "validation_R@1". On a GPU it is called for several steps at
-            once. It runs in this process, also if others train; under torchrun, in the first one. An error that it
+            once. It runs in this process, even if others train; under torchrun, in the first one. An error that it
             raises ends the training and reaches the caller; the same call resumes it after the last validation.
-        may_be_unused: Take settings that change nothing with this objective, as some rows of papers' tables have them.
+        may_be_unused: Accept settings that have no effect with this objective, as in some rows of papers' tables.
         trust: Modules of your own that may be imported if the run of ``init`` names them.
 
     Returns:
@@ -176,12 +176,12 @@ def _choose_config(
     if recipe is None and objective is not None:
         chosen["objective"] = objective
     if "bag" not in given and (bag := getattr(of_init, "bag", None)) is not None:
-        chosen["bag"] = bag  # its model has the layers for one of both
+        chosen["bag"] = bag  # the initial run's model has layers for only one kind of bag
     return folder, make_config(recipe, chosen)
 
 
 def _with_idf_of(folder: DatasetFolder, config: TrainConfig) -> TrainConfig:
-    """Return the settings with the IDF that the data set's table has: one of an earlier version has it by tag only."""
+    """Return the settings with the kind of IDF in the data set's table; earlier versions wrote it by tag only."""
     if config.objective.idf_counts == "tag" or has_token_idf(folder.idf):
         return config
     say(old_idf_note(folder.idf))
@@ -199,7 +199,7 @@ def _say_settings(config: TrainConfig, given: Mapping[str, Any], also_given: Seq
 
 
 def _say_parts_of_init(config: TrainConfig, init_folder: Path) -> None:
-    """Report which pretrained networks come from the initial run, whatever the settings name."""
+    """Report which pretrained networks in the settings are replaced by the initial run's networks."""
     of_init = read_config(read_run(init_folder)).model
     for name in ("text_encoder", "video_tower"):
         theirs, ours = getattr(of_init, name), getattr(config.model, name)

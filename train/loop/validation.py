@@ -1,4 +1,4 @@
-"""Validation of a run while it trains, by the task that it is for."""
+"""Validation of a run while it trains, for each task."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAX_PAIRS = 20_000
 """Upper limit of the pairs that the fusion layers see in a validation."""
 RERANK = 20
 MAX_SHOWN_STEPS = 8
-"""Upper limit of the validations that a line shows."""
+"""Maximum number of validations in the printed line."""
 MAX_QUESTIONS, MAX_VIDEOS = 2000, 50
 
 
@@ -43,7 +43,7 @@ class Validation:
 
 
 class Ranked(NamedTuple):
-    """A ranking of the validation clips by the score that is used."""
+    """Final scores of validation captions with validation clips."""
 
     pairs: Pairs
     by_caption: np.ndarray
@@ -53,10 +53,10 @@ class Ranked(NamedTuple):
 
 
 def _rank_validation(scorer: Scorer, valid: Pairs) -> Ranked:
-    """Rank the validation clips for one caption of each, or of as many as the fusion layers should see.
+    """Rank validation clips for one caption of each, and so few that fusion layers see at most ``MAX_PAIRS`` pairs.
 
-    If the weights of stages are chosen, they are chosen for this model first, on several captions of each clip, and
-    these are ranked: in a small split, one caption decides more by chance.
+    If stage weights are chosen on the validation split, they are first chosen for this model, on several captions of
+    each clip, and clips are ranked for the same captions: in a small split, one caption per clip is more random.
     """
     weights, chosen = scorer.config.score_weights, None
     if scorer.config.validation.stage_weights == "validation" and len(weights) > 1:
@@ -75,7 +75,7 @@ def _rank_validation(scorer: Scorer, valid: Pairs) -> Ranked:
 
 
 def validate_retrieval(scorer: Scorer, examples: Examples) -> dict[str, float]:
-    """Rank the validation clips by captions; return the figures of the score that is used, with chosen weights."""
+    """Rank the validation clips for captions; return the metrics of the final score."""
     assert isinstance(examples, PairExamples)
     valid = examples.pairs["validation"]
     if not valid.clips:
@@ -133,7 +133,7 @@ def _most_captions(scorer: Scorer) -> int:
 
 
 def _score_validation(scorer: Scorer, valid: Pairs, chosen: Sequence[int] | np.ndarray) -> tuple[Pairs, StageScores]:
-    """Score chosen captions with all clips that one of them is about."""
+    """Score each chosen caption with the clips of all chosen captions."""
     pairs = make_pairs(valid.captions.take(chosen))
     rerank = RERANK if scorer.has_early else None
     return pairs, stage_scores(scorer, pairs.captions, pairs.clips, rerank=rerank)
@@ -153,12 +153,12 @@ class ChosenWeights(NamedTuple):
 
     weights: dict[str, float]
     shares: dict[str, float]
-    """The weights times the spread of each stage's scores, which sum to 1."""
+    """Each stage's weight times the spread of its scores, scaled to sum to 1."""
     tried: list[TriedWeights]
 
 
 def _choose_weights(pairs: Pairs, scores: StageScores) -> ChosenWeights:
-    """Choose the stages' shares of the spread of the score, in tenths, by the likelihood of the validation split."""
+    """Choose each stage's share of the score's spread, in tenths, by the likelihood of the validation split."""
     spreads = np.array([_spread(scores, stage) for stage in scores.stage_names])
     has_spread = spreads > 0
     best, best_likelihood = np.ones(len(spreads)), -np.inf
@@ -179,13 +179,13 @@ def _choose_weights(pairs: Pairs, scores: StageScores) -> ChosenWeights:
 
 
 def _tenths(num_stages: int) -> list[np.ndarray]:
-    """Return all shares of stages in tenths."""
+    """Return all combinations of stages' shares, in tenths, that sum to 1."""
     firsts = itertools.product(range(11), repeat=num_stages - 1)
     return [np.array([*of, 10 - sum(of)]) / 10 for of in firsts if sum(of) <= 10]
 
 
 def _spread(scores: StageScores, stage: str) -> float:
-    """Return the standard deviation of a stage's scores within a caption, of the pairs that were scored."""
+    """Return the standard deviation of a stage's scores within a caption, over the pairs that were scored."""
     values = scores.stages[stage]
     is_scored = np.ones(values.shape, dtype=bool)
     if scores.shortlist is not None and stage.startswith("fusion"):
@@ -195,7 +195,7 @@ def _spread(scores: StageScores, stage: str) -> float:
 
 
 def _named(scores: StageScores, weights: np.ndarray) -> dict[str, float]:
-    """Return {stage: weight}, the largest of which is 1."""
+    """Return {stage: weight}, scaled so that the largest weight is 1."""
     return {
         stage: float(f"{weight:.4g}") for stage, weight in zip(scores.stage_names, weights / weights.max(), strict=True)
     }

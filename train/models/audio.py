@@ -2,7 +2,7 @@
 3).
 
 Source: wnhsu/ResDAVEnet-VQ, models/AudioModels.py ``ResDavenet`` (roudimit/AVLnet model_davenet.py is the same). All
-bands of a row go into one convolution. Four layers follow, of two basic blocks with kernels of 9, each of which
+bands of a row go into one convolution. Four layers follow, of two basic blocks with kernels of 9; each layer
 halves the time, so that 16 rows of 10 ms become one token. Modules have the published names; ``batchnorm1``, which
 is unused there, is left out.
 
@@ -94,7 +94,7 @@ class AudioEncoder(nn.Module):
 
     A clip's tokens do not depend on how much padding follows it, nor on the number of processes that share a batch.
     Unlike in the published code, each layer sees zeros in padding, as after the end of a single clip, and padding
-    does not count in batch normalisation.
+    is left out of batch normalisation.
     """
 
     compiled: Callable[..., Tensor] | None = None
@@ -107,7 +107,7 @@ class AudioEncoder(nn.Module):
         self.layer1, self.layer2, self.layer3, self.layer4 = (_layer(*widths) for widths in pairwise(WIDTHS))
 
     def compile_layers(self) -> None:
-        """Compile the layers. How many rows there are is found without it, since it depends on values."""
+        """Compile the layers. Numbers of rows are computed outside the compiled code, as they depend on values."""
         self.compiled = compiled_once(self._layers)
 
     def forward(
@@ -118,14 +118,14 @@ class AudioEncoder(nn.Module):
         Args:
             rows_BTD: Log-mel rows, anything at padding.
             mask_BT: True for a row; rows come first.
-            lengths_B: Number of rows of each clip, on the CPU; None: only the mask says it.
+            lengths_B: Number of rows of each clip, on the CPU; None: known only from the mask.
 
         Returns:
             The tokens, their mask [B, L], and the number of tokens of each clip [B], on the CPU.
         """
         masks, lengths = [mask_BT], [lengths_of(mask_BT, lengths_B)]
         for _ in range(len(WIDTHS) - 1):
-            masks.append(masks[-1][:, ::2].contiguous())  # a token counts if the row in its middle does
+            masks.append(masks[-1][:, ::2].contiguous())  # a token is padding if the row in its middle is
             lengths.append((lengths[-1] + 1) // 2)
         places = [nonzero(mask, of_mask) for mask, of_mask in zip(masks, lengths, strict=True)]
         run = self._layers if self.compiled is None else self.compiled

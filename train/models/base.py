@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class QueryQueue(nn.Module):
     """The last training queries of each kind, saved with the model (NCL section 3.4).
 
-    At test time they replace the other test queries, which a query must not use.
+    At test time they are used instead of the other test queries, on which a query's result must not depend.
     """
 
     texts: Tensor
@@ -51,7 +51,7 @@ class QueryQueue(nn.Module):
         self.pushed += num_pushed
 
     def filled(self) -> tuple[Tensor, Tensor]:
-        """Return the texts and videos in the queue, each [K, D], the last one last.
+        """Return the texts and videos in the queue, each [K, D], the newest last.
 
         K is less than ``length`` until the queue is full.
         """
@@ -63,7 +63,7 @@ class QueryQueue(nn.Module):
 
 @dataclass(frozen=True)
 class ObjectiveModules:
-    """Modules that an objective adds to a model, each None if it does not need it.
+    """Modules that an objective adds to a model; those that it does not need are None.
 
     Example:
         >>> from torch import nn
@@ -80,7 +80,7 @@ class ObjectiveModules:
     queries: QueryQueue | None = None
     """The last training queries, for normalising test scores."""
     own: nn.Module | None = None
-    """Whatever else the objective learns; its loss finds it as ``model.own``."""
+    """Any other module that the objective trains; its loss can use it as ``model.own``."""
 
 
 MakeModules = Callable[[TokenSizes], ObjectiveModules]
@@ -124,7 +124,7 @@ class ModelPlan:
     make_modules: MakeModules = no_modules
     """Makes the objective's modules; ``PairModel.add`` calls it."""
     video_tower: VideoTower | None = None
-    """Makes the rows of features out of frames; its width is ``feature_dim``."""
+    """Computes the rows of features from frames; its width is ``feature_dim``."""
 
 
 class PairModel(MixedPrecision):
@@ -150,7 +150,7 @@ class PairModel(MixedPrecision):
     """
 
     traits: ClassVar[EncoderTraits]
-    """The properties of the encoders. Those that declare inputs of their own get them as the keyword ``extra`` of
+    """The properties of the encoders. Custom inputs that they declare are passed as the keyword argument ``extra`` to
     ``encode_videos`` and ``encode_texts``."""
     feature_mean: Tensor
     """Mean of the training clips' features [F]. Present only if ``standardises``."""
@@ -181,11 +181,11 @@ class PairModel(MixedPrecision):
 
     @classmethod
     def from_settings(cls, settings: ModelSettings, plan: ModelPlan) -> Self:
-        """Return a model with new weights; a given text encoder has its own.
+        """Return a model with new weights; a given text encoder keeps its weights.
 
         Args:
             settings: Settings of the model.
-            plan: What the settings do not give.
+            plan: Parts and sizes that the settings do not give.
         """
         raise NotImplementedError
 
@@ -196,7 +196,7 @@ class PairModel(MixedPrecision):
             make_modules: Makes the modules for the sizes of this model.
 
         Raises:
-            UserError: It returns anything but ``ObjectiveModules``.
+            UserError: ``make_modules`` returns something other than ``ObjectiveModules``.
         """
         modules = make_modules(self.sizes)
         if not isinstance(modules, ObjectiveModules):
@@ -233,12 +233,12 @@ class PairModel(MixedPrecision):
         Args:
             features_BMF: Rows of features, anything at padding; float16 as in stores, or float32.
             mask_BM: True for a row, False for padding.
-            lengths_B: Number of rows of each, on the CPU; None: only the mask says it.
+            lengths_B: Number of rows of each clip, on the CPU; None: known only from the mask.
         """
         raise NotImplementedError
 
     def encode_texts(self, inputs: dict[str, Tensor]) -> TextTokens:
-        """Encode captions, given as the model's text inputs make them (``data.text_inputs``).
+        """Encode captions, in the form that the model's text inputs produce (``data.text_inputs``).
 
         ``inputs`` may also have the texts' lengths, and the number of tokens of interest of each, on the CPU
         (``TextTokens.lengths_B`` and ``num_of_interest_B``).
@@ -251,12 +251,12 @@ class PairModel(MixedPrecision):
     def tokens_of_videos(self, clips: ClipRows, extra: Mapping[str, Tensor]) -> VideoTokens:
         """As ``encode_videos``, with custom inputs: {name: tensor [B, ...]}.
 
-        Rows may also be frames, which the video tower makes into features first. If it gives a vector of each whole
-        clip, that is encoded like a clip of this one row.
+        Rows may also be frames, from which the video tower first computes features. If the tower also gives one vector
+        of each whole clip, this vector is encoded like a clip with a single row.
 
         Args:
             clips: Rows of features, or of frames.
-            extra: Inputs of one's own: {name: tensor [B, ...]}.
+            extra: Custom inputs: {name: tensor [B, ...]}.
         """
         own: dict[str, Any] = {"extra": Extra(extra)} if self.traits.extra else {}
         rows_BMF, mask_BM, lengths_B, whole_BF = self.rows_of_frames(clips)
@@ -270,7 +270,7 @@ class PairModel(MixedPrecision):
     def rows_of_frames(self, clips: ClipRows) -> ClipRows:
         """Return rows of features. The video tower computes them from frames, which are uint8.
 
-        An encoder of one's own whose traits say ``reads_frames`` makes them here itself.
+        A custom encoder with the trait ``reads_frames`` overrides this to compute them itself.
 
         Args:
             clips: Rows of features, or of frames.
@@ -284,7 +284,7 @@ class PairModel(MixedPrecision):
 
         Args:
             inputs: As for ``encode_texts``.
-            extra: Inputs of one's own: {name: tensor [B, ...]}.
+            extra: Custom inputs: {name: tensor [B, ...]}.
         """
         own: dict[str, Any] = {"extra": Extra(extra)} if self.traits.extra else {}
         texts = self.encode_texts(inputs, **own)
@@ -317,7 +317,7 @@ class PairModel(MixedPrecision):
 
     @property
     def reads_frames(self) -> bool:
-        """True if its rows of features are made of frames, by a video tower or by itself."""
+        """True if rows of features are computed from frames, by a video tower or by the model itself."""
         return self.video_tower is not None or self.traits.reads_frames
 
     @property

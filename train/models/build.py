@@ -24,7 +24,7 @@ MODELS: dict[str, type[PairModel]] = {
 
 
 def make_model(settings: ModelSettings, plan: ModelPlan) -> PairModel:
-    """Return a model with new weights; a given text encoder has its own."""
+    """Return a model with new weights; a given text encoder keeps its weights."""
     if settings.encoder in MODELS:
         model = MODELS[settings.encoder].from_settings(settings, plan)
     else:

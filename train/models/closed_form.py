@@ -29,18 +29,19 @@ class Strengths(NamedTuple):
     """The strength of both penalties, and the extra weight of large correlations."""
 
     clips: float
-    """In mean variances of the principal directions of clips."""
+    """Penalty on clips, in units of the mean variance of their principal directions."""
     words: float
-    """In mean variances of the words. A strong one, with power 1, makes this ridge regression from clips to words."""
+    """Penalty on words, in units of their mean variance. If it is strong and ``power`` is 1, this is ridge regression
+    from clips to words."""
     power: float
-    """The exponent with which a direction's correlation counts in a score."""
+    """Exponent of a direction's correlation in a score."""
 
 
 @dataclass
 class Sums:
     """Sums over clips and over the word weights of their captions.
 
-    All clips have the same weight, whatever their captions.
+    All clips have the same weight, however many captions they have.
     """
 
     x_D: Tensor
@@ -69,7 +70,7 @@ class Sums:
         """Add clips with their captions.
 
         Args:
-            x_BD: Clips, of a scale near 1.
+            x_BD: Features of clips, of a scale near 1.
             ids_CN: The different words of each caption.
             weights_CN: The weight of each word, 0 at padding.
             clip_of_C: Index of each caption's clip. Each clip has a caption.
@@ -105,7 +106,7 @@ class LinearVectors(NamedTuple):
 
 
 class Regression(NamedTuple):
-    """Numbers of clips that are linear in their features."""
+    """A linear map from a clip's features to H target numbers."""
 
     weights_DH: Tensor
     bias_H: Tensor
@@ -115,7 +116,7 @@ class Covariances:
     """Means and covariances of clips and of the words of their captions."""
 
     def __init__(self, sums: Sums) -> None:
-        """Take sums over two clips or more. They are used up: covariances take their place."""
+        """Compute covariances from sums over two clips or more; the sums are overwritten."""
         self.number = sums.num_clips
         self.mean_D, self.mean_V = sums.x_D / self.number, sums.y_V / self.number
         self.xx_DD = sums.xx_DD.div_(self.number).addr_(self.mean_D, self.mean_D, alpha=-1)
@@ -127,12 +128,12 @@ class CanonicalCorrelations:
     """Canonical correlations of the same clips and captions, for any strengths."""
 
     def __init__(self, covariances: Covariances, num_features: int | None = None, *, seed: int = 0) -> None:
-        """Find the principal directions of the clips, each of whose features is scaled to variance 1.
+        """Find the principal directions of the clips, after scaling each feature to variance 1.
 
         Args:
             covariances: Of clips and captions.
-            num_features: Use the first so many features of clips; None: all.
-            seed: Of the search for principal directions, where there are many features.
+            num_features: Number of features of clips to use, from the first on; None: all.
+            seed: Seed of the search for principal directions, used if there are many features.
         """
         self._mean_D, self._mean_V, self._yy_VV = covariances.mean_D, covariances.mean_V, covariances.yy_VV
         size = len(self._mean_D) if num_features is None else num_features
@@ -153,7 +154,7 @@ class CanonicalCorrelations:
         """Return the vectors of words and clips, float32.
 
         Args:
-            strengths: Their strengths.
+            strengths: Penalties, and the power of the correlations.
             num_dimensions: K; the last numbers are 0 if there are fewer directions.
 
         Source: Vinod 1976 for the penalties; Gong et al. 2014, section 3.3, for the power of the correlations.
@@ -181,20 +182,20 @@ class CanonicalCorrelations:
         return self._solved_by_penalty[1]
 
     def covariance(self, x_BD: Tensor, targets_BH: Tensor) -> Tensor:
-        """Return the covariance [R, H] of clips, in their principal directions, and numbers of each.
+        """Return the covariance [R, H] of clips, in their principal directions, with their target numbers.
 
         Args:
             x_BD: Some of the clips.
-            targets_BH: Numbers of each, less their mean.
+            targets_BH: H target numbers of each clip, less their mean.
         """
         x_BR = (x_BD - self._mean_D.to(x_BD)) @ self._directions_DR.to(x_BD)
         return (x_BR.T @ targets_BH / len(x_BD)).double()
 
     def regress(self, covariance_RH: Tensor, penalty: float) -> Regression:
-        """Return ridge regression from clips to numbers of each, float32.
+        """Return ridge regression from clips to their target numbers, float32.
 
         Args:
-            covariance_RH: As ``covariance`` gives it.
+            covariance_RH: As ``covariance`` returns it.
             penalty: Its strength, in mean variances of the principal directions of clips.
         """
         scales_R = 1 / (self._variances_R + penalty * self._scale)
@@ -208,7 +209,7 @@ def principal_directions(xx_DD: Tensor, most: int, seed: int) -> tuple[Tensor, T
     Args:
         xx_DD: A covariance matrix.
         most: Upper limit of R.
-        seed: Of the start of the search, which finds the directions of large variance to the last digits.
+        seed: Seed of the random start of the search, which finds directions of large variance to the last digits.
     """
     size = len(xx_DD)
     if size <= 2 * (most + OVERSAMPLING):

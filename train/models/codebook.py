@@ -65,7 +65,7 @@ class GridConvolutions(nn.Module):
         )
 
     def forward(self, tokens_BLD: Tensor, lengths_B: Tensor) -> Tensor:
-        """Return a token for each cell, [B, L, D']. A clip without rows has less cells than the grid; the rest is 0."""
+        """Return a token for each cell, [B, L, D']. Missing cells, as of a clip without rows, are 0."""
         del lengths_B
         num_cells, num_tokens = self.grid[0] * self.grid[1] * self.grid[2], tokens_BLD.shape[1]
         x = F.pad(tokens_BLD, (0, 0, 0, num_cells - num_tokens)).transpose(1, 2).unflatten(2, self.grid)
@@ -98,7 +98,7 @@ class CodebookParts:
     convolutions: bool = False
     """f and f_code are convolutions for clips and LSTMs for texts; False: linear layers."""
     summary: bool = True
-    """A vector has f_high; False: f_code alone (Table 4, h)."""
+    """A vector includes f_high; False: it is f_code alone (Table 4, h)."""
     quantized: bool = True
     """f_code sees codewords. If false, it sees the vectors before quantisation, and there are no codewords (Table 4,
     f).
@@ -160,7 +160,7 @@ class SharedCodebook(nn.Module):
             side: "text" or "video".
             tokens_BLD: The encoder's tokens.
             lengths_B: Number of tokens of each sequence, on the CPU.
-            index_T: Rows and columns of those that are no padding.
+            index_T: Rows and columns of the tokens that are not padding.
             workers: The processes that share the batch.
         """
         layer = self.project[side]
@@ -179,7 +179,7 @@ class SharedCodebook(nn.Module):
         Args:
             side: "text" or "video".
             summary_BD: The encoder's summaries.
-            tokens_BLD: What ``tokens`` gave, None for CMCM's baseline.
+            tokens_BLD: The result of ``tokens``; None for CMCM's baseline.
             mask_BL: True for a token, False for padding.
             lengths_B: Number of tokens of each sequence, on the CPU.
         """

@@ -51,7 +51,7 @@ class TokenBank:
 
 
 class _Group(NamedTuple):
-    """Pairs of like length, the longest first."""
+    """Pairs of similar length, the longest first."""
 
     row_PL: Tensor
     """The bank's row of each token."""
@@ -86,8 +86,8 @@ class Fusion(MixedPrecision):
             dropout: Dropout rate of all layers.
             token_head: Use ToCo's heads: f is "a two-layer perceptron" on [CLS], and f^t another one on a token's
                 output beside its type (ToCo section 3.3). Without it, TACo's "w in a linear layer" (Eq. 5).
-            normalised: LayerNorm and dropout of the sum of token, type and position, as in BERT. TACo's section 3.1
-                has neither.
+            normalised: Apply LayerNorm and dropout to the sum of token, type and position, as in BERT. TACo's section
+                3.1 has neither.
             perceptron: Use ToCo's f without its f^t.
         """
         super().__init__()
@@ -180,7 +180,7 @@ class Fusion(MixedPrecision):
     def _groups(
         self, bank: TokenBank, text_of_P: Tensor, video_of_P: Tensor, recompute: bool
     ) -> tuple[list[_Group], Tensor]:
-        """Return groups of pairs of like length, and the index of each pair in them, one group after the other."""
+        """Return groups of pairs of similar length, and each pair's index in the concatenated groups."""
         device = bank.rows_RD.device
         text_lengths, lengths = (
             bank.text_lengths[text_of_P],
@@ -227,9 +227,7 @@ class Fusion(MixedPrecision):
     def _scores(
         self, bank: TokenBank, row_PL: Tensor, mask_PL: Tensor | None, text_length_P1: Tensor, longest_text: int
     ) -> tuple[Tensor, Tensor | None]:
-        num_outputs = (
-            1 if self.token_score is None else longest_text
-        )  # the last layer gives only what scores are made of
+        num_outputs = 1 if self.token_score is None else longest_text  # the last layer computes only what scores need
         x_PQD = self._outputs(bank, row_PL, mask_PL, num_outputs)
         pair_P = self.score(x_PQD[:, 0]).squeeze(-1)
         if self.token_score is None:

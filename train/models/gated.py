@@ -52,7 +52,7 @@ class WordMaximum(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Pool the vectors of words, [..., N, from_width] -> [..., to_width]."""
-        return F.relu(self.embed(x).amax(dim=-2))  # ReLU keeps the order, so it needs the maximum only
+        return F.relu(self.embed(x).amax(dim=-2))  # ReLU is monotonic, so it is applied to the maximum only
 
 
 class GatedPair(PairModel):
@@ -110,9 +110,9 @@ class GatedPair(PairModel):
 
 
 class HtmPair(GatedPair):
-    """HowTo100M's model (Miech et al. 2019), as its published code has it with the width 6144 of SSML section 5.1.
+    """HowTo100M's model (Miech et al. 2019), as in its published code, with the width 6144 of SSML section 5.1.
 
-    A caption's words pass a linear layer and ReLU, then their maximum a gated embedding: 300 -> 6144 -> 6144.
+    A caption's words pass a linear layer and ReLU; their maximum passes a gated embedding: 300 -> 6144 -> 6144.
     """
 
     traits: ClassVar[EncoderTraits] = ENCODERS["htm"]
@@ -131,7 +131,7 @@ class AnswerHead(nn.Module):
 
     One embeds a question and a video together, the other an answer. All embeddings have length 1. Answers are texts
     like questions. ``blind_questions`` and ``blind_answers`` do the same without the video: a baseline that is
-    trained alongside and leaves the encoders alone.
+    trained alongside and does not change the encoders.
     """
 
     def __init__(self, width: int) -> None:

@@ -24,10 +24,10 @@ do."""
 
 
 class GroupSize(NamedTuple):
-    """Sizes of the groups in which sequences go through the layers. Positions count with their padding."""
+    """Sizes of the groups in which sequences go through the layers. Positions include padding."""
 
     max_positions: int
-    """Upper limit of a group's positions. A single longer sequence is a group."""
+    """Upper limit of a group's positions. A single longer sequence is a group of its own."""
     min_positions: int
     """Up to this many positions, a group may hold sequences of any lengths."""
 
@@ -37,10 +37,11 @@ GROUP_SIZES = {"cpu": GroupSize(16_384, 0), "cuda": GroupSize(131_072, 32_768)}
 few positions as for thousands: another launch of the layers costs more than padding.
 """
 ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-"""Without cuDNN's, which PyTorch prefers in bfloat16 on newer GPUs: it is built again for each shape, and nearly each
-group of sequences has another one."""
+"""Kernels of attention, without cuDNN's, which PyTorch prefers in bfloat16 on newer GPUs: it is built again for each
+shape, and nearly every group of sequences has a new shape."""
 MAX_RECOMPUTED = 32_768
-"""Upper limit of a group's positions if results are not stored for the gradient: the largest group sets the memory."""
+"""Upper limit of a group's positions if results are not stored for the gradient: the largest group then determines the
+memory."""
 
 
 def length_groups(lengths: Sequence[int], size: GroupSize) -> list[list[int]]:
@@ -73,7 +74,7 @@ def length_groups(lengths: Sequence[int], size: GroupSize) -> list[list[int]]:
 def by_length(
     mask_BL: Tensor, lengths_B: Tensor, run: Callable[[Tensor, int, Tensor | None], tuple[Tensor, ...]]
 ) -> tuple[Tensor, ...]:
-    """Run a function on groups of sequences of like length and put the results together again.
+    """Run a function on groups of sequences of similar length and put the results together again.
 
     Args:
         mask_BL: True for a token, False for padding.
@@ -101,8 +102,8 @@ def by_length(
 def compiled_once(call: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that torch.compile compiles once for all sizes, and traces once.
 
-    Its numbers, such as a rate of dropout, are constants. Without that, torch.compile first traces them as symbols,
-    finds that dropout takes none, and traces everything again.
+    Its floats, such as a dropout rate, are compiled as constants. Otherwise, torch.compile first traces them as
+    symbols, finds that dropout does not take symbols, and traces everything again.
     """
     from torch._dynamo import config  # takes seconds to import
 
@@ -118,8 +119,8 @@ def compiled_once(call: Callable[..., Any]) -> Callable[..., Any]:
 class Compiled:
     """A function of sequences [P, L, ...] and their mask, compiled once for all numbers and lengths of sequences.
 
-    torch.compile makes another program where a size is 1 and where there is no mask. So a group of one, or of
-    sequences of one token, is computed without it, and there is always a mask.
+    torch.compile would compile another program for a size of 1, and for calls without a mask. So groups of one
+    sequence, or of sequences of one token, run uncompiled, and all other groups get a mask.
     """
 
     def __init__(self, call: Callable[..., Any]) -> None:
@@ -178,7 +179,7 @@ class SelfAttentionLayer(nn.TransformerEncoderLayer):
         x_PQD = self.norm1(x_PQD + self.dropout1(self.self_attn.out_proj(attended.transpose(1, 2).flatten(2))))
         return self.norm2(
             x_PQD + self.dropout2(self.linear2(self.activation(self.linear1(x_PQD))))
-        )  # BERT drops nothing in between
+        )  # BERT has no dropout in between
 
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]: not used as torch's layer
         self, x_PLD: Tensor, mask_PL: Tensor | None, num_queries: int | None = None
@@ -200,7 +201,7 @@ class MixedPrecision(nn.Module):
     def autocast(self, device: torch.device) -> Iterator[None]:
         """The context in which the layers compute.
 
-        bfloat16 is used in training only: it makes ties, which ranks must not be computed from.
+        bfloat16 is used only in training: it makes ties of scores, which would distort ranks.
         """
         enabled = self.in_bfloat16 and self.training
         with torch.autocast(device.type, torch.bfloat16, enabled=enabled), sdpa_kernel(ATTENTION):

@@ -33,16 +33,16 @@ class MaskedPlaces:
     """The subwords that are predicted, captions in order."""
 
     text_of_K: Tensor
-    """Their captions."""
+    """Index of the caption of each subword."""
     position_K: Tensor
-    """Their positions in them."""
+    """Position of each subword in its caption."""
     ids_K: Tensor
-    """Their true ids in the captions."""
+    """True id of each subword."""
 
 
 @dataclass(frozen=True)
 class MaskedTexts:
-    """Encoded captions of which some subwords are masked."""
+    """Encoded captions with some subwords masked."""
 
     texts: TextTokens
     places: MaskedPlaces
@@ -51,17 +51,17 @@ class MaskedTexts:
 def mask_words(
     texts: Mapping[str, Tensor], draws: MaskDraws, *, mask_id: int, num_ids: int
 ) -> tuple[dict[str, Tensor], MaskedPlaces]:
-    """Mask some subwords of captions. The host does not wait for their device if their lengths are known.
+    """Mask some subwords of captions. If their lengths are known, the host does not wait for the device.
 
     Args:
         texts: ``input_ids`` [B, N], ``attention_mask`` [B, N] and, if known, ``lengths_B``, as for ``encode_texts``. A
             caption's first and last subwords are special ones, such as [CLS] and [SEP], and never masked.
         draws: The captions' random numbers.
-        mask_id: Number of [MASK].
+        mask_id: Id of [MASK].
         num_ids: Size of the vocabulary, V.
 
     Returns:
-        The texts with other ``input_ids``, and what is to be predicted.
+        The texts with masked ``input_ids``, and the subwords to predict.
     """
     ids_BN = texts["input_ids"]
     lengths_B1 = lengths_of(texts["attention_mask"].bool(), texts.get("lengths_B"))[:, None]
@@ -89,11 +89,11 @@ class MaskDraws:
     """Random numbers from 0 to 1 that decide the masking, independent of the number of processes and of padding."""
 
     which_BT: Tensor
-    """The subwords with the lowest ones are predicted."""
+    """The subwords with the lowest numbers are predicted."""
     kind_BT: Tensor
-    """Decides how they are shown."""
+    """Decides whether a predicted subword is replaced by [MASK], by another subword, or not."""
     other_BT: Tensor
-    """Decides the subword that they are shown as."""
+    """Decides which other subword replaces it."""
 
     @classmethod
     def draw(cls, generator: torch.Generator, num_texts: int, rows: slice, max_tokens: int) -> MaskDraws:
@@ -109,7 +109,7 @@ class MaskedWordHead(nn.Module):
 
         Args:
             width: Width of the fusion layers' output and of the subword vectors, D.
-            mask_id: Number of [MASK].
+            mask_id: Id of [MASK].
             num_ids: Size of the vocabulary, V.
         """
         super().__init__()
@@ -125,11 +125,11 @@ class MaskedWordHead(nn.Module):
 
         Args:
             encoder: Has the subword vectors.
-            tokenizer: Knows [MASK].
+            tokenizer: Has the id of [MASK].
             name: The setting ``text_encoder``.
 
         Raises:
-            SettingError: The encoder knows no [MASK], or its subword vectors have another width than its output.
+            SettingError: The tokenizer has no [MASK], or the encoder's subword vectors and output differ in width.
         """
         from ..data.text_towers import TextTower  # transformers takes seconds to import
 

@@ -47,7 +47,7 @@ class MeanPair(PairModel):
 
         Args:
             text_encoder: A text tower, or a BERT-like model.
-            pooling: Which vector stands for a text, as in ``tokens.pooled_texts``.
+            pooling: Which vector represents a text, as in ``tokens.pooled_texts``.
             reads_texts: Train the text encoder.
             make_modules: Makes the objective's modules.
         """

@@ -22,7 +22,7 @@ WIDTH = 1024
 
 @dataclass(frozen=True)
 class SpokenTokens(TextTokens):
-    """Encoded recordings: a token for every 160 ms, none of more interest than another."""
+    """Encoded recordings: a token for every 160 ms, and no tokens of interest."""
 
     summary_BD: Tensor = field(kw_only=True)
 
@@ -48,8 +48,8 @@ class SpokenPair(PairModel):
     """Table 3's encoders of clips or still images, and of recordings.
 
     f_fine is the standardised feature vectors, and the residual network's output for a recording. f_high is "Max
-    Pooling + GLU" of clips, and "Avg. Pooling + GLU" of still images (Places) and of recordings. Without a size of the
-    GLU, the model is that of earlier versions: a linear layer on the rows, and another gate.
+    Pooling + GLU" of clips, and "Avg. Pooling + GLU" of still images (Places) and of recordings. If ``glu_size``
+    is 0, the model is as in earlier versions: a linear layer on the rows, and another gate.
     """
 
     traits: ClassVar[EncoderTraits] = ENCODERS["spoken"]

@@ -93,8 +93,8 @@ class SupportSetPair(PairModel):
     def encode_videos(self, features_BMF: Tensor, mask_BM: Tensor, lengths_B: Tensor | None = None) -> VideoTokens:
         """Encode clips; see ``PairModel.encode_videos``. Values at padding have no influence."""
         x_BMF = self.standardised(features_BMF).masked_fill(~mask_BM[:, :, None], 0.0)
-        # The RNN goes forward in time and padding comes last, so no state of a row has seen any. In float32: autocast
-        # casts what goes into a GRU, and on some devices not its weights.
+        # The RNN goes forward in time and padding comes last, so padding does not affect the states of rows. It runs in
+        # float32: autocast casts a GRU's input but, on some devices, not its weights.
         states_MBD, _ = self.rnn(self.dropout(x_BMF).transpose(0, 1))
         with self.autocast(mask_BM.device):
             clips_BD = self.video_pool(states_MBD.transpose(0, 1), mask_BM)
@@ -109,7 +109,7 @@ class SupportSetPair(PairModel):
             with self.autocast(ids.device):
                 return ((self.compiled_texts or self._hidden_states)(ids, mask).to(kind),)
 
-        # 0 at padding, as beyond both ends of the convolution: a caption is what it is without padding.
+        # 0 at padding, like the convolution's own padding: a caption's result is the same with and without padding.
         [tokens_BND] = by_length(mask_BN, lengths_of(mask_BN, inputs.get("lengths_B")), run)
         with self.autocast(mask_BN.device):
             convolved_BND = F.relu(self.cnn(self.dropout(tokens_BND).transpose(1, 2))).transpose(1, 2)

@@ -1,7 +1,7 @@
 """The outputs of the encoders: tokens of videos and of texts.
 
-Numbers of tokens are also on the CPU, where they are known before the tokens are made: otherwise the host would wait
-for a GPU.
+Numbers of tokens are also stored on the CPU, where they are known before the tokens are computed: otherwise the host
+would have to wait for a GPU.
 """
 
 from collections.abc import Mapping
@@ -25,13 +25,13 @@ class Extra(dict[str, Tensor]):
 
     def __missing__(self, name: str) -> Tensor:
         raise UserError(
-            f"extra[{name!r}]: not in this batch; declare it in extra; each of these captions needs a "
-            "number in its column, which the text of a query does not have"
+            f"extra[{name!r}]: not in this batch; expected an input that is declared in extra and, for a column of "
+            "captions, a number for each caption of the batch (the text of a query has none)"
         )
 
 
 class ClipRows(NamedTuple):
-    """Rows of features of B clips, what ``PairModel.encode_videos`` takes, and a vector of each whole clip.
+    """Rows of features of B clips, as ``PairModel.encode_videos`` takes them, and a vector of each whole clip.
 
     Example:
         >>> import torch
@@ -46,9 +46,9 @@ class ClipRows(NamedTuple):
     mask_BM: Tensor
     """True for a row, False for padding [B, M]."""
     lengths_B: Tensor | None
-    """Number of rows of each clip [B], on the CPU. None: only the mask says it."""
+    """Number of rows of each clip [B], on the CPU. None: known only from the mask."""
     whole_BF: Tensor | None = None
-    """The mean of the frames' own vectors, of a video tower that has them beside the map of a frame."""
+    """The mean of each clip's frame vectors, if the video tower gives a vector of each frame in addition to its map."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,9 @@ class VideoTokens:
     whole_BD: Tensor | None = None
     """A vector of each whole video. None if neither the encoder nor the video tower makes one."""
     lengths_B: Tensor | None = None
-    """Number of tokens of each video, on the CPU. None: only the mask says it."""
+    """Number of tokens of each video, on the CPU. None: known only from the mask."""
     extra: Mapping[str, Tensor] = field(default_factory=Extra)
-    """Inputs of one's own (``settings.FeatureRows``), and what an encoder adds."""
+    """Custom inputs (``settings.FeatureRows``), and tensors that an encoder adds."""
 
     @property
     def whole(self) -> Tensor:
@@ -126,24 +126,24 @@ class TextTokens:
     """The tokens' vectors before any layer saw their context (ToCo's lexical type). None if the model does not need
     them."""
     ids_BN: Tensor | None = None
-    """The numbers of the words that the tokens are. None if the encoder has no vector for each word."""
+    """The word id of each token. None if the encoder has no vector for each word."""
     lengths_B: Tensor | None = None
-    """Number of tokens of each text, on the CPU. None: only the mask says it."""
+    """Number of tokens of each text, on the CPU. None: known only from the mask."""
     num_of_interest_B: Tensor | None = None
-    """Number of tokens of interest of each text, on the CPU. None: only the weights say it."""
+    """Number of tokens of interest of each text, on the CPU. None: known only from the weights."""
     whole_BD: Tensor | None = None
     """A vector of each whole text. None if that is its first token."""
     extra: Mapping[str, Tensor] = field(default_factory=Extra)
-    """Inputs of one's own (``settings.CaptionColumn``), and what an encoder adds."""
+    """Custom inputs (``settings.CaptionColumn``), and tensors that an encoder adds."""
 
     @property
     def sentence_BD(self) -> Tensor:
-        """The vector of each text: its [CLS] token, y-bar of TACo section 3.3, or what the text encoder pools."""
+        """The vector of each text: its [CLS] token, y-bar of TACo section 3.3, or the text encoder's pooled vector."""
         return self.tokens_BND[:, 0] if self.whole_BD is None else self.whole_BD
 
     @property
     def of_interest(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The tokens of interest: the rows of their texts [S], their weights [S] and the tokens [S, D]."""
+        """The tokens of interest: the indices of their texts [S], their weights [S] and the tokens [S, D]."""
         text_of_S, position_S = nonzero(self.weights_BN, self.num_of_interest_B)
         return text_of_S, self.weights_BN[text_of_S, position_S], self.tokens_BND[text_of_S, position_S]
 
@@ -170,7 +170,7 @@ def present(tokens: VideoTokens | TextTokens) -> dict[str, Tensor]:
 
 
 def tokens_of(kind: type[Tokens], tensors: Mapping[str, Tensor]) -> Tokens:
-    """Return the tokens that ``present`` gave these tensors of."""
+    """Return tokens made of tensors that ``present`` returned."""
     extra = Extra({name.removeprefix(EXTRA): value for name, value in tensors.items() if name.startswith(EXTRA)})
     return kind(**{name: value for name, value in tensors.items() if not name.startswith(EXTRA)}, extra=extra)
 
@@ -180,7 +180,7 @@ def lengths_of(mask_BL: Tensor, lengths_B: Tensor | None) -> Tensor:
 
     Args:
         mask_BL: True for a token, False for padding.
-        lengths_B: The same if it is known on the CPU. None: the host waits for the mask's device.
+        lengths_B: The result, if it is known on the CPU. None: the host waits for the mask's device.
     """
     return mask_BL.sum(dim=1).cpu() if lengths_B is None else lengths_B
 

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 def subword_tokens(
     inputs: dict[str, Tensor], encode: Callable[[Tensor, Tensor | None], tuple[Tensor, ...]], pooling: str
 ) -> TextTokens:
-    """Return the tokens of captions, encoded with others of the same length.
+    """Return the tokens of captions, which are encoded in groups of similar length.
 
     Args:
         inputs: ``input_ids``, ``attention_mask`` and ``token_weights``, each [B, N].
-        encode: Makes ids [P, L] and a mask (None: no padding) into the tokens [P, L, D] and, if it likes, their types.
-        pooling: Which vector stands for a text, as in ``tokens.pooled_texts``.
+        encode: Encodes ids [P, L] with a mask (None: no padding) as tokens [P, L, D] and, optionally, their types.
+        pooling: Which vector represents a text, as in ``tokens.pooled_texts``.
     """
     input_ids, mask_BN = inputs["input_ids"], inputs["attention_mask"].bool()
     lengths_B = lengths_of(mask_BN, inputs.get("lengths_B"))
@@ -86,9 +86,9 @@ class VideoTextModel(PairModel):
             dropout: Dropout rate of the new layers.
             additions: Keys of ``settings.ADDITIONS``.
             token_head: Use ToCo's heads of the fusion module.
-            masked_words: Predicts masked subwords, beside ToCo's head of a pair.
+            masked_words: Head that predicts masked subwords, used with ToCo's head for pairs.
             reads_texts: Train the text encoder.
-            pooling: Which vector stands for a text, as in ``tokens.pooled_texts``.
+            pooling: Which vector represents a text, as in ``tokens.pooled_texts``.
             make_modules: Makes the objective's modules.
         """
         from ..data.text_towers import TextTower  # transformers takes seconds to import
@@ -146,7 +146,7 @@ class VideoTextModel(PairModel):
         """Compile the text encoder and all self-attention layers with torch.compile, for any length.
 
         With a token head, the text encoder is not compiled: transformers takes a lock to return the first hidden
-        states, which torch.compile cannot.
+        states, which torch.compile does not support.
         """
         if not self.token_head:
             self.compiled_texts = Compiled(self._hidden_states)

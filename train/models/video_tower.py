@@ -40,8 +40,8 @@ GEOMETRY = ("window", "short_side_px", "crop_px", "resize")
 class VideoTower(MixedPrecision):
     """A network of extraction between the frames of a store and the encoder of clips.
 
-    In training, batch norms keep their statistics, which networks of extraction fold into the convolutions before them,
-    and nothing is dropped, as in extraction.
+    In training, as in extraction, there is no dropout, and batch norms keep their statistics, since networks of
+    extraction fold them into the preceding convolutions.
     """
 
     mean: Tensor
@@ -68,13 +68,13 @@ class VideoTower(MixedPrecision):
 
         Args:
             name: The network.
-            frames: The profile of the store that it reads.
+            frames: The profile of the store of frames that the tower reads.
             grid: As for the class.
-            seed: Of random weights.
+            seed: Seed of random weights.
 
         Raises:
-            SettingError: It takes other frames than the store has.
-            UserError: Its weights are missing or belong to another model.
+            SettingError: The network takes other frames than the store has.
+            UserError: The network's weights are missing or belong to another model.
         """
         hub = name.hub
         if hub is None:
@@ -108,11 +108,12 @@ class VideoTower(MixedPrecision):
         Args:
             folder: The run's folder ``video_tower``.
             shapes: Shapes of the tower's tensors in the run's weights, by name. Nothing is allocated before they match.
-            name: The network that it should be.
+            name: The expected network.
             grid: As for the class.
 
         Raises:
-            UserError: They do not match, it is another network, or the folder is not as a training writes it.
+            UserError: The shapes do not match, the network is another one, or the folder's files are not as training
+                writes them.
         """
         saved = SavedTower.read(folder)
         hub, profile = name.hub, saved.profile
@@ -149,23 +150,23 @@ class VideoTower(MixedPrecision):
         self._run = compiled_once(self._features)
 
     def row_counts(self, lengths_B: Tensor | None) -> Tensor | None:
-        """Return the number of rows that each clip has behind the tower, on the CPU, if it is known before."""
+        """Return each clip's number of rows after the tower, on the CPU; None if it is not known in advance."""
         if lengths_B is None or self.grid is None:
             return lengths_B
         return torch.full_like(lengths_B, self.grid[0] * self.grid[1] * self.grid[2])
 
     @property
     def frame_vector_width(self) -> int:
-        """Width of the vector that the network gives of each frame beside its map; 0: it gives none."""
+        """Width of the vector that the network gives of each frame in addition to its map; 0: none."""
         return self.network.frame_vector_width if self.grid else 0
 
     def rows(self, frames_BMK: Tensor, mask_BM: Tensor, lengths_B: Tensor | None) -> ClipRows:
-        """Return rows of features with their mask and their numbers, of frames with theirs (``encode_videos``).
+        """Return rows of features, with their mask and lengths, for rows of frames with their mask and lengths.
 
         Args:
-            frames_BMK: Rows of a store of frames, uint8; anything at padding, which is not looked at.
+            frames_BMK: Rows of a store of frames, uint8; padding is ignored.
             mask_BM: True for a row, False for padding.
-            lengths_B: Number of rows of each clip, on the CPU; None: only the mask says it.
+            lengths_B: Number of rows of each clip, on the CPU; None: known only from the mask.
         """
         clip_P, place_P = nonzero(mask_BM, lengths_B)
         features_PF = self(frames_BMK[clip_P, place_P])
@@ -182,9 +183,9 @@ class VideoTower(MixedPrecision):
         return ClipRows(rows_BMF, mask_BM.new_ones(rows_BMF.shape[:2]), self.row_counts(lengths_B), whole_BF)
 
     def forward(self, frames_PK: Tensor) -> Tensor:
-        """Return features [P, F], float32, of frames in uint8. Without a gradient, a few rows are computed at once.
+        """Return features [P, F], float32, of frames in uint8. Without a gradient, few rows are computed at a time.
 
-        If the network gives a vector of each frame beside its map, that comes first.
+        If the network gives a vector of each frame in addition to its map, the vector comes first.
         """
         run = self._features if self._run is None or len(frames_PK) == 1 else self._run
         if torch.is_grad_enabled() and not self.is_frozen:

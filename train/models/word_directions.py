@@ -2,7 +2,7 @@
 
 A clip's caption does not state which of its feature vectors show a word, so the choice is iterative. Vectors are
 weighted by their fit to the word's current direction. The new direction is their weighted mean, minus the same mean
-over random clips. At the start, all vectors have the same weight.
+over a sample of all clips. At the start, all vectors have the same weight.
 
 Shape letters: B clips, M rows, K principal directions of rows, V words, P words of clips.
 """
@@ -18,11 +18,11 @@ from torch import Tensor
 from .closed_form import MIN_VARIANCE, principal_directions
 
 PENALTY = 0.05
-"""Added to the variance of each principal direction, in mean variances."""
+"""Added to the variance of each principal direction, in units of the mean variance."""
 SWEEPS, SHARPNESS = 5, 2.0
 """Number of iterations, and sharpness of the weights: vectors have variance 1 in each principal direction."""
 MAX_OTHER_CLIPS = 200
-"""Number of random clips for a word's mean over any clip."""
+"""Maximum number of clips in the sample of all clips."""
 PAIRS_AT_ONCE, WORDS_AT_ONCE = 1024, 256
 
 
@@ -33,7 +33,7 @@ class Whitening(NamedTuple):
     directions_FK: Tensor
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """Return rows [..., K] of rows [..., F]."""
+        """Return rows [..., F] in these directions, [..., K]."""
         return (rows - self.mean_F) @ self.directions_FK
 
 
@@ -43,7 +43,7 @@ def whiten(rows_TF: Tensor, most: int, *, seed: int = 0) -> Whitening:
     Args:
         rows_TF: Two rows or more.
         most: Upper limit of the directions.
-        seed: Of the search, where there are many features.
+        seed: Seed of the search for directions, used if there are many features.
     """
     mean_F = rows_TF.mean(dim=0)
     centered_TF = rows_TF - mean_F
@@ -59,7 +59,7 @@ def word_directions(rows_BMK: Tensor, mask_BM: Tensor, words: Tensor, num_words:
     Args:
         rows_BMK: Whitened rows.
         mask_BM: True for a row, False for padding.
-        words: Shares of each clip's captions that have a word, sparse [B, V], coalesced.
+        words: Share of each clip's captions that contain each word, sparse [B, V], coalesced.
         num_words: V.
     """
     clip_P, word_P = words.indices()
@@ -85,7 +85,7 @@ def word_directions(rows_BMK: Tensor, mask_BM: Tensor, words: Tensor, num_words:
 
 
 def _chosen_of_any(directions_VK: Tensor, rows_BMK: Tensor, mask_BM: Tensor, sharpness: float) -> Tensor:
-    """Return the mean over clips of the rows that words choose, [V, K]."""
+    """Return each word's weighted mean of a clip's rows, averaged over clips, [V, K]."""
     fits_VBM = sharpness * torch.einsum("vk,bmk->vbm", directions_VK, rows_BMK)
     attention_VBM = fits_VBM.masked_fill(~mask_BM, float("-inf")).softmax(dim=2)
     return torch.einsum("vbm,bmk->vk", attention_VBM, rows_BMK) / len(rows_BMK)

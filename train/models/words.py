@@ -25,10 +25,10 @@ WIDTH = 256
 """Width of the vectors that are compared."""
 FIRST_SCALE, FIRST_SHARPNESS = 15.0, 10.0
 MIN_IDF = 0.3
-"""Words of nearly every caption begin with this weight."""
+"""Minimum initial weight, for words that are in nearly every caption."""
 SENTENCES_AT_ONCE = 256
 LEFT_OVER = 0.1
-"""Scale of the numbers of vectors that no direction sets."""
+"""Scale of the random numbers in those columns of vectors that no direction sets."""
 MAX_SOLVED_WORDS = 8192
 """Maximum number of words whose vectors are solved. Their covariances take two to three times 0.5 GB."""
 
@@ -37,7 +37,7 @@ class SolvedBag(nn.Module):
     """Vectors of captions and of whole clips that are solved, not trained (``closed_form``).
 
     A caption's words are weighted by TF-IDF; a clip is the mean and the maximum of its standardised rows. A vector has
-    one part of words and, with a text encoder, one of sentences; their shares of a score sum to 1.
+    a part for words and, with a text encoder, a part for sentences; the parts' shares of a score sum to 1.
     """
 
     words: Tensor
@@ -55,8 +55,8 @@ class SolvedBag(nn.Module):
 
         Args:
             feature_dim: Width of the video features.
-            num_words: Size of the vocabulary. The most frequent words come first; those behind ``MAX_SOLVED_WORDS``
-                count nothing.
+            num_words: Size of the vocabulary. The most frequent words come first; those after ``MAX_SOLVED_WORDS``
+                are ignored.
             sentence_dim: Width of the text encoder's sentence vectors; 0 without one.
         """
         super().__init__()
@@ -81,14 +81,14 @@ class SolvedBag(nn.Module):
         self.clip_bias.copy_(solved.clip_bias_K)
 
     def set_sentences(self, mean_H: Tensor, solved: Regression, share: float) -> None:
-        """Take the solved sentence vectors of clips, the mean of the captions', and their share of a score."""
+        """Set clips' solved sentence vectors, the mean sentence vector of captions, and sentences' share of a score."""
         self.sentence_bias.copy_(-mean_H)
         self.sentence_clips.copy_(solved.weights_DH)
         self.sentence_clip_bias.copy_(solved.bias_H)
         self.sentence_share.fill_(share)
 
     def word_weights(self, ids_BN: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
-        """Return ids of words [B, N], and the TF-IDF weight of each, of length 1 in each caption; 0 at padding."""
+        """Return word ids [B, N] and their TF-IDF weights, scaled to length 1 in each caption; 0 at padding."""
         is_solved_BN = mask_BN & (ids_BN < len(self.idf))
         ids_BN = torch.where(is_solved_BN, ids_BN, 0)
         return ids_BN, F.normalize(self.idf[ids_BN] * is_solved_BN, dim=1)
@@ -118,8 +118,8 @@ class WordPair(PairModel):
 
     Each word has a vector, which is compared with each feature vector, and a weight, whose initial value is the word's
     idf. The score of a whole caption and a whole clip is either solved (``SolvedBag``) or trained. If it is trained,
-    each word has a second vector, which is stored first. The sum over a text is compared with a linear layer on a
-    clip's mean and maximum.
+    each word has a second vector, stored before the other one, and a text's sum of second vectors is compared with a
+    linear layer on a clip's mean and maximum.
     """
 
     traits: ClassVar[EncoderTraits] = ENCODERS["words"]
@@ -140,10 +140,10 @@ class WordPair(PairModel):
         Args:
             feature_dim: Width of the video features.
             num_words: Size of the vocabulary.
-            idf: Inverse document frequency of each word, with which its weight begins; None: 1 for all.
+            idf: Inverse document frequency of each word, the initial value of its weight; None: 1 for all.
             dropout: Rate at which a clip's features are dropped while training, each in all rows.
-            is_solved: How captions fit whole clips is solved, not trained.
-            sentences: Give the text encoder whose sentence vectors are solved for, too, and which is not trained.
+            is_solved: Vectors of captions and whole clips are solved, not trained.
+            sentences: Has a text encoder, which is not trained; its sentence vectors are solved for, too.
             make_modules: Makes the objective's modules.
         """
         width = WIDTH if is_solved else 2 * WIDTH
@@ -196,7 +196,8 @@ class WordPair(PairModel):
     def begin(self, whitening: Whitening, directions_VK: Tensor) -> None:
         """Set the layer on rows to a whitening, and the words' vectors to directions of whitened rows.
 
-        Words of no direction keep their random vectors; so do numbers of vectors that are left over.
+        Words without a direction keep their random vectors. Columns beyond the number of directions stay random, scaled
+        by ``LEFT_OVER``.
         """
         size = directions_VK.shape[1]
         has_direction_V = directions_VK.any(dim=1)
@@ -244,7 +245,7 @@ class WordPair(PairModel):
         )
 
     def sentence_vectors(self, inputs: dict[str, Tensor]) -> Tensor | None:
-        """Return the text encoder's vectors of captions [B, H], as it pools them; None without one."""
+        """Return the text encoder's pooled vectors of captions [B, H]; None without a text encoder."""
         encoder = self.text_encoder
         if encoder is None:
             return None

@@ -1,11 +1,11 @@
 """The interface of an objective: its settings, its loss, its scores, and all that a run needs because of it.
 
 An objective is a frozen dataclass. Its fields are settings and become options of vlalign-train; its class variables
-say what it works with; its methods do the work. Nothing here imports torch when it is imported, so that a command
-line starts quickly: methods import what they compute with.
+declare what it needs and supports; its methods compute. Nothing here imports torch when it is imported, so that a
+command line starts quickly: methods import what they compute with.
 
-Shape letters of the methods that compute a loss are explained in ``batch``. In those that score, T are texts, V videos,
-and P pairs of both.
+Shape letters of the methods that compute a loss are explained in ``batch``. In methods that score, T are texts, V
+videos, and P pairs of both.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ DENSITY_VECTORS = {
 }
 """{vectors of clips and captions that SSML's Eq. 1 compares: description}"""
 MAX_SIMILARITIES = 1 << 25
-"""Products of a text's token and a video's token that are in memory at once when scoring."""
+"""Maximum number of products of a text's token and a video's token in memory at once when scoring."""
 
 
 PAIR_LOSS_SETTINGS = frozenset(
@@ -71,7 +71,7 @@ class Objective(Settings):
     A loss is the sum of its terms, each logged under its name. A score is the weighted sum of its stages: early
     ones, which need a text's and a video's tokens only once, and late ones, for which the fusion layers see every
     pair. This class learns from pairs of clips and captions and scores a pair by the dot product of two vectors; a
-    subclass says how they are made and what the loss is.
+    subclass defines these vectors and the loss.
 
     Example:
         >>> from dataclasses import dataclass
@@ -126,7 +126,7 @@ class Objective(Settings):
     ignored_settings: ClassVar[frozenset[str]] = frozenset()
     """Settings of other components (``COMPONENTS``), and of all objectives, that it never reads."""
     extra: ClassVar[Mapping[str, ExtraInput]] = {}
-    """{name: input of one's own}: ``settings.CaptionColumn``, or ``FeatureRows``. Its loss and its scores find them in
+    """{name: custom input}, a ``settings.CaptionColumn`` or ``FeatureRows``. The loss and the scores find these in
     ``texts.extra`` and ``videos.extra``."""
     needs_ids: ClassVar[bool] = False
     """Its loss needs to know the videos, clips and captions of a batch (``Batch.ids``)."""
@@ -154,7 +154,7 @@ class Objective(Settings):
         """Check the settings of all objectives.
 
         Raises:
-            SettingError: ``losses`` names no term, or the objective cannot do what is asked.
+            SettingError: ``losses`` names an unknown term, or the objective does not support a setting.
         """
         if self.losses != "all" and (
             unknown := [name for name in self.losses.split("+") if name not in self.loss_terms]
@@ -232,7 +232,7 @@ class Objective(Settings):
     def score_weights(self) -> dict[str, float]:
         """{stage: weight} of the stages that are trained; their weighted sum is the score (TACo section 3.4).
 
-        An early stage of weight 0 still finds the pairs that the fusion layers look at.
+        An early stage of weight 0 still selects the pairs that the fusion layers score.
         """
         return {self.vector_score: 1.0}
 
@@ -326,7 +326,7 @@ class Objective(Settings):
         return l2_normalize(videos.mean_BD)
 
     def early_scores(self, model: PairModel, texts: TextTokens, videos: VideoTokens) -> dict[str, Tensor]:
-        """Return scores [T, V] of the early scores other than ``vector_score``.
+        """Return {stage: scores [T, V]} of the early stages other than ``vector_score``.
 
         Args:
             model: The model.
@@ -338,7 +338,7 @@ class Objective(Settings):
     def word_similarity(self, texts: TextTokens, videos: VideoTokens) -> Tensor:
         """Return how well each token of a text fits each token of the video at the same index [B, N, M].
 
-        Only objectives that say ``has_word_similarity`` can.
+        Only objectives with ``has_word_similarity`` implement it.
 
         Args:
             texts: B encoded texts.
@@ -347,7 +347,7 @@ class Objective(Settings):
         raise NotImplementedError
 
     def late_scores(self, fused: FusionScores, token_weights_PN: Tensor) -> dict[str, Tensor]:
-        """Return scores [P] of the late stages.
+        """Return {stage: scores [P]} of the late stages.
 
         Args:
             fused: The fusion layers' scores of P pairs.

@@ -1,7 +1,7 @@
-"""The input of an objective: an encoded batch, with the part of it that other processes have.
+"""The input of an objective: an encoded batch, with access to the parts that other processes have.
 
 Shape letters: B pairs in the whole batch, R of them in this process, M video tokens, N text tokens, D width, P pairs
-that are fused, S tokens of interest. Methods of objectives that score have T texts and V videos.
+that are fused, S tokens of interest. In methods of objectives that score, T are texts and V videos.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from .base import Objective
 
 @dataclass(frozen=True)
 class Batch:
-    """A process's share of the pairs of a batch, already encoded, and how to reach the others'.
+    """A process's share of the pairs of a batch, already encoded, with access to other processes' shares.
 
     Example:
         >>> import torch
@@ -46,22 +46,22 @@ class Batch:
     workers: Workers
     """The processes that share the batch; ``workers.gather`` returns the rows of all of them."""
     generator: torch.Generator
-    """On the CPU, and the same in every process: for what is drawn for the batch as a whole."""
+    """Random generator for draws for the whole batch; on the CPU, the same in every process."""
     recompute: int | None = None
-    """Rows to compare, and groups of pairs to fuse, at a time without storing what the gradient needs. None: all
-    at once, stored."""
+    """Number of rows to compare at a time. Results of these parts, and of the fusion layers, are then recomputed for
+    the gradient. None: compare all at once, and store results."""
     weights_R: Tensor | None = None
-    """The weight of each pair. None: all weigh the same."""
+    """The weight of each pair. None: equal weights."""
     video_of_R: Tensor | None = None
-    """Index of each clip's video, if it matters which clips are of the same one."""
+    """Index of each clip's video, if the loss needs to know which clips are of the same video."""
     labels: Tensor | None = None
     """Indices of the questions' answers [R], or of the rows' labels [R, M]."""
     ids: BatchIds | None = None
-    """This process's videos, clips and captions, for an objective that says ``needs_ids``."""
+    """This process's videos, clips and captions, for an objective with ``needs_ids``."""
     max_text_tokens: int = 0
     """Position of a video's first token in the fusion layers."""
     masked: MaskedTexts | None = None
-    """This process's texts with masked subwords, for an objective that says ``masks_words``."""
+    """This process's texts with masked subwords, for an objective with ``masks_words``."""
 
     @property
     def texts(self) -> TextTokens:
@@ -79,7 +79,7 @@ class Batch:
         return None if self.weights_R is None else self.workers.gather(self.weights_R)
 
     def all_ids(self) -> BatchIds:
-        """Return the videos, clips and captions of the whole batch. The objective must say ``needs_ids``."""
+        """Return the videos, clips and captions of the whole batch. The objective must set ``needs_ids``."""
         assert self.ids is not None, "an objective asks for ids without needs_ids"
         return BatchIds(*map(self.workers.gather_list, self.ids))
 
@@ -123,8 +123,8 @@ class Batch:
         Args:
             similarity_RB: This process's rows: its texts, or tokens of them.
             temperature: Divides the similarities.
-            weights_R: Share of the probability that each row and the video that it must pick have, up to a factor, as
-                in ``losses.pair_biases``. None: all have the same.
+            weights_R: Weight of each row and of the video that it must pick: their share of the probability, up to a
+                factor, as in ``losses.pair_biases``. None: equal weights.
             text_of_R: Index of each row's text in this process. None: each text has one row.
         """
         similarity_RB = similarity_RB.detach()

@@ -109,7 +109,7 @@ class CmcmObjective(Objective):
         return ObjectiveModules(codebook=codebook, queries=self._make_queries(sizes.width))
 
     def compute_loss(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
-        """Return both terms, and move the codewords."""
+        """Return both terms, and update the codewords."""
         from ..losses import masked_margin_softmax
         from ..models.codebook import quantize
 

@@ -19,7 +19,7 @@ NEGATIVES = {
     "random": "the same number, drawn at random",
     "all": "all other pairs of the batch",
 }
-"""{how the pairs for the fusion layers are chosen: in words}"""
+"""{how the negatives for the fusion layers are chosen: description}"""
 IDF_COUNTS = {
     "token": "all training captions that contain the word (TACo, Eq. 7)",
     "tag": "those that contain it with the same part of speech",
@@ -65,7 +65,7 @@ class FusionObjective(Objective):
         return self.idf if "token" in self.loss_names else "tag"
 
     def over_pairs(self, terms: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
-        """Return terms of the loss that are means over a batch's pairs as ``loss_sum`` wants them."""
+        """Return loss terms, given as means over a batch's pairs, as sums if ``loss_sum`` is set."""
         num_pairs = batch.workers.size * len(batch.texts.mask_BN)
         return {name: num_pairs * term for name, term in terms.items()} if self.loss_sum else terms
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class HardTripletObjective(Objective):
-    """A pair is closer than the hardest negatives of its text and of its video, by cosine similarity."""
+    """A pair must be closer than the hardest negatives of its text and of its video, by cosine similarity."""
 
     name: ClassVar[str] = "hard-triplet"
     description: ClassVar[str] = "max-margin triplet loss with the hardest negatives (VSE++; NCL, Appendix C)"
@@ -29,9 +29,9 @@ class HardTripletObjective(Objective):
     margin: float = setting(0.2, "margin between a pair and its negatives (SSML's delta, CMCM's M)", ge=0)
 
     def compute_loss(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
-        """Return the sum over the batch's pairs of both directions."""
+        """Return the loss in both directions, summed over the batch's pairs."""
         from ..losses import hardest_margin
 
         text_BD, video_BD = batch.all_vectors(self, model)
         loss = hardest_margin(text_BD @ video_BD.T, self.margin, weights_B=batch.all_weights())
-        return {"margin": len(text_BD) * loss}  # a sum, as its scale of 15 times the NCL loss tells (NCL, Appendix C)
+        return {"margin": len(text_BD) * loss}  # a sum: it is about 15 times the NCL loss (NCL, Appendix C)

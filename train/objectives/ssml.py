@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SsmlObjective(Objective):
-    """SSML Eq. 4 on cosine similarities. Without weights of the pairs it is HowTo100M's loss, SSML's baseline."""
+    """SSML Eq. 4 on cosine similarities. Without pair weights, it is HowTo100M's loss, SSML's baseline."""
 
     name: ClassVar[str] = "ssml"
     description: ClassVar[str] = "max-margin loss with pair weights (SSML, Eq. 4)"

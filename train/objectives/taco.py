@@ -151,7 +151,7 @@ class TacoObjective(FusionObjective):
         return videos.mean_BD
 
     def early_scores(self, model: PairModel, texts: TextTokens, videos: VideoTokens) -> dict[str, Tensor]:
-        """Return the tokens' score: the weighted sum over a text's tokens of interest of their best matches."""
+        """Return the tokens' score: the weighted sum of the best matches of a text's tokens of interest."""
         import torch
 
         from ..losses import token_similarity
@@ -165,7 +165,7 @@ class TacoObjective(FusionObjective):
         return {"token": empty_TV.index_add(0, text_of_S, weights_S[:, None] * best_SV)}
 
     def word_similarity(self, texts: TextTokens, videos: VideoTokens) -> Tensor:
-        """Return the dot products of which Eq. 4 takes the largest of each token."""
+        """Return dot products of tokens; Eq. 4 takes the largest of each text token."""
         return texts.tokens_BND @ videos.tokens_BMD.transpose(1, 2)
 
     def late_scores(self, fused: FusionScores, token_weights_PN: Tensor) -> dict[str, Tensor]:

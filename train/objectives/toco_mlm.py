@@ -21,7 +21,7 @@ class TocoMlmObjective(TocoObjective):
     """ToCo Eq. 3 with a loss of masked subwords instead of L^t; a score is f alone.
 
     Some subwords of each caption are masked (``models.masked_words``). The fusion layers see the masked caption beside
-    its own clip, and a head predicts what they are. The other losses see the whole caption.
+    its own clip, and a head predicts the masked subwords. The other losses see the whole caption.
 
     Example: ``vlalign-train --dataset youcook2 --objective toco-mlm``
     """
@@ -47,7 +47,7 @@ class TocoMlmObjective(TocoObjective):
         return conditions
 
     def compute_loss(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
-        """Return the terms over pairs, as ToCo's, and the one of masked subwords."""
+        """Return ToCo's terms over pairs, and the loss of masked subwords."""
         terms = super().compute_loss(model, batch)
         if "masked" in self.loss_names:
             masked = {"masked": self.token_loss_weight * _masked_loss(model, batch)}
@@ -60,7 +60,7 @@ class TocoMlmObjective(TocoObjective):
 
 
 def _masked_loss(model: PairModel, batch: Batch) -> Tensor:
-    """Return this process's share of the cross entropy, whose mean over processes is over masked subwords."""
+    """Return this process's cross entropy, scaled so that the mean over processes is the mean over masked subwords."""
     import torch
     import torch.nn.functional as F
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 SOLVED_SCALE = 15.0
-"""Scale of the solved score if no weights are chosen: about the scale of words and feature vectors."""
+"""Scale of the solved score if no stage weights are chosen: about that of the score of words and feature vectors."""
 BAGS = {
     "solved": "canonical correlations of words and clips, solved before training",
     "trained": "by a contrastive loss of its own",
@@ -30,9 +30,9 @@ BAGS = {
 
 @dataclass(frozen=True, kw_only=True)
 class WordsObjective(Objective):
-    """Two scores: of captions with whole clips, which is solved, and of words with rows, trained by contrastive losses.
+    """Two scores: of captions with whole clips, solved or trained, and of words with rows, trained.
 
-    If both are trained, each has a loss of its own. A loss of their sum was tried: each score then learns less by
+    Each trained score has its own contrastive loss. A loss of their sum was tried: each score then learns less by
     itself, and the sum ranks no better (``tests/benchmarks/README.md``).
     """
 
@@ -54,7 +54,7 @@ class WordsObjective(Objective):
     bag: str = setting("solved", "how the vectors of whole captions and clips are computed", choices=BAGS)
 
     def check(self) -> None:
-        """Check that nothing is set that changes nothing, and that something is trained."""
+        """Check that there is a loss to train, and that no temperature is set, since it would have no effect."""
         super().check()
         if not self.loss_names:
             raise SettingError(
@@ -100,7 +100,7 @@ class WordsObjective(Objective):
         }
 
     def text_vectors(self, model: PairModel, texts: TextTokens) -> Tensor:
-        """Return the weighted sum of each text's words, as long as the score's scale."""
+        """Return each text's solved vector or weighted sum of words, scaled to the length of the score's scale."""
         import torch.nn.functional as F
 
         words = _words_of(model)
@@ -117,9 +117,9 @@ class WordsObjective(Objective):
         return videos.whole if _words_of(model).solved is not None else F.normalize(videos.whole, dim=1)
 
     def early_scores(self, model: PairModel, texts: TextTokens, videos: VideoTokens) -> dict[str, Tensor]:
-        """Return the words' score: the weighted sum, over a text's words, of how well each fits the rows.
+        """Return the words' score: the weighted sum of the fits of a text's words to the rows.
 
-        How well a word fits is the soft maximum of its cosines with the rows. A text's weights have length 1.
+        A word's fit is the soft maximum of its cosines with the rows. A text's weights have length 1.
         """
         import torch
         import torch.nn.functional as F
@@ -141,7 +141,7 @@ class WordsObjective(Objective):
         return {"word": weights_TS @ fits_SB}
 
     def word_similarity(self, texts: TextTokens, videos: VideoTokens) -> Tensor:
-        """Return the cosines of which the words' score takes the soft maximum of each word."""
+        """Return cosines of words and rows; the words' score takes the soft maximum of each word's."""
         import torch.nn.functional as F
 
         words_BND = F.normalize(texts.tokens_BND[:, :, -videos.tokens_BMD.shape[2] :], dim=2)

@@ -1,1 +1,1 @@
-"""The page on which a data set is searched, and the same as JSON."""
+"""The web page for searching a data set, and its JSON API."""

@@ -73,7 +73,7 @@ SOURCE_HEADER, SECONDS_HEADER = "Picture-Source", "Picture-Seconds"
 UPLOAD_SECONDS = 30.0
 """Time limit for the content of a request to arrive."""
 MAX_UPLOADS, MAX_UPLOADS_OF_ADDRESS = 16, 2
-"""Uploads that are held in memory at once, of all addresses and of one. More of them wait, and are then refused."""
+"""Maximum number of uploads in memory at once: of all addresses (more are refused), and of one address (more wait)."""
 MAX_RESULTS, MAX_RANGE_CHARACTERS = 60, 100
 MAX_ID_CHARACTERS = 4096
 """The longest path on Linux, since ids of a user's own videos are paths."""
@@ -106,10 +106,10 @@ Examples = Annotated[
 ]
 NumResults = Annotated[int, Query(ge=1, le=MAX_RESULTS)]
 NumExported = Annotated[int, Query(ge=1, le=MAX_LISTED, description="moments, or videos with group")]
-Exact = Annotated[bool, Query(description="encode again, exact to the frame, instead of copying from a key frame on")]
+Exact = Annotated[bool, Query(description="encode again, exact to the frame; else copy from the key frame before")]
 Offset = Annotated[int, Query(ge=0, le=MAX_OFFSET, description="moments, or videos with group, to skip")]
-Group = Annotated[SearchGroup | None, Query(description="the best moment of each video, with its others that fit")]
-Fold = Annotated[bool, Query(description="return a moment that looks nearly the same as a better one inside that one")]
+Group = Annotated[SearchGroup | None, Query(description="the best moment of each video, with all that fit")]
+Fold = Annotated[bool, Query(description="return near duplicates only in `similar` of the best of them")]
 VideoOffset = Annotated[int, Query(ge=0, le=10**9, description="videos to skip")]
 PictureId = Annotated[str, Query(min_length=1, max_length=100)]
 Seconds = Annotated[float, Query(ge=0, le=1e7, allow_inf_nan=False)]
@@ -217,11 +217,11 @@ class PageDataset:
 
     @cached_property
     def videos(self) -> VideoList:
-        """The videos that are there, for a page without a query."""
+        """The searchable videos, for a page without a query."""
         return VideoList(self.search, self.library)
 
     def is_content_word(self, word: str) -> bool:
-        """Return whether a word is no stop word of the captions' languages; of English without captions."""
+        """Return whether a word is not a stop word of the captions' languages, or of English without captions."""
         captions = self.search.caption_index
         return bool(CaptionTerms([]).of_query(word)) if captions is None else captions.has_content_words(word)
 
@@ -236,9 +236,9 @@ class PageDataset:
         """Return moments with their clips, thumbnails and captions.
 
         Args:
-            moments: What was found. Those whose features were removed meanwhile are skipped.
+            moments: The moments found. Those whose features were removed meanwhile are skipped.
             videos: Ids of the videos that were searched; None for all.
-            has_more: There are more behind them.
+            has_more: There are more moments after these.
             warnings: Sentences to show beside them.
             nothing_fits: Why none of them fits; None if one does.
         """
@@ -269,7 +269,7 @@ class PageDataset:
     def listed(
         self, videos: set[str] | None, offset: int, num_results: int, warnings: Sequence[str] = ()
     ) -> VideosResponse:
-        """Return some of the videos that are there.
+        """Return some of the searchable videos.
 
         Args:
             videos: Ids of those that pass the filters; None for all.
@@ -312,7 +312,7 @@ SelectedDataset = Annotated[PageDataset, Depends(selected_dataset)]
 
 
 def known_id(dataset: SelectedDataset, video_id: VideoId) -> str:
-    """Return the id of a video as the data set has it."""
+    """Return the id of a video, with accents written as in the data set."""
     return dataset.search.id_of(video_id)
 
 
@@ -365,19 +365,19 @@ def remove_kept(app: FastAPI) -> None:
 
 
 def add_search(app: FastAPI, search: Search) -> None:
-    """Add a data set to a page, or take another search of one. Requests that are being answered keep the old one."""
+    """Add a data set to a page, or replace a data set's search. Requests in progress keep the old search."""
     dataset = search.encoder.dataset
     library = VideoLibrary(dataset, app.state.clips, app.state.frames)
     added = PageDataset.of(search, library)
     if app.state.sync is not None:
-        _ = added.videos  # their order takes seconds for a million videos, for which no request shall wait
+        _ = added.videos  # sorting a million videos takes seconds, and no request should wait for it
     with app.state.changing:
         app.state.datasets[dataset.name] = added
         app.state.version += app.state.sync is not None
 
 
 def take_search(app: FastAPI, search: Search | None) -> None:
-    """Take the search that the sync of a page opened; None if its data set has no videos any more."""
+    """Show the search that a page's sync opened; with None, remove its data set, which has no videos any more."""
     if search is not None:
         add_search(app, search)
         return
@@ -386,7 +386,7 @@ def take_search(app: FastAPI, search: Search | None) -> None:
 
 
 def follow(app: FastAPI, sync: FolderSync) -> None:
-    """Let a page show how far a sync of its folders is. Before the sync's first search, its data set is empty."""
+    """Let a page show the progress of a folder sync. Until the sync opens a search, its data set is empty."""
     app.state.sync = sync
 
 
@@ -459,7 +459,7 @@ def _add_searches(app: FastAPI) -> None:
 
     @contextmanager
     def one_search() -> Iterator[None]:
-        """Let one search compute at a time, since models are not made for several threads, and for a limited time."""
+        """Run one search at a time, since models are not thread-safe, and limit its time."""
         with one_at_a_time(search_lock, "searches"), time_limit(SEARCH_SECONDS, client_gone()):
             yield
 
@@ -471,7 +471,7 @@ def _add_searches(app: FastAPI) -> None:
         offset: VideoOffset = 0,
         num_results: NumResults = 12,
     ) -> VideosResponse:
-        """Return the videos that are there: the newest first where that is known, else in the order of the index."""
+        """Return the searchable videos: the newest first if file times are known, else in the order of the index."""
         if video_id is not None:
             return dataset.listed({dataset.search.id_of(video_id)}, offset, num_results)
         if filters == VideoFilters():
@@ -570,8 +570,8 @@ def _add_searches(app: FastAPI) -> None:
 
     @app.get("/api/word_curves", dependencies=queue)
     def word_curves(dataset: SelectedDataset, q: QueryText, video_id: KnownId) -> list[WordCurveResponse]:
-        """Return how well each word fits a video over its time, without stop words if there are others; nothing if the
-        run has no such scores."""
+        """Return how well each word fits a video over its time. Stop words are left out if there are other words; the
+        list is empty if the run does not score words."""
         with one_search():
             curves = dataset.search.word_curves(q, video_id)
             words = [word for word in curves if dataset.is_content_word(word)] or curves
@@ -579,7 +579,7 @@ def _add_searches(app: FastAPI) -> None:
 
 
 def _example(request: Request, search: Search, text: str) -> ExampleQuery:
-    """Return the example of a client's text, which is never the path of a file."""
+    """Return the example that a client's text names, a part of a video or an uploaded image; never any other file."""
     span = parse_span(text, search.has_video)
     if not text.startswith(UPLOADED) or search.has_video(span.video_id):
         return span
@@ -611,7 +611,7 @@ def _add_media(app: FastAPI) -> None:
     @app.get("/media/cut", dependencies=[Depends(AddressQueue("clips"))], response_class=FileResponse)
     def cut(dataset: SelectedDataset, video_id: KnownId, start: Seconds, end: Seconds, exact: Exact = True) -> Any:
         """Return a part of a video as a file to keep, at most two minutes: encoded again as MP4, exact to the frame, or
-        copied from the key frame before on. The file's name has the second at which it begins."""
+        copied from the key frame before. The file's name contains the second at which it begins."""
         part, library = Part(video_id, start, end), dataset.library
         name, descriptor, media_type = app.state.exports.clip(part, exact, library.dataset, library.by_id)
         headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}

@@ -14,7 +14,7 @@ from ...storage.common.errors import reason_of
 from .concurrency import Busy, one_at_a_time
 
 MAX_CACHED_CLIPS = 40
-"""Each has some megabytes."""
+"""Each clip has a few megabytes."""
 MAX_WAITING = 8
 """Maximum number of waiting requests. More are refused, which leaves searches and thumbnails responsive."""
 CUT_SECONDS = 20.0
@@ -45,8 +45,8 @@ class ClipCache:
 
         Args:
             video: The file to cut the clip from.
-            start_seconds: First second of the video; time 0 of the clip.
-            end_seconds: Last second of the video; the clip has at most 30 s.
+            start_seconds: Time in the video at which the clip begins.
+            end_seconds: Time in the video at which the clip ends, at most 30 s later.
             folders: Folders that the file must lie in; None for any.
 
         Raises:
@@ -82,7 +82,7 @@ class ClipCache:
 
     @staticmethod
     def _write(path: Path, content: bytes) -> None:
-        """Write a file, or leave none behind, which nothing would count."""
+        """Write a file. After a failure no file remains, since the cache would not count it."""
         try:
             path.write_bytes(content)
         except OSError:

@@ -1,4 +1,4 @@
-"""Limits of concurrent work: an address with many requests waits for its own, and other addresses do not."""
+"""Limits of concurrent work: many requests from one address delay only that address."""
 
 import asyncio
 import threading
@@ -12,10 +12,10 @@ from weakref import WeakValueDictionary
 from fastapi import HTTPException, Request
 
 MAX_WAITING = 64
-"""Requests of an address that wait; more are refused at once."""
+"""Maximum number of waiting requests of an address; more are refused at once."""
 WAIT_SECONDS = 20.0
 LOOK_SECONDS = 0.1
-"""A thread that waits looks so often whether its client is still there."""
+"""A waiting thread checks this often whether its client is still connected."""
 GONE_STATUS = 499
 """Status of a response to a client that has disconnected."""
 
@@ -42,12 +42,12 @@ def client_gone() -> threading.Event | None:
 class AddressQueue:
     """A route dependency that limits each address's simultaneous requests. Waiting requests occupy no thread.
 
-    A request whose client closes its connection leaves the queue. If it is being answered, ``client_gone`` is set.
+    A request leaves the queue if its client disconnects. If it is already being answered, ``client_gone`` is set.
     """
 
     def __init__(self, requests: str, at_once: int = 1) -> None:
-        """Create a queue for requests of a kind, such as "searches", with a limit of simultaneous ones for each
-        address.
+        """Create a queue for requests of a kind, such as "searches", with a limit of simultaneous requests for
+        each address.
         """
         self._requests, self._at_once = requests, at_once
         self._places: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
@@ -57,7 +57,7 @@ class AddressQueue:
         """Wait until the earlier requests of the same address are answered.
 
         Raises:
-            Busy: Too many of them wait, or one waited for too long.
+            Busy: Too many requests wait, or this one waited for too long.
         """
         address = request.client.host if request.client else ""
         places = self._places.setdefault(address, asyncio.Semaphore(self._at_once))
@@ -97,7 +97,7 @@ class AddressQueue:
 
 
 async def _watch(request: Request, gone: threading.Event) -> None:
-    """Wait until the client of a request has closed its connection. Content is left for the one who reads it."""
+    """Wait until the client of a GET request disconnects. Others are not watched: their content must stay unread."""
     if request.method == "GET":
         while (await request.receive())["type"] != "http.disconnect":
             pass
@@ -111,8 +111,8 @@ def one_at_a_time(lock: "threading.Lock | threading.BoundedSemaphore", requests:
     """Hold a lock in the block.
 
     Args:
-        lock: What one thread may hold, or a few.
-        requests: What they are called, such as "searches".
+        lock: A lock, or a semaphore that a few threads may hold.
+        requests: Name of the kind of requests, such as "searches".
 
     Raises:
         Busy: Another thread holds it for too long.

@@ -121,4 +121,4 @@ class ExamplePictures:
             return self._jpegs.get(picture)
 
     def _file(self, picture: str) -> Path:
-        return Path(self._path) / f"{picture}.jpg"  # what it is, the decoder finds in the content
+        return Path(self._path) / f"{picture}.jpg"  # whatever its format, which the decoder reads from the content

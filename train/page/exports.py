@@ -23,13 +23,13 @@ from .concurrency import one_at_a_time
 
 ExportForm = Literal["json", "csv", "m3u8", "vtt", "srt", "edl", "fcpxml", "otio", "jpg", "png"]
 MAX_LISTED, MAX_READ = 1000, 60
-"""Moments of an export; and of one for which each video is read."""
+"""Maximum number of moments of an export; and of an export that reads each video."""
 READ_SECONDS = 30.0
 """Time limit for reading the videos of an export."""
 MAX_AT_ONCE = 2
-"""Exports for which videos are read, and clips that are cut."""
+"""Maximum number of exports that read videos at once, and of clips that are cut at once."""
 MAX_CUT_SECONDS, MAX_CUT_BYTES, CUT_SECONDS = 120.0, 512 << 20, 180.0
-"""Longest clip of a visitor, and the time that cutting it may take."""
+"""Maximum duration and size of a visitor's clip, and the time limit for cutting it."""
 MEDIA_TYPES = {
     "json": "application/json",
     "csv": "text/csv; charset=utf-8",
@@ -47,9 +47,9 @@ class CutError(Exception):
 
 
 class PageExports:
-    """Reads videos for few exports, and cuts few clips, at a time.
+    """Limits how many exports read videos, and how many clips are cut, at the same time.
 
-    An address asks for one export and one clip at a time, so a single one cannot keep others out.
+    Each address gets one export and one clip at a time, so no single address keeps others out.
     """
 
     def __init__(self) -> None:
@@ -63,17 +63,17 @@ class PageExports:
         videos: Mapping[str, VideoRecord],
         about: dict[str, Any],
     ) -> tuple[str, bytes, list[str]]:
-        """Return moments as (name of the file, its bytes, why some are not in it).
+        """Return an export of moments as (file name, bytes, reasons for missing moments).
 
         Args:
-            form: What the file is.
+            form: Format of the file.
             moments: The moments that were found.
             dataset: Their data set.
             videos: {id: video} of it.
             about: As ``export.about_search`` returns it.
 
         Raises:
-            UserError: They cannot be in this form.
+            UserError: The moments cannot be exported in this format.
             Busy: Too many exports are asked for.
         """
         suffix = form_of(f"moments.{form}")
@@ -81,7 +81,7 @@ class PageExports:
         results = results_of(moments, about["query"])
         if is_read and len(results) > MAX_READ:
             raise UserError(
-                f"{form}: {len(results):,} moments, whose videos must be read; expected at most {MAX_READ}; for more, "
+                f"{form}: needs to read the videos of {len(results):,} moments; expected at most {MAX_READ}; for more, "
                 "use vlalign-search --export"
             )
         with SourceVideos(dataset, videos, with_folders=False, wait_seconds=READ_SECONDS) as sources:
@@ -101,11 +101,11 @@ class PageExports:
     def clip(
         self, part: Part, exact: bool, dataset: DatasetFolder, videos: Mapping[str, VideoRecord]
     ) -> tuple[str, int, str]:
-        """Cut a clip; return (name of the file, descriptor of a file without a name, media type).
+        """Cut a clip; return (name for the download, descriptor of a file without a name, media type).
 
         Args:
             part: The part of a video.
-            exact: Encode it again; if False, copy it from the key frame before on.
+            exact: Encode it again, exact to the frame; if False, copy it from the key frame before.
             dataset: The data set.
             videos: {id: video} of it.
 

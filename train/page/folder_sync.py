@@ -1,4 +1,4 @@
-"""A thread that brings the data set of a page up to date with folders of videos, again and again."""
+"""A thread that keeps the data set of a page up to date with folders of videos."""
 
 import contextlib
 import gc
@@ -25,9 +25,9 @@ from .responses import SyncResponse
 from .searched_files import SearchedFiles
 
 EXTRACTING = "extracting"
-"""Name of the extraction in its progress."""
+"""Name of the extraction in progress reports."""
 MAX_PROBLEMS = 20
-"""Lines on the page; the terminal has all."""
+"""Maximum number of problem lines on the page; the terminal shows all."""
 
 BEGIN_OF_PATH = r"(?<![\w/.)~-])"
 """Text that may precede a path."""
@@ -47,7 +47,7 @@ STOP_SECONDS = 3.0
 
 
 class _Ended(Stopped):
-    """The server has ended, so the sync does."""
+    """Ends the sync, since the server has ended."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,10 @@ class _State:
 
 
 class FolderSync:
-    """Runs a sync at once and then every minute, and opens the search again if files that it was opened from are others
-    now: by this sync, by one that failed half-way, or by another process.
+    """Runs a sync at once and then every minute, and reopens the search if its files were changed by this sync, by one
+    that failed half-way, or by another process.
 
-    Problems of a sync end neither it nor the server: the page shows them, and the terminal once.
+    Problems of a sync end neither this thread nor the server: the page shows them, and the terminal shows them once.
     """
 
     def __init__(
@@ -76,13 +76,13 @@ class FolderSync:
         model: str,
         every_seconds: float = EVERY_SECONDS,
     ) -> None:
-        """Start nothing yet.
+        """Prepare a sync; ``start`` starts it.
 
         Args:
-            settings: Of the syncs.
+            settings: Settings of the syncs.
             folders: {absolute path of each folder: its name on the page}
             source: Opens the search.
-            searched: Names of the features that it reads.
+            searched: Names of the features that the search reads.
             model: Name of the features or the run that are searched.
             every_seconds: Time from the end of a sync to the next one.
         """
@@ -98,7 +98,7 @@ class FolderSync:
         self._following = list(folders.values())
         self._state = _State("working", "reading the folders")
         self.held_back: Stopped | None = None
-        """A signal that came while the sync wrote files: it ends the sync, and the command has not heard of it."""
+        """A signal that came while the sync was writing files: it ended the sync, but did not reach the command."""
         self._ending = threading.Event()
         self._on_search: Callable[[Search | None], None] = lambda _: None
         self._next_refresh = time.monotonic() + REFRESH_SECONDS
@@ -108,7 +108,7 @@ class FolderSync:
         """Open the search before the thread starts, with existing features; return None if no video was read yet.
 
         Raises:
-            UserError: It cannot be opened, as without an index that the sync is about to make.
+            UserError: The search cannot be opened, for example without its index, which the sync is about to make.
         """
         opened = self._opened() if self._has_features() else None
         if opened is None:
@@ -120,7 +120,7 @@ class FolderSync:
         """Start the thread.
 
         Args:
-            on_search: Called in it with each search that was opened, and with None if there are no videos any more.
+            on_search: Called in the thread with each opened search, and with None when there are no videos any more.
         """
         # It is no daemon: a stopped command waits for it for some seconds, and then ends it (``run_command``).
         self._on_search = on_search
@@ -137,7 +137,7 @@ class FolderSync:
         """Return how far the folders are read.
 
         Args:
-            version: Of the data sets that the page has.
+            version: Version of the page's data sets.
         """
         state = self._state
         response = SyncResponse(
@@ -186,12 +186,12 @@ class FolderSync:
                 errors.append(result)
             try:
                 if isinstance(result, SyncResult):
-                    self._refresh(with_index=self._source.run is not None)  # a sync makes the others
+                    self._refresh(with_index=self._source.run is not None)  # without a run, the sync makes the index
                 elif time.monotonic() > self._next_refresh:
                     self._refresh(with_index=False)  # another process may be making it
-            except Exception as error:  # as of a sync: the next round tries again
+            except Exception as error:  # as for errors of a sync, the next round tries again
                 errors.append(error)
-            if self._ending.is_set():  # then pools of threads fail
+            if self._ending.is_set():  # thread pools fail while the process ends
                 return
             failures = list(dict.fromkeys(map(why_failed, errors)))
             for failure in failures:
@@ -233,7 +233,7 @@ class FolderSync:
                 self._on_search(search)
                 self._opened_from = files
                 del search
-                gc.collect()  # objects that refer to each other hold files of the index that was open before
+                gc.collect()  # reference cycles keep files of the previous index open
         finally:
             now = time.monotonic()
             self._next_refresh = now + max(REFRESH_SECONDS, (now - started) / REFRESH_SHARE)
@@ -244,7 +244,7 @@ class FolderSync:
         search = Search.open(self._source)
         if search.index.state.missing:
             return search, before
-        return search, replace(before, index=self._files().index)  # what it added itself is nothing new to it
+        return search, replace(before, index=self._files().index)  # the search already has what it added itself
 
     def _has_features(self) -> bool:
         return all(find_features(self._settings.folder, name) is not None for name in self._searched)
@@ -266,7 +266,7 @@ class FolderSync:
         self._state = replace(self._state, state="working", what=f"{doing}: {shown}", progress=at)
 
     def _end_in_time(self, _: Progress) -> None:
-        """Raise ``Stopped`` once the sync shall end, as a signal does in a command."""
+        """Raise ``Stopped`` once the sync must end, as a signal does in a command."""
         if self._ending.is_set():
             raise _Ended(signal.SIGTERM)
 
@@ -276,7 +276,7 @@ class FolderSync:
         self._state = replace(self._state, state=state, what=what, progress=None, problems=shown)
 
     def _shown(self, text: str) -> str:
-        """Return a text for the page: folders have their names there, and it ends before the path of anything else."""
+        """Return a text for the page: with names instead of the folders' paths, and cut off before any other path."""
         text = self._named.sub(lambda found: self._names[found[0]], text)
         if (elsewhere := PATH.search(text)) is None:
             return text

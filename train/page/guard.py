@@ -40,8 +40,8 @@ class Upload:
     """Such as "an image"."""
     max_bytes: int
     content_types: tuple[str, ...]
-    """Starts of its content types. Browsers ask for permission before a page of another site sends one of them, which
-    it does not get."""
+    """Accepted starts of the content type. Before a page of another site sends one of these types, browsers ask this
+    server for permission, which it does not give."""
     example_type: str
 
     @property
@@ -55,7 +55,7 @@ UPLOADS = {
     PICTURES: Upload("an image", 10_000_000, ("image/", "application/octet-stream"), "image/jpeg"),
     MCP: Upload("a message", 1_000_000, ("application/json",), "application/json"),
 }
-"""{path that takes content: which}"""
+"""{path that takes content: the content that it accepts}"""
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,13 @@ class Access:
     """The clients that may send requests."""
 
     hosts: Sequence[str]
-    """Names by which a browser may address this server, without the port; all if empty. A stranger's page whose name
-    points here (DNS rebinding) sends another name.
+    """Host names by which a browser may address this server, without the port; all if empty. This prevents DNS
+    rebinding: a stranger's page under a name that points to this server sends that name.
     """
     token: str | None = None
-    """Secret that a request must know; None for a server of one user's machine."""
+    """Secret that a request must contain; None if requests need no secret."""
     port: int = 0
-    """The server's. Browsers send cookies to all ports of a host, so the cookie's name has it."""
+    """The server's port. Browsers send cookies to all ports of a host, so the cookie's name contains the port."""
 
     @property
     def cookie(self) -> str:
@@ -78,7 +78,7 @@ class Access:
 
 
 class Guard:
-    """Refuses requests of other hosts, without the token, with content that is no upload, or with a long address."""
+    """Refuses requests with a wrong host name, no token, content that is no upload, or a long URL."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self.app, self.access = app, access
@@ -122,9 +122,10 @@ class Guard:
         return None if upload is None else _refuse_upload(headers, upload)
 
     def _exchange_token(self, scope: Scope) -> Response | None:
-        """Give the page's cookie for the token, which thereby leaves the browser's address bar; None if there is none.
+        """Exchange the token in the page's URL for a cookie, by a redirect to the URL without it; None without a token.
 
-        Other addresses are answered at once, for programs that keep no cookies.
+        So the browser's address bar does not show the token. Other paths accept the token in the URL without a
+        redirect, for programs that keep no cookies.
         """
         parameters = _parameters(scope)
         rest = [(name, value) for name, value in parameters if name != "token"]
@@ -145,7 +146,7 @@ class Guard:
 
 
 def _refuse_upload(headers: Headers, upload: Upload) -> Response | None:
-    """Refuse content that a page of another site sends, content of another type, and too much of it."""
+    """Refuse content from a page of another site, of a wrong type, or of too many bytes."""
     origin = headers.get("origin")
     of_this_page = origin is None or origin.partition("://")[2].lower() == headers.get("host", "").lower()
     if not of_this_page or headers.get("sec-fetch-site", "same-origin") != "same-origin":

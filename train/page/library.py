@@ -35,7 +35,7 @@ class VideoLibrary:
     """The videos of a data set. Nothing is found by path, only by id."""
 
     def __init__(self, dataset: DatasetFolder, clips: ClipCache, frames: FrameCache) -> None:
-        """Read the lists. Raises ``UserError`` if one is damaged."""
+        """Read the lists of videos and captions. Raises ``UserError`` if one is damaged."""
         self.dataset = dataset
         self._videos = {video.video_id: video for video in dataset.read_videos()}
         self._thumbnails = ThumbnailStore(dataset.thumbnails)
@@ -84,8 +84,8 @@ class VideoLibrary:
         return "" if video is None or video.url else self.dataset.video_file(video)
 
     def other_file_name(self, video_id: str) -> str | None:
-        """Return the name of a video's file, without its folder, where the id is not made of it, as after the file was
-        renamed; else None."""
+        """Return the name of a video's file, without its folder, if the id was not made from it, for example after the
+        file was renamed; else None."""
         video = self._videos.get(video_id)
         if video is None or video.url or video.scene is not None:  # files of the demo have names of their own
             return None
@@ -107,7 +107,7 @@ class VideoLibrary:
         if self.how_shown(video_id) != "file" and video_id in self._videos:
             raise NotFound("browsers cannot play this file; the page shows clips or thumbnails of it")
         descriptor, path, _ = self._opened(video_id)
-        if path.suffix.lower() not in SHOWN_SUFFIXES:  # the name in the list may be that of a link to any file
+        if path.suffix.lower() not in SHOWN_SUFFIXES:  # the listed name may be a link to any file
             os.close(descriptor)
             raise NotFound("the file of this video has no video suffix")
         return descriptor, path, MEDIA_TYPES[Path(self._videos[video_id].path).suffix.lower()]
@@ -129,8 +129,8 @@ class VideoLibrary:
             raise NotFound(f"no clip can be made of this video: {error}") from None
 
     def _opened(self, video_id: str) -> tuple[int, Path, AllowedFolders]:
-        """Open the file of a video under the root or in an allowed folder; return its descriptor, real path and the
-        folders.
+        """Open the file of a video under the root or in an allowed folder; return its descriptor, real path and
+        the allowed folders.
         """
         video = self._videos.get(video_id)
         if video is None:
@@ -138,7 +138,7 @@ class VideoLibrary:
         try:
             allowed = AllowedFolders.of(self.dataset)
             descriptor, real_path = allowed.open(self.dataset.video_path(video))
-        except (UserError, OSError, ValueError):  # the last of a path with a zero byte
+        except (UserError, OSError, ValueError):  # ValueError: a path with a zero byte
             raise NotFound(UNREADABLE) from None
         return descriptor, Path(real_path), allowed
 
@@ -147,7 +147,7 @@ class VideoLibrary:
         in time or is on another machine, the nearest thumbnail.
 
         Raises:
-            NotFound: There is neither.
+            NotFound: There is neither a frame nor a thumbnail.
             Busy: Too many frames are asked for, and there is no thumbnail.
         """
         try:

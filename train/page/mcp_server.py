@@ -56,7 +56,7 @@ OF_PAGE = ("curve", "stages")
 CLIP_ADDRESS = "vlalign://clip"
 CLIP_TYPE = "video/webm"
 
-logging.getLogger("mcp").setLevel(logging.CRITICAL)  # clients get their mistakes as answers
+logging.getLogger("mcp").setLevel(logging.CRITICAL)  # clients get errors in answers
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ def make_server(app: FastAPI, access: Access, loaded: asyncio.Event | None = Non
 
     Args:
         app: The page.
-        access: Who may send requests to the page: the server's own have the token.
-        loaded: Set once the page has its data sets, which calls wait for; None if it has.
+        access: Who may send requests to the page; the MCP server's own requests contain the token.
+        loaded: Set once the page has its data sets; calls wait for it. None if the page already has them.
     """
     tools = {name: _tool(app, name) for name in TOOLS}
 
@@ -143,7 +143,7 @@ def make_server(app: FastAPI, access: Access, loaded: asyncio.Event | None = Non
 
 
 def add_mcp(app: FastAPI, access: Access) -> None:
-    """Let a page answer MCP clients at ``/mcp`` (streamable HTTP). Its guard checks their requests as all others.
+    """Let a page answer MCP clients at ``/mcp`` (streamable HTTP). The page's guard also checks their requests.
 
     Args:
         app: The page, before it is served.
@@ -204,7 +204,7 @@ def _query(tool: types.Tool, arguments: dict[str, Any]) -> str:
     """Return the arguments of a tool as a query; the page checks their values.
 
     Raises:
-        UserError: An argument is unknown, or no text, number, boolean or list of texts.
+        UserError: An argument is unknown, or is not a text, number, boolean or list of these.
     """
     known, pairs = tool.input_schema["properties"], []
     for name, value in arguments.items():
@@ -225,11 +225,11 @@ async def _get(app: FastAPI, access: Access, path: str, query: str, outer: Reque
 
     Args:
         app: The page.
-        access: Its rules.
+        access: Who may send requests to the page.
         path: Path of the address.
-        query: Its parameters.
-        outer: Request of the client that it is for; None for the program that started this process. Once the client is
-            gone, or this is cancelled, the page ends the search.
+        query: The request's parameters.
+        outer: The MCP client's request; None if the client is the program that started this process. If the client
+            disconnects, or this call is cancelled, the page ends the search.
     """
     headers = [(b"authorization", f"Bearer {access.token}".encode())] if access.token else []
     headers += [(b"host", host.encode()) for host in access.hosts[:1]]
@@ -268,7 +268,7 @@ async def _get(app: FastAPI, access: Access, path: str, query: str, outer: Reque
 
 
 def _result(name: str, query: str, answer: _Answer) -> types.CallToolResult:
-    """Return an answer of the page as a tool's: structured, as an image, or as the link of a clip."""
+    """Return the page's answer as a tool's result: structured data, an image, or a link to a clip."""
     kind = answer.headers["content-type"]
     if kind == "image/jpeg":
         shown = f"{answer.headers[SOURCE_HEADER.lower()]} of second {answer.headers[SECONDS_HEADER.lower()]}"

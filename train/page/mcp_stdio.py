@@ -1,6 +1,6 @@
 """An MCP server for the program that started this process, by standard input and output.
 
-The main thread opens the data sets, which may take longer than a client waits, while another one answers.
+The main thread opens the data sets, which may take longer than a client waits, while another thread answers.
 """
 
 import asyncio
@@ -19,15 +19,15 @@ from .guard import Access
 from .mcp_server import make_server
 
 MAX_LINES = 16
-"""Messages that wait to be answered."""
+"""Maximum number of messages that wait to be answered."""
 READ_BYTES = 1 << 16
 
 
 class InputLines:
-    """The lines of standard input, read by a thread that keeps no process alive that is to end."""
+    """The lines of standard input, read by a daemon thread, which does not keep an ending process alive."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Take the loop that the lines are for. Programs that this process starts have no input from now on."""
+        """Start reading lines for an event loop. From now on, programs that this process starts get no input."""
         self._loop, self._lines = loop, asyncio.Queue[str | None](MAX_LINES)
         self._input = os.dup(0)
         nothing = os.open(os.devnull, os.O_RDONLY)

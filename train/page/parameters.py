@@ -1,4 +1,4 @@
-"""The parameters of the addresses of the page: a wrong, unknown or ambiguous one is refused in a line that names it."""
+"""Checks of the page's parameters: a wrong, unknown or ambiguous one is refused with a message that names it."""
 
 import difflib
 from collections.abc import Mapping
@@ -10,9 +10,9 @@ from ...storage.common.errors import SettingError, UserError
 from ...storage.common.terminal import one_line
 
 TOKEN = "token"
-"""Each address takes it."""
+"""A parameter that every address accepts."""
 LIST, SEARCH, TEXTS = "/api/videos", "/api/search", {"q", "like"}
-"""The page keeps the options of a search while it lists the videos, which only texts and examples would change."""
+"""While the page lists videos, it keeps all options of a search but its text and examples, so the list accepts them."""
 PROBLEMS = {
     "bool_parsing": "expected true or false",
     "finite_number": "expected a finite number",
@@ -26,14 +26,14 @@ PROBLEMS = {
     "string_too_short": "expected at least {min_length} character",
     "too_long": "expected at most {max_length} of them",
 }
-"""{kind of pydantic's error: text of ours}"""
+"""{type of pydantic's error: our message}"""
 MAX_SHOWN_CHARACTERS = 100
-"""Of an unknown name, in a message."""
+"""Maximum length of an unknown name in a message."""
 PROBLEM_RESPONSE = {
     "description": "what is wrong",
     "content": {"application/json": {"schema": {"type": "object", "properties": {"detail": {"type": "string"}}}}},
 }
-"""Of the API's description, in the place of FastAPI's own list of errors."""
+"""Part of the API's description, in place of FastAPI's own list of errors."""
 
 
 def wrong_value(error: Mapping[str, Any]) -> UserError:
@@ -44,7 +44,7 @@ def wrong_value(error: Mapping[str, Any]) -> UserError:
     'num_results 0: expected 1 or more'
 
     Args:
-        error: One of its errors.
+        error: One of FastAPI's errors.
     """
     name, value = str(error["loc"][1]), error["input"]
     if error["type"] == "missing":

@@ -23,11 +23,11 @@ MAX_WAITING = 8
 DECODE_SECONDS = 10.0
 """Time limit for decoding a frame."""
 RETRY_SECONDS = 60.0
-"""A video of which a frame failed is not tried again for this long."""
+"""After a frame of a video failed, the video is not tried again for this long."""
 MAX_FAILED = 1_000
 
 Key = tuple[Path, int, float]
-"""A video, when it was changed, and the second."""
+"""A video's file, the time of its last change, and the requested second."""
 
 
 class FrameError(Exception):
@@ -41,7 +41,7 @@ class Picture:
     source: Literal["frame", "thumbnail"]
     """The frame that the video shows at the requested second, or the nearest thumbnail."""
     seconds: float
-    """Its own second."""
+    """The image's own time in the video."""
     jpeg: bytes
 
 
@@ -67,7 +67,7 @@ class FrameCache:
 
         Args:
             video: The file.
-            seconds: Of the video; rounded to milliseconds.
+            seconds: Time in the video; rounded to milliseconds.
             folders: Folders that the file must lie in; None for any.
 
         Raises:
@@ -108,7 +108,7 @@ class FrameCache:
                 while len(self._failed) > MAX_FAILED:
                     self._failed.popitem(last=False)
             raise FrameError(without_last_words(error)) from None
-        except OSError as error:  # of the decoder's process: of no fault of the video, which may be asked for again
+        except OSError as error:  # of the decoder's process, not of the video, so the video may be tried again
             raise FrameError(error.strerror or reason_of(error)) from None
         picture = Picture("frame", own_seconds, jpeg)
         with self._changing:

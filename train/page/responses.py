@@ -10,7 +10,7 @@ from ..search.query_checks import SearchBy
 
 
 class Answer(BaseModel):
-    """A JSON object. The sentences below its values are part of the API's description, too."""
+    """A JSON object. Docstrings of its fields are part of the API's description."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -53,7 +53,7 @@ class MomentResponse(Answer):
 
     video_id: str
     file_name: str | None
-    """Name of the video's file, without its folder, where the id is another one, as after it was renamed; else null."""
+    """Name of the video's file, without its folder, if the id differs, for example after a rename; else null."""
     start_seconds: float
     end_seconds: float
     best_seconds: float
@@ -77,9 +77,9 @@ class MomentResponse(Answer):
     """How browsers show it: "file" (the video's own file, ``/media/video``), "clips" (``/media/clip``), or "thumbnails"
     alone (``/media/picture``)."""
     curve: CurveResponse
-    """Over the time of the moment; empty for those in ``similar``."""
+    """Scores over the time of the moment; empty for moments in ``similar``."""
     similar: list["MomentResponse"]
-    """Moments of other videos that look nearly the same, which are not returned themselves; empty without ``fold``."""
+    """Moments of other videos that look nearly the same and are not returned on their own; empty without ``fold``."""
     occurrences: list[OccurrenceResponse]
     """Moments of the video that fit, by time, this one among them; empty without ``group``."""
 
@@ -121,14 +121,14 @@ class SearchResponse(Answer):
 
     moments: list[MomentResponse]
     has_more: bool
-    """Whether there are moments (or videos, of a search that is grouped) behind these: ask with ``offset``."""
+    """Whether there are more moments (with ``group``, videos) after these: ask with ``offset``."""
     num_videos: int
     """Videos that were searched, after filters."""
     warnings: list[str]
     """Sentences to show beside the moments, such as words that the model does not know."""
     nothing_fits: str | None
-    """Why none of the moments fits the text, which are the nearest ones then; null if one fits, if that is not known,
-    and for the moments behind an ``offset``."""
+    """Why no moment fits the text; ``moments`` are then the nearest ones. Null if one fits, if that is not known, and
+    with an ``offset``."""
 
 
 class DatasetResponse(Answer):
@@ -155,11 +155,11 @@ class AboutResponse(Answer):
     datasets: list[DatasetResponse]
     """The first is searched if none is named."""
     version: int
-    """Of these data sets, as ``SyncResponse.version``; 0 if the page follows no folders."""
+    """Version of these data sets, as ``SyncResponse.version``; 0 if the page follows no folders."""
 
 
 class VideoResponse(Answer):
-    """A video that is there."""
+    """A searchable video."""
 
     video_id: str
     file_name: str | None
@@ -178,7 +178,7 @@ class VideosResponse(Answer):
 
     videos: list[VideoResponse]
     num_videos: int
-    """All of them that pass the filters."""
+    """Number of all videos that pass the filters."""
     warnings: list[str]
     """Sentences to show beside them, such as how many have no known date."""
 
@@ -207,4 +207,4 @@ class SyncResponse(Answer):
     problems: list[str] = []
     """Lines about files and folders that could not be read."""
     version: int
-    """Rises whenever other videos can be found: what was asked for before should be asked for again."""
+    """Rises whenever the searchable videos change: earlier requests should then be repeated."""

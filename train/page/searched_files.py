@@ -1,4 +1,4 @@
-"""The files that a search of a data set was opened from: others mean that it should be opened again."""
+"""The files that a search of a data set was opened from: if they change, it should be opened again."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -25,19 +25,19 @@ class SearchedFiles:
     """The files behind a search, identified without reading them."""
 
     inputs: frozenset[FileIdentity | str]
-    """List of videos, record of the sync, captions; and shards of features, by their paths alone: a shard is never
-    changed, and one of a server is another file once it was fetched."""
+    """List of videos, record of the sync, captions; and shards of features, by their paths alone: a shard never
+    changes, and fetching a server's shard replaces the local file."""
     index: frozenset[FileIdentity]
     """Files of the index."""
 
     @classmethod
     def of(cls, dataset: DatasetFolder, features: Sequence[str], model: str) -> "SearchedFiles":
-        """Return the files that are there now.
+        """Return the files that exist now.
 
         Args:
             dataset: The data set.
             features: Names of the features that are searched.
-            model: Name of these, or of the run, which the index has.
+            model: Name of the features or of the run that the index is for.
         """
         record = sync_folder(dataset)
         inputs = [dataset.videos_file, *(record / name for name in SYNC_FILES), *caption_parts(dataset)]
@@ -45,12 +45,12 @@ class SearchedFiles:
         index = index_folder(dataset, model)
         made = [index.parent / CAPTION_INDEX]
         for folder, _, names in os.walk(index):
-            made += [Path(folder, name) for name in names if not name.startswith(".")]  # others are not whole yet
+            made += [Path(folder, name) for name in names if not name.startswith(".")]  # hidden files are not whole
         return cls(frozenset([*_identities(inputs), *shards]), frozenset(_identities(made)))
 
 
 def _identities(paths: Iterable[Path]) -> list[FileIdentity]:
-    """Return the identities of those files that are there."""
+    """Return the identities of the files that exist."""
     found = []
     for path in paths:
         try:

@@ -113,9 +113,9 @@ def _listen(host: str, port: int) -> socket.socket:
 class Connection(H11Protocol):
     """A connection that is closed if a request does not arrive completely in time, or to make room for a new one.
 
-    The place is taken from the address that has most of them: from its oldest idle connection, or else, for an address
-    that has fewer, from its oldest one. uvicorn itself waits for a request for ever, and answers no other client once
-    there are too many connections.
+    To make room, the address with most connections loses one: its oldest idle one or, if all are busy and the new
+    connection's address has fewer, its oldest one. uvicorn itself waits for a request forever, and answers no other
+    client once there are too many connections.
     """
 
     _timer: asyncio.TimerHandle | None = None

@@ -25,7 +25,7 @@ class VideoList:
                 if time_of := read_file_times(dataset):
                     found = [time_of.get(library.file_path(video_id), 0) for video_id in self._video_ids]
                     times = np.array(found, np.int64)
-        except UserError as error:  # each sync fails then, but a page needs none
+        except UserError as error:  # syncs fail then, but a page works without the times
             note_once(f"note: {error}; until then, the page shows videos in the order of the index")
         if len(times):
             order = np.argsort(-times, kind="stable").tolist()
@@ -35,9 +35,9 @@ class VideoList:
         """Return {id: duration in seconds} of some videos with features, and the number of all videos with features.
 
         Args:
-            offset: Videos to leave out.
+            offset: Videos to skip.
             count: Videos to return, at most.
-            videos: Ids of the videos to choose of; None for all.
+            videos: Ids of the videos to choose from; None for all.
         """
         while True:
             found: dict[str, float] = {}

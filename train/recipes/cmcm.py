@@ -8,8 +8,8 @@ from .train_config import Recipe
 
 _TOWERS = f"{FROZEN_INPUTS};project.*:frozen=true;video_tower.*bias*:lr=0.001,decay=0;video_tower.*:lr=0.001"
 _TOWERS += ";text_encoder.*bias*:lr=0.001,decay=0;text_encoder.*:lr=0.001"
-"""As CLIP4Clip: 1e-7 for CLIP's weights, decay of all but biases, and no layer behind them: ``project`` stays the
-identity."""
+"""As in CLIP4Clip: learning rate 1e-7 for CLIP's weights, weight decay for all but biases, and no layer after the
+towers: ``project`` stays the identity."""
 
 _CMCM: Recipe = {
     "objective": "cmcm",

@@ -17,7 +17,7 @@ from ...storage.common.files import read_json
 FOLDER = Path(__file__).with_name("departure_data")
 PAGE = "docs/departures.md"
 KINDS = {"departs": "departs from", "open": "left open by", "missing": "not reproduced from"}
-"""{kind: how its note begins}. Something is done otherwise; the paper does not say it and we chose; or we lack it."""
+"""{kind: how its note begins}. We do something differently; the paper leaves it open, and we chose; or we lack it."""
 PLACE = re.compile(r"\b(sections?|appendix|appendices|Eq\.|Tables?|Figures?) [\dA-G]", re.IGNORECASE)
 
 
@@ -33,8 +33,8 @@ class Departure:
     kind: str = "departs"
     """A key of ``KINDS``."""
     recipes: tuple[str, ...] = ()
-    """Patterns of the recipes that it concerns, such as "taco-*-finetune"; none for a part that no suite has, and in a
-    suite."""
+    """Patterns of the affected recipes, such as "taco-*-finetune"; empty if the departure is listed in a suite, or
+    concerns a part of the paper that no suite has."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -52,7 +52,7 @@ def read_departures(paper: str, listed: Iterable[Mapping[str, Any]]) -> tuple[De
     """Return the departures of a file's list.
 
     Raises:
-        TypeError, ValueError: The list is not as it should be.
+        TypeError, ValueError: The list is malformed.
     """
     return tuple(Departure(paper=paper, **{**about, "recipes": tuple(about.get("recipes", ()))}) for about in listed)
 
@@ -65,7 +65,7 @@ def all_departures() -> tuple[Departure, ...]:
 
 
 def departures_of(recipes: Iterable[str]) -> tuple[Departure, ...]:
-    """Return the departures of some recipes, each once. Small recipes and "default" are no paper's and have none."""
+    """Return the departures of some recipes, each once. Small recipes and "default" are from no paper and have none."""
     of_papers = [recipe for recipe in recipes if not recipe.endswith("-small")]
     return in_order(
         departure

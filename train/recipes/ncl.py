@@ -1,7 +1,7 @@
 """NCL: section 4 and appendices B and C; and CLIP4Clip, which NCL's tables include.
 
-Both tune the two towers of CLIP on frames. Settings that NCL's appendix leaves to CLIP4Clip are taken from its code.
-Steps are counted in the same way: each of 4 GPUs (ActivityNet: 8) has its share of the captions, and skips a last batch
+Both tune the two towers of CLIP on frames. Settings that NCL's appendix leaves to CLIP4Clip are from CLIP4Clip's code.
+Steps are counted as in that code: each of 4 GPUs (ActivityNet: 8) has its share of the captions, and skips a last batch
 that is not full.
 """
 
@@ -9,7 +9,7 @@ from .train_config import Recipe
 
 FROZEN_INPUTS = "video_tower.*embeddings.*:frozen=true;video_tower.*pre_layrnorm.*:frozen=true"
 FROZEN_INPUTS += ";text_encoder.*embeddings.*:frozen=true"
-"""CLIP4Clip's ``--freeze_layer_num 0``: what both towers do before their first layer is not tuned."""
+"""CLIP4Clip's ``--freeze_layer_num 0``: parameters before the first layer of both towers are not tuned."""
 
 _NCL: Recipe = {
     "objective": "ncl",

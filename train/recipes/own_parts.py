@@ -33,7 +33,7 @@ def load_named(settings: Mapping[str, Any], modules_in: str = "") -> dict[str, A
     Args:
         settings: Settings by name. "objective" and "encoder" may be the names of built-in parts, ``MODULE:NAME``, names
             of entry points, or classes.
-        modules_in: Where modules may be besides the import path; empty: the current folder.
+        modules_in: Folder to search for modules, in addition to the import path; empty: the current folder.
 
     Raises:
         UserError: A part cannot be loaded, or is no objective or encoder.
@@ -54,7 +54,7 @@ def load_named(settings: Mapping[str, Any], modules_in: str = "") -> dict[str, A
 
 
 def load_from_file(settings: Mapping[str, Any], named_in: Path | str) -> None:
-    """Load the own parts that a file's settings name, if their modules are trusted. Other names are left alone.
+    """Load the custom parts that a file's settings name, if their modules are trusted. Other names are left alone.
 
     Args:
         settings: Settings by name.
@@ -79,14 +79,14 @@ def load_in_child(plugins: Iterable[tuple[str, str, str]]) -> None:
 
 
 def _known(setting: str, plugin: Plugin) -> str:
-    """Return the name by which settings know a part."""
+    """Return a part's name in settings; set it as the name of an objective."""
     if setting == "objective":
-        plugin.value.name = plugin.text  # run.json, options and messages name it so
+        plugin.value.name = plugin.text  # used in run.json, options and messages
     return plugin.text
 
 
 def plugins_of(config: TrainConfig) -> dict[str, Plugin]:
-    """Return the own parts of a configuration: {"objective" or "encoder": part}."""
+    """Return the custom parts of a configuration: {"objective" or "encoder": part}."""
     names = {"objective": config.objective.name, "encoder": config.model.encoder}
     found = {
         setting: loaded_plugin(GROUPS[setting], name)

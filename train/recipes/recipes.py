@@ -27,7 +27,7 @@ PAPER_RECIPES: dict[str, Recipe] = {
 """{name: recipe}. A name starts with the recipe's objective."""
 DEFAULT_RECIPE = "default"
 TOWER_PARAMETERS = ("video_tower.", "project.")
-"""Begin the names of the parameters of a video tower, and of the layer behind it."""
+"""Prefixes of the names of parameters of a video tower, and of the layer after it."""
 RECIPES = MappingProxyType[str, Recipe](
     {
         # No paper's: chosen on five small sets, docs/training.md.
@@ -63,7 +63,7 @@ def usual_recipe(objective: str | None, dataset: str, protocol: str, init: str) 
         objective: Name of the objective; None: that of the data set's paper, or else the default recipe's.
         dataset: Name of the data set.
         protocol: If not empty, a recipe for this protocol is preferred.
-        init: If not empty, only recipes for fine-tuning count.
+        init: If not empty, only recipes for fine-tuning are considered.
 
     Returns:
         The paper's recipe, or else the objective's small one, or None if it has neither.
@@ -82,7 +82,7 @@ def usual_recipe(objective: str | None, dataset: str, protocol: str, init: str) 
 
 
 def make_config(name: str | None, given: Mapping[str, Any]) -> TrainConfig:
-    """Return the configuration of a recipe, some of whose settings are replaced.
+    """Return the configuration of a recipe with some settings replaced.
 
     Args:
         name: Name of a recipe; None for the settings' defaults.
@@ -109,7 +109,7 @@ def make_config(name: str | None, given: Mapping[str, Any]) -> TrainConfig:
     if settings.get("encoder", "words") not in ENCODERS and hasattr(
         objectives().get(settings.get("objective", "")), "bag"
     ):
-        settings.setdefault("bag", "trained")  # an encoder of one's own makes its own vectors of whole clips
+        settings.setdefault("bag", "trained")  # a custom encoder makes its own vectors of whole clips
     if not settings.get("features"):
         raise SettingError(
             "features",
@@ -122,7 +122,7 @@ def make_config(name: str | None, given: Mapping[str, Any]) -> TrainConfig:
 
 
 def are_frames(features: str) -> bool:
-    """Return whether features are the frames that a network takes, by the name of their store."""
+    """Return whether a store contains a network's input frames instead of features, judging by its name."""
     return features in FRAME_PROFILES or FRAMES in features.split("--")[1:]
 
 

@@ -28,11 +28,11 @@ COMPONENTS: dict[str, type[Settings]] = {
     "model": ModelSettings,
     "data": DataSettings,
 }
-"""{component: its settings}, besides the objective's. All names differ, and a command, a recipe and ``run.json`` need
-no component's name. The order is that of the settings in ``run.json`` and in the names of runs.
+"""{component: its settings}, without the objective's. The names of all settings differ, so commands, recipes and
+``run.json`` do not name components. ``run.json`` and the names of runs list settings in this order.
 """
 OF_RUN = {"objective": str, "recipe": str, "init": str}
-"""{setting of no component: its type}"""
+"""{setting that belongs to no component: its type}"""
 Recipe = Mapping[str, Any]
 """Settings that a configuration starts from: {name: value}, such as ``{"objective": "taco", "batch_size": 128}``."""
 
@@ -67,7 +67,7 @@ class TrainConfig:
     recipe: str = ""
     """Source of the settings that were not given."""
     init: str = ""
-    """The run whose model training starts from; empty: none."""
+    """The run that initialises the model; empty: none."""
 
     def __post_init__(self) -> None:
         self._check_batches()
@@ -89,15 +89,17 @@ class TrainConfig:
 
     def _check_encoder(self) -> None:
         objective, traits = self.objective, self.model.encoder_traits
-        lack = "it needs tokens" if objective.needs_tokens and not traits.gives_tokens else ""
+        lack = "the objective needs tokens" if objective.needs_tokens and not traits.gives_tokens else ""
         lack = lack or (
-            "it needs an encoder that reads words" if objective.needs_words and not traits.reads_words else ""
+            "the objective needs an encoder for words" if objective.needs_words and not traits.reads_words else ""
         )
         if objective.needs_word_vectors != traits.learns_word_vectors:
             lack = lack or "encoder words and objective words need each other"
         if lack:
             fitting = [name for name, other in objectives().items() if _fits(other, traits)]
-            problem = f"does not fit objective {objective.name}: {lack}; it fits objective {' or '.join(fitting)}"
+            problem = (
+                f"does not fit objective {objective.name}: {lack}; this encoder fits objective {' or '.join(fitting)}"
+            )
             raise SettingError("encoder", self.model.encoder, problem)
         if objective.is_solved and self.model.encoder not in ENCODERS:
             problem = (
@@ -127,7 +129,7 @@ class TrainConfig:
 
     @property
     def store_grid(self) -> tuple[int, int, int] | None:
-        """The grid into which the maps of the store are averaged; None if they are not, or if the model does it."""
+        """The grid into which the store's maps are averaged; None if they are not, or if the model averages them."""
         return None if self.model.tower is not None else self.data.grid
 
     def _check_maps(self) -> None:
@@ -167,7 +169,7 @@ class TrainConfig:
 
     @property
     def extra(self) -> dict[str, ExtraInput]:
-        """{name: input of one's own} that the encoder or the objective declares."""
+        """{name: custom input} that the encoder or the objective declares."""
         return {**self.model.encoder_traits.extra, **self.objective.extra}
 
     def ignored_settings(self) -> dict[str, str]:
@@ -239,7 +241,7 @@ def setting_types() -> dict[str, type]:
 
 
 def default_settings(objective: type[Objective]) -> dict[str, Any]:
-    """Return the default of each setting that has one, with an objective: {name: value}."""
+    """Return {setting: its default} with an objective; ``MISSING`` for settings without a default."""
     components = [*COMPONENTS.values(), objective]
     return {field.name: field.default for component in components for field in fields(component)}
 
@@ -275,7 +277,7 @@ def refuse_ignored(config: TrainConfig, written: Mapping[str, Any]) -> None:
 
     Args:
         config: The configuration with these settings.
-        written: The settings that were not a recipe's, by name.
+        written: The explicit settings, by name.
     """
     others = settings_of_others({**written, "objective": config.objective.name})
     ignored = config.ignored_settings() | {name: _objectives_that_use(name) for name in others}
