@@ -237,7 +237,7 @@ def read_pairs(
     Args:
         dataset: Has the captions.
         features: Of the data set.
-        problems: Gets what is skipped.
+        problems: Gets a message for each item that is skipped.
         recordings: Log-mel rows of the captions, if they are recordings.
 
     Raises:
