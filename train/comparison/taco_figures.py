@@ -94,8 +94,8 @@ def token_statistics(root: Path, dataset: str | None) -> "tuple[Figure | None, R
     notes = (
         "paper: TACo, Table 10; ours: different words with this tag, and different words",
         "left open by TACo, Table 10: what a token is, and which are counted; of the definitions that were tried, its "
-        "numbers are nearest to the lemmas that are a piece of BERT's vocabulary and occur twice, and to the different "
-        "pieces of BERT's tokenizer",
+        "numbers are nearest to those of noun and verb lemmas that are a single piece of BERT's vocabulary and occur "
+        "at least twice, and of the different pieces of BERT's tokenizer",
     )
     return None, ResultsTable(columns, tuple(rows), notes)
 

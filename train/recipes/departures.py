@@ -29,7 +29,7 @@ class Departure:
     place: str
     """Place in the paper, such as "section 3.3, Eq. 3"."""
     text: str
-    """Our way, and the paper's."""
+    """What the paper has or leaves open, and our way."""
     kind: str = "departs"
     """A key of ``KINDS``."""
     recipes: tuple[str, ...] = ()
