@@ -22,7 +22,7 @@ ESCAPED = "\\`*_[]<>|#"
 HEAD = f"""# Recipes of the papers
 
 A recipe is a paper's complete settings for one data set. This page has a row for each. Of the papers' tables,
-{NOTHING_REPRODUCED}. Tests train rows on made data, with few steps. No trained weights are published.
+{NOTHING_REPRODUCED}. Tests train rows on synthetic data, with few steps. No trained weights are published.
 
 ```
 vlalign-train --dataset youcook2 --recipe taco-youcook2
@@ -33,20 +33,20 @@ A recipe whose name ends in `-finetune` starts from a trained run, `--init RUN`.
 
 | column | meaning |
 |---|---|
-| tables | tables of the paper that have a row with this recipe, with the state of their [claim](claims.md) |
-| differs in | [departures](departures.md): the method differs, the paper leaves it open, or it is missing |
+| tables | tables of the paper that have a row with this recipe (with the state of their [claim](claims.md)) |
+| differs in | number of [departures](departures.md): different methods, open points of the paper, missing parts |
 
 "runs" means: {STATES["runs"]}. "none" means: no table has a row with this recipe.
 
 Limits of all recipes:
 
-- The data sets and the weights come from others, under others' terms.
-- A score compares the videos of a collection with each other. It is no probability.
-- Videos and captions unlike the training data are found worse.
+- The data sets and the weights have their own terms of use.
+- A score only ranks the videos of a collection. It is not a probability.
+- Search is worse for videos and captions unlike the training data.
 
 `docs/make_recipe_cards.py` writes this page from the code.
 """
-TERMS = """The terms are on the page of each publisher. They were not reviewed here, and videos belong to whoever
+TERMS = """The terms are on the page of each publisher. We have not reviewed them, and videos belong to whoever
 uploaded them. Ask the publisher before you use a data set, or weights that were trained on it, in a
 product."""
 
@@ -65,7 +65,7 @@ def make_page() -> str:
         lines += ["|---|---|---|---|---|---|---|---|", *(_row(configs[name]) for name in recipes), ""]
     lines += ["## Data sets", "", TERMS, "", "| data set | where its publishers offer the annotations |", "|---|---|"]
     lines += [_dataset(name) for name in sorted({config.data.dataset for config in configs.values()})]
-    lines += ["", "## Weights", "", "Weights of features and text encoders, none of which is a part of vlalign:", ""]
+    lines += ["", "## Weights", "", "Weights of features and text encoders. vlalign contains none of them.", ""]
     lines += ["| features or text encoder | file | where its authors publish it, with their terms |", "|---|---|---|"]
     lines += _weights({name for config in configs.values() for name in config.data.features.split("+")})
     lines += [
