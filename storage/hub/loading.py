@@ -39,6 +39,7 @@ SKIPPED_SETTINGS = {
 SKIPPED_PROCESSOR_SETTINGS = re.compile(rf"{FILE_SETTINGS.pattern}|auto_map|chat_template|_.*|custom_.*")
 COPIED_FILES = ("*.json", "*.txt", "*.model")
 EXCLUDED_FILES = (CONFIG_FILE, ADAPTER_FILE, "audio_tokenizer_config.json", "generation_config.json", "*.index.json")
+TOKENIZER_FILE = "tokenizer.json"
 MAX_PROCESSOR_FILE_BYTES = 64 << 20
 MAX_LAYERS = 1_000
 """More than any published network has; making each takes milliseconds."""
@@ -155,13 +156,34 @@ def load_processor(files: ModelFiles, kind: Literal["image", "video", "text", "t
 
 def load_text_processor(files: ModelFiles) -> Any:
     """Return a model's text processor, or its tokenizer. Raises the errors of ``load_processor``."""
-    from transformers import PreTrainedTokenizerFast
-
     try:
         return load_processor(files, "text")
     except ImportError:  # SigLIP names a tokenizer that needs sentencepiece; tokenizer.json has the same one
-        if not (files.part / "tokenizer.json").is_file():
+        if not (files.part / TOKENIZER_FILE).is_file():
             raise
+    return _tokenizer_of_json(files)
+
+
+def load_fast_tokenizer(files: ModelFiles) -> Any:
+    """Return a model's tokenizer, from ``tokenizer.json`` if the class that the model names is not a fast tokenizer.
+
+    Raises the errors of ``load_processor``.
+    """
+    has_json = (files.part / TOKENIZER_FILE).is_file()
+    try:
+        tokenizer = load_processor(files, "tokenizer")
+    except ImportError:
+        if not has_json:
+            raise
+    else:
+        if tokenizer.is_fast or not has_json:
+            return tokenizer
+    return _tokenizer_of_json(files)
+
+
+def _tokenizer_of_json(files: ModelFiles) -> Any:
+    from transformers import PreTrainedTokenizerFast
+
     with _processor_files(files) as folder, _loading():
         return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
 

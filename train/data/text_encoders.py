@@ -27,11 +27,11 @@ from transformers import (
 )
 
 from ...storage.common.device import on_meta_device
-from ...storage.common.errors import UserError
+from ...storage.common.errors import UserError, reason_of
 from ...storage.common.files import read_object
 from ...storage.common.terminal import one_line, say
 from ...storage.hub.files import ModelFiles, download_model
-from ...storage.hub.loading import load_network, load_processor, new_network, read_config
+from ...storage.hub.loading import load_fast_tokenizer, load_network, new_network, read_config
 from ...storage.hub.names import HUB_ID
 from ...storage.untrusted.tensor_shapes import shape_difference
 from ..distributed import Workers
@@ -456,16 +456,16 @@ def new_text_encoder(name: str, train_captions: Iterable[str], workers: Workers)
             whole = read_config(files)
             is_tower = whole.model_type in TOWERS
             config = plain_config(tower_settings(whole.to_dict()) if is_tower else whole.to_dict())
-            tokenizer = _fast_tokenizer(load_processor(files, "tokenizer"), config)
+            tokenizer = _fast_tokenizer(load_fast_tokenizer(files), config)
             network, _ = load_network(files, whole if is_tower else config)
             encoder = tower_of(network, config) if is_tower else token_encoder(network)
             pooling, note = tower_pooling(config) if is_tower else declared_pooling(files, config)
         if note and workers.is_first:
             say(f"note: text encoder {name!r}: {one_line(note)}")
         return tokenizer, encoder, pooling
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, ImportError, RecursionError) as error:
         raise UserError(
-            f"text encoder {name!r}: not loadable ({str(error).splitlines()[0]}); expected 'small', a folder with "
+            f"text encoder {name!r}: not loadable ({reason_of(error)}); expected 'small', a folder with "
             "config.json, tokenizer and safetensors, or a hub name, on a machine that reaches the hub"
         ) from None
 
