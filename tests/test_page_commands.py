@@ -239,6 +239,7 @@ def objectives(home: Home, folder: Path) -> None:
     """Make YouCook2, and MSR-VTT with a run."""
     youcook2(home, folder)
     home.copy(msrvtt_with_run, folder)
+    write_word_vectors(folder / "vectors.txt")
 
 
 def other_languages(home: Home, folder: Path) -> None:
@@ -314,6 +315,7 @@ GPU = "a GPU"
 RELEASE = "the repository of a release"
 WORDS_OF_PAGE |= {
     "docs/recipes.md": {"RUN": "taco-howto100m-run"},
+    "docs/objectives.md": {"FILE": "vectors.txt"},
     "docs/tasks.md": {"FILE": "vectors.txt"},
     "docs/stores.md": {"FOLDER": "resnet152"},
     "docs/travelling-runs.md": {"REVISION": "0" * 40},
