@@ -127,7 +127,7 @@ def parse_weights(values: Sequence[str], features: Sequence[str]) -> dict[str, s
     chosen = dict.fromkeys(features, PRETRAINED)
     with_weights = [name for name in features if name not in WITHOUT_NETWORK] or list(features)
     if values and not features:
-        raise SettingError("weights", values[0], "encoders of a library bring their own; omit --weights")
+        raise SettingError("weights", values[0], "hf: and timm: encoders have their own weights; omit --weights")
     for value in values:
         name, weights = match.groups() if (match := re.fullmatch(r"(\w+)=(.*)", value)) else ("", value)
         if not name and len(with_weights) > 1 and weights not in ("random", PRETRAINED):

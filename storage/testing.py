@@ -280,7 +280,7 @@ class StoreWriterTests:
         raise NotImplementedError
 
     def reopen(self, folder: Path, writer: StoreWriter) -> Store:
-        """Return the written store, opened again if that makes a difference."""
+        """Return the store that ``writer`` wrote; open it again if readers see new rows only then."""
         raise NotImplementedError
 
     @pytest.fixture

@@ -124,7 +124,7 @@ def test_downloads_are_as_large_as_the_networks():
             num_bytes.append(4 * sum(parameter.numel() for parameter in CLIPModel(config).parameters()))
     assert f"downloads CLIP once ({num_bytes[0] / 1e6:.0f} MB)" in (TOP / "README.md").read_text(encoding="utf-8")
     tutorial = (TOP / "docs" / "tutorials" / "search.md").read_text(encoding="utf-8")
-    assert f"The first call downloads the model, {num_bytes[1] / 1e9:.1f} GB" in tutorial
+    assert f"The first `vlalign-extract` downloads the model, {num_bytes[1] / 1e9:.1f} GB" in tutorial
 
 
 def test_own_numbers_are_printed_and_others_refused():

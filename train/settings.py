@@ -383,7 +383,7 @@ PRETRAINED = "pretrained"
 
 @dataclass(frozen=True)
 class TowerName:
-    """A network that turns frames into features while training."""
+    """The encoder and weights of a video tower, which computes features from frames during training."""
 
     encoder: str
     """A name of ``PROFILES``, or the name of a model of the hub (``HubName.text``)."""

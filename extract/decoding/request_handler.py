@@ -198,7 +198,7 @@ def handle_span(request: Request, span: tuple[float, float], responder: Responde
 
 
 def handle_sound(request: Request, responder: Responder) -> None:
-    """Send the rows of sound, or how many there will be.
+    """Send the sound's rows; if the request only probes, send only their number and the duration.
 
     Raises:
         VideoError: The sound failed.

@@ -74,9 +74,9 @@ def preprocessing_of(processor: Any, processed: Callable[[np.ndarray], np.ndarra
     try:
         expected = [processed(frame) for frame in frames]
     except (ValueError, TypeError, KeyError, IndexError, RuntimeError, AttributeError) as error:
-        raise ValueError(f"{name} makes no image of a frame ({reason_of(error)})") from None
+        raise ValueError(f"{name} cannot process a frame ({reason_of(error)})") from None
     if any(pixels.ndim != 3 or len(pixels) != 3 for pixels in expected):
-        raise ValueError(f"{name} makes {list(expected[0].shape)} of a frame, expected an image [3, height, width]")
+        raise ValueError(f"{name} returns {list(expected[0].shape)} for a frame, expected an image [3, height, width]")
     nearest = np.inf
     for preprocessing in declared_preprocessings(processor):
         ours = [preprocessing.of(frame) for frame in frames]

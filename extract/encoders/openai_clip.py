@@ -119,8 +119,8 @@ def clip_entries(state: Mapping[str, Tensor], checkpoint: Path) -> tuple[dict[st
     found = {name: value for name, value in found.items() if name not in SIZES_OF_OPENAI}
     if FRAME_PAIRS in found:
         raise UserError(
-            f"{checkpoint}: reads several frames at once ({FRAME_PAIRS}: CLIP4Clip's --linear_patch 3d), which no CLIP "
-            "of transformers does; expected a checkpoint of --linear_patch 2d"
+            f"{checkpoint}: trained with CLIP4Clip's --linear_patch 3d (it has {FRAME_PAIRS}), which transformers' "
+            "CLIP does not support; expected a checkpoint of --linear_patch 2d"
         )
     if "visual.proj" not in found:
         is_resnet = any(name.startswith("visual.layer1.") for name in found)

@@ -76,7 +76,7 @@ class _Queue:
         return found
 
     def of_place(self, place: int) -> list[int]:
-        """Return the videos of a place, in order."""
+        """Return the videos from one source (place), in the order in which they are assigned."""
         return [video for video in self._by_place.get(place, ()) if not self._is_obsolete(video)]
 
     def __len__(self) -> int:

@@ -189,7 +189,7 @@ class FeaturePair:
         return f"their values are ours {level:+.2f} throughout: another reference"
 
     def describe_scale(self) -> str:
-        """Describe a constant factor between theirs and ours."""
+        """Describe the constant factor between their rows and our rows; empty if there is none."""
         num_rows = len(self.distances)
         our_rows = self.our_rows[:num_rows].astype(np.float64)
         their_rows = self.their_rows[:num_rows].astype(np.float64)

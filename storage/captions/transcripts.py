@@ -210,7 +210,7 @@ class TranscriptStore:
             if place.offset < ends.get(place.part, 0):
                 where = f"{self.folder / INDEX_NAME}, video {place.video_id!r}"
                 raise UserError(
-                    f"{where}: its transcript overlaps another one; remove {self.folder} and run "
+                    f"{where}: its transcript shares bytes with another one; remove {self.folder} and run "
                     "vlalign-transcribe again"
                 )
             ends[place.part] = place.offset + place.num_bytes

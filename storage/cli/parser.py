@@ -170,7 +170,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(EXIT_MISTAKE, f"{self.prog}: error: {message}; see {self.prog} --help\n")
 
     def format_usage(self) -> str:
-        """Return the usage in a line: the options follow in the help."""
+        """Return a one-line usage without the options; the help lists them below it."""
         return f"usage: {self._short_usage()}\n"
 
     def _short_usage(self) -> str:

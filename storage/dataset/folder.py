@@ -208,7 +208,10 @@ def find_prepared(folder: Path | str, having: str, hint: str) -> DatasetFolder:
 
 
 def guard_around(folder: Path) -> None:
-    """Restrict writes in the data set of a store or run, given its path ``<root>/<data set>/features/<store>``."""
+    """Refuse writes through links that lead out of the data set that contains the store or run ``folder``.
+
+    Its path is ``<root>/<data set>/features/<store>`` or ``<root>/<data set>/runs/<run>``.
+    """
     home = Path(os.path.abspath(folder)).parent
     if home.name in ("features", "runs") and DATASET_NAME.fullmatch(home.parent.name):
         DatasetFolder(home.parent.parent, home.parent.name)

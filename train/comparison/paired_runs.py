@@ -176,7 +176,7 @@ def _clip(about: Mapping[str, Any]) -> Clip:
 
 
 def pair_table(pair: PairedRuns) -> ResultsTable:
-    """Return a table of both runs' metrics, their difference and its interval."""
+    """Return a table with each run's metrics, the differences, and the intervals of the differences."""
     names = ("measure", pair.first.name, pair.second.name, "difference", "95 % interval")
     rows: list[tuple[Cell, ...]] = []
     sides = [np.array([getattr(change, side).rank for change in pair.changes]) for side in ("before", "after")]

@@ -227,7 +227,7 @@ class _Plan:
 
     @property
     def flat_request(self) -> dict[str, Any]:
-        """Everything that decides the metrics besides model, data and device.
+        """The request as a flat dictionary: all that affects the metrics, except model, data and device.
 
         Retrieval's settings are always included; for other tasks, they are at their defaults.
         """

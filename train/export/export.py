@@ -88,9 +88,7 @@ def form_of(path: Path | str) -> str:
     """
     suffix = Path(path).suffix.lower()
     if suffix not in FORMS:
-        raise UserError(
-            f"{path}: its suffix is not a form of export; expected a name that ends with one of {', '.join(FORMS)}"
-        )
+        raise UserError(f"{path}: cannot export to a file with this suffix; expected one of {', '.join(FORMS)}")
     if suffix in EDITOR_FORMS:
         timelines.require_editors()
     return suffix

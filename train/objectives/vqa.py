@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class VqaObjective(Objective):
-    """SSML section 5.2: the right answer must be ahead of all others, with the video and, as a baseline, without it."""
+    """SSML section 5.2: the right answer must outscore all others, given the video and, as a baseline, without it."""
 
     name: ClassVar[str] = "vqa"
     description: ClassVar[str] = "answers to questions about videos (SSML, section 5.2)"

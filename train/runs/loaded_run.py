@@ -135,7 +135,7 @@ class LoadedRun:
         for number, video in enumerate(videos):
             if unlike := self.profiles.keys() ^ video.keys():
                 given, expected = ", ".join(sorted(unlike)), ", ".join(self.profiles)
-                raise UserError(f"video {number}: {given}: expected rows of exactly the features {expected}")
+                raise UserError(f"video {number}: missing or unexpected features {given}; expected exactly {expected}")
         stores: list[Store] = []
         for (name, profile), store in zip(self.profiles.items(), self._scorer.features.stores, strict=True):
             made = [self._features(name, profile, number, video[name]) for number, video in enumerate(videos)]

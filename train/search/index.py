@@ -272,7 +272,7 @@ class WindowIndex:
         return first_of, end_of
 
     def whole_videos(self) -> np.ndarray:
-        """Return the indices of the windows that are whole videos: the first of each (``plan_search_windows``)."""
+        """Return the index of each video's first window, which is the whole video (see ``plan_search_windows``)."""
         live = np.flatnonzero(self.is_live)
         return live[np.unique(self.video[live], return_index=True)[1]]
 

@@ -184,7 +184,7 @@ def check_lengths(min_seconds: float, max_seconds: float) -> None:
     if not 0 <= min_seconds < float("inf"):
         raise SettingError("min_seconds", min_seconds, "expected 0 or more")
     if not max_seconds >= min_seconds:
-        raise SettingError("max_seconds", max_seconds, f"expected {min_seconds:g}, the minimum, or more")
+        raise SettingError("max_seconds", max_seconds, f"expected {min_seconds:g} (the minimum) or more")
 
 
 def read_days(since: str | None, until: str | None) -> tuple[date | None, date | None]:
@@ -195,7 +195,7 @@ def read_days(since: str | None, until: str | None) -> tuple[date | None, date |
     """
     first, last = _day("since", since), _day("until", until)
     if first is not None and last is not None and last < first:
-        raise SettingError("until", until, f"expected {first}, the first day, or later")
+        raise SettingError("until", until, f"expected {first} (the first day) or later")
     return first, last
 
 

@@ -274,9 +274,9 @@ def features_of_run(settings: SyncSettings, features: Sequence[str], run_name: s
         store = find_features(dataset, name)
         if name not in BUILT_IN or (store is not None and store.origin != EXTRACTED):
             raise UserError(
-                f"run {run_name}: its features {name} cannot be extracted here: they were imported, or are of an "
-                f"encoder that was never named for a sync; run vlalign-sync --dataset {shlex.quote(dataset.name)} once "
-                "with --features, or omit --videos"
+                f"run {run_name}: its features {name} cannot be extracted: they were imported, or no vlalign-sync "
+                f"had their encoder in --features; run vlalign-sync --dataset {shlex.quote(dataset.name)} once with "
+                "--features, or omit --videos"
             )
     return replace(settings, features=",".join(features))
 

@@ -160,7 +160,7 @@ def test_an_index_names_no_byte_twice_so_a_small_folder_takes_no_large_time_or_d
     for name in "abc":
         store.add(transcript(name))
     index_of(store, offset=0)
-    with pytest.raises(UserError, match="'b': its transcript overlaps another one; remove"):
+    with pytest.raises(UserError, match="'b': its transcript shares bytes with another one; remove"):
         TranscriptStore(tmp_path)
 
 
