@@ -272,7 +272,7 @@ def test_a_run_whose_features_cannot_be_extracted_is_refused(videos, tmp_path, m
     settings = SyncSettings(dataset=tmp_path / "root" / "mine", folders=[videos], features="clip_vit_b32")
     assert features_of_run(settings, ["resnet152", "s3d"], "r").features == "resnet152,s3d"
     monkeypatch.setattr(sync_module, "find_features", lambda *_: SimpleNamespace(origin=origin))
-    with pytest.raises(UserError, match=f"run r: its features {names[0]} cannot be extracted here"):
+    with pytest.raises(UserError, match=f"run r: its features {names[0]} cannot be extracted: "):
         features_of_run(settings, names, "r")
 
 

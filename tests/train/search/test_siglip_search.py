@@ -79,7 +79,7 @@ def test_an_index_of_another_recipe_is_not_used(model, dataset, monkeypatch):
         write_index_shard(folder.path, json.dumps(about, sort_keys=True), checksums, spans, vectors)
     remove_index_shards([shard.path for shard in shards])
     monkeypatch.setattr(window_encoding, "MAX_WINDOWS_ADDED_BY_SEARCH", 1)
-    with pytest.raises(UserError, match=r"\(1\).*vlalign-index"):
+    with pytest.raises(UserError, match=r"\(1 index files.*vlalign-index"):
         open_search(dataset.path, **options)
     built = build_index(SearchSource(dataset.path, **options))
     assert (built.num_added, built.num_other) == (2, 1)
