@@ -53,4 +53,4 @@ def test_only_the_fusion_layers_are_trained_without_a_shortlist(toy, capsys):
     assert evaluate_main([*at(toy), "late"]) == 0
     assert list(read_json(toy.runs / "late" / "metrics.json")["stages"]) == ["fusion"]
     assert evaluate_main([*at(toy), "late", "--rerank", "5"]) == 2
-    assert "--rerank 5: late " in capsys.readouterr().err
+    assert "--rerank 5: run late " in capsys.readouterr().err
