@@ -173,7 +173,7 @@ def _with_times(
 
 
 def _last_of_each_time(frames: Iterator[tuple[int, av.VideoFrame]]) -> Iterator[tuple[int, av.VideoFrame]]:
-    """Of consecutive frames with the same time, yield the last.
+    """Yield the last of consecutive frames with the same time.
 
     frames a, b, c, d at times 0, 1, 1, 2  ->  a, c, d
     """

@@ -67,7 +67,7 @@ class _Answer:
 
     @property
     def problem(self) -> str | None:
-        """What is wrong, in one line; None if nothing is."""
+        """The fault in one line; None if there is none."""
         return None if self.status == 200 else one_line(str(json.loads(self.content)["detail"]))
 
 
