@@ -87,7 +87,7 @@ class Status:
         self._times[worker] = machine, report.compute_seconds, report.seconds
 
     def note_machine(self, machine: str, state: str, reason: str = "") -> None:
-        """Note that a machine is in another state than working.
+        """Record that a machine is in another state than working.
 
         Args:
             machine: Its name.

@@ -167,7 +167,7 @@ class _Videos:
 
     @property
     def has_news(self) -> bool:
-        """True if the driver should immediately learn of written videos, or be asked for more."""
+        """True if the driver does not know of written videos yet, or the worker needs more videos from it."""
         is_written = any(isinstance(event, ShardsWritten) for event in self.events)
         return is_written or (self.refill_at is not None and len(self.waiting) <= self.refill_at)
 

@@ -117,7 +117,10 @@ class ConfinedProcess:
                 end_as(-signal.SIGXCPU)
 
     def start_program(self, path: Path, order: bytes) -> None:
-        """Start the ffmpeg program on ``path``, at the process's request ``order``; pass on the program's output."""
+        """Start ffmpeg on ``path`` for the confined process, and send it the output and the log, or the error.
+
+        ``order`` is the request of that process; see ``PROGRAM``.
+        """
         try:
             stream, later = map(int, order[len(PROGRAM) :].split())
             self._num_programs += 1

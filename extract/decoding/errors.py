@@ -54,7 +54,10 @@ def without_last_words(error: VideoError) -> str:
 
 
 class DecoderRejected(Exception):
-    """A decoder read a file differently from its packets, or failed on a file that others may read."""
+    """A decoder failed on a file that another decoder may read, or gave wrong frames.
+
+    Frames are wrong if they do not match the file's packets, or the frames that the CPU decodes.
+    """
 
 
 def short_reason(error: Exception) -> str:

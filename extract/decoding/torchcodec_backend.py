@@ -92,7 +92,7 @@ def decode_with_torchcodec(decoding: DecodePass, wanted: np.ndarray) -> Iterator
     """Yield (index, images) for each wanted frame, like ``decode_with_pyav``.
 
     Raises:
-        DecoderRejected: torchcodec fails, or reads the file differently from its packets.
+        DecoderRejected: torchcodec fails, or its frames do not match the file's packets.
     """
     kernels = [Kernel.of(size.resize) for size in decoding.sizes]
     with failures_as_distrust():

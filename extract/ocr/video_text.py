@@ -118,11 +118,11 @@ class _Attempt:
 
 
 def looks_the_same(frame: np.ndarray, before: np.ndarray) -> bool:
-    """Return whether no part of a frame differs enough from another frame to show other text.
+    """Return whether two frames are so similar in every block that they show the same text.
 
     Args:
         frame: uint8 [H, W, 3].
-        before: The other frame.
+        before: The other frame; if its size differs, the result is False.
     """
     if frame.shape != before.shape:
         return False

@@ -194,7 +194,7 @@ class Dispatch:
             link.next_check = min(link.next_check, self._clock())
 
     def _succeeded(self, machine: str, place: int, number: int | None) -> None:
-        """Note that a machine can read a place: its earlier failures there are then the videos' own."""
+        """Record that a machine can read a place: its earlier failures there are then the videos' own."""
         self._last_success[place][machine] = self._clock()
         if number is not None:
             self._good[place] = number
@@ -249,7 +249,7 @@ class Dispatch:
         self.budget.note(outcome)
 
     def written(self, worker: int, video_ids: Sequence[str]) -> None:
-        """Note that the features of videos are on disk."""
+        """Record that the features of videos are on disk."""
         for video_id in video_ids:
             if (number := self.index.get(video_id)) is not None:
                 self.scheduler.mark_completed(worker, number)
@@ -342,7 +342,7 @@ class Dispatch:
             self.exclude(machine, f"{self.place_names[place]}: {problem}; other machines can read it")
 
     def cancel_check(self, check: Check) -> None:
-        """Note that a check was not made."""
+        """Record that a check was not made."""
         if link := self._link(check.machine, check.place):
             link.is_checked = False
 

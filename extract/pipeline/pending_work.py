@@ -151,7 +151,7 @@ class PendingWork:
         return missing
 
     def note_failure(self, features: str, video_id: str, failure: Failure | None) -> None:
-        """Note that a video failed, or, with None, that it no longer fails."""
+        """Record that a video failed, or, with None, that it no longer fails."""
         failures = self.failures[features]
         if failures.get(video_id) != failure:
             set_failure(failures, video_id, failure)

@@ -228,7 +228,7 @@ class VideoScheduler:
             self.num_left -= 1
 
     def mark_computed(self, worker: int, video: int) -> None:
-        """Note that a worker has computed the features of a video, which are not on disk yet."""
+        """Record that a worker has computed a video's features, which are not on disk yet."""
         self._drop_copies(worker, video)
         self._unassign(worker, video)
         self._computed.setdefault(worker, set()).add(video)
@@ -287,7 +287,7 @@ class VideoScheduler:
         return len(left)
 
     def mark_completed(self, worker: int, video: int) -> None:
-        """Note that all of a video is on disk, or that it has failed."""
+        """Record that all of a video is on disk, or that it has failed."""
         self._drop_copies(worker, video)
         self._unassign(worker, video)
         self._computed.get(worker, set()).discard(video)

@@ -149,7 +149,8 @@ def check_scene(scene: Scene) -> None:
     if not 0 < seconds <= MAX_SECONDS:
         raise ValueError(f"{seconds!r} seconds; expected up to {MAX_SECONDS}")
     if not isinstance(fps, str) or not FPS.fullmatch(fps) or not 1 <= Fraction(fps) <= MAX_FPS:
-        raise ValueError(f"{fps!r} frames a second; expected a whole number, or two with a slash, up to {MAX_FPS}")
+        expected = f"a whole number or a fraction, such as '25' or '30000/1001', up to {MAX_FPS}"
+        raise ValueError(f"{fps!r} frames a second; expected {expected}")
     if scene["rotation_degrees"] not in (0, 90, 180, 270):
         raise ValueError(f"turned by {scene['rotation_degrees']!r} degrees; expected 0, 90, 180 or 270")
     scene_frame(scene, 0.0, scene_background(scene, 16, 16))

@@ -172,11 +172,11 @@ def read_captions_about(folder: Path) -> dict[str, Any] | None:
     about = read_json(path)
     if not isinstance(about, dict):
         raise UserError(
-            f"{path}: a {type(about).__name__}; expected an object; remove it and run vlalign-preprocess again"
+            f"{path}: a {type(about).__name__}; expected an object; remove the file and run vlalign-preprocess again"
         )
     for name, (is_right, expected) in ABOUT_RULES.items():
         if name in about and not is_right(about[name]):
-            raise UserError(f"{path}: its {name!r} is not {expected}; remove it and run vlalign-preprocess again")
+            raise UserError(f"{path}: its {name!r} is not {expected}; remove the file and run vlalign-preprocess again")
     return about
 
 

@@ -50,7 +50,7 @@ class PickledArray:
         kind = dtype.numpy()
         content = content.encode("latin1") if isinstance(content, str) else content
         if not isinstance(content, bytes) or math.prod(shape) * kind.itemsize != len(content):
-            raise ValueError(f"an array whose content does not have its shape {list(shape)[:8]}")
+            raise ValueError(f"an array whose content does not fit its shape {list(shape)[:8]}")
         if not content:
             return np.empty(shape, kind)
         return np.frombuffer(content, kind).reshape(shape, order="F" if fortran else "C")

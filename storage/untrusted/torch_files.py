@@ -68,7 +68,7 @@ class _Storage:
         num_bytes = self.num_values * self.kind.itemsize
         offset, available = self.content.places.get(self.key, (0, -1))
         if available != num_bytes:
-            raise ValueError(f"its storage {self.key[:80]!r} does not have its {num_bytes:,} bytes")
+            raise ValueError(f"its storage {self.key[:80]!r} is missing, or does not have {num_bytes:,} bytes")
         if self.kind.dtype == BFLOAT16:
             bits = np.frombuffer(self.content.file, "<u2", self.num_values, offset)
             return (bits.astype("<u4") << 16).view("<f4")

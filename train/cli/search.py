@@ -147,7 +147,7 @@ def _run_and_text(args: argparse.Namespace) -> tuple[str | None, str | None]:
     if not others:
         return None, first
     if is_run(others[-1]):
-        raise UserError(f"the run {others[-1]} comes before the text: {_suggested_call(others[-1], words[:-1])}")
+        raise UserError(f"the run {others[-1]} must come before the text: {_suggested_call(others[-1], words[:-1])}")
     problem = "a text of several words needs quotes"
     if len(words) == 2 and args.features is None:
         try:

@@ -294,10 +294,10 @@ def _reels(clips: Sequence[EditClip]) -> dict[str, str]:
 
 
 def fcpxml_text(clips: Sequence[EditClip], name: str) -> str:
-    """Return clips as FCPXML 1.8: a library with an event and a project, whose sequence has the most common rate.
+    """Return clips as FCPXML 1.8: a library with an event and a project.
 
-    All times are whole frames, as ratios of seconds. Where a clip has another rate, its place in the sequence is in
-    frames of the sequence, as Final Cut Pro wants it.
+    The project's sequence has the frame rate that most clips have. All times are whole frames, as ratios of seconds.
+    Where a clip has another rate, its place in the sequence is in frames of the sequence, as Final Cut Pro wants it.
     """
     root = ElementTree.Element("fcpxml", version="1.8")
     resources = ElementTree.SubElement(root, "resources")

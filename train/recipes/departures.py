@@ -49,7 +49,7 @@ class Departure:
 
 
 def read_departures(paper: str, listed: Iterable[Mapping[str, Any]]) -> tuple[Departure, ...]:
-    """Return the departures of a file's list.
+    """Return the departures that the JSON of a paper or a suite lists.
 
     Raises:
         TypeError, ValueError: The list is malformed.

@@ -247,7 +247,7 @@ def default_settings(objective: type[Objective]) -> dict[str, Any]:
 
 
 def objective_settings() -> dict[str, dict[str, type[Objective]]]:
-    """Return the objectives that have each setting: {setting: {objective's name: objective}}."""
+    """Return, for each setting, the objectives that have it: {setting: {objective's name: objective}}."""
     having: dict[str, dict[str, type[Objective]]] = {}
     for name, objective in objectives().items():
         for field in fields(objective):
