@@ -24,6 +24,9 @@ MAX_WRITTEN_BYTES = 1 << 20
 MAX_OPEN_FILES = 256
 KEPT_VARIABLES = {"PATH", "LANG", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH", "TMPDIR"}
 KEPT_VARIABLES |= {"SYSTEMROOT", "TEMP", "TMP"}  # Windows opens no socket without the first
+NO_TELEMETRY = {"ORT_DISABLE_TELEMETRY": "1"}
+"""ONNX Runtime, which recognisers of speech and text use, otherwise sends usage data to Microsoft and keeps a device ID
+in the user's cache: its Privacy.md."""
 
 # System calls: name, number on x86_64, number on aarch64 ("-": does not exist).
 CALLS = """
@@ -75,8 +78,12 @@ Instruction = tuple[int, int, int, int]
 
 
 def environment(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of ``given`` that a decoder needs: library paths and language, but no keys or passwords."""
-    return {name: value for name, value in given.items() if name in KEPT_VARIABLES or name.startswith("LC_")}
+    """Return the variables of ``given`` that a confined process needs, and ``NO_TELEMETRY``.
+
+    These are library paths and the language, but no keys or passwords.
+    """
+    kept = {name: value for name, value in given.items() if name in KEPT_VARIABLES or name.startswith("LC_")}
+    return kept | NO_TELEMETRY
 
 
 @cache

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.needs import needs_linux
+from helpers.telemetry import telemetry_files
 from helpers.text_frames import frame
 from helpers.videos import encode_frames
 from PIL import Image
@@ -35,6 +36,14 @@ def test_lines_are_read_with_their_places_and_without_text_there_are_none(reader
     assert 0 < left < 0.1 and 0.05 < top < bottom < 0.3 and 0.5 < right < 0.8 and lower.box[1] > bottom
     assert reader.read(frame()) == []
     assert reader.read(np.random.default_rng(0).integers(0, 256, (360, 640, 3), dtype=np.uint8)) == []
+
+
+@needs_linux
+def test_the_telemetry_of_onnx_runtime_is_off():
+    before = telemetry_files()
+    with TextReader() as started:
+        assert [line.text for line in started.read(frame("Preheat"))] == ["Preheat"]
+    assert telemetry_files() == before
 
 
 def test_the_text_of_a_video_has_its_times(reader, tmp_path):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from helpers.needs import needs_linux
 from helpers.speech import SPOKEN, VIDEOS, plain_words, small_model, spoken_dataset
+from helpers.telemetry import telemetry_files
 from vlalign.extract import TranscriptionSettings, transcribe_dataset, transcribe_video
 from vlalign.extract.cli.transcribe import main
 from vlalign.extract.decoding.errors import VideoError
@@ -226,6 +227,13 @@ def test_a_recogniser_that_is_killed_costs_one_video(tmp_path, model, monkeypatc
     assert (result.transcribed, result.failed) == (["english"], ["german"])
     failure = read_failures(dataset.transcripts / "failures.jsonl")["german"]
     assert failure.kind == "out_of_memory" and "recogniser" in failure.message
+
+
+@needs_linux
+def test_the_telemetry_of_onnx_runtime_is_off(model):
+    before = telemetry_files()
+    assert transcribe_video(ENGLISH, weights=str(model)).segments
+    assert telemetry_files() == before
 
 
 @needs_linux
