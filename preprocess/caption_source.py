@@ -1,19 +1,22 @@
 """Choice of the reader of a data set: official files, the demo, or a user's own table or subtitles."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from ..storage.captions.transcripts import TranscriptStore
 from ..storage.common.errors import SettingError, UserError
+from ..storage.common.files import sha256_of
 from ..storage.common.plugins import Plugin, facts_of_plugin, plugin_names
 from ..storage.common.problems import Problems
 from ..storage.dataset.folder import DatasetFolder, dataset_at
 from ..storage.dataset.trusted_folders import refuse_other_folders
 from .chunks import ChunkedRecords, in_one_process
 from .datasets import DATASETS, custom, demo, subtitles
+from .datasets.file_names import ids_by_name, read_with_listed_ids, with_listed_ids
 from .datasets.own import is_own_dataset, load_own_dataset
-from .datasets.sources import Annotations, Dataset
+from .datasets.sources import Annotations, Dataset, Record
 from .settings import CaptionProvenance, PreprocessingSettings
 
 DEMO = "demo"
@@ -182,9 +185,17 @@ def _official_files(
         speech=spec.speech,
         plugins=None if plugin is None else {"dataset": facts_of_plugin(plugin)},
     )
+    ids = ids_by_name(dataset.read_videos())
     if spec.chunked_reader is None:
-        read = in_one_process(lambda problems: spec.read(Annotations(folder, spec.published, problems), chosen))
-        return CaptionSource(dataset, read, provenance)
+
+        def read(problems: Problems) -> Iterator[Record]:
+            return with_listed_ids(spec.read(Annotations(folder, spec.published, problems), chosen), ids, problems)
+
+        return CaptionSource(dataset, in_one_process(read), provenance)
     path = spec.chunked_reader.find(quiet, chosen)
     split, read_chunk = partial(spec.chunked_reader.split, path), partial(spec.chunked_reader.read_chunk, path, chosen)
-    return CaptionSource(dataset, ChunkedRecords(lambda _: split(), read_chunk, source=path), provenance)
+    videos_sha256 = sha256_of(dataset.videos_file) if ids else ""
+    if ids:
+        read_chunk = partial(read_with_listed_ids, dataset, videos_sha256, read_chunk)
+    chunks = ChunkedRecords(lambda _: split(), read_chunk, source=path, videos_sha256=videos_sha256)
+    return CaptionSource(dataset, chunks, provenance)

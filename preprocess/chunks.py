@@ -32,6 +32,8 @@ class ChunkedRecords:
     source: Path | None = None
     """The file that is split into chunks. None if ``split`` itself reads the records; more processes would gain nothing
     then."""
+    videos_sha256: str = ""
+    """Hash of the list of videos if ``read`` matches captions to them by file names."""
 
 
 def in_one_process(read: Read) -> ChunkedRecords:

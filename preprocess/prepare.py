@@ -225,6 +225,7 @@ def _first_pass(preparation: Preparation) -> FirstPass:
         "code": code_hash(),
         "tagger": tagger.identity,
         "part_captions": PART_CAPTIONS,
+        **({"videos": chunks.videos_sha256} if chunks.videos_sha256 else {}),
         **preparation.provenance.to_json(),
     }
     parallel_map = preparation.mapper(max_processes=1 + chunks.source.stat().st_size // BYTES_PER_PROCESS)
@@ -241,7 +242,7 @@ def _names_listed_videos(dataset: DatasetFolder, first_pass: FirstPass, problems
     problems.add(
         f"{dataset.videos_file}: lists none of the {len(named):,} videos that captions name, such as {min(named)!r}; "
         f"it has {len(listed):,}, such as {min(listed)!r}; nothing is written; expected ids as vlalign-extract "
-        "assigned them"
+        "assigned them, or the name of exactly one listed file, without its suffix"
     )
     return False
 

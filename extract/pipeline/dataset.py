@@ -22,6 +22,7 @@ from ...storage.remote.links import checked_address
 from ...storage.remote.store import RemoteStore, link_store, remote_store
 from ..decoding import sandbox
 from ..settings import PARTIAL, ExtractionSettings
+from ..videos.captioned import warn_of_unlisted
 from ..videos.selection import choose_videos, render_missing
 from .address_sizes import with_sizes
 from .pending_work import Extraction, KnownThumbnails, PendingWork, VideoTask, is_transient
@@ -143,6 +144,8 @@ def prepare_extraction(settings: ExtractionSettings, problems: Problems, *, dry_
     if not dry_run:
         pending.compact_failures()
     tasks = with_sizes(list(pending.tasks(videos, only_failed=settings.retry_failed)))
+    if tasks:
+        warn_of_unlisted(dataset, videos)
     tasks.sort(key=lambda task: any(task.video.video_id in pending.failures[name] for name in task.features))
     if tasks and not dry_run:
         tasks = _with_thumbnails(tasks, pending)

@@ -334,3 +334,20 @@ def read_timed_captions(part: Path) -> Iterator[TimedCaption]:
         table = table.cast(pa.schema([CAPTION_SCHEMA.field(name) for name in table.column_names]))
     for batch in table.to_batches(RECORDS_AT_ONCE):
         yield from map(TimedCaption._make, zip(*batch.to_pydict().values(), strict=True))
+
+
+def named_videos(parts: Iterable[Path]) -> set[str]:
+    """Return the ids of the videos, and of the spoken captions' recordings, that parts of the captions name.
+
+    Raises:
+        UserError: A file is damaged.
+    """
+    names: set[str] = set()
+    for part in parts:
+        columns = [name for name in ("video_id", "recording") if name in column_names(part)]
+        table = read_table(part, columns)
+        with _refuse_damaged(part):  # columns of other types
+            table = table.cast(pa.schema([CAPTION_SCHEMA.field(name) for name in table.column_names]))
+        for column in table.columns:
+            names.update(column.unique().to_pylist())
+    return names - {None}

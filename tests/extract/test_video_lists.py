@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from helpers.videos import scene
 from vlalign.extract.cli.extract import main as extract_main
+from vlalign.extract.videos.captioned import warn_of_unlisted
 from vlalign.extract.videos.demo import render_video
-from vlalign.storage import FeatureStore
+from vlalign.storage import Caption, FeatureStore
+from vlalign.storage.captions.files import part_path, write_captions_about, write_part
 from vlalign.storage.common.files import file_identity
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.dataset.trusted_folders import allow_folder, outside_of_folders
@@ -170,3 +172,61 @@ def test_a_pipe_in_a_list_does_not_block(dataset, recordings):
     done = subprocess.run([sys.executable, "-c", main, *call], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1 and "video 'p'" in done.stderr and "pipe.mp4" in done.stderr
     assert FeatureStore(dataset.features("resnet152")).video_ids() == ["b"]
+
+
+def write_caption_table(dataset: DatasetFolder, ids: list[str], recording: str | None = None) -> None:
+    captions = [Caption(video_id=name, caption="x", split="train", recording=recording) for name in ids]
+    write_part(dataset.captions, 0, captions, {})
+    write_captions_about(dataset.captions, {})
+
+
+MANY_IDS = [f"id{number}" for number in range(9)]
+AGAIN, RENAME = "run vlalign-preprocess again", "name the video files after the ids"
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        (["a", "b", "c"], ["none of 3 ", "'a'; it has 2, such as '101/a'", AGAIN]),
+        (["videos/a.mp4"], ["none of 1 ", "'videos/a.mp4'", AGAIN]),
+        (["x", "y"], ["none of 2 ", "'x'; it has 2, such as '101/a'", RENAME]),
+        (["101/a", "b", *MANY_IDS], ["only 1 of 11 ", "'b'; it has 2, such as '101/b'", AGAIN]),
+        (["101/a", "x", *MANY_IDS], ["only 1 of 11 ", "'id0'; it has 2, such as '101/b'", RENAME]),
+        (["101/a", *MANY_IDS], None),
+        (["101/a"], None),
+    ],
+    ids=["other folder", "suffix", "other names", "few, other folder", "few", "a tenth", "more videos than captions"],
+)
+def test_captions_of_other_videos_are_reported(dataset, capsys, named, expected):
+    write_caption_table(dataset, named)
+    dataset.write_videos([VideoRecord(video_id="101/a", path="/v/101/a.mp4")])
+    warn_of_unlisted(dataset, [VideoRecord(video_id="101/b", path="/v/101/b.mp4")])
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == bool(expected)
+    for line in lines:
+        assert line.startswith(f"warning: {dataset.videos_file}: lists ") and all(each in line for each in expected)
+
+
+def test_captions_of_other_videos_are_reported_once_and_before_the_extraction(dataset, recordings, capsys):
+    write_caption_table(dataset, ["x"])
+    warning = f"warning: {dataset.videos_file}: lists none of 1 "
+    for more in (["--plan"], []):
+        assert extract(dataset, "--videos", recordings, *more) == 0
+        [first, *others] = capsys.readouterr().err.splitlines()
+        assert first.startswith(warning) and not any(line.startswith("warning") for line in others)
+    assert extract(dataset, "--videos", recordings) == 0 and "warning" not in capsys.readouterr().err, "no work is left"
+
+
+def test_recordings_of_captions_count_as_listed(dataset, capsys):
+    write_caption_table(dataset, ["i/image"], recording="a")
+    warn_of_unlisted(dataset, [VideoRecord(video_id="a", path="/v/a.wav")])
+    assert capsys.readouterr().err == ""
+
+
+def test_damaged_captions_do_not_stop_an_extraction(dataset, capsys):
+    write_caption_table(dataset, ["a"])
+    part_path(dataset.captions, 0).write_bytes(b"no parquet")
+    warn_of_unlisted(dataset, [VideoRecord(video_id="b", path="/v/b.mp4")])
+    assert capsys.readouterr().err.startswith(
+        f"note: captions are not compared with the videos: {part_path(dataset.captions, 0)}: "
+    )

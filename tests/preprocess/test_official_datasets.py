@@ -3,11 +3,17 @@
 import json
 
 import pytest
+from helpers.annotation_files import howto_video
 from helpers.captions import call
+from helpers.readers import write
+from helpers.spoken_files import PLACES_TRAIN, PLACES_VAL, places_files
+from vlalign.preprocess import prepare as preparing
+from vlalign.preprocess.datasets import howto100m
 from vlalign.storage import read_captions, read_idf
 from vlalign.storage.captions.files import choose_protocol, read_captions_about
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.storage.records import VideoRecord
 
 
 def official(folder, *, clips=2):
@@ -123,3 +129,76 @@ def test_other_files_with_official_names_are_rejected_in_one_line(tmp_path, caps
     assert call(tmp_path, "--dataset", "youcook2", "--annotations", tmp_path / "there") == 2
     [error] = capsys.readouterr().err.splitlines()
     assert str(path) in error
+
+
+def list_videos(dataset, *ids):
+    dataset.write_videos([VideoRecord(video_id=video_id, path=f"/videos/{video_id}.mp4") for video_id in ids])
+
+
+def changed(dataset):
+    return json.loads((dataset.captions / "summary.json").read_text())["changed"]
+
+
+MATCHED = "matched to a video in a subfolder by its file name"
+
+
+def test_official_captions_are_matched_to_videos_in_subfolders_by_unique_file_names(tmp_path, capsys):
+    official(tmp_path / "there")
+    dataset, argv = DatasetFolder(tmp_path, "youcook2"), ["--dataset", "youcook2", "--annotations", tmp_path / "there"]
+    assert call(tmp_path, *argv) == 0, "nothing is listed yet"
+    plain = {c.video_id for c in read_captions(dataset.captions)}
+    assert plain == {"training0", "training1", "training2", "validation0", "validation1"} and changed(dataset) == {}
+    list_videos(
+        dataset,
+        "raw/training/101/training0",
+        "training1",
+        "copy/training1",
+        "a/training2",
+        "b/training2",
+        "validation/101/validation0",
+        "validation/101/validation1",
+        "training/validation1x",
+    )
+    capsys.readouterr()
+    assert call(tmp_path, *argv) == 1
+    out, err = capsys.readouterr()
+    assert f"{MATCHED}: 4\n" in out and changed(dataset) == {MATCHED: 4}
+    assert [line for line in err.splitlines() if "warning" in line] == [
+        f"warning: captions of video 'training2': {dataset.videos_file} does not list it; expected its id as "
+        "vlalign-extract assigned it"
+    ], "its name is that of two files"
+    assert {(c.video_id, c.split, c.task) for c in read_captions(dataset.captions)} == {
+        ("raw/training/101/training0", "train", "101"),
+        ("training1", "train", "101"),
+        ("training2", "train", "101"),
+        ("validation/101/validation0", "test", "101"),
+        ("validation/101/validation1", "test", "101"),
+    }
+    assert call(tmp_path, *argv) == 1 and changed(dataset) == {MATCHED: 4}
+
+
+def test_ids_with_folders_are_not_matched_by_their_names(tmp_path):
+    """A recording of S-MiT or Places may have the name of its image."""
+    dataset, folder = DatasetFolder(tmp_path, "places"), places_files(tmp_path / "there", PLACES_TRAIN, PLACES_VAL)
+    list_videos(dataset, "k/kitchen/a.b", "wavs/1/utt1", "audio/b/beach/c", "images/b/beach/d")
+    assert call(tmp_path, "--dataset", "places", "--annotations", folder) == 1
+    captions = read_captions(dataset.captions)
+    assert {c.video_id for c in captions} == {"k/kitchen/a.b", "b/beach/c", "b/beach/d"} and changed(dataset) == {}
+    assert {c.recording for c in captions} == {"wavs/1/utt1", "wavs/1/utt3", "wavs/0/utt2", "wavs/0/utt4"}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_file_read_in_chunks_is_matched_to_the_list_of_today(tmp_path, monkeypatch, workers):
+    monkeypatch.setattr(preparing, "BYTES_PER_PROCESS", 1)
+    monkeypatch.setattr(howto100m, "CHUNK_CHARACTERS", 1)
+    videos = {name: howto_video((0, 9, "cut the onion")) for name in ("a", "b", "c")}
+    folder = write(tmp_path / "there", {"caption.json": json.dumps(videos)})
+    dataset = DatasetFolder(tmp_path, "howto100m")
+    for ids in ([], ["1/a", "2/b", "c"], ["1/a", "b", "3/c"]):
+        if ids:
+            list_videos(dataset, *ids)
+        argv = ["--dataset", "howto100m", "--annotations", folder, "--workers", workers]
+        assert call(tmp_path, *argv) == 0
+        assert {c.video_id for c in read_captions(dataset.captions)} == set(ids or ["a", "b", "c"])
+        num_matched = sum("/" in video_id for video_id in ids)
+        assert changed(dataset) == ({MATCHED: num_matched} if num_matched else {})
