@@ -9,27 +9,35 @@ from ...storage.dataset.folder import DatasetFolder
 from ...storage.records import VideoRecord
 
 FEW = 0.1
-"""Share of the captioned videos. If fewer are listed, the ids of captions and videos probably differ."""
+"""If captions and the list share fewer ids than this part of the smaller one, their ids probably differ."""
 MAX_PARTS = 100
-"""Number of parts of the captions to read: half a million captions."""
+"""Number of parts of the captions to read: half a million captions. They stand for all parts."""
 
 
 def warn_of_unlisted(dataset: DatasetFolder, videos: Sequence[VideoRecord]) -> None:
-    """Warn if there are captions, and none or few of their videos are among the listed ones and ``videos``."""
+    """Warn if captions and videos have hardly any ids in common.
+
+    Captions of many more videos, or of few of the videos, are no reason for a warning.
+
+    Args:
+        dataset: The data set, with its captions and its list of videos.
+        videos: More videos that count as listed.
+    """
     if not dataset.captions.is_dir():
         return
     from ...storage.captions.files import caption_parts, named_videos  # imports pyarrow
 
     parts = caption_parts(dataset)
+    step = 1 + len(parts) // MAX_PARTS
     try:
-        named = named_videos(parts[:: 1 + len(parts) // MAX_PARTS])
+        named = named_videos(parts[::step])
     except UserError as error:
         say(f"note: captions are not compared with the videos: {error}")
         return
     listed = {video.video_id for video in (*dataset.read_videos(), *videos)}
     unlisted, others = named - listed, listed - named
     num_listed = len(named) - len(unlisted)
-    if num_listed >= FEW * len(named):
+    if step * num_listed >= FEW * min(step * len(named), len(listed)):
         return
     names = {name for path in map(basename, unlisted) for name in (path, splitext(path)[0])}
     todo = "name the video files after the ids in the captions, or their captions are not used"

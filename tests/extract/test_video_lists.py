@@ -185,21 +185,32 @@ AGAIN, RENAME = "run vlalign-preprocess again", "name the video files after the 
 
 
 @pytest.mark.parametrize(
-    ("named", "expected"),
+    ("named", "num_more", "expected"),
     [
-        (["a", "b", "c"], ["none of 3 ", "'a'; it has 2, such as '101/a'", AGAIN]),
-        (["videos/a.mp4"], ["none of 1 ", "'videos/a.mp4'", AGAIN]),
-        (["x", "y"], ["none of 2 ", "'x'; it has 2, such as '101/a'", RENAME]),
-        (["101/a", "b", *MANY_IDS], ["only 1 of 11 ", "'b'; it has 2, such as '101/b'", AGAIN]),
-        (["101/a", "x", *MANY_IDS], ["only 1 of 11 ", "'id0'; it has 2, such as '101/b'", RENAME]),
-        (["101/a", *MANY_IDS], None),
-        (["101/a"], None),
+        (["a", "b", "c"], 0, ["none of 3 ", "'a'; it has 2, such as '101/a'", AGAIN]),
+        (["videos/a.mp4"], 0, ["none of 1 ", "'videos/a.mp4'", AGAIN]),
+        (["x", "y"], 0, ["none of 2 ", "'x'; it has 2, such as '101/a'", RENAME]),
+        (["101/a", "b", *MANY_IDS], 9, ["only 1 of 11 ", "'b'; it has 11, such as '101/b'", AGAIN]),
+        (["101/a", "x", *MANY_IDS], 9, ["only 1 of 11 ", "'id0'; it has 11, such as '101/b'", RENAME]),
+        (["101/a", *MANY_IDS], 9, None),
+        (["101/a", "x", *MANY_IDS], 0, None),
+        (["101/a"], 30, None),
     ],
-    ids=["other folder", "suffix", "other names", "few, other folder", "few", "a tenth", "more videos than captions"],
+    ids=[
+        "other folder",
+        "suffix",
+        "other names",
+        "few, other folder",
+        "few",
+        "a tenth",
+        "more captions than videos",
+        "more videos than captions",
+    ],
 )
-def test_captions_of_other_videos_are_reported(dataset, capsys, named, expected):
+def test_captions_of_other_videos_are_reported(dataset, capsys, named, num_more, expected):
     write_caption_table(dataset, named)
-    dataset.write_videos([VideoRecord(video_id="101/a", path="/v/101/a.mp4")])
+    paths = {"101/a": "/v/101/a.mp4", **{f"more/{n}": f"/v/more/{n}.mp4" for n in range(num_more)}}
+    dataset.write_videos([VideoRecord(video_id=name, path=path) for name, path in paths.items()])
     warn_of_unlisted(dataset, [VideoRecord(video_id="101/b", path="/v/101/b.mp4")])
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == bool(expected)
