@@ -41,7 +41,7 @@ from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.progress import Listener
 from vlalign.storage.common.settings import Settings, names_of_options, setting
 from vlalign.storage.common.signals import report_saved_work
-from vlalign.storage.common.terminal import say
+from vlalign.storage.common.terminal import number_of, say
 from vlalign.storage.records import Profile
 
 PROBE_TOGETHER = 256
@@ -94,7 +94,7 @@ class ClusterRunner:
         seconds = self.options.shard_seconds
         driver = ExtractionDriver(extraction, worker, share, shard_seconds=seconds, on_progress=self._on_progress)
         resources = f"for each worker cores: {share.num_cpus:g}, GPUs: {share.num_gpus:g}, device: {device}"
-        say(f"{settings.folder.path}: {num_tasks:,} videos to do; {resources}")
+        say(f"{settings.folder.path}: {number_of(num_tasks, 'videos')} to do; {resources}")
         if share.max_workers is None and not any(map(share.fit, nodes())):
             say("note: no machine has room for a worker yet; one worker is requested, and more only with --workers N")
 
@@ -130,7 +130,8 @@ class ClusterRunner:
             speed = ray.get(remote.remote())
         except RayError as error:
             raise UserError(f"measuring failed on the cluster ({reason_of(error)})") from None
-        return Speed(num_workers * speed, f"{num_workers:,} workers of this cluster ({speed:.2f} x real time on each)")
+        workers = number_of(num_workers, "workers")
+        return Speed(num_workers * speed, f"{workers} of this cluster ({speed:.2f} x real time on each)")
 
 
 def extract_on_cluster(

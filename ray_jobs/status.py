@@ -17,7 +17,7 @@ from ..extract.pipeline.run_state import MachineState, RunState, machine_table, 
 from ..extract.pipeline.scheduler import VideoScheduler
 from ..extract.pipeline.shard_writing import VideoOutcome
 from ..storage.common.progress import LOG_EVERY_SECONDS, Listener, Progress
-from ..storage.common.terminal import escape_controls, messages_are_shown, say
+from ..storage.common.terminal import escape_controls, messages_are_shown, number_of, say
 from ..storage.common.writing import errors_naming, make_folder, open_to_write
 from .metrics import Metrics
 from .results import FAILED, NONE, PARTIAL, Rates, Results, Sample
@@ -237,7 +237,7 @@ class Status:
                     total=state.total,
                     earlier=0,
                     seconds=state.seconds,
-                    note=f"{state.workers} workers",
+                    note=number_of(state.workers, "workers"),
                     ended=ended,
                 )
             )
@@ -263,9 +263,10 @@ def _line(state: RunState) -> str:
     failed = f", {state.failed:,} failed" if state.failed else ""
     problems = "".join(f"; {problem}" for problem in state.problems)
     computed = f" ({state.computed:,} more not on disk yet)" if state.computed else ""
+    workers = number_of(state.workers, "workers")
     return (
-        f"extracting: {state.videos:,} of {state.total:,} videos{computed}{failed}, {state.workers} workers computing "
-        f"{state.compute_share:.0%} of their time, {state.rate_text()}, {state.time_left_text()} left{problems}"
+        f"extracting: {state.videos:,} of {state.total:,} videos{computed}{failed}, {workers} "
+        f"computing {state.compute_share:.0%} of the time, {state.rate_text()}, {state.time_left_text()} left{problems}"
     )
 
 

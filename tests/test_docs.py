@@ -98,6 +98,7 @@ def test_calls_use_options_that_exist(page):
 
 
 OF_OTHER_PROGRAMS = {
+    "--with",  # uvx
     *("--address", "--config", "--head", "--seconds"),  # ray, and our scripts for it
     *("--cpus-per-worker", "--max-restarts"),  # ray_jobs/train.py
     *("--freeze", "--linear"),  # CLIP4Clip's --freeze_layer_num and --linear_patch

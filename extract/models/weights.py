@@ -60,7 +60,8 @@ def published_weights(name: str) -> Path:
     raise UserError(
         f"weights {name}: not in {path.parent}, and could not be downloaded "
         f"({'; '.join(reasons) or 'no address is known'}); "
-        f"put the file there (from {published.page}), pass it as --weights FILE, or try with --weights random"
+        f"put the file there (from {published.page}), pass it as --weights FILE, or use a model of transformers in a "
+        "folder instead: --features hf:/FOLDER"
     )
 
 

@@ -27,6 +27,7 @@ from ..videos.selection import choose_videos, render_missing
 from .address_sizes import with_sizes
 from .pending_work import Extraction, KnownThumbnails, PendingWork, VideoTask, is_transient
 from .runner import LocalRunner, Runner
+from .store_mismatch import mismatch_notes
 
 SAME_SECONDS = 1e-6
 
@@ -120,6 +121,9 @@ def extract_dataset(
             _report_frames(extraction)
             (runner or LocalRunner()).extract(extraction)
             say(f"{dataset.path}: {number_of(num_tasks, 'videos')} tried, {number_of(problems.count, 'problems')}")
+        stores = extraction.pending.stores.items()
+        for line in mismatch_notes(settings, {name: each for name, each in stores if name not in extraction.weights}):
+            say(f"note: {line}")
         if settings.thumbnails_every is not None:
             _report_fewer_thumbnails(extraction, settings.thumbnails_every)
         return summarize(extraction)
@@ -247,7 +251,7 @@ def _report_failed(pending: PendingWork, videos: Sequence[VideoRecord]) -> None:
             "command again"
         )
     if num_failed:
-        todo = "vlalign-extract --retry-failed tries them again"
+        todo = "vlalign-extract --retry-failed tries failed videos again"
         say(f"{number_of(num_failed, 'videos')} failed (see {where[False]}); {todo}")
 
 

@@ -22,9 +22,7 @@ from ..encoders.weights_paths import remember_weights
 from ..extractor import NAMED, Extractor, load_extractor
 from ..models.weights import published_weights
 from ..settings import PRETRAINED, ExtractionSettings, WorkerSettings
-
-DEMO = "demo"
-"""The only data set that falls back to random weights if the published ones cannot be downloaded."""
+from .store_mismatch import DEMO, OWN_NAME, mismatch
 
 MAX_DIFFERENCE = {"fp32": 1e-3, "bf16": 5e-2, "fp16": 1e-2}
 """Maximum difference between the features of two devices, relative to their norm."""
@@ -115,9 +113,10 @@ def has_features_of(extractor: Extractor, other: Extractor) -> bool:
 
 
 def _check_store(writer: StoreWriter, stored: Provenance | None, extractor: Extractor) -> None:
-    if stored and (stored.profile, stored.weights) != (extractor.profile, extractor.weights):
+    asked = extractor.profile, extractor.weights
+    if stored and (found := mismatch((stored.profile, stored.weights), asked)):
+        other = "" if extractor.profile.name in BUILT_IN else f"{OWN_NAME}, "
         raise UserError(
-            f"{writer.where}: was made with profile {stored.profile.hash} and weights {stored.weights.name}, but "
-            f"this call has profile {extractor.profile.hash} and weights {extractor.weights.name}; pass the same "
-            "--weights, another --root, or remove that folder"
+            f"{writer.where}: {found}; a store has the features of one profile and its weights: pass the same options "
+            f"and --weights, or use {other}another --root, or remove that folder"
         )

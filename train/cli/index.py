@@ -8,7 +8,7 @@ from ...storage.cli.command import run_command
 from ...storage.cli.parser import Parser, add_trust, command_parser
 from ...storage.common.errors import EXIT_DONE, SettingError
 from ...storage.common.packages import EXTRAS, install_command
-from ...storage.common.terminal import show
+from ...storage.common.terminal import number_of, show
 from .search import add_encoder, run_of, source_of
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def run_index(args: argparse.Namespace, build: Callable[..., "BuiltIndex"]) -> i
     args.run = run_of(args)
     source = source_of(args)
     built = build(source, language=args.language, windows=args.windows)
-    show(f"{built.folder}: {built.num_windows:,} windows of {built.num_videos:,} videos")
+    show(f"{built.folder}: {number_of(built.num_windows, 'windows')} of {number_of(built.num_videos, 'videos')}")
     show(f"videos added: {built.num_added:,}; outdated: {built.num_outdated:,}")
     if built.num_coded is not None:
         show(f"windows that got codes, for a faster search: {built.num_coded:,}")

@@ -1,5 +1,6 @@
 """The feature stores that a run reads. Each command opens them once."""
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict
@@ -111,12 +112,13 @@ def choose_features(dataset: DatasetFolder, text: str) -> str:
     existing = feature_names(dataset)
     names = split_features(text, existing)
     if unknown := [name for name in names if name not in existing]:
-        options = f"some of {', '.join(existing)}, or run" if existing else "some; run"
+        expected = f"expected some of {', '.join(existing)}, or run" if existing else "it has no stores; run"
+        options = ["--root", str(dataset.root), "--dataset", dataset.name, "--videos", "FOLDER"]
         raise SettingError(
             "features",
             text,
-            f"no store of {' and '.join(map(repr, unknown))} in {folder}; expected {options} vlalign-extract "
-            f"--dataset {dataset.name} --features {','.join(unknown)} first",
+            f"no store of {' and '.join(map(repr, unknown))} in {folder}; {expected} "
+            f"{shlex.join(['vlalign-extract', *options, '--features', ','.join(unknown)])} first",
         )
     return "+".join(names)
 

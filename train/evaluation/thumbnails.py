@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ...storage.common.errors import UserError
+from ...storage.common.terminal import number_of
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.dataset.media_types import how_shown
 from ...storage.dataset.trusted_folders import outside_of_folders
@@ -83,8 +84,8 @@ def shown_clips(
     links = _links(dataset, folder, {clip["video_id"] for clip in clips})
     if num_unlinked := len({clip["video_id"] for clip in clips} - links.keys()):
         notes.append(
-            f"{num_unlinked:,} videos cannot be played from this page: browsers do not play their files, or their "
-            "files were removed, or are outside the folders that may be read."
+            f"{number_of(num_unlinked, 'videos')} cannot be played from this page, because browsers do not play such "
+            "files, or the file was removed, or it is outside the folders that may be read."
         )
     shown = [
         {**clip, "images": list(map(asdict, of_clip)), "link": links.get(clip["video_id"], "")}

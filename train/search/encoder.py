@@ -386,7 +386,8 @@ def open_store_encoder(dataset: DatasetFolder, features: str, weights: Path | No
         if weights is not None:
             remember_weights(store.weights, weights)
     except UserError as error:
-        if has_text_tower(store.profile) and store.weights.sha256 and not isinstance(error, NoTextRule):
+        may_read_texts = has_text_tower(store.profile) and store.weights.sha256 and not store.weights.is_random
+        if may_read_texts and not isinstance(error, NoTextRule):
             raise
         tower = error
     return StoreEncoder(dataset, store, tower, weights)

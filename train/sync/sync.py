@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ...extract.encoders.text_tower import WITH_TEXT_TOWER
 from ...extract.pipeline.dataset import extract_dataset
 from ...extract.pipeline.pending_work import PendingWork, is_transient
+from ...extract.pipeline.store_mismatch import mismatch_notes
 from ...extract.settings import ExtractionSettings
 from ...extract.videos.changes import Changes, Known, Renamed, find_changes
 from ...extract.videos.folder_look import FolderLook, kept_paths, look_at, mount_of, paths_of, unmounted_disks
@@ -199,12 +200,13 @@ def sync_videos(settings: SyncSettings, *, on_progress: Listener | None = None) 
         kept = kept_paths(path_of.values(), looks, forgotten, record.files)
         changes = _compare(dataset, videos, path_of, record, looks, kept)
         _write_changes(dataset, record, looks, changes, videos)
-        extracted, failed_now = _extract(extraction, changes, kept)
+        extracted, failed_now, mismatches = _extract(extraction, changes, kept)
         subtitles_before = record.made_from.get("subtitles")
         are_read = not _has_own_captions(dataset, record)
         subtitles = _find_subtitles(settings, changes.videos, problems if are_read else Problems(quiet=True))
         transcribed = _transcribe(settings, changes, kept, subtitles, record, problems)
-        notes = [*_notes(dataset, looks, changes, subtitles), *_read_subtitles(settings, subtitles, record, problems)]
+        notes = [*mismatches, *_notes(dataset, looks, changes, subtitles)]
+        notes += _read_subtitles(settings, subtitles, record, problems)
         pruned = _prune(dataset, record, problems) if settings.prune else []
         indexed = _index(extraction, record, problems)
         for path in changes.unreadable:
@@ -382,12 +384,14 @@ def _mount_now(look: FolderLook) -> str:
 
 def _extract(
     extraction: ExtractionSettings, changes: Changes, kept: Collection[str]
-) -> tuple[Sequence[str], Sequence[str]]:
-    """Extract missing features; return the ids of videos that have them now, and of failed videos."""
+) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:
+    """Extract missing features; return the ids of videos that have them now, the ids of failed videos, and notes on
+    stores that were made in another way, unless the extraction printed them."""
     if not _lacks_features(extraction, changes, kept):
-        return [], []
+        pending = PendingWork(extraction.folder, extraction.store_names)
+        return [], [], mismatch_notes(extraction, pending.stores)
     result = extract_dataset(extraction)
-    return result.extracted, result.failed
+    return result.extracted, result.failed, []
 
 
 def _lacks_features(extraction: ExtractionSettings, changes: Changes, kept: Collection[str]) -> bool:

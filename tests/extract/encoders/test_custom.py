@@ -1,6 +1,7 @@
 """Encoders of one's own: a profile in a file, and a network from a module that was named as trusted."""
 
 import json
+import re
 import shutil
 import sys
 from dataclasses import asdict
@@ -89,9 +90,16 @@ def test_in_python_permissions_are_lists_and_no_texts(own, name):
 def test_other_weights_or_code_make_another_store(own, capsys):
     assert call(own, "--trust", "colours_of_mine") == 0
     torch.save({"factor": torch.tensor(2.0)}, own / "two.pt")
+    capsys.readouterr()
+    assert call(own, "--trust", "colours_of_mine") == 0
+    assert "was made with" not in capsys.readouterr().err
+    assert call(own, "--trust", "colours_of_mine", "--weights", str(own / "two.pt"), "--precision", "bf16") == 0
+    shown = r"precision fp32, weights \S+ \(SHA-256 \w{12}\.\.\.\), but this call has precision bf16, weights .* two.pt"
+    assert re.search(f"note: .*was made with {shown} .*no video lacks these features", capsys.readouterr().err)
     shutil.copy(own / "videos" / "x.mp4", own / "videos" / "y.mp4")
     assert call(own, "--trust", "colours_of_mine", "--weights", str(own / "two.pt")) == 2
-    assert "colours" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert len(set(re.findall(r"SHA-256 (\w{12})", said))) == 2 and "another 'name' in your profile" in said
     shutil.rmtree(own / "d")
     assert call(own, "--trust", "colours_of_mine", "--weights", f"colours={own / 'two.pt'}") == 0
     twice = FeatureStore(DatasetFolder(own, "d").features("colours"))

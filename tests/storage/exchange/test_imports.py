@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from helpers.feature_files import PROFILE, WEIGHTS, A, B, imported, rows, write_pickle
 from vlalign.storage import FeatureStore, VideoFeatures, Weights, write_shard
+from vlalign.storage.cli.store import main as store_main
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.files import file_identity
 from vlalign.storage.exchange.imports import IMPORTED
@@ -105,3 +106,14 @@ def test_a_store_is_not_imported_into_another(tmp_path, capsys):
     imported(tmp_path / "x.npy", tmp_path / "store")
     num_new, problems = imported(tmp_path / "store", tmp_path / "other")
     assert (num_new, problems.count) == (0, 1) and f"{tmp_path / 'store'}" in capsys.readouterr().err
+
+
+def test_ids_that_the_data_set_does_not_list_are_counted(tmp_path, capsys):
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "videos.jsonl").write_text('{"video_id": "sub/rgb", "path": "sub/rgb.mp4"}\n')
+    (tmp_path / "feats").mkdir()
+    np.save(tmp_path / "feats" / "rgb.npy", np.ones((3, 8), np.float32))
+    call = ["import", str(tmp_path / "feats"), "--root", str(tmp_path), "--dataset", "d", "--name", "mine"]
+    assert store_main([*call, "--rate", "1"]) == 0
+    said = "".join(capsys.readouterr())
+    assert "note: 1 of 1 id in " in said and "such as 'rgb'" in said and "such as 'sub/rgb'" in said

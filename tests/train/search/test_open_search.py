@@ -143,6 +143,18 @@ def test_imported_features_say_what_a_search_by_text_needs(tmp_path, clip):
             search("red ball")
 
 
+def test_features_of_random_weights_are_searched_by_example(tmp_path):
+    dataset, rows = DatasetFolder(tmp_path, "drawn"), np.random.default_rng(0).normal(size=(8, 512))
+    times = {"start_seconds": np.arange(8.0), "end_seconds": np.arange(8.0) + 1, "valid_frames": np.ones(8, int)}
+    video = VideoFeatures(video_id="v", features=rows, duration_seconds=8.0, **times)
+    weights = Weights(name="random (seed 0)", sha256="0" * 64)
+    write_shard(dataset.features("clip_vit_b32"), PROFILES["clip_vit_b32"], weights, [video], made_with={})
+    search = open_search(dataset.path, features="clip_vit_b32")
+    assert search.like("v", 0, 2)
+    with pytest.raises(UserError, match="made with weights random"):
+        search("red ball")
+
+
 @pytest.mark.parametrize(
     ("like", "hint"),
     [

@@ -450,7 +450,7 @@ def test_a_damaged_video_fails_alone_and_is_tried_again_when_it_changes(home):
     (home.videos / "b.mp4").write_bytes(b"no video at all" * 100)
     result = home.first(code=1)
     assert result["extracted"] == ["a"] and ids(result["failed"]) == ["b"]
-    assert "vlalign-extract --retry-failed tries them again" in home.said
+    assert "vlalign-extract --retry-failed tries failed videos again" in home.said
     call = ["--root", home.dataset.root, "--dataset", "mine", "--features", f"hf:{home.model}", "--retry-failed"]
     assert extract_main(list(map(str, call))) == 1 and "1 video tried" in home.capsys.readouterr().err
     result = home.sync(code=1)
