@@ -121,6 +121,8 @@ def extract_dataset(
             _report_frames(extraction)
             (runner or LocalRunner()).extract(extraction)
             say(f"{dataset.path}: {number_of(num_tasks, 'videos')} tried, {number_of(problems.count, 'problems')}")
+        else:
+            extraction.write_list()
         stores = extraction.pending.stores.items()
         for line in mismatch_notes(settings, {name: each for name, each in stores if name not in extraction.weights}):
             say(f"note: {line}")
@@ -141,7 +143,7 @@ def prepare_extraction(settings: ExtractionSettings, problems: Problems, *, dry_
     for name in names if not dry_run else []:
         if remote := remote_store(dataset.features(name)):
             remote.send()
-    videos = choose_videos(settings, problems, dry_run=dry_run)
+    videos, new_list = choose_videos(settings, problems)
     if not dry_run:
         render_missing(dataset, videos)
     pending = PendingWork(dataset, names)
@@ -155,7 +157,7 @@ def prepare_extraction(settings: ExtractionSettings, problems: Problems, *, dry_
         tasks = _with_thumbnails(tasks, pending)
     needed = {name for task in tasks for name in task.features}
     weights = {name: settings.weights_of(name) for name in names if name in needed}
-    return Extraction(settings, videos, tasks, weights, pending, problems)
+    return Extraction(settings, videos, tasks, weights, pending, problems, new_list)
 
 
 def _with_thumbnails(tasks: list[VideoTask], pending: PendingWork) -> list[VideoTask]:

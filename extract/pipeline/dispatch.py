@@ -120,6 +120,7 @@ class Dispatch:
         """{place: some videos that earlier calls extracted}"""
         self._tried_twice: set[int] = set()
         self._started, self._times_given = clock(), dict[int, float]()
+        self._is_listed = False
         self._random = random.Random(0)
 
     # Videos
@@ -141,7 +142,7 @@ class Dispatch:
     def next(
         self, worker: int, machine: str, num_waiting: int = 0, *, max_waiting: int = MAX_WAITING, idle: bool = False
     ) -> tuple[list[VideoTask], int | None]:
-        """Assign videos to a worker; see ``VideoScheduler.next``.
+        """Assign videos to a worker; see ``VideoScheduler.next``. The first call writes the data set's list of videos.
 
         Args:
             worker: The worker.
@@ -150,6 +151,9 @@ class Dispatch:
             max_waiting: Maximum number of videos that wait at it.
             idle: True if it has no video. At the end, it may then also get a slow worker's video.
         """
+        if not self._is_listed:  # the weights of the first worker are loaded, and fit the stores
+            self.extraction.write_list()
+            self._is_listed = True
 
         def may_read(place: int) -> bool:
             return self.may_read(machine, place)

@@ -184,6 +184,13 @@ class Extraction:
     """The stores and the lists of failures, which receives new failures."""
     problems: Problems
     """Receives videos that failed or are damaged."""
+    new_list: list[VideoRecord] | None = None
+    """The data set's list with the videos of a new folder; None if the list has them already."""
+
+    def write_list(self) -> None:
+        """Write ``videos.jsonl`` if there are new videos. Called when nothing can refuse the call any more."""
+        if self.new_list is not None:
+            self.settings.folder.write_videos(self.new_list)
 
 
 def is_transient(failure: Failure) -> bool:

@@ -41,9 +41,14 @@ class Changes:
     """Ids of videos whose files have new content."""
     renamed: list[Renamed] = field(default_factory=list)
     removed: list[RemovedVideo] = field(default_factory=list)
+    doubles: dict[str, str] = field(default_factory=dict)
+    """{id: the id that its file keeps} of removed videos whose files were listed twice."""
     returned: list[str] = field(default_factory=list)
     """Ids of removed videos that were found again."""
-    num_unchanged: int = 0
+    unchanged: set[str] = field(default_factory=set)
+    """Ids of videos whose files have the same content as before, at the same paths."""
+    paths: dict[str, str] = field(default_factory=dict)
+    """{id: path of the file, as in ``files``} of all videos that are files on this machine."""
     copies: dict[str, str] = field(default_factory=dict)
     """{path: path of the listed file with the same content}"""
     other_ids: dict[str, str] = field(default_factory=dict)
@@ -58,7 +63,7 @@ class Known:
 
     videos: Sequence[VideoRecord]
     path_of: Mapping[str, str]
-    """{id: absolute path} of the videos that are files on this machine."""
+    """{id: absolute path} of the videos that are files on this machine, as scans name them."""
     files: Mapping[str, SyncedFile]
     """Files as they were seen before, by path."""
     removed: Mapping[str, RemovedVideo]
@@ -103,7 +108,10 @@ class _Comparison:
         for look in looks:
             for file in look.files:
                 self.found.setdefault(file.path, (look, file))
-        self.id_at = {path: video_id for video_id, path in known.path_of.items()}
+        self.id_at: dict[str, str] = {}
+        """{path: id}; the first one, if a file is listed twice."""
+        for video_id, path in known.path_of.items():
+            self.id_at.setdefault(path, video_id)
         self.before = {video_id: self._source_before(video_id) for video_id in known.path_of}
         self.now: dict[str, str] = {}
         """{path: identity of its current file}"""
@@ -112,7 +120,7 @@ class _Comparison:
         """{path: id}, as decided so far."""
         self._keep_what_is_the_same(kept)
         not_at_their_paths = [*self._missing(looks, kept), *self._replaced()]
-        self._follow_renamed(not_at_their_paths)
+        self._follow_renamed([video_id for video_id in not_at_their_paths if video_id not in self.changes.doubles])
         self._keep_changed()
         self._add_new()
         self._remove(not_at_their_paths, kept)
@@ -141,7 +149,7 @@ class _Comparison:
             video_id, before = self.id_at.get(path), self.known.files.get(path)
             if video_id is not None and self.before[video_id] in ("", source):
                 self.id_of[path] = video_id
-                self.changes.num_unchanged += 1
+                self.changes.unchanged.add(video_id)
             elif before is not None and before.copy_of in kept and before.source == source:
                 self.changes.copies[path] = before.copy_of  # a backup, while the original's disk is not mounted
 
@@ -155,7 +163,12 @@ class _Comparison:
         ]
 
     def _replaced(self) -> list[str]:
-        """Return the ids of the videos whose files have new content."""
+        """Return the ids of the videos whose files have new content, or keep another id."""
+        self.changes.doubles = {
+            video_id: self.id_at[path]
+            for video_id, path in self.known.path_of.items()
+            if path in self.now and self.id_at[path] != video_id
+        }
         return [
             video_id
             for video_id, path in self.known.path_of.items()
@@ -185,7 +198,7 @@ class _Comparison:
             if video_id not in known.path_of:
                 changes.returned.append(video_id)
             if old_path[video_id] == path:
-                changes.num_unchanged += 1
+                changes.unchanged.add(video_id)
             else:
                 changes.renamed.append(Renamed(video_id=video_id, old_path=old_path[video_id], new_path=path))
 
@@ -199,7 +212,7 @@ class _Comparison:
 
     def _add_new(self) -> None:
         there = {self.now[path]: path for path in self.id_of}
-        taken = {video.video_id: video.path for video in self.known.videos}
+        taken = {video.video_id: self.known.path_of.get(video.video_id, video.path) for video in self.known.videos}
         taken |= {video_id: path for path, video_id in self.id_of.items()}
         for path in self._undecided():
             original = there.setdefault(self.now[path], path)
@@ -225,7 +238,8 @@ class _Comparison:
         for video_id in not_at_their_paths:
             path = self.known.path_of[video_id]
             if video_id not in followed and path not in kept:
-                removed = RemovedVideo(video_id=video_id, path=path, source=self.before[video_id])
+                source = "" if video_id in self.changes.doubles else self.before[video_id]  # a double does not return
+                removed = RemovedVideo(video_id=video_id, path=path, source=source)
                 self.changes.removed.append(removed)
 
     def _list(self) -> None:
@@ -234,12 +248,16 @@ class _Comparison:
         listed: set[str] = set()
         for video in self.known.videos:
             old_path = self.known.path_of.get(video.video_id, "")
+            is_found = video.video_id in new_path
             path = new_path.pop(video.video_id, old_path)
             if video.video_id not in gone:
-                moved = VideoRecord(video_id=video.video_id, path=path)
-                changes.videos.append(video if path == old_path else moved)
+                # A path with ".." or a link to a folder becomes the real path; one relative to the data set stays.
+                is_written = path == (video.path if is_found and os.path.isabs(video.path) else old_path)
+                changes.videos.append(video if is_written else VideoRecord(video_id=video.video_id, path=path))
                 listed.add(path)
         changes.videos += [VideoRecord(video_id=video_id, path=path) for video_id, path in new_path.items()]
+        changes.paths = {video_id: path for video_id, path in self.known.path_of.items() if video_id not in gone}
+        changes.paths |= {video_id: path for path, video_id in self.id_of.items()}
         changes.files = {path: file for path, file in self.known.files.items() if path in listed}
         for path, source in self.now.items():
             look, file = self.found[path]

@@ -95,7 +95,7 @@ def scan_folder(
     scan = Scan()
     real_folder = os.path.realpath(folder)
     seen = {real_folder}
-    folders = [("", str(folder.absolute()), real_folder)]
+    folders = [("", real_folder, real_folder)]
     linked: list[tuple[str, str]] = []
     outside: list[tuple[str, str]] = []
     while folders or linked:

@@ -17,7 +17,7 @@ from ...storage.common.threads import map_in_threads
 from ...storage.common.writing import make_folder
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.dataset.media_types import IMAGE_SUFFIXES, SOUND_SUFFIXES, VIDEO_SUFFIXES
-from ...storage.dataset.trusted_folders import AllowedFolders, allow_folder, refuse_other_folders
+from ...storage.dataset.trusted_folders import AllowedFolders, allow_folder, refuse_other_folders, with_real_folders
 from ...storage.exchange.readers import feature_files
 from ...storage.profiles import LOGMEL
 from ...storage.records import VideoRecord
@@ -25,16 +25,18 @@ from ..settings import ExtractionSettings
 from .scan import scan_folder
 
 
-def choose_videos(settings: ExtractionSettings, problems: Problems, *, dry_run: bool) -> list[VideoRecord]:
-    """Return the videos of ``settings.videos`` or else of the data set's list.
+def choose_videos(
+    settings: ExtractionSettings, problems: Problems
+) -> tuple[list[VideoRecord], list[VideoRecord] | None]:
+    """Return the videos of ``settings.videos`` or else of the data set's list, and the list to write.
 
-    Videos of a folder are added to the list. Sound recordings are included only if sound features alone are requested.
-    Images are included only if the folder has no videos, because images beside videos are mostly posters.
+    The list to write also has the videos of the folder; it is None if the data set's list has them already. Sound
+    recordings are included only if sound features alone are requested. Images are included only if the folder has no
+    videos, because images beside videos are mostly posters.
 
     Args:
         settings: The settings.
         problems: Receives files that cannot be used.
-        dry_run: Leave the list as it is.
 
     Raises:
         UserError: There are no videos, or some are in a folder that is not allowed.
@@ -50,7 +52,7 @@ def choose_videos(settings: ExtractionSettings, problems: Problems, *, dry_run: 
             )
         videos = listed
     else:
-        files = {dataset.video_file(video): video for video in listed if not video.url}
+        files = _by_file(dataset, listed)
         _refuse_empty(folder, files)
         allow_folder(dataset, folder)
         if settings.store_names == [LOGMEL]:
@@ -62,18 +64,29 @@ def choose_videos(settings: ExtractionSettings, problems: Problems, *, dry_run: 
     refuse_other_folders(dataset, videos)
     if folder is not None:
         _refuse_replaced(dataset, folder, listed, videos)
-    if folder is not None and not dry_run:
-        merged = {v.video_id: v for v in listed} | {v.video_id: v for v in videos}
-        if list(merged.values()) != listed:
-            dataset.write_videos(list(merged.values()))
+    new_list = None
+    if folder is not None:
+        merged = list(({v.video_id: v for v in listed} | {v.video_id: v for v in videos}).values())
+        new_list = merged if merged != listed else None
     if settings.verify_against is not None:
         videos = _videos_with_features(settings, settings.verify_against, videos)
-    return videos
+    return videos, new_list
+
+
+def _by_file(dataset: DatasetFolder, listed: Sequence[VideoRecord]) -> dict[str, VideoRecord]:
+    """Return the listed videos by file, as a scan names it. If a file has several ids, the first one counts."""
+    path_of = {video.video_id: dataset.video_file(video) for video in listed if not video.url}
+    real = with_real_folders(path_of.values())
+    files: dict[str, VideoRecord] = {}
+    for video in listed:
+        if not video.url:
+            files.setdefault(real[path_of[video.video_id]], video)
+    return files
 
 
 def _below(folder: Path, files: Mapping[str, VideoRecord]) -> dict[str, VideoRecord]:
     """Return the listed videos in a folder or below, by file."""
-    start = os.path.join(os.path.abspath(folder), "")
+    start = os.path.join(os.path.realpath(folder), "")
     return {file: video for file, video in files.items() if file.startswith(start)}
 
 

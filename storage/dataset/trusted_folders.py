@@ -10,7 +10,7 @@ import os
 import shlex
 import stat
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,8 @@ SCANNED_NAMES = 4
 """A folder with at least this many videos is listed once. On a network disk, checking a million names one by one would
 take an hour.
 """
+NO_NAMES = ("", ".", "..")
+"""Last parts of paths that name no entry of their folder."""
 FOLDER_FLAGS = SAFE_FLAGS | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_PATH", 0)
 """Flags of ``os.open`` for a folder that is no link. With ``O_PATH`` (Linux) it need not be readable."""
 _of_this_process: dict[str, list[str]] = {}
@@ -43,7 +45,7 @@ def allow_folder(dataset: "DatasetFolder", folder: Path) -> None:
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; expected one with videos or files of {dataset.name}")
-    key, allowed = str(dataset.path.resolve()), os.path.abspath(folder)
+    key, allowed = str(dataset.path.resolve()), os.path.realpath(folder)
     if allowed in _recorded(key):
         return
     _of_this_process.setdefault(key, []).append(allowed)
@@ -128,27 +130,52 @@ def outside_of_folders(dataset: "DatasetFolder", videos: Sequence[VideoRecord]) 
         if not video.url:
             folder, _, name = os.path.join(home, video.path).rpartition("/")
             by_folder[folder].append((name, video.path))
-    # Following each folder's whole path would take a call for each part of it.
-    parents = {parent for folder in by_folder if (parent := folder.rpartition("/")[0])}
-    real_parents = dict(zip(parents, map_in_threads(os.path.realpath, parents), strict=True))
+    real_folder_of = _real_folders(by_folder)
 
-    def look(folder: str) -> tuple[str, set[str]]:
-        parent, _, name = folder.rpartition("/")
-        is_plain = parent and name not in ("", ".", "..") and not os.path.islink(folder)
-        real_folder = os.path.join(real_parents[parent], name) if is_plain else os.path.realpath(folder or "/")
-        return real_folder, _links_among(folder or "/", [name for name, _ in by_folder[folder]])
+    def links_in(folder: str) -> set[str]:
+        return _links_among(folder or "/", [name for name, _ in by_folder[folder]])
 
     real_paths: dict[str, str] = {}
     links: dict[str, str] = {}
-    looks = map_in_threads(look, by_folder, calls_per_part=4)
-    for (folder, files), (real_folder, names) in zip(by_folder.items(), looks, strict=True):
+    linked = map_in_threads(links_in, by_folder, calls_per_part=4)
+    for (folder, files), names in zip(by_folder.items(), linked, strict=True):
         for name, path in files:
-            if name in names or name in ("", ".", ".."):
+            if name in names or name in NO_NAMES:
                 links[path] = f"{folder}/{name}"
-            elif not allowed.have(real_folder):
-                real_paths[path] = os.path.join(real_folder, name)
+            elif not allowed.have(real_folder_of[folder]):
+                real_paths[path] = os.path.join(real_folder_of[folder], name)
     real_paths |= zip(links, map_in_threads(os.path.realpath, links.values()), strict=True)
     return {path: real_path for path, real_path in real_paths.items() if not allowed.have(real_path)}
+
+
+def with_real_folders(paths: Collection[str]) -> dict[str, str]:
+    """Return {path: the same path with the real path of its folder}, the form in which scans name files.
+
+    A link to a file is not followed: a scan has resolved it, unless its target cannot be listed under its own name.
+
+    Args:
+        paths: Absolute paths. They may contain ``..`` and links to folders, as in lists of earlier versions.
+    """
+    real_folder_of = _real_folders({path.rpartition("/")[0] for path in paths})
+    found = {}
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        found[path] = os.path.realpath(path) if name in NO_NAMES else os.path.join(real_folder_of[folder], name)
+    return found
+
+
+def _real_folders(folders: Collection[str]) -> dict[str, str]:
+    """Return {absolute path of a folder: its real path}."""
+    # Following each folder's whole path would take a call for each part of it.
+    parents = {parent for folder in folders if (parent := folder.rpartition("/")[0])}
+    real_parents = dict(zip(parents, map_in_threads(os.path.realpath, parents), strict=True))
+
+    def real(folder: str) -> str:
+        parent, _, name = folder.rpartition("/")
+        is_plain = parent and name not in NO_NAMES and not os.path.islink(folder)
+        return os.path.join(real_parents[parent], name) if is_plain else os.path.realpath(folder or "/")
+
+    return dict(zip(folders, map_in_threads(real, folders, calls_per_part=4), strict=True))
 
 
 def _links_among(folder: str, names: Sequence[str]) -> set[str]:

@@ -76,7 +76,7 @@ def make_thumbnails(folder: Path, num_videos: int) -> None:
 def listing(folder: Path) -> str:
     """``--videos FOLDER``: which videos there are, and that all lie where they may."""
     settings = settings_of(folder, "new")
-    return f"{len(choose_videos(settings, Problems(), dry_run=True)):,} videos"
+    return f"{len(choose_videos(settings, Problems())[0]):,} videos"
 
 
 def plan(folder: Path) -> str:

@@ -74,7 +74,7 @@ def _serve_folders(args: argparse.Namespace, every: float) -> int:
         name, note = run.name, ""
     folders = followed_folders(settings)
     below = [folder for folder in args.videos if not folder.is_absolute() and ".." not in folder.parts]
-    typed = {os.path.abspath(folder): str(folder) for folder in below}
+    typed = {os.path.realpath(folder): str(folder) for folder in below}
     say(f"note: {dataset.path} follows {', '.join(folders)}")
     if note:
         say(f"note: {note}")

@@ -1,6 +1,7 @@
 """Settings of a sync. Imports nothing heavy."""
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -109,23 +110,31 @@ class SyncSettings(Settings):
 
 
 def _used_before(dataset: DatasetFolder) -> tuple[dict[str, str], dict[str, str]]:
-    """Return ({store: encoder}, {store: weights}) of a data set's features, existing or requested before.
+    """Return ({store: encoder}, {store: weights}) of a data set's features or, if it has none, of the requested ones.
 
-    An encoder of a library is loaded only if this user named it on this machine: nothing in the data set's folder
+    Requested features without a store, for example because their weights are missing, would stop every later sync. An
+    encoder of a library is loaded only if this user named it on this machine: nothing in the data set's folder
     chooses a model.
     """
-    encoders, weights = _remembered(dataset)
+    remembered, weights = _remembered(dataset)
+    encoders: dict[str, str] = {}
     unknown = []
     for name in feature_names(dataset):
-        if name in encoders:
-            continue
         store = find_features(dataset, name)
         if store is None or store.origin != EXTRACTED:
             continue
-        if name in BUILT_IN:
+        if name in remembered:
+            encoders[name] = remembered[name]
+        elif name in BUILT_IN:
             encoders[name] = name
         else:
             unknown.append(name)
+    if lacking := [encoder for name, encoder in remembered.items() if encoders and name not in encoders]:
+        note_once(
+            f"note: {dataset.path}: features {', '.join(lacking)} were requested, but are of no video yet; they are "
+            f"skipped; to try again, pass --features {shlex.quote(','.join(lacking))}"
+        )
+    encoders = encoders or remembered
     if unknown:
         note_once(
             f"note: {dataset.path}: features {', '.join(unknown)} are of an encoder that was never named for a "

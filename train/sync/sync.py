@@ -12,6 +12,7 @@ import shlex
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ from ...storage.common.locks import folder_lock
 from ...storage.common.packages import package_version
 from ...storage.common.problems import Problems
 from ...storage.common.progress import Listener, report_progress_to
-from ...storage.common.terminal import number_of
+from ...storage.common.terminal import number_of, say
 from ...storage.common.writing import remove_tree
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.dataset.synced import (
@@ -42,7 +43,7 @@ from ...storage.dataset.synced import (
     write_folders,
     write_removed,
 )
-from ...storage.dataset.trusted_folders import AllowedFolders, allow_folder, refuse_other_folders
+from ...storage.dataset.trusted_folders import AllowedFolders, allow_folder, refuse_other_folders, with_real_folders
 from ...storage.hub.names import is_hub_name
 from ...storage.profiles import BUILT_IN, FRAME_MAPS, WITHOUT_NETWORK
 from ...storage.records import VideoRecord
@@ -87,7 +88,7 @@ class SyncResult:
     pruned: Sequence[str] = ()
     """Ids of the removed videos whose features were removed now."""
     num_unchanged: int = 0
-    """Number of videos whose files have the same content as before, without those in ``extracted``."""
+    """Number of videos whose files have the same content as before, without those in ``extracted`` and ``failed``."""
     skipped: Mapping[str, str] = field(default_factory=dict)
     """{path: reason} of files and folders that are not videos of the data set; nothing has to be done."""
     failed: Mapping[str, str] = field(default_factory=dict)
@@ -188,30 +189,35 @@ def sync_videos(settings: SyncSettings, *, on_progress: Listener | None = None) 
         folder_lock(sync_folder(dataset) / "sync.lock", "syncs videos"),
         Problems(quiet=True) as problems,
     ):
-        record = read_sync_record(dataset)
+        written = read_sync_record(dataset)
+        record = _with_real_paths(written)
         folders = _choose_folders(settings, record)
         extraction = settings.extraction()
         videos = dataset.read_videos()
         refuse_other_folders(dataset, videos)
         path_of = {v.video_id: dataset.video_file(v) for v in videos if not v.url and v.scene is None}
+        real = with_real_folders(path_of.values())
+        path_of = {video_id: real[path] for video_id, path in path_of.items()}
         looks = [look_at(dataset, folder, record.files, path_of.values(), problems) for folder in folders]
         unmounted = unmounted_disks(looks, record.files)
-        forgotten = [SyncedFolder(path=os.path.abspath(folder)) for folder in settings.forget]
+        forgotten = [SyncedFolder(path=os.path.realpath(folder)) for folder in settings.forget]
         kept = kept_paths(path_of.values(), looks, forgotten, record.files)
         changes = _compare(dataset, videos, path_of, record, looks, kept)
-        _write_changes(dataset, record, looks, changes, videos)
+        _write_changes(dataset, written, record, looks, changes, videos)
+        pruned = _prune(dataset, record, problems) if settings.prune else []  # before weights are needed
+        if pruned:
+            say(f"{dataset.path}: features of {number_of(len(pruned), 'videos')} pruned: {_some(pruned)}")
         extracted, failed_now, mismatches = _extract(extraction, changes, kept)
         subtitles_before = record.made_from.get("subtitles")
         are_read = not _has_own_captions(dataset, record)
         subtitles = _find_subtitles(settings, changes.videos, problems if are_read else Problems(quiet=True))
         transcribed = _transcribe(settings, changes, kept, subtitles, record, problems)
-        notes = [*mismatches, *_notes(dataset, looks, changes, subtitles)]
+        notes = [*mismatches, *_notes(settings, looks, changes, subtitles)]
         notes += _read_subtitles(settings, subtitles, record, problems)
-        pruned = _prune(dataset, record, problems) if settings.prune else []
         indexed = _index(extraction, record, problems)
         for path in changes.unreadable:
             problems.add(f"{path}: cannot be read; skipped")
-        others = {*changes.new, *changes.changed, *changes.returned, *(each.video_id for each in changes.renamed)}
+        failed = _failed(extraction, changes)
         return SyncResult(
             extracted=extracted,
             transcribed=transcribed,
@@ -219,9 +225,9 @@ def sync_videos(settings: SyncSettings, *, on_progress: Listener | None = None) 
             removed=[video.video_id for video in changes.removed],
             returned=changes.returned,
             pruned=pruned,
-            num_unchanged=changes.num_unchanged - len(set(extracted) - others),
+            num_unchanged=len(changes.unchanged - set(extracted) - failed.keys()),
             skipped=_skipped(looks, changes),
-            failed=_failed(extraction, changes),
+            failed=failed,
             failed_now=failed_now,
             unreachable={look.folder.path: look.unreachable for look in looks if look.unreachable} | unmounted,
             problems=problems.messages,
@@ -238,7 +244,7 @@ def followed_folders(settings: SyncSettings) -> list[str]:
     Raises:
         UserError: One of the new folders cannot be used, or there is none at all.
     """
-    return [folder.path for folder in _choose_folders(settings, read_sync_record(settings.folder))]
+    return [folder.path for folder in _choose_folders(settings, _with_real_paths(read_sync_record(settings.folder)))]
 
 
 def searched_features(extraction: ExtractionSettings) -> tuple[str, str]:
@@ -296,22 +302,44 @@ def search_source(extraction: ExtractionSettings, name: str) -> SearchSource:
 # The folders
 
 
+def _with_real_paths(record: SyncRecord) -> SyncRecord:
+    """Return a record with real paths of folders. Earlier versions recorded links as the user typed them."""
+    copied = [file.copy_of for file in record.files.values() if file.copy_of]
+    real = with_real_folders([*record.files, *copied])
+    real_folder = cache(os.path.realpath)
+    folders = [replace(folder, path=real_folder(folder.path)) for folder in record.folders]
+    files = [
+        replace(
+            file,
+            path=real[path],
+            folder=real_folder(file.folder),
+            copy_of=real[file.copy_of] if file.copy_of else "",
+        )
+        for path, file in record.files.items()
+    ]
+    return replace(
+        record,
+        folders=list({folder.path: folder for folder in folders}.values()),
+        files={file.path: file for file in files},
+    )
+
+
 def _choose_folders(settings: SyncSettings, record: SyncRecord) -> list[SyncedFolder]:
     """Return the folders to follow from now on."""
     dataset, known = settings.folder, {folder.path: folder for folder in record.folders}
     followed = sorted({*known, *(file.folder for file in record.files.values())})
     for folder in settings.forget:
-        if (path := os.path.abspath(folder)) not in followed:
+        if (path := os.path.realpath(folder)) not in followed:
             expected = ", ".join(followed) or "none"
             raise UserError(f"{path}: not a folder that {dataset.name} follows; expected one of {expected}")
         known.pop(path, None)
     for folder in settings.folders:
-        path = os.path.abspath(folder)
+        path = os.path.realpath(folder)
         if not path.isprintable():
             raise UserError(f"{path!a}: the folder's name has unprintable characters; rename it")
         if path not in known or os.path.isdir(path):
             allow_folder(dataset, Path(path))
-        known.setdefault(path, SyncedFolder(path=path, mount=mount_of(os.path.realpath(path))))
+        known.setdefault(path, SyncedFolder(path=path, mount=mount_of(path)))
     if not known and not settings.forget:
         before = f", such as {shlex.quote(followed[0])}, which it followed before" if followed else ""
         raise UserError(f"{dataset.path}: follows no folder of videos; run vlalign-sync FOLDER{before}")
@@ -349,6 +377,7 @@ def _compare(
 
 def _write_changes(
     dataset: DatasetFolder,
+    written: SyncRecord,
     record: SyncRecord,
     looks: Sequence[FolderLook],
     changes: Changes,
@@ -361,8 +390,8 @@ def _write_changes(
         record.removed |= removed
         write_removed(dataset, record)
     folders = [replace(look.folder, mount=_mount_now(look)) for look in looks]
-    if folders != record.folders:
-        record.folders = folders
+    record.folders = folders
+    if folders != written.folders:
         write_folders(dataset, record)
     if changes.videos != list(videos):
         dataset.write_videos(changes.videos)
@@ -370,13 +399,13 @@ def _write_changes(
     if not listed.isdisjoint(record.removed):
         record.removed = {video_id: video for video_id, video in record.removed.items() if video_id not in listed}
         write_removed(dataset, record)
-    if changes.files != record.files:
-        record.files = changes.files
+    record.files = changes.files
+    if changes.files != written.files:
         write_files(dataset, record)
 
 
 def _mount_now(look: FolderLook) -> str:
-    return look.folder.mount if look.unreachable else mount_of(os.path.realpath(look.folder.path))
+    return look.folder.mount if look.unreachable else mount_of(look.folder.path)
 
 
 # The steps
@@ -403,7 +432,7 @@ def _lacks_features(extraction: ExtractionSettings, changes: Changes, kept: Coll
     pending = PendingWork(dataset, names)
     unseen = []
     for video in changes.videos:
-        path = "" if video.url else dataset.video_file(video)
+        path = changes.paths.get(video.video_id, "")
         file = changes.files.get(path)
         if file is None:
             unseen += [video] if path not in kept else []
@@ -450,7 +479,7 @@ def _transcribe(
     dataset, with_subtitles = settings.folder, {file.video_id for file in subtitles}
     wanted = {}
     for video in changes.videos:
-        path = "" if video.url else dataset.video_file(video)
+        path = changes.paths.get(video.video_id)
         if path and path not in kept and path in changes.files and video.video_id not in with_subtitles:
             wanted[video.video_id] = changes.files[path].source
     key = hashlib.sha256(json.dumps([weights, package_version(), sorted(wanted.items())]).encode()).hexdigest()
@@ -612,10 +641,10 @@ def _skipped(looks: Sequence[FolderLook], changes: Changes) -> dict[str, str]:
 
 
 def _notes(
-    dataset: DatasetFolder, looks: Sequence[FolderLook], changes: Changes, subtitles: Sequence["SubtitleFile"]
+    settings: SyncSettings, looks: Sequence[FolderLook], changes: Changes, subtitles: Sequence["SubtitleFile"]
 ) -> list[str]:
     """Return lines for notes that are not errors, with examples."""
-    notes = []
+    dataset, notes = settings.folder, []
     for look in looks:
         folders = {os.path.dirname(file.path) for file in look.files}
         used = Counter(file.path.suffix.lower() for file in subtitles if str(file.path.parent) in folders)
@@ -646,10 +675,14 @@ def _notes(
     if changes.copies:
         named = [f"{path} of {original}" for path, original in changes.copies.items()]
         notes.append(f"{number_of(len(named), 'copies')} of listed videos, not listed again: {_some(named)}")
-    if changes.removed:
-        named = [video.video_id for video in changes.removed]
-        todo = f"vlalign-sync --dataset {shlex.quote(dataset.name)} --prune removes their features"
-        notes.append(f"{number_of(len(named), 'videos')} deleted: {_some(named)}; {todo}")
+    todo = f"; vlalign-sync --dataset {shlex.quote(dataset.name)} --prune removes their features"
+    todo = "" if settings.prune else todo
+    if changes.doubles:
+        named = [f"{video_id!r} is {other!r}" for video_id, other in changes.doubles.items()]
+        count = number_of(len(named), "videos")
+        notes.append(f"{count} listed twice, now only under the first id: {_some(named)}{todo}")
+    if named := [video.video_id for video in changes.removed if video.video_id not in changes.doubles]:
+        notes.append(f"{number_of(len(named), 'videos')} deleted: {_some(named)}{todo}")
     return notes
 
 

@@ -20,7 +20,7 @@ from helpers.videos import record_scenes
 from vlalign.extract import ExtractionSettings
 from vlalign.extract.cli.extract import main as extract_main
 from vlalign.extract.videos import folder_look, scan
-from vlalign.storage import FeatureStore
+from vlalign.storage import FeatureStore, VideoRecord
 from vlalign.storage.captions.transcripts import Transcript, TranscriptStore
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.locks import folder_lock
@@ -384,6 +384,83 @@ def test_videos_that_cannot_be_looked_at_for_now_are_not_deleted(home, monkeypat
     result = home.sync("--prune", code=1)
     assert result["removed"] == [] and home.listed == listed and home.stored == set(listed)
     assert any("b.mp4" in problem for problem in result["problems"])
+
+
+@pytest.mark.parametrize("way", ["w/../Videos", "link", "link/../Videos"])
+def test_a_folder_named_by_another_path_has_the_same_videos(home, way):
+    home.put(0, "a.mp4")
+    home.put(1, "sub/b.mp4")
+    (home.top / "w").mkdir()
+    (home.top / "elsewhere").mkdir()
+    (home.top / "link").symlink_to("elsewhere/../Videos" if way == "link" else "w")
+    home.first()
+    listed = home.listed
+    other = str(home.top / way)
+    call = ["--root", str(home.dataset.root), "--dataset", "mine", "--features", f"hf:{home.model}"]
+    assert extract_main([*call, "--videos", other]) == 0 and home.listed == listed
+    result = home.sync(other)
+    assert (result["extracted"], result["unchanged"]) == ([], 2) and home.listed == listed
+    (home.videos / "a.mp4").unlink()
+    assert home.sync("--prune")["pruned"] == ["a"] and home.stored == {"sub/b"} == set(home.listed)
+    home.sync("--forget", other)
+    assert not home.listed
+
+
+def test_a_list_with_other_paths_to_the_same_files_is_read_rightly(home):
+    home.put(0, "a.mp4")
+    home.put(1, "b.mp4")
+    (home.top / "link").symlink_to("Videos")
+    home.first()
+    listed = home.listed
+    for path in sync_folder(home.dataset).glob("f*.json*"):  # as earlier versions wrote them for a linked folder
+        path.write_text(path.read_text().replace(str(home.videos), str(home.top / "link")))
+    doubles = [VideoRecord(video_id=f"Videos/{name}", path=path) for name, path in listed.items()]
+    odd = [VideoRecord(video_id=name, path=f"{home.top}/root/../link/{name}.mp4") for name in listed]
+    home.dataset.write_videos([*odd, *doubles])
+    result = home.sync()
+    assert (result["extracted"], result["unchanged"], result["failed"]) == ([], 2, []) and home.listed == listed
+    assert result["removed"] == ["Videos/a", "Videos/b"] and "'Videos/a' is 'a'" in home.said
+    assert set(read_sync_record(home.dataset).files) == set(listed.values())
+    home.dataset.write_videos([*odd, *doubles])
+    (home.videos / "a.mp4").unlink()
+    result = home.sync("--prune")
+    assert set(result["pruned"]) == {"a", "Videos/a", "Videos/b"} and home.listed == {"b": listed["b"]}
+
+
+def test_features_without_weights_stop_no_later_sync(home):
+    video = home.put(0, "a.mp4")
+    missing = home.top / "weights.pt"
+    wrong = ["--features", "resnet152", "--weights", str(missing)]
+    assert home.call(home.videos, *wrong) == 2
+    home.put(1, "b.mp4")
+    assert home.sync("--features", "logmel")["extracted"] == ["a", "b"]
+    assert home.sync()["unchanged"] == 2 and "pass --features resnet152" in home.said
+    video.unlink()
+    home.put(2, "c.mp4")
+    assert home.call("--prune", *wrong) == 2, "the features are pruned before weights are needed"
+    assert list(FeatureStore(home.dataset.features("logmel")).video_ids()) == ["b"]
+    assert "1 video pruned: a" in home.capsys.readouterr().err
+
+
+def test_a_failed_video_is_not_unchanged_too(home):
+    home.put(0, "a.mp4")
+    (home.videos / "broken.mp4").write_bytes(b"no video" * 100)
+    home.first(code=1)
+    result = home.sync("--features", "logmel", code=1)
+    assert (result["extracted"], ids(result["failed"]), result["unchanged"]) == (["a"], ["broken"], 0)
+    result = home.sync(code=1)
+    assert (result["extracted"], ids(result["failed"]), result["unchanged"]) == ([], ["broken"], 1)
+
+
+def test_a_refused_extraction_leaves_the_list_of_videos(home):
+    home.put(0, "a.mp4")
+    home.first()
+    listed = home.listed
+    home.put(1, "b.mp4")
+    call = ["--root", str(home.dataset.root), "--dataset", "mine", "--videos", str(home.videos)]
+    assert extract_main([*call, "--features", "resnet152", "--weights", str(home.top / "none.pt")]) == 2
+    assert home.listed == listed
+    assert extract_main([*call, "--features", "logmel"]) == 0 and set(home.listed) == {"a", "b"}
 
 
 def test_a_link_that_is_put_in_while_a_folder_is_looked_at_is_not_followed(home, monkeypatch):
