@@ -246,7 +246,7 @@ def test_mistakes_in_options_are_reported_in_one_line(command, call, named, tmp_
 def test_training_reports_missing_features_or_captions(small_demo, tmp_path, capsys):
     shutil.copytree(small_demo.path / "captions", tmp_path / "demo" / "captions")
     assert train_main(["--root", str(tmp_path), "--features", "s3d"]) == 2
-    assert "'s3d'" in (error := capsys.readouterr().err) and "vlalign-extract --dataset demo --features s3d" in error
+    assert "'s3d'" in (error := capsys.readouterr().err) and "--dataset demo --features s3d first" in error
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -273,7 +273,7 @@ def test_the_demo_falls_back_to_random_weights_and_reports_it(small_demo, tmp_pa
     # For another data set, the same call stops and writes nothing.
     shutil.copytree(root / "demo", root / "mine", ignore=shutil.ignore_patterns("features", "thumbnails"))
     assert extract_main([*call[:2], "--dataset", "mine", "--features", "s3d"]) == 2
-    assert "--weights random" in capsys.readouterr().err
+    assert "--weights FILE" in capsys.readouterr().err
     assert not list((root / "mine").rglob("*.h5"))
 
 

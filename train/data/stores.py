@@ -113,7 +113,9 @@ def choose_features(dataset: DatasetFolder, text: str) -> str:
     names = split_features(text, existing)
     if unknown := [name for name in names if name not in existing]:
         expected = f"expected some of {', '.join(existing)}, or run" if existing else "it has no stores; run"
-        options = ["--root", str(dataset.root), "--dataset", dataset.name, "--videos", "FOLDER"]
+        options = ["--root", str(dataset.root), "--dataset", dataset.name]
+        if dataset.name != "demo" and not dataset.videos_file.exists():
+            options += ["--videos", "FOLDER"]
         raise SettingError(
             "features",
             text,

@@ -259,7 +259,7 @@ def test_offline_says_in_one_line_which_file_to_put_where(cache):
         str(cache),
         "http://127.0.0.1:9/",
         "--weights FILE",
-        "--weights random",
+        "hf:/FOLDER",
     ):
         assert part in str(refused.value)
 
