@@ -128,7 +128,7 @@ def test_unreachable_weights_exit_with_2_and_name_the_path_for_the_file(tmp_path
         "s3d_howto100m.pth",
         os.path.join(os.environ["VLALIGN_CACHE"], "weights"),
         "--weights FILE",
-        "--weights random",
+        "hf:/FOLDER",
     ):
         assert part in printed
     assert not (tmp_path / "root/mine/features").exists(), "nothing was tried"
