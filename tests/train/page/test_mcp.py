@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import parse_qs, urlsplit
 from urllib.request import Request, urlopen
@@ -72,6 +73,15 @@ async def by_http(address: str, mode: str = "auto", **headers: str):
         yield client
 
 
+def close_to(value: Any) -> Any:
+    """Return what equals ``value`` up to the last digits of its numbers, which differ between processes."""
+    if isinstance(value, dict):
+        return {name: close_to(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [close_to(part) for part in value]
+    return pytest.approx(value) if isinstance(value, float) else value
+
+
 async def exchange(client: Client, page: TestClient) -> None:
     """Call each tool; compare with what the page answers."""
     tools = {tool.name: tool for tool in (await client.list_tools()).tools}
@@ -88,7 +98,7 @@ async def exchange(client: Client, page: TestClient) -> None:
     for moment in expected["moments"]:
         for value in ("curve", "stages"):
             del moment[value]
-    assert found == expected and len(found["moments"]) == 3
+    assert found == close_to(expected) and len(found["moments"]) == 3
     first = found["moments"][0]["video_id"]
     for name, arguments in {
         "about": {},
@@ -96,7 +106,7 @@ async def exchange(client: Client, page: TestClient) -> None:
         "score_curve": {"q": "onion", "video_id": first},
     }.items():
         answer = await client.call_tool(name, arguments)
-        assert answer.structured_content == page.get(TOOLS[name][0], params=arguments).json(), name
+        assert answer.structured_content == close_to(page.get(TOOLS[name][0], params=arguments).json()), name
         assert json.loads(answer.content[0].text) == answer.structured_content
 
     image, text = (await client.call_tool("frame", {"video_id": "demo0005", "seconds": 1.5})).content
