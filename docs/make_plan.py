@@ -18,6 +18,9 @@ ROWS_PER_CORE_SECOND = {"resnet152": 6.6 / 2, "i3d_resnext101": 9.4 / 2, "i3d_re
 """Feature vectors a second of the whole command in fp32, docs/speed.md: two cores of an AMD EPYC (Zen 4), 320x240,
 2026-11-22, commit b1e9fdaf."""
 
+ROWS_PER_CORE_SECOND |= {"clip_vit_b32": 10.0 / 2}
+"""The same of two cores of an AMD EPYC (Zen 3), 2026-11-30, commit 1df8a5b9; the lower of two runs."""
+
 HOURS_PER_GPU_HOUR = {"resnet152": 1110.7, "s3d": 446.5, "clip_vit_b32": 1010.2, "r2plus1d": 487.6}
 """Hours of video of 240p that one NVIDIA H200 with 16 cores extracts an hour in bf16, tests/benchmarks/README.md:
 2026-11-27, commit 3880c286; the lower of two runs."""
