@@ -416,20 +416,18 @@ def _extract(
 ) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:
     """Extract missing features; return the ids of videos that have them now, the ids of failed videos, and notes on
     stores that were made in another way, unless the extraction printed them."""
-    if not _lacks_features(extraction, changes, kept):
-        pending = PendingWork(extraction.folder, extraction.store_names)
+    pending = PendingWork(extraction.folder, extraction.store_names)
+    if not _lacks_features(pending, extraction.store_names, changes, kept):
         return [], [], mismatch_notes(extraction, pending.stores)
     result = extract_dataset(extraction)
     return result.extracted, result.failed, []
 
 
-def _lacks_features(extraction: ExtractionSettings, changes: Changes, kept: Collection[str]) -> bool:
+def _lacks_features(pending: PendingWork, names: Sequence[str], changes: Changes, kept: Collection[str]) -> bool:
     """Return whether a video that can be reached lacks features, and did not fail permanently.
 
     Files are not read again: their identities are recorded.
     """
-    dataset, names = extraction.folder, extraction.store_names
-    pending = PendingWork(dataset, names)
     unseen = []
     for video in changes.videos:
         path = changes.paths.get(video.video_id, "")
