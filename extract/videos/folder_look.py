@@ -14,7 +14,7 @@ from ...storage.common.threads import map_in_threads
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.dataset.media_types import VIDEO_SUFFIXES
 from ...storage.dataset.synced import SyncedFile, SyncedFolder
-from ...storage.dataset.trusted_folders import AllowedFolders, outside_of_folders
+from ...storage.dataset.trusted_folders import AllowedFolders, how_to_allow, outside_of_folders
 from ...storage.records import VideoRecord
 from .scan import Scan, scan_folder
 
@@ -109,8 +109,9 @@ def look_at(
 
 def _obstacle(folder: SyncedFolder, allowed: AllowedFolders) -> str:
     """Return why a folder cannot be read; empty if it can."""
-    if not allowed.have(os.path.realpath(folder.path)):
-        return f"not allowed yet on this machine; if the folder is yours, pass {shlex.quote(folder.path)} once"
+    if not allowed.have(real := os.path.realpath(folder.path)):
+        link = f"a link to {real}, " if real != folder.path else ""
+        return f"{link}not allowed yet on this machine; if the folder is yours, pass {shlex.quote(folder.path)} once"
     if folder.mount and not os.path.ismount(folder.mount):
         return f"nothing is mounted at {folder.mount}; mount it"
     try:
@@ -138,10 +139,8 @@ def _take_files(dataset: DatasetFolder, look: FolderLook, found: Mapping[str, st
         about = looks.get(path)
         if about is None:
             look.unlisted.append(path)
-            folder = shlex.quote(os.path.dirname(outside[path]))
-            problems.add(
-                f"{path}: a link to {outside[path]}; skipped; if you trust this link, pass --allow-folder {folder} once"
-            )
+            todo = how_to_allow([os.path.dirname(outside[path])])
+            problems.add(f"{path}: a link to {outside[path]}; skipped; if you trust this link, {todo}")
         elif isinstance(about, OSError):
             look.unfinished[path] = f"cannot be read ({about.strerror})"
             problems.add(f"{path}: {look.unfinished[path]}; skipped")

@@ -2,7 +2,6 @@
 
 import heapq
 import os
-import shlex
 import stat
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -13,6 +12,7 @@ from typing import NamedTuple
 from ...storage.common.problems import Problems
 from ...storage.common.terminal import number_of
 from ...storage.common.threads import map_in_threads
+from ...storage.dataset.trusted_folders import how_to_allow
 
 MAX_SUFFIXES = 5
 """Number of suffixes in a line about skipped files."""
@@ -135,10 +135,9 @@ def scan_folder(
                 problems.add(f"{entry.path}: cannot be read ({error.strerror}); skipped")
     if outside:
         path, target = outside[0]
-        common = os.path.commonpath([target for _, target in outside])
         problems.add(
             f"{folder}: {number_of(len(outside), 'folders')} outside of the trusted folders skipped, such as {path} "
-            f"(a link to {target}); if you trust these links, pass --allow-folder {shlex.quote(common)} once"
+            f"(a link to {target}); if you trust these links, {how_to_allow(target for _, target in outside)}"
         )
     return scan
 

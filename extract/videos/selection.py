@@ -194,7 +194,7 @@ def list_folder(
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; expected a folder with video files")
-    allowed = AllowedFolders([folder]) if dataset is None else AllowedFolders.of(dataset)
+    allowed = AllowedFolders([os.path.realpath(folder)]) if dataset is None else AllowedFolders.of(dataset)
     scan = scan_folder(folder, (*suffixes, *instead), problems, is_allowed=allowed.have)
     skipped = scan.skipped()
     if not scan.files:
@@ -237,10 +237,10 @@ def render_missing(dataset: DatasetFolder, videos: Sequence[VideoRecord]) -> Non
         return
     from .demo import check_scene, render_video
 
-    home = dataset.path.resolve()
+    home = dataset.real_path
     for video, scene in missing:
         path = dataset.video_path(video)
-        if os.path.isabs(video.path) or not path.parent.resolve().is_relative_to(home):
+        if os.path.isabs(video.path) or not Path(os.path.realpath(path.parent)).is_relative_to(home):
             raise UserError(
                 f"{dataset.videos_file}: video {video.video_id!r} would be drawn at {path}; expected a path in "
                 f"{dataset.path}"

@@ -10,6 +10,7 @@ The files are in the folder ``word_times`` of a data set. A recording ``audio/ru
 
 import csv
 import hashlib
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -46,7 +47,7 @@ def read_word_times(folder: Path, recording: str) -> list[SpokenWord]:
     """
     for suffix, read in ((".TextGrid", _of_text_grid), (".csv", _of_csv)):
         path = folder / f"{recording}{suffix}"
-        if not path.is_file() or folder.resolve() not in path.resolve().parents:
+        if not path.is_file() or Path(os.path.realpath(folder)) not in Path(os.path.realpath(path)).parents:
             continue
         check_regular(path)
         try:

@@ -2,6 +2,7 @@
 
 import argparse
 import atexit
+import errno
 import io
 import os
 import platform
@@ -189,6 +190,8 @@ def _nobody_reads() -> bool:
 
 def _system_message(error: OSError) -> str:
     """Return the system's message; for a full disk, if no file is named, with the places that may be full."""
+    if error.errno == errno.ELOOP and error.filename is not None:
+        return f"{error.filename}: its path has a circle of links; remove these links"
     if error.errno not in NO_ROOM or error.filename is not None:
         return str(error)
     return f"{error.strerror}: standard output, a log file or {tempfile.gettempdir()}; free some space"

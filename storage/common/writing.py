@@ -102,7 +102,7 @@ def make_folder(path: Path) -> None:
             os.close(folder)
             folder = inner
     except NotADirectoryError:  # a file, or a link that leads to no folder
-        raise FileExistsError(errno.EEXIST, "not a folder", str(path)) from None
+        raise UserError(f"{path}: not a folder, and no link to one; remove it, or choose another place") from None
     except OSError as error:
         error.filename = str(path)
         raise

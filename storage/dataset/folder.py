@@ -58,6 +58,11 @@ class DatasetFolder:
         return self.root / self.name
 
     @property
+    def real_path(self) -> str:
+        """Real path of the data set's folder."""
+        return os.path.realpath(self.path)
+
+    @property
     def videos_file(self) -> Path:
         """List of the videos."""
         return self.path / "videos.jsonl"

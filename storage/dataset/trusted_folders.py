@@ -30,6 +30,10 @@ SCANNED_NAMES = 4
 """A folder with at least this many videos is listed once. On a network disk, checking a million names one by one would
 take an hour.
 """
+NAMED_FOLDERS = 3
+"""A message names at most this many folders to allow."""
+SYSTEM_PARTS = 2
+"""A folder whose path has at most this many parts, such as ``/`` or ``/home``, is not proposed as a common folder."""
 NO_NAMES = ("", ".", "..")
 """Last parts of paths that name no entry of their folder."""
 FOLDER_FLAGS = SAFE_FLAGS | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_PATH", 0)
@@ -45,7 +49,7 @@ def allow_folder(dataset: "DatasetFolder", folder: Path) -> None:
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; expected one with videos or files of {dataset.name}")
-    key, allowed = str(dataset.path.resolve()), os.path.realpath(folder)
+    key, allowed = dataset.real_path, os.path.realpath(folder)
     if allowed in _recorded(key):
         return
     _of_this_process.setdefault(key, []).append(allowed)
@@ -63,20 +67,20 @@ def allow_folder(dataset: "DatasetFolder", folder: Path) -> None:
 class AllowedFolders:
     """The real folders that may contain files."""
 
-    def __init__(self, folders: Iterable[Path | str]) -> None:
-        """Take folders, which may be links."""
-        self.folders = [os.path.realpath(folder) for folder in folders]
+    def __init__(self, folders: Iterable[str]) -> None:
+        """Take real paths. They are not resolved again: a folder that became a link since then allows nothing."""
+        self.folders = list(folders)
         self._prefixes = tuple(folder.rstrip("/") + "/" for folder in self.folders)
 
     @classmethod
     def of(cls, dataset: "DatasetFolder") -> "AllowedFolders":
         """Return the folders of a data set: the root, the data set's own folder, and the allowed ones."""
-        return cls([dataset.root, dataset.path, *_recorded(str(dataset.path.resolve()))])
+        return cls([os.path.realpath(dataset.root), dataset.real_path, *_recorded(dataset.real_path)])
 
     @classmethod
     def named(cls, dataset: "DatasetFolder") -> "AllowedFolders":
         """Return the data set's own folder and the allowed folders, without the root, which has other data sets."""
-        return cls([dataset.path, *_recorded(str(dataset.path.resolve()))])
+        return cls([dataset.real_path, *_recorded(dataset.real_path)])
 
     def have(self, real_path: str) -> bool:
         """Return whether a real path, without links, is in one of the folders or is one."""
@@ -196,13 +200,36 @@ def refuse_other_folders(dataset: "DatasetFolder", videos: Sequence[VideoRecord]
             if video.path in outside:
                 # raises for a relative path that leaves the data set's folder, which cannot be allowed
                 dataset.video_file(video)
-        folder = os.path.commonpath([os.path.dirname(real_path) for real_path in outside.values()])
         path, real_path = next(iter(outside.items()))
         link = f" (a link to {real_path})" if os.path.normpath(path) != real_path else ""
         raise UserError(
             f"{dataset.videos_file}: {len(outside):,} of its videos are outside of {dataset.root}, such as "
-            f"{path}{link}; if you trust this list, pass --allow-folder {shlex.quote(folder)} once"
+            f"{path}{link}; if you trust this list, {how_to_allow(map(os.path.dirname, outside.values()))}"
         )
+
+
+def how_to_allow(folders: Iterable[str]) -> str:
+    """Return the end of a message, which tells how to allow folders.
+
+    Args:
+        folders: Real paths. A stranger may have chosen them, so all are named, or the folder that contains them unless
+            it is one of the system's.
+
+    Example:
+        >>> how_to_allow(["/etc", "/home/me/clips", "/home/me/clips/2026"])
+        'pass --allow-folder /etc --allow-folder /home/me/clips once'
+    """
+    tops: list[str] = []
+    for folder in sorted(set(folders), key=lambda folder: folder.split("/")):
+        if not tops or not f"{folder}/".startswith(tops[-1].rstrip("/") + "/"):
+            tops.append(folder)
+    options = " ".join(f"--allow-folder {shlex.quote(folder)}" for folder in tops[:NAMED_FOLDERS])
+    if len(tops) <= NAMED_FOLDERS:
+        return f"pass {options} once"
+    common = os.path.commonpath(tops) if len({Path(folder).anchor for folder in tops}) == 1 else ""
+    if len(Path(common).parts) > SYSTEM_PARTS:
+        return f"pass --allow-folder {shlex.quote(common)} once, which allows everything in it"
+    return f"pass --allow-folder once for each of the {len(tops):,} folders, such as {options}"
 
 
 def refuse_link_out(dataset: "DatasetFolder", path: str, real_path: str) -> None:

@@ -87,7 +87,7 @@ def trusted_address(folder: Path) -> str | None:
 
 def trust(folder: Path, url: str) -> None:
     """Record this user's confirmation that ``folder`` is linked to ``url``."""
-    key = str(folder.resolve())
+    key = os.path.realpath(folder)
     _of_this_process[key] = url
     if _recorded(folder, only_written=True) == url:
         return
@@ -111,7 +111,7 @@ def trusted_links(parent: Path) -> dict[str, str]:
 
 
 def _recorded(folder: Path, *, only_written: bool = False) -> str | None:
-    key = str(folder.resolve())
+    key = os.path.realpath(folder)
     if not only_written and key in _of_this_process:
         return _of_this_process[key]
     try:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from vlalign.storage.common.files import file_identity
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.dataset.trusted_folders import allow_folder, outside_of_folders
 from vlalign.storage.records import VideoRecord
+from vlalign.train.cli.sync import main as sync_main
 
 
 @pytest.fixture
@@ -57,9 +59,31 @@ def test_a_list_reads_no_file_outside_the_root_without_permission(dataset, recor
     assert extract(other) == 2, "what is said of one data set is not said of another"
 
 
-def test_the_videos_option_is_permission(dataset, recordings):
-    assert extract(dataset, "--videos", recordings) == 0
+def test_the_videos_option_is_permission(dataset, recordings, tmp_path, capsys):
+    folder = tmp_path / "Videos"
+    shutil.copytree(recordings, folder)
+    assert extract(dataset, "--videos", folder) == 0
     assert extract(dataset) == 0
+    folder.rename(tmp_path / "kept")
+    folder.symlink_to("kept")
+    assert extract(dataset) == 2, "for this folder, not for another one to which its name leads later"
+    assert f"(a link to {tmp_path}/kept/a.mp4)" in capsys.readouterr().err
+
+
+def test_a_circle_of_links_as_data_set_or_folder_is_one_message(dataset, recordings, capsys):
+    dataset.root.mkdir()
+    dataset.path.symlink_to(dataset.path.name)
+    assert extract(dataset, "--videos", recordings) == 1
+    error = capsys.readouterr().err
+    assert f"error: {dataset.path}" in error and "circle of links" in error and error.count("\n") == 1
+    dataset.path.unlink()
+    for name in ("features", "sync"):
+        shutil.rmtree(dataset.path, ignore_errors=True)
+        dataset.path.mkdir()
+        (dataset.path / name).symlink_to(name)
+        assert sync_main(["--root", str(dataset.root), str(recordings), "--features", "logmel"]) in (1, 2)
+        error = capsys.readouterr().err
+        assert f"error: {dataset.path / name}" in error and error.count("error:") == 1, error
 
 
 MANY = 20

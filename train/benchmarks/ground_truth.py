@@ -34,11 +34,11 @@ def file_below(folder: Path, named: str) -> Path | None:
     parts = [part for part in PurePosixPath(named[:MAX_PATH_CHARACTERS]).parts if part != "/"]
     if ".." in parts or len(named) > MAX_PATH_CHARACTERS:
         return None
-    home = folder.resolve()
+    home = os.path.realpath(folder)
     for first in range(len(parts)):
         path = folder.joinpath(*parts[first:])
         if os.path.isfile(path):  # Path.is_file raises OSError for a long name
-            return path if path.resolve().is_relative_to(home) else None
+            return path if Path(os.path.realpath(path)).is_relative_to(home) else None
     return None
 
 

@@ -195,7 +195,7 @@ def choose_dataset(
             if own is not None
             else f"no {where}; run {hint} --dataset {name} first",
         )
-    return own if own is not None and other.path.resolve() == own.path.resolve() else other
+    return own if own is not None and other.real_path == own.real_path else other
 
 
 def own_dataset(folder: Path, about: Mapping[str, Any]) -> DatasetFolder | None:
@@ -211,7 +211,7 @@ def own_dataset(folder: Path, about: Mapping[str, Any]) -> DatasetFolder | None:
     if is_exported(about):
         return None
     config = read_config(about)
-    parents = folder.resolve().parents
+    parents = Path(os.path.realpath(folder)).parents
     if len(parents) < 3:
         raise UserError(f"{folder}: not in a data set's folder; expected <root>/<dataset>/runs/<run>")
     return DatasetFolder(parents[2], config.data.dataset, config.data.protocol)

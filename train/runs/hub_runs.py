@@ -99,7 +99,7 @@ def _blob(path: Path) -> Path:
     """
     repository = next(parent.parent for parent in path.parents if parent.name == "snapshots")
     found = Path(os.path.realpath(path))  # Path.resolve raises RuntimeError for a link to itself
-    if repository.resolve() not in found.parents:
+    if Path(os.path.realpath(repository)) not in found.parents:
         raise UserError(
             f"{path}: links to {found}, outside {repository}; expected a folder that the hub's library made; remove it"
         )

@@ -71,7 +71,7 @@ class RunEncoder:
         own = own_dataset(self.run.folder, self.run.about)
         if own is None:
             return f"{self.dataset.name} ({self.dataset.path}), with the exported run {self.name}"
-        if own.path.resolve() == self.dataset.path.resolve():
+        if own.real_path == self.dataset.real_path:
             return own.name
         return f"{self.dataset.name} ({self.dataset.path}), with the run {self.name} of {own.name}"
 

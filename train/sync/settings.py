@@ -146,7 +146,7 @@ def _used_before(dataset: DatasetFolder) -> tuple[dict[str, str], dict[str, str]
 def _remember(dataset: DatasetFolder, asked: ExtractionSettings) -> None:
     """Store the user's arguments in the user's own state. Custom profiles need ``--trust`` each time."""
     known = {name: text for name, text in asked.encoders.items() if is_hub_name(text) or name in BUILT_IN}
-    key = str(dataset.path.resolve())
+    key = dataset.real_path
     try:
         path = writable_state_file("sync", key)
         with file_lock(path):
@@ -160,7 +160,7 @@ def _remember(dataset: DatasetFolder, asked: ExtractionSettings) -> None:
 
 def _remember_speech(dataset: DatasetFolder, weights: str) -> None:
     """Keep the model in the user's own state: nothing in the data set's folder chooses one."""
-    key = str(dataset.path.resolve())
+    key = dataset.real_path
     try:
         path = writable_state_file("sync-speech", key)
         with file_lock(path):
@@ -170,7 +170,7 @@ def _remember_speech(dataset: DatasetFolder, weights: str) -> None:
 
 
 def _remembered_speech(dataset: DatasetFolder) -> str | None:
-    key = str(dataset.path.resolve())
+    key = dataset.real_path
     try:
         record = json.loads(state_file("sync-speech", key).read_text(encoding="utf-8"))
         return str(record["weights"]) or None if record["dataset"] == key else None
@@ -183,7 +183,7 @@ def _absolute(weights: str) -> str:
 
 
 def _remembered(dataset: DatasetFolder) -> tuple[dict[str, str], dict[str, str]]:
-    key = str(dataset.path.resolve())
+    key = dataset.real_path
     try:
         record = json.loads(state_file("sync", key).read_text(encoding="utf-8"))
         return (_texts(record["encoders"]), _texts(record["weights"])) if record["dataset"] == key else ({}, {})

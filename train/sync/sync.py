@@ -190,8 +190,7 @@ def sync_videos(settings: SyncSettings, *, on_progress: Listener | None = None) 
         Problems(quiet=True) as problems,
     ):
         written = read_sync_record(dataset)
-        record = _with_real_paths(written)
-        folders = _choose_folders(settings, record)
+        record, folders = _choose_folders(settings, written)
         extraction = settings.extraction()
         videos = dataset.read_videos()
         refuse_other_folders(dataset, videos)
@@ -200,7 +199,7 @@ def sync_videos(settings: SyncSettings, *, on_progress: Listener | None = None) 
         path_of = {video_id: real[path] for video_id, path in path_of.items()}
         looks = [look_at(dataset, folder, record.files, path_of.values(), problems) for folder in folders]
         unmounted = unmounted_disks(looks, record.files)
-        forgotten = [SyncedFolder(path=os.path.realpath(folder)) for folder in settings.forget]
+        forgotten = [SyncedFolder(path=path) for path in _forgotten(settings, record)]
         kept = kept_paths(path_of.values(), looks, forgotten, record.files)
         changes = _compare(dataset, videos, path_of, record, looks, kept)
         _write_changes(dataset, written, record, looks, changes, videos)
@@ -244,7 +243,7 @@ def followed_folders(settings: SyncSettings) -> list[str]:
     Raises:
         UserError: One of the new folders cannot be used, or there is none at all.
     """
-    return [folder.path for folder in _choose_folders(settings, _with_real_paths(read_sync_record(settings.folder)))]
+    return [folder.path for folder in _choose_folders(settings, read_sync_record(settings.folder))[1]]
 
 
 def searched_features(extraction: ExtractionSettings) -> tuple[str, str]:
@@ -302,11 +301,24 @@ def search_source(extraction: ExtractionSettings, name: str) -> SearchSource:
 # The folders
 
 
-def _with_real_paths(record: SyncRecord) -> SyncRecord:
-    """Return a record with real paths of folders. Earlier versions recorded links as the user typed them."""
+def _with_real_paths(dataset: DatasetFolder, record: SyncRecord) -> SyncRecord:
+    """Return a record with real paths of folders, as far as the user allows them.
+
+    Earlier versions recorded links as the user typed them. A folder that became a link since then keeps its path, and
+    is unreachable until the user passes it again.
+    """
+    allowed = AllowedFolders.named(dataset)
     copied = [file.copy_of for file in record.files.values() if file.copy_of]
-    real = with_real_folders([*record.files, *copied])
-    real_folder = cache(os.path.realpath)
+    real = {
+        path: real_path if allowed.have(os.path.dirname(real_path)) else path
+        for path, real_path in with_real_folders([*record.files, *copied]).items()
+    }
+
+    @cache
+    def real_folder(folder: str) -> str:
+        real_path = os.path.realpath(folder)
+        return real_path if allowed.have(real_path) else folder
+
     folders = [replace(folder, path=real_folder(folder.path)) for folder in record.folders]
     files = [
         replace(
@@ -324,26 +336,42 @@ def _with_real_paths(record: SyncRecord) -> SyncRecord:
     )
 
 
-def _choose_folders(settings: SyncSettings, record: SyncRecord) -> list[SyncedFolder]:
-    """Return the folders to follow from now on."""
-    dataset, known = settings.folder, {folder.path: folder for folder in record.folders}
-    followed = sorted({*known, *(file.folder for file in record.files.values())})
-    for folder in settings.forget:
-        if (path := os.path.realpath(folder)) not in followed:
+def _followed(record: SyncRecord) -> list[str]:
+    return sorted({*(folder.path for folder in record.folders), *(file.folder for file in record.files.values())})
+
+
+def _forgotten(settings: SyncSettings, record: SyncRecord) -> list[str]:
+    """Return the folders to forget as they are recorded: by their real paths, unless they became links since then."""
+    followed = _followed(record)
+    absolute = map(os.path.abspath, settings.forget)
+    return [path if path in followed else os.path.realpath(path) for path in absolute]
+
+
+def _choose_folders(settings: SyncSettings, written: SyncRecord) -> tuple[SyncRecord, list[SyncedFolder]]:
+    """Allow the new folders; return the record with real paths, and the folders to follow from now on."""
+    dataset = settings.folder
+    recorded = {os.path.realpath(folder.path) for folder in written.folders}
+    for folder in settings.folders:
+        path = os.path.realpath(folder)
+        if not path.isprintable():
+            raise UserError(f"{path!a}: the folder's name has unprintable characters; rename it")
+        if path not in recorded or os.path.isdir(path):
+            allow_folder(dataset, Path(path))
+    record = _with_real_paths(dataset, written)
+    known = {folder.path: folder for folder in record.folders}
+    followed = _followed(record)
+    for path in _forgotten(settings, record):
+        if path not in followed:
             expected = ", ".join(followed) or "none"
             raise UserError(f"{path}: not a folder that {dataset.name} follows; expected one of {expected}")
         known.pop(path, None)
     for folder in settings.folders:
         path = os.path.realpath(folder)
-        if not path.isprintable():
-            raise UserError(f"{path!a}: the folder's name has unprintable characters; rename it")
-        if path not in known or os.path.isdir(path):
-            allow_folder(dataset, Path(path))
         known.setdefault(path, SyncedFolder(path=path, mount=mount_of(path)))
     if not known and not settings.forget:
         before = f", such as {shlex.quote(followed[0])}, which it followed before" if followed else ""
         raise UserError(f"{dataset.path}: follows no folder of videos; run vlalign-sync FOLDER{before}")
-    return list(known.values())
+    return record, list(known.values())
 
 
 def _compare(

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shlex
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
@@ -14,7 +13,7 @@ from ....storage.common.files import check_regular
 from ....storage.common.problems import Problems
 from ....storage.common.terminal import number_of
 from ....storage.dataset.folder import DatasetFolder
-from ....storage.dataset.trusted_folders import outside_of_folders
+from ....storage.dataset.trusted_folders import how_to_allow, outside_of_folders
 from ....storage.records import VideoRecord
 from ..custom.ids import MEDIA_SUFFIXES, match_ids
 from ..encodings import Note
@@ -124,10 +123,9 @@ def _outside(dataset: DatasetFolder, paths: Sequence[Path], problems: Problems) 
     outside = outside_of_folders(dataset, [VideoRecord(video_id=str(path), path=str(path)) for path in paths])
     if outside:
         path, real_path = next(iter(outside.items()))
-        common = os.path.commonpath([os.path.dirname(target) for target in outside.values()])
         problems.add(
             f"{number_of(len(outside), 'subtitle files')} outside of the trusted folders skipped, such as {path} "
-            f"(a link to {real_path}); if you trust these links, pass --allow-folder {shlex.quote(common)} once"
+            f"(a link to {real_path}); if you trust these links, {how_to_allow(map(os.path.dirname, outside.values()))}"
         )
     return outside
 

@@ -5,7 +5,10 @@ import threading
 
 import pytest
 from vlalign.extract.decoding.input_file import open_regular
-from vlalign.storage.dataset.trusted_folders import AllowedFolders
+from vlalign.storage import VideoRecord
+from vlalign.storage.common.errors import UserError
+from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.storage.dataset.trusted_folders import AllowedFolders, allow_folder, how_to_allow, refuse_other_folders
 
 SECRET, CONTENT = b"the secret of another folder", b"a video"
 
@@ -33,15 +36,15 @@ def test_files_and_links_within_are_opened(root):
     (root / "folder").symlink_to("videos")
     os.link(root / "videos" / "a.mp4", root / "hard.mp4")  # not told from a copy
     for name in ("videos/a.mp4", "link.mp4", "folder/a.mp4", "hard.mp4"):
-        assert read(AllowedFolders([root]), root / name) == CONTENT
-    assert AllowedFolders([root]).open(root / "link.mp4")[1] == os.path.realpath(root / "videos" / "a.mp4")
+        assert read(AllowedFolders([str(root)]), root / name) == CONTENT
+    assert AllowedFolders([str(root)]).open(root / "link.mp4")[1] == os.path.realpath(root / "videos" / "a.mp4")
     assert read(AllowedFolders(["/"]), root / "link.mp4") == CONTENT
 
 
 def test_a_folder_that_cannot_be_listed_is_passed_through(root):
     (root / "videos").chmod(0o111)
     try:
-        assert read(AllowedFolders([root]), root / "videos" / "a.mp4") == CONTENT
+        assert read(AllowedFolders([str(root)]), root / "videos" / "a.mp4") == CONTENT
     finally:
         (root / "videos").chmod(0o755)
 
@@ -67,7 +70,7 @@ def test_what_leads_out_or_is_no_file_is_refused(root, target):
     num_open = len(os.listdir("/dev/fd"))
     for path in (root / "x.mp4", root / target):
         with pytest.raises(OSError):
-            AllowedFolders([root]).open(path)
+            AllowedFolders([str(root)]).open(path)
         with pytest.raises(OSError):
             open_regular(path, [str(root)])
     assert len(os.listdir("/dev/fd")) == num_open
@@ -79,7 +82,7 @@ def test_pipes_and_links_in_parents_are_refused(root):
     (root / "videos" / "up").symlink_to("../..")
     for name in ("pipe.mp4", "out/a.mp4", "videos/up/outside/a.mp4"):
         with pytest.raises(OSError):
-            AllowedFolders([root]).open(root / name)
+            AllowedFolders([str(root)]).open(root / name)
 
 
 @pytest.mark.parametrize("swapped", ["root/videos", "root/videos/a.mp4"])
@@ -95,14 +98,59 @@ def test_a_link_that_comes_between_check_and_opening_is_not_followed(root, monke
             here.symlink_to(outside / here.name if here.suffix else outside)
         return found
 
-    allowed = AllowedFolders([root])
+    allowed = AllowedFolders([str(root)])
     monkeypatch.setattr(os.path, "realpath", then_swapped)
     with pytest.raises(OSError):
         allowed.open(root / "videos" / "a.mp4")
 
 
+@pytest.mark.parametrize("part", ["folder", "its parent"])
+def test_a_permission_does_not_move_with_a_link(tmp_path, root, part):
+    """Neither does it when the folder is passed to a child process."""
+    dataset, allowed = DatasetFolder(tmp_path / "data", "d"), root / "videos"
+    allow_folder(dataset, allowed)
+    (root / "link").symlink_to("videos")
+    assert read(AllowedFolders.of(dataset), root / "link" / "a.mp4") == CONTENT
+    swapped = allowed if part == "folder" else root
+    swapped.rename(tmp_path / "kept")
+    outside = tmp_path / "outside"
+    if part == "its parent":
+        (outside / "videos").mkdir()
+        outside = (outside / "a.mp4").rename(outside / "videos" / "a.mp4").parent.parent
+    swapped.symlink_to(outside)
+    folders = AllowedFolders.of(dataset)
+    with pytest.raises(OSError):
+        folders.open(allowed / "a.mp4")
+    with pytest.raises(OSError):
+        open_regular(allowed / "a.mp4", folders.folders)
+    with pytest.raises(UserError, match="a link to"):
+        refuse_other_folders(dataset, [VideoRecord(video_id="a", path=str(allowed / "a.mp4"))])
+    allow_folder(dataset, allowed)  # the user passes it again
+    assert read(AllowedFolders.of(dataset), allowed / "a.mp4") == SECRET
+
+
+@pytest.mark.parametrize(
+    ("folders", "options"),
+    [
+        (["/srv/b", "/srv/a", "/srv/a/c"], "--allow-folder /srv/a --allow-folder /srv/b once"),
+        (
+            [f"/srv/videos/{number}" for number in range(9)],
+            "--allow-folder /srv/videos once, which allows everything in it",
+        ),
+        (
+            ["/etc", *(f"/home/me/{number}" for number in range(9))],
+            "--allow-folder once for each of the 10 folders, such as",
+        ),
+        (["/", "/etc"], "--allow-folder / once"),
+    ],
+)
+def test_a_message_proposes_no_folder_of_the_system(folders, options):
+    assert options in how_to_allow(folders)
+    assert ("--allow-folder / " in how_to_allow(folders)) == ("/" in folders)
+
+
 def test_a_folder_that_is_swapped_all_the_time_gives_nothing_of_another(root):
-    allowed, stop, outcomes = AllowedFolders([root]), threading.Event(), set()
+    allowed, stop, outcomes = AllowedFolders([str(root)]), threading.Event(), set()
     videos, kept, link = root / "videos", root / "kept", root / "link"
     link.symlink_to(root.parent / "outside")
 

@@ -379,7 +379,7 @@ def test_videos_that_cannot_be_looked_at_for_now_are_not_deleted(home, monkeypat
         take_file(found, entry, *rest)
 
     monkeypatch.setattr(scan, "_take_file", broken)
-    only = trusted_folders.AllowedFolders([home.videos, home.dataset.path])
+    only = trusted_folders.AllowedFolders([str(home.videos), str(home.dataset.path)])
     monkeypatch.setattr(folder_look.AllowedFolders, "named", lambda _: only)
     result = home.sync("--prune", code=1)
     assert result["removed"] == [] and home.listed == listed and home.stored == set(listed)
@@ -404,6 +404,39 @@ def test_a_folder_named_by_another_path_has_the_same_videos(home, way):
     assert home.sync("--prune")["pruned"] == ["a"] and home.stored == {"sub/b"} == set(home.listed)
     home.sync("--forget", other)
     assert not home.listed
+
+
+@pytest.mark.parametrize("part", ["folder", "its parent"])
+def test_a_followed_folder_that_becomes_a_link_is_not_read(home, part):
+    own, secret = home.put(0, "../share/Own/a.mp4").parent, home.put(1, "../secret/Own/a.mp4")
+    home.sync(own, "--features", f"hf:{home.model}")
+    before = home.dataset.videos_file.read_bytes()
+    swapped, target = (own, secret.parent) if part == "folder" else (own.parent, secret.parent.parent)
+    swapped.rename(home.top / "kept")
+    swapped.symlink_to(target)
+    for more in ((), ("--prune",)):
+        assert home.call(*more) == 2
+        assert f"(a link to {secret})" in home.capsys.readouterr().err
+    assert home.dataset.videos_file.read_bytes() == before and home.stored == {"a"}
+    home.dataset.write_videos([])
+    result = home.sync(code=1)
+    [unreachable] = result["unreachable"]
+    assert unreachable["folder"] == str(own) and f"a link to {secret.parent}, not allowed" in unreachable["reason"]
+    assert not home.listed and home.stored == {"a"}
+    result = home.sync(own)  # the user passes it again
+    assert home.listed == {"a": str(secret)} and result["extracted"] == ["a"]
+    assert [folder.path for folder in read_sync_record(home.dataset).folders] == [str(secret.parent)]
+
+
+def test_a_folder_that_became_a_link_can_be_forgotten(home):
+    home.put(0, "a.mp4")
+    home.first()
+    home.videos.rename(home.top / "kept")
+    home.videos.symlink_to(home.top / "kept")
+    assert home.call("--forget", home.videos) == 2, "its listed videos are outside of the allowed folders"
+    home.dataset.write_videos([])
+    home.sync("--forget", home.videos)
+    assert read_sync_record(home.dataset).folders == []
 
 
 def test_a_list_with_other_paths_to_the_same_files_is_read_rightly(home):
