@@ -97,6 +97,8 @@ class WorkerSettings:
 
 PARTIAL, ALL = "partial", "all"
 """Values of ``accept_failures`` besides the kinds of failures."""
+NOT_RETRIED = "since they never failed; run the command without --retry-failed"
+"""Why videos were not tried with ``retry_failed``, for messages."""
 
 
 def parse_max_failures(text: str) -> tuple[float, int | None]:

@@ -20,8 +20,10 @@ from ..storage.common.system import available_cores
 from ..storage.common.terminal import number_of, say
 from ..storage.common.writing import check_folders
 from ..storage.dataset.folder import DatasetFolder
+from ..storage.dataset.media_types import SOUND_SUFFIXES
 from .caption_source import CaptionSource, choose_source, subtitles_beside
 from .corpus_statistics import CaptionStatistics, CorpusCounter
+from .datasets.file_names import why_unmatched
 from .first_pass import BYTES_PER_PROCESS, LOG_NAME, FirstPass, code_hash, open_first_pass_log, run_first_pass
 from .language import in_other_languages, model_of_language
 from .settings import CaptionProvenance, PreprocessingSettings
@@ -31,6 +33,8 @@ from .word_vectors import WordVectorSummary, prepare_word_vectors
 PART_CAPTIONS = 5000
 """Captions of a part: about 20 seconds of work for a core. A stopped command repeats at most this much per process."""
 LOCK_NAME = "preprocess.lock"
+NUM_NAMED = 3
+"""Videos that a note names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,6 +214,8 @@ def prepare_records(preparation: Preparation) -> CaptionStatistics | None:
     if statistics.other_languages:
         say(f"note: {in_other_languages(statistics.other_languages, preparation.spacy_model)}")
     report_missing_videos(dataset, first_pass.counter, problems)
+    if not problems.deferred:  # a sync: most videos of a folder may have no subtitles
+        _note_videos_without_captions(dataset, first_pass.counter)
     return statistics
 
 
@@ -239,6 +245,8 @@ def _names_listed_videos(dataset: DatasetFolder, first_pass: FirstPass, problems
     named = first_pass.counter.video_ids()
     if not listed or listed & named:
         return True
+    for video_id, reason in why_unmatched(sorted(named), listed).items():
+        problems.add(f"captions of video {video_id!r}: {dataset.videos_file} {reason}")
     problems.add(
         f"{dataset.videos_file}: lists none of the {len(named):,} videos that captions name, such as {min(named)!r}; "
         f"it has {len(listed):,}, such as {min(listed)!r}; nothing is written; expected ids as vlalign-extract "
@@ -248,10 +256,21 @@ def _names_listed_videos(dataset: DatasetFolder, first_pass: FirstPass, problems
 
 
 def report_missing_videos(dataset: DatasetFolder, counter: CorpusCounter, problems: Problems) -> None:
-    """Report each video that captions name and the data set does not list, if it lists any."""
+    """Report each video that captions name and the data set does not list, if it lists any; first those that listed
+    videos resemble."""
     listed = {video.video_id for video in dataset.read_videos()}
-    for video_id in sorted(counter.video_ids() - listed) if listed else ():
-        problems.add(
-            f"captions of video {video_id!r}: {dataset.videos_file} does not list it; expected its id as "
-            "vlalign-extract assigned it"
-        )
+    missing = sorted(counter.video_ids() - listed) if listed else []
+    reasons = why_unmatched(missing, listed)
+    unlisted = "does not list it; expected its id as vlalign-extract assigned it"
+    for video_id in sorted(missing, key=lambda video_id: video_id not in reasons):
+        problems.add(f"captions of video {video_id!r}: {dataset.videos_file} {reasons.get(video_id, unlisted)}")
+
+
+def _note_videos_without_captions(dataset: DatasetFolder, counter: CorpusCounter) -> None:
+    """Print the number of listed videos that no caption names, except sound recordings, which may be captions."""
+    named = counter.video_ids()
+    videos = [video for video in dataset.read_videos() if not video.path.lower().endswith(SOUND_SUFFIXES)]
+    if without := sorted(video.video_id for video in videos if video.video_id not in named):
+        names = ", ".join(map(repr, without[:NUM_NAMED]))
+        which = f", such as {names}" if len(without) > NUM_NAMED else f": {names}"
+        say(f"note: {len(without):,} of {number_of(len(videos), 'listed videos')} have no captions{which}")

@@ -144,3 +144,9 @@ def test_every_data_set_and_objective_is_in_its_table():
 
     assert table_names("captions.md", "`--dataset`") == set(DATASETS)
     assert table_names("objectives.md", "`--objective`") == set(OBJECTIVES)
+
+
+def test_the_keys_that_sync_prints_are_in_its_table():
+    from vlalign.train import SyncResult
+
+    assert table_names("sync.md", "key") >= SyncResult().to_json().keys()

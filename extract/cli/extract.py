@@ -13,6 +13,7 @@ from ...storage.dataset.folder import DatasetFolder
 from ..pipeline.dataset import extract_dataset
 from ..pipeline.runner import Runner
 from ..settings import ExtractionSettings
+from ..videos.captioned import unlisted_problem
 
 if TYPE_CHECKING:
     from ..pipeline.plan import ExtractionPlan, PlannedAddresses
@@ -162,10 +163,18 @@ def extract(args: argparse.Namespace) -> int:
     """Run the command on this machine and print the next command; return the exit code."""
     code = run(args)
     if code == EXIT_DONE and not args.plan and not args.status and args.verify_against is None:
-        has_captions = DatasetFolder(args.root, args.dataset).captions.is_dir()
-        command, stores = ("vlalign-train", args.stores) if has_captions else ("vlalign-preprocess", None)
+        can_train = _has_fitting_captions(DatasetFolder(args.root, args.dataset))
+        command, stores = ("vlalign-train", args.stores) if can_train else ("vlalign-preprocess", None)
         say(next_call(command, args.root, args.dataset, stores))
     return code
+
+
+def _has_fitting_captions(dataset: DatasetFolder) -> bool:
+    """Return whether there are captions, and not hardly any of listed videos."""
+    try:
+        return dataset.captions.is_dir() and not unlisted_problem(dataset)
+    except UserError:  # damaged captions, which the next command reports
+        return False
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -11,6 +11,7 @@ from ...storage.common.terminal import number_of, say, show, warn
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.dataset.synced import is_synced
 from ..ocr.model import check_installed
+from ..settings import NOT_RETRIED
 from ..transcription.dataset import TranscriptionResult, transcribe_dataset
 from ..transcription.settings import SPEECH, TranscriptionSettings
 
@@ -58,6 +59,8 @@ def run_transcribe(args: argparse.Namespace, transcribe: Transcribe = transcribe
         f"{'sound' if is_speech else 'video'}, {number_of(result.num_with_text, 'videos')} with {settings.what}), "
         f"{number_of(len(result.failed), 'videos')} failed"
     )
+    if result.num_untried:
+        say(f"{number_of(result.num_untried, 'videos')} not tried, {NOT_RETRIED}")
     if result.num_at_addresses:
         warn(
             f"warning: {number_of(result.num_at_addresses, 'videos')} at addresses are not transcribed; download them "

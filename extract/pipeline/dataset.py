@@ -21,7 +21,7 @@ from ...storage.records import Profile, VideoRecord
 from ...storage.remote.links import checked_address
 from ...storage.remote.store import RemoteStore, link_store, remote_store
 from ..decoding import sandbox
-from ..settings import PARTIAL, ExtractionSettings
+from ..settings import NOT_RETRIED, PARTIAL, ExtractionSettings
 from ..videos.captioned import warn_of_unlisted
 from ..videos.selection import choose_videos, render_missing
 from .address_sizes import with_sizes
@@ -61,16 +61,19 @@ class ExtractionResult:
     """Ids of the videos that lacked features before and have all now."""
     failed: Sequence[str] = ()
     """Ids of the videos that were tried now and still lack features. Messages gave the reasons."""
+    num_untried: int = 0
+    """Videos that lack features and were not tried, because ``retry_failed`` selects only videos that failed before."""
 
     @property
     def num_failed(self) -> int:
         """Videos that lack some features because they failed or could not be reached."""
-        return len(self.videos) - self.num_complete
+        return len(self.videos) - self.num_complete - self.num_untried
 
     @property
     def complete(self) -> bool:
         """True if all features of all videos exist, except for failures that ``accept_failures`` accepts."""
-        return self.num_failed + self.num_partial == self.num_accepted and not self.num_problems
+        is_accepted = self.num_failed + self.num_partial == self.num_accepted
+        return is_accepted and not self.num_untried and not self.num_problems
 
 
 def extract_dataset(
@@ -261,9 +264,15 @@ def summarize(extraction: Extraction) -> ExtractionResult:
     dataset, names = extraction.settings.folder, extraction.settings.store_names
     pending, videos = extraction.pending, extraction.videos
     failed = {video.video_id for video in videos if any(video.video_id in pending.failures[name] for name in names)}
-    num_complete = len(videos) - len(failed)
+    left = PendingWork(dataset, names) if extraction.tasks else pending
+    untried: set[str] = set()
+    if extraction.settings.retry_failed:
+        untried = {task.video.video_id for task in left.tasks(videos, only_failed=False)} - failed
+    num_complete = len(videos) - len(failed) - len(untried)
     say(f"{dataset.path}: {num_complete:,} of {len(videos):,} videos have features {','.join(names)}")
-    stores = list((PendingWork(dataset, names) if extraction.tasks else pending).stores.values())
+    if untried:
+        say(f"{number_of(len(untried), 'videos')} not tried, {NOT_RETRIED}")
+    stores = list(left.stores.values())
     partial = {
         video.video_id
         for video in videos
@@ -291,6 +300,7 @@ def summarize(extraction: Extraction) -> ExtractionResult:
         num_accepted=num_accepted,
         extracted=[video_id for video_id in tried if video_id not in failed],
         failed=[video_id for video_id in tried if video_id in failed],
+        num_untried=len(untried),
     )
 
 

@@ -62,11 +62,14 @@ class TranscriptionResult:
     """Ids of all videos that lack a transcript because they failed, also in an earlier call."""
     num_at_addresses: int = 0
     """Videos that are not on this machine, and are not transcribed."""
+    num_untried: int = 0
+    """Videos that lack a transcript and were not tried, because ``retry_failed`` selects only videos that failed
+    before."""
 
     @property
     def complete(self) -> bool:
         """True if all videos have a transcript."""
-        return not self.failed and not self.num_at_addresses
+        return not self.failed and not self.num_at_addresses and not self.num_untried
 
 
 @dataclass(frozen=True)
@@ -218,6 +221,9 @@ def transcribe_dataset(
         else:
             transcribed, with_text, seconds = [], 0, 0.0
         asked = {video.video_id for video in here}
+        untried: set[str] = set()
+        if settings.retry_failed:
+            untried = {task.video_id for task in pending_videos(dataset, here, store, log, model.key)}
         return TranscriptionResult(
             num_videos=len(here),
             num_tried=len(tasks),
@@ -226,6 +232,7 @@ def transcribe_dataset(
             duration_seconds=seconds,
             failed=[video_id for video_id in log.failures if video_id in asked],
             num_at_addresses=len(videos) - len(here),
+            num_untried=len(untried - log.failures.keys()),
         )
 
 

@@ -202,7 +202,7 @@ def _skips(scan: Scan, entry: os.DirEntry[str], path: str, suffixes: Collection[
     if name.lower().endswith(UNFINISHED_SUFFIXES):
         scan.unfinished.append(path)
         return True
-    is_hidden_video = name.startswith(".") and os.path.splitext(name)[1].lower() in suffixes
+    is_hidden_video = name.startswith(".") and name.lower().endswith(tuple(suffixes))  # such as ..mp4
     if is_hidden_video or ((name.startswith(".") or name.lower() in SYSTEM_FOLDERS) and os.path.isdir(entry.path)):
         scan.hidden.append(path)
         return True

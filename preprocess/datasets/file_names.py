@@ -1,6 +1,6 @@
 """Captions of published data sets, matched to videos in subfolders by the names of their files."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -9,6 +9,7 @@ from typing import Any
 from ...storage.common.problems import Problems
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.records import Caption, VideoRecord
+from .custom.ids import without_suffix
 from .sources import Record
 
 MATCHED = "matched to a video in a subfolder by its file name"
@@ -20,6 +21,35 @@ def ids_by_name(videos: Iterable[VideoRecord]) -> dict[str, str]:
     ids = [video.video_id for video in videos]
     counts = Counter(map(_name_of, ids))
     return {name: video_id for video_id in ids if (name := _name_of(video_id)) != video_id and counts[name] == 1}
+
+
+def why_unmatched(named: Iterable[str], listed: Iterable[str]) -> dict[str, str]:
+    """Return {id: what the list has instead, and what to do} for ids in captions that are the file name of several
+    listed videos, or of one in another case.
+
+    Args:
+        named: Ids in captions, which no listed video has.
+        listed: Ids of the listed videos.
+    """
+    of_name: dict[str, list[str]] = defaultdict(list)
+    for video_id in sorted(listed):
+        of_name[_name_of(video_id).casefold()].append(video_id)
+    reasons = {}
+    for video_id in named:
+        name = video_id if video_id.casefold() in of_name else without_suffix(video_id)
+        near = of_name.get(name.casefold(), [])
+        same = [other for other in near if _name_of(other) == name]
+        if len(same) > 1:
+            reasons[video_id] = (
+                f"lists {len(same):,} videos with this file name, such as {same[0]!r} and {same[1]!r}; keep only one "
+                "of the files, and its line in the list, and run this command again"
+            )
+        elif near and not same:
+            reasons[video_id] = (
+                f"lists {near[0]!r}, which differs in upper or lower case; rename the file and run vlalign-extract, or "
+                "change the id in the captions, and run this command again"
+            )
+    return reasons
 
 
 def _name_of(video_id: str) -> str:

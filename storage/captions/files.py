@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from itertools import chain
+from os.path import basename, splitext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,6 +59,8 @@ INPUT_FIELDS = tuple(
     name for name, field in _FIELDS.items() if not field.metadata.get("tagged") and name not in MOMENT_FIELDS
 )
 """Fields from the annotations, not from tagging, without ``MOMENT_FIELDS``."""
+MATCH_AGAIN = "run vlalign-preprocess again, which matches captions to listed videos by file names"
+"""What to do if ``have_same_file_names``, for messages."""
 ABOUT_NAME = "about.json"
 OTHER_LANGUAGES = "other_languages"
 """Field of ``about.json``: {language that the tagger does not support: share of captions}; missing if negligible."""
@@ -334,6 +337,12 @@ def read_timed_captions(part: Path) -> Iterator[TimedCaption]:
         table = table.cast(pa.schema([CAPTION_SCHEMA.field(name) for name in table.column_names]))
     for batch in table.to_batches(RECORDS_AT_ONCE):
         yield from map(TimedCaption._make, zip(*batch.to_pydict().values(), strict=True))
+
+
+def have_same_file_names(named: Iterable[str], listed: Iterable[str]) -> bool:
+    """Return whether an id that captions name has the file name, maybe with a suffix, of a listed video in a folder."""
+    names = {name for path in map(basename, named) for name in (path, splitext(path)[0])}
+    return not names.isdisjoint(map(basename, listed))
 
 
 def named_videos(parts: Iterable[Path]) -> set[str]:

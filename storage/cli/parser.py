@@ -88,7 +88,7 @@ class Parser(argparse.ArgumentParser):
         elif unknown:
             near = difflib.get_close_matches(unknown[0].split("=")[0], _options(self), n=3)
             hint = f"; nearest: {', '.join(near)}" if near else ""
-            if not near and re.match("-[^-]", unknown[0]):
+            if not near and re.match("-[^-]", unknown[0]) and "--" not in given:
                 hint = "; write -- before ids and names that begin with -"
             self.error(f"unknown: {' '.join(unknown)}{hint}")
         if getattr(parsed, "print_config", False):
@@ -148,7 +148,11 @@ class Parser(argparse.ArgumentParser):
         parse = self.parse_known_intermixed_args if self.intermixed else self.parse_known_args
         self.exit_on_error = False
         try:
-            return parse(arguments, namespace)
+            parsed, unknown = parse(arguments, namespace)
+            if unknown and self.intermixed and "--" in arguments:
+                # intermixed parsing ignores a "--" that precedes all positional arguments
+                parsed, unknown = self.parse_known_args(arguments, namespace)
+            return parsed, unknown
         except argparse.ArgumentError as error:
             action = self._option_string_actions.get((error.argument_name or "").split("/")[0])
             place = None if action is None else self.places.get(action.dest)

@@ -210,6 +210,12 @@ def test_a_broken_video_is_recorded_skipped_and_retried_on_request(tmp_path, cap
     assert read_failures(failures_file) == {}
     assert stored() == good | {"broken": file_identity(short_video)}
 
+    shutil.copy(short_video, folder / "new.mp4")
+    assert main([*call, "--retry-failed"]) == 1
+    printed = capsys.readouterr().err
+    assert "3 of 4 videos" in printed and "1 video not tried" in printed and "now: " not in printed
+    assert main(call) == 0 and stored().keys() == good.keys() | {"broken", "new"}
+
 
 def test_too_many_failures_end_the_call_with_the_commonest_reasons_and_accepted_ones_do_not_count(tmp_path, capsys):
     folder = tmp_path / "sounds"

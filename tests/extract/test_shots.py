@@ -1,5 +1,6 @@
 """Shots: made videos with known cuts, variable frame rates, and PySceneDetect on the same files."""
 
+import shutil
 import sys
 import tracemalloc
 from collections.abc import Iterable
@@ -162,6 +163,13 @@ def test_shots_are_extracted_beside_other_features(tmp_path, capsys):
     assert only_features(dataset) == "clip_vit_b32_frames"
     frame_store = FeatureStore(dataset.features("clip_vit_b32_frames"))
     assert len(frame_store.get("v", dtype=None).features) == 4
+    shutil.copytree(dataset.features("shots"), dataset.features("logmel"), dirs_exist_ok=True)
+    assert only_features(dataset) == "clip_vit_b32_frames"
+    shutil.rmtree(dataset.features("clip_vit_b32_frames"))
+    assert only_features(dataset) == "logmel"
+    shutil.rmtree(dataset.features("logmel"))
+    with pytest.raises(SettingError, match="has only shots"):
+        only_features(dataset)
 
 
 def rows(*spans: tuple[float, float], features: float = 1.0) -> bytes:

@@ -249,7 +249,12 @@ def test_captions_of_other_videos_are_reported_once_and_before_the_extraction(da
         assert extract(dataset, "--videos", recordings, *more) == 0
         [first, *others] = capsys.readouterr().err.splitlines()
         assert first.startswith(warning) and not any(line.startswith("warning") for line in others)
-    assert extract(dataset, "--videos", recordings) == 0 and "warning" not in capsys.readouterr().err, "no work is left"
+        assert more or others[-1].startswith("now: vlalign-preprocess ")
+    assert extract(dataset, "--videos", recordings) == 0
+    told = capsys.readouterr().err
+    assert "warning" not in told and "now: vlalign-preprocess " in told, "no work is left, but captions do not match"
+    write_caption_table(dataset, ["a", "x"])
+    assert extract(dataset, "--videos", recordings) == 0 and "now: vlalign-train " in capsys.readouterr().err
 
 
 def test_recordings_of_captions_count_as_listed(dataset, capsys):

@@ -163,10 +163,15 @@ def test_official_captions_are_matched_to_videos_in_subfolders_by_unique_file_na
     assert call(tmp_path, *argv) == 1
     out, err = capsys.readouterr()
     assert f"{MATCHED}: 4\n" in out and changed(dataset) == {MATCHED: 4}
-    assert [line for line in err.splitlines() if "warning" in line] == [
-        f"warning: captions of video 'training2': {dataset.videos_file} does not list it; expected its id as "
-        "vlalign-extract assigned it"
-    ], "its name is that of two files"
+    [warning] = [line for line in err.splitlines() if "warning" in line]
+    assert warning.startswith(
+        f"warning: captions of video 'training2': {dataset.videos_file} lists 2 videos with this "
+    )
+    assert "'a/training2' and 'b/training2'" in warning
+    [note] = [line for line in err.splitlines() if "have no captions" in line]
+    assert note == (
+        "note: 4 of 8 listed videos have no captions, such as 'a/training2', 'b/training2', 'copy/training1'"
+    )
     assert {(c.video_id, c.split, c.task) for c in read_captions(dataset.captions)} == {
         ("raw/training/101/training0", "train", "101"),
         ("training1", "train", "101"),
@@ -175,6 +180,19 @@ def test_official_captions_are_matched_to_videos_in_subfolders_by_unique_file_na
         ("validation/101/validation1", "test", "101"),
     }
     assert call(tmp_path, *argv) == 1 and changed(dataset) == {MATCHED: 4}
+
+
+def test_names_in_another_case_are_reported_also_if_nothing_matches(tmp_path, capsys):
+    official(tmp_path / "there")
+    dataset, argv = DatasetFolder(tmp_path, "youcook2"), ["--dataset", "youcook2", "--annotations", tmp_path / "there"]
+    for matched in ([], ["training0"]):
+        list_videos(dataset, "a/Validation1", "x/training2", "y/training2", *matched)
+        assert call(tmp_path, *argv) == 1
+        warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: captions of ")]
+        ambiguous, other_case, *others = warnings
+        assert "'training2'" in ambiguous and "'x/training2' and 'y/training2'" in ambiguous
+        assert f"'validation1': {dataset.videos_file} lists 'a/Validation1', which differs in upper or" in other_case
+        assert len(others) == 2 * bool(matched) and all("does not list it" in line for line in others)
 
 
 def test_ids_with_folders_are_not_matched_by_their_names(tmp_path):

@@ -50,6 +50,18 @@ def test_a_call_with_unusable_rows_does_the_rest_and_reports_them(mine):
     assert len(read_captions(dataset.captions)) == 12
 
 
+def test_own_captions_with_the_name_of_several_files_name_two_of_them(tmp_path, capsys):
+    dataset = DatasetFolder(tmp_path, "mine")
+    ids = ("a/v", "b/v", "w", "sound")
+    suffixes = {"sound": ".wav"}
+    dataset.write_videos([VideoRecord(video_id=x, path=f"/videos/{x}{suffixes.get(x, '.mp4')}") for x in ids])
+    rows = [{"video_id": name, "caption": "a man cooks", "split": "train"} for name in ("v.mp4", "w")]
+    assert call(tmp_path, "--dataset", "mine", "--annotations", caption_file(tmp_path, rows)) == 1
+    told = capsys.readouterr().err
+    assert f"'v.mp4': {dataset.videos_file} lists 2 videos with this file name, such as 'a/v' and 'b/v'; " in told
+    assert "note: 2 of 3 listed videos have no captions: 'a/v', 'b/v'\n" in told
+
+
 def test_a_call_that_did_everything_says_what_to_call_next(tmp_path, monkeypatch, capsys):
     path = caption_file(tmp_path, [{"video_id": "v1", "caption": "a man cooks", "split": "train"}])
     monkeypatch.setenv("VLALIGN_ROOT", str(tmp_path / "mine"))

@@ -126,15 +126,18 @@ def choose_features(dataset: DatasetFolder, text: str) -> str:
 
 
 def only_features(dataset: DatasetFolder) -> str:
-    """Return the features of a data set's only store, not counting spoken captions and shots.
+    """Return the features of a data set's only store, not counting shots, nor log-mel rows beside other features, which
+    may be those of spoken captions.
 
     Raises:
         SettingError: There is no such store, or more than one.
     """
-    folder = dataset.path / "features"
-    existing = [name for name in feature_names(dataset) if name not in (LOGMEL, SHOTS)]
+    folder, names = dataset.path / "features", feature_names(dataset)
+    trainable = [name for name in names if name != SHOTS]
+    existing = [name for name in trainable if name != LOGMEL] or trainable
     if not existing:
-        raise SettingError("features", "is missing", f"no store in {folder}; run vlalign-extract first")
+        problem = f"{folder} has only {SHOTS}; expected features of a network" if names else f"no store in {folder}"
+        raise SettingError("features", "is missing", f"{problem}; run vlalign-extract first")
     if len(existing) > 1:
         raise SettingError("features", "is missing", f"expected one of {', '.join(existing)}, or several joined by +")
     return existing[0]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...storage.captions.files import read_captions
+from ...storage.captions.files import MATCH_AGAIN, have_same_file_names, read_captions
 from ...storage.captions.table import CaptionTable
 from ...storage.common.problems import Problems
 from ...storage.common.terminal import number_of
@@ -227,8 +227,9 @@ def why_unusable(captions: CaptionTable, features: ClipFeatures, recordings: Sto
         known = features.video_ids()
         has = f"it has {len(known):,} videos, such as {min(known)!r}" if known else "it has none"
         what, folder = "of a video" if len(unseen) == 1 else "of videos", features.stores[0].where
+        todo = f"; {MATCH_AGAIN}" if have_same_file_names(captions.take(unseen).videos()[0], known) else ""
         causes.append(
-            f"{len(unseen):,} are {what} without features in {folder} ({captions[unseen[0]].video_id!r}; {has})"
+            f"{len(unseen):,} are {what} without features in {folder} ({captions[unseen[0]].video_id!r}; {has}{todo})"
         )
     if recordings is not None and (silent := np.count_nonzero(exclusions.without_recording)):
         causes.append(f"{silent:,} have no recording in {recordings.where}")

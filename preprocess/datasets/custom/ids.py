@@ -67,7 +67,7 @@ def match_ids(given: Sequence[str], videos: Sequence[VideoRecord]) -> dict[str, 
             names_of[asked].add(text)
             continue
         path = _as_path(text)
-        name = path if path in known else _without_suffix(path)
+        name = path if path in known else without_suffix(path)
         if text in of_path:
             candidates = {of_path[text]}
         elif name in known:
@@ -93,7 +93,7 @@ def _composed(name: str) -> str:
 
 
 def _looks_like_file(name: str) -> bool:
-    return _without_suffix(name) != name or "\\" in name or name.startswith(("/", "./"))
+    return without_suffix(name) != name or "\\" in name or name.startswith(("/", "./"))
 
 
 def _as_path(text: str) -> str:
@@ -101,7 +101,8 @@ def _as_path(text: str) -> str:
     return "/".join(part for part in path.split("/") if part not in ("", "."))
 
 
-def _without_suffix(name: str) -> str:
+def without_suffix(name: str) -> str:
+    """Return the name of a file without the suffix of a video, a sound recording or an image, if it has one."""
     stem, point, suffix = name.rpartition(".")
     return stem if stem and point + suffix.lower() in MEDIA_SUFFIXES else name
 

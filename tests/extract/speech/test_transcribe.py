@@ -115,9 +115,12 @@ def test_a_data_set_is_transcribed_once(tmp_path, model):
     assert (again.num_tried, again.failed) == (0, ["broken"])
     assert transcribe_dataset(settings_of(dataset, model, retry_failed=True)).num_tried == 1
     (dataset.path / "files" / "broken.mp4").write_bytes(ENGLISH.read_bytes())
+    TranscriptStore(dataset.transcripts).remove(["music"])
+    retried = transcribe_dataset(settings_of(dataset, model, retry_failed=True))
+    assert (retried.transcribed, retried.num_untried, retried.complete) == (["broken"], 1, False)
     (dataset.path / "files" / "music.mkv").write_bytes(ENGLISH.read_bytes())
     changed = transcribe_dataset(settings_of(dataset, model))
-    assert set(changed.transcribed) == {"broken", "music"} and changed.complete
+    assert set(changed.transcribed) == {"music"} and changed.complete
     assert not read_failures(dataset.transcripts / "failures.jsonl")
 
 

@@ -234,7 +234,8 @@ def test_a_video_that_would_take_the_place_of_another_is_refused(tmp_path, short
 def test_hidden_files_trash_and_unfinished_downloads_are_counted(tmp_path, capsys):
     touch(tmp_path, "a.mp4", ".b.mp4", ".Trash-1000/c.mp4", "sub/$RECYCLE.BIN/d.mp4", "sub/@eaDir/e.mp4")
     touch(tmp_path, "lost+found/f.mp4", "g.mp4.part", "h.webm.crdownload", "i.mp4.download/i.mp4", "j.tmp", ".k.txt")
+    touch(tmp_path, ".mp4", "..mp4", "...l.MP4")
     assert ids(tmp_path) == ["a"]
     [line] = capsys.readouterr().err.splitlines()
-    assert "5 hidden" in line and "4 unfinished" in line and ".Trash-1000" in line and "g.mp4.part" in line
+    assert "8 hidden" in line and "4 unfinished" in line and ".Trash-1000" in line and "g.mp4.part" in line
     assert ids(tmp_path / ".Trash-1000") == ["c"], "a folder that is named is read"

@@ -88,6 +88,17 @@ def test_arguments_that_may_be_left_out_stand_in_brackets(capsys):
     assert printed(parser, capsys, "--help").startswith("usage: vlalign-test [RUN] [TEXT] [OPTIONS]\n")
 
 
+@pytest.mark.parametrize(
+    "arguments", [["--", "-w"], ["--root", "r", "--", "-w", "--json"], ["a", "--root", "r", "--", "-w"]]
+)
+def test_names_with_a_dash_may_be_the_only_ones(arguments):
+    parser = command_parser("vlalign-test", "Do something.", "vlalign-test a -- -b")
+    parser.intermixed = True
+    parser.add_argument("names", nargs="*")
+    names = [name for name in arguments if name in ("a", "-w", "--json")]
+    assert parser.parse_args(arguments).names == names
+
+
 def test_a_word_too_many_is_not_taken_for_an_id_with_a_dash(capsys):
     parser = command_parser("vlalign-test", "Do something.", "vlalign-test --dataset demo")
     assert refused(parser, capsys, "list") == "vlalign-test: error: unknown: list; see vlalign-test --help"

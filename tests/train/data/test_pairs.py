@@ -94,10 +94,10 @@ def test_groups_may_be_empty():
     assert list(groups) == [[1], [], [0, 2], []] and groups[1:3] == [[], [0, 2]] and groups[-2] == [0, 2]
 
 
-def unusable(tmp_path, *clips):
-    """A data set whose one video with features, v, is of 4 seconds; and those features."""
+def unusable(tmp_path, *clips, video_id="v"):
+    """A data set whose one video with features is of 4 seconds; and those features."""
     dataset = DatasetFolder(tmp_path, "mine")
-    write(dataset.features("s3d"), video("v", 6))
+    write(dataset.features("s3d"), video(video_id, 6))
     captions = [
         Caption(video_id=one, caption="a man", split=split, start_seconds=s, end_seconds=e)
         for one, split, s, e in clips
@@ -114,6 +114,14 @@ def test_captions_after_their_video_s_end_are_the_cause_that_is_named(tmp_path):
     message = str(refused.value)
     found = rf"{re.escape(str(dataset.captions))}: .*\b2\b.*: 2\b.*'v': .*\b75\.0\b.*\b80\.0\b.*\b4\.0\b"
     assert re.match(found, message) and "features" not in message, message
+
+
+@pytest.mark.parametrize(("named", "is_named"), [("v", True), ("v.mp4", True), ("w", False)])
+def test_captions_with_the_file_name_of_a_video_in_a_subfolder_are_to_be_matched_again(tmp_path, named, is_named):
+    dataset, features = unusable(tmp_path, (named, "train", 0, 1), video_id="101/v")
+    with pytest.raises(UserError) as refused:
+        read_pairs(dataset, features, Problems())
+    assert ("run vlalign-preprocess again" in str(refused.value)) == is_named
 
 
 def test_every_cause_is_counted(tmp_path):
