@@ -8,6 +8,7 @@ import shutil
 import socket
 import struct
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -229,10 +230,10 @@ def test_a_file_for_which_the_disk_has_no_room_is_tried_again_once_there_is(tmp_
     server.ill = False
     dataset, call = listed(tmp_path, {"a": at(server, "good/a.wav")})
     with mounted(tmp_path / "small", "-t", "tmpfs", "-o", "size=48k", "none") as small:
-        monkeypatch.setattr(fetch.tempfile, "tempdir", str(small))
+        monkeypatch.setattr(tempfile, "tempdir", str(small))
         assert main(call) == 1 and kinds(dataset) == {"a": "no_room"}
         assert "set TMPDIR" in capsys.readouterr().err
-    monkeypatch.setattr(fetch.tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     with monkeypatch.context() as limits:
         limits.setitem(Fetcher.__init__.__kwdefaults__, "max_bytes", 20_000)
         assert main(call) == 1 and kinds(dataset) == {"a": "too_large"}
