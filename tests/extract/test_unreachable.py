@@ -26,7 +26,6 @@ from vlalign.extract.extractor import load_extractor
 from vlalign.extract.pipeline import download as fetch
 from vlalign.extract.pipeline.download import Fetcher
 from vlalign.extract.pipeline.engine import extract_videos
-from vlalign.extract.pipeline.failure_log import read_failures
 from vlalign.extract.pipeline.pending_work import PendingWork
 from vlalign.extract.pipeline.video_jobs import VideoJob
 from vlalign.storage import FeatureStore, VideoRecord
@@ -34,6 +33,7 @@ from vlalign.storage.common.files import file_identity, write_jsonl
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.remote import http_client as web
 from vlalign.storage.remote.addresses import hide_secrets, without_secrets
+from vlalign.storage.stores.failure_log import read_failures
 
 pytestmark = pytest.mark.usefixtures("own_temporary_folder")
 PASSING = ("400", "401", "403", "408", "425", "429", "500", "502", "503", "504", "reset", "half", "hang", "login")

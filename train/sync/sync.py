@@ -48,6 +48,7 @@ from ...storage.hub.names import is_hub_name
 from ...storage.profiles import BUILT_IN, FRAME_MAPS, WITHOUT_NETWORK
 from ...storage.records import VideoRecord
 from ...storage.shards.format import EXTRACTED
+from ...storage.stores.failure_log import FAILURES_NAME, FailureLog, read_failures
 from ...storage.stores.opening import feature_names, find_features, open_features_writer
 from ...storage.stores.thumbnails import remove_thumbnails
 from ..search.search_source import SearchSource
@@ -470,8 +471,7 @@ def _transcribe(
     weights = settings.speech_weights()
     if weights is None:
         return []
-    from ...extract.pipeline.failure_log import read_failures
-    from ...extract.transcription.dataset import FAILURES_NAME, transcribe_dataset
+    from ...extract.transcription.dataset import transcribe_dataset
     from ...extract.transcription.settings import TranscriptionSettings
 
     dataset, with_subtitles = settings.folder, {file.video_id for file in subtitles}
@@ -573,7 +573,7 @@ def _size_and_time(path: Path) -> tuple[int, int]:
 
 
 def _prune(dataset: DatasetFolder, record: SyncRecord, problems: Problems) -> list[str]:
-    """Remove the features, thumbnails and transcripts of the removed videos; return their ids."""
+    """Remove the features, failures, thumbnails and transcripts of the removed videos; return their ids."""
     gone = sorted(record.removed)
     if not gone:
         return []
@@ -588,11 +588,14 @@ def _prune(dataset: DatasetFolder, record: SyncRecord, problems: Problems) -> li
             problems.add(f"features {name} of deleted videos are not removed: {error}")
     if problems.count > num_problems:
         return []
+    for log in sorted(dataset.features("").glob(f"*/{FAILURES_NAME}")):
+        FailureLog(log).remove(gone)
     remove_thumbnails(dataset.thumbnails, gone)
     for folder in (dataset.transcripts, dataset.text_in_frames):
         if folder.is_dir():
             with folder_lock(folder / LOCK_NAME, "transcribes videos"):
                 TranscriptStore(folder).remove(gone)
+                FailureLog(folder / FAILURES_NAME).remove(gone)
     record.removed = {}
     write_removed(dataset, record)
     return gone

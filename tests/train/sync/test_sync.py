@@ -619,6 +619,21 @@ def test_videos_without_subtitles_are_transcribed_if_that_was_asked_for(home):
     assert home.sync("--transcribe", "no")["transcribed"] == []
 
 
+def test_failures_of_a_pruned_video_are_forgotten(home):
+    home.put(0, "a.mp4")
+    (home.videos / "unwanted.mp4").write_bytes(b"no video at all" * 100)
+    home.first(code=1)
+    log = home.dataset.features("small") / "failures.jsonl"
+    assert "unwanted" in log.read_text()
+    for folder in (home.dataset.transcripts, home.dataset.text_in_frames):
+        folder.mkdir()
+        shutil.copy(log, folder)
+    (home.videos / "unwanted.mp4").unlink()
+    assert home.sync("--prune")["pruned"] == ["unwanted"]
+    for folder in (log.parent, home.dataset.transcripts, home.dataset.text_in_frames):
+        assert "unwanted" not in (folder / "failures.jsonl").read_text()
+
+
 CUE = "1\n00:00:00,000 --> 00:00:00,600\n{}\n"
 
 
