@@ -208,12 +208,13 @@ def sync_videos(settings: SyncSettings, *, on_progress: Listener | None = None) 
         pruned = _prune(dataset, record, problems) if settings.prune else []  # before weights are needed
         if pruned:
             say(f"{dataset.path}: features of {number_of(len(pruned), 'videos')} pruned: {_some(pruned)}")
+        captions_left = _prune_captions(settings, record, pruned, problems) if settings.prune else []
         extracted, failed_now, mismatches = _extract(extraction, changes, kept)
         subtitles_before = record.made_from.get("subtitles")
         are_read = not _has_own_captions(dataset, record)
         subtitles = _find_subtitles(settings, changes.videos, problems if are_read else Problems(quiet=True))
         transcribed = _transcribe(settings, changes, kept, subtitles, record, problems)
-        notes = [*mismatches, *_notes(settings, looks, changes, subtitles)]
+        notes = [*captions_left, *mismatches, *_notes(settings, looks, changes, subtitles)]
         notes += _read_subtitles(settings, subtitles, record, problems)
         indexed = _index(extraction, record, problems)
         for path in changes.unreadable:
@@ -599,6 +600,15 @@ def _prune(dataset: DatasetFolder, record: SyncRecord, problems: Problems) -> li
     record.removed = {}
     write_removed(dataset, record)
     return gone
+
+
+def _prune_captions(settings: SyncSettings, record: SyncRecord, pruned: Sequence[str], problems: Problems) -> list[str]:
+    """Make captions of transcripts and of text in frames again without deleted videos; return notes on others."""
+    from ...preprocess.removed_videos import make_captions_without_removed
+
+    dataset = settings.folder
+    made_later = None if _has_own_captions(dataset, record) else "cues"  # by ``_read_subtitles``
+    return make_captions_without_removed(dataset, pruned, settings.language, problems, made_later)
 
 
 def _index(extraction: ExtractionSettings, record: SyncRecord, problems: Problems) -> list[str]:
