@@ -5,11 +5,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from ..storage.captions.files import ABOUT_NAME
 from ..storage.captions.transcripts import TranscriptStore
 from ..storage.common.errors import SettingError, UserError
 from ..storage.common.files import sha256_of
 from ..storage.common.plugins import Plugin, facts_of_plugin, plugin_names
 from ..storage.common.problems import Problems
+from ..storage.common.validation import DATASET_NAME
 from ..storage.dataset.folder import DatasetFolder, dataset_at
 from ..storage.dataset.trusted_folders import refuse_other_folders
 from .chunks import ChunkedRecords, in_one_process
@@ -20,6 +22,9 @@ from .datasets.sources import Annotations, Dataset, Record
 from .settings import CaptionProvenance, PreprocessingSettings
 
 DEMO = "demo"
+TRANSCRIBED_VIDEOS = "transcribed_videos"
+"""A fact about captions that are made from transcripts, and from nothing else of the user's except for subtitles beside
+videos."""
 SHOWN_MODELS, MAX_MODEL_CHARACTERS = 5, 80
 """Maximum number of transcription models, and maximum length of their names, in the facts about captions."""
 
@@ -63,10 +68,11 @@ def choose_source(settings: PreprocessingSettings) -> CaptionSource:
         protocols = (*filter(None, protocols), subtitles.TEXT_PROTOCOL)
     if protocol is not None and protocol not in protocols:
         if protocol == subtitles.TEXT_PROTOCOL and is_own and annotations is None:
-            todo = f"run vlalign-transcribe --dataset {name} --what text first"
+            todo = f"run vlalign-transcribe --dataset {name} --what text first{_that_stay(dataset, protocol)}"
             raise SettingError("protocol", protocol, f"no listed video has text in its frames; {todo}")
         expected = f"expected one of {', '.join(protocols)}" if any(protocols) else "it has no protocols"
-        raise SettingError("protocol", protocol, f"not a protocol of data set {name!r}; {expected}")
+        stay = _that_stay(dataset, protocol) if is_own else ""
+        raise SettingError("protocol", protocol, f"not a protocol of data set {name!r}; {expected}{stay}")
     if spec is not None:
         return _official_files(dataset, spec, annotations, protocol, plugin)
     provenance = CaptionProvenance(seed=seed)
@@ -77,13 +83,14 @@ def choose_source(settings: PreprocessingSettings) -> CaptionSource:
     if has_transcripts:
         return _spoken(replace(dataset, protocol=settings.protocol or ""), protocol or subtitles.PROTOCOLS[0], settings)
     if has_text:
-        raise UserError(f"data set {name!r}: its only captions are text in frames; pass --protocol text")
+        stay = _that_stay(dataset, "")
+        raise UserError(f"data set {name!r}: its only captions are text in frames; pass --protocol text{stay}")
     if annotations is None:
         raise UserError(
             f"data set {name!r}: not one of {known_datasets()}; for your own captions pass --annotations FILE, "
             f"a {custom.SUFFIXES} with the columns {', '.join(custom.REQUIRED)}, or a folder with subtitles; "
             "vlalign-transcribe makes captions of speech, or of text in frames; for your own reader pass "
-            "--dataset MODULE:NAME"
+            f"--dataset MODULE:NAME{_that_stay(dataset, '')}"
         )
     if not annotations.exists():
         raise SettingError("annotations", annotations, f"no such file; expected a {custom.SUFFIXES} with captions")
@@ -91,6 +98,14 @@ def choose_source(settings: PreprocessingSettings) -> CaptionSource:
         return _subtitles(dataset, annotations, settings)
     read = partial(custom.read, annotations, seed, videos=dataset.read_videos())
     return CaptionSource(dataset, in_one_process(read), provenance)
+
+
+def _that_stay(dataset: DatasetFolder, protocol: str) -> str:
+    """Return the end of an error: captions of an earlier call, whose videos may be gone, are not removed."""
+    folder = replace(dataset, protocol=protocol).captions if DATASET_NAME.fullmatch(protocol or "captions") else None
+    if folder is None or not (folder / ABOUT_NAME).is_file():
+        return ""
+    return f"; the captions of an earlier call stay in {folder}; remove this folder if they must go"
 
 
 def _are_subtitles(annotations: Path) -> bool:
@@ -163,7 +178,7 @@ def _facts_of_transcripts(store: TranscriptStore) -> dict[str, int | str]:
     models = [str(store.describe_model(key).get("model", key))[:MAX_MODEL_CHARACTERS] for key in keys[:SHOWN_MODELS]]
     if len(keys) > SHOWN_MODELS:
         models.append(f"and {len(keys) - SHOWN_MODELS:,} others")
-    return {"transcribed_videos": len(store.places), "transcribed_by": ", ".join(models)}
+    return {TRANSCRIBED_VIDEOS: len(store.places), "transcribed_by": ", ".join(models)}
 
 
 def _official_files(

@@ -135,6 +135,15 @@ def prepare_subtitles(
     return _prepare(settings, lambda: subtitles_beside(settings), num_processes, None, on_progress, problems)
 
 
+def prepare_again(settings: PreprocessingSettings, problems: Problems) -> PreparedCaptions:
+    """Prepare captions as ``prepare_captions`` does, but give ``problems`` what is skipped.
+
+    Raises:
+        UserError: As for ``prepare_captions``.
+    """
+    return _prepare(settings, lambda: choose_source(settings), None, None, None, problems)
+
+
 def _prepare(
     settings: PreprocessingSettings,
     open_source: Callable[[], CaptionSource],

@@ -258,7 +258,7 @@ def test_a_log_and_a_lock_of_ones_own_are_used_again(tmp_path):
 
 
 def test_what_others_left_among_temporary_folders_is_not_opened(tmp_path, trap, monkeypatch):
-    monkeypatch.setattr("vlalign.extract.pipeline.download.tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     for kind in ("link", "pipe", "hard_link"):
         trap.lay(kind, tmp_path / f"{PREFIX}{kind}" / "lock")
     with in_time():

@@ -48,3 +48,50 @@ def test_usage_statistics_of_ray_are_off_wherever_it_is_started(monkeypatch):
     ]
     assert started and [line for line in started if "--disable-usage-stats" not in line] == []
     assert "RAY_USAGE_STATS_ENABLED=0" in (TOP / "ray_jobs" / "Dockerfile").read_text(encoding="utf-8")
+
+
+NETWORK = {
+    *("urllib.request", "http.client", "requests", "httpx", "aiohttp", "fsspec", "huggingface_hub", "datasets", "mteb"),
+    *("nltk", "torch.hub", "spacy.cli", "boto3", "gcsfs", "s3fs"),
+}
+HUB_CALLS = {"download", "download_model", "find_files", "pin_revision"}
+"""Functions of ``storage/hub/files.py`` that ask the hub."""
+IN_TABLE = {
+    "extract/models/weights.py": "features of a published network",
+    "extract/encoders/hub.py": "features `hf:` or `timm:`",
+    "extract/pipeline/store_extractor.py": "features `hf:` or `timm:`",
+    "extract/pipeline/store_mismatch.py": "features `hf:` or `timm:`",
+    "extract/settings.py": "features `hf:` or `timm:`",
+    "storage/hub/files.py": "the Hugging Face hub",
+    "storage/hub/loading.py": "Loading the model sends no further requests",
+    "train/data/text_encoders.py": "a text encoder of the hub",
+    "extract/speech/model.py": "a request for Whisper",
+    "train/runs/hub_runs.py": "a run `hf:ORG/NAME`",
+    "train/benchmarks/mteb_model.py": "MTEB",
+    "train/benchmarks/mteb_task.py": "MTEB",
+    "extract/pipeline/download.py": "a list of videos has addresses",
+    "storage/remote/http_client.py": "a list of videos has addresses",
+    "storage/remote/file_systems.py": "you link a store to an address",
+}
+"""{module: its row of "What is sent where"}"""
+
+
+def sends_requests(path: Path) -> bool:
+    """Return whether a module imports a library of the network, or a function that asks the hub."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+        if isinstance(node, ast.ImportFrom):
+            if (node.module or "").endswith("hub.files") and HUB_CALLS & set(names):
+                return True
+            names = [] if node.level else [f"{node.module}.{name}" for name in names]
+        if any(f"{name}.".startswith(f"{library}.") for name in names for library in NETWORK):
+            return True
+    return False
+
+
+def test_the_table_has_all_modules_that_send_requests():
+    folders = ("storage", "extract", "preprocess", "train", "ray_jobs")
+    paths = [path for folder in folders for path in (TOP / folder).rglob("*.py")]
+    assert {path.relative_to(TOP).as_posix() for path in paths if sends_requests(path)} == IN_TABLE.keys()
+    table = TEXT.partition("## What is sent where")[2].partition("\n## ")[0]
+    assert [row for row in IN_TABLE.values() if row not in table] == []

@@ -5,7 +5,6 @@ and hosts on this machine or a private network need the user's permission.
 """
 
 import shutil
-import tempfile
 import threading
 import time
 import uuid
@@ -14,15 +13,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TextIO
 
 from fsspec.callbacks import Callback
 
 from ...storage.common.errors import UserError
 from ...storage.common.retry import RetriesFailed, retry
 from ...storage.common.signals import stopping
-from ...storage.common.system import try_lock, wait_for_lock
-from ...storage.common.writing import NO_ROOM, open_to_write
+from ...storage.common.temporary_folder import TemporaryFolder
+from ...storage.common.writing import NO_ROOM
 from ...storage.remote.addresses import AddressRefused, hide_secrets, scheme_of, without_secrets
 from ...storage.remote.file_systems import file_system, package_to_install
 from ..decoding.errors import VideoError
@@ -54,23 +52,16 @@ class _NoRoom(Exception):
 
 
 class _Downloads:
-    """The folder of one process's downloads, and the threads that fill it.
-
-    A lock in the folder marks it as in use for other processes.
-    """
+    """The folder of one process's downloads, and the threads that fill it."""
 
     def __init__(self) -> None:
-        _remove_left_behind()
-        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-        self._lock: TextIO = (self.folder / "lock").open("w")
-        wait_for_lock(self._lock)
+        self._temporary = TemporaryFolder(PREFIX)
+        self.folder = self._temporary.path
         self.pool = ThreadPoolExecutor(NUM_PREFETCHED, "fetch")
 
     def close(self) -> None:
         self.pool.shutdown(wait=not stopping(), cancel_futures=True)
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self._lock.close()
-        shutil.rmtree(self.folder, ignore_errors=True)  # Windows removes no open file
+        self._temporary.close()
 
 
 class _EachPiece(Callback):
@@ -271,15 +262,3 @@ def _failure(url: str, failed: RetriesFailed) -> VideoError:
     words = " ".join(words.split())[:200] or type(cause).__name__
     tried = f"; tried {failed.num_tries} times" if kind == "unreachable" else ""
     return VideoError(kind, f"{shown}: {words}{tried}")
-
-
-def _remove_left_behind() -> None:
-    """Remove the folders of killed processes: their locks are free."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        try:
-            with open_to_write(folder / "lock", "r+") as lock:
-                try_lock(lock)
-                shutil.rmtree(folder, ignore_errors=True)
-            shutil.rmtree(folder, ignore_errors=True)
-        except (OSError, UserError):
-            continue

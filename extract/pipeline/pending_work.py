@@ -15,10 +15,10 @@ from ...storage.common.problems import Problems
 from ...storage.common.threads import map_in_threads
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.records import Failure, VideoRecord
+from ...storage.stores.failure_log import FAILURES_NAME, FailureLog, set_failure
 from ...storage.stores.opening import find_features
 from ..decoding.errors import TRANSIENT
 from ..settings import ExtractionSettings
-from .failure_log import FailureLog, set_failure
 
 OLDER_NS = 3600 * 10**9
 """Margin for comparing times of files: machines' clocks differ, and a video is read before its shard is written."""
@@ -99,7 +99,7 @@ class PendingWork:
 
     def failures_file(self, features: str) -> Path:
         """Return the path of the list of failed videos."""
-        return self.dataset.features(features) / "failures.jsonl"
+        return self.dataset.features(features) / FAILURES_NAME
 
     def tasks(self, videos: Iterable[VideoRecord], *, only_failed: bool) -> Iterator[VideoTask]:
         """Yield the videos that still need features.

@@ -24,17 +24,15 @@ from ...storage.common.writing import check_folders
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.dataset.trusted_folders import AllowedFolders, allow_folder, refuse_other_folders
 from ...storage.records import Failure, VideoRecord
+from ...storage.stores.failure_log import FAILURES_NAME, FailureLog
 from ..decoding import sandbox
 from ..decoding.errors import VideoError
 from ..ocr.model import TextModel, find_text_model
 from ..ocr.transcriber import TextTranscriber
-from ..pipeline.failure_log import FailureLog
 from ..pipeline.pending_work import VideoFile, is_transient
 from ..speech.model import SpeechModel, find_model
 from ..speech.video import Transcriber
 from .settings import TEXT, TranscriptionSettings
-
-FAILURES_NAME = "failures.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)

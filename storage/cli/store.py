@@ -26,6 +26,7 @@ from ..exchange.published_features import PUBLISHED
 from ..profiles import split_features
 from ..remote.store import link_store
 from ..stores import maintenance
+from ..stores.failure_log import FAILURES_NAME, FailureLog
 from ..stores.feature_store import current_shards, shard_files, stores_in
 from ..stores.opening import open_store
 from ..stores.store_info import describe
@@ -154,10 +155,15 @@ def _merge(args: argparse.Namespace) -> int:
 
 
 def _rm(args: argparse.Namespace) -> int:
-    folder, video_ids = _existing(args, args.store), list(dict.fromkeys(args.videos))
+    folder, video_ids = _folder(args, args.store), list(dict.fromkeys(args.videos))
+    log = FailureLog(folder / FAILURES_NAME)
+    if not log.failures:  # a store whose videos all failed has no shards
+        _existing(args, args.store)
     check_folders(folder)
+    missing = maintenance.remove(folder, video_ids) if current_shards(folder) else video_ids
+    failed = log.remove(video_ids)
     with _problems(args) as problems:
-        for video_id in maintenance.remove(folder, video_ids):
+        for video_id in (each for each in missing if each not in failed):
             problems.add(f"{folder}: no video {video_id!r} in it")
     show(f"{folder}: {number_of(len(video_ids) - problems.count, 'videos')} removed")
     return problems.exit_code()

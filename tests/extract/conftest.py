@@ -1,5 +1,6 @@
 """Fixtures that the tests of extraction share."""
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ def own_temporary_folder(tmp_path, monkeypatch) -> Path:
     """The folder that fetched files are kept in. Nothing waits long before it tries again."""
     folder = tmp_path / "temporary"
     folder.mkdir()
-    monkeypatch.setattr(fetch.tempfile, "tempdir", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
     monkeypatch.setattr(fetch, "PAUSE_SECONDS", 0.01)
     return folder
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 from helpers.videos import scene, touch
 from vlalign.extract.cli.extract import main
-from vlalign.extract.pipeline.failure_log import read_failures
 from vlalign.extract.pipeline.store_extractor import make_extractor
 from vlalign.extract.settings import ExtractionSettings, WorkerSettings, parse_weights
 from vlalign.extract.videos.demo import render_video
@@ -17,6 +16,7 @@ from vlalign.storage import FeatureStore
 from vlalign.storage.common.errors import SettingError, UserError
 from vlalign.storage.common.files import file_identity, read_jsonl
 from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.storage.stores.failure_log import read_failures
 
 # The command
 

@@ -8,6 +8,7 @@ import shutil
 import socket
 import struct
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -25,7 +26,6 @@ from vlalign.extract.extractor import load_extractor
 from vlalign.extract.pipeline import download as fetch
 from vlalign.extract.pipeline.download import Fetcher
 from vlalign.extract.pipeline.engine import extract_videos
-from vlalign.extract.pipeline.failure_log import read_failures
 from vlalign.extract.pipeline.pending_work import PendingWork
 from vlalign.extract.pipeline.video_jobs import VideoJob
 from vlalign.storage import FeatureStore, VideoRecord
@@ -33,6 +33,7 @@ from vlalign.storage.common.files import file_identity, write_jsonl
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.remote import http_client as web
 from vlalign.storage.remote.addresses import hide_secrets, without_secrets
+from vlalign.storage.stores.failure_log import read_failures
 
 pytestmark = pytest.mark.usefixtures("own_temporary_folder")
 PASSING = ("400", "401", "403", "408", "425", "429", "500", "502", "503", "504", "reset", "half", "hang", "login")
@@ -229,10 +230,10 @@ def test_a_file_for_which_the_disk_has_no_room_is_tried_again_once_there_is(tmp_
     server.ill = False
     dataset, call = listed(tmp_path, {"a": at(server, "good/a.wav")})
     with mounted(tmp_path / "small", "-t", "tmpfs", "-o", "size=48k", "none") as small:
-        monkeypatch.setattr(fetch.tempfile, "tempdir", str(small))
+        monkeypatch.setattr(tempfile, "tempdir", str(small))
         assert main(call) == 1 and kinds(dataset) == {"a": "no_room"}
         assert "set TMPDIR" in capsys.readouterr().err
-    monkeypatch.setattr(fetch.tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     with monkeypatch.context() as limits:
         limits.setitem(Fetcher.__init__.__kwdefaults__, "max_bytes", 20_000)
         assert main(call) == 1 and kinds(dataset) == {"a": "too_large"}

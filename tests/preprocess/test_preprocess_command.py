@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import shutil
 import subprocess
 import sys
 
@@ -10,7 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from helpers.captions import call, caption_file
 from helpers.idf import idf_by_word, loop_idf
+from vlalign.preprocess.cli import main
 from vlalign.storage import VideoRecord, read_captions, read_idf
+from vlalign.storage.captions.transcripts import Transcript, TranscriptSegment, TranscriptStore
 from vlalign.storage.dataset.folder import DatasetFolder
 
 GOOD = {"video_id": "v1", "caption": "a man cooks", "start_seconds": 1, "end_seconds": 2, "split": "train"}
@@ -158,6 +161,25 @@ def test_a_second_call_changes_no_file_and_does_not_import_spacy(mine):
 
 
 VIDEOS = [VideoRecord(video_id="v1", path="a.mp4"), VideoRecord(video_id="v2", path="b.mp4")]
+
+
+@pytest.mark.parametrize("protocol", ["text", "extended", None])
+def test_captions_whose_transcripts_are_gone_are_named(tmp_path, capsys, protocol):
+    dataset = DatasetFolder(tmp_path, "mine", protocol or "")
+    dataset.write_videos([VideoRecord(video_id="a", path="a.mp4")])
+    folder = dataset.text_in_frames if protocol == "text" else dataset.transcripts
+    segment = TranscriptSegment(0.0, 1.0, "an onion is cut", 0.9)
+    made = Transcript(video_id="a", source="1-a", model="0" * 16, duration_seconds=1.0, segments=(segment,))
+    TranscriptStore(folder).add(made)
+    argv = ["--root", str(tmp_path), "--dataset", "mine", *(["--protocol", protocol] if protocol else [])]
+    assert main(argv) == 0
+    shutil.rmtree(folder)
+    capsys.readouterr()
+    assert main(argv) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert f"the captions of an earlier call stay in {dataset.captions}; remove this folder" in line
+    shutil.rmtree(dataset.captions)
+    assert main(argv) == 2 and "earlier call" not in capsys.readouterr().err
 
 
 def test_captions_of_unlisted_videos_are_reported_once_per_video(tmp_path, capsys):

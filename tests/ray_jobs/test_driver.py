@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from ray.core.generated.common_pb2 import ActorDiedErrorContext
 from ray.exceptions import ActorDiedError, RayTaskError
-from vlalign.extract.pipeline.failure_log import read_failures
 from vlalign.extract.pipeline.pending_work import Extraction, PendingWork, VideoTask
 from vlalign.extract.pipeline.scheduler import MAX_ENDS
 from vlalign.extract.pipeline.shard_writing import VideoOutcome
@@ -24,6 +23,7 @@ from vlalign.storage.common.files import file_identity
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.records import Failure
+from vlalign.storage.stores.failure_log import read_failures
 
 
 def driver_of(root: Path, video_ids: list[str]) -> ExtractionDriver:

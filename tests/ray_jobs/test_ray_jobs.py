@@ -33,7 +33,6 @@ from helpers.clusters import (
 from helpers.needs import PROGRAM, SYSTEM, missing_programs, missing_rights, need
 from helpers.sounds import sound_of_one_second
 from vlalign.extract.cli.extract import main as extract_main
-from vlalign.extract.pipeline.failure_log import read_failures
 from vlalign.extract.videos.selection import render_missing
 from vlalign.preprocess.cli import main as preprocess_main
 from vlalign.preprocess.datasets import demo
@@ -44,6 +43,7 @@ from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.dataset.trusted_folders import allow_folder
 from vlalign.storage.profiles import PROFILES
 from vlalign.storage.shards.read import read_shard
+from vlalign.storage.stores.failure_log import read_failures
 from vlalign.train.cli.index import main as index_main
 from vlalign.train.search.index import open_index_shards
 

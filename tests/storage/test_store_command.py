@@ -11,6 +11,8 @@ from helpers.stores import PROFILE, WEIGHTS, video, write
 from vlalign.storage import FeatureStore, Weights
 from vlalign.storage.cli.store import main
 from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.storage.records import Failure
+from vlalign.storage.stores.failure_log import FailureLog, read_failures
 
 
 @pytest.fixture
@@ -168,6 +170,21 @@ def test_rm(call, dataset):
     code, out, err = call("rm", "s3d", "a", "nobody")
     assert code == 1 and "'nobody'" in err and "0 videos " in out
     assert rows(dataset.features("s3d")) == {"b": WHOLE["b"]}
+
+
+@pytest.mark.parametrize("has_shards", [True, False])
+def test_rm_forgets_failures(call, dataset, has_shards):
+    log = FailureLog(dataset.features("s3d") / "failures.jsonl")
+    failed = {video: Failure(video_id=video, path=f"{video}.mp4", kind="unreadable", message="no") for video in "xya"}
+    log.append(failed)
+    log.append({"a": None})
+    if not has_shards:
+        for path in dataset.features("s3d").glob("*.h5"):
+            path.unlink()
+    code, out, err = call("rm", "s3d", "x", "nobody")
+    assert code == 1 and "'nobody'" in err and "'x'" not in err and "1 video removed" in out
+    assert list(read_failures(log.path)) == ["y"]
+    assert "x.mp4" not in log.path.read_text() and "a.mp4" not in log.path.read_text(), "superseded lines are gone"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from ...extract.extractor import Extractor
 from ...extract.pipeline.engine import extract_videos
 from ...extract.pipeline.video_jobs import VideoJob
 from ...storage.common.progress import progress
+from ...storage.common.temporary_folder import TemporaryFolder
 from ...storage.records import VideoFeatures
 from ...storage.stores.store import Store
 
@@ -67,13 +67,13 @@ class DecodedVideos:
         """Yield the features of the videos that can be decoded, in the order in which they are ready."""
         extractors = list(self.extractors.values())
         names = [(extractor.profile.name, name) for name, extractor in self.extractors.items()]
-        with tempfile.TemporaryDirectory(prefix="vlalign-mteb-") as folder:
-            jobs = _jobs(videos, extractors, Path(folder), problems)
+        with contextlib.closing(TemporaryFolder("vlalign-mteb-")) as folder:
+            jobs = _jobs(videos, extractors, folder.path, problems)
             results = contextlib.closing(extract_videos(jobs, extractors))
             with results as ready:
                 for job, result in progress(ready, total=len(videos.ids), what="extracting", unit="videos"):
                     number = int(job.video_id)
-                    if job.path.parent == Path(folder):
+                    if job.path.parent == folder.path:
                         job.path.unlink(missing_ok=True)
                     if isinstance(result, VideoError):
                         problems.append(f"video {videos.ids[number]}: {result}")

@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from ...extract.decoding.errors import VideoError, without_last_words
 from ...extract.decoding.sandbox import missing_protections
 from ...storage.common.errors import reason_of
+from ...storage.common.temporary_folder import TemporaryFolder
 from .concurrency import Busy, one_at_a_time
 
 MAX_CACHED_CLIPS = 40
@@ -31,10 +31,10 @@ def sandbox_lacks() -> tuple[str, ...]:
 
 
 class ClipCache:
-    """Cuts one clip at a time, and holds the latest in a folder that is removed when the program ends."""
+    """Cuts one clip at a time, and holds the latest in a temporary folder."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="vlalign-clips-")
+        self._folder = TemporaryFolder("vlalign-clips-")
         self._names = itertools.count()
         self._paths: OrderedDict[tuple[Path, int, float, float], Path] = OrderedDict()
         self._lock = threading.Lock()
@@ -68,7 +68,7 @@ class ClipCache:
             key = video, video.stat().st_mtime_ns, start_seconds, end_seconds
             if key not in self._paths:
                 content = cut_clip(video, start_seconds, end_seconds, wait_seconds=CUT_SECONDS, folders=folders)
-                path = Path(self._folder.name) / f"{next(self._names)}.webm"
+                path = self._folder.path / f"{next(self._names)}.webm"
                 self._write(path, content)
                 self._paths[key] = path
         except VideoError as error:
@@ -92,4 +92,4 @@ class ClipCache:
 
     def close(self) -> None:
         """Remove all clips."""
-        self._folder.cleanup()
+        self._folder.close()

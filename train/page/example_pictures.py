@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import os
 import re
-import tempfile
 import threading
 from collections import OrderedDict
 from functools import cached_property
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ...extract.decoding.errors import VideoError
 from ...storage.common.errors import UserError, reason_of
+from ...storage.common.temporary_folder import TemporaryFolder
 from .concurrency import one_at_a_time
 from .library import NotFound
 
@@ -27,14 +27,14 @@ ID_CHARACTERS = 32
 
 
 class ExamplePictures:
-    """Stores the latest images in a folder that only its user can open, and removes it at the end.
+    """Stores the latest images in a temporary folder.
 
     The name of a file is a hash of its content; visitors cannot choose it.
     """
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="vlalign-pictures-")
-        self._path = os.path.realpath(self._folder.name)
+        self._folder = TemporaryFolder("vlalign-pictures-")
+        self._path = os.path.realpath(self._folder.path)
         self._jpegs: OrderedDict[str, bytes] = OrderedDict()
         """{id: the image as a small JPEG}"""
         self._adding, self._changing = threading.Lock(), threading.Lock()
@@ -112,7 +112,7 @@ class ExamplePictures:
         """Remove all images."""
         if "_reader" in self.__dict__:
             self._reader.close()
-        self._folder.cleanup()
+        self._folder.close()
 
     def _used(self, picture: str) -> bytes | None:
         with self._changing:

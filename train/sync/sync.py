@@ -48,6 +48,7 @@ from ...storage.hub.names import is_hub_name
 from ...storage.profiles import BUILT_IN, FRAME_MAPS, WITHOUT_NETWORK
 from ...storage.records import VideoRecord
 from ...storage.shards.format import EXTRACTED
+from ...storage.stores.failure_log import FAILURES_NAME, FailureLog, read_failures
 from ...storage.stores.opening import feature_names, find_features, open_features_writer
 from ...storage.stores.thumbnails import remove_thumbnails
 from ..search.search_source import SearchSource
@@ -206,12 +207,13 @@ def sync_videos(settings: SyncSettings, *, on_progress: Listener | None = None) 
         pruned = _prune(dataset, record, problems) if settings.prune else []  # before weights are needed
         if pruned:
             say(f"{dataset.path}: features of {number_of(len(pruned), 'videos')} pruned: {_some(pruned)}")
+        captions_left = _prune_captions(settings, record, pruned, problems) if settings.prune else []
         extracted, failed_now, mismatches = _extract(extraction, changes, kept)
         subtitles_before = record.made_from.get("subtitles")
         are_read = not _has_own_captions(dataset, record)
         subtitles = _find_subtitles(settings, changes.videos, problems if are_read else Problems(quiet=True))
         transcribed = _transcribe(settings, changes, kept, subtitles, record, problems)
-        notes = [*mismatches, *_notes(settings, looks, changes, subtitles)]
+        notes = [*captions_left, *mismatches, *_notes(settings, looks, changes, subtitles)]
         notes += _read_subtitles(settings, subtitles, record, problems)
         indexed = _index(extraction, record, problems)
         for path in changes.unreadable:
@@ -498,8 +500,7 @@ def _transcribe(
     weights = settings.speech_weights()
     if weights is None:
         return []
-    from ...extract.pipeline.failure_log import read_failures
-    from ...extract.transcription.dataset import FAILURES_NAME, transcribe_dataset
+    from ...extract.transcription.dataset import transcribe_dataset
     from ...extract.transcription.settings import TranscriptionSettings
 
     dataset, with_subtitles = settings.folder, {file.video_id for file in subtitles}
@@ -601,7 +602,7 @@ def _size_and_time(path: Path) -> tuple[int, int]:
 
 
 def _prune(dataset: DatasetFolder, record: SyncRecord, problems: Problems) -> list[str]:
-    """Remove the features, thumbnails and transcripts of the removed videos; return their ids."""
+    """Remove the features, failures, thumbnails and transcripts of the removed videos; return their ids."""
     gone = sorted(record.removed)
     if not gone:
         return []
@@ -616,14 +617,26 @@ def _prune(dataset: DatasetFolder, record: SyncRecord, problems: Problems) -> li
             problems.add(f"features {name} of deleted videos are not removed: {error}")
     if problems.count > num_problems:
         return []
+    for log in sorted(dataset.features("").glob(f"*/{FAILURES_NAME}")):
+        FailureLog(log).remove(gone)
     remove_thumbnails(dataset.thumbnails, gone)
     for folder in (dataset.transcripts, dataset.text_in_frames):
         if folder.is_dir():
             with folder_lock(folder / LOCK_NAME, "transcribes videos"):
                 TranscriptStore(folder).remove(gone)
+                FailureLog(folder / FAILURES_NAME).remove(gone)
     record.removed = {}
     write_removed(dataset, record)
     return gone
+
+
+def _prune_captions(settings: SyncSettings, record: SyncRecord, pruned: Sequence[str], problems: Problems) -> list[str]:
+    """Make captions of transcripts and of text in frames again without deleted videos; return notes on others."""
+    from ...preprocess.removed_videos import make_captions_without_removed
+
+    dataset = settings.folder
+    made_later = None if _has_own_captions(dataset, record) else "cues"  # by ``_read_subtitles``
+    return make_captions_without_removed(dataset, pruned, settings.language, problems, made_later)
 
 
 def _index(extraction: ExtractionSettings, record: SyncRecord, problems: Problems) -> list[str]:

@@ -8,14 +8,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from vlalign.extract.pipeline import failure_log
-from vlalign.extract.pipeline.failure_log import read_failures
 from vlalign.extract.pipeline.pending_work import PendingWork
 from vlalign.storage import VideoRecord
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.files import write_jsonl
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.records import Failure
+from vlalign.storage.stores import failure_log
+from vlalign.storage.stores.failure_log import read_failures
 
 
 def failure(video_id: str, kind: str = "unreadable") -> Failure:

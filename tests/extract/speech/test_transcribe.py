@@ -19,12 +19,12 @@ from vlalign.extract.decoding.errors import VideoError
 from vlalign.extract.decoding.messages import Request, SamplesFollow
 from vlalign.extract.decoding.process import DecodeProcess
 from vlalign.extract.decoding.sound import SamplesFinished, sound_samples
-from vlalign.extract.pipeline.failure_log import read_failures
 from vlalign.extract.speech import video as speech_video
 from vlalign.extract.speech.model import find_model
 from vlalign.extract.speech.recogniser import Recogniser
 from vlalign.storage.captions.transcripts import TranscriptStore
 from vlalign.storage.common.errors import SettingError, UserError
+from vlalign.storage.stores.failure_log import read_failures
 
 ENGLISH = VIDEOS / "english.mkv"
 

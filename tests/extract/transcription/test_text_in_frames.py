@@ -16,7 +16,6 @@ from vlalign.extract.cli.transcribe import main
 from vlalign.extract.ocr import model as text_model
 from vlalign.extract.ocr.reader import TextReader
 from vlalign.extract.ocr.transcriber import TextTranscriber
-from vlalign.extract.pipeline.failure_log import read_failures
 from vlalign.preprocess.cli import main as preprocess_main
 from vlalign.storage.captions.files import read_captions_about
 from vlalign.storage.captions.transcripts import Transcript, TranscriptStore
@@ -24,6 +23,7 @@ from vlalign.storage.common.errors import SettingError, UserError
 from vlalign.storage.common.packages import EXTRAS
 from vlalign.storage.dataset.folder import DatasetFolder, dataset_at
 from vlalign.storage.records import VideoRecord
+from vlalign.storage.stores.failure_log import read_failures
 from vlalign.train.cli.search import main as search_main
 
 

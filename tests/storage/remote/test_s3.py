@@ -24,7 +24,6 @@ from vlalign.extract.pipeline import address_sizes, plan
 from vlalign.extract.pipeline import download as fetch
 from vlalign.extract.pipeline import shard_writing as run
 from vlalign.extract.pipeline.address_sizes import sizes_on_s3
-from vlalign.extract.pipeline.failure_log import read_failures
 from vlalign.storage import FeatureStore, VideoRecord
 from vlalign.storage.cli.store import main as store_main
 from vlalign.storage.common.files import read_jsonl
@@ -34,6 +33,7 @@ from vlalign.storage.remote import files
 from vlalign.storage.remote import store as module
 from vlalign.storage.remote.store import RemoteStore, is_stub, link_store
 from vlalign.storage.stores import maintenance
+from vlalign.storage.stores.failure_log import read_failures
 from vlalign.train.cli.train import main as train_main
 
 ADDRESS = "s3://films/all"

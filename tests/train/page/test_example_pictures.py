@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import io
-import os
 import re
 import socket
 import stat
@@ -16,6 +15,7 @@ import pytest
 from helpers.page_server import serving
 from PIL import Image
 from starlette.testclient import TestClient
+from vlalign.storage.common.temporary_folder import LOCK_NAME
 from vlalign.train.page import app as page_app
 from vlalign.train.page import concurrency, example_pictures
 from vlalign.train.page.app import make_app
@@ -45,6 +45,11 @@ def folder_of(client: TestClient) -> Path:
     return Path(client.app.state.pictures._path)
 
 
+def stored(client: TestClient) -> set[str]:
+    """The ids of the images in the folder, which also has a lock."""
+    return {path.stem for path in folder_of(client).iterdir()} - {LOCK_NAME}
+
+
 def sent(client: TestClient, content: bytes, **headers: str) -> str:
     answer = client.post("/api/pictures", content=content, headers=PNG | headers)
     assert answer.status_code == 200, answer.text
@@ -67,7 +72,7 @@ def test_a_picture_is_kept_and_shown_small(client, kind):
 def test_pictures_lie_in_a_private_folder_that_is_removed(client):
     sent(client, picture(1))
     folder = folder_of(client)
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700 and len(list(folder.iterdir())) == 1
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700 and len(stored(client)) == 1
     client.__exit__(None, None, None)
     assert not folder.exists()
     client.__enter__()
@@ -78,7 +83,7 @@ def test_the_picture_that_was_used_longest_ago_makes_room(client, monkeypatch):
     first, second = (sent(client, picture(number)) for number in (1, 2))
     assert client.get("/media/example", params={"picture": first}).status_code == 200
     third = sent(client, picture(3))
-    assert {path.stem for path in folder_of(client).iterdir()} == {first, third}
+    assert stored(client) == {first, third}
     gone = client.get("/media/example", params={"picture": second})
     assert gone.status_code == 404 and "again" in gone.json()["detail"]
     with pytest.raises(NotFound):
@@ -106,7 +111,7 @@ def test_other_names_are_no_pictures(client, name):
 def test_what_is_no_image_is_refused_and_not_kept(client, content, problem):
     answer = client.post("/api/pictures", content=content, headers=PNG)
     assert answer.status_code == 422 and re.fullmatch(problem, answer.json()["detail"])
-    assert str(folder_of(client)) not in answer.text and not list(folder_of(client).iterdir())
+    assert str(folder_of(client)) not in answer.text and not stored(client)
 
 
 def test_an_image_with_too_many_pixels_is_refused(client):
@@ -129,7 +134,7 @@ def test_too_much_is_refused_while_it_arrives(client):
     unstated = client.post("/api/pictures", content=parts(), headers=PNG)
     for answer in (stated, unstated):
         assert answer.status_code == 413 and "10 MB" in answer.json()["detail"]
-    assert not list(folder_of(client).iterdir())
+    assert not stored(client)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +155,7 @@ def test_too_much_is_refused_while_it_arrives(client):
 )
 def test_pages_of_other_sites_send_nothing(client, headers, status):
     assert client.post("/api/pictures", content=picture(1), headers=PNG | headers).status_code == status
-    assert len(os.listdir(folder_of(client))) == (status == 200)
+    assert len(stored(client)) == (status == 200)
 
 
 def test_a_picture_needs_the_token_and_other_addresses_take_nothing():
@@ -228,5 +233,5 @@ def test_a_picture_that_cannot_be_kept_leaves_no_file(client, monkeypatch, error
         else:
             with pytest.raises(RuntimeError):
                 client.post("/api/pictures", content=picture(2), headers=PNG)
-    assert [path.stem for path in folder_of(client).iterdir()] == [first]
+    assert stored(client) == {first}
     sent(client, picture(2))

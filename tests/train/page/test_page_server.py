@@ -328,7 +328,7 @@ def test_a_clip_that_cannot_be_kept_leaves_no_file(tmp_path, monkeypatch):
     clips = ClipCache()
     with pytest.raises(ClipError, match=r"^No space left on device$"):
         clips.path(tmp_path, 0.0, 1.0)
-    assert not os.listdir(clips._folder.name)
+    assert os.listdir(clips._folder.path) == ["lock"]
 
 
 def test_a_clip_is_cut_from_what_lies_in_the_folders_when_it_is_opened(tmp_path):

@@ -20,12 +20,14 @@ from helpers.videos import record_scenes
 from vlalign.extract import ExtractionSettings
 from vlalign.extract.cli.extract import main as extract_main
 from vlalign.extract.videos import folder_look, scan
+from vlalign.preprocess.cli import main as preprocess_main
 from vlalign.storage import FeatureStore, VideoRecord
-from vlalign.storage.captions.transcripts import Transcript, TranscriptStore
+from vlalign.storage.captions.files import read_captions
+from vlalign.storage.captions.transcripts import Transcript, TranscriptSegment, TranscriptStore
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.locks import folder_lock
 from vlalign.storage.dataset import trusted_folders
-from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.storage.dataset.folder import DatasetFolder, dataset_at
 from vlalign.storage.dataset.synced import read_sync_record, sync_folder
 from vlalign.storage.stores.thumbnails import ThumbnailStore
 from vlalign.train import SyncSettings, open_search, sync_videos
@@ -650,6 +652,63 @@ def test_videos_without_subtitles_are_transcribed_if_that_was_asked_for(home):
     assert "wrench" not in "".join(path.read_text() for path in home.dataset.transcripts.glob("*.jsonl"))
     shutil.copy(SPEECH / "english.mkv", home.videos / "again.mkv")
     assert home.sync("--transcribe", "no")["transcribed"] == []
+
+
+@pytest.mark.parametrize("other", [True, False], ids=["one stays", "none stays"])
+def test_a_pruned_video_is_in_no_captions(home, other):
+    """Captions of transcripts and of text in frames are made again without it, or removed if nothing is left."""
+    for number, name in enumerate(("wanted", "unwanted")):
+        home.put(number, f"{name}.mp4")
+    home.first()
+    for folder in (home.dataset.transcripts, home.dataset.text_in_frames):
+        for video_id in ["unwanted", *["wanted"] * other]:
+            segment = TranscriptSegment(0.0, 1.0, f"a wrench is {video_id}", 0.9)
+            more = {"source": "1-a", "model": "0" * 16, "duration_seconds": 1.0}
+            TranscriptStore(folder).add(Transcript(video_id=video_id, segments=(segment,), **more))
+    place = ["--root", str(home.dataset.root), "--dataset", "mine"]
+    protocols = ["text", "extended", "cues"]
+    for more in ([], *(["--protocol", protocol] for protocol in protocols)):
+        assert preprocess_main([*place, *more]) == 0
+    (home.videos / "unwanted.mp4").unlink()
+    assert home.sync("--prune")["pruned"] == ["unwanted"]
+    for protocol in ("", *protocols):
+        captions = dataset_at(home.dataset.path, protocol).captions
+        assert (captions / "about.json").exists() == other
+        assert not other or {caption.video_id for caption in read_captions(captions)} == {"wanted"}
+    made = [home.dataset.path / "captions", home.dataset.idf, home.dataset.idf.with_suffix(".png")]
+    files = [file for path in made for file in (path, *path.rglob("*")) if file.is_file()]
+    assert [file for file in files if b"unwanted" in file.read_bytes()] == []
+    assert any(file.suffix == ".parquet" for file in files) == other
+    assert ("vlalign-preprocess --dataset mine --protocol text" in home.said) != other
+
+
+def test_own_captions_of_a_pruned_video_are_named(home, tmp_path):
+    home.put(0, "a.mp4")
+    home.put(1, "b.mp4")
+    home.first()
+    (tmp_path / "own.csv").write_text("video_id,caption\na,an onion\nb,an oven\n")
+    place = ["--root", str(home.dataset.root), "--dataset", "mine"]
+    assert preprocess_main([*place, "--annotations", str(tmp_path / "own.csv")]) == 0
+    (home.videos / "a.mp4").unlink()
+    home.sync("--prune")
+    [line] = [line for line in home.said.splitlines() if str(home.dataset.captions) in line]
+    assert "has captions of 1 removed video, such as 'a'; remove them from your captions" in line
+    assert len(read_captions(home.dataset.captions)) == 2, "they are the user's"
+
+
+def test_failures_of_a_pruned_video_are_forgotten(home):
+    home.put(0, "a.mp4")
+    (home.videos / "unwanted.mp4").write_bytes(b"no video at all" * 100)
+    home.first(code=1)
+    log = home.dataset.features("small") / "failures.jsonl"
+    assert "unwanted" in log.read_text()
+    for folder in (home.dataset.transcripts, home.dataset.text_in_frames):
+        folder.mkdir()
+        shutil.copy(log, folder)
+    (home.videos / "unwanted.mp4").unlink()
+    assert home.sync("--prune")["pruned"] == ["unwanted"]
+    for folder in (log.parent, home.dataset.transcripts, home.dataset.text_in_frames):
+        assert "unwanted" not in (folder / "failures.jsonl").read_text()
 
 
 CUE = "1\n00:00:00,000 --> 00:00:00,600\n{}\n"

@@ -6,18 +6,19 @@ no longer fails: ``{"video_id": "a", "failed": false}``.
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ...storage.common.errors import UserError
-from ...storage.common.files import MAX_LINE_BYTES, check_regular, write_jsonl
-from ...storage.common.locks import file_lock
-from ...storage.common.terminal import note_once
-from ...storage.common.writing import errors_naming, open_to_write
-from ...storage.records import Failure
+from ..common.errors import UserError
+from ..common.files import MAX_LINE_BYTES, check_regular, write_jsonl
+from ..common.locks import file_lock
+from ..common.terminal import note_once
+from ..common.writing import errors_naming, open_to_write
+from ..records import Failure
 
+FAILURES_NAME = "failures.jsonl"
 MAX_SUPERSEDED = 1000
 """A log is compacted at the start of an extraction if it has more superseded lines than this, and more than current
 ones.
@@ -73,6 +74,18 @@ class FailureLog:
             self._read()
             write_jsonl(self.path, map(asdict, self.failures.values()))
             self._read()
+
+    def remove(self, video_ids: Collection[str]) -> list[str]:
+        """Remove all lines about some videos, also superseded ones; return the ids of those that had failed."""
+        if not os.path.lexists(self.path):
+            return []
+        with file_lock(self.path):
+            self._read()
+            gone = [video_id for video_id in video_ids if video_id in self.failures]
+            if gone or self._num_superseded:
+                write_jsonl(self.path, (asdict(f) for f in self.failures.values() if f.video_id not in gone))
+                self._read()
+        return gone
 
     def _begin(self, file: tuple[int, int] | None) -> None:
         self._file = file
