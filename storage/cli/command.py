@@ -23,7 +23,7 @@ from ..common.progress import TerminalProgress, report_progress_to
 from ..common.signals import command_signals, saved_work_message, stopping
 from ..common.system import SIGPIPE
 from ..common.terminal import Level, logger, messages_on_terminal, warn
-from ..common.writing import NO_ROOM
+from ..common.writing import NO_ROOM, NOT_A_FOLDER
 from .parser import Parser
 
 start_programs_without_current_folder()  # before the import of torch, which starts a program
@@ -190,6 +190,8 @@ def _nobody_reads() -> bool:
 
 def _system_message(error: OSError) -> str:
     """Return the system's message; for a full disk, if no file is named, with the places that may be full."""
+    if error.errno == errno.EEXIST and error.strerror == NOT_A_FOLDER:
+        return f"{error.filename}: {NOT_A_FOLDER}; remove it, or choose another place"
     if error.errno == errno.ELOOP and error.filename is not None:
         return f"{error.filename}: its path has a circle of links; remove these links"
     if error.errno not in NO_ROOM or error.filename is not None:

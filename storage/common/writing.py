@@ -26,6 +26,8 @@ NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 """Errors of a system where writing is not permitted."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a system whose disk or quota is full."""
+NOT_A_FOLDER = "not a folder, and no link to one"
+"""Message of the system error for a file, or a link, where a folder is needed."""
 OPEN_FOLDERS = "/proc/self/fd/"
 """Folder in which Linux shows the open folders of this process."""
 HAS_DIR_FD = not IS_WINDOWS and {os.open, os.unlink, os.rmdir, os.rename} <= os.supports_dir_fd
@@ -102,7 +104,7 @@ def make_folder(path: Path) -> None:
             os.close(folder)
             folder = inner
     except NotADirectoryError:  # a file, or a link that leads to no folder
-        raise UserError(f"{path}: not a folder, and no link to one; remove it, or choose another place") from None
+        raise FileExistsError(errno.EEXIST, NOT_A_FOLDER, str(path)) from None
     except OSError as error:
         error.filename = str(path)
         raise

@@ -164,7 +164,7 @@ def test_errors_name_the_file_and_not_how_its_folder_was_opened(tmp_path):
         make_folder(tmp_path / "new" / ("x" * 300))
     assert str(tmp_path / "new") in str(odd.value)
     (tmp_path / "new").rmdir()
-    with pytest.raises(UserError, match="not a folder"):
+    with pytest.raises(FileExistsError, match="not a folder"):
         (tmp_path / "a file").touch()
         make_folder(tmp_path / "a file" / "below")
     (tmp_path / "folder" / "file").mkdir(parents=True)
