@@ -343,10 +343,20 @@ def _followed(record: SyncRecord) -> list[str]:
 
 
 def _forgotten(settings: SyncSettings, record: SyncRecord) -> list[str]:
-    """Return the folders to forget as they are recorded: by their real paths, unless they became links since then."""
-    followed = _followed(record)
-    absolute = map(os.path.abspath, settings.forget)
-    return [path if path in followed else os.path.realpath(path) for path in absolute]
+    """Return the folders to forget as they are recorded: by their real paths, unless they became links since then.
+
+    Raises:
+        UserError: One of them is not followed.
+    """
+    followed = _followed(record) if settings.forget else []
+    forgotten = []
+    for folder in settings.forget:
+        paths = (os.path.realpath(folder), os.path.abspath(folder))
+        if not (found := [path for path in paths if path in followed]):
+            expected = ", ".join(followed) or "none"
+            raise UserError(f"{paths[0]}: not a folder that {settings.folder.name} follows; expected one of {expected}")
+        forgotten.append(found[0])
+    return forgotten
 
 
 def _choose_folders(settings: SyncSettings, written: SyncRecord) -> tuple[SyncRecord, list[SyncedFolder]]:
@@ -361,16 +371,13 @@ def _choose_folders(settings: SyncSettings, written: SyncRecord) -> tuple[SyncRe
             allow_folder(dataset, Path(path))
     record = _with_real_paths(dataset, written)
     known = {folder.path: folder for folder in record.folders}
-    followed = _followed(record)
     for path in _forgotten(settings, record):
-        if path not in followed:
-            expected = ", ".join(followed) or "none"
-            raise UserError(f"{path}: not a folder that {dataset.name} follows; expected one of {expected}")
         known.pop(path, None)
     for folder in settings.folders:
         path = os.path.realpath(folder)
         known.setdefault(path, SyncedFolder(path=path, mount=mount_of(path)))
     if not known and not settings.forget:
+        followed = _followed(record)
         before = f", such as {shlex.quote(followed[0])}, which it followed before" if followed else ""
         raise UserError(f"{dataset.path}: follows no folder of videos; run vlalign-sync FOLDER{before}")
     return record, list(known.values())

@@ -430,6 +430,17 @@ def test_a_followed_folder_that_becomes_a_link_is_not_read(home, part):
     assert [folder.path for folder in read_sync_record(home.dataset).folders] == [str(secret.parent)]
 
 
+def test_a_folder_is_forgotten_by_its_real_path(home):
+    """``link/..`` is the folder above the link's target, not the one with the link."""
+    home.put(0, "a.mp4")
+    other = home.put(1, "../elsewhere/Videos/b.mp4").parent
+    (other.parent / "deep").mkdir()
+    (home.top / "link").symlink_to("elsewhere/deep")
+    home.first(other)
+    home.sync("--forget", home.top / "link" / ".." / "Videos")
+    assert [folder.path for folder in read_sync_record(home.dataset).folders] == [str(home.videos)]
+
+
 def test_a_folder_that_became_a_link_can_be_forgotten(home):
     home.put(0, "a.mp4")
     home.first()
