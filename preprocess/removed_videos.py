@@ -5,9 +5,8 @@ they were made from.
 import os
 from collections.abc import Collection
 from dataclasses import replace
-from pathlib import Path
 
-from ..storage.captions.files import read_captions_about, read_table
+from ..storage.captions.files import named_videos, read_captions_about
 from ..storage.common.errors import UserError
 from ..storage.common.problems import Problems
 from ..storage.common.terminal import number_of, say
@@ -46,7 +45,7 @@ def make_captions_without_removed(
     for protocol in ["", *(each for each in _protocols(dataset) if each != made_later)]:
         captions = replace(dataset, protocol=protocol)
         try:
-            named = _named_videos(captions.captions)
+            named = named_videos(sorted(captions.captions.glob("part-*.parquet")))
             about = read_captions_about(captions.captions) or {}
             if about.get("text_in_frames") or TRANSCRIBED_VIDEOS in about:
                 if not named <= {video.video_id for video in dataset.read_videos()}:
@@ -66,11 +65,6 @@ def _protocols(dataset: DatasetFolder) -> list[str]:
     paths = sorted(replace(dataset, protocol="").captions.glob("*"))
     names = [path.name for path in paths if path.is_dir() and not path.is_symlink()]
     return [name for name in names if name != COUNTS_NAME and DATASET_NAME.fullmatch(name)]
-
-
-def _named_videos(folder: Path) -> set[str]:
-    paths = sorted(folder.glob("part-*.parquet"))
-    return {video_id for path in paths for video_id in read_table(path, ["video_id"])["video_id"].to_pylist()}
 
 
 def _make_again(dataset: DatasetFolder, about: dict[str, object], language: str | None, problems: Problems) -> None:

@@ -75,13 +75,13 @@ class FailureLog:
             write_jsonl(self.path, map(asdict, self.failures.values()))
             self._read()
 
-    def remove(self, video_ids: Collection[str]) -> list[str]:
+    def remove(self, video_ids: Collection[str]) -> set[str]:
         """Remove all lines about some videos, also superseded ones; return the ids of those that had failed."""
         if not os.path.lexists(self.path):
-            return []
+            return set()
         with file_lock(self.path):
             self._read()
-            gone = [video_id for video_id in video_ids if video_id in self.failures]
+            gone = set(video_ids) & self.failures.keys()
             if gone or self._num_superseded:
                 write_jsonl(self.path, (asdict(f) for f in self.failures.values() if f.video_id not in gone))
                 self._read()
