@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,28 @@ def test_usage_statistics_of_ray_are_off_wherever_it_is_started(monkeypatch):
     ]
     assert started and [line for line in started if "--disable-usage-stats" not in line] == []
     assert "RAY_USAGE_STATS_ENABLED=0" in (TOP / "ray_jobs" / "Dockerfile").read_text(encoding="utf-8")
+
+
+def test_the_commands_list_the_records_of_one_data_set_alone(tmp_path, monkeypatch):
+    """Also in a folder that is reached through a link, and not those of a data set whose name begins alike."""
+    from vlalign.storage.dataset.folder import DatasetFolder
+    from vlalign.storage.dataset.trusted_folders import allow_folder
+    from vlalign.storage.remote.links import trust
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    root = tmp_path / "there" / "vlalign_data"
+    (tmp_path / "videos").mkdir()
+    for name in ("mine", "mine2"):
+        dataset = DatasetFolder(root, name)
+        dataset.features("s3d").mkdir(parents=True)
+        allow_folder(dataset, tmp_path / "videos")
+        trust(dataset.features("s3d"), "s3://bucket/s3d")
+    (tmp_path / "link").symlink_to("there")
+    [commands] = re.findall(r"```\n(folder=.*?)```", TEXT, re.DOTALL)
+    call = ["bash", "-c", f'cd "{tmp_path}/link"; {commands}']
+    listed = subprocess.run(call, capture_output=True, text=True, check=True).stdout.split()
+    assert sorted(Path(path).parent.name for path in listed) == ["links", "videos"]
+    assert all(f"{root}/mine2" not in Path(path).read_text(encoding="utf-8") for path in listed)
 
 
 NETWORK = {

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ...storage.common.errors import UserError
-from ...storage.common.terminal import say, warn
+from ...storage.common.terminal import number_of, say, warn
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.records import VideoRecord
 
@@ -14,7 +14,7 @@ MAX_PARTS = 100
 
 
 def warn_of_unlisted(dataset: DatasetFolder, videos: Sequence[VideoRecord]) -> None:
-    """Warn if captions and videos have hardly any ids in common.
+    """Warn if captions and videos should be matched (see ``unlisted_problem``).
 
     Args:
         dataset: The data set, with its captions and its list of videos.
@@ -30,9 +30,10 @@ def warn_of_unlisted(dataset: DatasetFolder, videos: Sequence[VideoRecord]) -> N
 
 
 def unlisted_problem(dataset: DatasetFolder, videos: Sequence[VideoRecord] = ()) -> str:
-    """Return a line about captions and videos that have hardly any ids in common; empty if they have enough.
+    """Return a line about captions and videos that should be matched; empty if there are none.
 
-    Captions of many more videos, or of few of the videos, are no problem.
+    The line is about videos whose file names are ids in captions, or about captions and videos that have hardly any ids
+    in common. Captions of many more videos, or of few of the videos, are no problem.
 
     Args:
         dataset: The data set, with its captions and its list of videos.
@@ -43,7 +44,7 @@ def unlisted_problem(dataset: DatasetFolder, videos: Sequence[VideoRecord] = ())
     """
     if not dataset.captions.is_dir():
         return ""
-    from ...storage.captions.files import MATCH_AGAIN, caption_parts, have_same_file_names, named_videos  # pyarrow
+    from ...storage.captions.files import MATCH_AGAIN, caption_parts, matched_by_name, named_videos  # pyarrow
 
     parts = caption_parts(dataset)
     step = 1 + len(parts) // MAX_PARTS
@@ -51,10 +52,16 @@ def unlisted_problem(dataset: DatasetFolder, videos: Sequence[VideoRecord] = ())
     listed = {video.video_id for video in (*dataset.read_videos(), *videos)}
     unlisted, others = named - listed, listed - named
     num_listed = len(named) - len(unlisted)
+    matched = matched_by_name(unlisted, others)
     if step * num_listed >= FEW * min(step * len(named), len(listed)):
-        return ""
+        if not matched:
+            return ""
+        return (
+            f"{dataset.videos_file}: no caption names {number_of(len(matched), 'listed videos')}, such as "
+            f"{matched[0]!r}, whose file name is an id in captions; {MATCH_AGAIN}"
+        )
     todo = "name the video files after the ids in the captions, or their captions are not used"
-    if have_same_file_names(unlisted, others):
+    if matched:
         todo = MATCH_AGAIN
     count = f"only {num_listed:,}" if num_listed else "none"
     has = f"it has {len(listed):,}" + (f", such as {min(others)!r}" if others else "")

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
@@ -60,7 +61,7 @@ INPUT_FIELDS = tuple(
 )
 """Fields from the annotations, not from tagging, without ``MOMENT_FIELDS``."""
 MATCH_AGAIN = "run vlalign-preprocess again, which matches captions to listed videos by file names"
-"""What to do if ``have_same_file_names``, for messages."""
+"""What to do if there are videos ``matched_by_name``, for messages."""
 ABOUT_NAME = "about.json"
 OTHER_LANGUAGES = "other_languages"
 """Field of ``about.json``: {language that the tagger does not support: share of captions}; missing if negligible."""
@@ -339,10 +340,20 @@ def read_timed_captions(part: Path) -> Iterator[TimedCaption]:
         yield from map(TimedCaption._make, zip(*batch.to_pydict().values(), strict=True))
 
 
-def have_same_file_names(named: Iterable[str], listed: Iterable[str]) -> bool:
-    """Return whether an id that captions name has the file name, maybe with a suffix, of a listed video in a folder."""
+def matched_by_name(named: Iterable[str], listed: Iterable[str]) -> list[str]:
+    """Return the videos that ``vlalign-preprocess`` would match to captions by their file names.
+
+    Args:
+        named: Ids in captions, which no listed video has.
+        listed: Ids of listed videos that no caption names.
+
+    Returns:
+        The videos, sorted, whose file name is one of ``named``, maybe with a suffix, and is the name of no other video.
+    """
     names = {name for path in map(basename, named) for name in (path, splitext(path)[0])}
-    return not names.isdisjoint(map(basename, listed))
+    listed = list(listed)
+    counts = Counter(map(basename, listed))
+    return sorted(video_id for video_id in listed if (name := basename(video_id)) in names and counts[name] == 1)
 
 
 def named_videos(parts: Iterable[Path]) -> set[str]:

@@ -242,6 +242,26 @@ def test_captions_of_other_videos_are_reported(dataset, capsys, named, num_more,
         assert line.startswith(f"warning: {dataset.videos_file}: lists ") and all(each in line for each in expected)
 
 
+@pytest.mark.parametrize(
+    ("listed", "matched"),
+    [
+        (["101/a", "303/b"], 1),
+        (["101/a", "303/b", "303/c"], 2),
+        (["101/a", "303/b", "404/b"], 0),  # two files with one name are not matched
+        (["101/a", "303/x"], 0),
+        (["101/a", "b"], 0),
+    ],
+)
+def test_videos_that_were_listed_after_their_captions_were_made_are_reported(dataset, capsys, listed, matched):
+    write_caption_table(dataset, ["101/a", "b", "c", "d"])
+    warn_of_unlisted(dataset, [VideoRecord(video_id=name, path=f"/v/{name}.mp4") for name in listed])
+    told = capsys.readouterr().err
+    count = "2 listed videos" if matched == 2 else "1 listed video"
+    whose = "whose file name is an id in captions; run vlalign-preprocess again"
+    expected = f"{dataset.videos_file}: no caption names {count}, such as '303/b', {whose}"
+    assert told.startswith(f"warning: {expected}") if matched else told == ""
+
+
 def test_captions_of_other_videos_are_reported_once_and_before_the_extraction(dataset, recordings, capsys):
     write_caption_table(dataset, ["x"])
     warning = f"warning: {dataset.videos_file}: lists none of 1 "

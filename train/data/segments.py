@@ -55,7 +55,7 @@ def segments_of(captions: Iterable[Caption]) -> list[Segment]:
 
 
 def step_labels(captions: Iterable[Caption], source: Path) -> dict[int, str]:
-    """Return {number: text} of all steps that captions of any split name, in order of the numbers.
+    """Return {number: text} of the steps in captions of all splits, sorted by number.
 
     Args:
         captions: All captions of a data set.

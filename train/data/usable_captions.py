@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...storage.captions.files import MATCH_AGAIN, have_same_file_names, read_captions
+from ...storage.captions.files import MATCH_AGAIN, matched_by_name, read_captions
 from ...storage.captions.table import CaptionTable
 from ...storage.common.problems import Problems
 from ...storage.common.terminal import number_of
@@ -227,7 +227,7 @@ def why_unusable(captions: CaptionTable, features: ClipFeatures, recordings: Sto
         known = features.video_ids()
         has = f"it has {len(known):,} videos, such as {min(known)!r}" if known else "it has none"
         what, folder = "of a video" if len(unseen) == 1 else "of videos", features.stores[0].where
-        todo = f"; {MATCH_AGAIN}" if have_same_file_names(captions.take(unseen).videos()[0], known) else ""
+        todo = f"; {MATCH_AGAIN}" if matched_by_name(captions.take(unseen).videos()[0], known) else ""
         causes.append(
             f"{len(unseen):,} are {what} without features in {folder} ({captions[unseen[0]].video_id!r}; {has}{todo})"
         )
