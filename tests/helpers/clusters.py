@@ -189,7 +189,7 @@ class Cluster:
         return list({below for pid in found for below in descendants(pid)})
 
     def _start(self, about: list[str], prefix: Sequence[str] = (), more: Mapping[str, str] | None = None) -> None:
-        before = self._raylets()
+        before, others = self._raylets(), set(self._processes())
         ray = str(Path(sys.executable).with_name("ray"))
         command = [
             *self.network,
@@ -207,9 +207,8 @@ class Cluster:
             )
             if done.returncode == 0 or attempt == STARTS - 1 or START_TIMED_OUT not in done.stderr:
                 break
-            kill_all(
-                list(self._raylets() - before)
-            )  # a busy machine: Ray waits 30 seconds, and no setting changes that
+            # A busy machine: Ray waits 30 seconds, which no setting changes. A head also leaves its GCS server behind.
+            kill_all(list(set(self._processes()) - others))
         assert done.returncode == 0, done.stdout + done.stderr
         deadline = time.monotonic() + 60
         while not (raylets := self._raylets() - before):
