@@ -90,10 +90,12 @@ class FoldedConv(nn.Module):
         if is_fixed and one_call and not torch.compiler.is_compiling():
             return self._in_one_call(x, residual)
         conv = F.conv2d if self.weight.ndim == 4 else F.conv3d
-        # PyTorch's own bfloat16 kernels for CPUs are up to 30 times as slow, and also add in float32 and round the sum.
-        dtype = torch.float32 if x.device.type == "cpu" and not ONE_CALL_TYPES.get(x.dtype, True) else x.dtype
-        weight, bias = self.weight.to(dtype), self.bias.to(dtype)
-        y = conv(x.to(dtype), weight, bias, self.stride, self.padding, 1, self.groups).to(x.dtype)
+        geometry = self.stride, self.padding, 1, self.groups
+        if x.device.type == "cpu" and not ONE_CALL_TYPES.get(x.dtype, True):
+            # PyTorch's own bfloat16 kernels are up to 30 times as slow; they also add in float32 and round the sum.
+            y = conv(x.float(), self.weight.float(), self.bias.float(), *geometry).to(x.dtype)
+        else:
+            y = conv(x, self.weight, self.bias, *geometry)
         if residual is not None:
             y += residual
         return y.relu_() if self.relu else y
